@@ -1,0 +1,36 @@
+"""Options, and the only place that reads the environment (six variables at most)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to compile. `cache_dir` None means the user's cache; `jobs` how many compiler processes run at once."""
+
+    cache_dir: Path | None = None
+    jobs: int = 0  # 0: as many as there are cores
+    use_cache: bool = True
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the environment says. TSC_DUMP and TSC_OVERRIDE name folders; TSC_CC a compiler command."""
+
+    dump: Path | None
+    override: Path | None
+    cache: Path | None
+    compiler: str | None
+
+
+def read_environment() -> Environment:
+    """Read the variables that `tsc` knows: TSC_DUMP, TSC_OVERRIDE, TSC_CACHE, TSC_CC."""
+    def path(name: str) -> Path | None:
+        value = os.environ.get(name)
+        return Path(value) if value else None
+
+    return Environment(path("TSC_DUMP"), path("TSC_OVERRIDE"), path("TSC_CACHE"), os.environ.get("TSC_CC") or None)

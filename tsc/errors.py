@@ -1,0 +1,38 @@
+"""The typed errors of `tsc`, in three families: the user's, the machine's, and ours.
+
+Every message is one sentence that names the culprit, says what was expected, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class TscError(Exception):
+    """Base of every error that `tsc` raises on purpose."""
+
+
+class ModelError(TscError):
+    """The model file is wrong: truncated, ill-typed, or contradicting the dims the user gave."""
+
+
+class UnsupportedError(ModelError):
+    """The model is valid but uses operators or features that `tsc` does not compile; all are listed at once."""
+
+
+class InputError(TscError):
+    """A request is wrong: a missing or unknown input, a wrong dtype, an index out of bounds."""
+
+
+class ShapeError(InputError):
+    """A shape is out of its declared range, contradicts another one, or breaks a guard of the model."""
+
+
+class LaunchError(TscError):
+    """The machine could not do it: no compiler, not enough memory, an instruction set it lacks, a failed launch."""
+
+
+class PackageError(TscError):
+    """A Package is truncated, altered, of an unknown version, or built for another target."""
+
+
+class InternalError(TscError):
+    """A bug in `tsc`: a stage broke its own contract. Please report it with the dump (`TSC_DUMP=dir`)."""

@@ -1,0 +1,80 @@
+"""The model graph: Graph, Node, TensorType. Values are named; a Graph is replaced, never mutated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.sym import SymExpr
+
+#: Symbolic contents of a small integer (or bool) tensor: an object array of SymExpr.
+Contents = NDArray[np.object_]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dtype (NumPy's name: "float32", "int64", "bool", …) and a symbolic shape."""
+
+    dtype: str
+    shape: tuple[SymExpr, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator application. `name` is the ONNX node's name (made up where absent) and is what errors cite.
+
+    An absent optional input or output is "". Attributes are plain Python values: int, float, str, tuples of them,
+    NDArray for tensors, Graph for subgraphs.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in topological order over named values.
+
+    `types` holds what is known of each value (all of them after shape inference); `constants` are initializers and folded
+    values; `contents` the symbolic contents of values that are shape arithmetic.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    contents: Mapping[str, Contents] = field(default_factory=dict)
+    opset: int = 0
+
+    def producers(self) -> dict[str, Node]:
+        """Value name -> the Node that makes it."""
+        return {out: node for node in self.nodes for out in node.outputs if out}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Value name -> the Nodes that read it, in order, each once."""
+        result: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(i for i in node.inputs if i):
+                result.setdefault(value, []).append(node)
+        return result
+
+    def used_inputs(self, node: Node) -> Iterator[str]:
+        """The present inputs of `node`."""
+        return (i for i in node.inputs if i)

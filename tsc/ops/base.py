@@ -1,0 +1,145 @@
+"""OpDef: everything about one operator, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.errors import ModelError, UnsupportedError
+from tsc.ir import Contents, Node, TensorType
+from tsc.sym import ShapeEnv, SymExpr
+from tsc.te.compute import Axis, Monoid
+from tsc.te.expr import Expr, Var
+
+
+class PatternKind(Enum):
+    """How an output element depends on input elements: what fusion and scheduling go by."""
+
+    ELEMENTWISE = "elementwise"  # out[i] from in[i] of equal or broadcast shapes
+    BROADCAST = "broadcast"  # each output element is one input element, inputs are repeated (Expand)
+    INJECTIVE = "injective"  # pure data movement or generation by index arithmetic (Transpose, Slice, Gather, Concat, Range)
+    REDUCE = "reduce"  # one monoid over axes of one tensor
+    CONTRACTION = "contraction"  # a sum of products of two tensors
+    OPAQUE = "opaque"  # never fused
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reducing body: `monoid` over `axes` of `body`."""
+
+    monoid: Monoid
+    axes: tuple[Axis, ...]
+    body: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class InferContext:
+    """What a shape rule or a value rule sees: the node, what is known of its inputs, and the ShapeEnv.
+
+    `types[i]` is None for an absent input; `constants[i]` is the array of a constant input, else None; `contents[i]` the
+    symbolic contents (object array of SymExpr) of a shape-arithmetic input (constants of integer dtype included), else None.
+    """
+
+    node: Node
+    opset: int
+    types: Sequence[TensorType | None]
+    constants: Sequence[NDArray[Any] | None]
+    contents: Sequence[Contents | None]
+    env: ShapeEnv
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute or its default."""
+        return self.node.attrs.get(name, default)
+
+    def type(self, i: int) -> TensorType:
+        """The type of a required input. Raises ModelError when it is absent."""
+        found = self.types[i] if i < len(self.types) else None
+        if found is None:
+            raise ModelError(f"node '{self.node.name}' ({self.node.op}) lacks its required input {i}")
+        return found
+
+    def has(self, i: int) -> bool:
+        """Whether optional input `i` is present."""
+        return i < len(self.types) and self.types[i] is not None
+
+    def axis(self, value: int, rank: int) -> int:
+        """A normalised axis. Raises ModelError when it is out of range."""
+        if not -rank <= value < rank:
+            raise ModelError(f"node '{self.node.name}' ({self.node.op}) has axis {value}, but its rank is {rank}")
+        return value % rank
+
+    def known(self, i: int, what: str) -> Contents:
+        """Contents of an input that must be known at compile time, at least symbolically. Raises UnsupportedError if not."""
+        found = self.contents[i] if i < len(self.contents) else None
+        if found is None:
+            raise UnsupportedError(f"node '{self.node.name}' ({self.node.op}) has a data-dependent {what}, not supported yet")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """What a te body sees: an InferContext plus ways to read inputs and to make reduce axes."""
+
+    infer: InferContext
+    out: tuple[TensorType, ...]
+    read: Callable[[int, tuple[Expr, ...]], Expr]  # element of input i at an index
+    axis: Callable[[str, SymExpr], Axis]  # a fresh reduce axis
+
+    def var(self, axis: Axis) -> Var:
+        """The index variable of a reduce axis."""
+        return Var(axis.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """What a decomposition sees: an InferContext and `emit`, which adds a Node (or a constant) and returns its value's name."""
+
+    infer: InferContext
+    emit: Callable[..., str]  # emit(op, *inputs, **attrs) -> output name
+    constant: Callable[[NDArray[Any]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """One operator: shape rule, value rule, te body or decomposition, kind and samples.
+
+    `types` gives the output types. `contents` gives the outputs' symbolic contents where the inputs' are known (or None).
+    Exactly one of `te` and `decompose` is set: `te(lowering, output, index)` is the element of output number `output` at
+    `index`; `decompose(builder)` returns the names that replace the outputs. `samples` make models for tests.
+    """
+
+    name: str
+    kind: PatternKind
+    types: Callable[[InferContext], tuple[TensorType, ...]]
+    contents: Callable[[InferContext], tuple[Contents | None, ...]] | None = None
+    te: Callable[[Lowering, int, tuple[Expr, ...]], Expr | Reduction] | None = None
+    decompose: Callable[[Builder], tuple[str, ...]] | None = None
+    samples: Callable[[], Sequence[Sample]] | None = None
+    #: inputs that are compile-time parameters (a Reshape's shape): never read by a kernel
+    static_inputs: tuple[int, ...] = ()
+    #: output dtype is an index or view of the input's memory in the same row-major order (Reshape, Squeeze, …)
+    is_view: bool = False
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A one-node model for tests: concrete input arrays (None: absent), attributes, output count."""
+
+    inputs: Sequence[NDArray[Any] | None]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+
+
+def symbolic(values: Sequence[Any] | NDArray[Any], shape: tuple[int, ...] | None = None) -> Contents:
+    """An object array of SymExpr from ints and SymExprs."""
+    source: Any = np.array(values, dtype=object)
+    result = np.empty(source.shape, dtype=object)
+    for i in np.ndindex(source.shape):
+        result[i] = SymExpr.of(source[i])
+    return result if shape is None else result.reshape(shape)

@@ -1,0 +1,340 @@
+"""SymExpr: integer expressions over Dims, kept in one canonical form so that equal means `==`.
+
+A SymExpr is a polynomial with integer coefficients over *atoms*. An atom is a Dim or an opaque integer function
+(`//`, `%`, `max`, `min`) of SymExprs. Products are kept (`B*L`), so that reshape-collapsed shapes still compare.
+All divisions are floor divisions, as in Python.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Union
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Dim:
+    """A named symbolic size. Its range and divisor are facts, and facts live in the ShapeEnv."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An opaque integer function of SymExprs: `//`, `%` (two arguments), `max`, `min` (two or more)."""
+
+    fn: str
+    args: tuple[SymExpr, ...]
+
+    def __str__(self) -> str:
+        if self.fn in ("//", "%"):
+            return f"({self.args[0]} {self.fn} {self.args[1]})"
+        return f"{self.fn}({', '.join(map(str, self.args))})"
+
+
+Atom = Dim | Apply
+Monomial = tuple[Atom, ...]
+IntLike = Union[int, "SymExpr"]
+
+
+@dataclass(frozen=True, slots=True)
+class SymExpr:
+    """A canonical integer polynomial: `terms` maps sorted monomials to non-zero coefficients."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    # -- construction ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def of(value: IntLike) -> SymExpr:
+        """An int or SymExpr as a SymExpr."""
+        if isinstance(value, SymExpr):
+            return value
+        return SymExpr((((), int(value)),)) if value else SymExpr(())
+
+    # -- queries -----------------------------------------------------------------------------------------------
+
+    def as_int(self) -> int | None:
+        """The value if this is a constant, else None."""
+        if not self.terms:
+            return 0
+        if len(self.terms) == 1 and not self.terms[0][0]:
+            return self.terms[0][1]
+        return None
+
+    def as_dim(self) -> Dim | None:
+        """The Dim if this is exactly one Dim, else None."""
+        if len(self.terms) == 1:
+            (monomial, coefficient), = self.terms
+            if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Dim):
+                return monomial[0]
+        return None
+
+    def atoms(self) -> Iterator[Atom]:
+        """Every atom of every monomial (with repetition, not looking inside Apply)."""
+        for monomial, _ in self.terms:
+            yield from monomial
+
+    def dims(self) -> frozenset[str]:
+        """Names of all Dims that occur, inside opaque functions too."""
+        found: set[str] = set()
+        for atom in self.atoms():
+            if isinstance(atom, Dim):
+                found.add(atom.name)
+            else:
+                for arg in atom.args:
+                    found |= arg.dims()
+        return frozenset(found)
+
+    # -- arithmetic --------------------------------------------------------------------------------------------
+
+    def __add__(self, other: IntLike) -> SymExpr:
+        return _collect(self.terms + SymExpr.of(other).terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> SymExpr:
+        return SymExpr(tuple((m, -c) for m, c in self.terms))
+
+    def __sub__(self, other: IntLike) -> SymExpr:
+        return self + -SymExpr.of(other)
+
+    def __rsub__(self, other: IntLike) -> SymExpr:
+        return -self + other
+
+    def __mul__(self, other: IntLike) -> SymExpr:
+        right = SymExpr.of(other).terms
+        return _collect((_times(a, b), x * y) for a, x in self.terms for b, y in right)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: IntLike) -> SymExpr:
+        return floordiv(self, SymExpr.of(other))
+
+    def __rfloordiv__(self, other: IntLike) -> SymExpr:
+        return floordiv(SymExpr.of(other), self)
+
+    def __mod__(self, other: IntLike) -> SymExpr:
+        return mod(self, SymExpr.of(other))
+
+    def __rmod__(self, other: IntLike) -> SymExpr:
+        return mod(SymExpr.of(other), self)
+
+    # -- use ---------------------------------------------------------------------------------------------------
+
+    def evaluate(self, env: Mapping[str, int]) -> int:
+        """The integer value under `env` (Dim name -> size). Raises KeyError for an unbound Dim."""
+        total = 0
+        for monomial, coefficient in self.terms:
+            product = coefficient
+            for atom in monomial:
+                product *= env[atom.name] if isinstance(atom, Dim) else _FUNCTIONS[atom.fn](
+                    [a.evaluate(env) for a in atom.args])
+            total += product
+        return total
+
+    def substitute(self, mapping: Mapping[str, SymExpr]) -> SymExpr:
+        """Replace Dims by expressions, by name; canonical again."""
+        if not mapping or not (self.dims() & mapping.keys()):
+            return self
+        total = SymExpr(())
+        for monomial, coefficient in self.terms:
+            product = SymExpr.of(coefficient)
+            for atom in monomial:
+                product = product * _substitute_atom(atom, mapping)
+            total = total + product
+        return total
+
+    def __str__(self) -> str:
+        if not self.terms:
+            return "0"
+        parts = []
+        for monomial, coefficient in self.terms:
+            factors = [str(a) for a in monomial]
+            if coefficient != 1 or not factors:
+                factors.insert(0, str(coefficient))
+            parts.append("*".join(factors))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    __repr__ = __str__
+
+
+ZERO = SymExpr(())
+ONE = SymExpr((((), 1),))
+
+
+def dim(name: str) -> SymExpr:
+    """The SymExpr of one Dim."""
+    return SymExpr((((Dim(name),), 1),))
+
+
+def floordiv(a: SymExpr, b: SymExpr) -> SymExpr:
+    """`a // b`, exact where every coefficient or a common factor divides; opaque otherwise."""
+    x, y = a.as_int(), b.as_int()
+    if y == 0:
+        raise ZeroDivisionError(f"{a} // 0")
+    if x is not None and y is not None:
+        return SymExpr.of(x // y)
+    quotient, remainder = _divide_terms(a, b)
+    if not remainder.terms:
+        return quotient
+    if y is not None and y > 0 and quotient.terms:  # (q*y + r) // y == q + r // y, for any integer r
+        return quotient + floordiv(remainder, b)
+    return _atom(Apply("//", (a, b)))
+
+
+def mod(a: SymExpr, b: SymExpr) -> SymExpr:
+    """`a % b` with Python's sign rule."""
+    x, y = a.as_int(), b.as_int()
+    if y == 0:
+        raise ZeroDivisionError(f"{a} % 0")
+    if x is not None and y is not None:
+        return SymExpr.of(x % y)
+    quotient, remainder = _divide_terms(a, b)
+    if not remainder.terms:
+        return SymExpr(())
+    if y is not None and quotient.terms:
+        return mod(remainder, b)
+    return _atom(Apply("%", (a, b)))
+
+
+def ceildiv(a: IntLike, b: IntLike) -> SymExpr:
+    """The least integer not below `a / b`, for positive `b`."""
+    return -floordiv(-SymExpr.of(a), SymExpr.of(b))
+
+
+def sym_max(*args: IntLike) -> SymExpr:
+    """The greatest of the arguments."""
+    return _extremum("max", args)
+
+
+def sym_min(*args: IntLike) -> SymExpr:
+    """The least of the arguments."""
+    return _extremum("min", args)
+
+
+def product(factors: Iterable[IntLike]) -> SymExpr:
+    """The product of any number of factors; 1 when there are none."""
+    return reduce(lambda a, b: a * b, factors, SymExpr.of(1))
+
+
+@lru_cache(maxsize=65536)
+def parse(text: str) -> SymExpr:
+    """Read what `str(SymExpr)` wrote. Raises ValueError on anything else; nothing is evaluated as code."""
+    try:
+        return _parse(ast.parse(text, mode="eval").body)
+    except SyntaxError as error:
+        raise ValueError(f"not a size expression: {text!r}") from error
+
+
+# -- internals -------------------------------------------------------------------------------------------------
+
+_FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
+    "//": lambda a: a[0] // a[1], "%": lambda a: a[0] % a[1], "max": max, "min": min}
+
+
+def _atom(atom: Atom) -> SymExpr:
+    return SymExpr((((atom,), 1),))
+
+
+def _key(atom: Atom) -> tuple[int, str]:
+    return (isinstance(atom, Apply), str(atom))
+
+
+def _times(a: Monomial, b: Monomial) -> Monomial:
+    return tuple(sorted(a + b, key=_key)) if a and b else a or b
+
+
+def _collect(terms: Iterable[tuple[Monomial, int]]) -> SymExpr:
+    sums: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        sums[monomial] = sums.get(monomial, 0) + coefficient
+    kept = [(m, c) for m, c in sums.items() if c]
+    kept.sort(key=lambda t: (-len(t[0]), [_key(a) for a in t[0]]))
+    return SymExpr(tuple(kept))
+
+
+def _divide_terms(a: SymExpr, b: SymExpr) -> tuple[SymExpr, SymExpr]:
+    """Split `a` into q*b + r, taking into q the terms that the single-term `b` divides exactly."""
+    if len(b.terms) != 1:
+        return (SymExpr.of(1), SymExpr(())) if a == b else (SymExpr(()), a)
+    (divisor, coefficient), = b.terms
+    taken, left = [], []
+    for monomial, value in a.terms:
+        rest = _cancel(monomial, divisor)
+        if rest is None:
+            left.append((monomial, value))
+        else:
+            if value // coefficient:
+                taken.append((rest, value // coefficient))
+            if value % coefficient:
+                left.append((monomial, value % coefficient))
+    return _collect(taken), _collect(left)
+
+
+def _cancel(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    rest = list(monomial)
+    for atom in divisor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def _extremum(fn: str, args: Iterable[IntLike]) -> SymExpr:
+    flat: list[SymExpr] = []
+    for value in map(SymExpr.of, args):
+        atom = next(value.atoms(), None) if len(value.terms) == 1 and value.terms[0][1] == 1 else None
+        nested = isinstance(atom, Apply) and atom.fn == fn and len(value.terms[0][0]) == 1
+        flat.extend(atom.args if nested and isinstance(atom, Apply) else [value])
+    constants = [v for v in (e.as_int() for e in flat) if v is not None]
+    symbolic = sorted({e for e in flat if e.as_int() is None}, key=str)
+    if constants:
+        symbolic.append(SymExpr.of(_FUNCTIONS[fn](constants)))
+    return symbolic[0] if len(symbolic) == 1 else _atom(Apply(fn, tuple(symbolic)))
+
+
+def _substitute_atom(atom: Atom, mapping: Mapping[str, SymExpr]) -> SymExpr:
+    if isinstance(atom, Dim):
+        return mapping.get(atom.name, _atom(atom))
+    return apply(atom.fn, [a.substitute(mapping) for a in atom.args])
+
+
+def apply(fn: str, args: list[SymExpr]) -> SymExpr:
+    """Apply one of the opaque functions by name, with simplification."""
+    if fn == "//":
+        return floordiv(args[0], args[1])
+    if fn == "%":
+        return mod(args[0], args[1])
+    return _extremum(fn, args)
+
+
+def _parse(node: ast.expr) -> SymExpr:
+    match node:
+        case ast.Constant(value=int(value)):
+            return SymExpr.of(value)
+        case ast.Name(id=name):
+            return dim(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_parse(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _parse(left), _parse(right)
+            match op:
+                case ast.Add():
+                    return a + b
+                case ast.Sub():
+                    return a - b
+                case ast.Mult():
+                    return a * b
+                case ast.FloorDiv():
+                    return a // b
+                case ast.Mod():
+                    return a % b
+        case ast.Call(func=ast.Name(id="max" | "min" as fn), args=args):
+            return _extremum(fn, [_parse(a) for a in args])
+    raise ValueError(f"not a size expression: {ast.unparse(node)!r}")

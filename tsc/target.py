@@ -1,0 +1,33 @@
+"""DeviceSpec: the facts about a device that schedules and code depend on. A value; nothing here probes the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsc.errors import LaunchError
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """One device. `name` is what users write ("cpu-avx512"), `kind` chooses the back end.
+
+    `vector_bytes` is the width of a vector register, `registers` how many of them an instruction set has, `instr_tile` the
+    register tile (rows, columns) of an fp32 micro-kernel, `l2_bytes` the cache a block should fit, `cpu_flags` what the
+    machine must report before code for this device may run on it, `compile_flags` what selects it in gcc and clang.
+    """
+
+    name: str
+    kind: str
+    vector_bytes: int
+    registers: int
+    instr_tile: tuple[int, int]
+    l2_bytes: int
+    cpu_flags: tuple[str, ...] = ()
+    compile_flags: tuple[str, ...] = ()
+
+
+def parse_target(text: str, table: dict[str, DeviceSpec]) -> DeviceSpec:
+    """The DeviceSpec called `text`. Raises LaunchError naming the known ones."""
+    if text not in table:
+        raise LaunchError(f"unknown target '{text}'; known targets are {', '.join(sorted(table))}")
+    return table[text]

@@ -1,0 +1,259 @@
+"""Scalar expressions: the one expression language of the tensor DSL and of the loop IR.
+
+An expression is a frozen tree. `Var` is a loop or tensor axis, `Size` a symbolic size, `Load` an element of a Buffer.
+Every other operation is a `Call` of a named intrinsic whose meaning (in NumPy) stands in `te/intrinsics.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tsc.errors import InternalError
+from tsc.sym import SymExpr
+
+INDEX = "int64"
+BOOL = "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A dense row-major tensor: a name, an ONNX/NumPy dtype name, and a symbolic shape.
+
+    `panel` is its layout map, None for plain: `(axis, width)` splits that axis by `width`, puts the quotient first and the
+    remainder last and zero-pads the last panel, so that W[K, N] with panel (1, 64) is stored as [ceil(N/64)][K][64].
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[SymExpr, ...]
+    panel: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        layout = "" if self.panel is None else f" panel{self.panel}"
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{layout}"
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """An axis or loop variable of dtype int64."""
+
+    name: str
+    dtype: str = INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal. Floats may be inf or nan."""
+
+    value: int | float | bool
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The value of a symbolic size, of dtype int64."""
+
+    value: SymExpr
+    dtype: str = INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The element of `buffer` at `index` (one expression a dimension, in the buffer's plain shape whatever its layout)."""
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> str:
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A named intrinsic applied to arguments; `dtype` is the result's. See `te/intrinsics.py` for the list."""
+
+    fn: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A conversion with C semantics (float to int truncates; anything to bool is `!= 0`)."""
+
+    value: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedIndex:
+    """A data-dependent index: negative values count from the end, and one outside `[-extent, extent)` is a data error
+    reported through the status word (the access itself is clamped into bounds). `what` names the tensor for the message."""
+
+    value: Expr
+    extent: SymExpr
+    what: str
+    dtype: str = INDEX
+
+
+Expr = Var | Const | Size | Load | Call | Cast | CheckedIndex
+
+
+# -- walking ---------------------------------------------------------------------------------------------------
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Direct sub-expressions."""
+    match expr:
+        case Load(index=index):
+            return index
+        case Call(args=args):
+            return args
+        case Cast(value=value) | CheckedIndex(value=value):
+            return (value,)
+    return ()
+
+
+def map_children(fn: Callable[[Expr], Expr], expr: Expr) -> Expr:
+    """The same node over `fn` of each child; the node itself when nothing changed."""
+    old = children(expr)
+    new = tuple(fn(c) for c in old)
+    if all(a is b for a, b in zip(old, new)):
+        return expr
+    match expr:
+        case Load():
+            return replace(expr, index=new)
+        case Call():
+            return replace(expr, args=new)
+        case Cast() | CheckedIndex():
+            return replace(expr, value=new[0])
+    raise InternalError(f"{type(expr).__name__} has no children")
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node, parents first."""
+    yield expr
+    for child in children(expr):
+        yield from walk(child)
+
+
+def substitute(expr: Expr, mapping: Mapping[str, Expr]) -> Expr:
+    """Replace Vars by name."""
+    if isinstance(expr, Var):
+        return mapping.get(expr.name, expr)
+    return map_children(lambda c: substitute(c, mapping), expr)
+
+
+def loads(expr: Expr) -> Iterator[Load]:
+    """Every Load, outer ones first (an index may load too)."""
+    for node in walk(expr):
+        if isinstance(node, Load):
+            yield node
+
+
+# -- building --------------------------------------------------------------------------------------------------
+
+def index(value: int | SymExpr) -> Expr:
+    """An int64 literal or size."""
+    known = SymExpr.of(value).as_int()
+    return Const(known, INDEX) if known is not None else Size(SymExpr.of(value))
+
+
+def call(fn: str, *args: Expr) -> Expr:
+    """`fn` over arguments; the result's dtype is the last argument's (comparisons: bool). Index arithmetic folds."""
+    dtype = BOOL if fn in COMPARISONS else args[-1].dtype
+    if dtype == INDEX and fn in _FOLDABLE and len(args) == 2:
+        return _fold_index(fn, args[0], args[1])
+    return Call(fn, args, dtype)
+
+
+def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    """`yes` where `condition` holds, else `no`; only the chosen side is evaluated."""
+    if isinstance(condition, Const):
+        return yes if condition.value else no
+    return Call("select", (condition, yes, no), yes.dtype)
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """`a + b`."""
+    return call("add", a, b)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    """`a * b`."""
+    return call("mul", a, b)
+
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
+_FOLDABLE = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})
+
+
+def as_size(expr: Expr) -> SymExpr | None:
+    """The SymExpr of an index expression without Vars or Loads that folding left whole, else None."""
+    match expr:
+        case Const(value=value) if expr.dtype == INDEX:
+            return SymExpr.of(int(value))
+        case Size(value=value):
+            return value
+    return None
+
+
+def _fold_index(fn: str, a: Expr, b: Expr) -> Expr:
+    from_sizes = _fold_sizes(fn, a, b)
+    if from_sizes is not None:
+        return from_sizes
+    zero_a, zero_b = as_size(a) == SymExpr.of(0), as_size(b) == SymExpr.of(0)
+    one_a, one_b = as_size(a) == SymExpr.of(1), as_size(b) == SymExpr.of(1)
+    match fn:
+        case "add" if zero_a:
+            return b
+        case "add" | "sub" if zero_b:
+            return a
+        case "mul" if one_a:
+            return b
+        case "mul" | "floordiv" if one_b:
+            return a
+        case "mul" if zero_a or zero_b:
+            return index(0)
+        case "mod" if one_b:
+            return index(0)
+    return Call(fn, (a, b), INDEX)
+
+
+def _fold_sizes(fn: str, a: Expr, b: Expr) -> Expr | None:
+    x, y = as_size(a), as_size(b)
+    if x is None or y is None:
+        return None
+    match fn:
+        case "add":
+            return index(x + y)
+        case "sub":
+            return index(x - y)
+        case "mul":
+            return index(x * y)
+        case "floordiv":
+            return index(x // y)
+        case "mod":
+            return index(x % y)
+    return None
+
+
+def format_expr(expr: Expr) -> str:
+    """Readable text, one line, deterministic."""
+    match expr:
+        case Var(name=name):
+            return name
+        case Const(value=value, dtype=dtype):
+            return str(value) if dtype in (INDEX, BOOL) else f"{value!r}:{dtype}"
+        case Size(value=value):
+            return f"<{value}>"
+        case Load(buffer=buffer, index=idx):
+            return f"{buffer.name}[{', '.join(map(format_expr, idx))}]"
+        case Call(fn=fn, args=args):
+            return f"{fn}({', '.join(map(format_expr, args))})"
+        case Cast(value=value, dtype=dtype):
+            return f"{dtype}({format_expr(value)})"
+        case CheckedIndex(value=value, extent=extent):
+            return f"checked({format_expr(value)}, {extent})"
+    raise InternalError(f"cannot print {expr!r}")
