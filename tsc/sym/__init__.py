@@ -3,4 +3,6 @@
 from tsc.sym.env import Guard, Range, ShapeEnv
 from tsc.sym.expr import ONE, ZERO, Dim, SymExpr, ceildiv, dim, parse, product, sym_max, sym_min
 
-__all__ = ["ONE", "ZERO", "Dim", "Guard", "Range", "ShapeEnv", "SymExpr", "ceildiv", "dim", "parse", "product", "sym_max", "sym_min"]
+__all__ = [
+    "ONE", "ZERO", "Dim", "Guard", "Range", "ShapeEnv", "SymExpr", "ceildiv", "dim", "parse", "product", "sym_max", "sym_min",
+]
