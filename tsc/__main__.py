@@ -1,0 +1,5 @@
+"""`python -m tsc`."""
+
+from tsc.cli import main
+
+main()
