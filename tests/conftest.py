@@ -1,0 +1,37 @@
+"""What every test may use: goldens with one refresh switch, and the shared model files when they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = Path(__file__).resolve().parent / "golden"
+
+# Compiling inside a property makes single examples slow on a busy machine; that is no failure.
+hypothesis.settings.register_profile("tsc", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("tsc")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-goldens", action="store_true", help="rewrite tests/golden/ with what the code produces now")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: `text` must equal tests/golden/<name>; `--update-goldens` writes it instead."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        text = text if text.endswith("\n") else text + "\n"
+        if request.config.getoption("--update-goldens"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.is_file(), f"no golden {path.relative_to(ROOT)}; make it with --update-goldens and read it"
+        assert text == path.read_text(encoding="utf-8"), f"{path.relative_to(ROOT)} differs; refresh with --update-goldens if meant"
+
+    return compare
