@@ -116,7 +116,7 @@ class ShapeEnv:
             return
         if self.prove_ne(left, right):
             raise ShapeError(f"{reason}: {left} can never equal {right}")
-        self.guards.append(Guard("==", SymExpr.of(a), SymExpr.of(b), reason))
+        self._guard("==", SymExpr.of(a), SymExpr.of(b), reason)
         for source, target in ((right, left), (left, right)):
             name = source.as_dim()
             if name is not None and name.name not in target.dims():
@@ -130,7 +130,16 @@ class ShapeEnv:
             return
         if self.prove_lt(right, left):
             raise ShapeError(f"{reason}: {left} can never be at most {right}")
-        self.guards.append(Guard("<=", SymExpr.of(a), SymExpr.of(b), reason))
+        self._guard("<=", SymExpr.of(a), SymExpr.of(b), reason)
+        name, limit = left.as_dim(), right.as_int()
+        if name is not None and limit is not None:
+            old = self.ranges.get(name.name, Range())
+            self.ranges[name.name] = Range(old.lo, limit if old.hi is None else min(old.hi, limit), old.divisor)
+
+    def _guard(self, relation: str, left: SymExpr, right: SymExpr, reason: str) -> None:
+        guard = Guard(relation, left, right, reason)
+        if guard not in self.guards:  # inference visits a node more than once
+            self.guards.append(guard)
 
     def _replace(self, name: str, target: SymExpr, reason: str) -> None:
         old = self.ranges.get(name, Range())
