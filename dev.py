@@ -95,7 +95,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file is what an older Python would be handed
         print(f"dev.py needs Python 3.11 or newer; this is {sys.version.split()[0]}", file=sys.stderr)
         return 2
     name, *args = argv or ["help"]

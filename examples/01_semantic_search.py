@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import minilm
 from platformdirs import user_cache_path
 
+import minilm
 import tsc
 
 DOCUMENTS = [
@@ -21,8 +21,8 @@ DOCUMENTS = [
     "A polyhedral compiler reasons about loops as sets of integer points.",
     "The bank raised its interest rates.",
     "She sat by the river and watched the boats drift past the old stone bridge while the evening grew cold.",
-    "Knead the dough, let it rest for an hour in a warm place, fold it twice, and only then shape the loaf; a wet dough is harder "
-    "to handle but gives an open, airy crumb, and a long cold night in the refrigerator gives it taste.",
+    "Knead the dough, let it rest for an hour in a warm place, fold it twice, and only then shape the loaf; a wet dough is "
+    "harder to handle but gives an open, airy crumb, and a long cold night in the refrigerator gives it taste.",
     "Tiling reorders the iterations of a loop nest so that data stays in the cache, and fusing producers with their consumers "
     "avoids sending every intermediate result to memory and back; both are legal only when no dependence is reversed.",
     "Cats sleep a lot.",

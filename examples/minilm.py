@@ -99,7 +99,8 @@ class _Builder:
     def size(self, scope: str, value: str, axis: int) -> str:
         """One size of `value`, as a tensor of one element."""
         index = self.constant(f"index_{axis}", np.array(axis, np.int64))
-        return self.op("Unsqueeze", scope, self.op("Gather", scope, self.op("Shape", scope, value), index, axis=0), self.ints(0))
+        size = self.op("Gather", scope, self.op("Shape", scope, value), index, axis=0)
+        return self.op("Unsqueeze", scope, size, self.ints(0))
 
     def linear(self, scope: str, x: str, weight: str) -> str:
         transposed = self.constant(f"{weight}.weight_t", self.weights[f"{weight}.weight"].T)
@@ -149,22 +150,26 @@ class _Builder:
         scores = self.op("MatMul", scope, split("query", [0, 2, 1, 3]), split("key", [0, 2, 3, 1]))
         scaled = self.op("Div", scope, scores, self.scalar(float(np.sqrt(depth))))
         probability = self.op("Softmax", scope, self.op("Add", scope, scaled, mask), axis=-1)
-        mixed = self.op("Transpose", scope, self.op("MatMul", scope, probability, split("value", [0, 2, 1, 3])), perm=[0, 2, 1, 3])
+        mixed = self.op("MatMul", scope, probability, split("value", [0, 2, 1, 3]))
+        mixed = self.op("Transpose", scope, mixed, perm=[0, 2, 1, 3])
         shape = self.op("Concat", scope, self.size(scope, mixed, 0), self.size(scope, mixed, 1), self.ints(hidden), axis=0)
         dense = self.linear(f"{scope}/output", self.op("Reshape", scope, mixed, shape), f"{weight}.output.dense")
-        return self.layer_norm(f"{scope}/output/LayerNorm", self.op("Add", f"{scope}/output", dense, x), f"{weight}.output.LayerNorm")
+        total = self.op("Add", f"{scope}/output", dense, x)
+        return self.layer_norm(f"{scope}/output/LayerNorm", total, f"{weight}.output.LayerNorm")
 
     def layer(self, index: int, x: str, mask: str, output: str) -> str:
         scope, weight = f"/encoder/layer.{index}", f"encoder.layer.{index}"
         attended = self.attention(f"{scope}/attention", x, mask, f"{weight}.attention")
-        wide = self.gelu(f"{scope}/intermediate", self.linear(f"{scope}/intermediate", attended, f"{weight}.intermediate.dense"))
+        wide = self.linear(f"{scope}/intermediate", attended, f"{weight}.intermediate.dense")
+        wide = self.gelu(f"{scope}/intermediate", wide)
         dense = self.linear(f"{scope}/output", wide, f"{weight}.output.dense")
         total = self.op("Add", f"{scope}/output", dense, attended)
         return self.layer_norm(f"{scope}/output/LayerNorm", total, f"{weight}.output.LayerNorm", output)
 
     def sentence_embedding(self, hidden: str) -> None:
         scope = "/pooling"
-        wide = self.op("Expand", scope, self.op("Unsqueeze", scope, "attention_mask", self.ints(-1)), self.op("Shape", scope, hidden))
+        mask = self.op("Unsqueeze", scope, "attention_mask", self.ints(-1))
+        wide = self.op("Expand", scope, mask, self.op("Shape", scope, hidden))
         weights = self.op("Cast", scope, wide, to=TensorProto.FLOAT)
         total = self.op("ReduceSum", scope, self.op("Mul", scope, hidden, weights), self.ints(1), keepdims=0)
         count = self.op("Clip", scope, self.op("ReduceSum", scope, weights, self.ints(1), keepdims=0), self.scalar(1e-9))
@@ -186,6 +191,7 @@ class _Builder:
             [helper.make_tensor_value_info(OUTPUTS[0], TensorProto.FLOAT, ["batch", "seq", width]),
              helper.make_tensor_value_info(OUTPUTS[1], TensorProto.FLOAT, ["batch", width])],
             list(self.initializers.values()))
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="tsc examples", ir_version=8)
+        opset = helper.make_opsetid("", OPSET)
+        model = helper.make_model(graph, opset_imports=[opset], producer_name="tsc examples", ir_version=8)
         onnx.checker.check_model(model)
         return model

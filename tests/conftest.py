@@ -32,6 +32,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             path.write_text(text, encoding="utf-8")
             return
         assert path.is_file(), f"no golden {path.relative_to(ROOT)}; make it with --update-goldens and read it"
-        assert text == path.read_text(encoding="utf-8"), f"{path.relative_to(ROOT)} differs; refresh with --update-goldens if meant"
+        expected = path.read_text(encoding="utf-8")
+        assert text == expected, f"{path.relative_to(ROOT)} differs; refresh with --update-goldens if meant"
 
     return compare

@@ -38,7 +38,7 @@ class Recorder:
     decisions: list[Decision] = field(default_factory=list)
 
     def record(self, stage: str, name: str, text: str | Callable[[], str]) -> None:
-        """Dump `text` (or what calling it returns, made only when dumping). Raises LaunchError if the folder is not writable."""
+        """Dump `text` (or what calling it returns, made only when dumping). LaunchError if the folder is not writable."""
         if self.dump_to is None:
             return
         path = self.dump_to / file_name(stage, name)
@@ -47,7 +47,8 @@ class Recorder:
             self.dump_to.mkdir(parents=True, exist_ok=True)
             path.write_text(content if content.endswith("\n") else content + "\n", encoding="utf-8")
         except OSError as error:
-            raise LaunchError(f"cannot write the dump '{path}' ({error.strerror}); point TSC_DUMP at a writable folder") from error
+            reason = f"cannot write the dump '{path}' ({error.strerror}); point TSC_DUMP at a writable folder"
+            raise LaunchError(reason) from error
 
     def override(self, stage: str, name: str) -> str | None:
         """The text that replaces what `stage` made for `name`, if the user gave one; recorded as a decision."""

@@ -1,0 +1,278 @@
+"""`python -m tsc compile | run | explain | doctor`: the public API from a shell.
+
+Results go to stdout (as JSON with `--json`), progress and errors to stderr. Exit codes: 0 done, 2 wrong usage, 3 a wrong
+model, request or Package, 4 the machine could not do it, 5 a bug in `tsc`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+import tsc
+from tsc.codegen_c.build import cache_folder, compiler_version, find_compiler
+from tsc.codegen_c.specs import host_spec, read_cpu_flags
+from tsc.config import Options
+from tsc.errors import InternalError, LaunchError, TscError
+from tsc.runtime.executable import Executable
+from tsc.runtime.package import is_package
+from tsc.runtime.plan import TensorSpec
+
+EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+as_json = click.option("--json", "json_", is_flag=True, help="Print the result as one JSON object.")
+target_option = click.option("--target", default="cpu", show_default=True, help="What to compile for; 'cpu' is this machine.")
+threads_option = click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads; default: all cores.")
+ranges_option = click.option("--dim", "dims", multiple=True, metavar="NAME=LO:HI",
+                             help="Sizes a dim may take: batch=1:64, batch=8, or seq=1: (no upper end). Repeatable.")
+sizes_option = click.option("--size", "sizes", multiple=True, metavar="NAME=SIZE", help="The size of a dim. Repeatable.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tsc.__version__, prog_name="tsc")
+def cli() -> None:
+    """Compile dynamic-shape ONNX models once; run them at any shape."""
+
+
+@cli.command("compile")
+@click.argument("model", type=FILE)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The Package to write.")
+@target_option
+@threads_option
+@ranges_option
+@as_json
+def compile_command(model: Path, output: Path, target: str, threads: int | None, dims: Sequence[str], json_: bool) -> None:
+    """Compile MODEL (an ONNX file) into a Package that `run` and `tsc.load` take."""
+    started = time.perf_counter()
+    executable = _compile(model, _ranges(dims), target, threads)
+    with _progress(f"writing {output}"):
+        executable.save(output)
+    seconds = time.perf_counter() - started
+    _answer(json_, {
+        "model": str(model), "package": str(output), "bytes": output.stat().st_size, "seconds": round(seconds, 3),
+        "inputs": [_describe(spec) for spec in executable.inputs], "outputs": [_describe(spec) for spec in executable.outputs],
+    }, [f"compiled {model} in {seconds:.1f} s into {output} ({output.stat().st_size / 1e6:.1f} MB)",
+        *(f"  input  {spec.name}: {_type(spec)}" for spec in executable.inputs),
+        *(f"  output {spec.name}: {_type(spec)}" for spec in executable.outputs)])
+
+
+@cli.command("run")
+@click.argument("file", type=FILE)
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input from a NumPy file. Repeatable.")
+@click.option("--random", "random_", is_flag=True, help="Fill the inputs not given with random data (integers: 0 or 1).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of --random.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs; the best time is told.")
+@click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for the outputs, as NAME.npy.")
+@sizes_option
+@target_option
+@threads_option
+@as_json
+def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, repeat: int, output: Path | None,
+                sizes: Sequence[str], target: str, threads: int | None, json_: bool) -> None:
+    """Run FILE (a Package, or an ONNX model, which is compiled first)."""
+    executable = _open(file, target, threads)
+    feeds = _read_feeds(inputs)
+    if random_:
+        feeds |= _random_feeds([spec for spec in executable.inputs if spec.name not in feeds], _sizes(sizes), seed)
+    best, results = float("inf"), []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        results = executable.run(None, feeds)
+        best = min(best, time.perf_counter() - started)
+    named = dict(zip((spec.name for spec in executable.outputs), results))
+    if output is not None:
+        _write_outputs(output, named)
+    _answer(json_, {
+        "milliseconds": round(best * 1000, 4),
+        "outputs": [{"name": name, "dtype": str(value.dtype), "shape": list(value.shape), **_summary(value)}
+                    for name, value in named.items()],
+    }, [f"{best * 1000:.3f} ms",
+        *(f"  {name}: {value.dtype}{list(value.shape)}" + "".join(f" {k} {x:.6g}" for k, x in _summary(value).items())
+          for name, value in named.items())])
+
+
+@cli.command("explain")
+@click.argument("file", type=FILE)
+@sizes_option
+@target_option
+@threads_option
+@as_json
+def explain_command(file: Path, sizes: Sequence[str], target: str, threads: int | None, json_: bool) -> None:
+    """Say what FILE compiles to: kernels, what was fused or not and why, memory; with --size, at that shape."""
+    executable = _open(file, target, threads)
+    text = executable.explain(**_sizes(sizes))
+    _answer(json_, {"explain": text.splitlines()}, [text])
+
+
+@cli.command("doctor")
+@as_json
+def doctor_command(json_: bool) -> None:
+    """Say what `tsc` finds on this machine; exit code 4 when it could not compile here."""
+    folder = cache_folder(Options())
+    files = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    try:
+        command, problem = find_compiler(), ""
+        version = compiler_version(command)
+    except LaunchError as error:
+        command, version, problem = [], "", str(error)
+    facts: dict[str, Any] = {
+        "tsc": tsc.__version__, "python": platform.python_version(), "platform": platform.platform(),
+        "target": host_spec().name, "cpu_flags": sorted(read_cpu_flags()),
+        "compiler": " ".join(command), "compiler_version": version,
+        **{name: _version(name) for name in ("islpy", "onnx", "numpy")},
+        "cache": str(folder), "cache_files": len(files), "cache_bytes": sum(files), "problem": problem,
+    }
+    vector = [flag for flag in facts["cpu_flags"] if flag.startswith(("avx", "fma", "amx", "sse4"))]
+    _answer(json_, facts, [
+        *(f"{key:17} {facts[key]}" for key in ("tsc", "python", "platform", "target")),
+        f"{'cpu flags':17} {' '.join(vector)}",
+        f"{'compiler':17} {facts['compiler'] or 'none'}" + (f" ({version})" if version else ""),
+        *(f"{key:17} {facts[key]}" for key in ("islpy", "onnx", "numpy")),
+        f"{'cache':17} {folder} ({len(files)} files, {sum(files) / 1e6:.1f} MB)",
+        *([problem] if problem else [])])
+    if problem:
+        raise SystemExit(EXIT_MACHINE)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit; every error becomes one sentence and an exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        result = cli.main(args, prog_name="tsc", standalone_mode=False)
+        raise SystemExit(result if isinstance(result, int) else 0)
+    except click.Abort:
+        raise SystemExit(130) from None
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(2) from None
+    except InternalError as error:
+        _fail(args, error, EXIT_BUG)
+    except LaunchError as error:
+        _fail(args, error, EXIT_MACHINE)
+    except TscError as error:
+        _fail(args, error, EXIT_USER)
+
+
+def _fail(args: Sequence[str], error: TscError, code: int) -> NoReturn:
+    if "--json" in args:
+        click.echo(json.dumps({"error": type(error).__name__, "message": str(error)}))
+    else:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+    raise SystemExit(code) from None
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[None]:
+    """A spinner with the time so far, on stderr and only on a terminal."""
+    with Console(stderr=True).status(what):
+        yield
+
+
+def _compile(model: Path, dims: dict[str, Any] | None, target: str, threads: int | None) -> Executable:
+    with _progress(f"compiling {model} for {target}"):
+        return tsc.compile(model, dims=dims, target=target, threads=threads)
+
+
+def _open(file: Path, target: str, threads: int | None) -> Executable:
+    """An Executable from a Package, or from a model by compiling it."""
+    return tsc.load(file, threads=threads) if is_package(file) else _compile(file, None, target, threads)
+
+
+def _answer(json_: bool, facts: dict[str, Any], lines: Sequence[str]) -> None:
+    click.echo(json.dumps(facts) if json_ else "\n".join(lines))
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise click.UsageError(f"{option} wants NAME=VALUE, not '{text}'")
+    return name, value
+
+
+def _integer(text: str, option: str) -> int:
+    if not text.isdecimal():
+        raise click.UsageError(f"{option} wants a whole number, not '{text}'")
+    return int(text)
+
+
+def _ranges(options: Sequence[str]) -> dict[str, Any] | None:
+    """`--dim` options as what `tsc.compile` takes as `dims`."""
+    ranges: dict[str, tuple[int, int | None]] = {}
+    for text in options:
+        name, value = _pair(text, "--dim")
+        low, colon, high = value.partition(":")
+        least = _integer(low, "--dim")
+        ranges[name] = (least, (_integer(high, "--dim") if high else None) if colon else least)
+    return ranges or None
+
+
+def _sizes(options: Sequence[str]) -> dict[str, int]:
+    pairs = (_pair(text, "--size") for text in options)
+    return {name: _integer(value, "--size") for name, value in pairs}
+
+
+def _read_feeds(options: Sequence[str]) -> dict[str, NDArray[Any]]:
+    feeds: dict[str, NDArray[Any]] = {}
+    for text in options:
+        name, file = _pair(text, "--input")
+        try:
+            feeds[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise click.UsageError(f"--input {name}: cannot read '{file}' as a .npy file ({error})") from None
+    return feeds
+
+
+def _random_feeds(specs: Sequence[TensorSpec], sizes: dict[str, int], seed: int) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    missing = sorted({name for spec in specs for size in spec.shape for name in size.dims()} - sizes.keys())
+    if missing:
+        raise click.UsageError("--random needs a --size for " + ", ".join(missing))
+    feeds: dict[str, NDArray[Any]] = {}
+    for spec in specs:
+        shape = tuple(size.evaluate(sizes) for size in spec.shape)
+        data = rng.standard_normal(shape) if np.dtype(spec.dtype).kind == "f" else rng.integers(0, 2, shape)
+        feeds[spec.name] = np.asarray(data, dtype=spec.dtype)
+    return feeds
+
+
+def _write_outputs(folder: Path, outputs: dict[str, NDArray[Any]]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in outputs.items():
+            np.save(folder / f"{name.replace('/', '_')}.npy", value)
+    except OSError as error:
+        raise LaunchError(f"cannot write the outputs to '{folder}' ({error.strerror}); choose a writable folder") from None
+
+
+def _summary(value: NDArray[Any]) -> dict[str, float]:
+    if not value.size or value.dtype.kind not in "fiu":
+        return {}
+    return {"min": float(value.min()), "max": float(value.max()), "mean": float(value.mean())}
+
+
+def _type(spec: TensorSpec) -> str:
+    return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+
+
+def _describe(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": [str(size) for size in spec.shape]}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
