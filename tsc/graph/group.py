@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tsc.ir import Node
-from tsc.ops.base import PatternKind
+from tsc.errors import InternalError
+from tsc.ir import Graph, Node
+from tsc.ops import find
+from tsc.ops.base import OpDef, PatternKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,25 @@ class FusionGroup:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     decisions: tuple[Decision, ...] = ()
+
+
+def split_group(group: FusionGroup, graph: Graph) -> tuple[FusionGroup, ...]:
+    """One group a node, in order: what is left when no schedule fits the whole group."""
+    return tuple(
+        FusionGroup(f"{group.name}.{i}", node_kind(node), (node,), node, tuple(dict.fromkeys(graph.used_inputs(node))),
+                    tuple(o for o in node.outputs if o))
+        for i, node in enumerate(group.nodes) if not definition(node).is_view)
+
+
+def definition(node: Node) -> OpDef:
+    """The OpDef of a node that import has accepted."""
+    found = find(node.op, node.domain)
+    if found is None:
+        raise InternalError(f"node '{node.name}' ({node.op}) reached fusion without an OpDef")
+    return found
+
+
+def node_kind(node: Node) -> PatternKind:
+    """The kind of a group made of one node: contraction, reduce, or injective for all the rest."""
+    kind = definition(node).kind
+    return kind if kind in (PatternKind.CONTRACTION, PatternKind.REDUCE) else PatternKind.INJECTIVE

@@ -1,0 +1,128 @@
+"""The spine: from an ONNX model to an Executable that runs any shape, one arrow a line. Read this first."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import tsc
+from tsc import targets
+from tsc.codegen_c.cache import Cache, open_cache
+from tsc.config import Options, read_environment
+from tsc.errors import InternalError
+from tsc.graph.decompose import decompose
+from tsc.graph.fuse import fuse
+from tsc.graph.group import FusionGroup, split_group
+from tsc.graph.onnx_import import import_onnx
+from tsc.graph.rewrite import rewrite
+from tsc.graph.shapes import infer_shapes
+from tsc.graph.to_te import LoweredGroup, lower_group
+from tsc.ir import Graph
+from tsc.plan.build import KernelCall, build_plan
+from tsc.plan.kernel import Kernel, kernel_from_bytes, kernel_to_bytes
+from tsc.poly.schedule import PatternMismatch, schedule_program
+from tsc.poly.tile import TileConfig, default_config
+from tsc.runtime.executable import Executable
+from tsc.runtime.package import Package
+from tsc.sym import ShapeEnv
+from tsc.targets import Target
+from tsc.te.compute import Program
+from tsc.te.layout import with_panels
+from tsc.trace import Recorder
+
+
+def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None = None, target: str = "cpu",
+            threads: int | None = None, options: Options | None = None) -> Executable:
+    """Compile an ONNX model once, for every shape.
+
+    `dims` gives ranges by dim name (`{"batch": (1, 64)}`) or shapes by input name (`{"x": ("N", 3, "H", "W")}`); `threads` is
+    how many cores a run may use (None: all). Raises ModelError, UnsupportedError or ShapeError when the model is at fault and
+    LaunchError when the machine lacks a compiler.
+    """
+    environment, options = read_environment(), options or Options()
+    recorder = Recorder(environment.dump, environment.override)
+    device = targets.find(target)
+    cache = open_cache(options, environment)
+
+    graph, env = import_onnx(source, dims)                          # path             -> Graph
+    graph = record(recorder, "import", graph)
+    graph = record(recorder, "shapes", infer_shapes(graph, env))    # Graph            -> Graph + ShapeEnv
+    graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
+    graph = record(recorder, "rewrite", rewrite(graph, env))        # Graph            -> Graph
+    calls: list[KernelCall] = []
+    kernels: dict[str, Kernel] = {}
+    for group in fuse(graph, env):                                  # Graph            -> [FusionGroup]
+        for call, kernel in compile_group(group, graph, env, device, cache, recorder):
+            calls.append(call)
+            kernels[kernel.symbol] = kernel
+    sources = {symbol: kernel.source for symbol, kernel in kernels.items()}
+    module = device.build(sources, device.spec, options, cache)     # sources          -> one binary
+    plan = build_plan(graph, env, calls)                            # Graph + calls    -> Plan
+    package = pack(plan, graph, calls, module, device, recorder)    # Plan + binary    -> Package
+    return Executable(package, threads=threads)                     # Package          -> Executable
+
+
+def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, device: Target, cache: Cache,
+                  recorder: Recorder) -> list[tuple[KernelCall, Kernel]]:
+    """FusionGroup -> kernels with their calls: one, or one a node where no schedule pattern fits the whole (with the reason)."""
+    for decision in group.decisions:
+        verb = "fused with" if decision.fused else "not fused with"
+        recorder.decide("fuse", decision.node, f"{verb} {decision.anchor}: {decision.reason}")
+    lowered = lower_group(group, graph, env)                        # FusionGroup      -> te.Program
+    try:
+        kernel = compile_program(lowered, graph, device, cache, recorder)
+    except PatternMismatch as mismatch:
+        if len(group.nodes) == 1:
+            raise InternalError(f"no schedule pattern fits node '{group.anchor.name}' ({mismatch})") from mismatch
+        recorder.decide("split", group.name, str(mismatch))
+        parts = split_group(group, graph)
+        return [pair for part in parts for pair in compile_group(part, graph, env, device, cache, recorder)]
+    return [(bind(lowered, kernel, group), kernel)]
+
+
+def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: Cache, recorder: Recorder) -> Kernel:
+    """te.Program -> Kernel, from the cache where an equal program was compiled before."""
+    config = default_config(lowered.program, device.spec)
+    constants = {name for name, value in lowered.values.items() if value in graph.constants}
+    program = with_panels(lowered.program, constants, config.instr_tile[1])
+    key = hashlib.sha256("\n".join([str(program), repr(config), repr(device.spec), code_fingerprint()]).encode()).hexdigest()
+    symbol = f"{lowered.kind.value}_{key[:12]}"
+    recorder.record("te", symbol, str(program))
+    cached = cache.get(key) if recorder.override_from is None else None
+    if cached is not None:
+        return kernel_from_bytes(cached)
+    scheduled = schedule_program(program, device.spec, config, recorder, symbol)  # te.Program -> loop_ir.Func
+    func = device.lower(scheduled.func, device.spec, recorder)      # Func             -> Func
+    source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
+    recorder.record("c", symbol, source)
+    kernel = Kernel(symbol, source, tuple(b.name for b in func.buffers), tuple(s.name for s in func.sizes), func.blocks,
+                    func.scratch, func.messages, scheduled.tree, scheduled.log,
+                    tuple((b.name, b.panel) for b in func.buffers if b.panel is not None))
+    if recorder.override_from is None:
+        cache.put(key, kernel_to_bytes(kernel))
+    return kernel
+
+
+def bind(lowered: LoweredGroup, kernel: Kernel, group: FusionGroup) -> KernelCall:
+    """Tie a kernel's buffers and sizes to this group's values and Dims."""
+    sizes = {name: lowered.sizes[name] for name in kernel.sizes}
+    return KernelCall(
+        symbol=kernel.symbol, values=tuple(lowered.values[b] for b in kernel.buffers),
+        panels=dict(kernel.panels), sizes=tuple(sizes.values()),
+        blocks=kernel.blocks.substitute(sizes), scratch=kernel.scratch.substitute(sizes),
+        node=group.anchor.name, messages=kernel.messages)
+
+
+@lru_cache(maxsize=1)
+def code_fingerprint() -> str:
+    """A digest of the compiler's own source: a changed compiler must not find an old compiler's kernels."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

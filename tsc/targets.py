@@ -1,0 +1,31 @@
+"""The explicit table of targets: what a back end is, and which ones there are. A new target is one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tsc.codegen_c.build import build_module
+from tsc.codegen_c.emit import emit_c
+from tsc.codegen_c.specs import CPU_SPECS, host_spec
+from tsc.config import Options
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.nodes import Func
+from tsc.target import DeviceSpec, parse_target
+from tsc.trace import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A back end for one device: how loop IR is lowered for it, printed, and built into one module."""
+
+    spec: DeviceSpec
+    lower: Callable[[Func, DeviceSpec, Recorder], Func]
+    emit: Callable[[Func, DeviceSpec], str]
+    build: Callable[[Mapping[str, str], DeviceSpec, Options], bytes]
+
+
+def find(name: str) -> Target:
+    """The target called `name`; "cpu" is this machine's. Raises LaunchError naming the known ones."""
+    spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS)
+    return Target(spec, lower, emit_c, build_module)
