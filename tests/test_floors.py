@@ -57,10 +57,10 @@ def check_floors(root: Path) -> list[str]:
         for line, name in imports(tree):
             if name.startswith((".", "?")):
                 bad.append(f"{path}:{line}: import '{name}' is not absolute and literal")
-            elif name == "tsc" or name.startswith("tsc."):
+            elif (name == "tsc" or name.startswith("tsc.")) and name != "tsc.__version__":
                 floor = name.partition(".")[2].partition(".")[0]
-                allowed = own in ("cli", "__main__") if not floor else floor in RANK and RANK[floor] <= RANK[own]
-                if not allowed and not (own == "cli" and name == "tsc.__version__"):
+                allowed = floor in RANK and RANK[floor] <= RANK[own] if floor else own == "cli"  # the public names
+                if not allowed:
                     bad.append(f"{path}:{line}: '{own}' may not import '{name}'")
     return bad
 

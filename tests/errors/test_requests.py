@@ -1,0 +1,94 @@
+"""Wrong requests to a right model. After each refusal the Executable still answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import tsc
+
+Refused = Callable[..., AbstractContextManager[None]]
+
+
+@pytest.fixture(scope="module")
+def executable(lookup_model: onnx.ModelProto) -> Any:
+    return tsc.compile(lookup_model, dims={"batch": (1, 8), "seq": (2, 50)})
+
+
+def feeds(batch: int = 2, seq: int = 3) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {"ids": rng.integers(0, 10, (batch, seq)), "shift": rng.standard_normal((batch, seq, 4)).astype(np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def still_answers(executable: Any, lookup_model: onnx.ModelProto) -> Any:
+    yield
+    good = feeds()
+    table, w = (numpy_helper.to_array(t) for t in lookup_model.graph.initializer)
+    np.testing.assert_allclose(executable.run(None, good)[0], np.maximum(table[good["ids"]] @ w + good["shift"], 0), atol=1e-5)
+
+
+def test_missing_input(executable: Any, refused: Refused) -> None:
+    with refused(tsc.InputError, "shift"):
+        executable.run(None, {"ids": feeds()["ids"]})
+
+
+def test_unknown_input(executable: Any, refused: Refused) -> None:
+    with refused(tsc.InputError, "colour"):
+        executable.run(None, feeds() | {"colour": np.zeros(3, np.float32)})
+
+
+def test_unknown_output(executable: Any, refused: Refused) -> None:
+    with refused(tsc.InputError, "logits"):
+        executable.run(["logits"], feeds())
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32, np.bool_])
+def test_wrong_dtype(executable: Any, refused: Refused, dtype: Any) -> None:
+    with refused(tsc.InputError, "ids", "int64", np.dtype(dtype).name):
+        executable.run(None, feeds() | {"ids": feeds()["ids"].astype(dtype)})
+
+
+def test_wrong_rank(executable: Any, refused: Refused) -> None:
+    with refused(tsc.ShapeError, "ids"):
+        executable.run(None, feeds() | {"ids": feeds()["ids"][0]})
+
+
+def test_wrong_fixed_size(executable: Any, refused: Refused) -> None:
+    with refused(tsc.ShapeError, "shift", "4", "5"):
+        executable.run(None, feeds() | {"shift": np.zeros((2, 3, 5), np.float32)})
+
+
+@pytest.mark.parametrize("batch, seq, culprit", [(9, 3, "batch"), (1, 51, "seq"), (1, 1, "seq"), (0, 3, "batch")])
+def test_out_of_range(executable: Any, refused: Refused, batch: int, seq: int, culprit: str) -> None:
+    with refused(tsc.ShapeError, culprit):
+        executable.run(None, feeds(batch, seq))
+
+
+@pytest.mark.parametrize("batch, seq", [(1, 2), (8, 50), (8, 2), (1, 50)])
+def test_range_ends_are_fine(executable: Any, batch: int, seq: int) -> None:
+    assert executable.run(None, feeds(batch, seq))[0].shape == (batch, seq, 4)
+
+
+def test_contradictory_sizes(executable: Any, refused: Refused) -> None:
+    with refused(tsc.ShapeError, "seq", "3", "4"):
+        executable.run(None, feeds() | {"shift": np.zeros((2, 4, 4), np.float32)})
+
+
+@pytest.mark.parametrize("index", [10, -11, 2**40, -(2**63)])
+def test_index_outside_the_vocabulary(executable: Any, refused: Refused, index: int) -> None:
+    bad = feeds(3, 7)
+    bad["ids"][1, 4] = index
+    with refused(tsc.InputError, "lookup"):
+        executable.run(None, bad)
+
+
+def test_negative_indices_count_from_the_end(executable: Any) -> None:
+    some = feeds()
+    np.testing.assert_array_equal(executable.run(None, some)[0], executable.run(None, some | {"ids": some["ids"] - 10})[0])

@@ -1,0 +1,55 @@
+"""Exported models from both torch exporters: one compile with every dim free, right at every listed and at random shapes."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import tsc
+
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "models"
+PATTERNS = ("bert*", "albert*", "gpt2.*", "vit.*", "clip_text*")
+RANDOM_SHAPES = 10
+
+
+def load_recipes() -> Any:
+    """The feeds.py that stands beside the models, or None where there are none."""
+    path = FOLDER / "feeds.py"
+    if not path.is_file():
+        return None
+    spec = importlib.util.spec_from_file_location("shared_model_feeds", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RECIPES = load_recipes()
+ENTRIES = {} if RECIPES is None else {
+    entry["name"]: entry for entry in RECIPES.entries() if any(fnmatch.fnmatch(entry["name"], p) for p in PATTERNS)}
+
+pytestmark = pytest.mark.skipif(RECIPES is None, reason=f"no shared model files at {FOLDER}")
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES) or ["none"])
+def test_one_compile_serves_every_shape(name: str) -> None:
+    entry = ENTRIES[name]
+    path = FOLDER / entry["file"]
+    executable = tsc.compile(path)
+    reference = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output["name"] for output in entry["outputs"]]
+    assert [output.name for output in executable.outputs] == names
+    shapes = entry["shapes"] + RECIPES.random_shapes(entry, RANDOM_SHAPES, seed=1)
+    assert len(shapes) > len(entry["shapes"]) or entry["note"]
+    for seed, shape in enumerate(shapes):
+        feeds = RECIPES.feeds(entry, shape, seed)
+        for output, got, want in zip(names, executable.run(None, feeds), reference.run(names, feeds)):
+            assert got.dtype == want.dtype and got.shape == want.shape, f"{output} at {shape}"
+            np.testing.assert_allclose(got, want, rtol=entry["rtol"], atol=entry["atol"], err_msg=f"{output} at {shape}")
+    assert executable.stats.compilations == 1

@@ -1,0 +1,131 @@
+"""`python -m tsc`: answers, JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tsc
+from tsc.cli import main
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    weight = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["a"], "dense"), helper.make_node("Sigmoid", ["a"], ["y"], "squash")], "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])], [numpy_helper.from_array(weight, "w")])
+    path = tmp_path_factory.mktemp("cli") / "small.onnx"
+    onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def package_path(model_path: Path) -> Path:
+    path = model_path.with_suffix(".tscpack")
+    tsc.compile(model_path).save(path)
+    return path
+
+
+class Shell:
+    """Runs one command line in this process: exit code, stdout, stderr."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *args: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as done:
+            main([str(arg) for arg in args])
+        out, err = self.capsys.readouterr()
+        assert isinstance(done.value.code, int)
+        return done.value.code, out, err
+
+    def json(self, *args: object, code: int = 0) -> Any:
+        got, out, err = self(*args, "--json")
+        assert got == code, out + err
+        return json.loads(out)
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def test_compile_then_run(shell: Shell, model_path: Path, tmp_path: Path) -> None:
+    package, results = tmp_path / "small.tscpack", tmp_path / "results"
+    answer = shell.json("compile", model_path, "-o", package, "--dim", "batch=1:64")
+    assert answer["bytes"] == package.stat().st_size and answer["inputs"] == [
+        {"name": "x", "dtype": "float32", "shape": ["batch", "5"]}]
+    x = np.random.default_rng(1).standard_normal((7, 5)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    answer = shell.json("run", package, "--input", f"x={tmp_path / 'x.npy'}", "-o", results)
+    assert answer["outputs"][0]["shape"] == [7, 4]
+    np.testing.assert_array_equal(np.load(results / "y.npy"), tsc.load(package).run(None, {"x": x})[0])
+    np.save(tmp_path / "x.npy", np.zeros((65, 5), np.float32))
+    answer = shell.json("run", package, "--input", f"x={tmp_path / 'x.npy'}", code=3)
+    assert answer["error"] == "ShapeError" and "batch" in answer["message"]
+
+
+def test_run_with_random_data(shell: Shell, package_path: Path, model_path: Path) -> None:
+    for file in (package_path, model_path):
+        answer = shell.json("run", file, "--random", "--size", "batch=3")
+        assert answer["outputs"][0]["shape"] == [3, 4] and answer["milliseconds"] > 0
+    code, out, _ = shell("run", package_path, "--random", "--size", "batch=3")
+    assert code == 0 and "y: float32[3, 4]" in out
+
+
+def test_explain(shell: Shell, package_path: Path) -> None:
+    code, out, _ = shell("explain", package_path, "--size", "batch=3")
+    assert code == 0 and "dense" in out
+    assert "\n".join(shell.json("explain", package_path, "--size", "batch=3")["explain"]) == out.rstrip("\n")
+
+
+def test_doctor(shell: Shell) -> None:
+    facts = shell.json("doctor")
+    assert facts["tsc"] == tsc.__version__ and facts["target"].startswith("cpu-")
+    assert facts["compiler"] and facts["problem"] == ""
+    code, out, _ = shell("doctor")
+    assert code == 0 and facts["target"] in out
+
+
+@pytest.mark.parametrize("args, word", [
+    ((), ""), (("fly",), "fly"), (("run", "MODEL"), ""), (("compile", "MODEL"), "--output"),
+    (("run", "MODEL", "--random"), "batch"), (("run", "MODEL", "--random", "--size", "batch"), "--size"),
+    (("run", "MODEL", "--random", "--size", "batch=two"), "two"),
+    (("compile", "MODEL", "-o", "OUT", "--dim", "batch=1-3"), "1-3"),
+    (("compile", "absent.onnx", "-o", "OUT"), "absent.onnx"), (("run", "MODEL", "--input", "x=absent.npy"), "absent.npy")])
+def test_wrong_usage(shell: Shell, model_path: Path, tmp_path: Path, args: tuple[str, ...], word: str) -> None:
+    names = {"MODEL": str(model_path), "OUT": str(tmp_path / "out.tscpack")}
+    code, out, err = shell(*(names.get(arg, arg) for arg in args))
+    assert word in out + err
+    assert code == (3 if args == ("run", "MODEL") else 2)  # without inputs the request is wrong, not the command
+    assert not list(tmp_path.iterdir())
+
+
+def test_user_errors(shell: Shell, tmp_path: Path, package_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    code, out, err = shell("compile", tmp_path / "broken.onnx", "-o", tmp_path / "out.tscpack")
+    assert code == 3 and not out and err.startswith("ModelError: ") and "broken.onnx" in err and err.count("\n") == 1
+    cut = tmp_path / "cut.tscpack"
+    cut.write_bytes(package_path.read_bytes()[:-1])
+    code, _, err = shell("run", cut, "--random", "--size", "batch=1")
+    assert code == 3 and err.startswith("PackageError: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.onnx", "cut.tscpack"]
+
+
+def test_machine_errors(shell: Shell, model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = shell.json("compile", model_path, "-o", tmp_path / "o.tscpack", "--target", "abacus", code=4)
+    assert answer["error"] == "LaunchError"
+    monkeypatch.setenv("TSC_CC", "no-such-compiler")
+    monkeypatch.setenv("TSC_CACHE", str(tmp_path / "cache"))
+    code, _, err = shell("compile", model_path, "-o", tmp_path / "o.tscpack")
+    assert code == 4 and "no-such-compiler" in err
+    assert shell.json("doctor", code=4)["problem"]
+    assert not (tmp_path / "o.tscpack").exists()

@@ -1,0 +1,39 @@
+"""Every numbered example is short and runs as its user runs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+
+def run_example(name: str) -> str:
+    command = [sys.executable, f"examples/{name}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 80
+
+
+def test_semantic_search() -> None:
+    pytest.importorskip("minilm", reason="needs the demo extras (safetensors, tokenizers)")
+    out = run_example("01_semantic_search.py")
+    assert "compilations: 1" in out
+    best = {query: re.search(rf"^{query}\n +[0-9.]+  (.*)$", out, re.MULTILINE).group(1)  # type: ignore[union-attr]
+            for query in ("how to make a loaf", "code optimisation", "monetary policy", "pets")}
+    assert best["how to make a loaf"].startswith("Knead") or best["how to make a loaf"].startswith("Bake")
+    assert best["code optimisation"].startswith(("Tiling", "A polyhedral"))
+    assert best["monetary policy"].startswith(("The bank", "The central bank"))
+    assert best["pets"].startswith("Cats")
+    lengths = [int(length) for length in re.findall(r"^ *(\d+) +[0-9.]+ ms +[0-9.]+ ms$", out, re.MULTILINE)]
+    assert len(lengths) == 8 and max(lengths) > 10 * min(lengths)
