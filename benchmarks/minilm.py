@@ -1,0 +1,275 @@
+"""MiniLM side by side: tsc, ONNX Runtime (all graph optimisations) and OpenVINO, one thread each, each in its own process.
+
+    python3 dev.py bench [--rounds N] [--shapes 1,7 1,64] [--flops GFLOP/s --bandwidth GB/s | --calibrate]
+
+The processes are warmed up and then take turns, a short burst each a round, so that a slow spell of the machine hits all
+alike; each runtime's time is the best of all its bursts' runs. Data are random; the masks are full. The roofline is
+max(FLOP / peak FLOP rate, bytes of weights / bandwidth): the least time any one-thread fp32 execution can take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
+
+SHAPES = ((1, 7), (1, 64), (1, 384), (8, 64))
+RUNTIMES = {"tsc": "tsc-compiler", "onnxruntime": "onnxruntime", "openvino": "openvino"}
+#: One core of the machine the project is developed on (Zen 4 server, AVX-512): fp32 peak and weight streaming.
+GFLOPS, GBYTES = 117.4, 34.0
+
+Feeds = dict[str, NDArray[np.int64]]
+Runner = Callable[[Feeds], list[NDArray[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the roofline is made of: peak fp32 rate and memory bandwidth of one core."""
+
+    gflops: float
+    gbytes: float
+
+
+# -- one runtime in one process -----------------------------------------------------------------------------------
+
+
+def open_tsc(path: str) -> Runner:
+    import tsc
+
+    model = tsc.compile(path, threads=1)
+    return lambda feeds: model.run(None, feeds)
+
+
+def open_onnxruntime(path: str) -> Runner:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda feeds: session.run(None, feeds)
+
+
+def open_openvino(path: str) -> Runner:
+    import openvino
+
+    settings = {
+        "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.compile_model(path, "CPU", settings).create_infer_request()
+
+    def run(feeds: Feeds) -> list[NDArray[Any]]:
+        results = request.infer(feeds)
+        return [results[output] for output in results]
+
+    return run
+
+
+OPENERS: dict[str, Callable[[str], Runner]] = {
+    "tsc": open_tsc, "onnxruntime": open_onnxruntime, "openvino": open_openvino}
+
+
+def random_feeds(batch: int, length: int) -> Feeds:
+    rng = np.random.default_rng(batch * 1000 + length)
+    return {"input_ids": rng.integers(0, 30522, (batch, length)), "attention_mask": np.ones((batch, length), np.int64),
+            "token_type_ids": rng.integers(0, 2, (batch, length))}
+
+
+def serve(runtime: str, path: str) -> None:
+    """Answer requests until stdin closes, a JSON line each: {"shape": [b, l], "seconds": s} -> times in ms and a checksum."""
+    started = time.perf_counter()
+    run = OPENERS[runtime](path)
+    print(json.dumps({"ready": time.perf_counter() - started}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        feeds = random_feeds(*request["shape"])
+        results = run(feeds)
+        times: list[float] = []
+        until = time.perf_counter() + request["seconds"]
+        while len(times) < 3 or time.perf_counter() < until:
+            before = time.perf_counter()
+            run(feeds)
+            times.append((time.perf_counter() - before) * 1000)
+        embedding = min(results, key=lambda value: value.ndim)
+        print(json.dumps({"ms": times, "sample": embedding[0, :4].tolist()}), flush=True)
+
+
+# -- all of them, taking turns ------------------------------------------------------------------------------------
+
+
+class Worker:
+    """One runtime's process."""
+
+    def __init__(self, runtime: str, path: Path) -> None:
+        command = [sys.executable, __file__, "--serve", runtime, "--model", str(path)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.ready: float = self.read()["ready"]
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"benchmark: a worker stopped with exit code {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, shape: tuple[int, int], seconds: float) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"shape": shape, "seconds": seconds}) + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def work(config: dict[str, int], batch: int, length: int) -> tuple[float, float]:
+    """FLOPs of the matrix products and bytes of the weights that one run must read."""
+    width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    weights = layers * (4 * width * width + 2 * width * inner)
+    flops = 2 * batch * length * weights + layers * 4 * batch * length * length * width
+    return float(flops), 4.0 * weights
+
+
+def roofline_ms(config: dict[str, int], shape: tuple[int, int], machine: Machine) -> float:
+    flops, size = work(config, *shape)
+    return 1000 * max(flops / (machine.gflops * 1e9), size / (machine.gbytes * 1e9))
+
+
+def calibrate() -> Machine:
+    """Peak rates of one core as NumPy reaches them: a lower bound of the machine's, so the percentages come out high."""
+    single = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    done = subprocess.run([sys.executable, __file__, "--serve", "peaks"], env={**os.environ, **single}, check=True,
+                          stdout=subprocess.PIPE, text=True)
+    return Machine(**json.loads(done.stdout))
+
+
+def measure_peaks() -> dict[str, float]:
+    """A large matrix product and the maximum of a large array, in this process."""
+    def best(action: Callable[[], object]) -> float:
+        times = []
+        for _ in range(20):
+            before = time.perf_counter()
+            action()
+            times.append(time.perf_counter() - before)
+        return min(times)
+
+    size = 1536
+    a, b = (np.random.default_rng(seed).standard_normal((size, size)).astype(np.float32) for seed in (0, 1))
+    memory = np.ones(1 << 26, np.float32)
+    return {"gflops": 2 * size**3 / best(lambda: a @ b) / 1e9, "gbytes": memory.nbytes / best(memory.max) / 1e9}
+
+
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def measure(workers: dict[str, Worker], shape: tuple[int, int], rounds: int, seconds: float) -> dict[str, Any]:
+    """Best and median milliseconds of each runtime at one shape; their embeddings must agree."""
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    samples: dict[str, list[float]] = {}
+    for name, worker in workers.items():
+        samples[name] = worker.ask(shape, seconds)["sample"]  # warm-up
+    for turn in range(rounds):
+        names = list(workers)
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            times[name] += workers[name].ask(shape, seconds)["ms"]
+    for name, sample in samples.items():
+        if not np.allclose(sample, samples["onnxruntime"], atol=1e-4):
+            raise SystemExit(f"benchmark: {name} answers {sample} at {shape}, ONNX Runtime {samples['onnxruntime']}")
+    return {name: {"best_ms": min(t), "median_ms": float(np.median(t)), "runs": len(t)} for name, t in times.items()}
+
+
+def report(results: list[dict[str, Any]], runtimes: list[str]) -> None:
+    print(f"\n{'shape':>9} {'roofline':>9}" + "".join(f"{name:>36}" for name in runtimes))
+    print(f"{'':>9} {'ms':>9}" + "".join(f"{'ms':>16}{'x ORT':>9}{'% roof':>11}" for _ in runtimes))
+    for row in results:
+        cells = "".join(f"{row['times'][name]['best_ms']:>16.3f}{row['ratio'][name]:>9.2f}"
+                        f"{100 * row['roofline_ms'] / row['times'][name]['best_ms']:>11.1f}" for name in runtimes)
+        print(f"{row['shape'][0]:>5},{row['shape'][1]:<3} {row['roofline_ms']:>9.3f}{cells}")
+    print(f"{'geometric mean':>19}" + "".join(f"{'':>16}{geometric_mean(results, name):>9.2f}{'':>11}" for name in runtimes))
+    print("\nx ORT: ONNX Runtime's time divided by this one's (above 1 is faster than ONNX Runtime).")
+
+
+def geometric_mean(results: list[dict[str, Any]], runtime: str) -> float:
+    return math.exp(sum(math.log(row["ratio"][runtime]) for row in results) / len(results))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, help="turns each runtime takes at each shape")
+    parser.add_argument("--seconds", type=float, default=0.4, help="length of one burst")
+    parser.add_argument("--shapes", nargs="+", default=[f"{b},{n}" for b, n in SHAPES], metavar="BATCH,LENGTH")
+    parser.add_argument("--runtimes", nargs="+", default=list(RUNTIMES), choices=list(RUNTIMES))
+    parser.add_argument("--flops", type=float, default=GFLOPS, help="peak fp32 GFLOP/s of one core")
+    parser.add_argument("--bandwidth", type=float, default=GBYTES, help="GB/s at which one core reads weights")
+    parser.add_argument("--calibrate", action="store_true", help="measure both peaks here with NumPy instead")
+    parser.add_argument("--output", type=Path, default=None, help="JSON file; default: benchmarks/results/minilm-<cpu>.json")
+    parser.add_argument("--serve", choices=[*RUNTIMES, "peaks"], help=argparse.SUPPRESS)
+    parser.add_argument("--model", default="", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    if options.serve == "peaks":
+        print(json.dumps(measure_peaks()))
+        return
+    if options.serve:
+        serve(options.serve, options.model)
+        return
+    from platformdirs import user_cache_path
+
+    import minilm
+
+    path = minilm.save(user_cache_path("tsc") / "examples" / "minilm.onnx")
+    config = json.loads((minilm.model_folder() / "config.json").read_text())
+    machine = calibrate() if options.calibrate else Machine(options.flops, options.bandwidth)
+    runtimes = list(dict.fromkeys([*options.runtimes, "onnxruntime"]))
+    workers = {name: Worker(name, path) for name in runtimes}
+    print(f"{cpu_name()}, one thread; roofline {machine.gflops:.1f} GFLOP/s, {machine.gbytes:.1f} GB/s")
+    print(", ".join(f"{name} {metadata.version(RUNTIMES[name])} ready in {w.ready:.1f} s" for name, w in workers.items()))
+    results = []
+    for text in options.shapes:
+        batch, length = map(int, text.split(","))
+        times = measure(workers, (batch, length), options.rounds, options.seconds)
+        ratio = {name: times["onnxruntime"]["best_ms"] / t["best_ms"] for name, t in times.items()}
+        results.append({"shape": [batch, length], "roofline_ms": roofline_ms(config, (batch, length), machine),
+                        "times": times, "ratio": ratio})
+    for worker in workers.values():
+        worker.close()
+    report(results, runtimes)
+    slug = "".join(c if c.isalnum() else "-" for c in cpu_name().lower()).strip("-")
+    output = options.output or ROOT / "benchmarks" / "results" / f"minilm-{slug}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({
+        "machine": cpu_name(), "threads": 1, "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
+        "command": "python3 dev.py bench " + " ".join(sys.argv[1:]),
+        "versions": {name: metadata.version(RUNTIMES[name]) for name in runtimes},
+        "roofline": {"gflops": machine.gflops, "gbytes_per_s": machine.gbytes},
+        "geometric_mean_vs_onnxruntime": {name: geometric_mean(results, name) for name in runtimes}, "results": results,
+    }, indent=1) + "\n")
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()
