@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import gcd, lcm
 
 from tsc.errors import ShapeError
-from tsc.sym.expr import Apply, Atom, Dim, IntLike, SymExpr, apply
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Sizes a Dim may take: `lo <= size <= hi` (None: unbounded) and `size % divisor == 0`."""
-
-    lo: int = 1
-    hi: int | None = None
-    divisor: int = 1
-
-    def __str__(self) -> str:
-        upper = "" if self.hi is None else f"{self.hi}"
-        return f"{self.lo}..{upper}" + (f" by {self.divisor}" if self.divisor > 1 else "")
+from tsc.sym.bounds import Interval, Range, interval, never_negative, term_divisor
+from tsc.sym.expr import Apply, Atom, Dim, IntLike, SymExpr, apply, dim, sym_max, sym_min
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +33,39 @@ class Guard:
 class ShapeEnv:
     """The facts about Dims: ranges, divisors, equalities (union-find), and the Guards that assumptions left.
 
-    `equal` maps a Dim's name to the expression that replaces it; apply `canon` before comparing or storing.
+    `equal` maps a Dim's name to the expression that replaces it; apply `canon` before comparing or storing. `asked` names
+    the Dims that the user declared: no assumption may turn one into a constant. `version` grows with every fact.
     """
 
     ranges: dict[str, Range] = field(default_factory=dict)
     equal: dict[str, SymExpr] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     fresh_count: int = 0
+    asked: set[str] = field(default_factory=set)
+    version: int = 0
+    _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
 
     # -- declaring ---------------------------------------------------------------------------------------------
 
-    def declare(self, name: str, lo: int = 1, hi: int | None = None, divisor: int = 1) -> SymExpr:
-        """Declare a Dim (or narrow a declared one) and return it. Raises ShapeError when the range is empty."""
-        old = self.ranges.get(name, Range())
-        if name in self.ranges:
-            lo, divisor = max(lo, old.lo), max(divisor, old.divisor)
+    def declare(self, name: str, lo: int = 1, hi: int | None = None, divisor: int = 1, *, asked: bool = False) -> SymExpr:
+        """Declare a Dim (or narrow a declared one; the user may lower `lo`) and return it.
+
+        Raises ShapeError when no size is left.
+        """
+        old = self.ranges.get(name)
+        if old is not None:
+            lo = lo if asked else max(lo, old.lo)
+            divisor = lcm(divisor, old.divisor)
             hi = old.hi if hi is None else hi if old.hi is None else min(hi, old.hi)
+        lo, hi = -(-lo // divisor) * divisor, None if hi is None else hi // divisor * divisor
         if hi is not None and lo > hi:
             raise ShapeError(f"dim '{name}' has no size left between {lo} and {hi}; widen its range")
-        self.ranges[name] = Range(lo, hi, divisor)
-        return SymExpr((((Dim(name),), 1),))
+        if asked:
+            self.asked.add(name)
+        if self.ranges.get(name) != Range(lo, hi, divisor):
+            self.ranges[name] = Range(lo, hi, divisor)
+            self._learned()
+        return dim(name)
 
     def fresh(self, hint: str, lo: int = 0, hi: int | None = None) -> SymExpr:
         """A new Dim with a name not yet used, made from `hint`."""
@@ -76,15 +78,18 @@ class ShapeEnv:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def canon(self, expr: IntLike) -> SymExpr:
-        """`expr` with every Dim replaced by its representative, to a fixpoint."""
+        """`expr` with every Dim replaced by its representative, and simplified by the ranges, to a fixpoint."""
         result = SymExpr.of(expr)
-        while self.equal and result.dims() & self.equal.keys():
-            result = result.substitute(self.equal)
-        return result
+        if not any(isinstance(a, Apply) or a.name in self.equal for a in result.atoms()):
+            return result
+        known = self._canon.get(result)
+        if known is None:
+            known = self._canon[result] = self._simplified(self._substituted(result))
+        return known
 
-    def bounds(self, expr: IntLike) -> tuple[int | None, int | None]:
+    def bounds(self, expr: IntLike) -> Interval:
         """Interval of `expr` by interval arithmetic; None on a side that is unbounded."""
-        return _bounds(self.canon(expr), self.ranges)
+        return interval(self.canon(expr), self.ranges)
 
     def prove_eq(self, a: IntLike, b: IntLike) -> bool:
         """True only if `a == b` for all sizes in range."""
@@ -92,8 +97,7 @@ class ShapeEnv:
 
     def prove_le(self, a: IntLike, b: IntLike) -> bool:
         """True only if `a <= b` for all sizes in range."""
-        low, _ = self.bounds(self.canon(b) - self.canon(a))
-        return low is not None and low >= 0
+        return never_negative(self.canon(self.canon(b) - self.canon(a)), self.ranges)
 
     def prove_lt(self, a: IntLike, b: IntLike) -> bool:
         """True only if `a < b` for all sizes in range."""
@@ -101,27 +105,50 @@ class ShapeEnv:
 
     def prove_ne(self, a: IntLike, b: IntLike) -> bool:
         """True only if `a != b` for all sizes in range."""
-        return self.prove_lt(a, b) or self.prove_lt(b, a)
+        difference = self.canon(self.canon(a) - self.canon(b))
+        common = gcd(*(term_divisor(m, c, self.ranges) for m, c in difference.terms if m))
+        constant = sum(c for m, c in difference.terms if not m)
+        return bool(common and constant % common) or self.prove_lt(a, b) or self.prove_lt(b, a)
 
     def prove_divides(self, divisor: int, expr: IntLike) -> bool:
         """True only if `divisor` divides every value of `expr`."""
-        return all(self._term_divisor(m, c) % divisor == 0 for m, c in self.canon(expr).terms)
+        return all(term_divisor(m, c, self.ranges) % divisor == 0 for m, c in self.canon(expr).terms)
+
+    def remaining_guards(self) -> tuple[Guard, ...]:
+        """The Guards in terms of the Dims that are left, without those that became `x == x`.
+
+        What is dropped here is checked by binding: a Dim that stands for two is bound by two inputs, which must agree.
+        """
+        kept: dict[tuple[str, SymExpr, SymExpr], Guard] = {}
+        for guard in self.guards:
+            left, right = self._substituted(guard.left), self._substituted(guard.right)
+            if left != right:
+                kept.setdefault((guard.relation, left, right), replace(guard, left=left, right=right))
+        return tuple(kept.values())
 
     # -- assuming ----------------------------------------------------------------------------------------------
 
     def assume_eq(self, a: IntLike, b: IntLike, reason: str) -> None:
-        """Make `a == b` a fact and leave a Guard; two Dims become one. Raises ShapeError if it can never hold."""
+        """Make `a == b` a fact and leave a Guard; two Dims become one.
+
+        Raises ShapeError if it can never hold, or would make a Dim that the user asked for a constant.
+        """
         left, right = self.canon(a), self.canon(b)
         if left == right or self.prove_eq(left, right):
             return
         if self.prove_ne(left, right):
-            raise ShapeError(f"{reason}: {left} can never equal {right}")
-        self._guard("==", SymExpr.of(a), SymExpr.of(b), reason)
-        for source, target in ((right, left), (left, right)):
-            name = source.as_dim()
-            if name is not None and name.name not in target.dims():
-                self._replace(name.name, target, reason)
-                return
+            raise ShapeError(f"{reason}: {left} can never equal {right}; correct the model or the dims given for it")
+        for x, y in ((left, right), (right, left)):
+            other = _other_argument(x, y)
+            if other is not None:  # min(y, other) == y
+                small, large = (y, other) if next(x.atoms()).fn == "min" else (other, y)  # type: ignore[union-attr]
+                return self.assume_le(small, large, reason)
+        self._refuse_baked(left, right, reason)
+        if not self._leave(Guard("==", SymExpr.of(a), SymExpr.of(b), reason)):
+            return
+        solved = self._solve(self._without_common_factor(left - right))
+        if solved is not None:
+            self._replace(*solved, reason)
 
     def assume_le(self, a: IntLike, b: IntLike, reason: str) -> None:
         """Make `a <= b` a fact by leaving a Guard. Raises ShapeError if it can never hold."""
@@ -129,87 +156,157 @@ class ShapeEnv:
         if self.prove_le(left, right):
             return
         if self.prove_lt(right, left):
-            raise ShapeError(f"{reason}: {left} can never be at most {right}")
-        self._guard("<=", SymExpr.of(a), SymExpr.of(b), reason)
-        name, limit = left.as_dim(), right.as_int()
-        if name is not None and limit is not None:
-            old = self.ranges.get(name.name, Range())
-            self.ranges[name.name] = Range(old.lo, limit if old.hi is None else min(old.hi, limit), old.divisor)
+            raise ShapeError(f"{reason}: {left} can never be at most {right}; correct the model or the dims given for it")
+        if self._leave(Guard("<=", SymExpr.of(a), SymExpr.of(b), reason)):
+            self._narrow(right - left)
 
-    def _guard(self, relation: str, left: SymExpr, right: SymExpr, reason: str) -> None:
-        guard = Guard(relation, left, right, reason)
-        if guard not in self.guards:  # inference visits a node more than once
-            self.guards.append(guard)
+    # -- internals ---------------------------------------------------------------------------------------------
+
+    def _learned(self) -> None:
+        self.version += 1
+        self._canon.clear()
+
+    def _leave(self, guard: Guard) -> bool:
+        """Keep `guard`; False when the same condition is guarded already."""
+        key = (guard.relation, self.canon(guard.left), self.canon(guard.right))
+        if any((g.relation, self.canon(g.left), self.canon(g.right)) == key for g in self.guards):
+            return False
+        self.guards.append(guard)
+        return True
+
+    def _refuse_baked(self, left: SymExpr, right: SymExpr, reason: str) -> None:
+        for fixed, free in ((left, right), (right, left)):
+            names = free.dims()
+            if fixed.as_int() is not None and names and names <= self.asked:
+                raise ShapeError(f"{reason}: the graph has {free} fixed to {fixed}, but dims asks for "
+                                 f"{' and '.join(sorted(names))} to be free; declare that size or export the model without it")
+
+    def _without_common_factor(self, difference: SymExpr) -> SymExpr:
+        """`difference` divided by what all its terms share, where that cannot be zero."""
+        factor = SymExpr.of(gcd(*(c for _, c in difference.terms)))
+        for atom in dict.fromkeys(difference.terms[0][0]):
+            single = SymExpr((((atom,), 1),))
+            if all(atom in m for m, _ in difference.terms) and self.prove_le(1, single):
+                factor = factor * single
+        return difference // factor
+
+    def _solve(self, difference: SymExpr) -> tuple[str, SymExpr] | None:
+        """A Dim and the expression it must be for `difference` to be 0; the youngest Dim that no user asked for first."""
+        order = {name: k for k, name in enumerate(self.ranges)}
+        found = []
+        for monomial, c in difference.terms:
+            if len(monomial) == 1 and isinstance(monomial[0], Dim) and abs(c) == 1:
+                name = monomial[0].name
+                target = (difference - c * dim(name)) * -c
+                if name not in target.dims():
+                    negative = any(v < 0 for _, v in target.terms)
+                    found.append(((negative, name in self.asked, -order.get(name, 0)), name, target))
+        return min(found)[1:] if found else None
 
     def _replace(self, name: str, target: SymExpr, reason: str) -> None:
         old = self.ranges.get(name, Range())
         other = target.as_dim()
-        if other is not None:
-            self.declare(other.name, old.lo, old.hi, old.divisor)
         value = target.as_int()
-        if value is not None and not (old.lo <= value and (old.hi is None or value <= old.hi)):
-            raise ShapeError(f"{reason}: dim '{name}' is {value} here, outside its range {old}")
+        if value is not None:
+            if value < old.lo or (old.hi is not None and value > old.hi) or value % old.divisor:
+                raise ShapeError(f"{reason}: dim '{name}' is {value} here, outside its range {old}")
+        elif other is not None:
+            try:
+                self.declare(other.name, old.lo, old.hi, old.divisor)
+            except ShapeError as error:
+                raise ShapeError(f"{reason}: '{name}' and '{other.name}' must be equal, but {error}") from error
+            if name in self.asked:
+                self.asked.add(other.name)
+        else:
+            self.assume_le(old.lo, target, reason)
+            if old.hi is not None:
+                self.assume_le(target, old.hi, reason)
+            if old.divisor > 1:
+                self.assume_eq(target % old.divisor, 0, reason)
         self.equal[name] = target
+        self._learned()
 
-    def _term_divisor(self, monomial: tuple[Atom, ...], coefficient: int) -> int:
-        total = abs(coefficient)
+    def _narrow(self, slack: SymExpr) -> None:
+        """Narrow a Dim's range by the fact `slack >= 0` where that is a bound on one Dim."""
+        constant = sum(c for m, c in slack.terms if not m)
+        linear = [(m, c) for m, c in slack.terms if m]
+        if len(linear) == 1 and len(linear[0][0]) == 1 and isinstance(linear[0][0][0], Dim):
+            atom, c = linear[0][0][0], linear[0][1]
+            if c > 0:
+                self.declare(atom.name, lo=-(constant // c))
+            else:
+                self.declare(atom.name, lo=self.ranges.get(atom.name, Range()).lo, hi=constant // -c)
+
+    def _substituted(self, expr: SymExpr) -> SymExpr:
+        while self.equal and expr.dims() & self.equal.keys():
+            expr = expr.substitute(self.equal)
+        return expr
+
+    def _simplified(self, expr: SymExpr) -> SymExpr:
+        while True:
+            total = SymExpr.of(0)
+            for monomial, c in expr.terms:
+                total = total + self._simplified_term(monomial, c)
+            if total == expr:
+                return expr
+            expr = total
+
+    def _simplified_term(self, monomial: tuple[Atom, ...], c: int) -> SymExpr:
+        term = SymExpr.of(c)
         for atom in monomial:
-            if isinstance(atom, Dim):
-                total *= self.ranges.get(atom.name, Range()).divisor
-        return total
+            factor = SymExpr((((atom,), 1),))
+            if isinstance(atom, Apply):
+                factor = self._simplified_apply(atom.fn, [self._simplified(a) for a in atom.args])
+                exact = self._exact_quotient(factor)
+                if exact is not None and all(v % exact[1] == 0 for _, v in term.terms):
+                    term, factor = term // exact[1], exact[0]
+            term = term * factor
+        return term
+
+    def _exact_quotient(self, factor: SymExpr) -> tuple[SymExpr, int] | None:
+        """The dividend and the divisor where `factor` is one division by a constant that leaves no remainder."""
+        atom = next(factor.atoms(), None)
+        if not isinstance(atom, Apply) or atom.fn != "//" or factor != SymExpr((((atom,), 1),)):
+            return None
+        divisor = atom.args[1].as_int()
+        return (atom.args[0], divisor) if divisor and self._divides(divisor, atom.args[0]) else None
+
+    def _simplified_apply(self, fn: str, args: list[SymExpr]) -> SymExpr:
+        if fn in ("max", "min"):
+            return _extremum(fn, list(self._undominated(fn, args)))
+        a, b = args
+        if self._holds(a) and self._holds(b - a - 1):
+            return SymExpr.of(0) if fn == "//" else a
+        divisor = b.as_int()
+        if fn == "%" and divisor is not None and divisor > 0:
+            a = SymExpr(tuple((m, c) for m, c in a.terms if term_divisor(m, c, self.ranges) % divisor))
+        return apply(fn, [a, b])
+
+    def _undominated(self, fn: str, args: list[SymExpr]) -> Iterator[SymExpr]:
+        kept = list(dict.fromkeys(args))
+        for a in list(kept):
+            others = [b for b in kept if b is not a]
+            if others and any(self._holds(b - a if fn == "max" else a - b) for b in others):
+                kept.remove(a)
+        yield from kept
+
+    def _holds(self, not_negative: SymExpr) -> bool:
+        return never_negative(not_negative, self.ranges)
+
+    def _divides(self, divisor: int, expr: SymExpr) -> bool:
+        return all(term_divisor(m, c, self.ranges) % divisor == 0 for m, c in expr.terms)
 
 
-# -- interval arithmetic ---------------------------------------------------------------------------------------
-
-_Interval = tuple[int | None, int | None]
-
-
-def _bounds(expr: SymExpr, ranges: Mapping[str, Range]) -> _Interval:
-    low: int | None = 0
-    high: int | None = 0
-    for monomial, coefficient in expr.terms:
-        interval: _Interval = (1, 1)
-        for atom in monomial:
-            interval = _multiply(interval, _atom_bounds(atom, ranges))
-        a, b = interval if coefficient > 0 else (interval[1], interval[0])
-        low = None if low is None or a is None else low + a * coefficient
-        high = None if high is None or b is None else high + b * coefficient
-    return low, high
+def _extremum(fn: str, args: list[SymExpr]) -> SymExpr:
+    return sym_max(*args) if fn == "max" else sym_min(*args)
 
 
-def _multiply(x: _Interval, y: _Interval) -> _Interval:
-    if x[0] is not None and y[0] is not None and x[0] >= 0 and y[0] >= 0:
-        return x[0] * y[0], None if x[1] is None or y[1] is None else x[1] * y[1]
-    if None in x or None in y:
-        return None, None
-    corners = [a * b for a in x for b in y if a is not None and b is not None]
-    return min(corners), max(corners)
-
-
-def _atom_bounds(atom: Atom, ranges: Mapping[str, Range]) -> _Interval:
-    if isinstance(atom, Dim):
-        known = ranges.get(atom.name, Range())
-        return known.lo, known.hi
-    parts = [_bounds(a, ranges) for a in atom.args]
-    return _apply_bounds(atom, parts)
-
-
-def _apply_bounds(atom: Apply, parts: list[_Interval]) -> _Interval:
-    if atom.fn in ("max", "min"):
-        lows, highs = [p[0] for p in parts], [p[1] for p in parts]
-        if atom.fn == "max":
-            return (max((x for x in lows if x is not None), default=None),
-                    None if None in highs else max(x for x in highs if x is not None))
-        return (None if None in lows else min(x for x in lows if x is not None),
-                min((x for x in highs if x is not None), default=None))
-    (a_lo, a_hi), (b_lo, b_hi) = parts
-    if b_lo is None or b_lo < 1:
-        return None, None
-    if atom.fn == "%":
-        return 0, None if b_hi is None else b_hi - 1
-    low = None if a_lo is None else a_lo // b_lo if a_lo < 0 else 0 if b_hi is None else a_lo // b_hi
-    high = None if a_hi is None else a_hi // b_lo if a_hi >= 0 else -1 if b_hi is None else a_hi // b_hi
-    return low, high
+def _other_argument(x: SymExpr, y: SymExpr) -> SymExpr | None:
+    """The extremum of the other arguments, where `x` is one min or max that has `y` among its arguments."""
+    atom = next(x.atoms(), None)
+    if not isinstance(atom, Apply) or atom.fn not in ("max", "min") or x != SymExpr((((atom,), 1),)) or y not in atom.args:
+        return None
+    return _extremum(atom.fn, [a for a in atom.args if a != y])
 
 
 __all__ = ["Guard", "Range", "ShapeEnv", "apply"]

@@ -183,6 +183,11 @@ def floordiv(a: SymExpr, b: SymExpr) -> SymExpr:
     quotient, remainder = _divide_terms(a, b)
     if not remainder.terms:
         return quotient
+    inner = a.terms[0][0][0] if len(a.terms) == 1 and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1 else None
+    if y is not None and y > 0 and isinstance(inner, Apply) and inner.fn == "//":
+        z = inner.args[1].as_int()
+        if z is not None and z > 0:
+            return floordiv(inner.args[0], SymExpr.of(y * z))
     if y is not None and y > 0 and quotient.terms:  # (q*y + r) // y == q + r // y, for any integer r
         return quotient + floordiv(remainder, b)
     return _atom(Apply("//", (a, b)))

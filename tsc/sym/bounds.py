@@ -1,0 +1,142 @@
+"""Bounds of size expressions: interval arithmetic over ranges, and a lower-bound proof that sees what terms share.
+
+Nothing here knows equalities; the ShapeEnv hands in canonical expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tsc.sym.expr import Apply, Atom, Dim, SymExpr, dim
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Sizes a Dim may take: `lo <= size <= hi` (None: unbounded) and `size % divisor == 0`."""
+
+    lo: int = 1
+    hi: int | None = None
+    divisor: int = 1
+
+    def __str__(self) -> str:
+        upper = "" if self.hi is None else f"{self.hi}"
+        return f"{self.lo}..{upper}" + (f" by {self.divisor}" if self.divisor > 1 else "")
+
+
+Interval = tuple[int | None, int | None]
+Ranges = Mapping[str, Range]
+
+#: How many min, max and // a proof opens, one inside the other; each may double the work.
+_DEPTH = 4
+
+
+def interval(expr: SymExpr, ranges: Ranges) -> Interval:
+    """The interval of `expr` by interval arithmetic, term by term; None on a side that is unbounded."""
+    low: int | None = 0
+    high: int | None = 0
+    for monomial, coefficient in expr.terms:
+        part: Interval = (1, 1)
+        for atom in monomial:
+            part = _multiply(part, _atom_interval(atom, ranges))
+        a, b = part if coefficient > 0 else (part[1], part[0])
+        low = None if low is None or a is None else low + a * coefficient
+        high = None if high is None or b is None else high + b * coefficient
+    return low, high
+
+
+def never_negative(expr: SymExpr, ranges: Ranges) -> bool:
+    """True only if `expr >= 0` for all sizes in range. Sound, not complete."""
+    return _never_negative(expr, ranges, _DEPTH)
+
+
+def term_divisor(monomial: tuple[Atom, ...], coefficient: int, ranges: Ranges) -> int:
+    """A number that divides the term at all sizes in range."""
+    total = abs(coefficient)
+    for atom in monomial:
+        if isinstance(atom, Dim):
+            total *= ranges.get(atom.name, _ANY).divisor
+    return total
+
+
+_ANY = Range()
+
+
+def _never_negative(expr: SymExpr, ranges: Ranges, depth: int) -> bool:
+    low, high = interval(expr, ranges)
+    if low is not None and low >= 0:
+        return True
+    if high is not None and high < 0:
+        return False
+    low, _ = interval(*_shifted(expr, ranges))
+    if low is not None and low >= 0:
+        return True
+    return depth > 0 and any(
+        all(_never_negative(part, ranges, depth - 1) for part in needed) for needed in _openings(expr))
+
+
+def _shifted(expr: SymExpr, ranges: Ranges) -> tuple[SymExpr, dict[str, Range]]:
+    """`expr` over `size - lo`, where every Dim starts at 0, so that terms in the same Dims can cancel: B*L - L is b*l + b."""
+    names = {a.name for a in expr.atoms() if isinstance(a, Dim)}
+    mapping = {n: dim(n) + ranges.get(n, _ANY).lo for n in names}
+    moved = dict(ranges)
+    for name in names:
+        old = ranges.get(name, _ANY)
+        moved[name] = Range(0, None if old.hi is None else old.hi - old.lo)
+    return expr.substitute(mapping), moved
+
+
+def _openings(expr: SymExpr) -> Iterator[tuple[SymExpr, ...]]:
+    """Ways to open one min, max or // that stands alone in a term: all expressions of one way being >= 0 proves `expr >= 0`."""
+    for monomial, c in expr.terms:
+        if len(monomial) != 1 or not isinstance(monomial[0], Apply):
+            continue
+        atom = monomial[0]
+        rest = expr - SymExpr(((monomial, c),))
+        parts = tuple(rest + c * a for a in atom.args)
+        if atom.fn in ("max", "min"):
+            if (atom.fn == "min") == (c > 0):
+                yield parts  # the least of several is at least 0 only if each is
+            else:
+                yield from ((p,) for p in parts)
+        elif atom.fn == "//":
+            divisor = atom.args[1].as_int()
+            if divisor is not None and divisor > 0:  # a - d + 1 <= d * (a // d) <= a
+                yield (divisor * rest + c * (atom.args[0] - (divisor - 1 if c > 0 else 0)),)
+
+
+def _multiply(x: Interval, y: Interval) -> Interval:
+    if x[0] is not None and y[0] is not None and x[0] >= 0 and y[0] >= 0:
+        return x[0] * y[0], None if x[1] is None or y[1] is None else x[1] * y[1]
+    if None in x or None in y:
+        return None, None
+    corners = [a * b for a in x for b in y if a is not None and b is not None]
+    return min(corners), max(corners)
+
+
+def _atom_interval(atom: Atom, ranges: Ranges) -> Interval:
+    if isinstance(atom, Dim):
+        known = ranges.get(atom.name, _ANY)
+        return known.lo, known.hi
+    return _apply_interval(atom, [interval(a, ranges) for a in atom.args])
+
+
+def _apply_interval(atom: Apply, parts: list[Interval]) -> Interval:
+    if atom.fn in ("max", "min"):
+        lows, highs = [p[0] for p in parts], [p[1] for p in parts]
+        if atom.fn == "max":
+            return (max((x for x in lows if x is not None), default=None),
+                    None if None in highs else max(x for x in highs if x is not None))
+        return (None if None in lows else min(x for x in lows if x is not None),
+                min((x for x in highs if x is not None), default=None))
+    (a_lo, a_hi), (b_lo, b_hi) = parts
+    if b_lo is None or b_lo < 1:
+        return None, None
+    if atom.fn == "%":
+        high = None if b_hi is None else b_hi - 1
+        if a_lo is not None and a_lo >= 0 and a_hi is not None:
+            high = a_hi if high is None else min(high, a_hi)
+        return 0, high
+    low = None if a_lo is None else a_lo // b_lo if a_lo < 0 else 0 if b_hi is None else a_lo // b_hi
+    high = None if a_hi is None else a_hi // b_lo if a_hi >= 0 else -1 if b_hi is None else a_hi // b_hi
+    return low, high
