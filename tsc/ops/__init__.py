@@ -1,0 +1,33 @@
+"""The operators: one OpDef each, in themed modules, listed in one explicit table."""
+
+from __future__ import annotations
+
+from tsc.ops import (
+    activation,
+    contraction,
+    elementwise,
+    generate,
+    indexing,
+    logical,
+    movement,
+    normalization,
+    reduce,
+)
+from tsc.ops.base import OpDef
+
+_OPS: tuple[OpDef, ...] = (
+    *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
+    *contraction.OPS, *normalization.OPS,
+)
+_BY_NAME = {(op.domain, op.name): op for op in _OPS}
+
+
+def find(op: str, domain: str = "") -> OpDef | None:
+    """The definition of an operator, or None. The compiler's own primitives (domain "tsc") are found without a domain too."""
+    found = _BY_NAME.get(("" if domain == "ai.onnx" else domain, op))
+    return _BY_NAME.get(("tsc", op)) if found is None and not domain else found
+
+
+def all_ops() -> tuple[OpDef, ...]:
+    """Every operator, in the order of the table."""
+    return _OPS

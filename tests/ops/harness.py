@@ -1,0 +1,131 @@
+"""Lower one node, after decomposition, to a te.Program of one Compute a primitive node and output, with no inlining."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.ir import Contents, Node, TensorType
+from tsc.ops import find
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, Reduction, symbolic
+from tsc.sym import ShapeEnv, SymExpr
+from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.evaluate import evaluate
+from tsc.te.expr import Buffer, Expr, Load, Var
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Lowered:
+    """What is known of each value while nodes are lowered one by one."""
+
+    env: ShapeEnv
+    opset: int
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    contents: dict[str, Contents] = field(default_factory=dict)
+    computes: list[Compute] = field(default_factory=list)
+    count: itertools.count[int] = field(default_factory=itertools.count)
+
+    def context(self, node: Node) -> InferContext:
+        return InferContext(node, self.opset, [self.types.get(i) for i in node.inputs], [self.constants.get(i) for i in node.inputs],
+                            [self.contents.get(i) for i in node.inputs], self.env)
+
+    def constant(self, array: Array) -> str:
+        name = f"c{next(self.count)}"
+        self.learn(name, array)
+        return name
+
+    def learn(self, name: str, array: Array) -> None:
+        """Make `name` a constant."""
+        array = np.asarray(array)
+        self.types[name] = TensorType(array.dtype.name, tuple(SymExpr.of(n) for n in array.shape))
+        self.constants[name] = array
+        if array.dtype.kind in "iub" and array.size <= 1024:
+            self.contents[name] = symbolic(array.astype(np.int64).astype(object))
+
+    def add(self, node: Node) -> None:
+        """Infer a node, then lower it or the nodes it decomposes to."""
+        op = find(node.op, node.domain)
+        assert op is not None, node.op
+        ctx = self.context(node)
+        types = op.types(ctx)
+        assert len(types) == len(node.outputs), node.op
+        self.types.update(zip(node.outputs, types))
+        if op.contents is not None:
+            self.contents.update({n: c for n, c in zip(node.outputs, op.contents(ctx)) if c is not None})
+        if op.te is None:
+            self._decompose(node, op, ctx)
+            return
+        for number, (name, made) in enumerate(zip(node.outputs, types)):
+            self.computes.append(self._compute(op, ctx, types, number, name, made))
+
+    def _decompose(self, node: Node, op: OpDef, ctx: InferContext) -> None:
+        assert op.decompose is not None
+
+        def emit(kind: str, *inputs: str, **attrs: Any) -> str:
+            name = f"v{next(self.count)}"
+            self.add(Node(kind, inputs, (name,), attrs, name))
+            return name
+
+        made = op.decompose(Builder(ctx, emit, self.constant))
+        for name, value in zip(node.outputs, made, strict=True):
+            expected = self.types[name]
+            self.add(Node("Identity", (value,), (name,), {}, name))
+            assert self.types[name] == expected, f"{node.op} decomposes to {self.types[name]}, declared {expected}"
+
+    def _compute(self, op: OpDef, ctx: InferContext, types: tuple[TensorType, ...], number: int, name: str,
+                 made: TensorType) -> Compute:
+        def read(i: int, index: tuple[Expr, ...]) -> Expr:
+            assert i not in op.static_inputs, f"{op.name} reads its static input {i}"
+            value = ctx.node.inputs[i]
+            assert len(index) == self.types[value].rank, f"{op.name} reads input {i} with {len(index)} indices"
+            return Load(Buffer(value, self.types[value].dtype, self.types[value].shape), index)
+
+        def axis(hint: str, extent: SymExpr) -> Axis:
+            return Axis(f"{hint}{next(self.count)}", extent)
+
+        axes = tuple(axis("i", d) for d in made.shape)
+        assert op.te is not None
+        body = op.te(Lowering(ctx, types, read, axis), number, tuple(Var(a.name) for a in axes))
+        target = Buffer(name, made.dtype, made.shape)
+        if isinstance(body, Reduction):
+            assert body.body.dtype == made.dtype, f"{op.name} reduces {body.body.dtype}, declared {made.dtype}"
+            return Compute(target, axes, body.body, body.axes, body.monoid)
+        assert body.dtype == made.dtype, f"{op.name} computes {body.dtype}, declared {made.dtype}"
+        return Compute(target, axes, body)
+
+
+def run_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tuple[int, ...] = (),
+             sizes: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Array]:
+    """Lower and evaluate one node. Inputs numbered in `static` are constants; `sizes` names symbolic dims by input."""
+    env = ShapeEnv()
+    lowered = Lowered(env, opset)
+    bound: dict[str, int] = {}
+    for i, name in enumerate(node.inputs):
+        if not name:
+            continue
+        if i in static:
+            lowered.learn(name, inputs[name])
+            continue
+        shape = []
+        names = (sizes or {}).get(name, ())
+        for k, extent in enumerate(inputs[name].shape):
+            symbol = names[k] if k < len(names) else ""
+            if symbol:
+                bound[symbol] = extent
+            shape.append(env.declare(symbol) if symbol else SymExpr.of(extent))
+        lowered.types[name] = TensorType(inputs[name].dtype.name, tuple(shape))
+    lowered.add(node)
+    assert all(guard.holds(bound) for guard in env.guards), [str(g) for g in env.guards]
+    known = {**lowered.constants, **{n: inputs[n] for n in node.inputs if n}}
+    buffers = tuple(Buffer(n, lowered.types[n].dtype, lowered.types[n].shape) for n in known)
+    outputs = tuple(c.target for c in lowered.computes if c.name in node.outputs)
+    program = Program(buffers, outputs, tuple(lowered.computes), tuple(SizeParam(n) for n in bound))
+    return {n: v for n, v in evaluate(program, known, bound).items() if n in node.outputs}

@@ -1,0 +1,210 @@
+"""Sums of products: MatMul, Gemm, Conv and the primitive Convolve it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tsc.errors import ModelError, UnsupportedError
+from tsc.ir import TensorType
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
+from tsc.ops.generate import typed
+from tsc.ops.samples import floats, ints
+from tsc.ops.shapes import Shape, at_least_zero, broadcast, canonical, expect_rank, tensor, unify, where
+from tsc.sym import ONE, ZERO, SymExpr, ceildiv, sym_max
+from tsc.te.compute import SUM
+from tsc.te.expr import Expr, add, call, index, mul, select
+
+# -- MatMul ----------------------------------------------------------------------------------------------------
+
+def _matmul_depth(ctx: InferContext) -> SymExpr:
+    a, b = canonical(ctx, 0), canonical(ctx, 1)
+    return unify(ctx.env, a[-1], b[-2] if len(b) > 1 else b[0], f"{where(ctx)}: the inner dims must be equal")
+
+
+def _matmul_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_rank(ctx, 0, 1)
+    expect_rank(ctx, 1, 1)
+    _matmul_depth(ctx)
+    a, b = canonical(ctx, 0), canonical(ctx, 1)
+    batch = broadcast(ctx.env, [a[:-2], b[:-2]], where(ctx))
+    rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
+    return tensor(ctx.type(0).dtype, (*batch, *rows, *columns))
+
+
+def _matmul_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+    ctx = lowering.infer
+    a, b = canonical(ctx, 0), canonical(ctx, 1)
+    axis = lowering.axis("k", _matmul_depth(ctx))
+    k = lowering.var(axis)
+    rows, columns = min(len(a) - 1, 1), min(len(b) - 1, 1)
+    batch = at[:len(at) - rows - columns]
+    row, column = at[len(batch):len(batch) + rows], at[len(at) - columns:] if columns else ()
+    left = lowering.read(0, (*_batch_index(batch, a[:-2]), *row, k))
+    right = lowering.read(1, (*_batch_index(batch, b[:-2]), k, *column))
+    return Reduction(SUM, (axis,), mul(left, right))
+
+
+def _batch_index(at: Sequence[Expr], shape: Shape) -> list[Expr]:
+    own = at[len(at) - len(shape):]
+    return [index(0) if d == ONE else i for i, d in zip(own, shape)]
+
+
+# -- Gemm ------------------------------------------------------------------------------------------------------
+
+def _gemm_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    a, b = canonical(ctx, 0), canonical(ctx, 1)
+    if len(a) != 2 or len(b) != 2:
+        raise ModelError(f"{where(ctx)} multiplies tensors of rank {len(a)} and {len(b)}, expected matrices")
+    a = a[::-1] if ctx.attr("transA", 0) else a
+    b = b[::-1] if ctx.attr("transB", 0) else b
+    unify(ctx.env, a[1], b[0], f"{where(ctx)}: the inner dims must be equal")
+    return tensor(ctx.type(0).dtype, (ctx.env.canon(a[0]), ctx.env.canon(b[1])))
+
+
+def _gemm(builder: Builder) -> tuple[str, ...]:
+    """alpha * A' @ B' + beta * C, the transpositions being reads in another order."""
+    ctx = builder.infer
+    a, b = ctx.node.inputs[:2]
+    if ctx.attr("transA", 0):
+        a = builder.emit("Transpose", a, perm=(1, 0))
+    if ctx.attr("transB", 0):
+        b = builder.emit("Transpose", b, perm=(1, 0))
+    result = _scaled(builder, builder.emit("MatMul", a, b), float(ctx.attr("alpha", 1.0)))
+    if not ctx.has(2):
+        return (result,)
+    return (builder.emit("Add", result, _scaled(builder, ctx.node.inputs[2], float(ctx.attr("beta", 1.0)))),)
+
+
+def _scaled(builder: Builder, value: str, factor: float) -> str:
+    if factor == 1.0:
+        return value
+    return builder.emit("Mul", value, scalar_operand(builder, factor, builder.infer.type(0).dtype))
+
+
+def scalar_operand(builder: Builder, value: float, dtype: str) -> str:
+    """A constant scalar of `dtype`."""
+    return builder.constant(np.array(value, dtype=dtype))
+
+
+# -- Conv ------------------------------------------------------------------------------------------------------
+
+def _spatial(ctx: InferContext) -> tuple[tuple[int, ...], tuple[int, ...], tuple[SymExpr, ...], tuple[SymExpr, ...]]:
+    """Strides, dilations, and the padding before and after each spatial axis."""
+    shape, kernel = canonical(ctx, 0)[2:], canonical(ctx, 1)[2:]
+    rank = len(shape)
+    strides = tuple(ctx.attr("strides", (1,) * rank))
+    dilations = tuple(ctx.attr("dilations", (1,) * rank))
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+    begins, ends = padding(ctx, shape, spans, strides)
+    return strides, dilations, begins, ends
+
+
+def padding(ctx: InferContext, shape: Sequence[SymExpr], spans: Sequence[SymExpr],
+            strides: Sequence[int]) -> tuple[tuple[SymExpr, ...], tuple[SymExpr, ...]]:
+    """Padding before and after each spatial axis of a window operator: `pads`, or what `auto_pad` asks for."""
+    mode = ctx.attr("auto_pad", "NOTSET") or "NOTSET"
+    rank = len(shape)
+    if mode == "VALID":
+        return (ZERO,) * rank, (ZERO,) * rank
+    if mode == "NOTSET":
+        pads = [SymExpr.of(int(p)) for p in ctx.attr("pads", (0,) * (2 * rank))]
+        return tuple(pads[:rank]), tuple(pads[rank:])
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise UnsupportedError(f"{where(ctx)} has auto_pad '{mode}', expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+    totals = [_at_least(ctx, (ceildiv(d, s) - 1) * s + span - d) for d, s, span in zip(shape, strides, spans)]
+    less = tuple(t // 2 for t in totals)
+    more = tuple(t - half for t, half in zip(totals, less))
+    return (less, more) if mode == "SAME_UPPER" else (more, less)
+
+
+def _at_least(ctx: InferContext, value: SymExpr) -> SymExpr:
+    return value if ctx.env.prove_le(0, value) else sym_max(value, 0)
+
+
+def window_extent(ctx: InferContext, extent: SymExpr, span: SymExpr, stride: int) -> SymExpr:
+    """How many windows of `span` elements fit into `extent` (padding included) at `stride`."""
+    return ctx.env.canon(at_least_zero(ctx, extent - span, "the padded dim less the window") // stride + 1)
+
+
+def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_rank(ctx, 0, 3)
+    x, w = canonical(ctx, 0), canonical(ctx, 1)
+    if len(x) != len(w):
+        raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
+    group = int(ctx.attr("group", 1))
+    unify(ctx.env, x[1], w[1] * group, f"{where(ctx)}: input channels must be groups times kernel channels")
+    strides, dilations, begins, ends = _spatial(ctx)
+    extents = [window_extent(ctx, d + p + q, (k - 1) * r + 1, s)
+               for d, k, s, r, p, q in zip(x[2:], w[2:], strides, dilations, begins, ends)]
+    return tensor(ctx.type(0).dtype, (x[0], w[0], *extents))
+
+
+def _conv(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    result = builder.emit("Convolve", *ctx.node.inputs[:2], **ctx.node.attrs)
+    if not ctx.has(2):
+        return (result,)
+    bias = builder.emit("Unsqueeze", ctx.node.inputs[2], axes=tuple(range(1, ctx.type(0).rank - 1)))
+    return (builder.emit("Add", result, bias),)
+
+
+def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+    """sum over channels and window of x[n, c, s*o + r*k - p] * w[m, c, k], zero where x would be read outside."""
+    ctx = lowering.infer
+    x, w = canonical(ctx, 0), canonical(ctx, 1)
+    strides, dilations, begins, ends = _spatial(ctx)
+    group = int(ctx.attr("group", 1))
+    axes = tuple(lowering.axis(name, extent) for name, extent in zip(("c", *"hwdefg"), w[1:]))
+    channel, *window = (lowering.var(a) for a in axes)
+    source_channel: Expr = channel
+    if group > 1:
+        # with one output channel a group, the group is the output channel itself
+        members = w[0] // group
+        source_channel = add(mul(call("floordiv", at[1], index(members)), index(w[1])), channel)
+    places = [call("sub", add(mul(o, index(s)), mul(k, index(r))), index(p))
+              for o, k, s, r, p in zip(at[2:], window, strides, dilations, begins)]
+    value = lowering.read(0, (at[0], source_channel, *places))
+    zero = typed(0, value.dtype)
+    for place, extent, before, after in zip(places, x[2:], begins, ends):
+        if after != ZERO:
+            value = select(call("lt", place, index(extent)), value, zero)
+        if before != ZERO:
+            value = select(call("ge", place, index(0)), value, zero)
+    return Reduction(SUM, axes, mul(value, lowering.read(1, (at[1], channel, *window))))
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _matmuls() -> Sequence[Sample]:
+    shapes = (((3, 5), (5, 7)), ((2, 3, 5), (5, 1)), ((2, 1, 3, 5), (4, 5, 2)), ((5,), (5, 3)), ((3, 5), (5,)), ((5,), (5,)),
+              ((2, 3, 5), (5,)), ((5,), (2, 5, 3)), ((1, 1), (1, 1)), ((1, 3, 5), (2, 5, 1)))
+    return [*(Sample([floats(*a), floats(*b)]) for a, b in shapes),
+            Sample([ints(3, 4, dtype="int32"), ints(4, 2, dtype="int32")])]
+
+
+def _gemms() -> Sequence[Sample]:
+    return [Sample([floats(3, 5), floats(5, 7), floats(7)]), Sample([floats(5, 3), floats(7, 5)], {"transA": 1, "transB": 1}),
+            Sample([floats(1, 5), floats(5, 2), floats(1, 1)], {"alpha": 0.5, "beta": 2.0}),
+            Sample([floats(3, 5), floats(7, 5), floats(3, 1)], {"transB": 1})]
+
+
+def _convs() -> Sequence[Sample]:
+    return [
+        Sample([floats(2, 3, 7, 5), floats(4, 3, 3, 2), floats(4)], {"pads": (1, 0, 2, 1), "strides": (2, 1)}),
+        Sample([floats(1, 4, 9, 8), floats(6, 2, 3, 3)], {"group": 2, "dilations": (2, 1), "pads": (1, 1, 1, 1)}),
+        Sample([floats(1, 3, 6), floats(3, 1, 3), floats(3)], {"group": 3}),
+        Sample([floats(1, 2, 7, 6), floats(3, 2, 3, 2)], {"auto_pad": "SAME_UPPER", "strides": (2, 2)}),
+        Sample([floats(1, 2, 7, 6), floats(3, 2, 3, 2)], {"auto_pad": "SAME_LOWER"}),
+        Sample([floats(1, 2, 5, 5), floats(1, 2, 5, 5)], {"auto_pad": "VALID"}),
+        Sample([floats(1, 1, 3, 4, 5), floats(2, 1, 2, 3, 2)], {"pads": (1, 1, 1, 0, 0, 0)}),
+    ]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("MatMul", PatternKind.CONTRACTION, _matmul_types, te=_matmul_te, samples=_matmuls),
+    OpDef("Gemm", PatternKind.CONTRACTION, _gemm_types, decompose=_gemm, samples=_gemms),
+    OpDef("Conv", PatternKind.CONTRACTION, _conv_types, decompose=_conv, samples=_convs),
+    OpDef("Convolve", PatternKind.CONTRACTION, _conv_types, te=_convolve_te, domain="tsc"),
+)

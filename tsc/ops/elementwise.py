@@ -1,0 +1,380 @@
+"""Arithmetic element by element, with NumPy broadcasting, and the helper that every such operator is made with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tsc.errors import UnsupportedError
+from tsc.ir import TensorType
+from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
+from tsc.ops.samples import bools, floats, ints, scalar
+from tsc.ops.shapes import (
+    Values,
+    all_contents,
+    broadcast,
+    broadcast_read,
+    canonical,
+    contents_map,
+    element_type,
+    is_float,
+    tensor,
+    where,
+)
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, sym_max, sym_min
+from tsc.te.expr import BOOL, Cast, Const, Expr, call, select
+
+#: A body: the node's context and the operands' elements (None for an absent one) to the output's element.
+Body = Callable[[InferContext, Sequence[Expr | None]], Expr]
+#: A value rule for one element: None where it cannot be decided.
+Rule = Callable[..., SymExpr | None]
+#: Symbolic dtype of the output: an input's number, or a dtype name.
+Result = int | str
+SampleList = Callable[[], Sequence[Sample]]
+
+
+def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 0, rule: Rule | None = None,
+                operands: int | None = None) -> OpDef:
+    """An operator whose output element is `body` of the broadcast inputs' elements.
+
+    `rule(env, *elements)` computes symbolic contents; `operands` restricts to the first few inputs, `result` is the input
+    whose dtype the output has, or the dtype itself.
+    """
+    def types(ctx: InferContext) -> tuple[TensorType, ...]:
+        shapes = [canonical(ctx, i) for i in range(len(ctx.types))[:operands] if ctx.has(i)]
+        dtype = result if isinstance(result, str) else ctx.type(result).dtype
+        return tensor(dtype, broadcast(ctx.env, shapes, where(ctx)))
+
+    def contents(ctx: InferContext) -> Values:
+        found = all_contents(ctx)
+        if found is None or rule is None or is_float(types(ctx)[0].dtype):
+            return (None,)
+        return (contents_map(lambda *values: rule(ctx.env, *values), *found[:operands]),)
+
+    def te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+        count = range(len(lowering.infer.types))[:operands]
+        return body(lowering.infer, [broadcast_read(lowering, i, at) if lowering.infer.has(i) else None for i in count])
+
+    return OpDef(name, PatternKind.ELEMENTWISE, types, contents=contents if rule else None, te=te, samples=samples)
+
+
+def intrinsic(fn: str) -> Body:
+    """The body that applies one intrinsic to the operands in order."""
+    return lambda ctx, args: call(fn, *(a for a in args if a is not None))
+
+
+def literal(value: float, like: Expr) -> Const:
+    """`value` in the dtype of `like`."""
+    return Const(float(value) if is_float(like.dtype) else int(value), like.dtype)
+
+
+def operand(args: Sequence[Expr | None], i: int) -> Expr | None:
+    """Operand `i`, or None when it is absent."""
+    return args[i] if i < len(args) else None
+
+
+def first(args: Sequence[Expr | None]) -> Expr:
+    """The first operand, which every elementwise operator has."""
+    found = args[0]
+    assert found is not None, "an elementwise operator without operands has no types either"
+    return found
+
+
+# -- value rules -----------------------------------------------------------------------------------------------
+
+def truncated_quotient(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr | None:
+    """`a / b` of integers as ONNX means it, where its sign is known."""
+    x, y = a.as_int(), b.as_int()
+    if y == 0:
+        return None
+    if x is not None and y is not None:
+        return SymExpr.of(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1))
+    quotient = a // b
+    if quotient * b == a or (env.prove_le(0, a) and env.prove_lt(0, b)):
+        return quotient
+    return None
+
+
+def _greater(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr:
+    return a if env.prove_le(b, a) else b if env.prove_le(a, b) else sym_max(a, b)
+
+
+def _lesser(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr:
+    return a if env.prove_le(a, b) else b if env.prove_le(b, a) else sym_min(a, b)
+
+
+def _absolute(env: ShapeEnv, a: SymExpr) -> SymExpr | None:
+    return a if env.prove_le(0, a) else -a if env.prove_le(a, 0) else None
+
+
+def _sign(env: ShapeEnv, a: SymExpr) -> SymExpr | None:
+    if env.prove_lt(0, a):
+        return ONE
+    return -ONE if env.prove_lt(a, 0) else ZERO if env.prove_eq(a, 0) else None
+
+
+def _power(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr | None:
+    exponent = b.as_int()
+    if exponent is None or not 0 <= exponent <= 8:
+        return None
+    result = ONE
+    for _ in range(exponent):
+        result = result * a
+    return result
+
+
+def _remainder(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr | None:
+    return None if b.as_int() == 0 else a % b
+
+
+def _fold(step: Callable[[ShapeEnv, SymExpr, SymExpr], SymExpr]) -> Rule:
+    def rule(env: ShapeEnv, *values: SymExpr) -> SymExpr:
+        result = values[0]
+        for value in values[1:]:
+            result = step(env, result, value)
+        return result
+    return rule
+
+
+# -- bodies that are more than one intrinsic -------------------------------------------------------------------
+
+def _chain(fn: str) -> Body:
+    def body(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
+        result = first(args)
+        for other in args[1:]:
+            assert other is not None
+            result = call(fn, result, other)
+        return result
+    return body
+
+
+def _mean(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
+    total = _chain("add")(ctx, args)
+    return call("div", total, literal(len(args), total))
+
+
+def _pow(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
+    base, exponent = first(args), operand(args, 1)
+    assert exponent is not None
+    known = ctx.constants[1]
+    if known is not None and known.size == 1 and is_float(base.dtype):
+        match float(known.ravel()[0]):
+            case 1.0:
+                return base
+            case 2.0:
+                return call("mul", base, base)
+            case 3.0:
+                return call("mul", call("mul", base, base), base)
+            case 0.5:
+                return call("sqrt", base)
+            case -1.0:
+                return call("reciprocal", base)
+    if exponent.dtype == base.dtype:
+        return call("pow", base, exponent)
+    if is_float(base.dtype):
+        return call("pow", base, Cast(exponent, base.dtype))
+    return Cast(call("pow", Cast(base, "float64"), Cast(exponent, "float64")), base.dtype)
+
+
+def _mod(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
+    return intrinsic("fmod" if ctx.attr("fmod", 0) else "mod")(ctx, args)
+
+
+def _reciprocal(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
+    return call("div", literal(1, first(args)), first(args))
+
+
+def _clip(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
+    result = first(args)
+    low = operand(args, 1) if ctx.attr("min") is None else literal(ctx.attr("min"), result)
+    high = operand(args, 2) if ctx.attr("max") is None else literal(ctx.attr("max"), result)
+    if low is not None:
+        result = call("max", result, low)
+    return result if high is None else call("min", result, high)
+
+
+def _is_inf(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
+    value, zero = first(args), literal(0, first(args))
+    tests = [Const(False, BOOL)]
+    sides: list[Expr] = []
+    if ctx.attr("detect_positive", 1):
+        sides.append(call("and", call("isinf", value), call("gt", value, zero)))
+    if ctx.attr("detect_negative", 1):
+        sides.append(call("and", call("isinf", value), call("lt", value, zero)))
+    if not sides:
+        return tests[0]
+    return sides[0] if len(sides) == 1 else call("or", *sides)
+
+
+def _where(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
+    condition, yes, no = args
+    assert condition is not None and yes is not None and no is not None
+    return select(condition, yes, no)
+
+
+def _where_rule(env: ShapeEnv, condition: SymExpr, yes: SymExpr, no: SymExpr) -> SymExpr | None:
+    decided = condition.as_int()
+    if decided is None:
+        return yes if yes == no else None
+    return yes if decided else no
+
+
+# -- Cast and Identity: the output's dtype or layout is their point --------------------------------------------
+
+def _cast_target(ctx: InferContext) -> str:
+    return ctx.type(1).dtype if ctx.node.op == "CastLike" else element_type(ctx, ctx.attr("to"))
+
+
+def _cast_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(_cast_target(ctx), canonical(ctx, 0))
+
+
+def _cast_contents(ctx: InferContext) -> Values:
+    source, target = ctx.contents[0], _cast_target(ctx)
+    if source is None or is_float(target):
+        return (None,)
+    if target != "bool":
+        return (source,)
+
+    def truth(value: SymExpr) -> SymExpr | None:
+        return ONE if ctx.env.prove_ne(value, 0) else ZERO if ctx.env.prove_eq(value, 0) else None
+    return (contents_map(truth, source),)
+
+
+def _cast_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    value, target = lowering.read(0, at), _cast_target(lowering.infer)
+    return value if value.dtype == target else Cast(value, target)
+
+
+def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
+
+
+def _same_contents(ctx: InferContext) -> Values:
+    return (ctx.contents[0],)
+
+
+def _same_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    return lowering.read(0, at)
+
+
+def _dropout_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    training = ctx.constants[2] if ctx.has(2) else np.array(False)
+    ratio = ctx.constants[1] if ctx.has(1) else np.array(0.5)
+    if training is None or (bool(training) and (ratio is None or float(ratio) > 0)):
+        raise UnsupportedError(f"{where(ctx)} is in training mode, expected inference; export the model with eval()")
+    shape = canonical(ctx, 0)
+    return (TensorType(ctx.type(0).dtype, shape), TensorType(BOOL, shape))[:max(1, len(ctx.node.outputs))]
+
+
+def _dropout_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    return Const(True, BOOL) if output == 1 else lowering.read(0, at)
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def pairs(*dtypes: str) -> SampleList:
+    """Two operands: equal shapes, scalars, and broadcasting both ways."""
+    def make() -> Sequence[Sample]:
+        shapes = (((3, 5), (3, 5)), ((2, 1, 4), (3, 1)), ((), (7,)), ((1,), (1, 1)))
+        source: dict[str, Callable[..., Any]] = {"float32": floats, "int64": lambda *s: ints(*s, low=1, high=9), "bool": bools}
+        return [Sample([source[d](*a), source[d](*b) + 0 if d != "bool" else source[d](*b)])
+                for d in dtypes for a, b in shapes]
+    return make
+
+
+def singles(low: float = -2.0, high: float = 2.0, **attrs: Any) -> SampleList:
+    """One float operand of odd shapes."""
+    return lambda: [Sample([floats(*s, low=low, high=high)], attrs) for s in ((3, 5), (1, 7), (), (2, 1, 3))]
+
+
+def _mixed_pow() -> Sequence[Sample]:
+    base = floats(3, 5, low=0.1)
+    known = [Sample([base, scalar(e)]) for e in (1.0, 2.0, 3.0, 0.5, -1.0, 2.5)]
+    return [*known, Sample([base, floats(5)]), Sample([base, ints(5, low=0, high=3)]),
+            Sample([ints(4, low=0, high=5), ints(4, low=0, high=4)]), Sample([ints(4, low=1, high=5), floats(4, low=0)])]
+
+
+def _mods() -> Sequence[Sample]:
+    divisors = np.array([3, -4, 5], np.int64)
+    return [Sample([ints(4, 3), divisors]), Sample([ints(4, 3), divisors], {"fmod": 1}),
+            Sample([floats(4, 3, low=-9, high=9), floats(3, low=1)], {"fmod": 1})]
+
+
+def _clips() -> Sequence[Sample]:
+    x = floats(3, 5)
+    return [Sample([x, scalar(-0.5), scalar(0.75)]), Sample([x, scalar(0.0)]), Sample([x, None, scalar(0.5)]), Sample([x])]
+
+
+def _lists() -> Sequence[Sample]:
+    return [Sample([floats(3, 5)]), Sample([floats(3, 5), floats(5)]), Sample([floats(3, 1), floats(5), floats(1, 1)])]
+
+
+def _specials() -> Sequence[Sample]:
+    x = np.array([[0.0, np.nan, np.inf], [-np.inf, 1.0, -1.0]], np.float32)
+    return [Sample([x])]
+
+
+def _infinities() -> Sequence[Sample]:
+    x = _specials()[0].inputs[0]
+    return [Sample([x], attrs) for attrs in ({}, {"detect_negative": 0}, {"detect_positive": 0})]
+
+
+def _casts() -> Sequence[Sample]:
+    x = floats(3, 5, low=-9, high=9)
+    return [Sample([x], {"to": 7}), Sample([x], {"to": 11}), Sample([ints(2, 3)], {"to": 1}), Sample([ints(2, 3)], {"to": 9}),
+            Sample([bools(4)], {"to": 1}), Sample([bools(4)], {"to": 6}), Sample([floats(3, low=0, high=99)], {"to": 2})]
+
+
+def _wheres() -> Sequence[Sample]:
+    return [Sample([bools(3, 5), floats(3, 5), floats(5)]), Sample([bools(3, 1), floats(), floats(1, 5)]),
+            Sample([bools(1), ints(4), ints(1)])]
+
+
+def _signed() -> Sequence[Sample]:
+    return [Sample([floats(3, 5)]), Sample([ints(2, 3)])]
+
+
+def _rounds() -> Sequence[Sample]:
+    return [Sample([np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.4, 2.6], np.float32)])]
+
+
+OPS: tuple[OpDef, ...] = (
+    elementwise("Add", intrinsic("add"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a + b),
+    elementwise("Sub", intrinsic("sub"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a - b),
+    elementwise("Mul", intrinsic("mul"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a * b),
+    elementwise("Div", intrinsic("div"), rule=truncated_quotient, samples=lambda: [
+        *pairs("int64")(), Sample([ints(4, 3), np.array([3, -2, 5])]), Sample([floats(2, 3), floats(3, low=1)])]),
+    elementwise("Pow", _pow, samples=_mixed_pow, rule=_power),
+    elementwise("Mod", _mod, samples=_mods, rule=_remainder),
+    elementwise("Max", _chain("max"), samples=_lists, rule=_fold(_greater)),
+    elementwise("Min", _chain("min"), samples=_lists, rule=_fold(_lesser)),
+    elementwise("Sum", _chain("add"), samples=_lists, rule=_fold(lambda env, a, b: a + b)),
+    elementwise("Mean", _mean, samples=_lists),
+    elementwise("Neg", intrinsic("neg"), samples=_signed, rule=lambda env, a: -a),
+    elementwise("Abs", intrinsic("abs"), samples=_signed, rule=_absolute),
+    elementwise("Sign", intrinsic("sign"), samples=_signed, rule=_sign),
+    elementwise("Sqrt", intrinsic("sqrt"), samples=singles(0.0)),
+    elementwise("Reciprocal", _reciprocal, samples=singles(0.5)),
+    elementwise("Exp", intrinsic("exp"), samples=singles()),
+    elementwise("Log", intrinsic("log"), samples=singles(0.1)),
+    elementwise("Erf", intrinsic("erf"), samples=singles()),
+    elementwise("Sin", intrinsic("sin"), samples=singles()),
+    elementwise("Cos", intrinsic("cos"), samples=singles()),
+    elementwise("Floor", intrinsic("floor"), samples=singles()),
+    elementwise("Ceil", intrinsic("ceil"), samples=singles()),
+    elementwise("Round", intrinsic("round"), samples=_rounds),
+    elementwise("Clip", _clip, samples=_clips),
+    elementwise("IsNaN", intrinsic("isnan"), samples=_specials, result=BOOL),
+    elementwise("IsInf", _is_inf, samples=_infinities, result=BOOL),
+    elementwise("Where", _where, samples=_wheres, result=1, rule=_where_rule),
+    OpDef("Cast", PatternKind.ELEMENTWISE, _cast_types, contents=_cast_contents, te=_cast_te, samples=_casts),
+    OpDef("CastLike", PatternKind.ELEMENTWISE, _cast_types, contents=_cast_contents, te=_cast_te, static_inputs=(1,),
+          samples=lambda: [Sample([floats(3, 2), ints(1)])]),
+    OpDef("Identity", PatternKind.ELEMENTWISE, _same_types, contents=_same_contents, te=_same_te, is_view=True,
+          samples=singles()),
+    OpDef("Dropout", PatternKind.ELEMENTWISE, _dropout_types, te=_dropout_te, static_inputs=(1, 2),
+          samples=lambda: [Sample([floats(3, 5)]), Sample([floats(3, 5)], outputs=2)]),
+)

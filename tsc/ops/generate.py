@@ -1,0 +1,257 @@
+"""Tensors made from sizes and constants: Shape, Size, Range, ConstantOfShape, SymbolicConstant, EyeLike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tsc.errors import ModelError, UnsupportedError
+from tsc.ir import Contents, TensorType
+from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample, symbolic
+from tsc.ops.samples import floats, ints, scalar, vector
+from tsc.ops.shapes import Values, as_object, canonical, element_type, is_float, static_shape, tensor, where
+from tsc.sym import ZERO, SymExpr, ceildiv, product
+from tsc.te.expr import BOOL, INDEX, Cast, Const, Expr, add, call, index, mul, select
+
+
+def typed(value: Any, dtype: str) -> Const:
+    """A literal of `dtype`."""
+    return Const(bool(value) if dtype == BOOL else float(value) if is_float(dtype) else int(value), dtype)
+
+
+def converted(value: Expr, dtype: str) -> Expr:
+    """An int64 index expression in `dtype`."""
+    if isinstance(value, Const):
+        return typed(value.value, dtype)
+    return value if dtype == INDEX else Cast(value, dtype)
+
+
+# -- symbolic contents as data ---------------------------------------------------------------------------------
+
+def _contents_te(values: Contents, at: Sequence[Expr]) -> Expr:
+    """The element of symbolic contents at an index: affine where they are evenly spaced, else a choice by position."""
+    if values.size == 0:
+        return index(0)
+    flat = values.ravel()
+    steps = [_step(values, axis) for axis in range(values.ndim)]
+    evenly: Expr = index(flat[0])
+    for i, step in zip(at, steps):
+        evenly = add(evenly, mul(i, index(step)))
+    if all(values[p] == sum((s * k for s, k in zip(steps, p)), flat[0]) for p in np.ndindex(values.shape)):
+        return evenly
+    head, tail = _contents_te(as_object(values[0]), at[1:]), values[1:]
+    if not len(tail):
+        return head
+    return select(call("lt", at[0], index(1)), head, _contents_te(tail, (call("sub", at[0], index(1)), *at[1:])))
+
+
+def _step(values: Contents, axis: int) -> SymExpr:
+    if values.shape[axis] < 2:
+        return ZERO
+    origin = [0] * values.ndim
+    following = [int(k == axis) for k in range(values.ndim)]
+    return SymExpr.of(values[tuple(following)]) - values[tuple(origin)]
+
+
+def _symbolic_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.attr("dtype"), [SymExpr.of(n) for n in ctx.attr("value").shape])
+
+
+def _symbolic_contents(ctx: InferContext) -> Values:
+    if is_float(ctx.attr("dtype")):
+        return (None,)
+    return (symbolic([ctx.env.canon(v) for v in ctx.attr("value").ravel()], ctx.attr("value").shape),)
+
+
+def _symbolic_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    values = lowering.infer.attr("value")
+    canonical_values = symbolic([lowering.infer.env.canon(v) for v in values.ravel()], values.shape)
+    return converted(_contents_te(canonical_values, at), lowering.infer.attr("dtype"))
+
+
+# -- Shape, Size -----------------------------------------------------------------------------------------------
+
+def _shape_dims(ctx: InferContext) -> tuple[SymExpr, ...]:
+    return canonical(ctx, 0)[slice(ctx.attr("start", 0), ctx.attr("end"))]
+
+
+def _shape_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(INDEX, (SymExpr.of(len(_shape_dims(ctx))),))
+
+
+def _shape_contents(ctx: InferContext) -> Values:
+    dims = _shape_dims(ctx)
+    return (symbolic(list(dims), (len(dims),)),)
+
+
+def _size_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(INDEX, ())
+
+
+def _size_contents(ctx: InferContext) -> Values:
+    return (as_object(product(canonical(ctx, 0))),)
+
+
+def _shape_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    contents, = (_shape_contents if lowering.infer.node.op == "Shape" else _size_contents)(lowering.infer)
+    assert contents is not None
+    return _contents_te(contents, at)
+
+
+# -- ConstantOfShape, EyeLike ----------------------------------------------------------------------------------
+
+def _fill(ctx: InferContext) -> np.ndarray[Any, Any]:
+    value = ctx.attr("value")
+    return np.zeros(1, np.float32) if value is None else np.asarray(value)
+
+
+def _filled_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(_fill(ctx).dtype.name, [ctx.env.canon(d) for d in ctx.known(0, "shape").ravel()])
+
+
+def _filled_contents(ctx: InferContext) -> Values:
+    sizes, value = static_shape(_filled_types(ctx)[0].shape), _fill(ctx)
+    if sizes is None or is_float(value.dtype.name):
+        return (None,)
+    return (symbolic(np.full(sizes, int(value.ravel()[0]), dtype=object)),)
+
+
+def _filled_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    value = _fill(lowering.infer)
+    return typed(value.ravel()[0], value.dtype.name)
+
+
+def _eye_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    number = ctx.attr("dtype")
+    return tensor(ctx.type(0).dtype if number is None else element_type(ctx, number), canonical(ctx, 0))
+
+
+def _eye_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    dtype = lowering.out[0].dtype
+    on_diagonal = call("eq", at[1], add(at[0], index(int(lowering.infer.attr("k", 0)))))
+    return select(on_diagonal, typed(1, dtype), typed(0, dtype))
+
+
+# -- Range -----------------------------------------------------------------------------------------------------
+
+def _range_operands(ctx: InferContext) -> tuple[SymExpr, SymExpr, SymExpr] | None:
+    """Start, limit and step of an integer Range; None for a floating-point one."""
+    if is_float(ctx.type(0).dtype):
+        return None
+    start, limit, step = (ctx.env.canon(ctx.known(i, w).ravel()[0]) for i, w in enumerate(("start", "limit", "delta")))
+    return start, limit, step
+
+
+def _float_operands(ctx: InferContext) -> tuple[float, float, float]:
+    values = [None if c is None else float(c.ravel()[0]) for c in ctx.constants[:3]]
+    if any(v is None for v in values):
+        raise UnsupportedError(f"{where(ctx)} has data-dependent floating-point bounds, not supported yet")
+    start, limit, step = (v for v in values if v is not None)
+    return start, limit, step
+
+
+def _range_extent(ctx: InferContext) -> SymExpr:
+    operands = _range_operands(ctx)
+    if operands is None:
+        start, limit, step = _float_operands(ctx)
+        return SymExpr.of(max(0, int(np.ceil((limit - start) / step))))
+    first, last, delta = operands
+    known = delta.as_int()
+    if known is None or known == 0:
+        raise UnsupportedError(f"{where(ctx)} has a step of {delta}, expected a constant other than 0")
+    distance = last - first if known > 0 else first - last
+    if ctx.env.prove_le(distance, 0):
+        return ZERO
+    ctx.env.assume_le(0, distance, f"{where(ctx)}: the range must not be reversed")
+    return ctx.env.canon(ceildiv(distance, abs(known)))
+
+
+def _range_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, (_range_extent(ctx),))
+
+
+def _range_contents(ctx: InferContext) -> Values:
+    operands, sizes = _range_operands(ctx), static_shape((_range_extent(ctx),))
+    if operands is None or sizes is None:
+        return (None,)
+    return (symbolic([operands[0] + operands[2] * i for i in range(sizes[0])], sizes),)
+
+
+def _range_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    operands, dtype = _range_operands(lowering.infer), lowering.out[0].dtype
+    if operands is None:
+        start, _, step = _float_operands(lowering.infer)
+        return add(Const(start, dtype), mul(Cast(at[0], dtype), Const(step, dtype)))
+    return converted(add(mul(at[0], index(operands[2])), index(operands[0])), dtype)
+
+
+# -- Constant (its tensor is folded by the importer; kept for graphs that are not) -------------------------------
+
+def _constant_array(ctx: InferContext) -> np.ndarray[Any, Any]:
+    for name, dtype in (("value", None), ("value_float", "float32"), ("value_floats", "float32"), ("value_int", INDEX),
+                        ("value_ints", INDEX)):
+        if ctx.attr(name) is not None:
+            return np.asarray(ctx.attr(name), dtype=dtype)
+    raise ModelError(f"{where(ctx)} has no tensor, expected one of its value attributes")
+
+
+def _constant_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    value = _constant_array(ctx)
+    return tensor(value.dtype.name, [SymExpr.of(n) for n in value.shape])
+
+
+def _constant_contents(ctx: InferContext) -> Values:
+    value = _constant_array(ctx)
+    if is_float(value.dtype.name) or value.size > 1024:
+        return (None,)
+    return (symbolic(value.astype(np.int64).astype(object)),)
+
+
+def _constant_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    return _choice(_constant_array(lowering.infer), at)
+
+
+def _choice(values: np.ndarray[Any, Any], at: Sequence[Expr]) -> Expr:
+    if values.ndim == 0:
+        return typed(values, values.dtype.name)
+    result = _choice(values[-1], at[1:])
+    for k in reversed(range(len(values) - 1)):
+        result = select(call("eq", at[0], index(k)), _choice(values[k], at[1:]), result)
+    return result
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _shapes() -> Sequence[Sample]:
+    return [Sample([floats(2, 1, 5)], a) for a in ({}, {"start": 1}, {"start": -2, "end": -1}, {"end": 2})]
+
+
+def _ranges() -> Sequence[Sample]:
+    triples = ((0, 7, 1), (2, 11, 3), (9, -2, -4), (3, 3, 1))
+    integers = [Sample([scalar(v, "int64") for v in t]) for t in triples]
+    return [*integers, Sample([scalar(v) for v in (0.5, 3.0, 0.25)])]
+
+
+def _fills() -> Sequence[Sample]:
+    return [Sample([vector(2, 3)]), Sample([vector(4)], {"value": np.array([-1], np.int64)}),
+            Sample([vector(1, 3)], {"value": np.array([True])})]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("Shape", PatternKind.INJECTIVE, _shape_types, contents=_shape_contents, te=_shape_te, samples=_shapes,
+          static_inputs=(0,)),
+    OpDef("Size", PatternKind.INJECTIVE, _size_types, contents=_size_contents, te=_shape_te, static_inputs=(0,),
+          samples=lambda: [Sample([floats(2, 1, 5)])]),
+    OpDef("Range", PatternKind.INJECTIVE, _range_types, contents=_range_contents, te=_range_te, samples=_ranges,
+          static_inputs=(0, 1, 2)),
+    OpDef("ConstantOfShape", PatternKind.INJECTIVE, _filled_types, contents=_filled_contents, te=_filled_te, samples=_fills,
+          static_inputs=(0,)),
+    OpDef("EyeLike", PatternKind.INJECTIVE, _eye_types, te=_eye_te, static_inputs=(0,),
+          samples=lambda: [Sample([floats(3, 5)]), Sample([ints(4, 3)], {"k": -1, "dtype": 1})]),
+    OpDef("Constant", PatternKind.INJECTIVE, _constant_types, contents=_constant_contents, te=_constant_te,
+          samples=lambda: [Sample([], {"value": floats(2, 3)}), Sample([], {"value_int": 5})]),
+    OpDef("SymbolicConstant", PatternKind.INJECTIVE, _symbolic_types, contents=_symbolic_contents, te=_symbolic_te,
+          domain="tsc"),
+)

@@ -1,0 +1,348 @@
+"""Reading at computed positions: Slice, Pad, Gather, GatherND, GatherElements, OneHot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tsc.errors import ModelError, UnsupportedError
+from tsc.ir import Contents, TensorType
+from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
+from tsc.ops.samples import bools, floats, ints, scalar, vector
+from tsc.ops.shapes import Values, as_object, at_least_zero, canonical, is_float, known_ints, tensor, where
+from tsc.sym import ZERO, SymExpr, ceildiv, sym_max, sym_min
+from tsc.sym.expr import Apply
+from tsc.te.expr import BOOL, INDEX, Cast, CheckedIndex, Const, Expr, add, call, index, mul, select
+
+# -- Slice -----------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What one axis keeps: elements `start + step * i` for `i < extent`."""
+
+    start: SymExpr
+    step: int
+    extent: SymExpr
+
+
+def _slice_cuts(ctx: InferContext) -> tuple[_Cut, ...]:
+    shape = canonical(ctx, 0)
+    starts, ends = _bounds(ctx, 1, "starts"), _bounds(ctx, 2, "ends")
+    axes = known_ints(ctx, 3, "axes") if ctx.has(3) else tuple(ctx.attr("axes", range(len(starts))))
+    steps = known_ints(ctx, 4, "steps") if ctx.has(4) else (1,) * len(starts)
+    cuts = [_Cut(ZERO, 1, d) for d in shape]
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        k = ctx.axis(int(axis), len(shape))
+        cuts[k] = _cut(ctx, shape[k], start, end, step)
+    return tuple(cuts)
+
+
+def _bounds(ctx: InferContext, i: int, what: str) -> list[SymExpr]:
+    if ctx.has(i):
+        return [ctx.env.canon(v) for v in ctx.known(i, what).ravel()]
+    return [SymExpr.of(int(v)) for v in ctx.attr(what, ())]
+
+
+def _cut(ctx: InferContext, extent: SymExpr, start: SymExpr, end: SymExpr, step: int) -> _Cut:
+    if step == 0:
+        raise ModelError(f"{where(ctx)} has a step of 0, expected a positive or negative one")
+    if step > 0:
+        first, last = _clamped(ctx, start, extent, ZERO), _clamped(ctx, end, extent, ZERO)
+        return _Cut(first, step, ceildiv(_distance(ctx, first, last), step))
+    top = extent - 1
+    first, last = _clamped(ctx, start, top, SymExpr.of(-1), extent), _clamped(ctx, end, top, SymExpr.of(-1), extent)
+    return _Cut(first, step, ceildiv(_distance(ctx, last, first), -step))
+
+
+def _distance(ctx: InferContext, low: SymExpr, high: SymExpr) -> SymExpr:
+    if ctx.env.prove_le(high, low):
+        return ZERO
+    extent = ctx.env.canon(high - low)
+    if ctx.env.prove_le(0, extent):
+        return extent
+    if any(isinstance(atom, Apply) for atom in extent.atoms()):  # clamped bounds may pass each other: the slice is empty then
+        return sym_max(extent, 0)
+    return at_least_zero(ctx, extent, "the length of the slice")
+
+
+def _clamped(ctx: InferContext, position: SymExpr, most: SymExpr, least: SymExpr, extent: SymExpr | None = None) -> SymExpr:
+    """`position` (negative: from the end) clamped into [least, most].
+
+    Where neither side is provable, a constant bound is clamped symbolically, and a symbolic one is assumed to lie inside.
+    """
+    env, given = ctx.env, position.as_int()
+    extent = most if extent is None else extent
+    if given is not None and abs(given) >= _UNBOUNDED:
+        return most if given > 0 else least
+    low, high = env.bounds(position)
+    if high is not None and high < 0:
+        position = env.canon(position + extent)
+        if env.prove_le(position, least):
+            return least
+        if given is not None:
+            return position if env.prove_le(least, position) else sym_max(position, least)
+        env.assume_le(least, position, f"{where(ctx)}: a bound from the end must not pass the start")
+        return position
+    if low is None or low < 0:
+        env.assume_le(0, position, f"{where(ctx)}: a symbolic bound must not be negative")
+    if env.prove_le(most, position):
+        return most
+    if given is not None:
+        return position if env.prove_le(position, most) else sym_min(position, most)
+    env.assume_le(position, most, f"{where(ctx)}: a symbolic bound must lie inside the dim")
+    return position
+
+
+#: Bounds this large mean "to the end": exporters write INT64_MAX, INT32_MAX and their negatives.
+_UNBOUNDED = 2**31 - 1
+
+
+def _slice_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, [ctx.env.canon(c.extent) for c in _slice_cuts(ctx)])
+
+
+def _slice_contents(ctx: InferContext) -> Values:
+    source, cuts = ctx.contents[0], _slice_cuts(ctx)
+    if source is None:
+        return (None,)
+    for k, cut in enumerate(cuts):
+        start, extent = cut.start.as_int(), cut.extent.as_int()
+        if start is None or extent is None:
+            return (None,)
+        source = np.take(source, [start + cut.step * i for i in range(extent)], axis=k)
+    return (as_object(source),)
+
+
+def _slice_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    cuts = _slice_cuts(lowering.infer)
+    return lowering.read(0, tuple(add(mul(i, index(c.step)), index(c.start)) for i, c in zip(at, cuts)))
+
+
+# -- Pad -------------------------------------------------------------------------------------------------------
+
+def _pads(ctx: InferContext) -> list[tuple[SymExpr, SymExpr]]:
+    rank = ctx.type(0).rank
+    amounts = _bounds(ctx, 1, "pads")
+    axes = [ctx.axis(a, rank) for a in known_ints(ctx, 3, "axes")] if ctx.has(3) else list(range(rank))
+    if len(amounts) != 2 * len(axes):
+        raise ModelError(f"{where(ctx)} has {len(amounts)} pads for {len(axes)} axes, expected two an axis")
+    result = [(ZERO, ZERO)] * rank
+    for i, axis in enumerate(axes):
+        result[axis] = (amounts[i], amounts[i + len(axes)])
+    return result
+
+
+def _pad_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, [
+        at_least_zero(ctx, ctx.env.canon(d + before + after), "a padded dim")
+        for d, (before, after) in zip(canonical(ctx, 0), _pads(ctx))])
+
+
+def _pad_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx = lowering.infer
+    mode, shape, pads = ctx.attr("mode", "constant"), canonical(ctx, 0), _pads(ctx)
+    places = [call("sub", i, index(before)) for i, (before, _) in zip(at, pads)]
+    if mode != "constant":
+        return lowering.read(0, tuple(
+            i if pad == (ZERO, ZERO) else _reflected(ctx, mode, i, d) for i, d, pad in zip(places, shape, pads)))
+    value = lowering.read(0, tuple(places))
+    for i, d, (before, after) in reversed(list(zip(places, shape, pads))):
+        for amount, test in ((after, call("lt", i, index(d))), (before, call("ge", i, index(0)))):
+            if not ctx.env.prove_le(amount, 0):
+                value = select(test, value, _fill(lowering, value.dtype))
+    return value
+
+
+def _fill(lowering: Lowering, dtype: str) -> Expr:
+    ctx = lowering.infer
+    if not ctx.has(2):
+        given = ctx.attr("value", 0)
+        return Const(False, BOOL) if dtype == BOOL else Const(float(given) if is_float(dtype) else int(given), dtype)
+    return lowering.read(2, (index(0),) * ctx.type(2).rank)
+
+
+def _reflected(ctx: InferContext, mode: str, i: Expr, extent: SymExpr) -> Expr:
+    last = index(extent - 1)
+    match mode:
+        case "edge":
+            return call("max", call("min", i, last), index(0))
+        case "wrap":
+            return call("mod", i, index(extent))
+        case "reflect":
+            positive = call("abs", i)
+            return call("sub", last, call("abs", call("sub", last, positive)))
+    raise UnsupportedError(f"{where(ctx)} has mode '{mode}', expected constant, edge, reflect or wrap")
+
+
+# -- Gather ----------------------------------------------------------------------------------------------------
+
+def _gather_axis(ctx: InferContext) -> int:
+    return ctx.axis(int(ctx.attr("axis", 0)), ctx.type(0).rank)
+
+
+def _gather_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    axis, shape = _gather_axis(ctx), canonical(ctx, 0)
+    return tensor(ctx.type(0).dtype, (*shape[:axis], *canonical(ctx, 1), *shape[axis + 1:]))
+
+
+def _gather_contents(ctx: InferContext) -> Values:
+    source, places = ctx.contents[0], ctx.contents[1]
+    if source is None or places is None:
+        return (None,)
+    numbers = [p.as_int() for p in places.ravel()]
+    extent = source.shape[_gather_axis(ctx)]
+    if any(n is None for n in numbers):
+        return (None,)
+    known = [n for n in numbers if n is not None]
+    if not all(-extent <= n < extent for n in known):
+        raise ModelError(f"{where(ctx)} reads index {max(known, key=abs)} of a dim of size {extent}")
+    return (as_object(np.take(source, np.array(known, dtype=np.int64).reshape(places.shape), axis=_gather_axis(ctx))),)
+
+
+def _gather_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx = lowering.infer
+    axis, rank = _gather_axis(ctx), ctx.type(1).rank
+    extent = canonical(ctx, 0)[axis]
+    inner = at[axis:axis + rank]
+    place = _known_position(ctx, ctx.contents[1], inner, extent)
+    if place is None:
+        place = CheckedIndex(_as_index(lowering.read(1, inner)), extent, ctx.node.inputs[1])
+    return lowering.read(0, (*at[:axis], place, *at[axis + rank:]))
+
+
+def _as_index(value: Expr) -> Expr:
+    return value if value.dtype == INDEX else Cast(value, INDEX)
+
+
+def _known_position(ctx: InferContext, places: Contents | None, at: Sequence[Expr], extent: SymExpr) -> Expr | None:
+    """The position as an affine expression when the indices are known, in range, and evenly spaced along one axis."""
+    if places is None or places.size == 0:
+        return None
+    flat = [ctx.env.canon(p) for p in places.ravel()]
+    if not all(p.as_int() is not None for p in flat):
+        inside = all(ctx.env.prove_le(0, p) and ctx.env.prove_lt(p, extent) for p in flat)
+        if not inside:
+            return None
+    else:
+        flat = [p + extent if ctx.env.prove_lt(p, 0) else p for p in flat]
+        if not all(ctx.env.prove_le(0, p) and ctx.env.prove_lt(p, extent) for p in flat):
+            return None
+    if len(flat) == 1:
+        return index(flat[0])
+    step = (flat[1] - flat[0]).as_int()
+    if places.ndim != 1 or step is None or any(b - a != SymExpr.of(step) for a, b in itertools.pairwise(flat)):
+        return None
+    return add(mul(at[0], index(step)), index(flat[0]))
+
+
+# -- GatherND, GatherElements ----------------------------------------------------------------------------------
+
+def _nd_depth(ctx: InferContext) -> tuple[int, int]:
+    depth = canonical(ctx, 1)[-1].as_int()
+    batch = int(ctx.attr("batch_dims", 0))
+    if depth is None:
+        raise UnsupportedError(f"{where(ctx)} has a symbolic index depth, not supported yet")
+    if batch + depth > ctx.type(0).rank:
+        raise ModelError(f"{where(ctx)} indexes {batch + depth} dims of a tensor of rank {ctx.type(0).rank}")
+    return batch, depth
+
+
+def _gather_nd_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    batch, depth = _nd_depth(ctx)
+    return tensor(ctx.type(0).dtype, (*canonical(ctx, 1)[:-1], *canonical(ctx, 0)[batch + depth:]))
+
+
+def _gather_nd_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx = lowering.infer
+    batch, depth = _nd_depth(ctx)
+    outer = at[:ctx.type(1).rank - 1]
+    shape = canonical(ctx, 0)
+    places = [CheckedIndex(_as_index(lowering.read(1, (*outer, index(k)))), shape[batch + k], ctx.node.inputs[1])
+              for k in range(depth)]
+    return lowering.read(0, (*outer[:batch], *places, *at[len(outer):]))
+
+
+def _gather_elements_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, canonical(ctx, 1))
+
+
+def _gather_elements_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx = lowering.infer
+    axis = _gather_axis(ctx)
+    place = CheckedIndex(_as_index(lowering.read(1, at)), canonical(ctx, 0)[axis], ctx.node.inputs[1])
+    return lowering.read(0, (*at[:axis], place, *at[axis + 1:]))
+
+
+# -- OneHot ----------------------------------------------------------------------------------------------------
+
+def _one_hot_axis(ctx: InferContext) -> int:
+    return ctx.axis(int(ctx.attr("axis", -1)), ctx.type(0).rank + 1)
+
+
+def _one_hot_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    axis, shape = _one_hot_axis(ctx), canonical(ctx, 0)
+    depth = ctx.known(1, "depth").ravel()[0]
+    return tensor(ctx.type(2).dtype, (*shape[:axis], ctx.env.canon(depth), *shape[axis:]))
+
+
+def _one_hot_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx = lowering.infer
+    axis = _one_hot_axis(ctx)
+    depth = index(lowering.out[0].shape[axis])
+    place = _as_index(lowering.read(0, (*at[:axis], *at[axis + 1:])))
+    from_start = select(call("lt", place, index(0)), add(place, depth), place)
+    return select(call("eq", at[axis], from_start), lowering.read(2, (index(1),)), lowering.read(2, (index(0),)))
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _slices() -> Sequence[Sample]:
+    x = floats(5, 7)
+    most = np.iinfo(np.int64).max
+    return [Sample([x, vector(1), vector(4)]), Sample([x, vector(0, -3), vector(most, -1)]),
+            Sample([x, vector(1), vector(100), vector(-1), vector(2)]),
+            Sample([x, vector(-1, 4), vector(-most, 0), vector(1, 0), vector(-1, -2)]),
+            Sample([x, vector(3), vector(2), vector(0)]), Sample([x, vector(-100), vector(-6), vector(1)])]
+
+
+def _padded() -> Sequence[Sample]:
+    x = floats(3, 5)
+    modes = [Sample([x, vector(1, 2, 0, 3)], {"mode": m}) for m in ("constant", "edge", "reflect", "wrap")]
+    return [*modes, Sample([x, vector(0, -1, 2, -2), scalar(1.5)]), Sample([x, vector(2, 1), scalar(0.5), vector(1)]),
+            Sample([ints(1, 3), vector(1, 0, 0, 1)])]
+
+
+def _gathers() -> Sequence[Sample]:
+    x = floats(5, 3, 4)
+    return [Sample([x, ints(2, 3, low=-5, high=5)]), Sample([x, vector(2, 0, 1)], {"axis": 1}),
+            Sample([x, scalar(-1, "int64")], {"axis": 2}), Sample([x, vector(1, 3)]),
+            Sample([x, ints(1, low=0, high=3, dtype="int32")], {"axis": -2}), Sample([bools(3, 1), vector(-1, -2)])]
+
+
+def _gathers_nd() -> Sequence[Sample]:
+    x = floats(2, 3, 4)
+    return [Sample([x, np.array([[0, 2], [-1, 1]])]), Sample([x, np.array([[1], [2]])], {"batch_dims": 1}),
+            Sample([x, np.array([[[1, 2, 3]]])])]
+
+
+def _gathers_elements() -> Sequence[Sample]:
+    return [Sample([floats(3, 4), ints(2, 4, low=-3, high=3)]), Sample([floats(3, 4), ints(3, 2, low=-4, high=4)], {"axis": 1})]
+
+
+def _one_hots() -> Sequence[Sample]:
+    values = np.array([-1.5, 2.5], np.float32)
+    return [Sample([ints(2, 3, low=-4, high=4), scalar(4, "int64"), values], {"axis": a}) for a in (-1, 0, 1)]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("Slice", PatternKind.INJECTIVE, _slice_types, contents=_slice_contents, te=_slice_te, samples=_slices,
+          static_inputs=(1, 2, 3, 4)),
+    OpDef("Pad", PatternKind.INJECTIVE, _pad_types, te=_pad_te, samples=_padded, static_inputs=(1, 3)),
+    OpDef("Gather", PatternKind.INJECTIVE, _gather_types, contents=_gather_contents, te=_gather_te, samples=_gathers),
+    OpDef("GatherND", PatternKind.INJECTIVE, _gather_nd_types, te=_gather_nd_te, samples=_gathers_nd),
+    OpDef("GatherElements", PatternKind.INJECTIVE, _gather_elements_types, te=_gather_elements_te, samples=_gathers_elements),
+    OpDef("OneHot", PatternKind.INJECTIVE, _one_hot_types, te=_one_hot_te, samples=_one_hots, static_inputs=(1,)),
+)

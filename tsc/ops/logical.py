@@ -1,0 +1,69 @@
+"""Comparisons and logic; symbolic contents are decided where the ShapeEnv can prove them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tsc.ops.base import OpDef, Sample
+from tsc.ops.elementwise import elementwise, intrinsic, pairs
+from tsc.ops.samples import bools
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
+from tsc.te.expr import BOOL
+
+Relation = Callable[[ShapeEnv, SymExpr, SymExpr], bool]
+
+
+def _decided(holds: Relation, fails: Relation) -> Callable[[ShapeEnv, SymExpr, SymExpr], SymExpr | None]:
+    def rule(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr | None:
+        return ONE if holds(env, a, b) else ZERO if fails(env, a, b) else None
+    return rule
+
+
+def _lt(env: ShapeEnv, a: SymExpr, b: SymExpr) -> bool:
+    return env.prove_lt(a, b)
+
+
+def _le(env: ShapeEnv, a: SymExpr, b: SymExpr) -> bool:
+    return env.prove_le(a, b)
+
+
+def _gt(env: ShapeEnv, a: SymExpr, b: SymExpr) -> bool:
+    return env.prove_lt(b, a)
+
+
+def _ge(env: ShapeEnv, a: SymExpr, b: SymExpr) -> bool:
+    return env.prove_le(b, a)
+
+
+def _and(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr | None:
+    return ZERO if ZERO in (a, b) else ONE if a == b == ONE else None
+
+
+def _or(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr | None:
+    return ONE if ONE in (a, b) else ZERO if a == b == ZERO else None
+
+
+def _xor(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr | None:
+    return (ONE if a != b else ZERO) if {a, b} <= {ONE, ZERO} else None
+
+
+def _not(env: ShapeEnv, a: SymExpr) -> SymExpr | None:
+    return ONE - a if a in (ONE, ZERO) else None
+
+
+def _negations() -> Sequence[Sample]:
+    return [Sample([bools(3, 5)]), Sample([bools()])]
+
+
+OPS: tuple[OpDef, ...] = (
+    elementwise("Equal", intrinsic("eq"), result=BOOL, samples=pairs("int64", "bool"),
+                rule=_decided(lambda e, a, b: e.prove_eq(a, b), lambda e, a, b: e.prove_ne(a, b))),
+    elementwise("Less", intrinsic("lt"), result=BOOL, samples=pairs("float32", "int64"), rule=_decided(_lt, _ge)),
+    elementwise("LessOrEqual", intrinsic("le"), result=BOOL, samples=pairs("float32", "int64"), rule=_decided(_le, _gt)),
+    elementwise("Greater", intrinsic("gt"), result=BOOL, samples=pairs("float32", "int64"), rule=_decided(_gt, _le)),
+    elementwise("GreaterOrEqual", intrinsic("ge"), result=BOOL, samples=pairs("float32", "int64"), rule=_decided(_ge, _lt)),
+    elementwise("And", intrinsic("and"), result=BOOL, samples=pairs("bool"), rule=_and),
+    elementwise("Or", intrinsic("or"), result=BOOL, samples=pairs("bool"), rule=_or),
+    elementwise("Xor", intrinsic("xor"), result=BOOL, samples=pairs("bool"), rule=_xor),
+    elementwise("Not", intrinsic("not"), result=BOOL, samples=_negations, rule=_not),
+)

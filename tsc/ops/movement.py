@@ -1,0 +1,382 @@
+"""Views and permutations: Transpose, Reshape and its kin, Concat, Split, Expand, Tile, Trilu, DepthToSpace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tsc.errors import ModelError
+from tsc.ir import Contents, TensorType
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample, symbolic
+from tsc.ops.samples import bools, floats, ints, scalar, vector
+from tsc.ops.shapes import (
+    CONTENTS_LIMIT,
+    Shape,
+    Values,
+    all_contents,
+    at_least_zero,
+    axes_operand,
+    broadcast,
+    broadcast_read,
+    canonical,
+    expect_rank,
+    is_float,
+    known_ints,
+    moved,
+    static_shape,
+    tensor,
+    unify,
+    view_index,
+    where,
+)
+from tsc.sym import ONE, ZERO, SymExpr, ceildiv, product
+from tsc.te.expr import BOOL, Const, Expr, add, call, index, select
+
+# -- Transpose -------------------------------------------------------------------------------------------------
+
+def _permutation(ctx: InferContext) -> tuple[int, ...]:
+    rank = ctx.type(0).rank
+    perm = tuple(ctx.attr("perm", tuple(reversed(range(rank)))))
+    if sorted(perm) != list(range(rank)):
+        raise ModelError(f"{where(ctx)} has perm {perm}, expected a permutation of {rank} axes")
+    return perm
+
+
+def _transpose_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape = canonical(ctx, 0)
+    return tensor(ctx.type(0).dtype, [shape[p] for p in _permutation(ctx)])
+
+
+def _transpose_contents(ctx: InferContext) -> Values:
+    return moved(lambda c: c.transpose(_permutation(ctx)))(ctx)
+
+
+def _transpose_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    perm = _permutation(lowering.infer)
+    return lowering.read(0, tuple(at[perm.index(k)] for k in range(len(perm))))
+
+
+# -- row-major views -------------------------------------------------------------------------------------------
+
+def _reshape_target(ctx: InferContext) -> Shape:
+    source = canonical(ctx, 0)
+    wanted = [ctx.env.canon(d) for d in ctx.known(1, "shape").ravel()]
+    inferred = [k for k, d in enumerate(wanted) if d.as_int() == -1]
+    if len(inferred) > 1:
+        raise ModelError(f"{where(ctx)} has {len(inferred)} dims of -1, expected at most one")
+    for k, d in enumerate(wanted):
+        if d == ZERO and not ctx.attr("allowzero", 0):
+            if k >= len(source):
+                raise ModelError(f"{where(ctx)} copies dim {k}, but its input has rank {len(source)}")
+            wanted[k] = source[k]
+    total = product(source)
+    if inferred:
+        rest = product(d for k, d in enumerate(wanted) if k != inferred[0])
+        if rest == ZERO:
+            raise ModelError(f"{where(ctx)} cannot infer -1 beside a dim of 0")
+        wanted[inferred[0]] = total // rest
+    ctx.env.assume_eq(total, product(wanted), f"{where(ctx)}: the number of elements must not change")
+    return tuple(ctx.env.canon(d) for d in wanted)
+
+
+def _squeeze_target(ctx: InferContext) -> Shape:
+    shape = canonical(ctx, 0)
+    axes = axes_operand(ctx, 1, len(shape))
+    if axes is None:
+        return tuple(d for d in shape if d != ONE)
+    for k in axes:
+        ctx.env.assume_eq(shape[k], ONE, f"{where(ctx)}: a squeezed dim must be 1")
+    return tuple(d for k, d in enumerate(shape) if k not in axes)
+
+
+def _unsqueeze_target(ctx: InferContext) -> Shape:
+    shape = list(canonical(ctx, 0))
+    given = known_ints(ctx, 1, "axes") if ctx.has(1) else tuple(ctx.attr("axes", ()))
+    for k in sorted(ctx.axis(int(a), len(shape) + len(given)) for a in given):
+        shape.insert(k, ONE)
+    return tuple(shape)
+
+
+def _flatten_target(ctx: InferContext) -> Shape:
+    shape = canonical(ctx, 0)
+    axis = int(ctx.attr("axis", 1))
+    axis = axis + len(shape) if axis < 0 else axis
+    return (product(shape[:axis]), product(shape[axis:]))
+
+
+def _view_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, _VIEW_TARGETS[ctx.node.op](ctx))
+
+
+def _view_contents(ctx: InferContext) -> Values:
+    sizes = static_shape(_VIEW_TARGETS[ctx.node.op](ctx))
+    return (None,) if sizes is None else moved(lambda c: c.reshape(sizes))(ctx)
+
+
+def _view_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    own = tuple(lowering.infer.env.canon(d) for d in lowering.out[0].shape)
+    return lowering.read(0, view_index(at, own, canonical(lowering.infer, 0)))
+
+
+_VIEW_TARGETS = {"Reshape": _reshape_target, "Squeeze": _squeeze_target, "Unsqueeze": _unsqueeze_target,
+                 "Flatten": _flatten_target}
+
+
+# -- Concat and Split ------------------------------------------------------------------------------------------
+
+def _concat_axis(ctx: InferContext) -> int:
+    return ctx.axis(int(ctx.attr("axis", 0)), ctx.type(0).rank)
+
+
+def _concat_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    axis = _concat_axis(ctx)
+    shape = list(canonical(ctx, 0))
+    for i in range(1, len(ctx.types)):
+        other = canonical(ctx, i)
+        if len(other) != len(shape):
+            raise ModelError(f"{where(ctx)} joins tensors of rank {len(shape)} and {len(other)}, expected equal ranks")
+        for k, d in enumerate(other):
+            shape[k] = shape[k] + d if k == axis else unify(ctx.env, shape[k], d, f"{where(ctx)}: joined dims must be equal")
+    return tensor(ctx.type(0).dtype, [ctx.env.canon(d) for d in shape])
+
+
+def _concat_contents(ctx: InferContext) -> Values:
+    found = all_contents(ctx)
+    if found is None or sum(c.size for c in found) > CONTENTS_LIMIT:
+        return (None,)
+    return (np.concatenate(found, axis=_concat_axis(ctx)),)
+
+
+def _concat_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    """Nested choice on the axis, last piece innermost; the comparison picks the piece, so each read stays inside it."""
+    axis = _concat_axis(lowering.infer)
+    extents = [canonical(lowering.infer, i)[axis] for i in range(len(lowering.infer.types))]
+    pieces = [i for i, extent in enumerate(extents) if extent != ZERO]
+    result: Expr | None = None
+    for i in reversed(pieces):
+        start = sum(extents[:i], ZERO)
+        shifted = call("sub", at[axis], index(start))
+        piece = lowering.read(i, (*at[:axis], shifted, *at[axis + 1:]))
+        result = piece if result is None else select(call("lt", at[axis], index(start + extents[i])), piece, result)
+    return lowering.read(0, at) if result is None else result
+
+
+def _split_sizes(ctx: InferContext) -> tuple[SymExpr, ...]:
+    extent = canonical(ctx, 0)[_concat_axis(ctx)]
+    count = int(ctx.attr("num_outputs", len(ctx.node.outputs)))
+    if ctx.has(1):
+        sizes = tuple(ctx.env.canon(v) for v in ctx.known(1, "split").ravel())
+    elif ctx.attr("split") is not None:
+        sizes = tuple(SymExpr.of(int(v)) for v in ctx.attr("split"))
+    elif ctx.env.prove_divides(count, extent):
+        return (extent // count,) * count
+    else:
+        chunk = ceildiv(extent, count)
+        return (*(chunk,) * (count - 1), at_least_zero(ctx, extent - chunk * (count - 1), "the last part"))
+    ctx.env.assume_eq(extent, sum(sizes, ZERO), f"{where(ctx)}: the parts must sum up to the split dim")
+    return sizes
+
+
+def _split_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    axis, source = _concat_axis(ctx), ctx.type(0)
+    shape = canonical(ctx, 0)
+    return tuple(TensorType(source.dtype, (*shape[:axis], size, *shape[axis + 1:])) for size in _split_sizes(ctx))
+
+
+def _split_contents(ctx: InferContext) -> Values:
+    sizes = [s.as_int() for s in _split_sizes(ctx)]
+    source = ctx.contents[0]
+    if source is None or any(s is None for s in sizes):
+        return (None,) * len(sizes)
+    stops = np.cumsum([s for s in sizes if s is not None])
+    return tuple(np.split(source, stops[:-1], axis=_concat_axis(ctx)))
+
+
+def _split_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    axis = _concat_axis(lowering.infer)
+    start = sum(_split_sizes(lowering.infer)[:output], ZERO)
+    return lowering.read(0, (*at[:axis], add(at[axis], index(start)), *at[axis + 1:]))
+
+
+# -- repetition ------------------------------------------------------------------------------------------------
+
+def _expand_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    wanted = [ctx.env.canon(d) for d in ctx.known(1, "shape").ravel()]
+    return tensor(ctx.type(0).dtype, broadcast(ctx.env, [canonical(ctx, 0), wanted], where(ctx)))
+
+
+def _expand_contents(ctx: InferContext) -> Values:
+    sizes = static_shape(_expand_types(ctx)[0].shape)
+    return (None,) if sizes is None else moved(lambda c: np.broadcast_to(c, sizes))(ctx)
+
+
+def _expand_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    return broadcast_read(lowering, 0, at)
+
+
+def _tile_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    repeats = [ctx.env.canon(r) for r in ctx.known(1, "repeats").ravel()]
+    shape = canonical(ctx, 0)
+    if len(repeats) != len(shape):
+        raise ModelError(f"{where(ctx)} has {len(repeats)} repeats for rank {len(shape)}, expected one an axis")
+    return tensor(ctx.type(0).dtype, [d * r for d, r in zip(shape, repeats)])
+
+
+def _tile_contents(ctx: InferContext) -> Values:
+    sizes = static_shape(_tile_types(ctx)[0].shape)
+    return (None,) if sizes is None else moved(lambda c: np.tile(c, known_ints(ctx, 1, "repeats")))(ctx)
+
+
+def _tile_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx = lowering.infer
+    repeats = ctx.known(1, "repeats").ravel()
+    return lowering.read(0, tuple(
+        i if ctx.env.canon(r) == ONE else index(0) if d == ONE else call("mod", i, index(d))
+        for i, d, r in zip(at, canonical(ctx, 0), repeats)))
+
+
+# -- Trilu, DepthToSpace, SpaceToDepth -------------------------------------------------------------------------
+
+def _trilu_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_rank(ctx, 0, 2)
+    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
+
+
+def _trilu_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx = lowering.infer
+    diagonal = ctx.env.canon(ctx.known(1, "diagonal").ravel()[0]) if ctx.has(1) else ZERO
+    edge = add(at[-2], index(diagonal))
+    kept = call("ge" if ctx.attr("upper", 1) else "le", at[-1], edge)
+    value = lowering.read(0, at)
+    zero = Const(False, BOOL) if value.dtype == BOOL else Const(0.0 if is_float(value.dtype) else 0, value.dtype)
+    return select(kept, value, zero)
+
+
+def _depth_to_space_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    n, c, h, w = canonical(ctx, 0)
+    b = int(ctx.attr("blocksize"))
+    return tensor(ctx.type(0).dtype, (n, c // (b * b), h * b, w * b))
+
+
+def _depth_to_space(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    n, c, h, w = canonical(ctx, 0)
+    b = int(ctx.attr("blocksize"))
+    depth = c // (b * b)
+    columns_first = ctx.attr("mode", "DCR") == "CRD"
+    parts: Shape = (n, depth, *_int_dims(b, b), h, w) if columns_first else (n, *_int_dims(b, b), depth, h, w)
+    perm = (0, 1, 4, 2, 5, 3) if columns_first else (0, 3, 4, 1, 5, 2)
+    spread = _reshape(builder, ctx.node.inputs[0], parts)
+    return (_reshape(builder, builder.emit("Transpose", spread, perm=perm), (n, depth, h * b, w * b)),)
+
+
+def _space_to_depth_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    n, c, h, w = canonical(ctx, 0)
+    b = int(ctx.attr("blocksize"))
+    return tensor(ctx.type(0).dtype, (n, c * (b * b), h // b, w // b))
+
+
+def _space_to_depth(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    n, c, h, w = canonical(ctx, 0)
+    b = int(ctx.attr("blocksize"))
+    block, = _int_dims(b)
+    spread = _reshape(builder, ctx.node.inputs[0], (n, c, h // b, block, w // b, block))
+    moved_ = builder.emit("Transpose", spread, perm=(0, 3, 5, 1, 2, 4))
+    return (_reshape(builder, moved_, (n, c * (b * b), h // b, w // b)),)
+
+
+def _int_dims(*sizes: int) -> Shape:
+    return tuple(SymExpr.of(s) for s in sizes)
+
+
+def _reshape(builder: Builder, value: str, shape: Shape) -> str:
+    return builder.emit("Reshape", value, shape_operand(builder, shape))
+
+
+def shape_operand(builder: Builder, shape: Sequence[SymExpr]) -> str:
+    """A 1-D int64 value that holds `shape`, constant where it is static."""
+    return size_operand(builder, symbolic(list(shape)).reshape(len(shape)), "int64")
+
+
+def size_operand(builder: Builder, value: Contents, dtype: str) -> str:
+    """A value that holds symbolic contents in `dtype`: a constant where they are static."""
+    numbers = [v.as_int() for v in value.ravel()]
+    if all(n is not None for n in numbers):
+        return builder.constant(np.array(numbers, dtype=dtype).reshape(value.shape))
+    return builder.emit("SymbolicConstant", value=value, dtype=dtype)
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _transposes() -> Sequence[Sample]:
+    return [Sample([floats(2, 3, 5)], {"perm": (1, 2, 0)}), Sample([floats(3, 5)]), Sample([floats(1, 7, 1)])]
+
+
+def _reshapes() -> Sequence[Sample]:
+    x = floats(2, 3, 10)
+    targets = ((6, 10), (2, -1), (0, 0, 2, 5), (5, 12), (-1,), (1, 2, 30), (4, 15), (2, 1, 3, 10))
+    return [Sample([x, vector(*target)]) for target in targets]
+
+
+def _squeezes() -> Sequence[Sample]:
+    x = floats(1, 3, 1, 5)
+    return [Sample([x, vector(0)]), Sample([x, vector(-2, 0)]), Sample([x])]
+
+
+def _unsqueezes() -> Sequence[Sample]:
+    return [Sample([floats(3, 5), vector(*a)]) for a in ((0,), (1, -1), (3, 0))]
+
+
+def _concats() -> Sequence[Sample]:
+    return [Sample([floats(2, 3), floats(2, 1), floats(2, 5)], {"axis": 1}), Sample([ints(1, 3), ints(2, 3)], {"axis": -2}),
+            Sample([floats(3)], {"axis": 0})]
+
+
+def _splits() -> Sequence[Sample]:
+    return [Sample([floats(2, 7), vector(1, 4, 2)], {"axis": 1}, outputs=3),
+            Sample([floats(6, 2)], {"num_outputs": 3}, outputs=3),
+            Sample([floats(7, 1)], {"num_outputs": 2}, outputs=2)]
+
+
+def _expands() -> Sequence[Sample]:
+    return [Sample([floats(3, 1), vector(2, 1, 5)]), Sample([floats(2, 3, 5), vector(3, 1)]), Sample([floats(), vector(4)])]
+
+
+def _tiles() -> Sequence[Sample]:
+    return [Sample([floats(2, 3), vector(2, 3)]), Sample([floats(1, 5), vector(4, 1)])]
+
+
+def _trilus() -> Sequence[Sample]:
+    return [Sample([floats(4, 5)]), Sample([floats(2, 4, 3)], {"upper": 0}), Sample([ints(5, 4), scalar(-1, "int64")]),
+            Sample([floats(3, 3), scalar(1, "int64")], {"upper": 0}), Sample([bools(3, 4)])]
+
+
+def _blocks() -> Sequence[Sample]:
+    x = floats(2, 8, 3, 5)
+    return [Sample([x], {"blocksize": 2, "mode": m}) for m in ("DCR", "CRD")]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("Transpose", PatternKind.INJECTIVE, _transpose_types, contents=_transpose_contents, te=_transpose_te,
+          samples=_transposes),
+    OpDef("Reshape", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, samples=_reshapes,
+          static_inputs=(1,), is_view=True),
+    OpDef("Squeeze", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, samples=_squeezes,
+          static_inputs=(1,), is_view=True),
+    OpDef("Unsqueeze", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, samples=_unsqueezes,
+          static_inputs=(1,), is_view=True),
+    OpDef("Flatten", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, is_view=True,
+          samples=lambda: [Sample([floats(2, 3, 5)], {"axis": a}) for a in (0, 1, 2, -1)]),
+    OpDef("Concat", PatternKind.INJECTIVE, _concat_types, contents=_concat_contents, te=_concat_te, samples=_concats),
+    OpDef("Split", PatternKind.INJECTIVE, _split_types, contents=_split_contents, te=_split_te, samples=_splits,
+          static_inputs=(1,)),
+    OpDef("Expand", PatternKind.BROADCAST, _expand_types, contents=_expand_contents, te=_expand_te, samples=_expands,
+          static_inputs=(1,)),
+    OpDef("Tile", PatternKind.INJECTIVE, _tile_types, contents=_tile_contents, te=_tile_te, samples=_tiles, static_inputs=(1,)),
+    OpDef("Trilu", PatternKind.INJECTIVE, _trilu_types, te=_trilu_te, samples=_trilus, static_inputs=(1,)),
+    OpDef("DepthToSpace", PatternKind.INJECTIVE, _depth_to_space_types, decompose=_depth_to_space, samples=_blocks),
+    OpDef("SpaceToDepth", PatternKind.INJECTIVE, _space_to_depth_types, decompose=_space_to_depth,
+          samples=lambda: [Sample([floats(2, 3, 4, 6)], {"blocksize": 2})]),
+)

@@ -1,0 +1,184 @@
+"""Normalisations, decomposed into reductions and arithmetic: the fuser makes one kernel of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tsc.ir import TensorType
+from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
+from tsc.ops.contraction import scalar_operand
+from tsc.ops.movement import shape_operand, size_operand
+from tsc.ops.reduce import reduction
+from tsc.ops.samples import floats
+from tsc.ops.shapes import DTYPES, Shape, as_object, canonical, element_type, tensor
+from tsc.sym import ONE, SymExpr, product
+
+_NUMBERS = {name: number for number, name in DTYPES.items()}
+_NARROW = ("float16", "bfloat16")
+
+
+def _cast(builder: Builder, value: str, dtype: str) -> str:
+    return builder.emit("Cast", value, to=_NUMBERS[dtype])
+
+
+def _mean(builder: Builder, value: str, axes: Sequence[int], extent: SymExpr, dtype: str) -> str:
+    return builder.emit("Div", reduction(builder, "ReduceSum", value, axes), size_operand(builder, as_object(extent), dtype))
+
+
+def _root(builder: Builder, variance: str, dtype: str) -> str:
+    """sqrt(variance + epsilon)."""
+    epsilon = scalar_operand(builder, float(builder.infer.attr("epsilon", 1e-5)), dtype)
+    return builder.emit("Sqrt", builder.emit("Add", variance, epsilon))
+
+
+def _standardised(builder: Builder, x: str, axes: Sequence[int], extent: SymExpr, dtype: str) -> tuple[str, str, str]:
+    """(x - mean) / sqrt(variance + epsilon) in two passes, and the mean and the root."""
+    mean = _mean(builder, x, axes, extent, dtype)
+    centred = builder.emit("Sub", x, mean)
+    root = _root(builder, _mean(builder, builder.emit("Mul", centred, centred), axes, extent, dtype), dtype)
+    return builder.emit("Div", centred, root), mean, root
+
+
+def _stash(builder: Builder) -> tuple[str, str]:
+    """Input 0 in the type the statistics are computed in, and that type: float32 for narrower inputs."""
+    ctx = builder.infer
+    own, x = ctx.type(0).dtype, ctx.node.inputs[0]
+    stash = element_type(ctx, ctx.attr("stash_type", 1))
+    if own in _NARROW and stash != own:
+        return _cast(builder, x, stash), stash
+    return x, own
+
+
+def _trailing(ctx: InferContext) -> tuple[tuple[int, ...], SymExpr]:
+    rank = ctx.type(0).rank
+    axes = tuple(range(ctx.axis(int(ctx.attr("axis", -1)), rank), rank))
+    shape = canonical(ctx, 0)
+    return axes, product(shape[k] for k in axes)
+
+
+def _scaled(builder: Builder, value: str, scale: int, bias: int | None) -> str:
+    value = builder.emit("Mul", value, builder.infer.node.inputs[scale])
+    return value if bias is None else builder.emit("Add", value, builder.infer.node.inputs[bias])
+
+
+# -- LayerNormalization, RMSNormalization ----------------------------------------------------------------------
+
+def _layer_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape = canonical(ctx, 0)
+    axes, _ = _trailing(ctx)
+    own = ctx.type(0).dtype
+    stash = element_type(ctx, ctx.attr("stash_type", 1)) if own in _NARROW else own
+    statistic = TensorType(stash, tuple(ONE if k in axes else d for k, d in enumerate(shape)))
+    return (TensorType(own, shape), statistic, statistic)[:max(1, len(ctx.node.outputs))]
+
+
+def _layer(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    x, stash = _stash(builder)
+    axes, extent = _trailing(ctx)
+    normal, mean, root = _standardised(builder, x, axes, extent, stash)
+    if stash != ctx.type(0).dtype:
+        normal = _cast(builder, normal, ctx.type(0).dtype)
+    result = _scaled(builder, normal, 1, 2 if ctx.has(2) else None)
+    outputs = len(ctx.node.outputs)
+    return (result, mean, builder.emit("Reciprocal", root))[:outputs] if outputs > 1 else (result,)
+
+
+def _rms_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(1).dtype, canonical(ctx, 0))
+
+
+def _rms(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    x, stash = _stash(builder)
+    axes, extent = _trailing(ctx)
+    normal = builder.emit("Div", x, _root(builder, _mean(builder, builder.emit("Mul", x, x), axes, extent, stash), stash))
+    if stash != ctx.type(1).dtype:
+        normal = _cast(builder, normal, ctx.type(1).dtype)
+    return (_scaled(builder, normal, 1, None),)
+
+
+# -- normalisations by channel ---------------------------------------------------------------------------------
+
+def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
+
+
+def _by_channel(builder: Builder, value: str, rank: int) -> str:
+    """A [C] value as [C, 1, …], so that it broadcasts over [N, C, …]."""
+    return value if rank < 3 else builder.emit("Unsqueeze", value, axes=tuple(range(1, rank - 1)))
+
+
+def _batch(builder: Builder) -> tuple[str, ...]:
+    """x * a + b with a = scale / sqrt(var + epsilon) and b = bias - mean * a, which fold where the statistics are constant."""
+    ctx = builder.infer
+    x, scale, bias, mean, variance = ctx.node.inputs[:5]
+    rank = ctx.type(0).rank
+    factor = builder.emit("Div", scale, _root(builder, variance, ctx.type(4).dtype))
+    offset = builder.emit("Sub", bias, builder.emit("Mul", mean, factor))
+    scaled = builder.emit("Mul", x, _by_channel(builder, factor, rank))
+    return (builder.emit("Add", scaled, _by_channel(builder, offset, rank)),)
+
+
+def _instance(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    shape, dtype = canonical(ctx, 0), ctx.type(0).dtype
+    axes = tuple(range(2, len(shape)))
+    normal, _, _ = _standardised(builder, ctx.node.inputs[0], axes, product(shape[2:]), dtype)
+    scale, bias = (_by_channel(builder, v, len(shape)) for v in ctx.node.inputs[1:3])
+    return (builder.emit("Add", builder.emit("Mul", normal, scale), bias),)
+
+
+def _group(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    shape, groups = canonical(ctx, 0), int(ctx.attr("num_groups"))
+    own = ctx.type(0).dtype
+    x, stash = _stash(builder)
+    grouped: Shape = (shape[0], SymExpr.of(groups), product(shape[1:]) // groups)
+    spread = builder.emit("Reshape", x, shape_operand(builder, grouped))
+    normal, _, _ = _standardised(builder, spread, (2,), grouped[2], stash)
+    if stash != own:
+        normal = _cast(builder, normal, own)
+    if canonical(ctx, 1)[0] != shape[1]:  # up to opset 20, one scale a group
+        scale, bias = (builder.emit("Unsqueeze", v, axes=(1,)) for v in ctx.node.inputs[1:3])
+        normal = builder.emit("Add", builder.emit("Mul", normal, scale), bias)
+        return (builder.emit("Reshape", normal, shape_operand(builder, shape)),)
+    normal = builder.emit("Reshape", normal, shape_operand(builder, shape))
+    scale, bias = (_by_channel(builder, v, len(shape)) for v in ctx.node.inputs[1:3])
+    return (builder.emit("Add", builder.emit("Mul", normal, scale), bias),)
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _layers() -> Sequence[Sample]:
+    x = floats(2, 3, 5)
+    return [Sample([x, floats(5), floats(5)]), Sample([x, floats(3, 5), floats(3, 5)], {"axis": 1, "epsilon": 1e-3}),
+            Sample([x, floats(5)]), Sample([x, floats(5), floats(5)], outputs=3), Sample([floats(1, 1), floats(1), floats(1)])]
+
+
+def _rmses() -> Sequence[Sample]:
+    return [Sample([floats(2, 3, 5), floats(5)]), Sample([floats(2, 3, 5), floats(3, 5)], {"axis": -2, "epsilon": 1e-3})]
+
+
+def _batches() -> Sequence[Sample]:
+    return [Sample([floats(*s), floats(3), floats(3), floats(3), floats(3, low=0.5)], {"epsilon": 1e-3})
+            for s in ((2, 3, 4, 5), (2, 3), (1, 3, 1))]
+
+
+def _instances() -> Sequence[Sample]:
+    return [Sample([floats(2, 3, 4, 5), floats(3), floats(3)]),
+            Sample([floats(1, 3, 7), floats(3), floats(3)], {"epsilon": 0.1})]
+
+
+def _groups() -> Sequence[Sample]:
+    return [Sample([floats(2, 6, 3, 5), floats(6), floats(6)], {"num_groups": 3}),
+            Sample([floats(1, 4, 5), floats(4), floats(4)], {"num_groups": 4})]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("LayerNormalization", PatternKind.REDUCE, _layer_types, decompose=_layer, samples=_layers),
+    OpDef("RMSNormalization", PatternKind.REDUCE, _rms_types, decompose=_rms, samples=_rmses),
+    OpDef("BatchNormalization", PatternKind.ELEMENTWISE, _same_types, decompose=_batch, samples=_batches),
+    OpDef("InstanceNormalization", PatternKind.REDUCE, _same_types, decompose=_instance, samples=_instances),
+    OpDef("GroupNormalization", PatternKind.REDUCE, _same_types, decompose=_group, samples=_groups),
+)

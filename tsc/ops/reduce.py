@@ -1,0 +1,226 @@
+"""Reductions over axes of one tensor, and what is made of them: means, norms, Softmax, ArgMax, CumSum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tsc.ir import TensorType
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
+from tsc.ops.generate import typed
+from tsc.ops.movement import size_operand
+from tsc.ops.samples import bools, floats, ints, scalar, vector
+from tsc.ops.shapes import Shape, as_object, axes_operand, canonical, known_ints, tensor
+from tsc.sym import ONE, SymExpr, product
+from tsc.te.compute import MAX, MIN, PROD, SUM, Axis, Monoid
+from tsc.te.expr import Expr, call, select
+
+# -- the primitive reductions ----------------------------------------------------------------------------------
+
+_MONOIDS = {"ReduceSum": SUM, "ReduceProd": PROD, "ReduceMax": MAX, "ReduceMin": MIN}
+
+
+def reduced_axes(ctx: InferContext) -> tuple[int, ...]:
+    """The axes a reduction runs over, ascending: all of them by default, none with `noop_with_empty_axes`."""
+    rank = ctx.type(0).rank
+    axes = axes_operand(ctx, 1, rank)
+    if axes:
+        return tuple(sorted(set(axes)))
+    return () if ctx.attr("noop_with_empty_axes", 0) else tuple(range(rank))
+
+
+def _reduced_shape(ctx: InferContext, axes: Sequence[int]) -> Shape:
+    shape = canonical(ctx, 0)
+    if ctx.attr("keepdims", 1):
+        return tuple(ONE if k in axes else d for k, d in enumerate(shape))
+    return tuple(d for k, d in enumerate(shape) if k not in axes)
+
+
+def _reduce_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, _reduced_shape(ctx, reduced_axes(ctx)))
+
+
+def _reduce_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr | Reduction:
+    ctx = lowering.infer
+    axes, shape = reduced_axes(ctx), canonical(ctx, 0)
+    monoid = _MONOIDS[ctx.node.op]
+    if ctx.type(0).dtype == "bool":
+        monoid = {MAX: Monoid("or"), MIN: Monoid("and")}[monoid]
+    kept = at if ctx.attr("keepdims", 1) else None
+    rest = iter(at)
+    made: list[Axis] = []
+    place: list[Expr] = []
+    for k, extent in enumerate(shape):
+        if k not in axes:
+            place.append(kept[k] if kept is not None else next(rest))
+            continue
+        made.append(lowering.axis("r", extent))
+        place.append(lowering.var(made[-1]))
+    value = lowering.read(0, tuple(place))
+    return Reduction(monoid, tuple(made), value) if made else value
+
+
+# -- decompositions --------------------------------------------------------------------------------------------
+
+def reduction(builder: Builder, op: str, value: str, axes: Sequence[int], keepdims: int = 1) -> str:
+    """Emit a primitive reduction over known axes (an empty list reduces nothing)."""
+    return builder.emit(op, value, axes=tuple(axes), keepdims=keepdims, noop_with_empty_axes=1)
+
+
+def count(builder: Builder, axes: Sequence[int], dtype: str) -> str:
+    """The number of elements of input 0 over `axes`, as a scalar of `dtype`."""
+    shape = canonical(builder.infer, 0)
+    return size_operand(builder, as_object(product(shape[k] for k in axes)), dtype)
+
+
+def mean(builder: Builder, value: str, axes: Sequence[int], dtype: str, keepdims: int = 1) -> str:
+    """Emit the mean of a tensor shaped as input 0."""
+    return builder.emit("Div", reduction(builder, "ReduceSum", value, axes, keepdims), count(builder, axes, dtype))
+
+
+def _through(before: str | None, op: str, after: str | None) -> Callable[[Builder], tuple[str, ...]]:
+    def decompose(builder: Builder) -> tuple[str, ...]:
+        ctx = builder.infer
+        value = ctx.node.inputs[0]
+        if before == "Square":
+            value = builder.emit("Mul", value, value)
+        elif before is not None:
+            value = builder.emit(before, value)
+        value = reduction(builder, op, value, reduced_axes(ctx), ctx.attr("keepdims", 1))
+        return (value if after is None else builder.emit(after, value),)
+    return decompose
+
+
+def _reduce_mean(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    return (mean(builder, ctx.node.inputs[0], reduced_axes(ctx), ctx.type(0).dtype, ctx.attr("keepdims", 1)),)
+
+
+def _log_sum_exp(builder: Builder) -> tuple[str, ...]:
+    """max + log(sum(exp(x - max))), so that nothing overflows."""
+    ctx = builder.infer
+    x, axes, keep = ctx.node.inputs[0], reduced_axes(ctx), ctx.attr("keepdims", 1)
+    top = reduction(builder, "ReduceMax", x, axes)
+    shifted = builder.emit("Exp", builder.emit("Sub", x, top))
+    logs = builder.emit("Log", reduction(builder, "ReduceSum", shifted, axes, keep))
+    return (builder.emit("Add", logs, top if keep else builder.emit("Squeeze", top, axes=axes)),)
+
+
+def _softmax_axes(ctx: InferContext) -> tuple[int, ...]:
+    """One axis since opset 13; before, the input is coerced to 2-D: all axes from `axis` on together."""
+    rank = ctx.type(0).rank
+    if ctx.opset >= 13:
+        return (ctx.axis(int(ctx.attr("axis", -1)), rank),)
+    axis = int(ctx.attr("axis", 1))
+    return tuple(range(axis + rank if axis < 0 else axis, rank))
+
+
+def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
+
+
+def _softmax(builder: Builder) -> tuple[str, ...]:
+    x, axes = builder.infer.node.inputs[0], _softmax_axes(builder.infer)
+    shifted = builder.emit("Exp", builder.emit("Sub", x, reduction(builder, "ReduceMax", x, axes)))
+    return (builder.emit("Div", shifted, reduction(builder, "ReduceSum", shifted, axes)),)
+
+
+def _log_softmax(builder: Builder) -> tuple[str, ...]:
+    x, axes = builder.infer.node.inputs[0], _softmax_axes(builder.infer)
+    shifted = builder.emit("Sub", x, reduction(builder, "ReduceMax", x, axes))
+    logs = builder.emit("Log", reduction(builder, "ReduceSum", builder.emit("Exp", shifted), axes))
+    return (builder.emit("Sub", shifted, logs),)
+
+
+# -- ArgMax, ArgMin --------------------------------------------------------------------------------------------
+
+def _arg_axis(ctx: InferContext) -> int:
+    return ctx.axis(int(ctx.attr("axis", 0)), ctx.type(0).rank)
+
+
+def _arg_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor("int64", _reduced_shape(ctx, (_arg_axis(ctx),)))
+
+
+def _arg(extremum: str) -> Callable[[Builder], tuple[str, ...]]:
+    """The first (or last) position whose element equals the extremum: a second reduction over positions."""
+    def decompose(builder: Builder) -> tuple[str, ...]:
+        ctx = builder.infer
+        x, axis, last = ctx.node.inputs[0], _arg_axis(ctx), bool(ctx.attr("select_last_index", 0))
+        extent = canonical(ctx, 0)[axis]
+        top = builder.emit("Equal", x, reduction(builder, extremum, x, (axis,)))
+        places = builder.emit("Range", builder.constant(np.array(0)), size_operand(builder, as_object(extent), "int64"),
+                              builder.constant(np.array(1)))
+        behind = ctx.type(0).rank - 1 - axis
+        if behind:
+            places = builder.emit("Unsqueeze", places, axes=tuple(range(1, behind + 1)))
+        none = size_operand(builder, as_object(SymExpr.of(-1) if last else extent), "int64")
+        found = builder.emit("Where", top, places, none)
+        return (reduction(builder, "ReduceMax" if last else "ReduceMin", found, (axis,), ctx.attr("keepdims", 1)),)
+    return decompose
+
+
+# -- CumSum ----------------------------------------------------------------------------------------------------
+
+def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+    """A sum over the whole axis of what lies before (or behind) the output's position."""
+    ctx = lowering.infer
+    axis = ctx.axis(known_ints(ctx, 1, "axis")[0], ctx.type(0).rank)
+    position = lowering.axis("r", canonical(ctx, 0)[axis])
+    j = lowering.var(position)
+    relation = ("g" if ctx.attr("reverse", 0) else "l") + ("t" if ctx.attr("exclusive", 0) else "e")
+    value = lowering.read(0, (*at[:axis], j, *at[axis + 1:]))
+    return Reduction(SUM, (position,), select(call(relation, j, at[axis]), value, typed(0, value.dtype)))
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _reductions() -> Sequence[Sample]:
+    x = floats(3, 1, 5, low=0.25)
+    return [Sample([x, vector(1, 2)]), Sample([x, vector(-1)], {"keepdims": 0}), Sample([x]), Sample([x], {"keepdims": 0}),
+            Sample([x, vector()], {"noop_with_empty_axes": 1}), Sample([x, vector(0, -1)], {"keepdims": 0})]
+
+
+def _typed_reductions() -> Sequence[Sample]:
+    return [*_reductions(), Sample([ints(3, 5), vector(0)])]
+
+
+def _extrema() -> Sequence[Sample]:
+    return [*_typed_reductions(), Sample([bools(3, 5), vector(1)])]
+
+
+def _softmaxes() -> Sequence[Sample]:
+    return [Sample([floats(2, 3, 5)], {"axis": a}) for a in (-1, 1, 0)] + [Sample([floats(4, 1)]), Sample([floats(1, 7) * 50])]
+
+
+def _args() -> Sequence[Sample]:
+    tied = ints(3, 4, 5, low=0, high=3)
+    return [Sample([x], {"axis": a, "keepdims": k, "select_last_index": s})
+            for x in (floats(3, 4, 5), tied) for a, k, s in ((0, 1, 0), (1, 0, 0), (-1, 1, 1))]
+
+
+def _sums() -> Sequence[Sample]:
+    return [Sample([floats(3, 5), scalar(a, "int64")], {"exclusive": e, "reverse": r})
+            for a, e, r in ((1, 0, 0), (0, 1, 0), (-1, 0, 1), (1, 1, 1))]
+
+
+def _compound(name: str, decompose: Callable[[Builder], tuple[str, ...]]) -> OpDef:
+    return OpDef(name, PatternKind.REDUCE, _reduce_types, decompose=decompose, samples=_reductions, static_inputs=(1,))
+
+
+OPS: tuple[OpDef, ...] = (
+    *(OpDef(name, PatternKind.REDUCE, _reduce_types, te=_reduce_te, static_inputs=(1,),
+            samples=_extrema if monoid in (MAX, MIN) else _typed_reductions) for name, monoid in _MONOIDS.items()),
+    _compound("ReduceMean", _reduce_mean),
+    _compound("ReduceL1", _through("Abs", "ReduceSum", None)),
+    _compound("ReduceL2", _through("Square", "ReduceSum", "Sqrt")),
+    _compound("ReduceSumSquare", _through("Square", "ReduceSum", None)),
+    _compound("ReduceLogSum", _through(None, "ReduceSum", "Log")),
+    _compound("ReduceLogSumExp", _log_sum_exp),
+    OpDef("Softmax", PatternKind.REDUCE, _same_types, decompose=_softmax, samples=_softmaxes),
+    OpDef("LogSoftmax", PatternKind.REDUCE, _same_types, decompose=_log_softmax, samples=_softmaxes),
+    OpDef("ArgMax", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMax"), samples=_args),
+    OpDef("ArgMin", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMin"), samples=_args),
+    OpDef("CumSum", PatternKind.REDUCE, _same_types, te=_cumsum_te, samples=_sums, static_inputs=(1,)),
+)

@@ -1,0 +1,164 @@
+"""The meaning of a te.Program, run in NumPy: the oracle of every kernel and the folder of constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.errors import InputError, InternalError
+from tsc.te.compute import Axis, Compute, Program
+from tsc.te.expr import Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
+from tsc.te.intrinsics import MEANING
+
+Array = NDArray[Any]
+
+#: Largest grid of a reduction that is evaluated at once, in elements.
+_CHUNK = 1 << 22
+
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "and": np.logical_and, "or": np.logical_or}
+
+
+def evaluate(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, int],
+             dtype: str | None = None) -> dict[str, Array]:
+    """Every target of `program`, by name. `inputs` are plain (not panelled) arrays; `sizes` binds the size parameters.
+
+    `dtype` (say "float64") replaces every floating-point type, for use as a reference of higher precision. Raises
+    InputError for a checked index out of range, InternalError for any other access outside a buffer.
+    """
+    buffers: dict[str, Array] = {}
+    for buffer in program.inputs:
+        array = np.asarray(inputs[buffer.name])
+        expected = tuple(d.evaluate(sizes) for d in buffer.shape)
+        if array.shape != expected:
+            raise InternalError(f"input {buffer.name} of a program has shape {array.shape}, expected {expected}")
+        buffers[buffer.name] = array.astype(_numpy_type(buffer.dtype, dtype), copy=False)
+    with np.errstate(all="ignore"):
+        for compute in program.computes:
+            buffers[compute.name] = _compute(compute, _Scope(buffers, sizes, dtype))
+    return {c.name: buffers[c.name] for c in program.computes}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The arrays, the sizes, and the type that stands for all floating-point types (None: each its own)."""
+
+    buffers: Mapping[str, Array]
+    sizes: Mapping[str, int]
+    real: str | None
+
+
+def _numpy_type(dtype: str, real: str | None) -> np.dtype[Any]:
+    return np.dtype(real if real is not None and dtype.startswith(("float", "bfloat")) else dtype)
+
+
+def _compute(compute: Compute, scope: _Scope) -> Array:
+    shape = tuple(a.extent.evaluate(scope.sizes) for a in compute.axes)
+    kind = _numpy_type(compute.target.dtype, scope.real)
+    if 0 in shape:
+        return np.empty(shape, kind)
+    if compute.monoid is None:
+        value = _grid_value(compute.body, _grid(compute.axes, [range(n) for n in shape]), scope)
+        return np.broadcast_to(value, shape).astype(kind)
+    return _reduce(compute, shape, kind, scope)
+
+
+def _reduce(compute: Compute, shape: tuple[int, ...], kind: np.dtype[Any], scope: _Scope) -> Array:
+    """Reduce over the trailing axes of the whole grid, in slabs of the first axis when the grid is large."""
+    assert compute.monoid is not None
+    inner = tuple(a.extent.evaluate(scope.sizes) for a in compute.reduce_axes)
+    fold = _UFUNCS[compute.monoid.fn]
+    identity = compute.monoid.identity(compute.target.dtype)
+    row = int(np.prod(shape[1:] + inner))
+    step = max(1, _CHUNK // max(1, row)) if shape else 1
+    result = np.empty(shape, kind)
+    axes = compute.axes + compute.reduce_axes
+    for start in range(0, shape[0] if shape else 1, step):
+        outer = [range(start, min(start + step, shape[0]))] if shape else []
+        spans = [*outer, *(range(n) for n in shape[1:] + inner)]
+        full = tuple(len(s) for s in spans)
+        value = np.empty(full, kind)
+        if value.size:
+            value[...] = _grid_value(compute.body, _grid(axes, spans), scope)
+        folded = fold.reduce(value, axis=tuple(range(len(shape), len(full))), dtype=kind, initial=identity)
+        if shape:
+            result[start:start + step] = folded
+        else:
+            result[...] = folded
+    return result
+
+
+def _grid(axes: tuple[Axis, ...], spans: list[range]) -> dict[str, Array]:
+    """Axis name -> its values, shaped to broadcast with those of the other axes."""
+    rank = len(axes)
+    return {a.name: np.arange(s.start, s.stop, dtype=np.int64).reshape((1,) * k + (-1,) + (1,) * (rank - k - 1))
+            for k, (a, s) in enumerate(zip(axes, spans))}
+
+
+# -- expressions -----------------------------------------------------------------------------------------------
+
+def _grid_value(body: Expr, variables: Mapping[str, Array], scope: _Scope) -> Array:
+    return np.asarray(_value(body, variables, scope, np.True_))
+
+
+def _value(expr: Expr, variables: Mapping[str, Array], scope: _Scope, live: Any) -> Any:
+    """The value over the grid. `live` tells which grid points need it: elsewhere a wrong index does no harm."""
+    match expr:
+        case Var(name=name):
+            return variables[name]
+        case Const(value=value, dtype=dtype):
+            return _numpy_type(dtype, scope.real).type(value)
+        case Size(value=value):
+            return np.int64(value.evaluate(scope.sizes))
+        case Cast(value=inner, dtype=dtype):
+            return _converted(_value(inner, variables, scope, live), _numpy_type(dtype, scope.real))
+        case CheckedIndex():
+            return _checked(expr, _value(expr.value, variables, scope, live), scope, live)
+        case Load():
+            return _loaded(expr, [_value(i, variables, scope, live) for i in expr.index], scope, live)
+        case Call(fn="select", args=(condition, yes, no)):
+            chosen = _value(condition, variables, scope, live)
+            return np.where(chosen, _value(yes, variables, scope, np.logical_and(live, chosen)),
+                            _value(no, variables, scope, np.logical_and(live, np.logical_not(chosen))))
+        case Call(fn=fn, args=args):
+            return _meaning(fn)(*(_value(a, variables, scope, live) for a in args))
+    raise InternalError(f"cannot evaluate {expr!r}")
+
+
+def _meaning(fn: str) -> Callable[..., Any]:
+    found = MEANING.get(fn)
+    if found is None:
+        raise InternalError(f"intrinsic {fn!r} has no meaning")
+    return found
+
+
+def _converted(value: Any, dtype: np.dtype[Any]) -> Any:
+    return np.not_equal(value, 0) if dtype == np.bool_ else np.asarray(value).astype(dtype)
+
+
+def _checked(expr: CheckedIndex, value: Any, scope: _Scope, live: Any) -> Any:
+    extent = expr.extent.evaluate(scope.sizes)
+    wrong = np.logical_and(live, np.logical_or(value < -extent, value >= extent))
+    if np.any(wrong):
+        bad = np.broadcast_to(value, np.broadcast_shapes(np.shape(value), wrong.shape))[wrong][0]
+        raise InputError(f"index {bad} of '{expr.what}' is out of range, expected at least {-extent} and below {extent}")
+    return np.clip(np.where(value < 0, value + extent, value), 0, max(0, extent - 1))
+
+
+def _loaded(expr: Load, index: list[Any], scope: _Scope, live: Any) -> Any:
+    array = scope.buffers.get(expr.buffer.name)
+    if array is None:
+        raise InternalError(f"buffer {expr.buffer.name} is read before it is computed")
+    places = []
+    for place, extent in zip(index, array.shape, strict=True):
+        outside = np.logical_or(np.less(place, 0), np.greater_equal(place, extent))
+        if np.any(np.logical_and(live, outside)):
+            raise InternalError(f"buffer {expr.buffer.name} of shape {array.shape} is read outside at {expr.index}")
+        places.append(np.clip(place, 0, max(0, extent - 1)))
+    if array.size == 0:
+        return array.dtype.type(0)
+    return array[tuple(places)]
