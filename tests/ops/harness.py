@@ -34,8 +34,8 @@ class Lowered:
     count: itertools.count[int] = field(default_factory=itertools.count)
 
     def context(self, node: Node) -> InferContext:
-        return InferContext(node, self.opset, [self.types.get(i) for i in node.inputs], [self.constants.get(i) for i in node.inputs],
-                            [self.contents.get(i) for i in node.inputs], self.env)
+        return InferContext(node, self.opset, *([table.get(i) for i in node.inputs]
+                                                for table in (self.types, self.constants, self.contents)), self.env)
 
     def constant(self, array: Array) -> str:
         name = f"c{next(self.count)}"

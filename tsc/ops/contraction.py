@@ -138,7 +138,7 @@ def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
     strides, dilations, begins, ends = _spatial(ctx)
     extents = [window_extent(ctx, d + p + q, (k - 1) * r + 1, s)
                for d, k, s, r, p, q in zip(x[2:], w[2:], strides, dilations, begins, ends)]
-    return tensor(ctx.type(0).dtype, (x[0], w[0], *extents))
+    return tensor(ctx.type(0).dtype, [ctx.env.canon(d) for d in (x[0], w[0], *extents)])
 
 
 def _conv(builder: Builder) -> tuple[str, ...]:
@@ -160,7 +160,6 @@ def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduc
     channel, *window = (lowering.var(a) for a in axes)
     source_channel: Expr = channel
     if group > 1:
-        # with one output channel a group, the group is the output channel itself
         members = w[0] // group
         source_channel = add(mul(call("floordiv", at[1], index(members)), index(w[1])), channel)
     places = [call("sub", add(mul(o, index(s)), mul(k, index(r))), index(p))

@@ -52,7 +52,8 @@ def _step(values: Contents, axis: int) -> SymExpr:
         return ZERO
     origin = [0] * values.ndim
     following = [int(k == axis) for k in range(values.ndim)]
-    return SymExpr.of(values[tuple(following)]) - values[tuple(origin)]
+    step: SymExpr = values[tuple(following)] - values[tuple(origin)]
+    return step
 
 
 def _symbolic_types(ctx: InferContext) -> tuple[TensorType, ...]:

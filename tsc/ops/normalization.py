@@ -139,7 +139,7 @@ def _group(builder: Builder) -> tuple[str, ...]:
     normal, _, _ = _standardised(builder, spread, (2,), grouped[2], stash)
     if stash != own:
         normal = _cast(builder, normal, own)
-    if canonical(ctx, 1)[0] != shape[1]:  # up to opset 20, one scale a group
+    if ctx.opset < 21:  # one scale a group
         scale, bias = (builder.emit("Unsqueeze", v, axes=(1,)) for v in ctx.node.inputs[1:3])
         normal = builder.emit("Add", builder.emit("Mul", normal, scale), bias)
         return (builder.emit("Reshape", normal, shape_operand(builder, shape)),)

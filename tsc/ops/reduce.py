@@ -191,7 +191,7 @@ def _extrema() -> Sequence[Sample]:
 
 
 def _softmaxes() -> Sequence[Sample]:
-    return [Sample([floats(2, 3, 5)], {"axis": a}) for a in (-1, 1, 0)] + [Sample([floats(4, 1)]), Sample([floats(1, 7) * 50])]
+    return [Sample([floats(2, 3, 5)], {"axis": a}) for a in (-1, 1, 0)] + [Sample([floats(4, 1)]), Sample([floats(1, 7) * 9])]
 
 
 def _args() -> Sequence[Sample]:
