@@ -1,0 +1,155 @@
+"""The graph as fusion sees it: the values that nodes compute, what each reads, and which are mere index maps of another.
+
+All of it is read off the te bodies: an operator says once what it computes, and fusion asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tsc.errors import InternalError
+from tsc.graph.group import definition
+from tsc.ir import Graph, Node, TensorType
+from tsc.ops.base import InferContext, Lowering, PatternKind, Reduction
+from tsc.sym import ShapeEnv, SymExpr
+from tsc.te.compute import Axis
+from tsc.te.expr import Buffer, Call, Cast, Expr, Load, Var, loads, walk
+from tsc.te.intrinsics import EXPENSIVE
+from tsc.te.linear import Ranges, simplify
+
+Read = Callable[[str, tuple[Expr, ...]], Expr]
+NewAxis = Callable[[str, SymExpr], Axis]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One value that a node computes.
+
+    `reads` are the values its te body loads, once per load (views not resolved). `map_index` is set when the value is an
+    index map: the element at `d0, d1, ..` is the element of `reads[0]` at that index. `operand` and `reduced` are set for
+    reductions: the shape of the tensor reduced and which of its dims are. `weight` counts the body's operations.
+    """
+
+    value: str
+    node: Node
+    output: int
+    position: int
+    kind: PatternKind
+    type: TensorType
+    reads: tuple[str, ...] = ()
+    map_index: tuple[Expr, ...] | None = None
+    weight: int = 1
+    expensive: bool = False
+    operand: tuple[SymExpr, ...] = ()
+    reduced: tuple[int, ...] = ()
+
+    @property
+    def is_map(self) -> bool:
+        """Whether this only moves data, by an index that data does not decide."""
+        return self.map_index is not None
+
+    @property
+    def is_permutation(self) -> bool:
+        """Whether this is an index map that reads each element of its source once, in another order of its dims."""
+        names = [e.name for e in self.map_index or () if isinstance(e, Var)]
+        return self.map_index is not None and len(set(names)) == len(self.map_index) == self.type.rank
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the value is made by index arithmetic alone, cheaply, out of no tensor."""
+        return not self.reads and self.weight <= 8 and not self.expensive and self.kind is not PatternKind.OPAQUE
+
+
+def value_type(graph: Graph, env: ShapeEnv, value: str) -> TensorType:
+    """The type of a value, its shape canonical. Raises InternalError when shape inference has not seen the value."""
+    found = graph.types.get(value)
+    if found is None:
+        raise InternalError(f"value '{value}' has no type after shape inference")
+    return TensorType(found.dtype, tuple(env.canon(d) for d in found.shape))
+
+
+def body_of(graph: Graph, env: ShapeEnv, node: Node, output: int, at: tuple[Expr, ...], read: Read,
+            axis: NewAxis) -> Expr | Reduction:
+    """The te body of one output element of a node; `read(value, index)` is asked for the elements of its inputs."""
+    opdef = definition(node)
+    if opdef.te is None:
+        raise InternalError(f"node '{node.name}' ({node.op}) has no te body; it should have been decomposed")
+    types = [value_type(graph, env, i) if i else None for i in node.inputs]
+    infer = InferContext(node, graph.opset, types, [graph.constants.get(i) for i in node.inputs],
+                         [graph.contents.get(i) for i in node.inputs], env)
+    outputs = tuple(value_type(graph, env, o) if o else TensorType("", ()) for o in node.outputs)
+    return opdef.te(Lowering(infer, outputs, lambda i, idx: read(node.inputs[i], idx), axis), output, at)
+
+
+def dynamic_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
+    """The inputs a kernel of `node` may read: all but absent ones and compile-time parameters."""
+    static = definition(node).static_inputs
+    return tuple(dict.fromkeys(i for k, i in enumerate(node.inputs) if i and k not in static))
+
+
+def live_values(graph: Graph) -> set[str]:
+    """The values that the graph's outputs depend on through kernels (shape arithmetic does not count)."""
+    producers = graph.producers()
+    live: set[str] = set()
+    pending = list(graph.outputs)
+    while pending:
+        value = pending.pop()
+        if value not in live:
+            live.add(value)
+            if value in producers:
+                pending.extend(dynamic_inputs(graph, producers[value]))
+    return live
+
+
+def items_of(graph: Graph, env: ShapeEnv) -> dict[str, Item]:
+    """Every live value that a node other than a view computes, in graph order."""
+    live = live_values(graph)
+    return {value: item_of(graph, env, node, output, position)
+            for position, node in enumerate(graph.nodes) if not definition(node).is_view
+            for output, value in enumerate(node.outputs) if value in live}
+
+
+def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int) -> Item:
+    """The Item of one output of a node."""
+    value, opdef = node.outputs[output], definition(node)
+    made_type = value_type(graph, env, value)
+    if opdef.te is None:
+        return Item(value, node, output, position, PatternKind.OPAQUE, made_type, dynamic_inputs(graph, node))
+    at = tuple(Var(f"d{k}") for k in range(made_type.rank))
+    extents = {f"d{k}": extent for k, extent in enumerate(made_type.shape)}
+
+    def read(name: str, idx: tuple[Expr, ...]) -> Expr:
+        source = value_type(graph, env, name)
+        return Load(Buffer(name, source.dtype, source.shape), idx)
+
+    def axis(hint: str, extent: SymExpr) -> Axis:
+        made = Axis(f"r{len(extents)}", extent)
+        extents[made.name] = extent
+        return made
+
+    made = body_of(graph, env, node, output, at, read, axis)
+    body = simplify(made.body if isinstance(made, Reduction) else made, Ranges(extents, env))
+    found = list(loads(body))
+    item = Item(value, node, output, position, opdef.kind, made_type, tuple(x.buffer.name for x in found),
+                weight=sum(1 for e in walk(body) if isinstance(e, Call | Cast | Load)),
+                expensive=any(isinstance(e, Call) and e.fn in EXPENSIVE for e in walk(body)))
+    if isinstance(made, Reduction):
+        return _with_reduction(item, made, found)
+    if isinstance(body, Load) and len(found) == 1:
+        return replace(item, map_index=body.index)
+    return item
+
+
+def _with_reduction(item: Item, made: Reduction, found: list[Load]) -> Item:
+    names = {a.name for a in made.axes}
+    for load in found:
+        dims = tuple(k for k, e in enumerate(load.index) if isinstance(e, Var) and e.name in names)
+        if len(dims) == len(names):
+            return replace(item, operand=load.buffer.shape, reduced=dims)
+    return item
+
+
+def scalar_constant(graph: Graph, value: str) -> bool:
+    """Whether `value` is a constant of one element: a literal in the kernel, not a buffer."""
+    return value in graph.constants and graph.constants[value].size == 1

@@ -1,0 +1,66 @@
+"""Pulling: the expression of a value's element, written in terms of the buffers that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from tsc.errors import InternalError
+from tsc.graph.dataflow import body_of, scalar_constant, value_type
+from tsc.graph.views import resolve
+from tsc.ir import Graph, Node
+from tsc.ops.base import Reduction
+from tsc.sym import ShapeEnv, SymExpr
+from tsc.te.compute import Axis
+from tsc.te.expr import Buffer, Const, Expr, Load
+from tsc.te.linear import Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Puller:
+    """Writes elements in terms of stored values.
+
+    `computed` are the values that the kernel makes; of these, `targets` (with their buffer names) can be read, all others are
+    recomputed in place. Everything else is an input, and a view of an input is a buffer of the view's own shape. `extents`
+    collects the extent of every axis handed out.
+    """
+
+    graph: Graph
+    env: ShapeEnv
+    producers: Mapping[str, Node]
+    computed: Collection[str]
+    targets: Mapping[str, str]
+    extents: dict[str, SymExpr] = field(default_factory=dict)
+
+    def new_axis(self, hint: str, extent: SymExpr) -> Axis:
+        """A fresh axis; the name is the count, canonical naming comes later."""
+        axis = Axis(f"{hint}{len(self.extents)}", self.env.canon(extent))
+        self.extents[axis.name] = axis.extent
+        return axis
+
+    def ranges(self) -> Ranges:
+        """What is known of all axes handed out so far."""
+        return Ranges(self.extents, self.env)
+
+    def read(self, value: str, at: tuple[Expr, ...]) -> Expr:
+        """The element of `value` at `at`."""
+        base = resolve(value, self.producers)
+        if scalar_constant(self.graph, base):
+            found = self.graph.constants[base]
+            return Const(found.reshape(-1)[0].item(), value_type(self.graph, self.env, base).dtype)
+        if base in self.computed and (value != base or base not in self.targets):
+            return self.body(value, at)
+        made = value_type(self.graph, self.env, value)
+        return Load(Buffer(self.targets.get(base, base), made.dtype, made.shape), at)
+
+    def body(self, value: str, at: tuple[Expr, ...]) -> Expr:
+        """The element of a computed `value` out of its node's inputs. Raises InternalError for a reduction."""
+        made = self.reduction(value, at)
+        if isinstance(made, Reduction):
+            raise InternalError(f"reduction '{self.producers[value].name}' cannot be inlined")
+        return made
+
+    def reduction(self, value: str, at: tuple[Expr, ...]) -> Expr | Reduction:
+        """The te body of a computed `value`, its inputs pulled in turn."""
+        node = self.producers[value]
+        return body_of(self.graph, self.env, node, node.outputs.index(value), at, self.read, self.new_axis)

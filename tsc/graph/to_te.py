@@ -1,0 +1,145 @@
+"""FusionGroup -> te.Program: each node's te body pulled at an index, with what is worth storing made a Compute of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tsc.graph.dataflow import Item, item_of, value_type
+from tsc.graph.group import FusionGroup
+from tsc.graph.pull import Puller
+from tsc.graph.views import is_view, resolve
+from tsc.ir import Graph, Node
+from tsc.ops.base import PatternKind, Reduction
+from tsc.sym import ShapeEnv, SymExpr, product
+from tsc.te.compute import Compute, Program
+from tsc.te.expr import Buffer, Var
+from tsc.te.transform import lower
+
+#: A value used more than once inside a reduction's kernel is stored when recomputing it takes more operations than this.
+RECOMPUTE_LIMIT = 10
+
+Producers = Mapping[str, Node]
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredGroup:
+    """A group as a canonical Program.
+
+    `values` maps the names of the Program's inputs and outputs to graph values; a Buffer may have another shape than its value,
+    then it is the same memory row-major. `sizes` gives each size parameter as an expression of model Dims. `what` names the
+    ONNX nodes that the kernel computes.
+    """
+
+    program: Program
+    values: dict[str, str]
+    sizes: dict[str, SymExpr]
+    kind: PatternKind
+    what: tuple[str, ...]
+
+
+def lower_group(group: FusionGroup, graph: Graph, env: ShapeEnv) -> LoweredGroup:
+    """The canonical Program of a group.
+
+    A contraction group is `[acc, outputs...]`: the contraction is a local Compute, and each output an epilogue of it alone. A
+    reduction group stores its reductions, row statistics made of them, and what is costly and used twice; all else is inlined.
+    Raises InternalError when a node has no te body.
+    """
+    producers = graph.producers()
+    items = {item.value: item for item in _items(group, graph, env)}
+    stored = stored_values(group, items, producers)
+    contraction = next((v for v in stored if items[v].kind is PatternKind.CONTRACTION), None)
+    targets = {v: v for v in stored} if contraction is None else {contraction: f"{contraction}.acc"}
+    puller = Puller(graph, env, producers, items.keys(), targets)
+    computes: list[Compute] = []
+    for value in (v for v in items if v in stored):
+        computes.append(_compute(puller, value, targets.get(value, value)))
+        if value == contraction and value in group.outputs:
+            computes.append(_copy(puller, computes[-1], value))
+    loose = Program((), tuple(c.target for c in computes if c.name in group.outputs), tuple(computes), ())
+    found = lower(loose, env, None if contraction is None else targets[contraction])
+    what = tuple(dict.fromkeys(n.name for n in group.nodes if not is_view(n)))
+    return LoweredGroup(found.program, found.buffers, found.sizes, group.kind, what)
+
+
+def _items(group: FusionGroup, graph: Graph, env: ShapeEnv) -> Iterator[Item]:
+    for position, node in enumerate(group.nodes):
+        if not is_view(node):
+            yield from (item_of(graph, env, node, k, position) for k, value in enumerate(node.outputs) if value)
+
+
+def _compute(puller: Puller, value: str, name: str) -> Compute:
+    made_type = value_type(puller.graph, puller.env, value)
+    axes = tuple(puller.new_axis("i", extent) for extent in made_type.shape)
+    target = Buffer(name, made_type.dtype, made_type.shape)
+    made = puller.reduction(value, tuple(Var(a.name) for a in axes))
+    if isinstance(made, Reduction):
+        return Compute(target, axes, made.body, made.axes, made.monoid)
+    return Compute(target, axes, made)
+
+
+def _copy(puller: Puller, source: Compute, value: str) -> Compute:
+    """The epilogue that stores a contraction's value as it is."""
+    axes = tuple(puller.new_axis("i", a.extent) for a in source.axes)
+    at = tuple(Var(a.name) for a in axes)
+    return Compute(Buffer(value, source.target.dtype, source.target.shape), axes, puller.read(value, at))
+
+
+# -- what is stored --------------------------------------------------------------------------------------------
+
+def stored_values(group: FusionGroup, items: dict[str, Item], producers: Producers) -> set[str]:
+    """The values of a group that get a Compute: reductions, outputs and, in a reduction's kernel, what is used more than once
+    and costly, and row statistics that whole rows read. All others are inlined."""
+    stored = {v for v, item in items.items() if v in group.outputs or item.kind in _ANCHORS}
+    if group.kind is not PatternKind.REDUCE:
+        return stored
+    readers = _readers(items, producers)
+    from_reductions = _after_reductions(items, producers)
+    weights = _weights(items, stored, producers)
+    copies: dict[str, int] = {}
+    for value in reversed(items):
+        item = items[value]
+        uses = sum(1 if r in stored else copies[r] for r in readers.get(value, ()))
+        costly = item.expensive or weights[value] > RECOMPUTE_LIMIT
+        statistic = value in from_reductions and not item.is_map and any(
+            _count(items[r]) != _count(item) for r in readers.get(value, ()))
+        if (uses > 1 and costly) or statistic:
+            stored.add(value)
+        copies[value] = uses
+    return stored
+
+
+_ANCHORS = (PatternKind.CONTRACTION, PatternKind.REDUCE)
+
+
+def _count(item: Item) -> SymExpr:
+    return product(item.type.shape)
+
+
+def _sources(item: Item, items: dict[str, Item], producers: Producers) -> list[str]:
+    return [base for r in item.reads if (base := resolve(r, producers)) in items]
+
+
+def _readers(items: dict[str, Item], producers: Producers) -> dict[str, list[str]]:
+    """Value -> the values of the group whose bodies load it, once per load."""
+    result: dict[str, list[str]] = {}
+    for value, item in items.items():
+        for source in _sources(item, items, producers):
+            result.setdefault(source, []).append(value)
+    return result
+
+
+def _after_reductions(items: dict[str, Item], producers: Producers) -> set[str]:
+    result: set[str] = set()
+    for value, item in items.items():
+        if item.kind in _ANCHORS or any(s in result for s in _sources(item, items, producers)):
+            result.add(value)
+    return result
+
+
+def _weights(items: dict[str, Item], stored: set[str], producers: Producers) -> dict[str, int]:
+    """The operations it takes to recompute each value from stored ones."""
+    result: dict[str, int] = {}
+    for value, item in items.items():
+        result[value] = item.weight + sum(result[s] for s in _sources(item, items, producers) if s not in stored)
+    return result

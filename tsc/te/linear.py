@@ -1,0 +1,176 @@
+"""Index arithmetic in linear form: `sum of coefficient * atom + constant` with symbolic coefficients, and its simplification.
+
+An atom is a Var or an opaque index expression (a division that did not cancel, a loaded index).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
+from tsc.te.expr import INDEX, Call, CheckedIndex, Const, Expr, Load, Size, Var, add, as_size, call, index, map_children, mul
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`sum(coefficient * atom) + constant`; atoms are distinct and in order of first occurrence."""
+
+    terms: tuple[tuple[Expr, SymExpr], ...]
+    constant: SymExpr = ZERO
+
+    def coefficient(self, name: str) -> SymExpr:
+        """The coefficient of Var `name`; 0 where it does not occur as an atom."""
+        return next((c for a, c in self.terms if isinstance(a, Var) and a.name == name), ZERO)
+
+    def is_affine(self) -> bool:
+        """Whether all atoms are Vars with integer coefficients (the constant may be symbolic)."""
+        return all(isinstance(a, Var) and c.as_int() is not None for a, c in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What bounds an index: the extent of each Var (which runs from 0) and the facts about sizes."""
+
+    extents: Mapping[str, SymExpr]
+    env: ShapeEnv
+
+
+def linear(expr: Expr) -> Linear:
+    """The linear form of an index expression."""
+    match expr:
+        case Const(value=value):
+            return Linear((), SymExpr.of(int(value)))
+        case Size(value=value):
+            return Linear((), value)
+        case Call(fn="add", args=(a, b)):
+            return _sum(linear(a), linear(b), ONE)
+        case Call(fn="sub", args=(a, b)):
+            return _sum(linear(a), linear(b), -ONE)
+        case Call(fn="neg", args=(a,)):
+            return _sum(Linear(()), linear(a), -ONE)
+        case Call(fn="mul", args=(a, b)):
+            x, y = linear(a), linear(b)
+            if not x.terms:
+                return _scale(y, x.constant)
+            if not y.terms:
+                return _scale(x, y.constant)
+    return Linear(((expr, ONE),))
+
+
+def to_expr(form: Linear) -> Expr:
+    """The index expression of a linear form: terms in order, the constant last."""
+    result: Expr | None = None
+    for atom, coefficient in form.terms:
+        term = mul(atom, index(coefficient))
+        result = term if result is None else add(result, term)
+    if result is None:
+        return index(form.constant)
+    constant = form.constant.as_int()
+    if constant is not None and constant < 0:
+        return call("sub", result, index(-constant))
+    return add(result, index(form.constant))
+
+
+def simplify(expr: Expr, ranges: Ranges) -> Expr:
+    """`expr` with all index arithmetic in it in linear form, and divisions cancelled where the ranges prove it."""
+    if expr.dtype == INDEX and not isinstance(expr, Load | Var | Const | Size):
+        if isinstance(expr, CheckedIndex):
+            return _checked(expr, ranges)
+        if isinstance(expr, Call) and expr.fn in _LINEAR:
+            return to_expr(simplify_linear(expr, ranges))
+    return map_children(lambda c: simplify(c, ranges), expr)
+
+
+def simplify_linear(expr: Expr, ranges: Ranges) -> Linear:
+    """The simplified linear form of an index expression."""
+    match expr:
+        case Call(fn="floordiv" | "mod" as fn, args=(a, b)):
+            divisor = as_size(simplify(b, ranges))
+            dividend = simplify_linear(a, ranges)
+            if divisor is not None:
+                return _divide(fn, dividend, divisor, ranges)
+            return Linear(((call(fn, to_expr(dividend), simplify(b, ranges)), ONE),))
+        case Call(fn="add" | "sub" | "mul" | "neg" as fn, args=args):
+            parts = tuple(to_expr(simplify_linear(a, ranges)) for a in args)
+            return linear(Call(fn, parts, INDEX))
+        case Var() | Const() | Size():
+            return linear(expr)
+    return linear(simplify(expr, ranges))
+
+
+def within(form: Linear, extent: SymExpr, ranges: Ranges) -> bool:
+    """Whether `0 <= form < extent` is provable."""
+    low = high = form.constant
+    for atom, coefficient in form.terms:
+        bound = _extent(atom, ranges)
+        if bound is None:
+            return False
+        if ranges.env.prove_le(0, coefficient):
+            high = high + coefficient * (bound - 1)
+        else:
+            low = low + coefficient * (bound - 1)
+    return ranges.env.prove_le(0, low) and ranges.env.prove_lt(high, extent)
+
+
+# -- internals -------------------------------------------------------------------------------------------------
+
+_LINEAR = frozenset({"add", "sub", "mul", "neg", "floordiv", "mod"})
+
+
+def _sum(a: Linear, b: Linear, sign: SymExpr) -> Linear:
+    coefficients = dict(a.terms)
+    for atom, coefficient in b.terms:
+        coefficients[atom] = coefficients.get(atom, ZERO) + coefficient * sign
+    return Linear(tuple((x, c) for x, c in coefficients.items() if c != ZERO), a.constant + b.constant * sign)
+
+
+def _scale(form: Linear, by: SymExpr) -> Linear:
+    if by == ZERO:
+        return Linear(())
+    return Linear(tuple((a, c * by) for a, c in form.terms), form.constant * by)
+
+
+def _extent(atom: Expr, ranges: Ranges) -> SymExpr | None:
+    match atom:
+        case Var(name=name):
+            return ranges.extents.get(name)
+        case Call(fn="mod", args=(_, divisor)):
+            return as_size(divisor)
+        case CheckedIndex(extent=extent):
+            return extent
+    return None
+
+
+def _divide(fn: str, form: Linear, divisor: SymExpr, ranges: Ranges) -> Linear:
+    """`form // divisor` or `form % divisor`: multiples of the divisor leave the division when the rest is within it."""
+    if divisor == ONE:
+        return form if fn == "floordiv" else Linear(())
+    whole: list[tuple[Expr, SymExpr]] = []
+    rest: list[tuple[Expr, SymExpr]] = []
+    for atom, coefficient in form.terms:
+        (whole if coefficient % divisor == ZERO else rest).append((atom, coefficient))
+    constant = _split_constant(form.constant, divisor)
+    quotient = Linear(tuple((a, c // divisor) for a, c in whole), constant[0])
+    remainder = Linear(tuple(rest), constant[1])
+    if within(remainder, divisor, ranges):
+        return quotient if fn == "floordiv" else remainder
+    inner = Linear(((call(fn, to_expr(remainder), index(divisor)), ONE),))
+    return _sum(quotient, inner, ONE) if fn == "floordiv" else inner
+
+
+def _split_constant(value: SymExpr, divisor: SymExpr) -> tuple[SymExpr, SymExpr]:
+    if value % divisor == ZERO or (value.as_int() is not None and divisor.as_int() is not None):
+        return value // divisor, value % divisor
+    return ZERO, value
+
+
+def _checked(expr: CheckedIndex, ranges: Ranges) -> Expr:
+    value = simplify(expr.value, ranges)
+    known = as_size(value)
+    if known is not None and ranges.env.prove_lt(known, expr.extent) and ranges.env.prove_le(-expr.extent, known):
+        if ranges.env.prove_le(0, known):
+            return value
+        if ranges.env.prove_lt(known, 0):
+            return index(known + expr.extent)
+    return CheckedIndex(value, expr.extent, expr.what)

@@ -1,0 +1,255 @@
+"""Program transformations: unit dims, divisions of inputs, sizes, canonical names. Each keeps the Program's meaning.
+
+Before `canonical`, a Program is *loose*: its shapes are over model Dims, it has no size parameters, and one input may be read
+as several Buffers of the same name and different shapes (views of the same memory).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
+from tsc.sym.expr import Monomial
+from tsc.te.collapse import collapse
+from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.expr import (
+    Buffer,
+    Call,
+    CheckedIndex,
+    Expr,
+    Load,
+    Size,
+    Var,
+    as_size,
+    call,
+    index,
+    loads,
+    map_children,
+    substitute,
+    walk,
+)
+from tsc.te.linear import Ranges, simplify
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A canonical Program; `buffers` maps the names of its inputs and outputs to the loose names, `sizes` its size
+    parameters to expressions of model Dims."""
+
+    program: Program
+    buffers: dict[str, str]
+    sizes: dict[str, SymExpr]
+
+
+def lower(program: Program, env: ShapeEnv, accumulator: str | None = None) -> Canonical:
+    """All passes in order: a loose Program to a canonical one."""
+    program = simplified(program, env)                  # indices in linear form
+    program = drop_unit_dims(program)                   # dims of extent 1 are no dims
+    program = merge_divisions(program, env)             # inputs read at (x // E, x % E) are viewed flat
+    program = collapse(program, env)                    # axes that always go together become one
+    return canonical(simplified(program, env), env, accumulator)
+
+
+def map_bodies(fn: Callable[[Expr], Expr], program: Program) -> Program:
+    """`fn` over the body of every Compute."""
+    return replace(program, computes=tuple(replace(c, body=fn(c.body)) for c in program.computes))
+
+
+def axis_extents(program: Program) -> dict[str, SymExpr]:
+    """Every axis of the Program with its extent."""
+    return {a.name: a.extent for c in program.computes for a in (*c.axes, *c.reduce_axes)}
+
+
+def simplified(program: Program, env: ShapeEnv) -> Program:
+    """Index arithmetic in linear form, divisions cancelled where the axes' extents prove it."""
+    ranges = Ranges(axis_extents(program), env)
+    return map_bodies(lambda body: simplify(body, ranges), program)
+
+
+# -- unit dims -------------------------------------------------------------------------------------------------
+
+def drop_unit_dims(program: Program) -> Program:
+    """Axes of extent 1 and buffer dims of extent 1 go away; a tensor keeps at least one dim and a reduction one reduce axis."""
+    computes = []
+    for compute in program.computes:
+        axes, target = compute.axes, compute.target
+        if not axes:
+            axes, target = (Axis(f"{target.name}.unit", ONE),), replace(target, shape=(ONE,))
+        kept = [axes[k] for k in _kept([a.extent for a in axes])]
+        reduced = [compute.reduce_axes[k] for k in _kept([a.extent for a in compute.reduce_axes])]
+        names = {a.name for a in (*kept, *reduced)}
+        zeros: dict[str, Expr] = {a.name: index(0) for a in (*axes, *compute.reduce_axes) if a.name not in names}
+        computes.append(replace(
+            compute, target=_without_units(target), axes=tuple(kept), reduce_axes=tuple(reduced),
+            body=_map_loads(substitute(compute.body, zeros), _drop_units)))
+    inputs, outputs = (tuple(map(_without_units, buffers)) for buffers in (program.inputs, program.outputs))
+    return replace(program, inputs=inputs, outputs=outputs, computes=tuple(computes))
+
+
+def _kept(extents: list[SymExpr]) -> list[int]:
+    found = [k for k, extent in enumerate(extents) if extent != ONE]
+    return found or ([len(extents) - 1] if extents else [])
+
+
+def _without_units(buffer: Buffer) -> Buffer:
+    return replace(buffer, shape=tuple(buffer.shape[k] for k in _kept(list(buffer.shape))) or (ONE,))
+
+
+def _drop_units(load: Load) -> Load:
+    kept = _kept(list(load.buffer.shape))
+    return Load(_without_units(load.buffer), tuple(load.index[k] for k in kept) or (index(0),))
+
+
+def _map_loads(expr: Expr, fn: Callable[[Load], Load]) -> Expr:
+    inner = map_children(lambda c: _map_loads(c, fn), expr)
+    return fn(inner) if isinstance(inner, Load) else inner
+
+
+# -- divisions -------------------------------------------------------------------------------------------------
+
+def merge_divisions(program: Program, env: ShapeEnv) -> Program:
+    """Where an input is read at adjacent dims `(x // E, x % E)`, E being the inner extent, read its flat view at `x`."""
+    targets = {c.name for c in program.computes}
+    ranges = Ranges(axis_extents(program), env)
+
+    def merge(load: Load) -> Load:
+        return load if load.buffer.name in targets else flattened(load, ranges)
+
+    return map_bodies(lambda body: _map_loads(body, merge), program)
+
+
+def flattened(load: Load, ranges: Ranges) -> Load:
+    """`load` with dims merged as long as an adjacent pair is a quotient and its remainder."""
+    for d in range(len(load.index) - 1):
+        inner, outer = load.buffer.shape[d + 1], load.buffer.shape[d]
+        flat = _undivided(load.index[d], load.index[d + 1], inner, outer, ranges)
+        if flat is not None:
+            shape = (*load.buffer.shape[:d], outer * inner, *load.buffer.shape[d + 2:])
+            merged = Load(replace(load.buffer, shape=shape), (*load.index[:d], flat, *load.index[d + 2:]))
+            return flattened(merged, ranges)
+    return load
+
+
+def _undivided(quotient: Expr, remainder: Expr, inner: SymExpr, outer: SymExpr, ranges: Ranges) -> Expr | None:
+    match remainder:
+        case Call(fn="mod", args=(x, e)) if as_size(e) == inner:
+            if simplify(call("floordiv", x, e), ranges) == quotient:
+                return x
+            whole = call("mod", x, index(inner * outer))
+            if simplify(call("mod", call("floordiv", x, e), index(outer)), ranges) == quotient:
+                return simplify(whole, ranges)
+    return None
+
+
+# -- sizes and names -------------------------------------------------------------------------------------------
+
+def canonical(program: Program, env: ShapeEnv, accumulator: str | None = None) -> Canonical:
+    """Size parameters for all symbolic extents, unused buffers dropped, and names that depend on structure only.
+
+    Buffers become t0, t1, ... (inputs by first use, then targets; the target named `accumulator` is `acc`), axes i0, i1, ...,
+    sizes s0, s1, ..., so that Programs equal up to names print the same text.
+    """
+    program = drop_unused(program)
+    sizes = _size_names(program)
+    names = {expr: f"s{k}" for k, expr in enumerate(sizes)}
+    axes = {a.name: f"i{k}" for k, a in enumerate(a for c in program.computes for a in (*c.axes, *c.reduce_axes))}
+    buffers: dict[tuple[str, tuple[SymExpr, ...]], str] = {}
+    for buffer in (*program.inputs, *(c.target for c in program.computes)):
+        buffers[buffer.name, buffer.shape] = "acc" if buffer.name == accumulator else f"t{len(buffers)}"
+
+    def rename_size(expr: SymExpr) -> SymExpr:
+        return _renamed(expr, names)
+
+    def rename_buffer(b: Buffer) -> Buffer:
+        return Buffer(buffers[b.name, b.shape], b.dtype, tuple(map(rename_size, b.shape)), b.panel)
+
+    def rename(expr: Expr) -> Expr:
+        inner = map_children(rename, expr)
+        match inner:
+            case Var(name=name):
+                return Var(axes[name])
+            case Size(value=value):
+                return index(rename_size(value))
+            case Load(buffer=buffer, index=at):
+                return Load(rename_buffer(buffer), at)
+            case CheckedIndex(extent=extent):
+                return replace(inner, extent=rename_size(extent))
+        return inner
+
+    def rename_axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(axes[a.name], rename_size(a.extent)) for a in old)
+
+    result = Program(
+        tuple(map(rename_buffer, program.inputs)), tuple(map(rename_buffer, program.outputs)),
+        tuple(Compute(rename_buffer(c.target), rename_axes(c.axes), rename(c.body), rename_axes(c.reduce_axes), c.monoid)
+              for c in program.computes),
+        tuple(_size_param(names[expr], expr, env) for expr in sizes))
+    known = {rename_buffer(b).name: b.name for b in (*program.inputs, *program.outputs)}
+    return Canonical(result, known, {names[expr]: expr for expr in sizes})
+
+
+def drop_unused(program: Program) -> Program:
+    """Computes that no output needs go away; inputs are exactly the Buffers read, by first use."""
+    living = {b.name for b in program.outputs}
+    computes: list[Compute] = []
+    for compute in reversed(program.computes):
+        if compute.name in living:
+            computes.insert(0, compute)
+            living |= {load.buffer.name for load in loads(compute.body)}
+    targets = {c.name: c.target for c in computes}
+    inputs = dict.fromkeys(x.buffer for c in computes for x in loads(c.body) if x.buffer.name not in targets)
+    return Program(tuple(inputs), tuple(targets[b.name] for b in program.outputs), tuple(computes), program.sizes)
+
+
+def _size_names(program: Program) -> list[SymExpr]:
+    """The expressions that become size parameters, by first use: monomials, or a whole expression whose monomials occur
+    nowhere else."""
+    found: dict[SymExpr, None] = {}
+
+    def note(expr: SymExpr) -> None:
+        if expr.as_int() is None:
+            found.setdefault(expr)
+
+    for compute in program.computes:
+        for axis in (*compute.axes, *compute.reduce_axes):
+            note(axis.extent)
+        for node in walk(compute.body):
+            match node:
+                case Size(value=value):
+                    note(value)
+                case CheckedIndex(extent=extent):
+                    note(extent)
+                case Load(buffer=buffer):
+                    for extent in buffer.shape:
+                        note(extent)
+    homes: dict[Monomial, set[SymExpr]] = {}
+    for expr in found:
+        for monomial, _ in expr.terms:
+            if monomial:
+                homes.setdefault(monomial, set()).add(expr)
+    result: dict[SymExpr, None] = {}
+    for expr in found:
+        own = [m for m, _ in expr.terms if m]
+        if len(expr.terms) > 1 and all(homes[m] == {expr} for m in own):
+            result.setdefault(expr)
+        else:
+            for monomial in own:
+                result.setdefault(SymExpr(((monomial, 1),)))
+    return list(result)
+
+
+def _renamed(expr: SymExpr, names: dict[SymExpr, str]) -> SymExpr:
+    if expr in names:
+        return dim(names[expr])
+    total = ZERO
+    for monomial, coefficient in expr.terms:
+        factor = dim(names[SymExpr(((monomial, 1),))]) if monomial else ONE
+        total = total + factor * coefficient
+    return total
+
+
+def _size_param(name: str, expr: SymExpr, env: ShapeEnv) -> SizeParam:
+    low, _ = env.bounds(expr)
+    divisor = next(d for d in (64, 32, 16, 8, 4, 2, 1) if env.prove_divides(d, expr))
+    return SizeParam(name, 1 if low is not None and low >= 1 else 0, divisor)
