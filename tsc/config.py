@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,3 +35,8 @@ def read_environment() -> Environment:
         return Path(value) if value else None
 
     return Environment(path("TSC_DUMP"), path("TSC_OVERRIDE"), path("TSC_CACHE"), os.environ.get("TSC_CC") or None)
+
+
+def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child process: this one's, with `extra` on top."""
+    return {**os.environ, **extra}

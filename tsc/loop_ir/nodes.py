@@ -77,11 +77,12 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class Allocate:
     """A local buffer, uninitialised, living within `body`: `register` and `stack` have constant shapes, `scratch` may be
-    symbolic and is carved from the kernel's scratch memory (one region a worker)."""
+    symbolic and is carved from the kernel's scratch memory (one region a worker), `offset` bytes from its start."""
 
     buffer: Buffer
     scope: Scope
     body: Stmt
+    offset: SymExpr = ZERO
 
 
 @dataclass(frozen=True, slots=True)

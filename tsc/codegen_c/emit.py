@@ -1,0 +1,151 @@
+"""emit_c: one C translation unit from one Func. Generic over every kernel: there is no text for any operator here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tsc.codegen_c.intrinsics import INTRINSICS
+from tsc.codegen_c.scalar import Scope, offset_text, scalar, size_text
+from tsc.codegen_c.types import c_type, identifier, vector_type
+from tsc.codegen_c.vector import Lanes, store
+from tsc.errors import InternalError
+from tsc.loop_ir.facts import Facts
+from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
+from tsc.loop_ir.messages import expressions
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, children, walk
+from tsc.loop_ir.simplify import substitute_stmt
+from tsc.sym import product
+from tsc.target import DeviceSpec
+from tsc.te.expr import INDEX, Buffer, Const, Expr, Load, Var
+from tsc.te.expr import walk as walk_expr
+
+Lines = Iterator[tuple[int, str]]
+
+
+def emit_c(func: Func, spec: DeviceSpec) -> str:
+    """C source of `func` (after `lower`): one function `int32_t NAME(const tsc_args *, int64_t, int64_t, void *)`.
+    Raises UnsupportedError for a dtype that C code is not made for."""
+    scope = Scope(Facts.of(func.sizes), {f"var {BLOCK_BEGIN}": BLOCK_BEGIN, f"var {BLOCK_END}": BLOCK_END}, func.messages)
+    lines = [f"/* {func.name} for {spec.name} */", '#include "tsc_kernel.h"']
+    for width in sorted({s.hi.value for s in walk(func.body) if isinstance(s, For) and s.kind == "vector"
+                         and isinstance(s.hi, Const)}):
+        lines += [f"#define TSC_LANES {width}", '#include "tsc_math.h"', "#undef TSC_LANES"]
+    parameters = f"const tsc_args *args, int64_t {BLOCK_BEGIN}, int64_t {BLOCK_END}, void *scratch"
+    lines += ["", f"int32_t {identifier(func.name)}({parameters}) {{"]
+    for number, buffer in enumerate(func.buffers):
+        scope = scope.with_name("buffer", buffer.name)
+        const, kind = "" if buffer.name in func.outputs else "const ", c_type(buffer.dtype)
+        lines.append(f"  {const}{kind} *restrict const {scope.name(f'buffer {buffer.name}')} = args->buffers[{number}];")
+    for number, size in enumerate(func.sizes):
+        scope = scope.with_name("size", size.name)
+        lines.append(f"  const int64_t {scope.name(f'size {size.name}')} = args->sizes[{number}];")
+    if not any(isinstance(s, Allocate) and s.scope == "scratch" for s in walk(func.body)):
+        lines.append("  (void)scratch;")
+    lines += [f"{'  ' * depth}{text}" for depth, text in _emit(func.body, scope, 1)]
+    return "\n".join([*lines, "  return 0;", "}", ""])
+
+
+def _emit(stmt: Stmt, scope: Scope, depth: int) -> Lines:
+    match stmt:
+        case Store(buffer=buffer, index=index, value=value):
+            target = f"{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, index, scope)}]"
+            yield depth, f"{target} = {scalar(value, scope)};"
+        case For(kind="vector", var=var, hi=Const(value=count), body=body):
+            yield from _emit_lanes(body, Lanes(var, int(count)), replace(scope, facts=scope.facts.inside(stmt)), depth)
+        case For(kind="unroll", var=var, lo=Const(value=lo), hi=Const(value=hi), step=step, body=body):
+            for number in range(int(lo), int(hi), step):
+                yield from _emit(substitute_stmt(body, {var: Const(number, INDEX)}), scope, depth)
+        case For(var=var, lo=lo, hi=hi, body=body, step=step):
+            inner = replace(scope.with_name("var", var), facts=scope.facts.inside(stmt))
+            name = inner.name(f"var {var}")
+            yield depth, (f"for (int64_t {name} = {scalar(lo, scope)}; {name} < {scalar(hi, scope)}; "
+                          f"{name} += {step}) {{")
+            yield from _emit(body, inner, depth + 1)
+            yield depth, "}"
+        case If(condition=condition, then=then, otherwise=otherwise):
+            yield depth, f"if ({scalar(condition, scope)}) {{"
+            yield from _emit(then, scope, depth + 1)
+            if otherwise is not None:
+                yield depth, "} else {"
+                yield from _emit(otherwise, scope, depth + 1)
+            yield depth, "}"
+        case Let(var=var, value=value, body=body):
+            inner = replace(scope.with_name("var", var), facts=scope.facts.inside(stmt))
+            yield depth, "{"
+            yield depth + 1, f"const int64_t {inner.name(f'var {var}')} = {scalar(value, scope)};"
+            yield from _emit(body, inner, depth + 1)
+            yield depth, "}"
+        case Block(body=body):
+            for part in body:
+                yield from _emit(part, scope, depth)
+        case Allocate():
+            yield from _emit_allocate(stmt, scope, depth)
+        case Intrin(name=name, meaning=meaning):
+            yield from INTRINSICS[name].render(meaning, scope, depth)
+
+
+def _emit_lanes(body: Stmt, lanes: Lanes, scope: Scope, depth: int) -> Lines:
+    match body:
+        case Block(body=parts):
+            for part in parts:
+                yield from _emit_lanes(part, lanes, scope, depth)
+        case Store(buffer=buffer, index=index, value=value):
+            yield depth, store(buffer, index, value, lanes, scope)
+        case _:
+            raise InternalError(f"a vector loop holds a {type(body).__name__}")
+
+
+def _emit_allocate(stmt: Allocate, scope: Scope, depth: int) -> Lines:
+    buffer = stmt.buffer
+    inner = scope.with_name("buffer", buffer.name)
+    name = inner.name(f"buffer {buffer.name}")
+    kind, count = c_type(buffer.dtype), product(buffer.shape)
+    lanes = _register_lanes(stmt) if stmt.scope == "register" else None
+    yield depth, "{"
+    if lanes is not None:
+        whole = count.as_int() or 0
+        names = ", ".join(f"{name}_{i}" for i in range(whole // lanes))
+        yield depth + 1, f"{vector_type(buffer.dtype, lanes)} {names};"
+        inner = replace(inner, registers={**scope.registers, buffer.name: lanes})
+    elif stmt.scope == "scratch":
+        place = size_text(stmt.offset, scope)
+        yield depth + 1, f"{kind} *restrict const {name} = ({kind} *)((char *)scratch + {place});"
+    else:
+        yield depth + 1, f"{kind} {name}[{size_text(count, scope)}] __attribute__((aligned(64)));"
+    yield from _emit(stmt.body, inner, depth + 1)
+    yield depth, "}"
+
+
+def _register_lanes(stmt: Allocate) -> int | None:
+    """The lanes of every access, when each is one whole vector at a place that is constant once loops are unrolled; else the
+    buffer is an array."""
+    widths: set[int | None] = set()
+    _collect_accesses(stmt.body, stmt.buffer, frozenset(), None, widths)
+    if len(widths) != 1 or None in widths:
+        return None
+    (width,) = widths
+    row = stmt.buffer.shape[-1].as_int() if stmt.buffer.shape else None
+    return width if width is not None and row is not None and row % width == 0 else None
+
+
+def _collect_accesses(stmt: Stmt, buffer: Buffer, unrolled: frozenset[str], lanes: Lanes | None,
+                      widths: set[int | None]) -> None:
+    if isinstance(stmt, For):
+        if stmt.kind == "unroll":
+            unrolled = unrolled | {stmt.var}
+        elif stmt.kind == "vector" and isinstance(stmt.hi, Const):
+            lanes = Lanes(stmt.var, int(stmt.hi.value))
+    accesses = [stmt.index] if isinstance(stmt, Store) and stmt.buffer == buffer else []
+    accesses += [n.index for e in expressions(stmt) for n in walk_expr(e) if isinstance(n, Load) and n.buffer == buffer]
+    widths.update(_access_width(index, unrolled, lanes) for index in accesses)
+    for child in children(stmt):
+        _collect_accesses(child, buffer, unrolled, lanes, widths)
+
+
+def _access_width(index: tuple[Expr, ...], unrolled: frozenset[str], lanes: Lanes | None) -> int | None:
+    if lanes is None or not index:
+        return None
+    names = [{n.name for n in walk_expr(i) if isinstance(n, Var)} for i in index]
+    whole = set().union(*names[:-1]) <= unrolled and names[-1] <= unrolled | {lanes.var} and lanes.var in names[-1]
+    return lanes.count if whole else None

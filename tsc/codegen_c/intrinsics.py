@@ -1,0 +1,48 @@
+"""The tensor intrinsics of the C back end: each renders one small meaning (see `loop_ir/tensorize.py`) in vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tsc.codegen_c.scalar import Scope, scalar
+from tsc.codegen_c.types import vector_type
+from tsc.codegen_c.vector import Lanes, register, splat, vector
+from tsc.errors import InternalError
+from tsc.loop_ir.nodes import Stmt
+from tsc.loop_ir.tensorize import FMA_TILE, read_fma_tile
+from tsc.te.expr import INDEX, Const, substitute
+
+
+@dataclass(frozen=True, slots=True)
+class TensorIntrin:
+    """An instruction: `render` writes C for a statement that has this intrinsic's form."""
+
+    name: str
+    render: Callable[[Stmt, Scope, int], Iterator[tuple[int, str]]]
+
+
+def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """One k step: the column vectors are loaded once, each row's scalar is broadcast once, and every pair is one FMA."""
+    tile = read_fma_tile(meaning)
+    if tile is None or tile.acc.name not in scope.registers:
+        raise InternalError("fma_tile: its accumulators are not vector registers")
+    lanes = Lanes(tile.lane, tile.lanes)
+    kind = vector_type(tile.acc.dtype, tile.lanes)
+    columns = range(0, tile.columns, tile.lanes)
+    yield depth, "{"
+    for number, column in enumerate(columns):
+        text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, scope)
+        yield depth + 1, f"const {kind} tsc_b{number} = {text};"
+    for row in range(tile.rows):
+        at = {tile.row: Const(row, INDEX)}
+        left = scalar(substitute(tile.left, at), scope)
+        yield depth + 1, f"const {kind} tsc_a{row} = {splat(left, tile.acc.dtype, tile.lanes)};"
+        for number, column in enumerate(columns):
+            place = tuple(substitute(i, {**at, tile.column: Const(column, INDEX)}) for i in tile.index)
+            name = register(tile.acc, place, lanes, scope)
+            yield depth + 1, f"{name} = {name} + tsc_a{row} * tsc_b{number};"
+    yield depth, "}"
+
+
+INTRINSICS = {i.name: i for i in (TensorIntrin(FMA_TILE, _render_fma_tile),)}

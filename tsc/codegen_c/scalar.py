@@ -1,0 +1,170 @@
+"""Scalar expressions in C, and the flattening of tensor accesses to one offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tsc.codegen_c.types import c_type, identifier, literal
+from tsc.errors import InternalError
+from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.messages import message_of
+from tsc.sym import ONE, SymExpr, ceildiv
+from tsc.sym.expr import Dim, apply
+from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_LOGIC = {"and": "&&", "or": "||", "xor": "!="}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where code is being emitted: the C names in use, the facts about variables, the kernel's data errors, and which local
+    buffers are named vector registers (name -> lanes)."""
+
+    facts: Facts
+    names: Mapping[str, str]
+    messages: tuple[str, ...]
+    registers: Mapping[str, int] = field(default_factory=dict)
+
+    def name(self, key: str) -> str:
+        """The C name of a buffer ("buffer b"), a size ("size s") or a variable ("var v")."""
+        return self.names[key]
+
+    def with_name(self, kind: str, name: str) -> Scope:
+        """This scope with a fresh C name for `name`."""
+        base = identifier(name)
+        taken = set(self.names.values())
+        while base in taken:
+            base += "_"
+        return replace(self, names={**self.names, f"{kind} {name}": base})
+
+
+def flatten(buffer: Buffer, index: tuple[Expr, ...], scope: Scope, leaves: dict[str, Expr]) -> SymExpr:
+    """The element offset of an access, in the buffer's layout, reduced under the facts in scope."""
+    parts = [to_sym(i, leaves) for i in index]
+    extents = list(buffer.shape)
+    if buffer.panel is not None:
+        axis, width = buffer.panel
+        place, whole = parts.pop(axis), extents.pop(axis)
+        by = SymExpr.of(width)
+        parts = [apply("//", [place, by]), *parts, apply("%", [place, by])]
+        extents = [ceildiv(whole, width), *extents, by]
+    total, stride = SymExpr.of(0), ONE
+    for part, extent in zip(reversed(parts), reversed(extents)):
+        total, stride = total + part * stride, stride * extent
+    return scope.facts.reduce(total)
+
+
+def scalar(expr: Expr, scope: Scope) -> str:
+    """C text of a scalar expression, parenthesised where it is not atomic."""
+    match expr:
+        case Var(name=name):
+            return scope.name(f"var {name}")
+        case Const(value=value, dtype=dtype):
+            return literal(value, dtype)
+        case Size(value=value):
+            return size_text(value, scope)
+        case Load(buffer=buffer, index=index):
+            return f"{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, index, scope)}]"
+        case Cast(value=value, dtype=dtype):
+            return _cast(scalar(value, scope), value.dtype, dtype)
+        case CheckedIndex():
+            return _checked(expr, scope)
+        case Call():
+            return _call(expr, scope)
+    raise InternalError(f"cannot print {expr!r} in C")
+
+
+def offset_text(buffer: Buffer, index: tuple[Expr, ...], scope: Scope) -> str:
+    """C text of the element offset of an access."""
+    leaves: dict[str, Expr] = {}
+    return sym_text(flatten(buffer, index, scope, leaves), leaves, scope)
+
+
+def sym_text(sym: SymExpr, leaves: Mapping[str, Expr], scope: Scope) -> str:
+    """C text of an index expression."""
+    return scalar(scope.facts.to_expr(sym, leaves), scope)
+
+
+def size_text(value: SymExpr, scope: Scope) -> str:
+    """C text of an expression of sizes."""
+    terms: list[str] = []
+    for monomial, coefficient in value.terms:
+        factors = [] if coefficient == 1 and monomial else [literal(coefficient, INDEX)]
+        for atom in monomial:
+            if isinstance(atom, Dim):
+                factors.append(scope.name(f"size {atom.name}"))
+            else:
+                args = [size_text(a, scope) for a in atom.args]
+                fn = {"//": "tsc_floordiv_int64", "%": "tsc_mod_int64", "min": "tsc_min_int64", "max": "tsc_max_int64"}[atom.fn]
+                text = args[0]
+                for arg in args[1:]:
+                    text = f"{fn}({text}, {arg})"
+                factors.append(text)
+        terms.append(" * ".join(factors))
+    if not terms:
+        return "0"
+    text = " + ".join(terms)
+    return text if len(terms) == 1 and "*" not in text else f"({text})"
+
+
+def _cast(text: str, source: str, dtype: str) -> str:
+    if source == dtype:
+        return text
+    target = c_type(dtype)
+    if dtype == "bool":
+        return f"({text} != 0)"
+    if source.startswith("float") and not dtype.startswith("float"):
+        convert = "tsc_to_uint64" if dtype == "uint64" else "tsc_to_int64"
+        return f"(({target}){convert}({text}))"
+    return f"(({target}){text})"
+
+
+def _checked(check: CheckedIndex, scope: Scope) -> str:
+    message = message_of(check)
+    if message not in scope.messages:
+        raise InternalError(f"no status code for: {message}")
+    code = scope.messages.index(message) + 1
+    extent = size_text(check.extent, scope)
+    return (f"({{ int64_t tsc_i = {scalar(check.value, scope)}; if (tsc_i < 0) tsc_i += {extent}; "
+            f"if ((uint64_t)tsc_i >= (uint64_t){extent}) return {code}; tsc_i; }})")
+
+
+def _call(expr: Call, scope: Scope) -> str:
+    fn, dtype = expr.fn, expr.args[-1].dtype
+    args = [scalar(a, scope) for a in expr.args]
+    if fn in _COMPARE:
+        return f"({args[0]} {_COMPARE[fn]} {args[1]})"
+    if fn in _LOGIC:
+        return f"({args[0]} {_LOGIC[fn]} {args[1]})"
+    match fn:
+        case "not":
+            return f"(!{args[0]})"
+        case "select":
+            return f"({args[0]} ? {args[1]} : {args[2]})"
+        case "isnan" | "isinf":
+            return f"(__builtin_{fn}({args[0]}) != 0)"
+        case "neg":
+            return _wrap(f"-{args[0]}", expr) if dtype.startswith("float") else _wrap(f"0 - {args[0]}", expr)
+        case "div" if dtype.startswith("float"):
+            return f"({args[0]} / {args[1]})"
+        case "floordiv" | "mod" if dtype == INDEX and _plain_division(expr, scope):
+            return f"({args[0]} {'/' if fn == 'floordiv' else '%'} {args[1]})"
+    if fn in _INFIX:
+        return _wrap(f"{args[0]} {_INFIX[fn]} {args[1]}", expr)
+    c_type(dtype)
+    return f"tsc_{fn}_{dtype}({', '.join(args)})"
+
+
+def _wrap(text: str, expr: Call) -> str:
+    """Small integers are computed as int in C; the others wrap around (-fwrapv)."""
+    narrow = expr.dtype in ("int8", "int16", "uint8", "uint16", "bool")
+    return f"(({c_type(expr.dtype)})({text}))" if narrow else f"({text})"
+
+
+def _plain_division(expr: Call, scope: Scope) -> bool:
+    leaves: dict[str, Expr] = {}
+    a, b = (to_sym(x, leaves) for x in expr.args)
+    return scope.facts.nonneg(a) and scope.facts.nonneg(b - 1)

@@ -1,0 +1,131 @@
+/* What every generated kernel includes: the kernel ABI, integer arithmetic that rounds as the tensor DSL says, and, for each
+ * vector width a kernel asks for (TSC_WIDTHS), vector types and the math functions of tsc_math.h. */
+#ifndef TSC_KERNEL_H
+#define TSC_KERNEL_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+  void *const *buffers;
+  const int64_t *sizes;
+} tsc_args;
+
+#define TSC_UNUSED __attribute__((unused))
+#define TSC_FN TSC_UNUSED static inline __attribute__((always_inline))
+
+/* -- integers: floor division as in Python, truncating division as in C; dividing by zero gives zero, never a trap -------- */
+
+#define TSC_DEFINE_SIGNED(T, U, NAME)                                                                                         \
+  TSC_FN T tsc_div_##NAME(T a, T b) { return b == 0 ? 0 : b == -1 ? (T)(0 - (U)a) : (T)(a / b); }                             \
+  TSC_FN T tsc_fmod_##NAME(T a, T b) { return b == 0 || b == -1 ? 0 : (T)(a % b); }                                           \
+  TSC_FN T tsc_floordiv_##NAME(T a, T b) {                                                                                    \
+    T q = tsc_div_##NAME(a, b), r = tsc_fmod_##NAME(a, b);                                                                    \
+    return (T)(q - (r != 0 && (r < 0) != (b < 0)));                                                                           \
+  }                                                                                                                           \
+  TSC_FN T tsc_mod_##NAME(T a, T b) {                                                                                         \
+    T r = tsc_fmod_##NAME(a, b);                                                                                              \
+    return (T)(r != 0 && (r < 0) != (b < 0) ? r + b : r);                                                                     \
+  }                                                                                                                           \
+  TSC_FN T tsc_abs_##NAME(T a) { return a < 0 ? (T)(0 - (U)a) : a; }                                                          \
+  TSC_FN T tsc_sign_##NAME(T a) { return (T)((a > 0) - (a < 0)); }                                                            \
+  TSC_DEFINE_INTEGER(T, U, NAME)
+
+#define TSC_DEFINE_UNSIGNED(T, NAME)                                                                                          \
+  TSC_FN T tsc_div_##NAME(T a, T b) { return b == 0 ? 0 : (T)(a / b); }                                                       \
+  TSC_FN T tsc_fmod_##NAME(T a, T b) { return b == 0 ? 0 : (T)(a % b); }                                                      \
+  TSC_FN T tsc_floordiv_##NAME(T a, T b) { return tsc_div_##NAME(a, b); }                                                     \
+  TSC_FN T tsc_mod_##NAME(T a, T b) { return tsc_fmod_##NAME(a, b); }                                                         \
+  TSC_FN T tsc_abs_##NAME(T a) { return a; }                                                                                  \
+  TSC_FN T tsc_sign_##NAME(T a) { return a > 0; }                                                                             \
+  TSC_DEFINE_INTEGER(T, T, NAME)
+
+#define TSC_DEFINE_INTEGER(T, U, NAME)                                                                                        \
+  TSC_FN T tsc_min_##NAME(T a, T b) { return a < b ? a : b; }                                                                 \
+  TSC_FN T tsc_max_##NAME(T a, T b) { return a > b ? a : b; }                                                                 \
+  TSC_FN T tsc_reciprocal_##NAME(T a) { return tsc_div_##NAME((T)1, a); }                                                     \
+  TSC_FN T tsc_pow_##NAME(T a, T b) {                                                                                         \
+    U result = 1, base = (U)a;                                                                                                \
+    if (b < 0) return a == 1 ? 1 : a == (T)-1 ? (b & 1 ? (T)-1 : 1) : 0;                                                      \
+    for (; b > 0; b >>= 1, base *= base) result *= b & 1 ? base : 1;                                                          \
+    return (T)result;                                                                                                         \
+  }
+
+TSC_DEFINE_SIGNED(int8_t, unsigned, int8)
+TSC_DEFINE_SIGNED(int16_t, unsigned, int16)
+TSC_DEFINE_SIGNED(int32_t, uint32_t, int32)
+TSC_DEFINE_SIGNED(int64_t, uint64_t, int64)
+TSC_DEFINE_UNSIGNED(uint8_t, uint8)
+TSC_DEFINE_UNSIGNED(uint16_t, uint16)
+TSC_DEFINE_UNSIGNED(uint32_t, uint32)
+TSC_DEFINE_UNSIGNED(uint64_t, uint64)
+TSC_DEFINE_UNSIGNED(uint8_t, bool)
+
+/* -- floats ----------------------------------------------------------------------------------------------------------------- */
+
+#define TSC_DEFINE_FLOAT(T, NAME, S)                                                                                          \
+  TSC_FN T tsc_min_##NAME(T a, T b) { return a < b || a != a ? a : b; }                                                       \
+  TSC_FN T tsc_max_##NAME(T a, T b) { return a > b || a != a ? a : b; }                                                       \
+  TSC_FN T tsc_abs_##NAME(T a) { return __builtin_fabs##S(a); }                                                               \
+  TSC_FN T tsc_sign_##NAME(T a) { return a != a ? a : (T)((a > 0) - (a < 0)); }                                               \
+  TSC_FN T tsc_reciprocal_##NAME(T a) { return 1 / a; }                                                                       \
+  TSC_FN T tsc_sqrt_##NAME(T a) { return __builtin_sqrt##S(a); }                                                              \
+  TSC_FN T tsc_pow_##NAME(T a, T b) { return __builtin_pow##S(a, b); }                                                        \
+  TSC_FN T tsc_sin_##NAME(T a) { return __builtin_sin##S(a); }                                                                \
+  TSC_FN T tsc_cos_##NAME(T a) { return __builtin_cos##S(a); }                                                                \
+  TSC_FN T tsc_fmod_##NAME(T a, T b) { return __builtin_fmod##S(a, b); }                                                      \
+  TSC_FN T tsc_mod_##NAME(T a, T b) {                                                                                         \
+    T r = __builtin_fmod##S(a, b);                                                                                            \
+    return r != 0 ? ((r < 0) != (b < 0) ? r + b : r) : __builtin_copysign##S((T)0, b);                                        \
+  }                                                                                                                           \
+  TSC_FN T tsc_floordiv_##NAME(T a, T b) { return __builtin_floor##S(a / b); }
+
+TSC_DEFINE_FLOAT(float, float32, f)
+TSC_DEFINE_FLOAT(double, float64, )
+
+TSC_FN double tsc_exp_float64(double x) { return exp(x); }
+TSC_FN double tsc_log_float64(double x) { return log(x); }
+TSC_FN double tsc_erf_float64(double x) { return erf(x); }
+TSC_FN double tsc_tanh_float64(double x) { return tanh(x); }
+TSC_FN double tsc_floor_float64(double x) { return floor(x); }
+TSC_FN double tsc_ceil_float64(double x) { return ceil(x); }
+TSC_FN double tsc_round_float64(double x) { return rint(x); }
+
+/* C leaves a float outside the integer's range undefined; here it saturates and a NaN becomes the least integer. */
+TSC_FN int64_t tsc_to_int64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : x >= 0x1p63 ? INT64_MAX : INT64_MIN; }
+TSC_FN uint64_t tsc_to_uint64(double x) {
+  return x > -1 && x < 0x1p64 ? (uint64_t)x : x >= 0x1p64 ? UINT64_MAX : (uint64_t)tsc_to_int64(x);
+}
+
+/* -- vectors ---------------------------------------------------------------------------------------------------------------- */
+
+#define TSC_JOIN2(a, b) a##b
+#define TSC_JOIN(a, b) TSC_JOIN2(a, b)
+
+#define TSC_DEFINE_VECTOR(T, NAME, L)                                                                                         \
+  typedef T tsc_##NAME##x##L __attribute__((vector_size(L * sizeof(T))));                                                     \
+  typedef T tsc_##NAME##x##L##u __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)), may_alias));
+
+#define TSC_DEFINE_VECTORS(L)                                                                                                 \
+  TSC_DEFINE_VECTOR(float, float32, L)                                                                                        \
+  TSC_DEFINE_VECTOR(double, float64, L)                                                                                       \
+  TSC_DEFINE_VECTOR(int8_t, int8, L)                                                                                          \
+  TSC_DEFINE_VECTOR(int16_t, int16, L)                                                                                        \
+  TSC_DEFINE_VECTOR(int32_t, int32, L)                                                                                        \
+  TSC_DEFINE_VECTOR(int64_t, int64, L)                                                                                        \
+  TSC_DEFINE_VECTOR(uint8_t, uint8, L)                                                                                        \
+  TSC_DEFINE_VECTOR(uint8_t, bool, L)
+
+/* The scalar x in every lane: x - 0 is x, signed zeros included. */
+#define TSC_SPLAT(V, x) ((x) - (V){0})
+
+/* A lane-wise choice: `mask` lanes are 0 or -1 and as wide as the values. */
+#define TSC_BLEND(MASK_T, V, mask, yes, no) ((V)(((mask) & (MASK_T)(yes)) | (~(mask) & (MASK_T)(no))))
+
+#define TSC_LANES 1
+#include "tsc_math.h"
+#undef TSC_LANES
+
+#endif

@@ -1,0 +1,149 @@
+/* Math functions on TSC_LANES floats at once, one definition for the scalar (TSC_LANES 1) and every vector width. This file is
+ * included once a width. Accuracy is 1 to 2 units in the last place; infinities, NaN, signed zeros and denormals come out right.
+ * The polynomials are weighted minimax fits (Lawson's iteration) made for this file. */
+
+#if TSC_LANES == 1
+#define F float
+#define I int32_t
+#define FN(name) tsc_##name##_float32
+#else
+TSC_DEFINE_VECTORS(TSC_LANES)
+#define F TSC_JOIN(tsc_float32x, TSC_LANES)
+#define I TSC_JOIN(tsc_int32x, TSC_LANES)
+#define FN(name) TSC_JOIN(tsc_##name##_float32x, TSC_LANES)
+#endif
+
+#define BITS FN(bits)
+#define FLOAT FN(float)
+#define PICK FN(pick)
+
+#if TSC_LANES == 1
+TSC_FN I BITS(F x) { I i; memcpy(&i, &x, sizeof i); return i; }
+TSC_FN F FLOAT(I i) { F x; memcpy(&x, &i, sizeof x); return x; }
+TSC_FN F PICK(I mask, F yes, F no) { return mask ? yes : no; }
+#define MASK(condition) (-(I)(condition))
+#else
+TSC_FN I BITS(F x) { return (I)x; }
+TSC_FN F FLOAT(I i) { return (F)i; }
+TSC_FN F PICK(I mask, F yes, F no) { return TSC_BLEND(I, F, mask, yes, no); }
+#define MASK(condition) ((I)(condition))
+#endif
+
+TSC_FN F FN(exp)(F x) {
+  /* e^x = 2^n * e^f with n = round(x / ln 2), |f| <= ln 2 / 2; 2^n in two factors, for denormal and infinite results. */
+  F z = PICK(MASK(x > 89.0f), (F){0} + 89.0f, x);
+  z = PICK(MASK(z < -104.0f), (F){0} - 104.0f, z);
+  F t = z * 1.44269504f + 12582912.0f;
+  I n = BITS(t) - 0x4B400000;
+  F r = t - 12582912.0f;
+  F f = z - r * 0.693359375f + r * 2.12194440e-4f;
+  F p = 1.381455996e-03f * f + 8.368735756e-03f;
+  p = p * f + 4.166838987e-02f;
+  p = p * f + 1.666652048e-01f;
+  p = p * f + 4.999999344e-01f;
+  p = p * (f * f) + f + 1.0f;
+  I half = n >> 1;
+  return p * FLOAT((half + 127) << 23) * FLOAT((n - half + 127) << 23);
+}
+
+TSC_FN F FN(log)(F x) {
+  /* x = 2^e * (1 + m) with 1 + m in [sqrt 1/2, sqrt 2). */
+  I tiny = MASK(x < 1.17549435e-38f);
+  F y = PICK(tiny, x * 8388608.0f, x);
+  I i = BITS(y);
+  I e = ((i >> 23) & 0xff) - 126 - (tiny & 23);
+  F m = FLOAT((i & 0x007fffff) | 0x3f000000);
+  I low = MASK(m < 0.707106781f);
+  e = e + low;
+  m = PICK(low, m + m, m) - 1.0f;
+  F p = -7.634503102e-02f * m + 1.276158734e-01f;
+  p = p * m - 1.316018483e-01f;
+  p = p * m + 1.420175680e-01f;
+  p = p * m - 1.662335699e-01f;
+  p = p * m + 2.000122691e-01f;
+  p = p * m - 2.500082104e-01f;
+  p = p * m + 3.333333171e-01f;
+  F s = m * m;
+#if TSC_LANES == 1
+  F k = (F)e;
+#else
+  F k = __builtin_convertvector(e, F);
+#endif
+  F result = p * m * s - k * 2.12194440e-4f;
+  result = result - 0.5f * s + m + k * 0.693359375f;
+  result = PICK(MASK(x == __builtin_inff()), x, result);
+  result = PICK(MASK(x == 0.0f), (F){0} - __builtin_inff(), result);
+  return PICK(MASK(x < 0.0f) | MASK(x != x), (F){0} + __builtin_nanf(""), result);
+}
+
+TSC_FN F FN(erf)(F x) {
+  F a = FLOAT(BITS(x) & 0x7fffffff), s = x * x;
+  /* |x| < 0.925: x + x * P(x^2). */
+  F p = -5.953759781e-04f * s + 4.985945314e-03f;
+  p = p * s - 2.676172432e-02f;
+  p = p * s + 1.128168272e-01f;
+  p = p * s - 3.761248113e-01f;
+  p = p * s + 1.283791477e-01f;
+  F near = p * x + x;
+  /* beyond: 1 - e^(-|x| Q(|x|)), where erf is 1 from 4 on. */
+  F b = PICK(MASK(a > 4.0f), (F){0} + 4.0f, a);
+  F q = -2.135320855e-04f * b + 3.211311321e-03f;
+  q = q * b - 2.287859149e-02f;
+  q = q * b + 1.052446339e-01f;
+  q = q * b + 6.357309510e-01f;
+  q = q * b + 1.128510756e+00f;
+  F far = 1.0f - FN(exp)(-b * q);
+  far = FLOAT(BITS(far) | (BITS(x) & (int32_t)0x80000000));
+  return PICK(MASK(a < 0.925f) | MASK(x != x), near, far);
+}
+
+TSC_FN F FN(tanh)(F x) {
+  F a = FLOAT(BITS(x) & 0x7fffffff), s = x * x;
+  F p = -5.583421208e-03f * s + 2.053196817e-02f;
+  p = p * s - 5.370755160e-02f;
+  p = p * s + 1.333106712e-01f;
+  p = p * s - 3.333326860e-01f;
+  F near = p * s * x + x;
+  F b = PICK(MASK(a > 10.0f), (F){0} + 10.0f, a);
+  F far = 1.0f - 2.0f / (FN(exp)(b + b) + 1.0f);
+  far = FLOAT(BITS(far) | (BITS(x) & (int32_t)0x80000000));
+  return PICK(MASK(a < 0.625f) | MASK(x != x), near, far);
+}
+
+TSC_FN F FN(round)(F x) {
+  /* Adding 2^23 drops the fraction, to even; larger numbers have none. */
+  F a = FLOAT(BITS(x) & 0x7fffffff);
+  F r = FLOAT(BITS((a + 8388608.0f) - 8388608.0f) | (BITS(x) & (int32_t)0x80000000));
+  return PICK(MASK(a < 8388608.0f), r, x);
+}
+
+TSC_FN F FN(floor)(F x) {
+  F r = FN(round)(x);
+  return PICK(MASK(r > x), r - 1.0f, r);
+}
+
+TSC_FN F FN(ceil)(F x) {
+  F r = FN(round)(x), up = r + 1.0f;
+  return PICK(MASK(r < x), FLOAT(BITS(up) | (BITS(x) & (int32_t)0x80000000)), r);
+}
+
+#if TSC_LANES > 1
+TSC_FN F FN(min)(F a, F b) { return PICK((a < b) | (a != a), a, b); }
+TSC_FN F FN(max)(F a, F b) { return PICK((a > b) | (a != a), a, b); }
+TSC_FN F FN(abs)(F x) { return FLOAT(BITS(x) & 0x7fffffff); }
+TSC_FN F FN(reciprocal)(F x) { return 1.0f / x; }
+TSC_FN F FN(sign)(F x) { return PICK(x != x, x, __builtin_convertvector((x < 0.0f) - (x > 0.0f), F)); }
+TSC_FN F FN(sqrt)(F x) {
+  F r;
+  for (int l = 0; l < TSC_LANES; l++) r[l] = __builtin_sqrtf(x[l]);
+  return r;
+}
+#endif
+
+#undef F
+#undef I
+#undef FN
+#undef BITS
+#undef FLOAT
+#undef PICK
+#undef MASK

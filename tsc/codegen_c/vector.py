@@ -1,0 +1,163 @@
+"""Expressions over the lanes of a vector loop, in GCC vector extensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
+from tsc.codegen_c.types import c_type, vector_type
+from tsc.errors import InternalError
+from tsc.loop_ir.facts import coefficient_of, to_sym
+from tsc.sym import SymExpr
+from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, walk
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_LOGIC = {"and": "&", "or": "|", "xor": "^"}
+#: The integer as wide as each dtype: what comparing two vectors of it gives.
+_BITS = {"float32": "int32", "int32": "int32", "uint32": "int32", "float64": "int64", "int64": "int64", "uint64": "int64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The vector loop being emitted: its variable and its trip count."""
+
+    var: str
+    count: int
+
+
+def vector(expr: Expr, lanes: Lanes, scope: Scope) -> str:
+    """C text of `expr` for all lanes at once."""
+    varies = any(isinstance(n, Var) and n.name == lanes.var for n in walk(expr))
+    if not varies and not _is_register(expr, scope):
+        return splat(scalar(expr, scope), expr.dtype, lanes.count)
+    if expr.dtype == INDEX and not isinstance(expr, (Load, Cast)):
+        return _index(expr, lanes, scope)
+    match expr:
+        case Load():
+            return _load(expr, lanes, scope)
+        case Cast(value=value, dtype=dtype):
+            return _cast(vector(value, lanes, scope), value.dtype, dtype, lanes.count)
+        case Call(fn=fn, args=args):
+            return _call(expr, fn, args, lanes, scope)
+    raise InternalError(f"cannot vectorize {expr!r}")
+
+
+def splat(text: str, dtype: str, count: int) -> str:
+    """The scalar in every lane."""
+    kind = vector_type(dtype, count)
+    if dtype == BOOL:
+        return f"TSC_SPLAT({kind}, -(int32_t)({text} != 0))"
+    return f"TSC_SPLAT({kind}, ({c_type(dtype)}){text})"
+
+
+def store(buffer: Buffer, index: tuple[Expr, ...], value: Expr, lanes: Lanes, scope: Scope) -> str:
+    """C text of a store of all lanes; the access is unit-stride in the lanes."""
+    text = vector(value, lanes, scope)
+    if buffer.name in scope.registers:
+        return f"{register(buffer, index, lanes, scope)} = {text};"
+    leaves: dict[str, Expr] = {}
+    offset = flatten(buffer, index, scope, leaves)
+    if coefficient_of(offset, lanes.var) != SymExpr.of(1):
+        raise InternalError(f"a vector store to {buffer} is not contiguous")
+    start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
+    if buffer.dtype == BOOL:
+        text = f"__builtin_convertvector({text} & 1, tsc_boolx{lanes.count})"
+    return f"*(tsc_{buffer.dtype}x{lanes.count}u *)({scope.name(f'buffer {buffer.name}')} + {start}) = {text};"
+
+
+def register(buffer: Buffer, index: tuple[Expr, ...], lanes: Lanes, scope: Scope) -> str:
+    """The name of the vector register that an access means."""
+    zero = {lanes.var: Const(0, INDEX)}
+    leaves: dict[str, Expr] = {}
+    offset = flatten(buffer, tuple(substitute(i, zero) for i in index), scope, leaves).as_int()
+    if offset is None or offset % lanes.count:
+        raise InternalError(f"an access to register buffer {buffer} is not one whole register")
+    return f"{scope.name(f'buffer {buffer.name}')}_{offset // lanes.count}"
+
+
+def _is_register(expr: Expr, scope: Scope) -> bool:
+    return any(isinstance(n, Load) and n.buffer.name in scope.registers for n in walk(expr))
+
+
+def _index(expr: Expr, lanes: Lanes, scope: Scope) -> str:
+    leaves: dict[str, Expr] = {}
+    sym = scope.facts.reduce(to_sym(expr, leaves))
+    factor = coefficient_of(sym, lanes.var)
+    if factor is None or any(lanes.var in _names(leaf) for leaf in leaves.values()):
+        raise InternalError("an index is not affine in the lanes")
+    kind = vector_type(INDEX, lanes.count)
+    iota = f"({kind}){{{', '.join(map(str, range(lanes.count)))}}}"
+    base = scope.facts.reduce(sym.substitute({lanes.var: SymExpr.of(0)}))
+    scaled = iota if factor == SymExpr.of(1) else f"{iota} * {sym_text(factor, leaves, scope)}"
+    return f"({splat(sym_text(base, leaves, scope), INDEX, lanes.count)} + {scaled})"
+
+
+def _names(expr: Expr) -> set[str]:
+    return {n.name for n in walk(expr) if isinstance(n, Var)}
+
+
+def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
+    buffer, index = load.buffer, load.index
+    if buffer.name in scope.registers:
+        return register(buffer, index, lanes, scope)
+    leaves: dict[str, Expr] = {}
+    offset = flatten(buffer, index, scope, leaves)
+    factor = coefficient_of(offset, lanes.var)
+    name = scope.name(f"buffer {buffer.name}")
+    if factor == SymExpr.of(0) and not any(lanes.var in _names(leaf) for leaf in leaves.values()):
+        return splat(f"{name}[{sym_text(offset, leaves, scope)}]", buffer.dtype, lanes.count)
+    if factor != SymExpr.of(1):
+        picked = [f"{name}[{offset_text(buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in index), scope)}]"
+                  for n in range(lanes.count)]
+        sign = "-" if buffer.dtype == BOOL else ""
+        return f"({vector_type(buffer.dtype, lanes.count)}){{{', '.join(sign + p for p in picked)}}}"
+    start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
+    text = f"*(const tsc_{buffer.dtype}x{lanes.count}u *)({name} + {start})"
+    if buffer.dtype == BOOL:
+        return f"-__builtin_convertvector({text}, {vector_type('int32', lanes.count)})"
+    return f"({text})"
+
+
+def _cast(text: str, source: str, dtype: str, count: int) -> str:
+    if source == dtype:
+        return text
+    if dtype == BOOL:
+        if source in ("int8", "int16", "uint8", "uint16"):
+            text = f"__builtin_convertvector({text}, {vector_type('int32', count)})"
+        return _mask(f"({text} != 0)", source, count)
+    if source == BOOL:
+        text, source = f"(-{text})", "int32"
+        if dtype == "int32":
+            return text
+    return f"__builtin_convertvector({text}, {vector_type(dtype, count)})"
+
+
+def _call(expr: Call, fn: str, args: tuple[Expr, ...], lanes: Lanes, scope: Scope) -> str:
+    texts = [vector(a, lanes, scope) for a in args]
+    dtype, count = args[-1].dtype, lanes.count
+    first = texts[0]
+    if fn in _COMPARE:
+        return _mask(f"({first} {_COMPARE[fn]} {texts[1]})", dtype, count)
+    if fn in _LOGIC:
+        return f"({first} {_LOGIC[fn]} {texts[1]})"
+    match fn:
+        case "isnan":
+            return _mask(f"({first} != {first})", dtype, count)
+        case "not":
+            return f"(~{first})"
+        case "neg":
+            return f"(-{first})"
+        case "select":
+            bits = "int32" if dtype == BOOL else _BITS[dtype]
+            mask = first if bits == "int32" else f"__builtin_convertvector({first}, {vector_type('int64', count)})"
+            kinds = f"{vector_type(bits, count)}, {vector_type(dtype, count)}"
+            return f"TSC_BLEND({kinds}, {mask}, {texts[1]}, {texts[2]})"
+    if fn in _INFIX:
+        return f"({first} {_INFIX[fn]} {texts[1]})"
+    return f"tsc_{fn}_{dtype}x{count}({', '.join(texts)})"
+
+
+def _mask(text: str, dtype: str, count: int) -> str:
+    """The result of comparing `dtype`s, as a mask of int32 lanes."""
+    return text if _BITS.get(dtype, "int32") == "int32" else f"__builtin_convertvector({text}, {vector_type(BOOL, count)})"

@@ -1,0 +1,326 @@
+"""Facts about loop variables and sizes, and what they prove about index expressions.
+
+An index expression is turned into a SymExpr whose Dims are the sizes and loop variables in scope (opaque parts, such as a
+Load, become Dims too). Bounds are proved by eliminating variables from the innermost outwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from tsc.errors import InternalError
+from tsc.loop_ir.nodes import For, Let
+from tsc.sym import SymExpr, dim, sym_max, sym_min
+from tsc.sym.expr import Apply, Atom, Dim, Monomial, apply
+from tsc.te.compute import SizeParam
+from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, index
+
+_OPERATORS = {"floordiv": "//", "mod": "%", "min": "min", "max": "max"}
+_NAMES = {fn: name for name, fn in _OPERATORS.items()}
+_DEPTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of one integer: `lows <= it <= highs` for every alternative, and `divisor` divides it."""
+
+    lows: tuple[SymExpr, ...]
+    highs: tuple[SymExpr, ...]
+    divisor: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The sizes and variables in scope. Replaced, never mutated."""
+
+    known: Mapping[str, Known] = field(default_factory=dict)
+    sizes: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(sizes: tuple[SizeParam, ...]) -> Facts:
+        """What is known outside of all loops."""
+        table = {s.name: Known((SymExpr.of(s.lo),), (), s.divisor, 0) for s in sizes}
+        return Facts(table, frozenset(table))
+
+    def bind(self, name: str, known: Known) -> Facts:
+        """These facts with `name` in scope."""
+        return replace(self, known={**self.known, name: known})
+
+    def inside(self, stmt: For | Let) -> Facts:
+        """The facts that hold in the body of `stmt`."""
+        leaves: dict[str, Expr] = {}
+        if isinstance(stmt, Let):
+            value = to_sym(stmt.value, leaves)
+            if leaves:
+                return self.bind(stmt.var, Known((), (), 1, self._next_depth()))
+            return self.bind(stmt.var, Known((value,), (value,), self.divisor(value), self._next_depth()))
+        lo, hi = to_sym(stmt.lo, leaves), to_sym(stmt.hi, leaves)
+        if leaves:
+            return self.bind(stmt.var, Known((), (), 1, self._next_depth()))
+        highs = tuple(h - 1 for h in _alternatives(hi, "min"))
+        lo_value, hi_value = lo.as_int(), hi.as_int()
+        if lo_value is not None and hi_value is not None and hi_value > lo_value:
+            highs = (SymExpr.of(lo_value + (hi_value - 1 - lo_value) // stmt.step * stmt.step),)
+        known = Known(_alternatives(lo, "max"), highs, math.gcd(stmt.step, self.divisor(lo)), self._next_depth())
+        return self.bind(stmt.var, known)
+
+    def _next_depth(self) -> int:
+        return 1 + max((k.depth for k in self.known.values()), default=0)
+
+    # -- divisors ----------------------------------------------------------------------------------------------
+
+    def divisor(self, expr: SymExpr) -> int:
+        """A number that divides every value of `expr` (0 for the constant 0)."""
+        return math.gcd(*(abs(c) * math.prod(self._atom_divisor(a) for a in m) for m, c in expr.terms))
+
+    def _atom_divisor(self, atom: Atom) -> int:
+        if isinstance(atom, Dim):
+            known = self.known.get(atom.name)
+            return 1 if known is None else known.divisor or 1
+        if atom.fn in ("min", "max"):
+            return math.gcd(*(self.divisor(a) for a in atom.args)) or 1
+        if atom.fn == "//" and (by := atom.args[1].as_int()):
+            whole = self.divisor(atom.args[0])
+            return whole // by if whole % by == 0 and whole else 1
+        return 1
+
+    # -- proofs ------------------------------------------------------------------------------------------------
+
+    def nonneg(self, expr: SymExpr) -> bool:
+        """True only if `expr >= 0` for all values in scope."""
+        return self._nonneg(expr, _DEPTH)
+
+    def le(self, a: SymExpr, b: SymExpr) -> bool:
+        """True only if `a <= b` for all values in scope."""
+        return self.nonneg(b - a)
+
+    def lt(self, a: SymExpr, b: SymExpr) -> bool:
+        """True only if `a < b` for all values in scope."""
+        return self.nonneg(b - a - 1)
+
+    def _nonneg(self, expr: SymExpr, depth: int) -> bool:
+        if self._low(expr) >= 0:
+            return True
+        if depth == 0:
+            return False
+        return any(all(self._nonneg(e, depth - 1) for e in group) for group in self._weaker(expr))
+
+    def _low(self, expr: SymExpr) -> float:
+        """A lower bound from constants alone: sizes and variables with constant bounds."""
+        total = 0.0
+        for monomial, coefficient in expr.terms:
+            low, high = 1.0, 1.0
+            for atom in monomial:
+                a, b = self._interval(atom)
+                corners = [_product(x, y) for x in (low, high) for y in (a, b)]
+                low, high = min(corners), max(corners)
+            total += coefficient * (low if coefficient > 0 else high)
+        return total
+
+    def _interval(self, atom: Atom) -> tuple[float, float]:
+        if isinstance(atom, Dim):
+            known = self.known.get(atom.name)
+            if known is None:
+                return -math.inf, math.inf
+            lows = [v for v in (e.as_int() for e in known.lows) if v is not None]
+            highs = [v for v in (e.as_int() for e in known.highs) if v is not None]
+            if not lows and any(self._low(e) >= 0 for e in known.lows if not e.dims() - self.sizes):
+                lows = [0]
+            return max(lows, default=-math.inf), min(highs, default=math.inf)
+        lows_of, highs_of = [self._low(a) for a in atom.args], [-self._low(-a) for a in atom.args]
+        match atom.fn:
+            case "min":
+                return min(lows_of), min(highs_of)
+            case "max":
+                return max(lows_of), max(highs_of)
+            case "%" if lows_of[1] >= 1:
+                return 0, highs_of[1] - 1
+            case "//" if lows_of[1] >= 1:
+                return (0 if lows_of[0] >= 0 else lows_of[0]), (highs_of[0] if highs_of[0] >= 0 else -1)
+        return -math.inf, math.inf
+
+    def _weaker(self, expr: SymExpr) -> Iterator[list[SymExpr]]:
+        """Ways to prove `expr >= 0`: each a list of expressions that would all have to be non-negative."""
+        for position, (monomial, coefficient) in enumerate(expr.terms):
+            for atom in monomial:
+                if isinstance(atom, Apply) and len(monomial) == 1:
+                    rest = SymExpr(expr.terms[:position] + expr.terms[position + 1:])
+                    yield from self._apply_bounds(atom, coefficient, rest)
+        variables = sorted((n for n in expr.dims() - self.sizes if n in self.known), key=lambda n: -self.known[n].depth)
+        for name in variables[:2]:
+            factor = coefficient_of(expr, name)
+            if factor is None:
+                continue
+            rest = expr - factor * dim(name)
+            if self._low(factor) >= 0:
+                yield from ([factor * low + rest] for low in self.known[name].lows)
+            elif self._low(-factor) >= 0:
+                yield from ([factor * high + rest] for high in self.known[name].highs)
+
+    def _apply_bounds(self, atom: Apply, coefficient: int, rest: SymExpr) -> Iterator[list[SymExpr]]:
+        positive = coefficient > 0
+        match atom.fn:
+            case "min" | "max":
+                options = [a * coefficient + rest for a in atom.args]
+                yield from [options] if (atom.fn == "min") == positive else [[o] for o in options]
+            case "//" if (by := atom.args[1].as_int()) and by > 0 and coefficient % by == 0:
+                numerator = atom.args[0] if coefficient < 0 else atom.args[0] - (by - 1)
+                yield [numerator * (coefficient // by) + rest]
+            case "%" if self._low(atom.args[1]) >= 1:
+                yield [rest if positive else (atom.args[1] - 1) * coefficient + rest]
+
+    # -- simplification ----------------------------------------------------------------------------------------
+
+    def reduce(self, expr: SymExpr) -> SymExpr:
+        """`expr` with the functions that the facts decide removed."""
+        if not any(isinstance(a, Apply) for a in expr.atoms()):
+            return expr
+        total = SymExpr.of(0)
+        for monomial, coefficient in expr.terms:
+            factor = SymExpr.of(coefficient)
+            for atom in monomial:
+                factor = factor * (self._reduce_apply(atom) if isinstance(atom, Apply) else dim(atom.name))
+            total = total + factor
+        return self._undo_divisions(total)
+
+    def _reduce_apply(self, atom: Apply) -> SymExpr:
+        args = [self.reduce(a) for a in atom.args]
+        match atom.fn:
+            case "min":
+                return sym_min(*_undominated(args, self.le))
+            case "max":
+                return sym_max(*_undominated(args, lambda a, b: self.le(b, a)))
+            case "//" | "%":
+                by = args[1].as_int()
+                if by is not None and by > 0:
+                    return self._divide(atom.fn, args[0], by)
+                if self.nonneg(args[0]) and self.lt(args[0], args[1]):
+                    return SymExpr.of(0) if atom.fn == "//" else args[0]
+        return apply(atom.fn, args)
+
+    def _divide(self, fn: str, value: SymExpr, by: int) -> SymExpr:
+        whole = SymExpr(tuple(t for t in value.terms if self.divisor(SymExpr((t,))) % by == 0))
+        rest = value - whole
+        if not (self.nonneg(rest) and self.lt(rest, SymExpr.of(by))):
+            return apply(fn, [value, SymExpr.of(by)]) if fn == "//" else apply(fn, [rest, SymExpr.of(by)])
+        return rest if fn == "%" else apply("//", [whole, SymExpr.of(by)])
+
+    def _undo_divisions(self, expr: SymExpr) -> SymExpr:
+        """`c*d * (x // d)` is `c * x` where d divides x."""
+        total = SymExpr.of(0)
+        for monomial, coefficient in expr.terms:
+            term, factor = SymExpr.of(1), coefficient
+            for atom in monomial:
+                by = atom.args[1].as_int() if isinstance(atom, Apply) and atom.fn == "//" else None
+                if by and isinstance(atom, Apply) and factor % by == 0 and self.divisor(atom.args[0]) % by == 0:
+                    factor, term = factor // by, term * atom.args[0]
+                else:
+                    term = term * SymExpr((((atom,), 1),))
+            total = total + term * factor
+        return total
+
+    # -- back to expressions -----------------------------------------------------------------------------------
+
+    def to_expr(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> Expr:
+        """The index expression of `sym`, its terms ordered from the outermost variable to the innermost, so that a
+        compiler hoists what is invariant."""
+        fixed = SymExpr(tuple(t for t in sym.terms if SymExpr((t,)).dims() <= self.sizes))
+        moving = [t for t in sym.terms if not SymExpr((t,)).dims() <= self.sizes]
+        moving.sort(key=lambda t: self._term_depth(t[0]))
+        result = index(fixed)
+        for monomial, coefficient in moving:
+            scale = SymExpr.of(abs(coefficient) if result != index(0) else coefficient)
+            factors: list[Expr] = []
+            for atom in monomial:
+                if isinstance(atom, Dim) and atom.name in self.sizes:
+                    scale = scale * dim(atom.name)
+                else:
+                    factors.append(self._atom_expr(atom, leaves))
+            term = factors[0]
+            for factor in factors[1:]:
+                term = call("mul", term, factor)
+            term = call("mul", term, index(scale))
+            result = call("sub" if coefficient < 0 and result != index(0) else "add", result, term)
+        return result
+
+    def _term_depth(self, monomial: Monomial) -> tuple[int, str]:
+        names = SymExpr(((monomial, 1),)).dims() - self.sizes
+        depth = max((self.known[n].depth if n in self.known else 1 << 20 for n in names), default=0)
+        return depth, str(SymExpr(((monomial, 1),)))
+
+    def _atom_expr(self, atom: Atom, leaves: Mapping[str, Expr]) -> Expr:
+        if isinstance(atom, Dim):
+            return leaves.get(atom.name, Var(atom.name))
+        args = [self.to_expr(a, leaves) for a in atom.args]
+        result = args[0]
+        for arg in args[1:]:
+            result = call(_NAMES[atom.fn], result, arg)
+        return result
+
+
+def to_sym(expr: Expr, leaves: dict[str, Expr]) -> SymExpr:
+    """An int64 expression as a SymExpr; what is not index arithmetic becomes a Dim that `leaves` maps back. Leaves are named by
+    their text, so that equal ones are equal."""
+    match expr:
+        case Const(value=value, dtype=dtype) if dtype == INDEX:
+            return SymExpr.of(int(value))
+        case Size(value=value):
+            return value
+        case Var(name=name):
+            return dim(name)
+        case Call(fn="add", args=(a, b), dtype=dtype) if dtype == INDEX:
+            return to_sym(a, leaves) + to_sym(b, leaves)
+        case Call(fn="sub", args=(a, b), dtype=dtype) if dtype == INDEX:
+            return to_sym(a, leaves) - to_sym(b, leaves)
+        case Call(fn="mul", args=(a, b), dtype=dtype) if dtype == INDEX:
+            return to_sym(a, leaves) * to_sym(b, leaves)
+        case Call(fn="neg", args=(a,), dtype=dtype) if dtype == INDEX:
+            return -to_sym(a, leaves)
+        case Call(fn="floordiv" | "mod" as fn, args=(a, b), dtype=dtype) if dtype == INDEX:
+            by = to_sym(b, leaves)
+            if by.as_int() != 0:
+                return apply(_OPERATORS[fn], [to_sym(a, leaves), by])
+        case Call(fn="min" | "max" as fn, args=(a, b), dtype=dtype) if dtype == INDEX:
+            return apply(fn, [to_sym(a, leaves), to_sym(b, leaves)])
+    if expr.dtype != INDEX:
+        raise InternalError(f"an index must be int64, not {expr.dtype}: {format_expr(expr)}")
+    name = f"%{format_expr(expr)}"
+    leaves[name] = expr
+    return dim(name)
+
+
+def coefficient_of(expr: SymExpr, name: str) -> SymExpr | None:
+    """The factor of the variable where `expr` is linear in it; None where it is not (inside a function, or squared)."""
+    taken: list[tuple[Monomial, int]] = []
+    for monomial, coefficient in expr.terms:
+        count = sum(isinstance(a, Dim) and a.name == name for a in monomial)
+        if any(isinstance(a, Apply) and any(name in x.dims() for x in a.args) for a in monomial) or count > 1:
+            return None
+        if count:
+            taken.append((tuple(a for a in monomial if not (isinstance(a, Dim) and a.name == name)), coefficient))
+    return sum((SymExpr((t,)) for t in taken), SymExpr.of(0))
+
+
+def _alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:
+    """The bounds that an extremum stands for: `x < min(a, b) + c` means `x < a + c` and `x < b + c`."""
+    for position, (monomial, coefficient) in enumerate(expr.terms):
+        if coefficient == 1 and len(monomial) == 1 and isinstance(atom := monomial[0], Apply) and atom.fn == fn:
+            rest = SymExpr(expr.terms[:position] + expr.terms[position + 1:])
+            return (*(a + rest for a in atom.args), expr)
+    return (expr,)
+
+
+def _product(x: float, y: float) -> float:
+    return 0.0 if x == 0 or y == 0 else x * y
+
+
+def _undominated(args: list[SymExpr], below: Callable[[SymExpr, SymExpr], bool]) -> list[SymExpr]:
+    kept = list(dict.fromkeys(args))
+    for candidate in list(kept):
+        others = [a for a in kept if a is not candidate]
+        if any(below(o, candidate) for o in others):
+            kept = others
+    return kept

@@ -1,0 +1,27 @@
+"""lower: the passes of the loop IR in order, from the polyhedral stage's Func to the one that is printed."""
+
+from __future__ import annotations
+
+from tsc.loop_ir.map_blocks import map_blocks
+from tsc.loop_ir.messages import collect_messages
+from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.print import format_func
+from tsc.loop_ir.scratch import plan_scratch
+from tsc.loop_ir.simplify import simplify
+from tsc.loop_ir.verify import verify
+from tsc.target import DeviceSpec
+from tsc.trace import Recorder
+
+
+def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Func:
+    """`func` ready for `emit_c`: simplified, with intrinsics and vector loops for `spec`, its blocks numbered, its scratch and
+    data errors listed. What stayed scalar is recorded with its reason. Raises InternalError where a pass broke the rules."""
+    verify(func)
+    func = simplify(func, keep_marked=True)                 # canonical indices; marks survive for the next two passes
+    func = simplify(func)
+    func = map_blocks(func)                                 # block nest -> one loop over block numbers
+    func = collect_messages(plan_scratch(func))
+    verify(func)
+    if recorder is not None:
+        recorder.record("loop_ir", func.name, lambda: format_func(func))
+    return func

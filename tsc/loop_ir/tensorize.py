@@ -1,0 +1,247 @@
+"""tensorize: the k steps of a contraction tile become the `fma_tile` intrinsic over accumulators in vector registers.
+
+The schedule's tile is `acc[mr][nr]`, initialised, updated over k, then read by an epilogue. Where legal it becomes, for each
+tile height 1 .. mr, a k loop of `fma_tile` on full-width columns; its result is left in an aligned stack tile for the epilogue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, map_exprs, walk
+from tsc.loop_ir.scratch import item_bytes
+from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
+from tsc.sym import SymExpr
+from tsc.target import DeviceSpec
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, substitute
+from tsc.te.expr import map_children as map_operands
+from tsc.te.expr import walk as walk_expr
+
+FMA_TILE = "fma_tile"
+
+
+@dataclass(frozen=True, slots=True)
+class FmaTile:
+    """`acc[row, column + lane] += left * right` for all rows and columns of one k step; `left` is the same in all columns."""
+
+    acc: Buffer
+    index: tuple[Expr, ...]
+    row: str
+    rows: int
+    column: str
+    columns: int
+    lane: str
+    lanes: int
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A contraction tile as the schedule made it, its loops starting at 0: `left` is the row operand."""
+
+    acc: Buffer
+    rows: Expr
+    init: Expr
+    loops: tuple[For, ...]
+    row: str
+    column: str
+    left: Expr
+    right: Expr
+    epilogue: tuple[Stmt, ...]
+
+
+def fma_tile(tile: FmaTile) -> Intrin:
+    """The intrinsic and its meaning."""
+    place = (*tile.index[:-1], add(tile.index[-1], Var(tile.lane)))
+    product = call("mul", tile.left, tile.right)
+    update = Store(tile.acc, place, call("add", Load(tile.acc, place), product))
+    return Intrin(FMA_TILE, _tile_loops(update, tile))
+
+
+def _tile_loops(body: Stmt, tile: FmaTile) -> Stmt:
+    inner = For(tile.lane, index(0), index(tile.lanes), body, kind="vector")
+    columns = For(tile.column, index(0), index(tile.columns), inner, step=tile.lanes, kind="unroll")
+    return For(tile.row, index(0), index(tile.rows), columns, kind="unroll")
+
+
+def read_fma_tile(meaning: Stmt) -> FmaTile | None:
+    """The parts of a statement of `fma_tile`'s form, None where it is not one."""
+    match meaning:
+        case For(var=row, hi=Const(value=rows), kind="unroll", body=For(
+                var=column, hi=Const(value=columns), kind="unroll", body=For(
+                    var=lane, hi=Const(value=lanes), kind="vector", body=Store(
+                        buffer=acc, index=place, value=Call(fn="add", args=(Load(), Call(fn="mul", args=(left, right)))))))):
+            return FmaTile(acc, place, row, int(rows), column, int(columns), lane, int(lanes), left, right)
+    return None
+
+
+def tensorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
+    """`func` with its contraction tiles on `fma_tile`, and for each tile left as it was the reason."""
+    reasons: list[str] = []
+
+    def visit(stmt: Stmt, facts: Facts) -> Stmt:
+        match stmt:
+            case Allocate(scope="register", buffer=buffer) if _is_accumulator(stmt):
+                made = _tensorize_tile(stmt, facts, spec)
+                if isinstance(made, str):
+                    reasons.append(f"{buffer.name}: {made}")
+                    return stmt
+                return made
+            case For() | Let():
+                inner = facts.inside(stmt)
+                return map_children(lambda s: visit(s, inner), stmt)
+        return map_children(lambda s: visit(s, facts), stmt)
+
+    return replace(func, body=visit(func.body, Facts.of(func.sizes))), tuple(reasons)
+
+
+def _is_accumulator(stmt: Allocate) -> bool:
+    return len(stmt.buffer.shape) == 2 and any(isinstance(s, For) and s.mark == "k" for s in walk(stmt.body))
+
+
+def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | str:
+    tile = _match(stmt, facts)
+    if isinstance(tile, str):
+        return tile
+    rows, columns = (e.as_int() for e in stmt.buffer.shape)
+    lanes = spec.vector_bytes // item_bytes(stmt.buffer.dtype)
+    if rows is None or columns is None or columns % lanes:
+        return f"a tile of {stmt.buffer} is not whole vectors of {lanes}"
+    if stmt.buffer.dtype not in ("float32", "float64"):
+        return f"{stmt.buffer.dtype} accumulators are not vectorized"
+    inner = facts
+    for loop in tile.loops:
+        inner = inner.inside(loop)
+    refused = _check_columns(tile, columns, inner)
+    if refused is not None:
+        return refused
+    spilled = Buffer(f"{stmt.buffer.name}_tile", stmt.buffer.dtype, stmt.buffer.shape)
+    height = f"{stmt.buffer.name}_rows"
+    chosen: Stmt = Block(())
+    for count in range(1, rows + 1):
+        micro = _micro_kernel(tile, count, columns, lanes, spilled)
+        chosen = If(call("eq", Var(height), index(count)), micro, chosen) if count > 1 else micro
+    epilogue = _rebuffer(block(*tile.epilogue), stmt.buffer, spilled)
+    whole = Let(height, tile.rows, block(chosen, epilogue))
+    return simplify_stmt(Allocate(spilled, "stack", whole), facts, keep_marked=True)
+
+
+# -- matching --------------------------------------------------------------------------------------------------
+
+def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
+    acc = stmt.buffer
+    parts = [_from_zero(s, facts) for s in (stmt.body.body if isinstance(stmt.body, Block) else (stmt.body,))]
+    at = [i for i, s in enumerate(parts) if isinstance(s, For) and s.mark == "k"]
+    if len(at) != 1 or at[0] != 1:
+        return "not an initialisation followed by one k loop"
+    init, epilogue = parts[0], tuple(parts[2:])
+    match init:
+        case For(var=i, hi=rows, body=For(var=j, body=Store(buffer=target, index=(Var(name=a), Var(name=b)), value=value))) \
+                if (a, b) == (i, j) and target == acc:
+            if any(isinstance(n, (Var, Load)) for n in walk_expr(value)):
+                return "its initial value is not a constant"
+        case _:
+            return "its initialisation is not two loops over the tile"
+    loops: list[For] = []
+    body: Stmt = parts[1]
+    while isinstance(body, For) and body.mark == "k":
+        loops.append(body)
+        facts = facts.inside(body)
+        body = _from_zero(body.body, facts)
+    match body:
+        case For(var=i, hi=update_rows, body=For(var=j, body=Store(buffer=target, index=(Var(name=a), Var(name=b)), value=Call(
+                fn="add", args=(Load(buffer=source, index=(Var(name=c), Var(name=d))), product))))) \
+                if (a, b, c, d) == (i, j, i, j) and target == source == acc:
+            pass
+        case _:
+            return "its k loop is not acc[i, j] = add(acc[i, j], ..) over the tile"
+    if update_rows != rows:
+        return "its initialisation and its k loop have different heights"
+    factors = _factors(product, j)
+    if factors is None:
+        return "its k step is not a product of a row operand and a column operand"
+    if any(isinstance(s, Store) and s.buffer == acc for e in epilogue for s in walk(e)):
+        return "its epilogue writes the accumulators"
+    return _Tile(acc, rows, value, tuple(loops), i, j, factors[0], factors[1], epilogue)
+
+
+def _from_zero(stmt: Stmt, facts: Facts) -> Stmt:
+    """Loops over the tile rewritten to start at 0: the schedule may count in global coordinates."""
+    if isinstance(stmt, For) and stmt.mark in ("i", "j", "init", "epilogue"):
+        if stmt.lo != index(0) and stmt.step == 1:
+            moved = substitute_stmt(stmt.body, {stmt.var: add(Var(stmt.var), stmt.lo)})
+            stmt = replace(stmt, lo=index(0), hi=call("sub", stmt.hi, stmt.lo), body=moved)
+        simplified = simplify_stmt(stmt, facts, keep_marked=True)
+        if not isinstance(simplified, For):
+            return simplified
+        return replace(simplified, body=_from_zero(simplified.body, facts.inside(simplified)))
+    if isinstance(stmt, Block):
+        return Block(tuple(_from_zero(s, facts) for s in stmt.body))
+    return stmt
+
+
+def _factors(value: Expr, column: str) -> tuple[Expr, Expr] | None:
+    """The factors of a product as (row operand, column operand)."""
+    if not (isinstance(value, Call) and value.fn == "mul"):
+        return None
+    a, b = value.args
+    in_a, in_b = (any(isinstance(n, Var) and n.name == column for n in walk_expr(x)) for x in (a, b))
+    if in_a == in_b:
+        return None
+    return (b, a) if in_a else (a, b)
+
+
+# -- legality --------------------------------------------------------------------------------------------------
+
+def _check_columns(tile: _Tile, columns: int, facts: Facts) -> str | None:
+    """Why the column operand cannot be read in whole rows of the tile, or None."""
+    inner = facts.inside(For(tile.row, index(0), tile.rows, Block(())))
+    inner = inner.inside(For(tile.column, index(0), index(columns), Block(())))
+    for load in loads(tile.right):
+        position = -1 if load.buffer.panel is None else load.buffer.panel[0]
+        leaves: dict[str, Expr] = {}
+        places = [to_sym(i, leaves) for i in load.index]
+        if any(isinstance(n, (Load, CheckedIndex)) for leaf in leaves.values() for n in walk_expr(leaf)):
+            return f"the index of its column operand {load.buffer.name} depends on data"
+        moving = [n for n, place in enumerate(places) if tile.column in place.dims()]
+        if not moving:
+            continue
+        if moving != [position % len(places)] or coefficient_of(places[position], tile.column) != SymExpr.of(1):
+            return f"its column operand {load.buffer.name} is not contiguous along the columns"
+        first = places[position].substitute({tile.column: SymExpr.of(0)})
+        if load.buffer.panel is not None:
+            if load.buffer.panel[1] % columns or inner.divisor(first) % columns:
+                return f"its column operand {load.buffer.name} has panels of {load.buffer.panel[1]} for a tile of {columns}"
+        elif not inner.lt(places[position], load.buffer.shape[-1]):
+            return f"columns of {load.buffer.name} beyond its extent would be read"
+    if any(isinstance(n, Call) and n.fn == "select" for n in walk_expr(tile.right)):
+        return "its column operand is chosen by a condition"
+    return None
+
+
+# -- building --------------------------------------------------------------------------------------------------
+
+def _micro_kernel(tile: _Tile, rows: int, columns: int, lanes: int, spilled: Buffer) -> Stmt:
+    name = tile.acc.name
+    acc = replace(tile.acc, name=f"{name}_{rows}", shape=(SymExpr.of(rows), SymExpr.of(columns)))
+    row, column, lane = (f"{name}_{part}" for part in ("row", "column", "lane"))
+    place = (Var(row), Var(column))
+    whole = add(Var(column), Var(lane))
+    step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(tile.left, {tile.row: Var(row)}),
+                   substitute(tile.right, {tile.column: whole}))
+    update: Stmt = fma_tile(step)
+    for loop in reversed(tile.loops):
+        update = replace(loop, body=update)
+    start = _tile_loops(Store(acc, (Var(row), whole), tile.init), step)
+    finish = _tile_loops(Store(spilled, (Var(row), whole), Load(acc, (Var(row), whole))), step)
+    return Allocate(acc, "register", block(start, update, finish))
+
+
+def _rebuffer(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
+    def swap(expr: Expr) -> Expr:
+        inner = map_operands(swap, expr)
+        return replace(inner, buffer=new) if isinstance(inner, Load) and inner.buffer == old else inner
+
+    return map_exprs(swap, stmt)
