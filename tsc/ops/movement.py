@@ -70,14 +70,43 @@ def _reshape_target(ctx: InferContext) -> Shape:
             if k >= len(source):
                 raise ModelError(f"{where(ctx)} copies dim {k}, but its input has rank {len(source)}")
             wanted[k] = source[k]
-    total = product(source)
+    reason = f"{where(ctx)}: the number of elements must not change"
     if inferred:
-        rest = product(d for k, d in enumerate(wanted) if k != inferred[0])
-        if rest == ZERO:
+        given, wanted_rest = _uncommon(source, [d for k, d in enumerate(wanted) if k != inferred[0]])
+        if product(wanted_rest) == ZERO:
             raise ModelError(f"{where(ctx)} cannot infer -1 beside a dim of 0")
-        wanted[inferred[0]] = total // rest
-    ctx.env.assume_eq(total, product(wanted), f"{where(ctx)}: the number of elements must not change")
+        quotient = product(given) // product(wanted_rest)
+        if quotient * product(wanted_rest) != product(given):
+            ctx.env.assume_eq(*_likely_equal(given, wanted_rest), f"{reason}, and a dim of -1 must be inferred without remainder")
+            given, wanted_rest = ([ctx.env.canon(d) for d in dims] for dims in (given, wanted_rest))
+            quotient = product(given) // product(wanted_rest)
+        wanted[inferred[0]] = ctx.env.canon(quotient)
+    left, right = _uncommon(source, wanted)
+    ctx.env.assume_eq(product(left), product(right), reason)
     return tuple(ctx.env.canon(d) for d in wanted)
+
+
+def _uncommon(a: Sequence[SymExpr], b: Sequence[SymExpr]) -> tuple[list[SymExpr], list[SymExpr]]:
+    """Both lists without the dims that they share, which may be sums that a polynomial division cannot cancel."""
+    left, right = list(a), []
+    for d in b:
+        if d in left and d != ZERO:
+            left.remove(d)
+        else:
+            right.append(d)
+    return left, right
+
+
+def _likely_equal(given: Sequence[SymExpr], wanted: Sequence[SymExpr]) -> tuple[SymExpr, SymExpr]:
+    """What to assume where a dim of -1 does not divide exactly.
+
+    Exporters name equal dims apart: in a view of [a, b] as [c, -1] two leading bare Dims mean the same size. Otherwise
+    only that the division leaves no remainder is assumed.
+    """
+    if wanted and given and given[0].as_dim() is not None and wanted[0].as_dim() is not None:
+        return given[0], wanted[0]
+    rest = product(wanted)
+    return product(given), product(given) // rest * rest
 
 
 def _squeeze_target(ctx: InferContext) -> Shape:

@@ -230,12 +230,20 @@ class ShapeEnv:
         """Narrow a Dim's range by the fact `slack >= 0` where that is a bound on one Dim."""
         constant = sum(c for m, c in slack.terms if not m)
         linear = [(m, c) for m, c in slack.terms if m]
-        if len(linear) == 1 and len(linear[0][0]) == 1 and isinstance(linear[0][0][0], Dim):
+        if len(linear) == 1 and len(linear[0][0]) == 1:
             atom, c = linear[0][0][0], linear[0][1]
-            if c > 0:
+            if isinstance(atom, Apply):
+                self._narrow_quotient(atom, c, constant)
+            elif c > 0:
                 self.declare(atom.name, lo=-(constant // c))
             else:
                 self.declare(atom.name, lo=self.ranges.get(atom.name, Range()).lo, hi=constant // -c)
+
+    def _narrow_quotient(self, atom: Apply, c: int, constant: int) -> None:
+        """`n // d + k >= 0` is `n + k*d >= 0`, and `k - n // d >= 0` is `k*d + d-1 - n >= 0`."""
+        divisor = atom.args[1].as_int() if atom.fn == "//" else None
+        if divisor is not None and divisor > 0 and abs(c) == 1:
+            self._narrow(atom.args[0] + constant * divisor if c > 0 else constant * divisor + divisor - 1 - atom.args[0])
 
     def _substituted(self, expr: SymExpr) -> SymExpr:
         while self.equal and expr.dims() & self.equal.keys():
