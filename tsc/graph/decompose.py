@@ -1,0 +1,102 @@
+"""Compound operators to primitive ones, by the OpDefs' own decompositions (section 4.1 of the TSCompiler paper).
+
+Operators that have only the ONNX standard's function body were inlined at import, so every operator here has an OpDef.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tsc.errors import InternalError
+from tsc.graph.group import definition
+from tsc.graph.shapes import Knowledge
+from tsc.ir import Graph, Node, TensorType
+from tsc.ops.base import Builder
+from tsc.sym import ShapeEnv, SymExpr
+
+
+def decompose(graph: Graph, env: ShapeEnv) -> Graph:
+    """Replace every node whose OpDef has a decomposition by primitives, until each has a te body. Value names of `graph` stay.
+
+    `graph` is inferred; what is new is inferred on the way. Each new node is named after the node it comes from.
+    """
+    expansion = _Expansion(Knowledge.of(graph, env), dict(graph.constants), _used_names(graph))
+    nodes = tuple(new for node in graph.nodes for new in expansion.expand(node))
+    known = expansion.known
+    return replace(graph, nodes=nodes, types=known.types, constants=expansion.constants, contents=known.contents)
+
+
+@dataclass(slots=True)
+class _Expansion:
+    """The state of one decomposition: what is known so far, and the names taken."""
+
+    known: Knowledge
+    constants: dict[str, NDArray[Any]]
+    taken: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.known.constants = self.constants
+
+    def expand(self, node: Node) -> Iterator[Node]:
+        """The primitives that compute the outputs of `node`, in order."""
+        operator = definition(node)
+        if operator.decompose is None:
+            self.known.infer(node)
+            yield node
+            return
+        made: list[Node] = []
+        results = operator.decompose(Builder(
+            self.known.context(node), lambda op, *inputs, **attrs: self._emit(node, made, op, inputs, attrs),
+            lambda array: self._constant(node, array)))
+        if len(results) < sum(1 for o in node.outputs if o):
+            raise InternalError(f"the decomposition of {node.op} gives {len(results)} of {len(node.outputs)} outputs")
+        for part in self._renamed(node, made, results):
+            yield from self.expand(part)
+
+    def _emit(self, origin: Node, made: list[Node], op: str, inputs: tuple[str, ...], attrs: dict[str, Any]) -> str:
+        name = self._unused(f"{origin.name}/{op}")
+        made.append(Node(op, inputs, (name,), attrs, name))
+        self.known.infer(made[-1])
+        return name
+
+    def _constant(self, origin: Node, array: NDArray[Any]) -> str:
+        name = self._unused(f"{origin.name}/constant")
+        self.constants[name] = array
+        self.known.types[name] = TensorType(array.dtype.name, tuple(map(SymExpr.of, array.shape)))
+        return name
+
+    def _renamed(self, node: Node, made: list[Node], results: tuple[str, ...]) -> list[Node]:
+        """`made` with its results under the names of the outputs of `node`; Identity where one cannot be renamed."""
+        own = {n.outputs[0] for n in made}
+        names: dict[str, str] = {}
+        copies = []
+        for result, output in zip(results, node.outputs):
+            if not output:
+                continue
+            if result in own and result not in names:
+                names[result] = output
+            else:
+                name = self._unused(f"{node.name}/Identity")
+                copies.append(Node("Identity", (names.get(result, result),), (output,), {}, name))
+        nodes = [replace(n, inputs=tuple(names.get(i, i) for i in n.inputs), outputs=(names.get(n.outputs[0], n.outputs[0]),))
+                 for n in made]
+        for old in names:
+            self.known.types.pop(old, None)
+            self.known.contents.pop(old, None)
+        return nodes + copies
+
+    def _unused(self, base: str) -> str:
+        name, k = base, 1
+        while name in self.taken:
+            k += 1
+            name = f"{base}_{k}"
+        self.taken.add(name)
+        return name
+
+
+def _used_names(graph: Graph) -> set[str]:
+    return {*graph.types, *graph.constants, *(n.name for n in graph.nodes), *(o for n in graph.nodes for o in n.outputs)}

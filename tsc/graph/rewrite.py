@@ -1,0 +1,171 @@
+"""Graph rewriting: symbolic contents settled, constants folded, local rules, equal nodes merged, dead ones dropped.
+
+After it no node reads a static operand from memory: such operands are known through `Graph.contents` or `Graph.constants`
+alone and may have no producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tsc.graph.fold import fold_constants
+from tsc.graph.group import definition
+from tsc.graph.shapes import constant_contents, infer_shapes
+from tsc.graph.simplify import RULES, View
+from tsc.ir import Graph, Node, TensorType
+from tsc.sym import ShapeEnv, SymExpr
+
+#: Rounds until nothing changes; each makes the graph smaller, so few are needed.
+_MOST_ROUNDS = 32
+
+
+def rewrite(graph: Graph, env: ShapeEnv) -> Graph:
+    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result, all contents known."""
+    for _ in range(_MOST_ROUNDS):
+        before = graph.nodes
+        graph = settle_contents(graph)
+        graph = fold_constants(drop_dead(graph), env)
+        graph = apply_rules(graph, env)
+        graph = merge_equal(graph)
+        graph = drop_dead(graph)
+        if graph.nodes == before:
+            break
+        graph = infer_shapes(graph, env)
+    return with_static_contents(graph)
+
+
+# -- contents --------------------------------------------------------------------------------------------------
+
+def settle_contents(graph: Graph) -> Graph:
+    """Shape arithmetic that is read as data becomes a constant, or a SymbolicConstant where it depends on Dims."""
+    data = _read_as_data(graph)
+    constants = dict(graph.constants)
+    nodes = []
+    for node in graph.nodes:
+        outputs = [o for o in node.outputs if o]
+        if node.op == "SymbolicConstant" or not all(o in graph.contents for o in outputs):
+            nodes.append(node)
+            continue
+        for output in (o for o in outputs if o in data):
+            contents, dtype = graph.contents[output], graph.types[output].dtype
+            numbers = [v.as_int() for v in contents.ravel()]
+            if None in numbers:
+                nodes.append(Node("SymbolicConstant", (), (output,), {"value": contents, "dtype": dtype}, node.name))
+            else:
+                constants[output] = np.array(numbers, dtype=dtype).reshape(contents.shape)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def with_static_contents(graph: Graph) -> Graph:
+    """Contents of small integer constants made explicit, so that every static operand is found in one place."""
+    found = {name: constant_contents(array) for name, array in graph.constants.items() if name not in graph.contents}
+    return replace(graph, contents={**graph.contents, **{n: c for n, c in found.items() if c is not None}})
+
+
+# -- rules -----------------------------------------------------------------------------------------------------
+
+def apply_rules(graph: Graph, env: ShapeEnv) -> Graph:
+    """One pass of the local rules over all nodes."""
+    view = View(graph, env, graph.producers(), {})
+    same: dict[str, str] = {}
+    nodes = []
+    for node in graph.nodes:
+        found = next((f for f in (rule(node, view) for rule in RULES) if f is not None), None)
+        if isinstance(found, str):
+            same[node.outputs[0]] = found
+        nodes.append(found if isinstance(found, Node) else node)
+    types = {**graph.types, **{n: TensorType("int64", (SymExpr.of(len(c)),)) for n, c in view.new_contents.items()}}
+    graph = replace(graph, nodes=tuple(nodes), types=types, contents={**graph.contents, **view.new_contents})
+    return replace_values(graph, same)
+
+
+def replace_values(graph: Graph, same: Mapping[str, str]) -> Graph:
+    """Read `same[value]` wherever `value` is read, and drop the node that makes it. Names of graph outputs stay."""
+    if not same:
+        return graph
+    made = {o for n in graph.nodes for o in n.outputs if o} - set(graph.outputs)
+    final: dict[str, str] = {}
+    for value in same:
+        source = value
+        while source in same:
+            source = same[source]
+        final[value] = source
+    renamed: dict[str, str] = {}  # a source that takes over the name of a graph output
+    for value in graph.outputs:
+        if value in final and final[value] in made and final[value] not in renamed:
+            renamed[final[value]] = value
+
+    def name(value: str) -> str:
+        value = final.get(value, value)
+        return renamed.get(value, value)
+
+    nodes = []
+    for node in graph.nodes:
+        output = node.outputs[0] if node.outputs else ""
+        if output not in final:
+            nodes.append(replace(node, inputs=tuple(map(name, node.inputs)), outputs=tuple(map(name, node.outputs))))
+        elif output in graph.outputs and name(output) != output:
+            nodes.append(Node("Identity", (name(output),), (output,), {}, node.name))
+    types = {**graph.types, **{new: graph.types[old] for old, new in renamed.items()}}
+    return replace(graph, nodes=tuple(nodes), types=types)
+
+
+# -- equal and dead nodes --------------------------------------------------------------------------------------
+
+def merge_equal(graph: Graph) -> Graph:
+    """Nodes that do the same to the same operands become one; so do small equal constants."""
+    same: dict[str, str] = {}
+    seen: dict[Hashable, Node] = {}
+    constants: dict[Hashable, str] = {}
+    for name, array in graph.constants.items():
+        if array.nbytes <= 1024 and name not in graph.outputs:
+            first = constants.setdefault((array.dtype.name, array.shape, array.tobytes()), name)
+            if first != name:
+                same[name] = first
+    for node in graph.nodes:
+        key = (node.op, node.domain, tuple(same.get(i, i) for i in node.inputs), len(node.outputs), _frozen(node.attrs))
+        first_node = seen.setdefault(key, node)
+        if first_node is not node:
+            same |= {b: a for a, b in zip(first_node.outputs, node.outputs) if a and b}
+    return replace_values(graph, same)
+
+
+def drop_dead(graph: Graph) -> Graph:
+    """Only what an output depends on, through operands that are read at run time."""
+    live = set(graph.outputs)
+    nodes = []
+    for node in reversed(graph.nodes):
+        if live.intersection(node.outputs):
+            nodes.append(node)
+            live.update(_data_inputs(node))
+    nodes.reverse()
+    read = {*live, *graph.inputs, *graph.outputs, *(i for n in nodes for i in n.inputs if i)}
+    read.update(o for n in nodes for o in n.outputs if o)
+    return replace(
+        graph, nodes=tuple(nodes), types={k: t for k, t in graph.types.items() if k in read},
+        constants={k: c for k, c in graph.constants.items() if k in read},
+        contents={k: c for k, c in graph.contents.items() if k in read})
+
+
+def _data_inputs(node: Node) -> Iterable[str]:
+    static = definition(node).static_inputs
+    return (i for k, i in enumerate(node.inputs) if i and k not in static)
+
+
+def _read_as_data(graph: Graph) -> set[str]:
+    return {*graph.outputs, *(i for n in graph.nodes for i in _data_inputs(n))}
+
+
+def _frozen(value: Any) -> Hashable:
+    match value:
+        case np.ndarray():
+            return (value.dtype.name, value.shape, str(value.tolist()) if value.dtype == object else value.tobytes())
+        case Mapping():
+            return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
+        case list() | tuple():
+            return tuple(map(_frozen, value))
+    return (type(value).__name__, value)

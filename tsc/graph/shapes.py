@@ -1,0 +1,147 @@
+"""Symbolic shape propagation: Algorithm 1 of the TSCompiler paper (section 4.1), forward and to siblings.
+
+Types flow from producers to consumers. Where operands meet (broadcast, a contraction's reduced dim, Concat), dims that must
+be equal become one in the ShapeEnv; every value whose type that changes is brought up to date, siblings included, and its
+consumers go back on the worklist. Contents of shape arithmetic flow with the types.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.errors import InternalError, ModelError, TscError
+from tsc.graph.group import definition
+from tsc.ir import Contents, Graph, Node, TensorType
+from tsc.ops.base import InferContext, symbolic
+from tsc.sym import ShapeEnv, SymExpr
+
+#: Constants up to this many elements take part in shape arithmetic.
+CONTENTS_LIMIT = 1024
+#: A node is inferred again when facts about its inputs change; more often than this means a rule that never settles.
+_MOST_VISITS = 64
+
+
+def infer_shapes(graph: Graph, env: ShapeEnv) -> Graph:
+    """The types of all values and the contents of shape arithmetic, canonical under `env`, which gains facts and Guards.
+
+    Raises ShapeError or ModelError, naming the node, when operands cannot fit, and UnsupportedError for what only data decides.
+    """
+    known = Knowledge.of(graph, env)
+    consumers = graph.consumers()
+    order = {id(node): k for k, node in enumerate(graph.nodes)}
+    worklist, waiting, visits = deque(graph.nodes), set(order), Counter[int]()
+    while worklist:
+        node = worklist.popleft()
+        waiting.discard(id(node))
+        visits[id(node)] += 1
+        if visits[id(node)] > _MOST_VISITS:
+            raise InternalError(f"node '{node.name}' ({node.op}) does not settle in shape inference")
+        version = env.version
+        changed = known.infer(node)
+        if env.version != version:
+            changed |= known.refresh()
+        again = {id(n): n for value in changed for n in consumers.get(value, ()) if id(n) not in waiting}
+        for successor in sorted(again.values(), key=lambda n: order[id(n)]):
+            waiting.add(id(successor))
+            worklist.append(successor)
+    known.refresh()
+    return replace(graph, types=known.types, contents=known.contents)
+
+
+def infer_context(graph: Graph, node: Node, env: ShapeEnv) -> InferContext:
+    """What the rules of `node`'s OpDef see, once `graph` is inferred."""
+    return Knowledge.of(graph, env).context(node)
+
+
+def constant_contents(array: NDArray[Any]) -> Contents | None:
+    """Symbolic contents of a small constant of integer or bool dtype, else None."""
+    return symbolic(array) if array.dtype.kind in "iub" and array.size <= CONTENTS_LIMIT else None
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """What is known of each value while a graph is inferred or built."""
+
+    env: ShapeEnv
+    opset: int
+    types: dict[str, TensorType]
+    constants: Mapping[str, NDArray[Any]]
+    contents: dict[str, Contents]
+    from_constants: dict[str, Contents | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(graph: Graph, env: ShapeEnv) -> Knowledge:
+        """What `graph` already says."""
+        return Knowledge(env, graph.opset, dict(graph.types), graph.constants, dict(graph.contents))
+
+    def context(self, node: Node) -> InferContext:
+        """What the rules of `node`'s OpDef see now."""
+        present = [i or None for i in node.inputs]
+        for value in filter(None, present):
+            if value not in self.types:
+                raise InternalError(f"node '{node.name}' ({node.op}) reads '{value}', whose type is not known")
+        return InferContext(
+            node, self.opset, tuple(self._type(i) if i else None for i in present),
+            tuple(self.constants.get(i) if i else None for i in present),
+            tuple(self.contents_of(i) if i else None for i in present), self.env)
+
+    def contents_of(self, value: str) -> Contents | None:
+        """Symbolic contents of a value of shape arithmetic or of a small integer constant."""
+        found = self.contents.get(value)
+        if found is not None or value not in self.constants:
+            return found
+        if value not in self.from_constants:
+            self.from_constants[value] = constant_contents(self.constants[value])
+        return self.from_constants[value]
+
+    def infer(self, node: Node) -> set[str]:
+        """Infer the outputs of `node`; the names whose type or contents changed."""
+        operator, ctx = definition(node), self.context(node)
+        try:
+            types = operator.types(ctx)
+            contents = operator.contents(ctx) if operator.contents else ()
+        except TscError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ModelError(f"node '{node.name}' ({node.op}) does not fit its inputs "
+                             f"({', '.join(map(str, ctx.types))}): {error}") from error
+        if len(types) < len(node.outputs):
+            raise ModelError(f"node '{node.name}' ({node.op}) has {len(node.outputs)} outputs, expected at most {len(types)}")
+        changed = {name for name, t in zip(node.outputs, types) if name and self._set_type(name, t)}
+        return changed | {n for n, c in zip(node.outputs, contents) if n and c is not None and self._set_contents(n, c)}
+
+    def refresh(self) -> set[str]:
+        """Bring all that is known up to date with the facts; the names that changed."""
+        changed = {name for name, t in self.types.items() if self._set_type(name, t)}
+        return changed | {name for name, c in self.contents.items() if self._set_contents(name, c)}
+
+    def _type(self, value: str) -> TensorType:
+        found = self.types[value]
+        self._set_type(value, found)
+        return self.types[value]
+
+    def _set_type(self, name: str, found: TensorType) -> bool:
+        canonical = TensorType(found.dtype, tuple(map(self.env.canon, found.shape)))
+        if self.types.get(name) == canonical:
+            return False
+        self.types[name] = canonical
+        return True
+
+    def _set_contents(self, name: str, found: Contents) -> bool:
+        canonical = symbolic(canon_all(found.ravel(), self.env), found.shape)
+        old = self.contents.get(name)
+        if old is not None and old.shape == canonical.shape and bool(np.all(old == canonical)):
+            return False
+        self.contents[name] = canonical
+        return True
+
+
+def canon_all(values: Iterable[SymExpr], env: ShapeEnv) -> list[SymExpr]:
+    """Each of `values`, canonical."""
+    return [env.canon(v) for v in values]
