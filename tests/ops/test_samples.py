@@ -54,7 +54,7 @@ def _expected(op: OpDef, sample: Sample, opset: int) -> list[np.ndarray[Any, Any
 
 
 def _sizes(op: OpDef, feeds: dict[str, np.ndarray[Any, Any]], naming: str) -> dict[str, tuple[str, ...]]:
-    """Dim names by input: none, the same name for the same extent, or all apart. A dim of 1 is a static fact (it broadcasts)."""
+    """Dim names by input: none, the same name for the same extent, or all apart. A 1 is static (it broadcasts)."""
     def name(value: str, k: int, extent: int, rank: int) -> str:
         if naming == "static" or extent <= 1 or (op.name, value, k - rank) in STATIC:
             return ""

@@ -63,7 +63,8 @@ def _distance(ctx: InferContext, low: SymExpr, high: SymExpr) -> SymExpr:
     extent = ctx.env.canon(high - low)
     if ctx.env.prove_le(0, extent):
         return extent
-    if any(isinstance(atom, Apply) and atom.fn in ("min", "max") for atom in extent.atoms()):  # clamped bounds may pass each other: the slice is empty then
+    if any(isinstance(atom, Apply) and atom.fn in ("min", "max") for atom in extent.atoms()):
+        # clamped bounds may pass each other: the slice is empty then
         return sym_max(extent, 0)
     return at_least_zero(ctx, extent, "the length of the slice")
 

@@ -77,7 +77,7 @@ def _reshape_target(ctx: InferContext) -> Shape:
             raise ModelError(f"{where(ctx)} cannot infer -1 beside a dim of 0")
         quotient = product(given) // product(wanted_rest)
         if quotient * product(wanted_rest) != product(given):
-            ctx.env.assume_eq(*_likely_equal(given, wanted_rest), f"{reason}, and a dim of -1 must be inferred without remainder")
+            ctx.env.assume_eq(*_likely_equal(given, wanted_rest), f"{reason}, and -1 must be inferred without remainder")
             given, wanted_rest = ([ctx.env.canon(d) for d in dims] for dims in (given, wanted_rest))
             quotient = product(given) // product(wanted_rest)
         wanted[inferred[0]] = ctx.env.canon(quotient)
