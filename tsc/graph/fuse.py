@@ -1,0 +1,202 @@
+"""Fusion: a prioritised pipeline around anchors. Section 4.2 of the paper: contractions first, then reductions, then the rest.
+
+Each pass is a list of rules that return None or the reason for a refusal; every reason is kept in the group's decisions.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from tsc.graph.fuse_reduce import reduce_level
+from tsc.graph.fuse_state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled_loads
+from tsc.graph.group import FusionGroup
+from tsc.ir import Graph
+from tsc.ops.base import PatternKind
+from tsc.sym import ShapeEnv
+
+#: A kernel writes at most this many tensors: each one more keeps registers and cache lines busy.
+MAX_OUTPUTS = 2
+#: An epilogue may take at most this many operations a point once values used twice are written out twice.
+EPILOGUE_LIMIT = 200
+#: A value smaller than what reads it is recomputed in place only if that takes no more operations than this.
+CHEAP = 8
+
+
+def fuse(graph: Graph, env: ShapeEnv) -> tuple[FusionGroup, ...]:
+    """Every live value of a graph of primitives in exactly one group, in executable order.
+
+    Views belong to no group's outputs: they are their root's memory (`graph/views.py`). Index maps that all readers can take
+    into their own accesses appear in each reader's group and are never stored.
+    """
+    fusion = analyse(graph, env)
+    contraction_level(fusion)
+    reduce_level(fusion)
+    injective_level(fusion)
+    return _in_order(fusion)
+
+
+# -- contraction level -----------------------------------------------------------------------------------------
+
+def contraction_level(fusion: Fusion) -> None:
+    """Each contraction anchors a group that grows forward over its epilogue."""
+    for value, item in fusion.items.items():
+        if item.kind is PatternKind.CONTRACTION:
+            draft = fusion.start(value, PatternKind.CONTRACTION)
+            _grow_epilogue(fusion, draft)
+            _trim_epilogue(fusion, draft)
+
+
+def _grow_epilogue(fusion: Fusion, draft: Draft) -> None:
+    """In graph order, so that a value is asked after everything it reads has been."""
+    weights = {draft.anchor: 1}
+    asked: set[str] = set()
+    while True:
+        candidates = {r for m in draft.members for r in fusion.readers.get(m, ())} - draft.members - asked
+        if not candidates:
+            return
+        value = fusion.ordered(candidates)[0]
+        asked.add(value)
+        weights[value] = fusion.items[value].weight + sum(weights.get(s, 0) for s in _member_reads(fusion, draft, value))
+        reason = _epilogue_refusal(fusion, draft, value, weights[value])
+        if reason is None:
+            fusion.join(draft, value, "epilogue: element by element over the contraction's result")
+        else:
+            fusion.refuse(draft, value, reason)
+
+
+def _member_reads(fusion: Fusion, draft: Draft, value: str) -> list[str]:
+    return [base for r in fusion.items[value].reads if (base := fusion.trace(r)[0]) in draft.members]
+
+
+def _epilogue_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> str | None:
+    item = fusion.items[value]
+    if value in fusion.owner:
+        return f"it is in the kernel of {fusion.name(fusion.owner[value].anchor)} already"
+    if item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE):
+        return f"a {item.kind.value} anchors a kernel of its own"
+    if item.kind is not PatternKind.ELEMENTWISE and not item.is_permutation:
+        return "it moves data in a way that no epilogue can store"
+    if fusion.count(value) != fusion.count(draft.anchor):
+        return "its shape differs from the contraction's"
+    for read in item.reads:
+        base, passed = fusion.trace(read)
+        if base not in draft.members:
+            continue
+        if not all(fusion.items[p].is_permutation for p in passed):
+            return f"it reads only a part of {fusion.name(base)}, or repeats it"
+        if item.kind is PatternKind.ELEMENTWISE and fusion.shape(read) != item.type.shape:
+            return f"it broadcasts {fusion.name(base)}"
+        if _changes_width(fusion.items[base].type.dtype, item.type.dtype):
+            return "it changes the width of floats: casts stay out of a contraction's kernel (section 4.2)"
+    if weight > EPILOGUE_LIMIT:
+        return f"the epilogue would take over {EPILOGUE_LIMIT} operations a point"
+    if fusion.makes_cycle(draft.members | {value}):
+        return "it needs a value that is made from this kernel's result by another kernel"
+    found = pulled_loads(fusion, value, fusion.free | draft.members | {value}, {draft.anchor: draft.anchor})
+    if len({load.index for load in found if load.buffer.name == draft.anchor}) != 1:
+        return "it combines different points of the contraction's result"
+    return None
+
+
+def _changes_width(source: str, target: str) -> bool:
+    floats = ("float", "bfloat")
+    return source != target and source.startswith(floats) and target.startswith(floats)
+
+
+def _trim_epilogue(fusion: Fusion, draft: Draft) -> None:
+    """Give back last members while there are too many outputs, and such as only a reduction reads while the value they are
+    made from is stored anyway: the reduction's kernel makes them for less."""
+    while True:
+        outputs = fusion.outputs(draft.members)
+        sinks = [v for v in reversed(outputs) if v != draft.anchor
+                 and not any(r in draft.members for r in fusion.readers.get(v, ()))]
+        for value in sinks if len(outputs) > 1 else ():
+            feeds_reduction = value not in fusion.kept and all(
+                fusion.items[r].kind is PatternKind.REDUCE for r in fusion.readers[value])
+            if feeds_reduction:
+                fusion.leave(draft, value, "only a reduction reads it: left to the reduce level")
+                break
+            if len(outputs) > MAX_OUTPUTS:
+                fusion.leave(draft, value, f"the kernel would write more than {MAX_OUTPUTS} tensors")
+                break
+        else:
+            return
+
+
+# -- the rest --------------------------------------------------------------------------------------------------
+
+def injective_level(fusion: Fusion) -> None:
+    """What no anchor has taken: each value needed by another kernel anchors a group of all that only it reads."""
+    for value in reversed(fusion.ordered(v for v in fusion.items if v not in fusion.free)):
+        if value not in fusion.owner:
+            kind = fusion.items[value].kind
+            draft = fusion.start(value, kind if kind is PatternKind.OPAQUE else PatternKind.INJECTIVE)
+            if kind is not PatternKind.OPAQUE:
+                _grow_backward(fusion, draft)
+
+
+def _grow_backward(fusion: Fusion, draft: Draft) -> None:
+    weights = 0
+    asked: set[str] = set()
+    while True:
+        candidates = {s for m in draft.members for s in fusion.sources[m]} - draft.members - asked
+        if not candidates:
+            return
+        value = fusion.ordered(candidates)[-1]
+        asked.add(value)
+        reason = _inline_refusal(fusion, draft, value, weights)
+        if reason is None:
+            weights += fusion.items[value].weight
+            fusion.join(draft, value, "inlined: nothing else reads it")
+        else:
+            fusion.refuse(draft, value, reason)
+
+
+def _inline_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> str | None:
+    item = fusion.items[value]
+    if value in fusion.owner:
+        return f"it is in the kernel of {fusion.name(fusion.owner[value].anchor)} already"
+    if item.kind is PatternKind.OPAQUE:
+        return "it is opaque"
+    if value in fusion.kept:
+        return "it is an output of the model"
+    outside = [r for r in fusion.readers[value] if r not in draft.members]
+    if outside:
+        return f"{fusion.name(outside[0])} reads it too"
+    if fusion.count(value) != fusion.count(draft.anchor) and (item.expensive or item.weight > CHEAP):
+        return "it is smaller than what reads it and too costly to compute again and again"
+    if weight + item.weight > EPILOGUE_LIMIT:
+        return f"the kernel would take over {EPILOGUE_LIMIT} operations a point"
+    return None
+
+
+# -- groups ----------------------------------------------------------------------------------------------------
+
+def _in_order(fusion: Fusion) -> tuple[FusionGroup, ...]:
+    """The groups in executable order: by dependence, then by where their first value stands in the graph."""
+    number = {id(draft): k for k, draft in enumerate(fusion.drafts)}
+    waits = {k: {number[id(fusion.owner[s])] for v in draft.members for s in fusion.sources[v]} - {k}
+             for k, draft in enumerate(fusion.drafts)}
+    first = {k: min(fusion.items[v].position for v in draft.members) for k, draft in enumerate(fusion.drafts)}
+    followers: dict[int, list[int]] = {}
+    for k, needed in waits.items():
+        for other in needed:
+            followers.setdefault(other, []).append(k)
+    ready = [(first[k], k) for k, needed in waits.items() if not needed]
+    heapq.heapify(ready)
+    groups: list[FusionGroup] = []
+    while ready:
+        _, k = heapq.heappop(ready)
+        groups.append(_finished(fusion, fusion.drafts[k], len(groups)))
+        for follower in followers.get(k, ()):
+            waits[follower].discard(k)
+            if not waits[follower]:
+                heapq.heappush(ready, (first[follower], follower))
+    return tuple(groups)
+
+
+def _finished(fusion: Fusion, draft: Draft, number: int) -> FusionGroup:
+    anchor = fusion.items[draft.anchor].node
+    return FusionGroup(
+        f"{number}.{fusion.name(draft.anchor)}", draft.kind, tuple(path_nodes(fusion, draft.members)), anchor,
+        tuple(group_inputs(fusion, draft.members)), tuple(fusion.outputs(draft.members)), tuple(draft.decisions))

@@ -1,0 +1,145 @@
+"""The reduce level of fusion: reductions over the same rows are stitched into one kernel with what stands between and around.
+
+Softmax and layer norm, decomposed into primitives, become one kernel each again; nothing here knows their names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsc.graph.fuse_state import Draft, Fusion
+from tsc.ops.base import PatternKind
+from tsc.sym import ONE, SymExpr, product
+
+Shape = tuple[SymExpr, ...]
+
+#: A stitched kernel writes at most this many tensors.
+MAX_OUTPUTS = 2
+#: A producer smaller than a full row is recomputed for each row only if that takes no more operations than this.
+CHEAP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a group's reductions share: the shape reduced and which of its dims are."""
+
+    full: Shape
+    reduced: tuple[int, ...]
+
+    @property
+    def kept(self) -> Shape:
+        """The shape of a row statistic, reduced dims kept as 1."""
+        return tuple(ONE if k in self.reduced else d for k, d in enumerate(self.full))
+
+    @property
+    def trailing(self) -> bool:
+        """Whether the reduced dims are the last ones, so that a row is consecutive in memory."""
+        return self.reduced == tuple(range(len(self.full) - len(self.reduced), len(self.full)))
+
+    def is_statistic(self, shape: Shape) -> bool:
+        """Whether a tensor of this shape has one element a row."""
+        return _without_ones(shape) == _without_ones(self.kept)
+
+    def broadcasts(self, shape: Shape) -> bool:
+        """Whether a statistic of this shape lines up with its rows when broadcast to the full shape."""
+        return (ONE,) * (len(self.full) - len(shape)) + shape == self.kept
+
+
+def reduce_level(fusion: Fusion) -> None:
+    """Each reduction that no group has yet anchors one, which grows both ways until nothing more fits."""
+    for value, item in fusion.items.items():
+        if item.kind is PatternKind.REDUCE and value not in fusion.owner:
+            draft = fusion.start(value, PatternKind.REDUCE)
+            if item.reduced:
+                _grow(fusion, draft, Rows(item.operand, item.reduced))
+
+
+def _grow(fusion: Fusion, draft: Draft, rows: Rows) -> None:
+    """Forward in graph order before backward, again and again: what was refused may fit once its readers have joined."""
+    grown = True
+    while grown:
+        refusals: dict[str, str] = {}
+        grown = _grow_once(fusion, draft, rows, refusals)
+    for value, reason in refusals.items():
+        fusion.refuse(draft, value, reason)
+
+
+def _grow_once(fusion: Fusion, draft: Draft, rows: Rows, refusals: dict[str, str]) -> bool:
+    forward = {r for m in draft.members for r in fusion.readers.get(m, ())} - draft.members
+    for value in fusion.ordered(forward):
+        reason = _consumer_refusal(fusion, draft, rows, value)
+        if reason is None:
+            fusion.join(draft, value, "same rows as the reduction")
+            return True
+        refusals[value] = reason
+    backward = {s for m in draft.members for s in fusion.sources[m]} - draft.members
+    for value in reversed(fusion.ordered(backward)):
+        reason = _producer_refusal(fusion, draft, rows, value)
+        if reason is None:
+            fusion.join(draft, value, "computed row by row where the reduction reads it")
+            return True
+        refusals[value] = reason
+    return False
+
+
+def _consumer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> str | None:
+    item = fusion.items[value]
+    if value in fusion.owner:
+        return _owned(fusion, value)
+    if item.kind is PatternKind.REDUCE:
+        if (item.operand, item.reduced) != (rows.full, rows.reduced) or not rows.trailing:
+            return "it reduces other rows, or rows that are not consecutive"
+    elif item.kind is not PatternKind.ELEMENTWISE:
+        return f"a {item.kind.value} node does not keep the rows"
+    elif item.type.shape == rows.full:
+        if not rows.trailing:
+            return "the reduced dims are not the last ones"
+    elif not rows.is_statistic(item.type.shape):
+        return "its shape is neither the rows' nor a row statistic's"
+    for read in item.reads:
+        base, passed = fusion.trace(read)
+        if base in draft.members:
+            if passed:
+                return f"it reads {fusion.name(base)} in another order"
+            shape = fusion.shape(read)
+            if shape not in (rows.full, item.type.shape) and not rows.broadcasts(shape):
+                return f"it broadcasts {fusion.name(base)} in another way than along rows"
+    members = draft.members | {value}
+    if fusion.makes_cycle(members):
+        return "it needs a value that is made from this kernel's result by another kernel"
+    return None
+
+
+def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> str | None:
+    item = fusion.items[value]
+    if value in fusion.owner:
+        return _owned(fusion, value)
+    if item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE):
+        return f"a {item.kind.value} anchors a kernel of its own"
+    outside = [r for r in fusion.readers[value] if r not in draft.members]
+    if not outside and value not in fusion.kept:
+        if fusion.count(value) == fusion.env.canon(product(rows.full)) or rows.is_statistic(item.type.shape):
+            return None
+        if item.expensive or item.weight > CHEAP:
+            return "it is smaller than the rows that read it and too costly to compute again for each"
+        return None
+    other = "the model's caller" if not outside else fusion.name(outside[0])
+    if item.type.shape != rows.full or not rows.trailing:
+        return f"{other} reads it too, and it has not the shape of the rows"
+    members = draft.members | {value}
+    if any(base == value and (passed or fusion.shape(r) != rows.full)
+           for m in draft.members for r in fusion.items[m].reads for base, passed in [fusion.trace(r)]):
+        return f"{other} reads it too, and it is read in another order here"
+    if len(fusion.outputs(members)) > MAX_OUTPUTS:
+        return f"{other} reads it too, and the kernel would write more than {MAX_OUTPUTS} tensors"
+    if fusion.makes_cycle(members):
+        return f"{other} reads it too, and this kernel needs what is made from it there"
+    return None
+
+
+def _owned(fusion: Fusion, value: str) -> str:
+    return f"it is in the kernel of {fusion.name(fusion.owner[value].anchor)} already"
+
+
+def _without_ones(shape: Shape) -> Shape:
+    return tuple(d for d in shape if d != ONE)

@@ -1,0 +1,256 @@
+"""The state of fusion: kernel values, which index maps are inlined everywhere, who reads whom, and the groups made so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from tsc.graph.dataflow import Item, items_of, scalar_constant, value_type
+from tsc.graph.group import Decision
+from tsc.graph.pull import Puller
+from tsc.graph.views import resolve
+from tsc.ir import Graph, Node
+from tsc.ops.base import PatternKind, Reduction
+from tsc.sym import ShapeEnv, SymExpr, product
+from tsc.te.expr import INDEX, Call, Expr, Load, Var, as_size, loads, walk
+from tsc.te.linear import linear, simplify
+from tsc.te.transform import flattened
+
+
+@dataclass(slots=True)
+class Draft:
+    """A group in the making: its anchor value, its member values, and what was decided about it."""
+
+    anchor: str
+    kind: PatternKind
+    members: set[str]
+    decisions: list[Decision] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Fusion:
+    """Kernel values are the live values that nodes compute, less views and `free` values (index maps inlined wherever read).
+
+    `kept` are values that must exist in memory as they are: graph outputs and the roots of views that are.
+    """
+
+    graph: Graph
+    env: ShapeEnv
+    producers: dict[str, Node]
+    items: dict[str, Item]
+    kept: set[str]
+    free: set[str] = field(default_factory=set)
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    readers: dict[str, list[str]] = field(default_factory=dict)
+    drafts: list[Draft] = field(default_factory=list)
+    owner: dict[str, Draft] = field(default_factory=dict)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def base(self, value: str) -> str:
+        """The value whose memory `value` is."""
+        return resolve(value, self.producers)
+
+    def shape(self, value: str) -> tuple[SymExpr, ...]:
+        """The canonical shape of any value."""
+        return value_type(self.graph, self.env, value).shape
+
+    def count(self, value: str) -> SymExpr:
+        """How many elements a value has."""
+        return self.env.canon(product(self.shape(value)))
+
+    def trace(self, value: str) -> tuple[str, list[str]]:
+        """The kernel value (or input) that reading `value` ends at, and the free values on the way; generated values end at
+        themselves."""
+        passed: list[str] = []
+        base = self.base(value)
+        while base in self.free and self.items[base].reads:
+            passed.append(base)
+            base = self.base(self.items[base].reads[0])
+        return base, passed
+
+    def name(self, value: str) -> str:
+        """How decisions call a value: its ONNX node."""
+        node = self.producers.get(value)
+        return value if node is None else node.name or f"{node.op} '{value}'"
+
+    def outputs(self, members: Collection[str]) -> list[str]:
+        """The members that are needed outside, in graph order."""
+        return [v for v in self.ordered(members) if v in self.kept or any(r not in members for r in self.readers.get(v, ()))]
+
+    def ordered(self, values: Iterable[str]) -> list[str]:
+        """Values in graph order."""
+        return sorted(values, key=lambda v: (self.items[v].position, self.items[v].output))
+
+    # -- legality ----------------------------------------------------------------------------------------------
+
+    def makes_cycle(self, members: Collection[str]) -> bool:
+        """Whether a group of `members` would depend on itself through other groups."""
+        seen: set[str] = set()
+        pending = [s for v in members for s in self.sources[v] if s not in members]
+        while pending:
+            value = pending.pop()
+            if value in members:
+                return True
+            if value in seen:
+                continue
+            draft = self.owner.get(value)
+            whole = draft.members if draft is not None else {value}
+            seen |= whole
+            pending.extend(s for v in whole for s in self.sources[v] if s not in seen)
+        return False
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    def start(self, anchor: str, kind: PatternKind) -> Draft:
+        """A new group of one value."""
+        draft = Draft(anchor, kind, {anchor})
+        self.drafts.append(draft)
+        self.owner[anchor] = draft
+        return draft
+
+    def join(self, draft: Draft, value: str, reason: str) -> None:
+        """Add a value to a group, with the reason."""
+        draft.members.add(value)
+        self.owner[value] = draft
+        draft.decisions.append(Decision(self.name(value), self.name(draft.anchor), True, reason))
+
+    def leave(self, draft: Draft, value: str, reason: str) -> None:
+        """Take a value out of a group again, with the reason."""
+        draft.members.discard(value)
+        del self.owner[value]
+        draft.decisions = [d for d in draft.decisions if d.node != self.name(value)]
+        self.refuse(draft, value, reason)
+
+    def refuse(self, draft: Draft, value: str, reason: str) -> None:
+        """Record why a value is not in a group."""
+        decision = Decision(self.name(value), self.name(draft.anchor), False, reason)
+        if decision not in draft.decisions:
+            draft.decisions.append(decision)
+
+
+def analyse(graph: Graph, env: ShapeEnv) -> Fusion:
+    """The graph ready for the fusion passes: free index maps decided, dependences between kernel values known."""
+    producers = graph.producers()
+    items = items_of(graph, env)
+    kept = {resolve(o, producers) for o in graph.outputs}
+    fusion = Fusion(graph, env, producers, items, kept)
+    _decide_free(fusion)
+    for value in items:
+        if value not in fusion.free:
+            found = dict.fromkeys(s for s in _stored_sources(fusion, value))
+            fusion.sources[value] = tuple(found)
+            for source in found:
+                fusion.readers.setdefault(source, []).append(value)
+    return fusion
+
+
+def _stored_sources(fusion: Fusion, value: str) -> list[str]:
+    """The kernel values that a value's body reads, through views and free values."""
+    result = []
+    for read in fusion.items[value].reads:
+        base = fusion.base(read)
+        if base in fusion.free:
+            result += _stored_sources(fusion, base)
+        elif base in fusion.items:
+            result.append(base)
+    return result
+
+
+# -- free index maps -------------------------------------------------------------------------------------------
+
+def _decide_free(fusion: Fusion) -> None:
+    """A map (or a cheap generated value) is free when every kernel that reads it can take its index into its own accesses.
+
+    Consumers are asked last to first, so that a chain of maps is judged as composed.
+    """
+    reading: dict[str, list[str]] = {}
+    for value, item in fusion.items.items():
+        for read in dict.fromkeys(item.reads):
+            reading.setdefault(fusion.base(read), []).append(value)
+    for value in reversed(fusion.items):
+        item = fusion.items[value]
+        if not (item.is_map or item.is_generated) or value in fusion.kept or value not in reading:
+            continue
+        fusion.free.add(value)
+        if not all(_accepts(fusion, reader) for reader in _final_readers(fusion, value, reading)):
+            fusion.free.discard(value)
+
+
+def _final_readers(fusion: Fusion, value: str, reading: dict[str, list[str]]) -> dict[str, None]:
+    result: dict[str, None] = {}
+    for reader in reading.get(value, ()):
+        result |= _final_readers(fusion, reader, reading) if reader in fusion.free else {reader: None}
+    return result
+
+
+def _accepts(fusion: Fusion, reader: str) -> bool:
+    """Whether the reader's accesses stay within what its pattern schedules well, with all free values inlined."""
+    item = fusion.items[reader]
+    if item.kind is PatternKind.OPAQUE:
+        return False
+    found = pulled_loads(fusion, reader, fusion.free | {reader}, {})
+    if item.kind is PatternKind.CONTRACTION:
+        return len(found) == len(item.reads) and all(linear(i).is_affine() for load in found for i in load.index)
+    return all(is_quasi_affine(e) for load in found for i in load.index for e in walk(i))
+
+
+def pulled_loads(fusion: Fusion, value: str, computed: Collection[str], targets: dict[str, str]) -> list[Load]:
+    """The loads of `value`'s body with all of `computed` inlined down to `targets` and inputs, their indices simplified."""
+    puller = Puller(fusion.graph, fusion.env, fusion.producers, computed, targets)
+    axes = tuple(puller.new_axis("d", extent) for extent in fusion.shape(value))
+    made = puller.reduction(value, tuple(Var(a.name) for a in axes))
+    ranges = puller.ranges()
+    body = simplify(made.body if isinstance(made, Reduction) else made, ranges)
+    return [load if load.buffer.name in targets else flattened(load, ranges) for load in loads(body)]
+
+
+def is_quasi_affine(expr: Expr) -> bool:
+    """Whether an index node multiplies and divides by integers only."""
+    match expr:
+        case Call(fn="mul", args=(a, b)) if expr.dtype == INDEX:
+            return _is_integer(a) or _is_integer(b)
+        case Call(fn="floordiv" | "mod", args=(_, b)) if expr.dtype == INDEX:
+            return _is_integer(b)
+    return True
+
+
+def _is_integer(expr: Expr) -> bool:
+    size = as_size(expr)
+    return size is not None and size.as_int() is not None
+
+
+def path_nodes(fusion: Fusion, members: Collection[str]) -> list[Node]:
+    """The nodes of a group in graph order: its members', and the views and free values that its reads pass through."""
+    nodes: dict[str, Node] = {v: fusion.items[v].node for v in members}
+    pending = [r for v in members for r in fusion.items[v].reads]
+    while pending:
+        value = pending.pop()
+        base = fusion.base(value)
+        if base not in members and base not in fusion.free:
+            continue
+        while value != base:
+            nodes[value] = fusion.producers[value]
+            value = fusion.producers[value].inputs[0]
+        if base in fusion.free and base not in nodes:
+            nodes[base] = fusion.items[base].node
+            pending += fusion.items[base].reads
+    position = {id(node): k for k, node in enumerate(fusion.graph.nodes)}
+    return sorted({id(n): n for n in nodes.values()}.values(), key=lambda n: position[id(n)])
+
+
+def group_inputs(fusion: Fusion, members: Collection[str]) -> list[str]:
+    """The stored values that a group reads from outside (constants of one element are literals), in order of first read."""
+    result: dict[str, None] = {}
+
+    def visit(value: str) -> None:
+        for read in fusion.items[value].reads:
+            base = fusion.base(read)
+            if base in fusion.free:
+                visit(base)
+            elif base not in members and not scalar_constant(fusion.graph, base):
+                result.setdefault(base)
+
+    for member in fusion.ordered(members):
+        visit(member)
+    return list(result)
