@@ -62,7 +62,7 @@ def main() -> None:
         for score, text in ranked[:2]:
             print(f"  {score:.3f}  {text[:90]}{'…' if len(text) > 90 else ''}")
 
-    print(f"\ncompilations: {model.stats.compilations}")
+    print(f"\ncompilations: {model.stats['compiles']}")
 
 
 if __name__ == "__main__":

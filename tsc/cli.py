@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import tsc
-from tsc.codegen_c.build import cache_folder, compiler_version, find_compiler
-from tsc.codegen_c.specs import host_spec, read_cpu_flags
-from tsc.config import Options
+from tsc.codegen_c.build import find_compiler
+from tsc.codegen_c.cache import default_cache_dir
+from tsc.codegen_c.specs import host_spec
+from tsc.config import read_environment
 from tsc.errors import InternalError, LaunchError, TscError
+from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import is_package
 from tsc.runtime.plan import TensorSpec
@@ -121,17 +123,18 @@ def explain_command(file: Path, sizes: Sequence[str], target: str, threads: int 
 @as_json
 def doctor_command(json_: bool) -> None:
     """Say what `tsc` finds on this machine; exit code 4 when it could not compile here."""
-    folder = cache_folder(Options())
+    environment = read_environment()
+    folder = environment.cache or default_cache_dir()
     files = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     try:
-        command, problem = find_compiler(), ""
-        version = compiler_version(command)
+        compiler, problem = find_compiler(environment.compiler), ""
+        command, version = " ".join(compiler.command), next(iter(compiler.identity.splitlines()), "")
     except LaunchError as error:
-        command, version, problem = [], "", str(error)
+        command, version, problem = "", "", str(error)
     facts: dict[str, Any] = {
         "tsc": tsc.__version__, "python": platform.python_version(), "platform": platform.platform(),
         "target": host_spec().name, "cpu_flags": sorted(read_cpu_flags()),
-        "compiler": " ".join(command), "compiler_version": version,
+        "compiler": command, "compiler_version": version,
         **{name: _version(name) for name in ("islpy", "onnx", "numpy")},
         "cache": str(folder), "cache_files": len(files), "cache_bytes": sum(files), "problem": problem,
     }

@@ -64,7 +64,7 @@ def test_an_onnx_file_is_no_package(lookup_model: onnx.ModelProto, tmp_path: Pat
 
 def test_failed_save_leaves_nothing(lookup_model: onnx.ModelProto, tmp_path: Path, refused: Refused) -> None:
     executable = tsc.compile(lookup_model)
-    with refused(tsc.LaunchError, "absent"):
+    with refused(tsc.PackageError, "absent"):
         executable.save(tmp_path / "absent" / "model.tscpack")
     assert list(tmp_path.iterdir()) == []
 
