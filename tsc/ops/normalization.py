@@ -31,12 +31,17 @@ def _root(builder: Builder, variance: str, dtype: str) -> str:
     return builder.emit("Sqrt", builder.emit("Add", variance, epsilon))
 
 
+def _inverse_root(builder: Builder, variance: str, dtype: str) -> str:
+    """1 / sqrt(variance + epsilon): one division a row instead of one an element."""
+    return builder.emit("Reciprocal", _root(builder, variance, dtype))
+
+
 def _standardised(builder: Builder, x: str, axes: Sequence[int], extent: SymExpr, dtype: str) -> tuple[str, str, str]:
-    """(x - mean) / sqrt(variance + epsilon) in two passes, and the mean and the root."""
+    """(x - mean) / sqrt(variance + epsilon) in two passes, and the mean and the inverse of the root."""
     mean = _mean(builder, x, axes, extent, dtype)
     centred = builder.emit("Sub", x, mean)
-    root = _root(builder, _mean(builder, builder.emit("Mul", centred, centred), axes, extent, dtype), dtype)
-    return builder.emit("Div", centred, root), mean, root
+    inverse = _inverse_root(builder, _mean(builder, builder.emit("Mul", centred, centred), axes, extent, dtype), dtype)
+    return builder.emit("Mul", centred, inverse), mean, inverse
 
 
 def _stash(builder: Builder) -> tuple[str, str]:
@@ -76,12 +81,12 @@ def _layer(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     x, stash = _stash(builder)
     axes, extent = _trailing(ctx)
-    normal, mean, root = _standardised(builder, x, axes, extent, stash)
+    normal, mean, inverse = _standardised(builder, x, axes, extent, stash)
     if stash != ctx.type(0).dtype:
         normal = _cast(builder, normal, ctx.type(0).dtype)
     result = _scaled(builder, normal, 1, 2 if ctx.has(2) else None)
     outputs = len(ctx.node.outputs)
-    return (result, mean, builder.emit("Reciprocal", root))[:outputs] if outputs > 1 else (result,)
+    return (result, mean, inverse)[:max(1, outputs)]
 
 
 def _rms_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -92,7 +97,8 @@ def _rms(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     x, stash = _stash(builder)
     axes, extent = _trailing(ctx)
-    normal = builder.emit("Div", x, _root(builder, _mean(builder, builder.emit("Mul", x, x), axes, extent, stash), stash))
+    square = _mean(builder, builder.emit("Mul", x, x), axes, extent, stash)
+    normal = builder.emit("Mul", x, _inverse_root(builder, square, stash))
     if stash != ctx.type(1).dtype:
         normal = _cast(builder, normal, ctx.type(1).dtype)
     return (_scaled(builder, normal, 1, None),)

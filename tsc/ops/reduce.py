@@ -123,7 +123,8 @@ def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
 def _softmax(builder: Builder) -> tuple[str, ...]:
     x, axes = builder.infer.node.inputs[0], _softmax_axes(builder.infer)
     shifted = builder.emit("Exp", builder.emit("Sub", x, reduction(builder, "ReduceMax", x, axes)))
-    return (builder.emit("Div", shifted, reduction(builder, "ReduceSum", shifted, axes)),)
+    # one division a row instead of one an element
+    return (builder.emit("Mul", shifted, builder.emit("Reciprocal", reduction(builder, "ReduceSum", shifted, axes))),)
 
 
 def _log_softmax(builder: Builder) -> tuple[str, ...]:
