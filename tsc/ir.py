@@ -78,3 +78,15 @@ class Graph:
     def used_inputs(self, node: Node) -> Iterator[str]:
         """The present inputs of `node`."""
         return (i for i in node.inputs if i)
+
+
+def format_graph(graph: Graph) -> str:
+    """Readable text of a Graph: its inputs, one node a line with its types, its outputs."""
+    def typed(value: str) -> str:
+        return f"{value}: {graph.types[value]}" if value in graph.types else value
+
+    lines = [f"graph {graph.name} (opset {graph.opset})", *(f"  input  {typed(v)}" for v in graph.inputs)]
+    for node in graph.nodes:
+        attrs = "".join(f" {k}={v!r}" for k, v in node.attrs.items() if not isinstance(v, np.ndarray))
+        lines.append(f"  {', '.join(map(typed, node.outputs))} = {node.op}({', '.join(node.inputs)}){attrs}  # {node.name}")
+    return "\n".join([*lines, *(f"  output {typed(v)}" for v in graph.outputs)]) + "\n"

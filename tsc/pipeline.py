@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-import tsc
 from tsc import targets
-from tsc.codegen_c.cache import Cache, open_cache
+from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
 from tsc.config import Options, read_environment
 from tsc.errors import InternalError
 from tsc.graph.decompose import decompose
@@ -23,17 +21,16 @@ from tsc.graph.onnx_import import import_onnx
 from tsc.graph.rewrite import rewrite
 from tsc.graph.shapes import infer_shapes
 from tsc.graph.to_te import LoweredGroup, lower_group
-from tsc.ir import Graph
-from tsc.plan.build import KernelCall, build_plan
+from tsc.graph.views import resolve
+from tsc.ir import Graph, format_graph
+from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel, kernel_from_bytes, kernel_to_bytes
-from tsc.poly.schedule import PatternMismatch, schedule_program
-from tsc.poly.tile import TileConfig, default_config
+from tsc.poly import PatternMismatch
+from tsc.poly.schedule import schedule_program
 from tsc.runtime.executable import Executable
-from tsc.runtime.package import Package
+from tsc.runtime.package import Module, Package
 from tsc.sym import ShapeEnv
 from tsc.targets import Target
-from tsc.te.compute import Program
-from tsc.te.layout import with_panels
 from tsc.trace import Recorder
 
 
@@ -48,7 +45,7 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     environment, options = read_environment(), options or Options()
     recorder = Recorder(environment.dump, environment.override)
     device = targets.find(target)
-    cache = open_cache(options, environment)
+    cache = CompiledCache(options.cache_dir or environment.cache or default_cache_dir() if options.use_cache else None)
 
     graph, env = import_onnx(source, dims)                          # path             -> Graph
     graph = record(recorder, "import", graph)
@@ -62,15 +59,24 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
             calls.append(call)
             kernels[kernel.symbol] = kernel
     sources = {symbol: kernel.source for symbol, kernel in kernels.items()}
-    module = device.build(sources, device.spec, options, cache)     # sources          -> one binary
-    plan = build_plan(graph, env, calls)                            # Graph + calls    -> Plan
-    package = pack(plan, graph, calls, module, device, recorder)    # Plan + binary    -> Package
+    binary = device.build(sources, device.spec, options)            # sources          -> one binary
+    root = partial(resolve, producers=graph.producers())
+    plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
+    package = Package(                                              # Plan + binary    -> Package
+        plan, packed_constants(graph, calls, plan, root), {device.spec.name: Module(binary, device.spec.cpu_flags)},
+        log=tuple(map(str, recorder.decisions)))
     return Executable(package, threads=threads)                     # Package          -> Executable
 
 
-def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, device: Target, cache: Cache,
+def record(recorder: Recorder, stage: str, graph: Graph) -> Graph:
+    """Pass a Graph through the recorder."""
+    recorder.record(stage, graph.name, lambda: format_graph(graph))
+    return graph
+
+
+def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, device: Target, cache: CompiledCache,
                   recorder: Recorder) -> list[tuple[KernelCall, Kernel]]:
-    """FusionGroup -> kernels with their calls: one, or one a node where no schedule pattern fits the whole (with the reason)."""
+    """FusionGroup -> kernels with their calls: one, or one a node where no pattern fits the whole (with the reason)."""
     for decision in group.decisions:
         verb = "fused with" if decision.fused else "not fused with"
         recorder.decide("fuse", decision.node, f"{verb} {decision.anchor}: {decision.reason}")
@@ -86,24 +92,24 @@ def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, device: Targe
     return [(bind(lowered, kernel, group), kernel)]
 
 
-def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: Cache, recorder: Recorder) -> Kernel:
+def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: CompiledCache, recorder: Recorder) -> Kernel:
     """te.Program -> Kernel, from the cache where an equal program was compiled before."""
-    config = default_config(lowered.program, device.spec)
-    constants = {name for name, value in lowered.values.items() if value in graph.constants}
-    program = with_panels(lowered.program, constants, config.instr_tile[1])
-    key = hashlib.sha256("\n".join([str(program), repr(config), repr(device.spec), code_fingerprint()]).encode()).hexdigest()
+    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
+    program = lowered.program
+    key = digest("kernel", str(program), *sorted(constants), repr(device.spec), code_fingerprint())
     symbol = f"{lowered.kind.value}_{key[:12]}"
     recorder.record("te", symbol, str(program))
     cached = cache.get(key) if recorder.override_from is None else None
     if cached is not None:
         return kernel_from_bytes(cached)
-    scheduled = schedule_program(program, device.spec, config, recorder, symbol)  # te.Program -> loop_ir.Func
+    scheduled = schedule_program(program, device.spec, constants, recorder, symbol)  # te.Program -> loop_ir.Func
     func = device.lower(scheduled.func, device.spec, recorder)      # Func             -> Func
     source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
     recorder.record("c", symbol, source)
-    kernel = Kernel(symbol, source, tuple(b.name for b in func.buffers), tuple(s.name for s in func.sizes), func.blocks,
-                    func.scratch, func.messages, scheduled.tree, scheduled.log,
-                    tuple((b.name, b.panel) for b in func.buffers if b.panel is not None))
+    kernel = Kernel(
+        symbol, source, tuple(b.name for b in func.buffers), func.outputs, tuple(s.name for s in func.sizes), func.blocks,
+        func.scratch, func.messages, tuple((b.name, b.panel) for b in func.buffers if b.panel is not None),
+        scheduled.tree, scheduled.log)
     if recorder.override_from is None:
         cache.put(key, kernel_to_bytes(kernel))
     return kernel
@@ -113,10 +119,9 @@ def bind(lowered: LoweredGroup, kernel: Kernel, group: FusionGroup) -> KernelCal
     """Tie a kernel's buffers and sizes to this group's values and Dims."""
     sizes = {name: lowered.sizes[name] for name in kernel.sizes}
     return KernelCall(
-        symbol=kernel.symbol, values=tuple(lowered.values[b] for b in kernel.buffers),
-        panels=dict(kernel.panels), sizes=tuple(sizes.values()),
-        blocks=kernel.blocks.substitute(sizes), scratch=kernel.scratch.substitute(sizes),
-        node=group.anchor.name, messages=kernel.messages)
+        kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
+        tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), group.anchor.name,
+        kernel.messages, tuple((lowered.values[b], panel) for b, panel in kernel.panels))
 
 
 @lru_cache(maxsize=1)
