@@ -49,7 +49,8 @@ def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 
 
     def contents(ctx: InferContext) -> Values:
         found = all_contents(ctx)
-        if found is None or rule is None or is_float(types(ctx)[0].dtype):
+        # integer fmod has the sign of the dividend, unlike the `%` of sizes
+        if found is None or rule is None or is_float(types(ctx)[0].dtype) or ctx.attr("fmod", 0):
             return (None,)
         return (contents_map(lambda *values: rule(ctx.env, *values), *found[:operands]),)
 
@@ -97,11 +98,13 @@ def truncated_quotient(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr | None:
     return None
 
 
-def _greater(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr:
+def greater(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr:
+    """The greater of two sizes, one of them where that is provable."""
     return a if env.prove_le(b, a) else b if env.prove_le(a, b) else sym_max(a, b)
 
 
-def _lesser(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr:
+def lesser(env: ShapeEnv, a: SymExpr, b: SymExpr) -> SymExpr:
+    """The lesser of two sizes, one of them where that is provable."""
     return a if env.prove_le(a, b) else b if env.prove_le(b, a) else sym_min(a, b)
 
 
@@ -349,8 +352,8 @@ OPS: tuple[OpDef, ...] = (
         *pairs("int64")(), Sample([ints(4, 3), np.array([3, -2, 5])]), Sample([floats(2, 3), floats(3, low=1)])]),
     elementwise("Pow", _pow, samples=_mixed_pow, rule=_power),
     elementwise("Mod", _mod, samples=_mods, rule=_remainder),
-    elementwise("Max", _chain("max"), samples=_lists, rule=_fold(_greater)),
-    elementwise("Min", _chain("min"), samples=_lists, rule=_fold(_lesser)),
+    elementwise("Max", _chain("max"), samples=_lists, rule=_fold(greater)),
+    elementwise("Min", _chain("min"), samples=_lists, rule=_fold(lesser)),
     elementwise("Sum", _chain("add"), samples=_lists, rule=_fold(lambda env, a, b: a + b)),
     elementwise("Mean", _mean, samples=_lists),
     elementwise("Neg", intrinsic("neg"), samples=_signed, rule=lambda env, a: -a),

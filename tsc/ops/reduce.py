@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
+from tsc.ops.elementwise import greater, lesser
 from tsc.ops.generate import typed
 from tsc.ops.movement import size_operand
 from tsc.ops.samples import bools, floats, ints, scalar, vector
-from tsc.ops.shapes import Shape, as_object, axes_operand, canonical, known_ints, tensor
-from tsc.sym import ONE, SymExpr, product
+from tsc.ops.shapes import Shape, Values, as_object, axes_operand, canonical, known_ints, tensor
+from tsc.sym import ONE, ShapeEnv, SymExpr, product
 from tsc.te.compute import MAX, MIN, PROD, SUM, Axis, Monoid
 from tsc.te.expr import Expr, call, select
 
@@ -59,6 +61,22 @@ def _reduce_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr | 
         place.append(lowering.var(made[-1]))
     value = lowering.read(0, tuple(place))
     return Reduction(monoid, tuple(made), value) if made else value
+
+
+_FOLDS: dict[str, Callable[[ShapeEnv, SymExpr, SymExpr], SymExpr]] = {
+    "ReduceSum": lambda env, a, b: a + b, "ReduceProd": lambda env, a, b: a * b, "ReduceMax": greater, "ReduceMin": lesser}
+
+
+def _reduce_contents(ctx: InferContext) -> Values:
+    source, axes = ctx.contents[0], reduced_axes(ctx)
+    if source is None or ctx.type(0).dtype == "bool" or 0 in source.shape:
+        return (None,)
+    kept = [k for k in range(source.ndim) if k not in axes]
+    rows = source.transpose([*kept, *axes]).reshape(*(source.shape[k] for k in kept), -1)
+    result = np.empty(rows.shape[:-1], dtype=object)
+    for at in np.ndindex(result.shape):
+        result[at] = functools.reduce(functools.partial(_FOLDS[ctx.node.op], ctx.env), rows[at])
+    return (result.reshape([d.as_int() for d in _reduced_shape(ctx, axes)]),)
 
 
 # -- decompositions --------------------------------------------------------------------------------------------
@@ -211,7 +229,7 @@ def _compound(name: str, decompose: Callable[[Builder], tuple[str, ...]]) -> OpD
 
 
 OPS: tuple[OpDef, ...] = (
-    *(OpDef(name, PatternKind.REDUCE, _reduce_types, te=_reduce_te, static_inputs=(1,),
+    *(OpDef(name, PatternKind.REDUCE, _reduce_types, contents=_reduce_contents, te=_reduce_te, static_inputs=(1,),
             samples=_extrema if monoid in (MAX, MIN) else _typed_reductions) for name, monoid in _MONOIDS.items()),
     _compound("ReduceMean", _reduce_mean),
     _compound("ReduceL1", _through("Abs", "ReduceSum", None)),
