@@ -147,7 +147,7 @@ def _call(expr: Call, scope: Scope) -> str:
         case "isnan" | "isinf":
             return f"(__builtin_{fn}({args[0]}) != 0)"
         case "neg":
-            return _wrap(f"-{args[0]}", expr) if dtype.startswith("float") else _wrap(f"0 - {args[0]}", expr)
+            return _wrap(f"-({args[0]})", expr) if dtype.startswith("float") else _wrap(f"0 - {args[0]}", expr)
         case "div" if dtype.startswith("float"):
             return f"({args[0]} / {args[1]})"
         case "floordiv" | "mod" if dtype == INDEX and _plain_division(expr, scope):

@@ -41,7 +41,7 @@ def literal(value: int | float | bool, dtype: str) -> str:
         if math.isnan(number):
             return f'__builtin_nan{suffix}("")'
         if math.isinf(number):
-            return f"{'-' if number < 0 else ''}__builtin_inf{suffix}()"
+            return f"({'-' if number < 0 else ''}__builtin_inf{suffix}())"
         return f"{number!r}{suffix}" if math.copysign(1.0, number) > 0 else f"({number!r}{suffix})"
     whole = int(value)
     if whole == -(2**63):

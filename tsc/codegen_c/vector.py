@@ -8,7 +8,8 @@ from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import coefficient_of, to_sym
-from tsc.sym import SymExpr
+from tsc.loop_ir.vector_rules import is_affine
+from tsc.sym import ZERO, SymExpr
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, walk
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -31,7 +32,7 @@ def vector(expr: Expr, lanes: Lanes, scope: Scope) -> str:
     varies = any(isinstance(n, Var) and n.name == lanes.var for n in walk(expr))
     if not varies and not _is_register(expr, scope):
         return splat(scalar(expr, scope), expr.dtype, lanes.count)
-    if expr.dtype == INDEX and not isinstance(expr, (Load, Cast)):
+    if expr.dtype == INDEX and varies and is_affine(expr, lanes.var):
         return _index(expr, lanes, scope)
     match expr:
         case Load():
@@ -83,9 +84,7 @@ def _is_register(expr: Expr, scope: Scope) -> bool:
 def _index(expr: Expr, lanes: Lanes, scope: Scope) -> str:
     leaves: dict[str, Expr] = {}
     sym = scope.facts.reduce(to_sym(expr, leaves))
-    factor = coefficient_of(sym, lanes.var)
-    if factor is None or any(lanes.var in _names(leaf) for leaf in leaves.values()):
-        raise InternalError("an index is not affine in the lanes")
+    factor = coefficient_of(sym, lanes.var) or ZERO
     kind = vector_type(INDEX, lanes.count)
     iota = f"({kind}){{{', '.join(map(str, range(lanes.count)))}}}"
     base = scope.facts.reduce(sym.substitute({lanes.var: SymExpr.of(0)}))
@@ -115,7 +114,7 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
     text = f"*(const tsc_{buffer.dtype}x{lanes.count}u *)({name} + {start})"
     if buffer.dtype == BOOL:
-        return f"-__builtin_convertvector({text}, {vector_type('int32', lanes.count)})"
+        return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))"
     return f"({text})"
 
 
@@ -147,7 +146,7 @@ def _call(expr: Call, fn: str, args: tuple[Expr, ...], lanes: Lanes, scope: Scop
         case "not":
             return f"(~{first})"
         case "neg":
-            return f"(-{first})"
+            return f"(-({first}))"
         case "select":
             bits = "int32" if dtype == BOOL else _BITS[dtype]
             mask = first if bits == "int32" else f"__builtin_convertvector({first}, {vector_type('int64', count)})"

@@ -8,6 +8,8 @@ from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.print import format_func
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify
+from tsc.loop_ir.tensorize import tensorize
+from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
 from tsc.target import DeviceSpec
 from tsc.trace import Recorder
@@ -18,10 +20,15 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Fun
     data errors listed. What stayed scalar is recorded with its reason. Raises InternalError where a pass broke the rules."""
     verify(func)
     func = simplify(func, keep_marked=True)                 # canonical indices; marks survive for the next two passes
+    func, scalar_tiles = tensorize(func, spec)              # contraction tiles -> fma_tile over vector registers
+    func, scalar_loops = vectorize(func, spec)              # innermost loops -> vectors and a rest
     func = simplify(func)
     func = map_blocks(func)                                 # block nest -> one loop over block numbers
     func = collect_messages(plan_scratch(func))
     verify(func)
     if recorder is not None:
+        for stage, reasons in (("tensorize", scalar_tiles), ("vectorize", scalar_loops)):
+            for reason in reasons:
+                recorder.decide(stage, func.name, reason)
         recorder.record("loop_ir", func.name, lambda: format_func(func))
     return func

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.loop_ir.facts import Facts, to_sym
-from tsc.loop_ir.nodes import Block, For, Func, If, Instance, Let, Stmt, Store, block, map_children, map_exprs
+from tsc.loop_ir.nodes import Block, For, Func, If, Instance, Intrin, Let, Stmt, Store, block, map_children, map_exprs
 from tsc.sym import SymExpr
 from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, substitute
 from tsc.te.expr import map_children as map_operands
@@ -48,6 +48,8 @@ def simplify_stmt(stmt: Stmt, facts: Facts, keep_marked: bool = False) -> Stmt:
         case Block(body=body):
             parts = [simplify_stmt(s, facts, keep_marked) for s in body]
             return block(*(p for p in parts if p != _EMPTY))
+        case Intrin(meaning=meaning):  # the form of a meaning is what its renderer reads
+            return replace(stmt, meaning=simplify_stmt(meaning, facts, keep_marked=True))
     inner = map_children(lambda s: simplify_stmt(s, facts, keep_marked), stmt)
     return inner
 

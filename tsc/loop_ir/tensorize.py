@@ -62,8 +62,8 @@ def fma_tile(tile: FmaTile) -> Intrin:
 
 def _tile_loops(body: Stmt, tile: FmaTile) -> Stmt:
     inner = For(tile.lane, index(0), index(tile.lanes), body, kind="vector")
-    columns = For(tile.column, index(0), index(tile.columns), inner, step=tile.lanes, kind="unroll")
-    return For(tile.row, index(0), index(tile.rows), columns, kind="unroll")
+    columns = For(tile.column, index(0), index(tile.columns), inner, step=tile.lanes, kind="unroll", mark=FMA_TILE)
+    return For(tile.row, index(0), index(tile.rows), columns, kind="unroll", mark=FMA_TILE)
 
 
 def read_fma_tile(meaning: Stmt) -> FmaTile | None:

@@ -33,7 +33,7 @@ class Apply:
 
     def __str__(self) -> str:
         if self.fn in ("//", "%"):
-            return f"({self.args[0]} {self.fn} {self.args[1]})"
+            return f"({_operand(self.args[0])} {self.fn} {_operand(self.args[1])})"
         return f"{self.fn}({', '.join(map(str, self.args))})"
 
 
@@ -210,7 +210,8 @@ def mod(a: SymExpr, b: SymExpr) -> SymExpr:
 
 def ceildiv(a: IntLike, b: IntLike) -> SymExpr:
     """The least integer not below `a / b`, for positive `b`."""
-    return -floordiv(-SymExpr.of(a), SymExpr.of(b))
+    by = SymExpr.of(b).as_int()
+    return floordiv(SymExpr.of(a) + (by - 1), SymExpr.of(by)) if by else -floordiv(-SymExpr.of(a), SymExpr.of(b))
 
 
 def sym_max(*args: IntLike) -> SymExpr:
@@ -245,6 +246,13 @@ _FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
 
 def _atom(atom: Atom) -> SymExpr:
     return SymExpr((((atom,), 1),))
+
+
+def _operand(expr: SymExpr) -> str:
+    """`expr` so that it binds as one operand: `parse` must read back what `str` writes."""
+    (monomial, coefficient), *rest = expr.terms or (((), 0),)
+    alone = not rest and (len(monomial) == 1 and coefficient == 1 or not monomial and coefficient >= 0)
+    return str(expr) if alone else f"({expr})"
 
 
 def _key(atom: Atom) -> tuple[int, str]:

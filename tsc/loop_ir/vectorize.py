@@ -1,0 +1,240 @@
+"""vectorize: innermost loops become loops over whole vectors, with a scalar loop for the rest.
+
+A loop of independent stores becomes `for vo by lanes: vector loop`; a store that reduces into one element gets an accumulator a
+lane, combined by a fixed tree, so that the result depends on the loop's length alone. What stays scalar has a reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, Intrin, Let, Stmt, Store, block, map_children, walk
+from tsc.loop_ir.scratch import item_bytes
+from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
+from tsc.loop_ir.vector_rules import Refused, check_load, check_value, split_point, varies
+from tsc.sym import ONE, SymExpr
+from tsc.target import DeviceSpec
+from tsc.te.compute import Monoid
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads
+from tsc.te.expr import children as operands
+from tsc.te.expr import map_children as map_operands
+from tsc.te.expr import walk as walk_expr
+
+_MAX_SPLITS = 3
+_MONOIDS = frozenset({"add", "mul", "max", "min"})
+
+
+def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
+    """`func` with its innermost loops in vectors where that is legal, and for each loop left scalar the reason."""
+    reasons: list[str] = []
+
+    def visit(stmt: Stmt, facts: Facts) -> Stmt:
+        match stmt:
+            case Intrin():
+                return stmt
+            case For(kind="vector" | "unroll"):
+                return stmt
+            case For() if stmt.kind == "serial" and not any(isinstance(s, (For, Allocate, Intrin)) for s in walk(stmt.body)):
+                return _vectorize_loop(stmt, facts, spec, reasons, _MAX_SPLITS)
+            case For() | Let():
+                inner = facts.inside(stmt)
+                return map_children(lambda s: visit(s, inner), stmt)
+        return map_children(lambda s: visit(s, facts), stmt)
+
+    return replace(func, body=visit(func.body, Facts.of(func.sizes))), tuple(dict.fromkeys(reasons))
+
+
+def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str], splits: int) -> Stmt:
+    try:
+        stores = _stores(loop)
+        lanes = spec.vector_bytes // max(4, min(item_bytes(s.buffer.dtype) for s in stores))
+        reduced = _check(loop, stores, lanes, facts)
+    except Refused as refused:
+        parts = _split(loop, facts) if splits else None
+        if parts is not None:
+            return block(*(_vectorize_loop(p, facts, spec, reasons, splits - 1) if isinstance(p, For) else p for p in parts))
+        reasons.append(f"loop {loop.var}{f' ({loop.mark})' if loop.mark else ''} stays scalar: {refused}")
+        return loop
+    return _hoist_checks(_in_vectors(loop, stores, reduced, lanes), loop, facts)
+
+
+def _stores(loop: For) -> tuple[Store, ...]:
+    """The statements of the loop, its Lets substituted."""
+    if loop.step != 1:
+        raise Refused("its step is not 1")
+    found: list[Store] = []
+
+    def collect(stmt: Stmt) -> None:
+        match stmt:
+            case Store():
+                found.append(stmt)
+            case Block(body=body):
+                for part in body:
+                    collect(part)
+            case Let(var=var, value=value, body=body):
+                collect(substitute_stmt(body, {var: value}))
+            case _:
+                raise Refused(f"it holds a {type(stmt).__name__}")
+
+    collect(loop.body)
+    if not found:
+        raise Refused("it is empty")
+    return tuple(found)
+
+
+# -- legality --------------------------------------------------------------------------------------------------
+
+def _check(loop: For, stores: tuple[Store, ...], lanes: int, facts: Facts) -> frozenset[Buffer]:
+    """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
+    inner = facts.inside(loop)
+    leaves: dict[str, Expr] = {}
+    trip = facts.reduce(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves)).as_int()
+    if trip is not None and trip < lanes:
+        raise Refused(f"it runs {trip} times, less than one vector")
+    reduced: set[Buffer] = set()
+    for store in stores:
+        if any(varies(i, loop.var) for i in store.index):
+            _check_contiguous(store, loop.var)
+            check_value(store.value, loop.var, inner)
+        else:
+            operand = reduction_operand(store)
+            if operand is None:
+                raise Refused(f"{store.buffer.name} is written at one place again and again")
+            check_value(operand, loop.var, inner)
+            reduced.add(store.buffer)
+    for store in stores:
+        _check_dependences(store, stores, reduced)
+    return frozenset(reduced)
+
+
+def _check_contiguous(store: Store, var: str) -> None:
+    if store.buffer.panel is not None:
+        raise Refused(f"{store.buffer.name} is stored in panels")
+    if check_load(Load(store.buffer, store.index), var) != "contiguous":
+        raise Refused(f"{store.buffer.name} is not written contiguously")
+
+
+def _check_dependences(store: Store, stores: tuple[Store, ...], reduced: set[Buffer]) -> None:
+    """Every other access to what `store` writes is at the same element of the same iteration."""
+    accesses = [s.index for s in stores if s.buffer == store.buffer]
+    accesses += [x.index for s in stores for e in (*s.index, s.value) for x in loads(e) if x.buffer == store.buffer]
+    if any(i != store.index for i in accesses):
+        raise Refused(f"{store.buffer.name} is accessed at different places")
+    if store.buffer in reduced and len(accesses) != 2:
+        raise Refused(f"the running value of {store.buffer.name} is used within its loop")
+
+
+def reduction_operand(store: Store) -> Expr | None:
+    """`e` where the store is `b[i] = op(b[i], e)` with a declared monoid, else None."""
+    match store.value:
+        case Call(fn=fn, args=(Load(buffer=buffer, index=place), operand)) if fn in _MONOIDS:
+            return operand if buffer == store.buffer and place == store.index else None
+    return None
+
+
+# -- splitting -------------------------------------------------------------------------------------------------
+
+def _split(loop: For, facts: Facts) -> list[Stmt] | None:
+    """The loop cut where a condition of one of its selects changes, so that each part has none; None where there is none."""
+    for stmt in walk(loop.body):
+        if not isinstance(stmt, Store):
+            continue
+        for node in walk_expr(stmt.value):
+            if isinstance(node, Call) and node.fn == "select":
+                found = split_point(node.args[0], loop.var, facts.inside(loop), facts)
+                if found is None:
+                    continue
+                condition, point, below = found
+                cut = call("max", loop.lo, call("min", point, loop.hi))
+                parts = (replace(loop, hi=cut, body=_decided(loop.body, condition, below)),
+                         replace(loop, lo=cut, body=_decided(loop.body, condition, not below)))
+                return [simplify_stmt(p, facts, keep_marked=True) for p in parts]
+    return None
+
+
+def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:
+    def decide(expr: Expr) -> Expr:
+        return Const(value, "bool") if expr == condition else map_operands(decide, expr)
+
+    if isinstance(stmt, Store):
+        return replace(stmt, value=decide(stmt.value))
+    return map_children(lambda s: _decided(s, condition, value), stmt)
+
+
+# -- building --------------------------------------------------------------------------------------------------
+
+def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lanes: int) -> Stmt:
+    outer, lane = f"{loop.var}_v", f"{loop.var}_l"
+    whole = call("mul", call("floordiv", call("sub", loop.hi, loop.lo), index(lanes)), index(lanes))
+    middle = add(loop.lo, whole)
+    moved = {loop.var: add(Var(outer), Var(lane))}
+    accumulators = {b: Buffer(f"{b.name}_lanes", b.dtype, (SymExpr.of(lanes),)) for b in sorted(reduced, key=lambda b: b.name)}
+    body: list[Stmt] = []
+    before: list[Stmt] = []
+    after: list[Stmt] = []
+    for store in stores:
+        shifted = substitute_stmt(store, moved)
+        if store.buffer in accumulators and isinstance(shifted, Store) and isinstance(shifted.value, Call):
+            local, fn = accumulators[store.buffer], shifted.value.fn
+            here = Load(local, (Var(lane),))
+            value = Call(fn, (here, shifted.value.args[1]), shifted.value.dtype)
+            body.append(replace(shifted, buffer=local, index=(Var(lane),), value=value))
+            identity = Const(Monoid(fn).identity(local.dtype), local.dtype)
+            before.append(_vector(lane, lanes, Store(local, (Var(lane),), identity)))
+            after.append(_combine(store, local, fn, lane, lanes))
+        else:
+            body.append(shifted)
+    main: Stmt = For(outer, loop.lo, middle, _vector(lane, lanes, *body), step=lanes, mark=loop.mark)
+    main = block(*before, main, *after)
+    for local in accumulators.values():
+        main = Allocate(local, "register", main)
+    rest = replace(loop, lo=middle)
+    return block(main, rest)
+
+
+def _vector(lane: str, lanes: int, *body: Stmt) -> Stmt:
+    return For(lane, index(0), index(lanes), block(*body), kind="vector")
+
+
+def _combine(store: Store, local: Buffer, fn: str, lane: str, lanes: int) -> Stmt:
+    """The lanes folded in halves, then into the element itself."""
+    folded = Buffer(f"{store.buffer.name}_folded", local.dtype, local.shape)
+    steps = [_vector(lane, lanes, Store(folded, (Var(lane),), Load(local, (Var(lane),))))]
+    width = lanes // 2
+    while width > 1:
+        pair = (Load(folded, (Var(lane),)), Load(folded, (add(Var(lane), index(width)),)))
+        steps.append(_vector(lane, width, Store(folded, (Var(lane),), Call(fn, pair, local.dtype))))
+        width //= 2
+    last = Call(fn, (Load(folded, (index(0),)), Load(folded, (index(1),))), local.dtype)
+    total = Call(fn, (Load(store.buffer, store.index), last), local.dtype)
+    return Allocate(folded, "stack", block(*steps, Store(store.buffer, store.index, total)))
+
+
+def _hoist_checks(made: Stmt, loop: For, facts: Facts) -> Stmt:
+    """Checks of data-dependent indices that are the same in every iteration are made once, where the loop surely runs."""
+    leaves: dict[str, Expr] = {}
+    if not facts.nonneg(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves) - ONE):
+        return made
+    checks = dict.fromkeys(n for s in walk(loop.body) if isinstance(s, Store) for e in (*s.index, s.value)
+                           for n in _unconditional(e) if isinstance(n, CheckedIndex) and not varies(n, loop.var))
+    for number, check in enumerate(checks):
+        name = f"{loop.var}_at{number}"
+        made = Let(name, check, _replaced(made, check, Var(name)))
+    return made
+
+
+def _unconditional(expr: Expr) -> list[Expr]:
+    """The parts of `expr` that are evaluated whatever its conditions say."""
+    parts = (expr.args[0],) if isinstance(expr, Call) and expr.fn == "select" else operands(expr)
+    return [*(n for part in parts for n in _unconditional(part)), expr]
+
+
+def _replaced(stmt: Stmt, old: Expr, new: Expr) -> Stmt:
+    def swap(expr: Expr) -> Expr:
+        return new if expr == old else map_operands(swap, expr)
+
+    if isinstance(stmt, Store):
+        return replace(stmt, index=tuple(map(swap, stmt.index)), value=swap(stmt.value))
+    return map_children(lambda s: _replaced(s, old, new), stmt)
+
