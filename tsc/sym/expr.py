@@ -251,7 +251,7 @@ def _atom(atom: Atom) -> SymExpr:
 def _operand(expr: SymExpr) -> str:
     """`expr` so that it binds as one operand: `parse` must read back what `str` writes."""
     (monomial, coefficient), *rest = expr.terms or (((), 0),)
-    alone = not rest and (len(monomial) == 1 and coefficient == 1 or not monomial and coefficient >= 0)
+    alone = not rest and (coefficient >= 0 if not monomial else len(monomial) == 1 and coefficient == 1)
     return str(expr) if alone else f"({expr})"
 
 

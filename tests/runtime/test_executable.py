@@ -1,0 +1,243 @@
+"""Running: right at many shapes, from many threads, after a fork; every wrong request named; nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tsc.errors import InputError, LaunchError, PackageError, ShapeError
+from tsc.runtime.executable import MEMO, Executable
+from tsc.runtime.load import load
+from tsc.runtime.package import Module, Package
+from tsc.sym import Range
+
+Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray]
+SHAPES = [(1, 1), (2, 2), (1, 63), (3, 5), (7, 13), (17, 1), (64, 64), (129, 31), (2, 64), (1001, 3)]
+
+
+def request(n: int, c: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {"x": rng.standard_normal((n, c)).astype(np.float32), "w": rng.standard_normal(c).astype(np.float32)}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_right_at_many_shapes(chain: Package, expected: Oracle, threads: int) -> None:
+    executable = Executable(chain, threads)
+    for n, c in SHAPES * 2:
+        feeds = request(n, c)
+        y, z = executable.run(None, feeds)
+        np.testing.assert_array_equal(y, expected(feeds["x"], feeds["w"]))
+        np.testing.assert_array_equal(z, feeds["x"])
+    stats = executable.stats
+    assert stats["shapes"] == len(SHAPES) and stats["memo_hits"] == len(SHAPES) and stats["compiles"] == 1
+
+
+def test_named_outputs_as_in_onnxruntime(chain: Package) -> None:
+    executable, feeds = Executable(chain, 1), request(3, 5)
+    z, y = executable.run(["z", "y"], feeds)
+    both = executable.run(None, feeds)
+    np.testing.assert_array_equal(y, both[0])
+    np.testing.assert_array_equal(z, both[1])
+    assert len(executable.run(["z"], feeds)) == 1
+
+
+def test_strided_and_foreign_layouts_are_copied(chain: Package, expected: Oracle) -> None:
+    executable = Executable(chain, 2)
+    base = np.random.default_rng(0).standard_normal((10, 12)).astype(np.float32)
+    for x in (base[::2, 1::2][:, :5], np.asfortranarray(base[:4, :4]), base[:6, :4].T, base[::-1]):
+        w = np.ones(x.shape[1] * 2, np.float32)[::2]
+        np.testing.assert_array_equal(executable.run(["y"], {"x": x, "w": w})[0], expected(x, w))
+
+
+def test_single_block_launches_run_once_and_in_order(bumps: Package) -> None:
+    executable = Executable(bumps, 3)
+    for n in (1, 2, 50):
+        w = np.full(1, 3, np.float32)
+        y, count = executable.run(None, {"x": np.zeros((n, 1), np.float32), "w": w})
+        assert count[0] == 6 + 40 and (y == 3).all()
+
+
+@pytest.mark.parametrize("change, error, words", [
+    ({"x": None}, InputError, "input 'x' is missing"),
+    ({"v": np.zeros(1)}, InputError, "no input 'v'"),
+    ({"x": np.zeros((2, 4))}, InputError, "input 'x' has dtype float64, expected float32"),
+    ({"x": np.zeros((2, 4), ">f4")}, InputError, "input 'x' has dtype >f4"),
+    ({"x": np.zeros(4, np.float32)}, ShapeError, "input 'x' has rank 1"),
+    ({"w": np.zeros(3, np.float32)}, ShapeError, "input 'w' has size 3 at axis 0, expected c = 4, because input 'x' has"),
+    ({"x": np.zeros((2, 65), np.float32)}, ShapeError, "input 'x' has size 65 at axis 1, outside 1..64"),
+    ({"x": np.zeros((0, 4), np.float32)}, ShapeError, "input 'x' has size 0 at axis 0"),
+    ({"x": np.zeros((3, 4), np.float32)}, ShapeError, "the parity node"),
+])
+def test_wrong_requests(chain: Package, change: dict[str, np.ndarray | None], error: type[Exception], words: str) -> None:
+    executable = Executable(chain, 1)
+    feeds = {name: value for name, value in {**request(2, 4), **change}.items() if value is not None}
+    with pytest.raises(error) as caught:
+        executable.run(None, feeds)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    executable.run(None, request(2, 4))  # still works
+
+
+def test_unknown_outputs(chain: Package) -> None:
+    with pytest.raises(InputError, match="no output 'q'"):
+        Executable(chain, 1).run(["y", "q"], request(2, 2))
+    with pytest.raises(InputError, match="a list"):
+        Executable(chain, 1).run("y", request(2, 2))  # type: ignore[arg-type]
+
+
+def test_index_out_of_bounds_is_an_input_error(lookup: Callable[[np.ndarray], Package]) -> None:
+    table = np.arange(100, dtype=np.float32)
+    executable = Executable(lookup(table), 2)
+    ids = np.random.default_rng(0).integers(0, 100, 1000)
+    np.testing.assert_array_equal(executable.run(None, {"ids": ids})[0], table[ids])
+    for place in (0, 499, 999):
+        bad = ids.copy()
+        bad[place] = 100
+        with pytest.raises(InputError, match=r"index out of bounds of 'table' \(node 'lookup'\)"):
+            executable.run(None, {"ids": bad})
+    np.testing.assert_array_equal(executable.run(None, {"ids": ids})[0], table[ids])
+    assert executable.run(None, {"ids": ids[:0]})[0].shape == (0,)
+
+
+def test_eight_threads_many_shapes(chain: Package, expected: Oracle) -> None:
+    executable = Executable(chain, 2)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(60):
+            n = int(rng.integers(1, 90))
+            feeds = request(n, int(rng.integers(1, 32)) * 2 - n % 2, seed)
+            y, z = executable.run(None, feeds)
+            if not (np.array_equal(y, expected(feeds["x"], feeds["w"])) and np.array_equal(z, feeds["x"])):
+                wrong.append(feeds["x"].shape)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and executable.stats["runs"] == 480
+
+
+def test_memo_is_bounded(chain: Package) -> None:
+    executable = Executable(chain, 1)
+    for n in range(1, 3 * MEMO):
+        executable.run(None, request(n, 2 - n % 2))
+    assert len(executable._memo) == MEMO
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork_after_use(chain: Package, expected: Oracle) -> None:
+    executable, feeds = Executable(chain, 3), request(65, 33)
+    executable.run(None, feeds)
+    child = os.fork()
+    if child == 0:
+        ok = all(np.array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"])) for _ in range(20))
+        os._exit(0 if ok else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
+
+
+def test_many_modules_come_and_go(chain: Package, expected: Oracle) -> None:
+    feeds = request(9, 9)
+    for _ in range(30):  # each on its own workers, each unloaded
+        np.testing.assert_array_equal(Executable(chain, 2).run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
+    assert len(os.listdir("/proc/self/task")) < 25
+
+
+def test_peak_bytes_and_explain(chain: Package) -> None:
+    executable = Executable(chain, 2)
+    assert executable.peak_bytes(n=3, c=5) == 4 * 15 + 64 + 2 * 64
+    assert "n" in str(executable.peak_bytes())
+    ranged = Executable(replace(chain, plan=replace(chain.plan, ranges={"n": Range(1, 8), "c": Range(1, 64)})), 2)
+    bound = ranged.peak_bytes()
+    assert isinstance(bound, int) and bound >= ranged.peak_bytes(n=8, c=64)
+    ranged.prepare(2)
+    for wrong in ({"n": 1}, {"n": 1, "c": 1, "q": 1}, {"n": 1, "c": 65}):
+        with pytest.raises(ShapeError):
+            executable.peak_bytes(**wrong)
+    with pytest.raises(ShapeError, match="for n"):
+        executable.prepare()
+    text = executable.explain(n=3, c=5)
+    assert "first" in text and "blocks 3, sizes 3, 5" in text and "fuse: first: alone" in text
+    assert "4*n*c" in executable.explain() or "4*c*n" in executable.explain()
+
+
+def test_too_large_is_a_launch_error(chain: Package) -> None:
+    huge = replace(chain, plan=replace(chain.plan, arena_bytes=chain.plan.arena_bytes * 2**50))
+    with pytest.raises(LaunchError, match="not enough memory"):
+        Executable(huge, 1).run(None, request(1, 1))
+
+
+def test_binary_for_another_machine(chain: Package) -> None:
+    binary = chain.modules["cpu-generic"].binary
+    with pytest.raises(PackageError, match="avx1024"):
+        Executable(replace(chain, modules={"cpu-future": Module(binary, ("avx1024",))}))
+    both = {"cpu-future": Module(b"", ("avx1024",)), "cpu-generic": Module(binary)}
+    Executable(replace(chain, modules=both), 1).run(None, request(2, 2))
+    with pytest.raises(LaunchError, match="cpu-generic"):
+        Executable(replace(chain, modules={"cpu-generic": Module(b"\x7fELF not")}))
+
+
+def test_malformed_plans_do_not_crash(chain: Package) -> None:
+    plan = chain.plan
+    for launch in (replace(plan.launches[0], kernel="absent"), replace(plan.launches[0], args=(0, 1, 99))):
+        with pytest.raises(PackageError):
+            Executable(replace(chain, plan=replace(plan, launches=(launch,))))
+    with pytest.raises(PackageError):
+        Executable(replace(chain, plan=replace(plan, constants=("absent",))))
+
+
+DEPLOYED = """
+import sys
+for name in ("islpy", "onnx", "torch", "onnxruntime", "click", "rich"):
+    sys.modules[name] = None
+import numpy as np
+import tsc
+executable = tsc.load(sys.argv[1], threads=2)
+rng = np.random.default_rng(0)
+events = []
+watched = {"open", "subprocess", "os", "ctypes", "mmap", "import", "socket", "shutil", "tempfile", "exec", "compile"}
+sys.addaudithook(lambda event, args: events.append((event, args)) if event.split(".")[0] in watched else None)
+for i in range(200):
+    n, c = i + 1, 2 * int(rng.integers(1, 30)) + (i + 1) % 2
+    x, w = rng.standard_normal((n, c)).astype(np.float32), rng.standard_normal(c).astype(np.float32)
+    y, z = executable.run(None, {"x": x, "w": w})
+    t = x + w
+    assert np.array_equal(y, 2 * t + t[::-1])
+found = sorted({event for event, _ in events})
+assert not found, (found, events[:3])
+assert executable.stats["compiles"] == 0 and executable.stats["shapes"] == 200
+compiler = [m for m in sys.modules if m.startswith("tsc.") and m.split(".")[1] not in
+            ("errors", "config", "sym", "target", "runtime")]
+assert not compiler, compiler
+"""
+
+
+def test_deployment_runs_200_new_shapes_touching_nothing(chain: Package, tmp_path: Path) -> None:
+    path = tmp_path / "chain.tscpack"
+    Executable(chain).save(path)
+    environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", DEPLOYED, str(path)], check=True, env=environment)
+
+
+def test_loaded_equals_compiled(lookup: Callable[[np.ndarray], Package], tmp_path: Path) -> None:
+    table = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    executable, path = Executable(lookup(table), 2), tmp_path / "lookup.tscpack"
+    executable.save(path)
+    ids = np.arange(999, -1, -1)
+    for weights in ("private", "shared"):
+        loaded = load(path, 2, weights)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(loaded.run(None, {"ids": ids})[0], table[ids])
+        again = tmp_path / f"again-{weights}.tscpack"
+        loaded.save(again)
+        assert again.read_bytes() == path.read_bytes()

@@ -1,0 +1,185 @@
+"""Graph + kernel calls -> Plan: where every value lives, what is launched in which order, and what is checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.errors import InternalError
+from tsc.ir import Graph
+from tsc.plan.memory import Lifetime, plan_memory
+from tsc.plan.pack import pack_panel, packed_name
+from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
+from tsc.sym import ZERO, Guard, Range, ShapeEnv, SymExpr, product
+
+Panel = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One call of a kernel, before memory is planned. All expressions are over the model's Dims.
+
+    `values` are graph values in the kernel's buffer order, `outputs` those of them that it writes. `panels` has one entry a
+    value: the layout in which the kernel reads a constant (see `te.expr.Buffer.panel`), None for plain; () when all are plain.
+    """
+
+    symbol: str
+    values: tuple[str, ...]
+    outputs: tuple[str, ...]
+    sizes: tuple[SymExpr, ...]
+    blocks: SymExpr
+    scratch: SymExpr
+    node: str
+    messages: tuple[str, ...] = ()
+    panels: tuple[Panel | None, ...] = ()
+
+    def arguments(self) -> Iterator[tuple[str, Panel | None]]:
+        """Each value with its layout."""
+        return zip(self.values, self.panels or (None,) * len(self.values), strict=True)
+
+
+def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: Callable[[str], str] = lambda v: v) -> Plan:
+    """The Plan that runs `calls` in order.
+
+    `root` maps a value that is a mere view (a reshape of contiguous memory) to the value whose memory it shares. A kernel
+    writes a graph output in place; outputs that share memory with another output, an input or a constant are copied. Raises
+    InternalError when a call reads what nobody wrote or an expression has a Dim that no input binds.
+    """
+    placement = _Placement(graph, env, calls, root)
+    launches = tuple(
+        Launch(call.symbol, tuple(placement.storage(*a) for a in call.arguments()), tuple(map(env.canon, call.sizes)),
+               env.canon(call.blocks), env.canon(call.scratch), call.node, call.messages) for call in calls)
+    inputs = tuple(_spec(graph, env, name) for name in graph.inputs)
+    copies = tuple(placement.copies())
+    plan = Plan(
+        inputs=inputs,
+        outputs=tuple(_spec(graph, env, name) for name in graph.outputs),
+        ranges={name: env.ranges.get(name, Range()) for name in sorted(_dims(s for spec in inputs for s in spec.shape))},
+        guards=_guards(env),
+        storages=tuple(placement.storages),
+        constants=tuple(placement.constants),
+        launches=launches,
+        copies=copies,
+        arena_bytes=placement.arena_bytes)
+    _check_bound(plan)
+    return plan
+
+
+def packed_constants(graph: Graph, calls: Sequence[KernelCall], plan: Plan,
+                     root: Callable[[str], str] = lambda v: v) -> dict[str, NDArray[Any]]:
+    """The arrays behind `plan.constants`, in that order, each in the layout its kernels read."""
+    wanted = set(plan.constants)
+    made: dict[str, NDArray[Any]] = {}
+    for value, panel in [*(a for call in calls for a in call.arguments()), *((v, None) for v in graph.outputs)]:
+        source = root(value)
+        name = packed_name(value if panel else source, panel)
+        if name in wanted and name not in made and source in graph.constants:
+            made[name] = _laid_out(graph, value, source, panel)
+    return {name: made[name] for name in plan.constants}
+
+
+def _laid_out(graph: Graph, value: str, source: str, panel: Panel | None) -> NDArray[Any]:
+    array = graph.constants[source]
+    if panel is None:
+        return array
+    shape = [size.as_int() for size in graph.types[value].shape] if value in graph.types else list(array.shape)
+    return pack_panel(array.reshape([s for s in shape if s is not None]), panel)
+
+
+class _Placement:
+    """Which storage each value has: made once from the lifetimes of all arena values."""
+
+    def __init__(self, graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: Callable[[str], str]) -> None:
+        self.graph, self.env, self.root = graph, env, root
+        self.storages: list[Storage] = []
+        self.constants: list[str] = []
+        self._index: dict[tuple[str, Panel | None], int] = {}
+        self._inputs = {name: i for i, name in enumerate(graph.inputs)}
+        written = [root(v) for call in calls for v in call.outputs]
+        self._outputs: dict[str, int] = {}  # the root of an output that a kernel writes -> the first such output
+        for i, name in enumerate(graph.outputs):
+            if root(name) in set(written):
+                self._outputs.setdefault(root(name), i)
+        lifetimes = self._lifetimes(calls)
+        memory = plan_memory(lifetimes, env)
+        self._offsets, self.arena_bytes = memory.offsets, memory.arena_bytes
+
+    def storage(self, value: str, panel: Panel | None = None) -> int:
+        """The index in `storages` of the memory of `value`."""
+        source = self.root(value)
+        key = (value if panel else source, panel)
+        if key not in self._index:
+            self._index[key] = len(self.storages)
+            self.storages.append(self._make(value, source, panel))
+        return self._index[key]
+
+    def copies(self) -> Iterable[Copy]:
+        """One Copy for each output whose memory is not its own."""
+        for i, name in enumerate(self.graph.outputs):
+            if self._outputs.get(self.root(name)) == i:
+                self.storage(name)
+                continue
+            source = self.storage(name)
+            self.storages.append(Storage("output", i))
+            yield Copy(source, len(self.storages) - 1, self._bytes(name))
+
+    def _make(self, value: str, source: str, panel: Panel | None) -> Storage:
+        if source in self._outputs:
+            return Storage("output", self._outputs[source])
+        if source in self._inputs:
+            return Storage("input", self._inputs[source])
+        if source in self.graph.constants:
+            self.constants.append(packed_name(value if panel else source, panel))
+            return Storage("constant", len(self.constants) - 1)
+        if source not in self._offsets:
+            raise InternalError(f"value '{value}' is read but no kernel writes it")
+        return Storage("arena", 0, self._offsets[source])
+
+    def _lifetimes(self, calls: Sequence[KernelCall]) -> list[Lifetime]:
+        found: dict[str, Lifetime] = {}
+        for step, call in enumerate(calls):
+            for value in call.values:
+                source = self.root(value)
+                if source in self._outputs or source in self._inputs or source in self.graph.constants:
+                    continue
+                if source in found:
+                    found[source] = replace(found[source], last=step)
+                elif value in call.outputs:
+                    found[source] = Lifetime(source, self._bytes(source), step, step)
+                else:
+                    raise InternalError(f"'{call.symbol}' reads '{value}' before any kernel writes it")
+        return list(found.values())
+
+    def _bytes(self, value: str) -> SymExpr:
+        known = self.graph.types[value]
+        return self.env.canon(product(known.shape) * np.dtype(known.dtype).itemsize)
+
+
+def _spec(graph: Graph, env: ShapeEnv, name: str) -> TensorSpec:
+    known = graph.types[name]
+    return TensorSpec(name, known.dtype, tuple(map(env.canon, known.shape)))
+
+
+def _guards(env: ShapeEnv) -> tuple[Guard, ...]:
+    """The guards over representative Dims; one whose sides became equal is held by the inputs sharing a Dim."""
+    guards = (Guard(g.relation, env.canon(g.left), env.canon(g.right), g.reason) for g in env.guards)
+    return tuple(dict.fromkeys(g for g in guards if g.left != g.right))
+
+
+def _dims(exprs: Iterable[SymExpr]) -> frozenset[str]:
+    return frozenset(name for expr in exprs for name in expr.dims())
+
+
+def _check_bound(plan: Plan) -> None:
+    for launch in plan.launches:
+        loose = _dims((*launch.sizes, launch.blocks, launch.scratch)) - plan.ranges.keys()
+        if loose:
+            raise InternalError(f"kernel '{launch.kernel}' of node '{launch.node}' has sizes that no input binds: "
+                                + ", ".join(sorted(loose)))
+    loose = _dims((plan.arena_bytes, ZERO, *(s for spec in plan.outputs for s in spec.shape))) - plan.ranges.keys()
+    if loose:
+        raise InternalError(f"a value's shape has sizes that no input binds: {', '.join(sorted(loose))}")

@@ -1,0 +1,203 @@
+"""Executable: a compiled model, ready to run at any shape."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tsc.errors import InputError, LaunchError, PackageError, ShapeError
+from tsc.runtime.bind import Binder, Binding, Shapes
+from tsc.runtime.context import ContextPool, Program
+from tsc.runtime.drivers.cpu import CpuModule, choose_module, default_threads, read_cpu_flags
+from tsc.runtime.explain import explain
+from tsc.runtime.memory import Array, address, allocate_array, placed
+from tsc.runtime.package import Package
+from tsc.runtime.plan import Plan, TensorSpec
+from tsc.sym import ShapeEnv, SymExpr, ceildiv, sym_max
+
+MEMO = 64  # shapes whose sizes are kept
+
+
+class Executable:
+    """A compiled model. `run` may be called from many threads at once.
+
+    `threads` is how many cores one run may use (None: all that this process may use). Constants that are not yet laid out for
+    kernels are copied into private memory on 2 MB pages. Raises PackageError when no binary of the Package suits this machine
+    or its parts contradict each other, LaunchError when the binary does not load.
+    """
+
+    def __init__(self, package: Package, threads: int | None = None) -> None:
+        where = "the compiled model" if package.path is None else f"Package '{package.path}'"
+        if threads is not None and threads < 1:
+            raise LaunchError(f"threads is {threads}, expected at least 1")
+        self._package = replace(package, constants=placed(package.constants))
+        self._plan = package.plan
+        self._threads = threads or default_threads()
+        _check_plan(self._plan, self._package.constants, where)
+        self._target = choose_module(package.modules, read_cpu_flags(), where)
+        self._module = CpuModule(package.modules[self._target].binary, self._target)
+        kernels = self._module.symbols({launch.kernel for launch in self._plan.launches})
+        self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
+        self._program = Program(self._plan, kernels, [address(a) for a in self._constants])
+        self._contexts = ContextPool(self._program, self._threads, max(4, 2 * default_threads()))
+        self._binder = Binder(self._plan)
+        self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
+        self._dtypes = tuple(np.dtype(spec.dtype) for spec in self._plan.outputs)
+        self._memo: OrderedDict[Shapes, Binding] = OrderedDict()
+        self._lock = threading.Lock()
+        self._runs = self._shapes = self._hits = 0
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, dtype and symbolic shape of every input."""
+        return self._plan.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, dtype and symbolic shape of every output."""
+        return self._plan.outputs
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counts. `compiles`: how often this process compiled it (1, or 0 when it was loaded; running never adds one);
+        `shapes` and `memo_hits`: runs whose shape was new, or remembered."""
+        return {
+            **self._package.stats, "compiles": int(self._package.path is None),
+            "kernels": len({launch.kernel for launch in self._plan.launches}), "launches": len(self._plan.launches),
+            "constant_bytes": sum(a.nbytes for a in self._constants), "threads": self._threads,
+            "runs": self._runs, "shapes": self._shapes, "memo_hits": self._hits}
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        """Compute the named outputs (None: all) from arrays by input name, as `onnxruntime.InferenceSession.run` does.
+
+        Contiguous arrays are read in place, others are copied first; nothing is cast. Raises InputError or ShapeError naming
+        the input at fault, before anything runs; InputError too when the data are wrong (an index out of bounds); LaunchError
+        when memory is short.
+        """
+        chosen = self._choose(output_names)
+        arrays = self._binder.arrays(feeds)
+        binding = self._binding(tuple([a.shape for a in arrays]))
+        results = [allocate_array(shape, dtype, "an output") for shape, dtype in zip(binding.outputs, self._dtypes)]
+        self._launch(binding, arrays, results)
+        return results if chosen is None else [results[i] for i in chosen]
+
+    def _launch(self, binding: Binding, feeds: list[Array], results: list[Array]) -> None:
+        context = self._contexts.take()
+        try:
+            bases = context.bind(binding, [address(a) for a in feeds], [address(a) for a in results])
+            status = self._module.run(context.table, len(self._plan.launches), self._threads, context.scratch)
+        finally:
+            self._contexts.give(context)
+        if status:
+            raise self._data_error(status)
+        for ((source, fixed), target), size in zip(self._program.copies, binding.copies):
+            ctypes.memmove(int(bases[target]), int(bases[source]) + fixed, size)
+
+    def _data_error(self, status: int) -> InputError:
+        launch, code = self._plan.launches[status >> 32], status & 0xFFFFFFFF
+        known = launch.messages[code - 1] if code <= len(launch.messages) else f"status {code}"
+        return InputError(f"{known} (node '{launch.node}'); no output was made")
+
+    def _choose(self, names: Sequence[str] | None) -> list[int] | None:
+        if not names:
+            return None
+        if isinstance(names, str):
+            raise InputError(f"output names are a list: give ['{names}'], not '{names}'")
+        for name in names:
+            if name not in self._output_index:
+                known = ", ".join(f"'{n}'" for n in self._output_index)
+                raise InputError(f"there is no output '{name}'; this model's outputs are {known}")
+        return [self._output_index[name] for name in names]
+
+    def _binding(self, shapes: Shapes) -> Binding:
+        with self._lock:
+            self._runs += 1
+            known = self._memo.get(shapes)
+            if known is not None:
+                self._memo.move_to_end(shapes)
+                self._hits += 1
+                return known
+        binding = self._binder.bind(self._binder.sizes(shapes))
+        with self._lock:
+            self._shapes += 1
+            self._memo[shapes] = binding
+            if len(self._memo) > MEMO:
+                self._memo.popitem(last=False)
+        return binding
+
+    def prepare(self, concurrency: int = 1, **dims: int) -> None:
+        """Allocate memory for `concurrency` runs at once, at the sizes `dims` or, without any, at the upper ends of the
+        declared ranges. Raises ShapeError when a range has no upper end."""
+        if not dims:
+            arena, scratch = self._bound(self._plan.arena_bytes), self._bound(_scratch(self._plan))
+        else:
+            binding = self._binder.bind(self._binder.given(dims))
+            arena, scratch = binding.arena_bytes, binding.scratch_bytes
+        contexts = [self._contexts.take() for _ in range(min(concurrency, self._contexts.limit))]
+        try:
+            for context in contexts:
+                context.reserve(arena, scratch)
+        finally:
+            for context in contexts:
+                self._contexts.give(context)
+
+    def _bound(self, expr: SymExpr) -> int:
+        _, high = ShapeEnv(ranges=dict(self._plan.ranges)).bounds(expr)
+        if high is None:
+            loose = ", ".join(name for name in sorted(expr.dims()) if self._plan.ranges[name].hi is None)
+            raise ShapeError(f"no upper end is declared for {loose}; give sizes to prepare() or compile with ranges")
+        return high
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def peak_bytes(self, **dims: int) -> int | str:
+        """The bytes one run allocates beside weights, inputs and outputs: the arena, and scratch for each thread.
+
+        With the size of every Dim, an int; without any, the upper bound over the declared ranges, or the expression as text
+        when a range is open. Raises ShapeError for a missing, unknown or out-of-range Dim.
+        """
+        if dims:
+            binding = self._binder.bind(self._binder.given(dims))
+            return binding.arena_bytes + self._threads * binding.scratch_bytes
+        total = self._plan.arena_bytes + self._threads * _scratch(self._plan)
+        _, high = ShapeEnv(ranges=dict(self._plan.ranges)).bounds(total)
+        return str(total) if high is None else high
+
+    def explain(self, **dims: int) -> str:
+        """What runs, where its memory is, and what was decided at compile time and why; with sizes, at that shape."""
+        binding = self._binder.bind(self._binder.given(dims)) if dims else None
+        return explain(self._package, self._target, self._threads, binding, self.peak_bytes(**dims))
+
+    def save(self, path: str | Path) -> None:
+        """Write the Package, whole or not at all. Raises PackageError when the place cannot be written."""
+        self._package.write(path)
+
+
+def _scratch(plan: Plan) -> SymExpr:
+    used = [launch.scratch for launch in plan.launches if launch.scratch.as_int() != 0]
+    return ceildiv(sym_max(*used), 64) * 64 if used else SymExpr.of(0)
+
+
+def _check_plan(plan: Plan, constants: Mapping[str, Array], where: str) -> None:
+    """What the launch table relies on, so that a malformed plan is an error and not a crash."""
+    limits = {"input": len(plan.inputs), "output": len(plan.outputs), "constant": len(plan.constants), "arena": 1}
+    missing = [name for name in plan.constants if name not in constants]
+    if missing:
+        raise PackageError(f"{where} lacks constant '{missing[0]}'; compile it again")
+    for storage in plan.storages:
+        if not 0 <= storage.index < limits.get(storage.kind, 0):
+            raise PackageError(f"{where} has a storage {storage.kind} {storage.index} that does not exist; compile it again")
+    used = [a for launch in plan.launches for a in launch.args] + [i for c in plan.copies for i in (c.source, c.target)]
+    if any(not 0 <= index < len(plan.storages) for index in used):
+        raise PackageError(f"{where} has a launch or copy of a storage that does not exist; compile it again")
