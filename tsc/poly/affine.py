@@ -1,0 +1,105 @@
+"""Index expressions of `te` as isl text. What isl cannot express (products of variables, `m // L`) gives None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tsc.sym import SymExpr
+from tsc.sym.expr import Apply, Atom
+from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, Var, as_size
+
+_COMPARE = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+
+
+def size_text(size: SymExpr) -> str | None:
+    """A size as an affine expression of the parameters, or None."""
+    parts = []
+    for monomial, coefficient in size.terms:
+        if len(monomial) > 1:
+            return None
+        atom = _atom_text(monomial[0]) if monomial else "1"
+        if atom is None:
+            return None
+        parts.append(str(coefficient) if not monomial else atom if coefficient == 1 else f"{coefficient} * {atom}")
+    return " + ".join(parts) if parts else "0"
+
+
+def index_text(expr: Expr, names: Mapping[str, str]) -> str | None:
+    """An index as a (quasi-)affine expression of the axes in `names` (te name -> isl name) and the parameters, or None."""
+    match expr:
+        case Var(name=name):
+            return names.get(name)
+        case Const(value=value) if expr.dtype == INDEX:
+            return str(int(value))
+        case Size(value=value):
+            return size_text(value)
+        case Cast(value=value, dtype="int64") if value.dtype == INDEX:
+            return index_text(value, names)
+        case Call(fn=fn, args=args) if expr.dtype == INDEX:
+            return _call_text(fn, args, names)
+    return None
+
+
+def condition_text(expr: Expr, names: Mapping[str, str], negate: bool = False) -> str | None:
+    """A condition over affine indices as a Presburger formula, or None."""
+    match expr:
+        case Const(value=value) if expr.dtype == BOOL:
+            return "1 = 1" if bool(value) != negate else "1 = 0"
+        case Call(fn="not", args=(inner,)):
+            return condition_text(inner, names, not negate)
+        case Call(fn="and" | "or" as fn, args=args):
+            parts = [condition_text(a, names, negate) for a in args]
+            known = [p for p in parts if p is not None]
+            if len(known) < len(parts):
+                return None
+            return "(" + (" and " if (fn == "and") != negate else " or ").join(known) + ")"
+        case Call(fn=fn, args=(left, right)) if fn in _COMPARE and left.dtype == INDEX:
+            a, b = index_text(left, names), index_text(right, names)
+            if a is None or b is None:
+                return None
+            return f"({a}) {_COMPARE[_NEGATED[fn] if negate else fn]} ({b})"
+    return None
+
+
+def _atom_text(atom: Atom) -> str | None:
+    if not isinstance(atom, Apply):
+        return atom.name
+    texts = [size_text(a) for a in atom.args]
+    known = [t for t in texts if t is not None]
+    if len(known) < len(texts):
+        return None
+    if atom.fn in ("min", "max"):
+        return f"{atom.fn}({', '.join(known)})"
+    divisor = atom.args[1].as_int()
+    if divisor is None or divisor <= 0:
+        return None
+    return f"floor(({known[0]})/{divisor})" if atom.fn == "//" else f"(({known[0]}) mod {divisor})"
+
+
+def _call_text(fn: str, args: tuple[Expr, ...], names: Mapping[str, str]) -> str | None:
+    if fn == "select":
+        condition = condition_text(args[0], names)
+        yes, no = index_text(args[1], names), index_text(args[2], names)
+        if condition is None or yes is None or no is None:
+            return None
+        return f"(({condition}) ? ({yes}) : ({no}))"
+    texts = [index_text(a, names) for a in args]
+    known = [t for t in texts if t is not None]
+    if len(known) < len(texts):
+        return None
+    match fn:
+        case "add" | "sub":
+            return f"({known[0]} {'+' if fn == 'add' else '-'} ({known[1]}))"
+        case "neg":
+            return f"(-({known[0]}))"
+        case "min" | "max":
+            return f"{fn}({known[0]}, {known[1]})"
+    factors = [size.as_int() if (size := as_size(a)) is not None else None for a in args]
+    if fn == "mul":
+        for constant, other in ((factors[0], known[1]), (factors[1], known[0])):
+            if constant is not None:
+                return f"({constant} * ({other}))"
+    if fn in ("floordiv", "mod") and factors[1] is not None and factors[1] > 0:
+        return f"floor(({known[0]})/{factors[1]})" if fn == "floordiv" else f"(({known[0]}) mod {factors[1]})"
+    return None

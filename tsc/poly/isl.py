@@ -1,0 +1,306 @@
+"""The wall: the only file that imports islpy. Objects are made from text with named dimensions, in one Context.
+
+Everything else in `poly/` works on isl objects that come from here and addresses their dimensions and tuples by name.
+isl's objects are immutable values; its context is not, so all of them live in one Context and one thread at a time uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import islpy
+from islpy import (
+    AstBuild,
+    AstExpr,
+    AstNode,
+    Map,
+    MultiUnionPwAff,
+    MultiVal,
+    PwAff,
+    Schedule,
+    ScheduleNode,
+    Set,
+    UnionMap,
+    UnionPwAff,
+    UnionSet,
+)
+from islpy import Error as IslError
+
+__all__ = [
+    "AstExpr", "AstNode", "IslError", "Map", "MultiUnionPwAff", "PwAff", "Schedule", "ScheduleNode", "Set", "UnionMap",
+    "UnionPwAff", "UnionSet",
+]
+
+IN, OUT, SET, PARAM = islpy.dim_type.in_, islpy.dim_type.out, islpy.dim_type.set, islpy.dim_type.param
+NodeType = islpy.schedule_node_type
+AstNodeType = islpy.ast_node_type
+AstExprType = islpy.ast_expr_type
+
+_AST_OPS = {str(getattr(islpy.ast_expr_op_type, name)): name for name in dir(islpy.ast_expr_op_type) if name[0].islower()}
+
+
+# -- sets and maps ---------------------------------------------------------------------------------------------
+
+def sets_of(union: UnionSet) -> Iterator[Set]:
+    """The Sets of a UnionSet, one a tuple name."""
+    found = union.get_set_list()
+    return (found.get_at(i) for i in range(union.n_set()))
+
+
+def maps_of(union: UnionMap) -> Iterator[Map]:
+    """The Maps of a UnionMap, one a pair of tuple names."""
+    found = union.get_map_list()
+    return (found.get_at(i) for i in range(union.n_map()))
+
+
+def union_of_sets(params: str, sets: Iterable[Set]) -> UnionSet:
+    """The union; empty over `params` (text such as "[M, N]") where there is none."""
+    total = UnionSet(params + " -> { }")
+    for item in sets:
+        total = total.union(UnionSet.from_set(item))
+    return total
+
+
+def union_of_maps(params: str, maps: Iterable[Map]) -> UnionMap:
+    """The union; empty over `params` where there is none."""
+    total = UnionMap(params + " -> { }")
+    for item in maps:
+        total = total.union(UnionMap.from_map(item))
+    return total
+
+
+def restrict(union: UnionSet, names: Iterable[str]) -> UnionSet:
+    """The part of `union` whose tuples are called `names`."""
+    wanted = set(names)
+    total = UnionSet.empty(union.get_space())
+    for item in sets_of(union):
+        if item.get_tuple_name() in wanted:
+            total = total.union(UnionSet.from_set(item))
+    return total
+
+
+def tuple_names(union: UnionSet) -> set[str]:
+    """The tuple names that occur."""
+    return {str(item.get_tuple_name()) for item in sets_of(union)}
+
+
+def filters(parts: Sequence[UnionSet]) -> Any:
+    """A list of UnionSets, as `insert_sequence` wants it."""
+    result = islpy.UnionSetList.alloc(parts[0].get_ctx(), len(parts))
+    for part in parts:
+        result = result.add(part)
+    return result
+
+
+# -- affine functions ------------------------------------------------------------------------------------------
+
+def single_piece(function: PwAff) -> bool:
+    """Whether it is one affine expression on its whole domain."""
+    return bool(function.coalesce().isa_aff()) or function.n_piece() == 1
+
+
+def function_text(function: PwAff) -> str:
+    """The expression alone: "m", "floor((n)/64)"; pieces are separated by "; "."""
+    body = str(function)
+    body = body[body.index("{") + 1: body.rindex("}")]
+    parts = []
+    for piece in body.split(";"):
+        found = re.search(r"\[\((.*?)\)\](?: :|\s*$)", piece.strip())
+        parts.append(found.group(1) if found else piece.strip())
+    return "; ".join(parts)
+
+
+def rows(space_of: UnionSet, columns: Sequence[Sequence[PwAff]]) -> MultiUnionPwAff:
+    """A multi-dimensional schedule: `columns[i]` holds the functions of row i, one a statement."""
+    space = space_of.get_space().set_from_params().add_dims(SET, len(columns))
+    total = islpy.UnionPwAffList.alloc(space_of.get_ctx(), len(columns))
+    for functions in columns:
+        row = UnionPwAff.from_pw_aff(functions[0])
+        for function in functions[1:]:
+            row = row.union_add(UnionPwAff.from_pw_aff(function))
+        total = total.add(row)
+    return MultiUnionPwAff.from_union_pw_aff_list(space, total)
+
+
+def row(schedule: MultiUnionPwAff, position: int) -> MultiUnionPwAff:
+    """One row as a one-dimensional schedule."""
+    return MultiUnionPwAff.from_union_pw_aff(schedule.get_at(position))
+
+
+def row_map(schedule: MultiUnionPwAff, position: int) -> UnionMap:
+    """One row as a relation from instances to its value."""
+    return UnionMap.from_multi_union_pw_aff(row(schedule, position))
+
+
+def select_rows(schedule: MultiUnionPwAff, keep: Sequence[int]) -> MultiUnionPwAff:
+    """The rows at the positions `keep`, in that order."""
+    space = schedule.get_space().drop_dims(SET, 0, schedule.dim(SET)).add_dims(SET, len(keep))
+    total = islpy.UnionPwAffList.alloc(schedule.get_ctx(), len(keep))
+    for position in keep:
+        total = total.add(schedule.get_at(position))
+    return MultiUnionPwAff.from_union_pw_aff_list(space, total)
+
+
+# -- schedule trees --------------------------------------------------------------------------------------------
+
+def tile(node: ScheduleNode, sizes: Sequence[int]) -> ScheduleNode:
+    """Tile a band: the tile loops run over multiples of `sizes`, the point loops from 0."""
+    values = MultiVal.zero(node.band_get_space())
+    for i, size in enumerate(sizes):
+        values = values.set_val(i, size)
+    return node.band_tile(values)
+
+
+def mark(node: ScheduleNode, name: str) -> ScheduleNode:
+    """Insert a mark above `node`; returns the mark node."""
+    return node.insert_mark(islpy.Id(name))
+
+
+def mark_name(node: ScheduleNode) -> str:
+    """The name of a mark node."""
+    return str(node.mark_get_id().get_name())
+
+
+def mark_each(node: ScheduleNode, names: Sequence[str], coincident: bool = False) -> ScheduleNode:
+    """Split a band into single rows, each below a mark of its name. Returns the node below the last of them."""
+    for i, name in enumerate(names):
+        if i + 1 < len(names):
+            node = node.band_split(1)
+        if coincident:
+            node = node.band_member_set_coincident(0, 1)
+        node = mark(node, name).child(0).child(0)
+    return node
+
+
+def atomic(node: ScheduleNode) -> ScheduleNode:
+    """Ask that each row of a band becomes exactly one loop."""
+    for i in range(node.band_n_member()):
+        node = node.band_member_set_ast_loop_type(i, islpy.ast_loop_type.atomic)
+    return node
+
+
+def extension(relation: UnionMap) -> ScheduleNode:
+    """The root of an extension tree, to be grafted: prefix values -> the instances it adds."""
+    return ScheduleNode.from_extension(relation)
+
+
+def parse_schedule(text: str) -> Schedule:
+    """A schedule from text. Raises IslError."""
+    return Schedule.read_from_str(islpy.DEFAULT_CONTEXT, text)
+
+
+def tree_text(schedule: Schedule) -> str:
+    """The schedule in isl's block style, which `parse_schedule` reads back."""
+    printer = islpy.Printer.to_str(schedule.get_ctx())
+    printer = printer.set_yaml_style(islpy.yaml_style.BLOCK)
+    return str(printer.print_schedule(schedule).get_str())
+
+
+# -- abstract syntax trees -------------------------------------------------------------------------------------
+
+def generate(schedule: Schedule, context: Set) -> AstNode:
+    """isl's loops for a schedule."""
+    return AstBuild.from_context(context).node_from_schedule(schedule)
+
+
+def expression(function: PwAff) -> AstExpr:
+    """The AST expression of a function of parameters only."""
+    return AstBuild.from_context(Set("{ : }")).expr_from_pw_aff(function)
+
+
+def op_name(expr: AstExpr) -> str:
+    """The operation of an AST expression by name: "add", "min", "call"."""
+    return _AST_OPS[str(expr.op_get_type())].rstrip("_")
+
+
+def arguments(expr: AstExpr) -> list[AstExpr]:
+    """The arguments of an operation."""
+    return [expr.op_get_arg(i) for i in range(expr.op_get_n_arg())]
+
+
+def may_dependences(sink: UnionMap, source: UnionMap, order: UnionMap) -> UnionMap:
+    """All pairs of a `source` access and a later `sink` access to the same cell, as instance -> instance."""
+    info = islpy.UnionAccessInfo.from_sink(sink).set_may_source(source).set_schedule_map(order)
+    return info.compute_flow().get_may_dependence()
+
+
+def extreme_parameters(allowed: Set, names: Sequence[str], context: Set, least: bool) -> list[PwAff] | None:
+    """The lexicographically least (from 0 up) or greatest values of some parameters within `allowed`, as functions of the others.
+
+    None unless each is a single affine expression that covers all of `context`.
+    """
+    values = Set.from_params(allowed)
+    for i, name in enumerate(names):
+        values = values.insert_dims(SET, i, 1) if values.find_dim_by_name(PARAM, name) < 0 else values.move_dims(
+            SET, i, PARAM, values.find_dim_by_name(PARAM, name), 1)
+        if least:
+            values = values.lower_bound_val(SET, i, 0)
+    bounded = all(values.dim_has_lower_bound(SET, i) if least else values.dim_has_upper_bound(SET, i) for i in range(len(names)))
+    if not bounded:
+        return None
+    found = values.lexmin_pw_multi_aff() if least else values.lexmax_pw_multi_aff()
+    if not context.align_params(found.domain().get_space()).is_subset(found.domain()):
+        return None
+    pieces = [found.get_at(i).gist(context).coalesce() for i in range(len(names))]
+    return pieces if all(single_piece(p) for p in pieces) else None
+
+
+def components(relation: Map) -> list[PwAff]:
+    """The coordinates of a single-valued relation, as functions of its domain."""
+    function = islpy.PwMultiAff.from_map(relation)
+    return [function.get_at(i) for i in range(relation.dim(OUT))]
+
+
+# -- footprints ------------------------------------------------------------------------------------------------
+
+def as_map(union: UnionMap) -> Map:
+    """The only Map of a UnionMap."""
+    return Map.from_union_map(union)
+
+
+def as_set(union: UnionSet) -> Set:
+    """The only Set of a UnionSet."""
+    return Set.from_union_set(union)
+
+
+def maximum(function: PwAff) -> int | None:
+    """The greatest value that `function` takes anywhere, None when that depends on a parameter."""
+    value = function.max_val()
+    return int(value.to_python()) if value.is_int() else None
+
+
+def maximum_over(function: PwAff, context: Set) -> PwAff:
+    """The greatest value of `function` over its domain, as a function of the parameters."""
+    return Map.from_pw_aff(function).range().intersect_params(context).dim_max(0).coalesce().gist_params(context)
+
+
+def with_prefix(live: Set, functions: Sequence[PwAff], name: str) -> Map:
+    """`live` prefix values -> `name[functions..., prefix...]`."""
+    relation = live.identity()
+    for function in reversed(functions):
+        relation = Map.from_pw_aff(function).flat_range_product(relation)
+    return relation.set_tuple_name(OUT, name)
+
+
+def window(low: PwAff, width: int, before: int, after: int) -> Map:
+    """Each point of the domain of `low` -> all tuples whose entry at `before` lies in `low .. low + width - 1`."""
+    inside = Map(f"{{ [l] -> [x] : l <= x < l + {width} }}")
+    return Map.from_pw_aff(low).apply_range(inside).insert_dims(OUT, 0, before).add_dims(OUT, after)
+
+
+def constant_on(domain: Set, value: int) -> PwAff:
+    """A constant function on `domain`."""
+    return PwAff.val_on_domain(domain, islpy.Val.int_from_si(domain.get_ctx(), value))
+
+
+def coordinate(relation: Map, position: int) -> PwAff:
+    """One coordinate of the range tuples of `relation`, as a function of them."""
+    target = relation.range()
+    return PwAff.var_on_domain(islpy.LocalSpace.from_space(target.get_space()), SET, position).intersect_domain(target)
+
+
+def on_range(relation: Map, function: PwAff) -> PwAff:
+    """`function` of the domain of `relation`, as a function of its range (whose tuples determine the domain)."""
+    return components(relation.reverse().apply_range(Map.from_pw_aff(function)))[0]

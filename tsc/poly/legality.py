@@ -1,0 +1,141 @@
+"""What a schedule tree must satisfy: every dependence goes forward, blocks are independent, all instances are executed.
+
+The tree is walked from its root with the dependences not yet decided: a band row decides those with a positive distance and
+passes on those at distance zero, a sequence decides those between its children. The answer is exact. Extension nodes bring
+their own statements, whose dependences exist only below them.
+"""
+
+from __future__ import annotations
+
+from tsc.errors import InternalError
+from tsc.poly import isl
+from tsc.poly.deps import Dependences
+from tsc.poly.scop import Scop
+
+BLOCK = "block"
+
+
+def violations(node: isl.ScheduleNode, deps: isl.UnionMap, added: isl.UnionMap | None = None) -> isl.UnionMap:
+    """The dependences that the tree below `node` does not respect; `added` are those of statements that extensions introduce."""
+    found = isl.UnionMap.empty(deps.get_space())
+    kind = node.get_type()
+    if kind == isl.NodeType.extension and added is not None:
+        deps = deps.union(added.intersect_domain(node.extension_get_extension().range()))
+    if deps.is_empty():
+        return found if added is None or kind == isl.NodeType.leaf else _below(node, deps, added)
+    if kind == isl.NodeType.leaf:
+        return deps
+    if kind == isl.NodeType.band:
+        schedule = node.band_get_partial_schedule()
+        for i in range(node.band_n_member()):
+            values = isl.row_map(schedule, i)
+            found = found.union(deps.intersect(values.lex_gt_union_map(values)))
+            deps = deps.eq_at_multi_union_pw_aff(isl.row(schedule, i))
+    elif kind in (isl.NodeType.sequence, isl.NodeType.set):
+        parts = [node.child(i).filter_get_filter() for i in range(node.n_children())]
+        for i, first in enumerate(parts):
+            leaving = deps.intersect_domain(first)
+            for j, second in enumerate(parts):
+                pairs = leaving.intersect_range(second)
+                if i == j:
+                    found = found.union(violations(node.child(i).child(0), pairs, added))
+                elif j < i or kind == isl.NodeType.set:
+                    found = found.union(pairs)
+        return found
+    return found.union(_below(node, deps, added))
+
+
+def _below(node: isl.ScheduleNode, deps: isl.UnionMap, added: isl.UnionMap | None) -> isl.UnionMap:
+    found = isl.UnionMap.empty(deps.get_space())
+    for i in range(node.n_children()):
+        found = found.union(violations(node.child(i), deps, added))
+    return found
+
+
+def check_tree(schedule: isl.Schedule, scop: Scop, deps: Dependences, step: str, added: isl.UnionMap | None = None,
+               sunk: bool = False) -> None:
+    """Raise InternalError unless `schedule` respects the relaxed dependences and executes exactly the Scop's instances.
+
+    `sunk`: statements still sit at a row of the anchor that an empty reduction does not have; sizes where one is empty are left
+    to the check of the separated tree.
+    """
+    relaxed = deps.relaxed.intersect_params(scop.populated) if sunk else deps.relaxed
+    wrong = violations(schedule.get_root(), relaxed, added)
+    if not wrong.is_empty():
+        raise InternalError(f"schedule step '{step}' breaks dependences: {wrong}")
+    check_instances(schedule, scop, step)
+
+
+def check_instances(schedule: isl.Schedule, scop: Scop, step: str) -> None:
+    """Raise InternalError unless every instance reaches exactly one leaf."""
+    own = isl.UnionSet.empty(scop.domain.get_space())
+    for part in leaf_domains(schedule.get_root()):
+        mine = part.intersect(scop.domain.universe())
+        if not own.intersect(mine).is_empty():
+            raise InternalError(f"schedule step '{step}' executes instances twice: {own.intersect(mine)}")
+        own = own.union(mine)
+    if not own.is_equal(scop.domain):
+        lost, extra = scop.domain.subtract(own), own.subtract(scop.domain)
+        raise InternalError(f"schedule step '{step}' loses instances {lost} or adds {extra}")
+
+
+def leaf_domains(node: isl.ScheduleNode, domain: isl.UnionSet | None = None) -> list[isl.UnionSet]:
+    """The instances that reach each leaf below `node`, those added by extensions left out."""
+    kind = node.get_type()
+    if kind == isl.NodeType.domain:
+        domain = node.domain_get_domain()
+    elif kind == isl.NodeType.filter and domain is not None:
+        domain = domain.intersect(node.filter_get_filter())
+    elif kind == isl.NodeType.leaf and domain is not None:
+        return [domain]
+    return [part for i in range(node.n_children()) for part in leaf_domains(node.child(i), domain)]
+
+
+def below_blocks(schedule: isl.Schedule) -> isl.ScheduleNode:
+    """The node below the nest of bands marked `block` that the tree starts with."""
+    node = schedule.get_root().child(0)
+    while node.get_type() == isl.NodeType.mark and isl.mark_name(node) == BLOCK:
+        node = node.child(0).child(0)
+    return node
+
+
+def check_blocks(schedule: isl.Schedule, deps: Dependences) -> None:
+    """Raise InternalError unless no dependence, a reduction's on itself included, leads from one block to another."""
+    prefix = below_blocks(schedule).get_prefix_schedule_multi_union_pw_aff()
+    if prefix.dim(isl.SET) == 0:
+        return
+    crossing = deps.full.subtract(deps.full.eq_at_multi_union_pw_aff(prefix))
+    if not crossing.is_empty():
+        raise InternalError(f"blocks that run in parallel depend on each other: {crossing}")
+
+
+def coincident(node: isl.ScheduleNode, deps: isl.UnionMap) -> list[bool]:
+    """For each row of a band: whether all dependences inside it have distance zero there."""
+    schedule, local = _inside(node, deps)
+    return [bool(local.is_subset(local.eq_at_multi_union_pw_aff(isl.row(schedule, i)))) for i in range(node.band_n_member())]
+
+
+def permutable(node: isl.ScheduleNode, deps: isl.UnionMap) -> bool:
+    """Whether every dependence inside a band has a non-negative distance in each of its rows."""
+    schedule, local = _inside(node, deps)
+    for i in range(node.band_n_member()):
+        values = isl.row_map(schedule, i)
+        if not local.intersect(values.lex_gt_union_map(values)).is_empty():
+            return False
+    return True
+
+
+def with_flags(node: isl.ScheduleNode, deps: isl.UnionMap) -> isl.ScheduleNode:
+    """The band with its permutable and coincident flags as computed."""
+    for i, flag in enumerate(coincident(node, deps)):
+        node = node.band_member_set_coincident(i, int(flag))
+    return node.band_set_permutable(int(permutable(node, deps)))
+
+
+def _inside(node: isl.ScheduleNode, deps: isl.UnionMap) -> tuple[isl.MultiUnionPwAff, isl.UnionMap]:
+    domain = node.get_domain()
+    local = deps.intersect_domain(domain).intersect_range(domain)
+    prefix = node.get_prefix_schedule_multi_union_pw_aff()
+    if prefix.dim(isl.SET) > 0:
+        local = local.eq_at_multi_union_pw_aff(prefix)
+    return node.band_get_partial_schedule(), local

@@ -1,0 +1,103 @@
+"""The operand panel: what varies with the vector axis, copied once per column tile as [reduce axes...][columns].
+
+The operand is whatever expression the product has there (a load at any stride, a cast, a padded read), so that a prologue is
+composed into the copy. Columns past the end are zero: the register tile may then compute them, and nothing stores them.
+Section 5.3 of the paper (promotion statements).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tsc.errors import InternalError
+from tsc.poly import isl
+from tsc.poly.affine import size_text
+from tsc.poly.pattern import Contraction, unit_stride
+from tsc.poly.promote import Assignment, Local, Promoted, graft
+from tsc.poly.scop import Scop
+from tsc.poly.tile import TileConfig
+from tsc.poly.tree import node_below
+from tsc.sym import SymExpr
+from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children
+
+
+def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, config: TileConfig) -> Promoted:
+    """`promoted` with the n operand read from a panel, unless it can be read in whole vectors where it stands.
+
+    Raises InternalError when the copies do not cover what is read.
+    """
+    width = config.instr_tile[1]
+    if not _needed(scop, found, width):
+        return promoted
+    update = next(s for s in scop.statements.values() if s.role == "update")
+    reduce = [a.name for a in found.anchor.reduce_axes]
+    names = (*reduce, found.n, *found.batch)
+    node = node_below(promoted.schedule, {"block", "instr_n"})
+    relation = node.get_prefix_schedule_relation()
+    live = isl.as_set(node.get_domain().apply(relation))
+    low = _first_column(scop, found, relation).intersect_domain(live)
+
+    # which operand elements a prefix reads, and which columns of its tile are past the end
+    instance = f"{update.name}[{', '.join(a.name for a in update.axes)}]"
+    read = isl.Map(f"{scop.params} -> {{ {instance} -> [{', '.join(names)}] }}").intersect_domain(update.domain)
+    at_prefix = isl.as_map(relation.intersect_domain(isl.UnionSet.from_set(update.domain)))
+    exact = at_prefix.reverse().apply_range(read)
+    tile = isl.window(low, width, len(reduce), len(found.batch))
+    any_column = exact.project_out(isl.OUT, len(reduce), 1).insert_dims(isl.OUT, len(reduce), 1)
+    past = any_column.intersect(tile).subtract(exact).coalesce()
+    if not exact.is_subset(tile):
+        raise InternalError(f"the panel of {found.anchor.name} does not cover what its tile reads")
+
+    # the instances, with their prefix in the tuple, and their loops
+    extents = [a.extent for a in found.anchor.reduce_axes]
+    virtual = Buffer(f"{found.anchor.name}_panel", found.n_factor.dtype,
+                     (*extents, next(a.extent for a in found.anchor.axes if a.name == found.n)))
+    local = Local(virtual, replace(virtual, shape=(*extents, SymExpr.of(width))), tuple(range(len(extents) + 1)), "scratch",
+                  f"alloc_{virtual.name}")
+    zero = isl.constant_on(live, 0)
+    node = graft(node, isl.with_prefix(live, [zero] * len(reduce) + [low], local.statement), [])
+    columns_inside = unit_stride(found.n_factor, found.n)
+    for name, part in (("copy", exact), ("fill", past)):
+        instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, f"{name}_{virtual.name}")
+        if not instances.is_empty():
+            rows = [isl.coordinate(instances, i) for i in range(len(reduce))]
+            column = isl.coordinate(instances, len(reduce)).sub(isl.on_range(instances, low))
+            rows = [*rows, column] if columns_inside or name == "fill" else [column, *rows]
+            node = graft(node, instances, [("copy", r) for r in rows])
+
+    # what they store, what the update reads instead, and the order that has to hold between them
+    place = tuple(Var(n) for n in (*reduce, found.n))
+    assignments = dict(promoted.assignments)
+    assignments[f"copy_{virtual.name}"] = Assignment(names, virtual, place, found.n_factor)
+    assignments[f"fill_{virtual.name}"] = Assignment(names, virtual, place, Const(_zero(virtual.dtype), virtual.dtype))
+    old = assignments[update.name]
+    assignments[update.name] = replace(old, value=_replaced(old.value, found.n_factor, Load(virtual, place)))
+    copies = read.flat_range_product(at_prefix).set_tuple_name(isl.OUT, f"copy_{virtual.name}").reverse()
+    return Promoted(node.get_schedule(), (*promoted.locals, local), assignments,
+                    promoted.added.union(isl.UnionMap.from_map(copies)))
+
+
+def _needed(scop: Scop, found: Contraction, width: int) -> bool:
+    if any(load.buffer.panel is not None for load in loads(found.n_factor)):
+        return False
+    if not isinstance(found.n_factor, Load) or not unit_stride(found.n_factor, found.n):
+        return True
+    extent = size_text(next(a.extent for a in found.anchor.axes if a.name == found.n))
+    ragged = isl.Set(f"{scop.params} -> {{ : ({extent}) mod {width} != 0 }}")
+    return not scop.context.intersect(ragged).is_empty()
+
+
+def _first_column(scop: Scop, found: Contraction, relation: isl.UnionMap) -> isl.PwAff:
+    """The least n of each prefix, over all statements, so that it is defined where a reduction is empty."""
+    position = found.matrix.names.index(found.n)
+    schedule = found.matrix.band(scop, [position], list(scop.statements))
+    values = isl.as_map(isl.UnionMap.from_multi_union_pw_aff(schedule).intersect_domain(scop.domain).apply_domain(relation))
+    return values.dim_min(0).coalesce().gist(values.domain()).coalesce()
+
+
+def _zero(dtype: str) -> int | float | bool:
+    return False if dtype == "bool" else 0.0 if dtype.startswith(("float", "bfloat")) else 0
+
+
+def _replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
+    return new if expr == old else map_children(lambda c: _replaced(c, old, new), expr)

@@ -1,0 +1,307 @@
+"""Patterns: which ScheduleMatrix a Program gets. The order of PATTERNS is the policy; a refusal carries its reason.
+
+What a pattern knows about a statement comes from access relations: the rows of a statement that reads the anchor's result are
+the coordinates of the cell that it reads, whatever the operator. Section 5.2 of the paper (mapping types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tsc.poly import PatternMismatch, isl
+from tsc.poly.matrix import Row, ScheduleMatrix, function
+from tsc.poly.scop import Scop, Statement
+from tsc.te.compute import Compute
+from tsc.te.expr import Call, Cast, Expr, Load, Var, loads, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A sum of products. Rows: batch axes, then `n` (the vector axis), then `m` (None: no such axis), then the reduce axes.
+    `n_factor` varies with n and not with m, `m_factor` the other way round."""
+
+    matrix: ScheduleMatrix
+    anchor: Compute
+    batch: tuple[str, ...]
+    n: str
+    m: str | None
+    n_factor: Expr
+    m_factor: Expr
+
+    @property
+    def parallel(self) -> int:
+        """How many rows are parallel; the rest are reduce rows."""
+        return len(self.batch) + (1 if self.m is None else 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Statements that share a loop nest inside a row tile; `rows` are their own rows, solved."""
+
+    statements: tuple[str, ...]
+    matrix: ScheduleMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Row-parallel stages one after the other: chained reductions with equal rows, or injective statements alone.
+
+    `matrix` holds the row functions; `across` says that the last row is the unit-stride axis of what is reduced, so that its
+    loop belongs inside the reduction's.
+    """
+
+    matrix: ScheduleMatrix
+    anchor: Compute
+    stages: tuple[Stage, ...]
+    reducing: bool
+    across: bool
+
+
+# -- contraction -----------------------------------------------------------------------------------------------
+
+def match_contraction(scop: Scop) -> Contraction:
+    """One sum of products with its epilogues. Raises PatternMismatch with the reason."""
+    reducing = [c for c in scop.program.computes if c.monoid is not None]
+    if len(reducing) != 1:
+        raise PatternMismatch(f"contraction: there are {len(reducing)} reductions, not one")
+    anchor, = reducing
+    factors = product_of(anchor.body)
+    if anchor.monoid is None or anchor.monoid.fn != "add" or factors is None:
+        raise PatternMismatch(f"contraction: {anchor.name} is no sum of products")
+    cells = row_relations(scop, anchor)
+    for compute in scop.program.computes:
+        if compute.name not in cells:
+            raise PatternMismatch(f"contraction: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique")
+        if compute is not anchor and _feeds(scop, compute, anchor):
+            raise PatternMismatch(f"contraction: {compute.name} is computed before {anchor.name}")
+    n, m, n_factor, m_factor = _choose_axes(scop, anchor, cells, factors)
+    axes = [a.name for a in anchor.axes]
+    order = [a for a in axes if a not in (n, m)] + [n] + ([m] if m else [])
+    reduce = [a.name for a in anchor.reduce_axes]
+    entries: dict[str, tuple[Row, ...]] = {}
+    for statement in scop.statements.values():
+        coordinates = row_functions(scop, statement, cells[statement.compute.name])
+        rows: list[Row] = [coordinates[axes.index(a)] for a in order]
+        rows += [function(scop, statement.name, r) if statement.role == "update" else None for r in reduce]
+        entries[statement.name] = tuple(rows)
+    matrix = ScheduleMatrix(tuple(order + reduce), entries)
+    return Contraction(matrix, anchor, tuple(a for a in order if a not in (n, m)), n, m, n_factor, m_factor)
+
+
+def product_of(body: Expr) -> tuple[Expr, Expr] | None:
+    """The two factors of a product that both load, looking through casts; None for anything else."""
+    while isinstance(body, Cast):
+        body = body.value
+    if isinstance(body, Call) and body.fn == "mul" and all(any(loads(a)) for a in body.args):
+        return body.args[0], body.args[1]
+    return None
+
+
+def variables(expr: Expr) -> set[str]:
+    """Names of the Vars that occur."""
+    return {e.name for e in walk(expr) if isinstance(e, Var)}
+
+
+def unit_stride(factor: Expr, axis: str) -> bool:
+    """Whether `factor` is one load (through casts) that reads consecutive elements along `axis`."""
+    while isinstance(factor, Cast):
+        factor = factor.value
+    if not isinstance(factor, Load) or not factor.index:
+        return False
+    last = factor.index[-1]
+    plain = isinstance(last, Var) or (isinstance(last, Call) and last.fn in ("add", "sub") and sum(
+        1 for e in walk(last) if e == Var(axis)) == 1 and all(isinstance(a, Var) or axis not in variables(a) for a in last.args))
+    return plain and axis in variables(last) and all(axis not in variables(i) for i in factor.index[:-1])
+
+
+def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
+                 factors: tuple[Expr, Expr]) -> tuple[str, str | None, Expr, Expr]:
+    """The vector axis n and its partner m, with the factors that vary with them."""
+    left, right = variables(factors[0]), variables(factors[1])
+    sizes = {a.name: a.extent.as_int() for a in anchor.axes}
+    single = [a.name for a in anchor.axes if (a.name in left) != (a.name in right) and sizes[a.name] != 1]
+    if not single:
+        raise PatternMismatch(f"contraction: no axis of {anchor.name} belongs to one factor alone")
+    stored = [a for a in _store_axes(scop, anchor, cells) if a in single]
+    n = stored[0] if stored else single[-1]
+    n_factor, m_factor = factors if n in left else factors[::-1]
+    partners = [a for a in single if a in variables(m_factor)]
+    if not partners:
+        if not unit_stride(n_factor, n):
+            raise PatternMismatch(f"contraction: {anchor.name} has no second axis and its operand is not consecutive along {n}")
+        return n, None, n_factor, m_factor
+    best = max(partners, key=lambda a: (sizes[a] is None, sizes[a] or 0, partners.index(a)))
+    return n, best, n_factor, m_factor
+
+
+def _store_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map]) -> list[str]:
+    """The anchor's axes that the last output's dimensions vary, the last dimension's first."""
+    last = next(c for c in reversed(scop.program.computes) if c.target in scop.program.outputs)
+    statement = scop.of(last)[-1]
+    functions = row_functions(scop, statement, cells[last.name])
+    order = []
+    for i in reversed(range(len(last.axes))):
+        if last.axes[i].extent.as_int() == 1:
+            continue
+        for axis, row in zip(anchor.axes, functions):
+            if row.involves_dims(isl.IN, i, 1) and axis.name not in order:
+                order.append(axis.name)
+    return order
+
+
+def _feeds(scop: Scop, compute: Compute, anchor: Compute) -> bool:
+    readers = {a.statement for a in scop.reads if a.buffer.name == compute.name}
+    names = {scop.statements[r].compute.name for r in readers}
+    return anchor.name in names or any(
+        _feeds(scop, c, anchor) for c in scop.program.computes if c.name in names and c is not compute)
+
+
+# -- rows from access relations --------------------------------------------------------------------------------
+
+def row_relations(scop: Scop, anchor: Compute) -> dict[str, isl.Map]:
+    """For each Compute connected to `anchor`: its cells -> the anchor's cells, through the exact accesses between them.
+
+    An edge counts only where it determines one anchor cell for every cell; a Compute without such an edge is left out.
+    """
+    written = {w.statement: w.relation for w in scop.writes}
+    cells = {c.name: written[scop.of(c)[0].name].range() for c in scop.program.computes}
+    edges = [(scop.statements[a.statement].compute.name, a.buffer.name, a.relation.apply_domain(written[a.statement]))
+             for a in scop.reads if a.exact and a.buffer.name in cells]
+    found: dict[str, isl.Map] = {anchor.name: cells[anchor.name].identity()}
+    grown = True
+    while grown:
+        grown = False
+        for reader, target, relation in edges:
+            for known, new, step in ((target, reader, relation), (reader, target, relation.reverse())):
+                if known in found and new not in found:
+                    composed = step.apply_range(found[known])
+                    if composed.is_single_valued() and cells[new].intersect_params(scop.populated).is_subset(composed.domain()):
+                        found[new] = composed
+                        grown = True
+    return found
+
+
+def row_functions(scop: Scop, statement: Statement, relation: isl.Map) -> list[isl.PwAff]:
+    """The coordinates of the anchor cell as functions of a statement's instances."""
+    written = next(w.relation for w in scop.writes if w.statement == statement.name)
+    known = statement.domain.intersect_params(scop.populated)
+    functions = [f.gist(known).coalesce() for f in isl.components(written.apply_range(relation))]
+    for f in functions:
+        if not isl.single_piece(f):
+            raise PatternMismatch(f"a row of {statement.name} is not one affine expression: {f}")
+    return functions
+
+
+def completing_axes(scop: Scop, statement: Statement, rows: list[isl.PwAff]) -> list[str]:
+    """The statement's axes needed, besides `rows`, to tell its instances apart."""
+    def schedule(functions: list[isl.PwAff]) -> isl.UnionMap:
+        return isl.UnionMap.from_multi_union_pw_aff(isl.rows(scop.domain, [[f] for f in functions])).intersect_domain(
+            isl.UnionSet.from_set(statement.domain))
+
+    needed: list[str] = []
+    functions = list(rows)
+    for axis in statement.axes:
+        if functions and schedule(functions).is_injective():
+            break
+        candidate = function(scop, statement.name, axis.name)
+        if functions and _determined(schedule(functions), schedule([candidate])):
+            continue
+        functions.append(candidate)
+        needed.append(axis.name)
+    return needed
+
+
+def _determined(rows: isl.UnionMap, candidate: isl.UnionMap) -> bool:
+    """Whether equal rows imply an equal candidate."""
+    return bool(rows.apply_range(rows.reverse()).is_subset(candidate.apply_range(candidate.reverse())))
+
+
+# -- reductions and injective statements -----------------------------------------------------------------------
+
+def match_reduction(scop: Scop) -> Staged:
+    """Reductions with equal rows, stitched with what stands between them. Raises PatternMismatch with the reason."""
+    anchor = next((c for c in scop.program.computes if c.monoid is not None), None)
+    if anchor is None:
+        raise PatternMismatch("reduction: nothing is reduced")
+    return _staged(scop, anchor, True)
+
+
+def match_injective(scop: Scop) -> Staged:
+    """Statements without a reduction. Raises PatternMismatch with the reason."""
+    if any(c.monoid is not None for c in scop.program.computes):
+        raise PatternMismatch("injective: there is a reduction")
+    anchor = next(c for c in reversed(scop.program.computes) if c.target in scop.program.outputs)
+    return _staged(scop, anchor, False)
+
+
+PATTERNS = (match_contraction, match_reduction, match_injective)
+
+
+def match(scop: Scop) -> tuple[Contraction | Staged, tuple[str, ...]]:
+    """The first pattern that fits and the reasons of those before it. Raises PatternMismatch with all reasons."""
+    reasons: list[str] = []
+    for pattern in PATTERNS:
+        try:
+            return pattern(scop), tuple(reasons)
+        except PatternMismatch as refusal:
+            reasons.append(str(refusal))
+    raise PatternMismatch("; ".join(reasons))
+
+
+def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
+    cells = row_relations(scop, anchor)
+    names = tuple(a.name for a in anchor.axes)
+    entries: dict[str, tuple[Row, ...]] = {}
+    for statement in scop.statements.values():
+        relation = cells.get(statement.compute.name)
+        if relation is not None:
+            entries[statement.name] = tuple(row_functions(scop, statement, relation))
+        elif _isolated(scop, statement.compute) and len(statement.compute.axes) >= len(names):
+            # nothing connects it to the anchor, so that any rows are legal: its own first axes
+            entries[statement.name] = tuple(
+                function(scop, statement.name, a.name) for a in statement.compute.axes[:len(names)])
+        else:
+            raise PatternMismatch(
+                f"{'reduction' if reducing else 'injective'}: the row of {anchor.name} that {statement.compute.name} belongs to "
+                "is not affine or not unique")
+    stages = tuple(_stage(scop, group, entries) for group in _groups(scop, entries))
+    return Staged(ScheduleMatrix(names, entries), anchor, stages, reducing, reducing and _across(anchor))
+
+
+def _isolated(scop: Scop, compute: Compute) -> bool:
+    """Whether no other Compute reads it and it reads no other."""
+    others = {c.name for c in scop.program.computes if c is not compute}
+    mine = {s.name for s in scop.of(compute)}
+    return not any((a.statement in mine and a.buffer.name in others) or (a.statement not in mine and a.buffer.name == compute.name)
+                   for a in scop.reads)
+
+
+def _groups(scop: Scop, entries: dict[str, tuple[Row, ...]]) -> Iterator[list[Statement]]:
+    """A reduction with its init, and the row statements that follow it, form one group; any other statement is its own."""
+    group: list[Statement] = []
+    for statement in scop.statements.values():
+        rows = [r for r in entries[statement.name] if r is not None]
+        follows = group and group[-1].role != "init" and not (
+            statement.role == "store" and group[0].role == "init" and not completing_axes(scop, statement, rows))
+        if follows or (group and statement.role == "init"):
+            yield group
+            group = []
+        group.append(statement)
+    yield group
+
+
+def _stage(scop: Scop, group: list[Statement], entries: dict[str, tuple[Row, ...]]) -> Stage:
+    own = {s.name: completing_axes(scop, s, [r for r in entries[s.name] if r is not None]) for s in group}
+    names = max(own.values(), key=len)
+    rows: dict[str, tuple[Row, ...]] = {
+        s.name: tuple(function(scop, s.name, n) for n in own[s.name]) or (None,) * len(names) for s in group}
+    return Stage(tuple(s.name for s in group), ScheduleMatrix(tuple(names), rows))
+
+
+def _across(anchor: Compute) -> bool:
+    """Whether every load of the reduced expression that is consecutive along some axis is so along the last parallel one."""
+    if not anchor.axes:
+        return False
+    found = [load for load in loads(anchor.body) if load.index]
+    return bool(found) and all(unit_stride(load, anchor.axes[-1].name) for load in found)

@@ -1,0 +1,117 @@
+"""Promotion: buffers that live within one tile become local, and an operand is copied into a panel for the vector axis.
+
+Sizes and offsets come from footprints: the cells that the instances under a tree node access, as a relation from the values of
+the schedule rows above it. What has to be inserted into the tree is an *instance* that carries its coordinates in its tuple:
+`alloc_acc[lo0, lo1, ...]` says where storage begins and ends its life and what its first cell is; `copy_w[k, n, ...]` fills a panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tsc.poly import PatternMismatch, isl
+from tsc.poly.deps import Dependences, through
+from tsc.poly.scop import Scop
+from tsc.poly.to_expr import parameter_expr
+from tsc.sym import SymExpr, product
+from tsc.te.expr import Buffer, Expr, as_size
+
+#: Constant-size locals up to this many bytes live on the stack, larger ones in scratch memory.
+STACK_BYTES = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A buffer given storage of its own below one tree node: element `index` of `buffer` is `storage[index[d] - low[d] for d
+    in dims]`, where `low` are the first arguments of the instance `statement`. A dimension -1 is indexed by 0."""
+
+    buffer: Buffer
+    storage: Buffer
+    dims: tuple[int, ...]
+    scope: str
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a statement stores, as expressions of the names of its tuple's dimensions."""
+
+    names: tuple[str, ...]
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A schedule with its local buffers, what its statements store, and the dependences of the instances it added."""
+
+    schedule: isl.Schedule
+    locals: tuple[Local, ...]
+    assignments: Mapping[str, Assignment]
+    added: isl.UnionMap
+
+
+def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buffer, order: Sequence[int] | None = None,
+             shape: Sequence[int] | None = None) -> tuple[isl.Map, Local]:
+    """Storage of its own for `buffer` in each run of `node`: the alloc instances to be grafted before it, and the Local.
+
+    `order` lists the dimensions kept, -1 for one of extent 1, and `shape` rounds the storage up to constants. Raises
+    PatternMismatch when a dependence through the buffer leaves the run, or when the footprint is no box at an affine place.
+    """
+    prefix = node.get_prefix_schedule_multi_union_pw_aff()
+    flow = through(scop, deps.full, buffer.name)
+    if prefix.dim(isl.SET) > 0 and not flow.is_subset(flow.eq_at_multi_union_pw_aff(prefix)):
+        raise PatternMismatch(f"values of {buffer.name} are used outside the tile that computes them")
+    accesses = isl.union_of_maps(scop.params, (a.relation for a in scop.reads + scop.writes if a.buffer.name == buffer.name))
+    relation = node.get_prefix_schedule_relation()
+    footprint = isl.as_map(accesses.intersect_domain(node.get_domain()).apply_domain(relation))
+    live = isl.as_set(node.get_domain().apply(relation))
+    lows, extents = _box(footprint, live, scop)
+    statement = f"alloc_{buffer.name}"
+    dims = tuple(order if order is not None else (i for i, e in enumerate(extents) if e != SymExpr.of(1)))
+    sizes = tuple(SymExpr.of(s) for s in shape) if shape is not None else tuple(extents[d] for d in dims)
+    if not dims:
+        dims, sizes = (-1,), (SymExpr.of(1),)
+    storage = Buffer(buffer.name, buffer.dtype, sizes)
+    scope = "register" if shape is not None or product(sizes) == SymExpr.of(1) else scope_of(storage)
+    return isl.with_prefix(live, lows, statement), Local(buffer, storage, dims, scope, statement)
+
+
+def scope_of(storage: Buffer) -> str:
+    """Stack for what is small and constant, scratch for the rest."""
+    count = product(storage.shape).as_int()
+    return "stack" if count is not None and count * np.dtype(storage.dtype).itemsize <= STACK_BYTES else "scratch"
+
+
+def graft(node: isl.ScheduleNode, instances: isl.Map, rows: Sequence[tuple[str, isl.PwAff]]) -> isl.ScheduleNode:
+    """Run `instances` (prefix values -> added instances) before `node`, in loops over `rows` with their marks. Returns `node`."""
+    tree = isl.extension(isl.UnionMap.from_map(instances))
+    marks = [m for m, _ in rows]
+    if marks:
+        schedule = isl.rows(isl.UnionSet.from_set(instances.range()), [[f] for _, f in rows])
+        below = tree.child(0).insert_partial_schedule(schedule)
+        tree = isl.mark_each(below, marks)
+        tree = tree.ancestor(tree.get_tree_depth())
+    return node.graft_before(tree)
+
+
+def _box(footprint: isl.Map, live: isl.Set, scop: Scop) -> tuple[list[isl.PwAff], list[SymExpr]]:
+    """The least cell for each live prefix, and the greatest extents over all of them."""
+    lows, extents = [], []
+    for i in range(footprint.dim(isl.OUT)):
+        low = footprint.dim_min(i)
+        extent = footprint.dim_max(i).sub(low)
+        total = low.coalesce().gist(footprint.domain()).coalesce()
+        if not isl.single_piece(total):
+            raise PatternMismatch(f"the footprint of {footprint.get_tuple_name(isl.OUT)} starts at no affine cell: {low}")
+        lows.append(total.intersect_domain(live))
+        most = isl.maximum(extent)
+        size = SymExpr.of(most + 1) if most is not None else as_size(parameter_expr(isl.maximum_over(extent, scop.context)))
+        if size is None:
+            raise PatternMismatch(f"the footprint of {footprint.get_tuple_name(isl.OUT)} has no affine extent")
+        extents.append(size if most is not None else size + 1)
+    return lows, extents

@@ -1,0 +1,153 @@
+"""From a te.Program to loop IR: the polyhedral part of the spine in one numbered function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tsc.errors import InternalError
+from tsc.loop_ir.nodes import Func
+from tsc.ops.base import PatternKind
+from tsc.poly import PatternMismatch, isl
+from tsc.poly.deps import Dependences, dependences
+from tsc.poly.legality import check_blocks, check_tree
+from tsc.poly.matrix import solve
+from tsc.poly.panel import promote_panel
+from tsc.poly.pattern import Contraction, Staged, match
+from tsc.poly.promote import Local, Promoted, graft, localise
+from tsc.poly.scop import Scop, build_scop
+from tsc.poly.separate import separate_outputs
+from tsc.poly.tile import TileConfig, default_config
+from tsc.poly.to_loops import assignments_of, to_loops
+from tsc.poly.tree import (
+    BLOCK_POINT,
+    ROW_POINT,
+    initial_contraction,
+    initial_staged,
+    node_below,
+    separate_contraction,
+    separate_staged,
+    tile_contraction,
+    tile_staged,
+)
+from tsc.target import DeviceSpec
+from tsc.te.compute import Program
+from tsc.trace import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledProgram:
+    """A kernel as loop IR (before tensorize), its final schedule tree as text, what was decided, and the tile sizes used."""
+
+    func: Func
+    tree: str
+    log: tuple[str, ...]
+    config: TileConfig
+
+
+def schedule_program(program: Program, kind_hint: PatternKind | None, spec: DeviceSpec, config: TileConfig | None,
+                     recorder: Recorder | None, name: str) -> ScheduledProgram:
+    """Schedule one kernel. Raises PatternMismatch when no pattern fits, InternalError when a check fails.
+
+    Every tree is checked against the unmodified dependences after every step. `kind_hint` is for the log only.
+    """
+    # 1. a reduction accumulates into a local, whatever becomes of its result
+    program = separate_outputs(program)
+    # 2. statements, domains, access relations
+    scop = build_scop(program)
+    # 3. dependences, those of declared monoids on themselves dropped
+    deps = dependences(scop)
+    # 4. a pattern's ScheduleMatrix, its `?` solved from the dependences
+    found, refused = match(scop)
+    log = [*scop.notes, *deps.log, *refused]
+    if kind_hint is not None:
+        log.append(f"the anchor is {kind_hint.value}, the pattern {type(found).__name__.lower()}")
+    solved = _solved(found, scop, deps, log)
+    chosen = config or default_config(solved, spec)
+    # 5. to 8. the tree: one band per row group, tiled, separated, with local buffers
+    promoted = _contraction_tree(scop, solved, deps, chosen) if isinstance(solved, Contraction) else _staged_tree(
+        scop, solved, deps, chosen)
+    # 9. the user's own tree instead, if there is one
+    text = isl.tree_text(promoted.schedule)
+    override = None if recorder is None else recorder.override("schedule", name)
+    if override is not None:
+        promoted = replace(promoted, schedule=_parsed(override, name))
+        text = isl.tree_text(promoted.schedule)
+        log.append("the schedule tree was overridden")
+    # 10. blocks run in parallel: no dependence, not even a dropped one, may cross them
+    check_tree(promoted.schedule, scop, deps, "final", promoted.added)
+    check_blocks(promoted.schedule, deps)
+    # 11. loops
+    func = to_loops(promoted, scop, name)
+    if recorder is not None:
+        recorder.record("schedule", name, text)
+    return ScheduledProgram(func, text, tuple(log), chosen)
+
+
+def _solved(found: Contraction | Staged, scop: Scop, deps: Dependences, log: list[str]) -> Contraction | Staged:
+    if isinstance(found, Contraction):
+        matrix = solve(found.matrix, scop, deps.relaxed)
+        log += [f"matrix\n{found.matrix}", f"matrix, solved\n{matrix}"]
+        return replace(found, matrix=matrix)
+    log.append(f"rows\n{found.matrix}")
+    stages = []
+    for stage in found.stages:
+        own = isl.restrict(scop.domain, stage.statements)
+        matrix = solve(stage.matrix, scop, deps.relaxed.intersect_domain(own).intersect_range(own))
+        if stage.matrix.names:
+            log.append(f"stage\n{stage.matrix}solved\n{matrix}")
+        stages.append(replace(stage, matrix=matrix))
+    return replace(found, stages=tuple(stages))
+
+
+def _contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: TileConfig) -> Promoted:
+    node = initial_contraction(scop, found, deps.relaxed)
+    check_tree(node.get_schedule(), scop, deps, "initial contraction", sunk=True)
+    node = tile_contraction(node, found, config)
+    check_tree(node.get_schedule(), scop, deps, "tile contraction", sunk=True)
+    node = separate_contraction(node, scop, found)
+    check_tree(node.get_schedule(), scop, deps, "separate contraction")
+    axes = [a.name for a in found.anchor.axes]
+    promoted = []
+    for buffer in scop.locals().values():
+        accumulator = buffer.name == found.anchor.name
+        order = [axes.index(found.m) if found.m else -1, axes.index(found.n)] if accumulator else None
+        promoted.append(localise(node, scop, deps, buffer, order, config.instr_tile if accumulator else None))
+    for instances, _ in promoted:
+        node = graft(node, instances, [])
+    added = isl.UnionMap.empty(deps.full.get_space())
+    return promote_panel(
+        Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), added), scop, found, config)
+
+
+def _staged_tree(scop: Scop, found: Staged, deps: Dependences, config: TileConfig) -> Promoted:
+    node = initial_staged(scop, found, deps.relaxed)
+    check_tree(node.get_schedule(), scop, deps, "initial stages", sunk=True)
+    node = tile_staged(node, found, config)
+    check_tree(node.get_schedule(), scop, deps, "tile stages", sunk=True)
+    schedule = separate_staged(node, scop, found, config).get_schedule()
+    check_tree(schedule, scop, deps, "separate stages")
+    places: dict[frozenset[str], list[tuple[isl.Map, Local]]] = {ROW_POINT: [], BLOCK_POINT: []}
+    for buffer in scop.locals().values():
+        refusals = []
+        for point, promoted in places.items():
+            try:
+                promoted.append(localise(node_below(schedule, point), scop, deps, buffer))
+                break
+            except PatternMismatch as refusal:
+                refusals.append(str(refusal))
+        else:
+            raise PatternMismatch("; ".join(refusals))
+    for point, promoted in places.items():
+        node = node_below(schedule, point)
+        for instances, _ in promoted:
+            node = graft(node, instances, [])
+        schedule = node.get_schedule()
+    return Promoted(schedule, tuple(x for promoted in places.values() for _, x in promoted), assignments_of(scop),
+                    isl.UnionMap.empty(deps.full.get_space()))
+
+
+def _parsed(text: str, name: str) -> isl.Schedule:
+    try:
+        return isl.parse_schedule(text)
+    except isl.IslError as error:
+        raise InternalError(f"the schedule given for '{name}' is no schedule tree: {error}") from error

@@ -1,0 +1,230 @@
+"""Scop: a te.Program as statements with domains, access relations and an original order, over a symbolic context.
+
+A reducing Compute gives two statements, `init` and `update`; any other gives one. An access is exact where every index is
+affine. An index that is not (data-dependent, or `m // L` with a symbolic L) makes its dimension opaque: the access may
+touch the whole extent there, and is recorded as such. Section 5.2 of the paper; Verdoolaege 2010 for the objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tsc.errors import InternalError
+from tsc.poly import isl
+from tsc.poly.affine import condition_text, index_text, size_text
+from tsc.sym import SymExpr
+from tsc.te.compute import Axis, Compute, Program
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, children, format_expr
+
+Role = Literal["store", "init", "update"]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement: the Compute it comes from, what it does, its axes (reduce axes last) and its instances."""
+
+    name: str
+    compute: Compute
+    role: Role
+    axes: tuple[Axis, ...]
+    domain: isl.Set
+
+    @property
+    def body(self) -> Expr:
+        """The value stored, as an expression of the axes."""
+        compute = self.compute
+        if compute.monoid is None:
+            return compute.body
+        if self.role == "init":
+            return Const(compute.monoid.identity(compute.target.dtype), compute.target.dtype)
+        return Call(compute.monoid.fn, (Load(compute.target, self.cell), compute.body), compute.target.dtype)
+
+    @property
+    def cell(self) -> tuple[Expr, ...]:
+        """The index that is written."""
+        return tuple(Var(a.name) for a in self.compute.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Instances of a statement -> cells of a buffer. Not `exact`: a may-access, over-approximated in opaque dimensions."""
+
+    statement: str
+    buffer: Buffer
+    relation: isl.Map
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scop:
+    """The polyhedral view of one Program. `params` is the text "[M, N]" that isl objects over its sizes start with;
+    `notes` lists what was over-approximated."""
+
+    program: Program
+    params: str
+    context: isl.Set
+    statements: Mapping[str, Statement]
+    domain: isl.UnionSet
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    order: isl.UnionMap
+    notes: tuple[str, ...]
+
+    @property
+    def populated(self) -> isl.Set:
+        """The sizes at which every statement has instances: what is derived there is extended to empty domains."""
+        sizes = self.context
+        for statement in self.statements.values():
+            sizes = sizes.intersect(statement.domain.params())
+        return sizes
+
+    def of(self, compute: Compute) -> tuple[Statement, ...]:
+        """The statements of a Compute, in order."""
+        return tuple(s for s in self.statements.values() if s.compute.name == compute.name)
+
+    def locals(self) -> dict[str, Buffer]:
+        """Targets that do not outlive the kernel, by name."""
+        kept = {b.name for b in self.program.outputs}
+        return {c.name: c.target for c in self.program.computes if c.name not in kept}
+
+
+def build_scop(program: Program) -> Scop:
+    """The Scop of `program`. Raises InternalError when an exact access leaves its buffer's extents or an extent is not affine."""
+    clash = {s.name for s in program.sizes} & {a.name for c in program.computes for a in c.axes + c.reduce_axes}
+    if clash:
+        raise InternalError(f"axes and sizes share the names {sorted(clash)}; they need names of their own")
+    params = "[" + ", ".join(s.name for s in program.sizes) + "]"
+    bounds = [f"{s.name} >= {s.lo}" for s in program.sizes]
+    bounds += [f"{s.name} mod {s.divisor} = 0" for s in program.sizes if s.divisor > 1]
+    context = isl.Set(f"{params} -> {{ : {' and '.join(bounds)} }}")
+    statements = {s.name: s for compute in program.computes for s in _statements(compute, params, context)}
+    domain = isl.union_of_sets(params, (s.domain for s in statements.values()))
+    notes: list[str] = []
+    reads = tuple(a for s in statements.values() for a in _reads(s, params, notes))
+    writes = tuple(_write(s, params) for s in statements.values())
+    for access in reads + writes:
+        _check_extents(access, params, context)
+    _check_defined(program, reads, writes)
+    depth = max(len(s.axes) for s in statements.values())
+    order = "; ".join(
+        f"{_instance(s)} -> [{', '.join([str(i), *_dims(s), *['0'] * (depth - len(s.axes))])}]"
+        for i, s in enumerate(statements.values()))
+    return Scop(program, params, context, statements, domain, reads, writes,
+                isl.UnionMap(f"{params} -> {{ {order} }}").intersect_domain(domain), tuple(dict.fromkeys(notes)))
+
+
+def box_text(shape: Sequence[SymExpr], names: Sequence[str]) -> str:
+    """The constraints of a box from 0 to `shape`. Raises InternalError for an extent that is not affine."""
+    parts = []
+    for name, extent in zip(names, shape):
+        text = size_text(extent)
+        if text is None:
+            raise InternalError(f"extent {extent} is not affine in the kernel's sizes; it needs a size of its own")
+        parts.append(f"0 <= {name} < {text}")
+    return " and ".join(parts) or "1 = 1"
+
+
+# -- statements ------------------------------------------------------------------------------------------------
+
+def _statements(compute: Compute, params: str, context: isl.Set) -> Iterator[Statement]:
+    roles: tuple[tuple[Role, tuple[Axis, ...]], ...] = (("store", compute.axes),)
+    if compute.monoid is not None:
+        roles = (("init", compute.axes), ("update", compute.axes + compute.reduce_axes))
+    for role, axes in roles:
+        name = f"{compute.name}_{role}"
+        dims = [a.name for a in axes]
+        text = f"{params} -> {{ {name}[{', '.join(dims)}] : {box_text(tuple(a.extent for a in axes), dims)} }}"
+        yield Statement(name, compute, role, axes, isl.Set(text).intersect_params(context))
+
+
+def _dims(statement: Statement) -> list[str]:
+    return [a.name for a in statement.axes]
+
+
+def _instance(statement: Statement) -> str:
+    return f"{statement.name}[{', '.join(_dims(statement))}]"
+
+
+# -- accesses --------------------------------------------------------------------------------------------------
+
+def _write(statement: Statement, params: str) -> Access:
+    names = {a.name: a.name for a in statement.axes}
+    relation, exact = _relation(statement, Load(statement.compute.target, statement.cell), names, [], params)
+    return Access(statement.name, statement.compute.target, relation, exact)
+
+
+def _reads(statement: Statement, params: str, notes: list[str]) -> Iterator[Access]:
+    names = {a.name: a.name for a in statement.axes}
+    seen: set[tuple[Load, tuple[str, ...]]] = set()
+    for load, conditions, certain in _loads(statement.body, names, (), True):
+        if (load, conditions) in seen:
+            continue
+        seen.add((load, conditions))
+        relation, exact = _relation(statement, load, names, list(conditions), params)
+        if not exact:
+            notes.append(f"{statement.name} may read all of {format_expr(load)} (opaque index)")
+        if not certain:
+            inside = isl.Set(f"{params} -> {{ {load.buffer.name}[{', '.join(_cells(load.buffer))}] : "
+                             f"{box_text(load.buffer.shape, _cells(load.buffer))} }}")
+            if not relation.range().is_subset(inside):
+                notes.append(f"{statement.name} reads {format_expr(load)} under a condition that is not affine")
+                relation, exact = relation.intersect_range(inside), False
+        yield Access(statement.name, load.buffer, relation, exact)
+
+
+def _loads(expr: Expr, names: Mapping[str, str], conditions: tuple[str, ...],
+           certain: bool) -> Iterator[tuple[Load, tuple[str, ...], bool]]:
+    """Loads with the affine conditions they stand under; not certain: under one that is not affine, too."""
+    match expr:
+        case Call(fn="select", args=(condition, yes, no)):
+            yield from _loads(condition, names, conditions, certain)
+            for branch, negate in ((yes, False), (no, True)):
+                text = condition_text(condition, names, negate)
+                if text is None:
+                    yield from _loads(branch, names, conditions, False)
+                else:
+                    yield from _loads(branch, names, (*conditions, text), certain)
+            return
+        case Load():
+            yield expr, conditions, certain
+    for child in children(expr):
+        yield from _loads(child, names, conditions, certain)
+
+
+def _cells(buffer: Buffer) -> list[str]:
+    return [f"d{i}_" for i in range(len(buffer.shape))]
+
+
+def _relation(statement: Statement, load: Load, names: Mapping[str, str], conditions: list[str],
+              params: str) -> tuple[isl.Map, bool]:
+    texts = [index_text(i, names) for i in load.index]
+    cells = _cells(load.buffer)
+    constraints = list(conditions)
+    for cell, text, extent in zip(cells, texts, load.buffer.shape):
+        constraints.append(f"{cell} = {text}" if text is not None else box_text((extent,), [cell]))
+    where = " and ".join(constraints) or "1 = 1"
+    text = f"{params} -> {{ {_instance(statement)} -> {load.buffer.name}[{', '.join(cells)}] : {where} }}"
+    return isl.Map(text).intersect_domain(statement.domain), all(t is not None for t in texts)
+
+
+def _check_extents(access: Access, params: str, context: isl.Set) -> None:
+    cells = _cells(access.buffer)
+    inside = isl.Set(f"{params} -> {{ {access.buffer.name}[{', '.join(cells)}] : {box_text(access.buffer.shape, cells)} }}")
+    outside = access.relation.range().subtract(inside).intersect_params(context)
+    if not outside.is_empty():
+        raise InternalError(f"statement {access.statement} accesses {access.buffer} outside its extents, at {outside}")
+
+
+def _check_defined(program: Program, reads: tuple[Access, ...], writes: tuple[Access, ...]) -> None:
+    """Every cell of a target that is read was written: nothing reads uninitialised memory."""
+    targets = {c.name for c in program.computes}
+    for access in reads:
+        if access.buffer.name in targets:
+            written = [w.relation.range() for w in writes if w.buffer.name == access.buffer.name]
+            missing = access.relation.range()
+            for part in written:
+                missing = missing.subtract(part)
+            if not missing.is_empty():
+                raise InternalError(f"statement {access.statement} reads {access.buffer.name} where nothing writes it: {missing}")

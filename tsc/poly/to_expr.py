@@ -1,0 +1,42 @@
+"""isl's AST expressions as te expressions over loop variables and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tsc.errors import InternalError
+from tsc.poly import isl
+from tsc.poly.linear import tidy
+from tsc.sym import dim
+from tsc.te.expr import BOOL, Call, Expr, Size, call, index, select
+
+_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "floordiv", "fdiv_q": "floordiv", "pdiv_q": "floordiv", "pdiv_r": "mod",
+           "zdiv_r": "mod", "min": "min", "max": "max", "eq": "eq", "le": "le", "lt": "lt", "ge": "ge", "gt": "gt"}
+_LOGIC = {"and": "and", "and_then": "and", "or": "or", "or_else": "or"}
+
+
+def to_expr(ast: isl.AstExpr, iterators: Mapping[str, Expr]) -> Expr:
+    """`ast` with its iterators replaced; any other name is a size. Raises InternalError on an operation isl does not make here."""
+    kind = ast.get_type()
+    if kind == isl.AstExprType.int:
+        return index(int(ast.get_val().to_python()))
+    if kind == isl.AstExprType.id:
+        name = str(ast.get_id().get_name())
+        return iterators[name] if name in iterators else Size(dim(name))
+    op = isl.op_name(ast)
+    arguments = [to_expr(a, iterators) for a in isl.arguments(ast)]
+    if op == "minus":
+        return tidy(call("sub", index(0), arguments[0]))
+    if op in ("select", "cond"):
+        return select(*arguments)
+    if op in _LOGIC or op in _BINARY:
+        result = arguments[0]
+        for argument in arguments[1:]:
+            result = (Call(_LOGIC[op], (result, argument), BOOL) if op in _LOGIC else call(_BINARY[op], result, argument))
+        return tidy(result) if op in ("add", "sub", "mul") else result
+    raise InternalError(f"isl made an expression with '{op}', which has no meaning in the loop IR")
+
+
+def parameter_expr(function: isl.PwAff) -> Expr:
+    """A function of the sizes alone."""
+    return tidy(to_expr(isl.expression(function), {}))

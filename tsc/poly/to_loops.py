@@ -1,0 +1,155 @@
+"""A schedule tree to loop IR, through isl's AST. Instances carry their coordinates, so no callback into isl is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from tsc.errors import InternalError
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, Scope, Stmt, Store, block
+from tsc.poly import isl
+from tsc.poly.legality import BLOCK
+from tsc.poly.linear import difference, shifted, tidy
+from tsc.poly.promote import Assignment, Local, Promoted
+from tsc.poly.scop import Scop
+from tsc.poly.to_expr import to_expr
+from tsc.te.expr import Expr, Load, Var, index, map_children, substitute
+
+#: Loops that later passes look for: they are kept, with one iteration, where isl finds them degenerate.
+KEPT = frozenset({"k", "i", "j", "init", "epilogue"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What is visible at a point of the AST: iterators, and where each local begins."""
+
+    iterators: Mapping[str, Expr]
+    lows: Mapping[str, tuple[Expr, ...]]
+
+    def with_iterator(self, name: str, value: Expr) -> _Scope:
+        return replace(self, iterators={**self.iterators, name: value})
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What does not change: the statements' assignments, the locals by buffer and by alloc instance, the names taken."""
+
+    assignments: Mapping[str, Assignment]
+    locals: Mapping[str, Local]
+    allocations: Mapping[str, Local]
+    taken: frozenset[str]
+
+
+def to_loops(promoted: Promoted, scop: Scop, name: str) -> Func:
+    """The loop IR of a schedule: a perfect nest of block loops around everything else."""
+    program = scop.program
+    context = _Context(promoted.assignments, {x.buffer.name: x for x in promoted.locals},
+                       {x.statement: x for x in promoted.locals}, frozenset(s.name for s in program.sizes))
+    body = _convert(isl.generate(promoted.schedule, scop.context), "", _Scope({}, {}), context)
+    return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes,
+                _blocks_outside(body))
+
+
+def assignments_of(scop: Scop) -> dict[str, Assignment]:
+    """What each statement of the Scop stores."""
+    return {s.name: Assignment(tuple(a.name for a in s.axes), s.compute.target, s.cell, s.body) for s in scop.statements.values()}
+
+
+def _convert(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stmt:
+    kind = node.get_type()
+    if kind == isl.AstNodeType.for_:
+        return _loop(node, mark, scope, context)
+    if kind == isl.AstNodeType.mark:
+        return _marked(node, scope, context)
+    if kind == isl.AstNodeType.if_:
+        otherwise = _convert(node.if_get_else_node(), mark, scope, context) if node.if_has_else_node() else None
+        condition = to_expr(node.if_get_cond(), scope.iterators)
+        return If(condition, _convert(node.if_get_then_node(), mark, scope, context), otherwise)
+    if kind == isl.AstNodeType.block:
+        children = node.block_get_children()
+        return _sequence([children.get_at(i) for i in range(children.n_ast_node())], mark, scope, context)
+    return _sequence([node], mark, scope, context)
+
+
+def _loop(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stmt:
+    name = str(node.for_get_iterator().get_id().get_name())
+    low = to_expr(node.for_get_init(), scope.iterators)
+    if node.for_is_degenerate():
+        return _convert(node.for_get_body(), "", scope.with_iterator(name, low), context)
+    var = name
+    while var in context.taken:
+        var += "_"
+    inner = scope.with_iterator(name, Var(var))
+    condition = node.for_get_cond()
+    comparison, (_, bound) = isl.op_name(condition), isl.arguments(condition)
+    if comparison not in ("lt", "le"):
+        raise InternalError(f"isl made a loop with the condition {condition}, which the loop IR does not have")
+    high = shifted(to_expr(bound, scope.iterators), 1 if comparison == "le" else 0)
+    step = int(node.for_get_inc().get_val().to_python())
+    return For(var, low, high, _convert(node.for_get_body(), "", inner, context), step,
+               "block" if mark == BLOCK else "serial", mark)
+
+
+def _marked(node: isl.AstNode, scope: _Scope, context: _Context) -> Stmt:
+    mark, child = str(node.mark_get_id().get_name()), node.mark_get_node()
+    body = _convert(child, mark, scope, context)
+    degenerate = child.get_type() in (isl.AstNodeType.mark, isl.AstNodeType.user)
+    if not degenerate or mark not in KEPT:
+        return body
+    return For(f"one{len(scope.iterators)}_{mark}", index(0), index(1), body, mark=mark)
+
+
+def _sequence(nodes: Sequence[isl.AstNode], mark: str, scope: _Scope, context: _Context) -> Stmt:
+    """Statements in order; an alloc instance opens its buffer's life, which lasts to the end of the sequence."""
+    done: list[Stmt] = []
+    for i, node in enumerate(nodes):
+        if node.get_type() != isl.AstNodeType.user:
+            done.append(_convert(node, mark, scope, context))
+            continue
+        name, *arguments = isl.arguments(node.user_get_expr())
+        statement = str(name.get_id().get_name())
+        values = tuple(tidy(to_expr(a, scope.iterators)) for a in arguments)
+        local = context.allocations.get(statement)
+        if local is None:
+            done.append(_store(statement, values, scope, context))
+            continue
+        inner = replace(scope, lows={**scope.lows, local.buffer.name: values[:len(local.buffer.shape)]})
+        rest = _sequence(nodes[i + 1:], mark, inner, context)
+        return block(*done, Allocate(local.storage, cast(Scope, local.scope), rest))
+    return block(*done) if done else Block(())
+
+
+def _store(statement: str, values: tuple[Expr, ...], scope: _Scope, context: _Context) -> Stmt:
+    assignment = context.assignments[statement]
+    mapping = dict(zip(assignment.names, values))
+    target = Load(assignment.buffer, tuple(substitute(i, mapping) for i in assignment.index))
+    place = _localised(target, scope, context)
+    if not isinstance(place, Load):
+        raise InternalError(f"{statement} stores to no element")
+    value = _localised(substitute(assignment.value, mapping), scope, context)
+    return Store(place.buffer, place.index, value, Instance(statement, values[:len(assignment.names)]))
+
+
+def _localised(expr: Expr, scope: _Scope, context: _Context) -> Expr:
+    """Loads of local buffers with the place where their storage begins subtracted."""
+    inner = map_children(lambda c: _localised(c, scope, context), expr)
+    if not isinstance(inner, Load) or inner.buffer.name not in context.locals:
+        return inner
+    local = context.locals[inner.buffer.name]
+    if inner.buffer.name not in scope.lows:
+        raise InternalError(f"{inner.buffer.name} is accessed where it has no storage")
+    lows = scope.lows[inner.buffer.name]
+    return Load(local.storage, tuple(index(0) if d < 0 else difference(inner.index[d], lows[d]) for d in local.dims))
+
+
+def _blocks_outside(stmt: Stmt) -> Stmt:
+    """Conditions that isl put around a block loop go inside it: they do not depend on its variable."""
+    match stmt:
+        case For(kind="block"):
+            return replace(stmt, body=_blocks_outside(stmt.body))
+        case If(condition=condition, then=then, otherwise=None):
+            inner = _blocks_outside(then)
+            if isinstance(inner, For) and inner.kind == "block":
+                return replace(inner, body=_blocks_outside(If(condition, inner.body)))
+    return stmt

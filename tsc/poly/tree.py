@@ -1,0 +1,194 @@
+"""Schedule trees from solved matrices: the initial band, its tiling, and the separation of what was sunk into it.
+
+Each step is a function from tree to tree; the caller checks every result. Section 5.3 of the paper, figures 7 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tsc.poly import isl
+from tsc.poly.legality import BLOCK, with_flags
+from tsc.poly.matrix import ScheduleMatrix, function
+from tsc.poly.pattern import Contraction, Staged, completing_axes
+from tsc.poly.scop import Scop
+from tsc.poly.tile import TileConfig
+
+#: Where a local of the stages may live: below the shared rows, else below the blocks.
+ROW_POINT, BLOCK_POINT = frozenset({BLOCK, "row"}), frozenset({BLOCK})
+
+# -- contraction -----------------------------------------------------------------------------------------------
+
+def initial_contraction(scop: Scop, found: Contraction, deps: isl.UnionMap) -> isl.ScheduleNode:
+    """One band of all rows over a sequence of all statements; everything is sunk into the anchor's loops. Returns the band."""
+    statements = list(scop.statements)
+    node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
+    node = node.insert_partial_schedule(found.matrix.band(scop, range(len(found.matrix.names)), statements))
+    return with_flags(node, deps).child(0).insert_sequence(isl.filters([_own(scop, [s]) for s in statements])).parent()
+
+
+def tile_contraction(node: isl.ScheduleNode, found: Contraction, config: TileConfig) -> isl.ScheduleNode:
+    """Tile the band by the register tile, split the parallel rows from the reduce rows, tile those again by the block tile.
+
+    Returns the block band, above: instr band, reduce band, point band, sequence.
+    """
+    rows = len(found.matrix.names)
+    instr, block = config.instr_tile, config.block_tile
+    inner = [1] * len(found.batch) + [instr[1]] + [instr[0]] * (found.m is not None)
+    outer = [1] * len(found.batch) + [block[1]] + [block[0]] * (found.m is not None)
+    node = isl.tile(node, inner + [1] * (rows - found.parallel)).band_split(found.parallel)
+    return isl.tile(node, outer)
+
+
+def separate_contraction(node: isl.ScheduleNode, scop: Scop, found: Contraction) -> isl.ScheduleNode:
+    """Figure 8b to 8c: init | main | epilogues below the instr band, each without the rows that are degenerate there.
+
+    Loop order inside a block: instr_n, instr_m, then the reduce rows, then rows and columns of the register tile.
+    Returns the first node below the block band.
+    """
+    batch = len(found.batch)
+    node = isl.mark_each(isl.atomic(node), [BLOCK] * found.parallel, coincident=True)
+    instr = node.band_get_partial_schedule()
+    names = ["instr_n", "instr_m"] if found.m else ["instr_n"]
+    node = _replace_band(node, isl.select_rows(instr, range(batch, found.parallel)))
+    node = isl.mark_each(node, names)
+    reduce, tile_rows = node.band_get_partial_schedule(), node.child(0).band_get_partial_schedule()
+    point = [batch + 1, batch] if found.m else [batch]
+    node = node.cut()
+    groups = [[s] for s in scop.statements]
+    node = node.insert_sequence(isl.filters([_own(scop, g) for g in groups])) if len(groups) > 1 else node
+    for i, (name,) in enumerate(groups):
+        branch = node.child(i).child(0) if len(groups) > 1 else node
+        statement = scop.statements[name]
+        marks = {"init": ["init"] * 2, "update": ["i", "j"], "store": ["epilogue"] * 2}[statement.role][-len(point):]
+        rows = isl.select_rows(tile_rows, point)
+        extra = completing_axes(scop, statement, [found.matrix.solved(name, i) for i in range(found.parallel)])
+        if statement.role == "update":
+            rows = _join(isl.select_rows(reduce, range(reduce.dim(isl.SET))), rows)
+            marks = ["k"] * reduce.dim(isl.SET) + marks
+        elif extra:
+            rows = _join(rows, isl.rows(scop.domain, [[function(scop, name, e)] for e in extra]))
+            marks += ["epilogue"] * len(extra)
+        branch = branch.insert_partial_schedule(rows.intersect_domain(_own(scop, [name])))
+        node = _up_to(isl.mark_each(branch, marks), node)
+    return node
+
+
+# -- stages ----------------------------------------------------------------------------------------------------
+
+def initial_staged(scop: Scop, found: Staged, deps: isl.UnionMap) -> isl.ScheduleNode:
+    """A band of the shared rows over a sequence of stages, each a band of its own rows over its statements.
+
+    Returns the first node below the domain: the row band, or the sequence where there are no rows.
+    """
+    statements = list(scop.statements)
+    node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
+    if found.matrix.names:
+        node = node.insert_partial_schedule(found.matrix.band(scop, range(len(found.matrix.names)), statements))
+        node = with_flags(node, deps).child(0)
+    top = node.get_tree_depth()
+    if len(found.stages) > 1:
+        node = node.insert_sequence(isl.filters([_own(scop, s.statements) for s in found.stages]))
+    for i, stage in enumerate(found.stages):
+        branch = node.child(i).child(0) if len(found.stages) > 1 else node
+        if len(stage.statements) > 1:
+            branch = branch.insert_sequence(isl.filters([_own(scop, [s]) for s in stage.statements]))
+        if stage.matrix.names:
+            branch = branch.insert_partial_schedule(
+                stage.matrix.band(scop, range(len(stage.matrix.names)), stage.statements))
+            branch = with_flags(branch, deps)
+        node = branch.ancestor(branch.get_tree_depth() - top)
+    return node.ancestor(node.get_tree_depth() - 1)
+
+
+def tile_staged(node: isl.ScheduleNode, found: Staged, config: TileConfig) -> isl.ScheduleNode:
+    """Tile the row band. Returns the tile band."""
+    return isl.tile(node, config.row_tile) if found.matrix.names else node
+
+
+def separate_staged(node: isl.ScheduleNode, scop: Scop, found: Staged, config: TileConfig) -> isl.ScheduleNode:
+    """Pull what was sunk out of each stage's loops, and give every statement its own rows inside the tile.
+
+    The point rows are shared by all stages but for the last one where loops along it should be innermost.
+    Returns the first node below the block band.
+    """
+    count = len(found.matrix.names)
+    point = [i for i in range(count) if config.row_tile[i] > 1]
+    shared = point[:-1] if found.across or not found.reducing else point
+    inner = [i for i in point if i not in shared]
+    values = None
+    if count:
+        node = isl.mark_each(isl.atomic(node), [BLOCK] * count, coincident=True)
+        values = node.band_get_partial_schedule()
+        node = node.delete()
+    below = node.get_tree_depth()
+    node = node.cut()
+    if shared and values is not None:
+        node = isl.mark_each(node.insert_partial_schedule(isl.select_rows(values, shared)), ["row"] * len(shared))
+    statements = [s for stage in found.stages for s in stage.statements]
+    if len(statements) > 1:
+        node = node.insert_sequence(isl.filters([_own(scop, [s]) for s in statements]))
+    solved = {s: stage.matrix for stage in found.stages for s in stage.statements}
+    for i, name in enumerate(statements):
+        branch = node.child(i).child(0) if len(statements) > 1 else node
+        rows, marks = _stage_rows(scop, name, solved[name])
+        parts = rows + ([isl.select_rows(values, inner)] if inner and values is not None else [])
+        marks = marks + ["inner"] * len(inner)
+        if "reduce" not in marks and marks:
+            marks = ["outer"] * (len(marks) - 1) + ["inner"]
+        if parts:
+            band = parts[0]
+            for part in parts[1:]:
+                band = _join(band, part)
+            branch = branch.insert_partial_schedule(band.intersect_domain(_own(scop, [name])))
+            node = _up_to(isl.mark_each(branch, marks), node)
+    return node.ancestor(node.get_tree_depth() - below)
+
+
+def _stage_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> tuple[list[isl.MultiUnionPwAff], list[str]]:
+    statement = scop.statements[name]
+    own = completing_rows(scop, name, matrix)
+    mark = "reduce" if statement.role == "update" else "inner"
+    return [isl.rows(scop.domain, [[f]]) for f in own], [mark] * len(own)
+
+
+def completing_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> list[isl.PwAff]:
+    """The rows of a stage that vary with the statement's instances; a solved `?` does not."""
+    dims = len(scop.statements[name].axes)
+    rows = [matrix.solved(name, i) for i in range(len(matrix.names))]
+    return [r for r in rows if r.involves_dims(isl.IN, 0, dims)]
+
+
+# -- shared ----------------------------------------------------------------------------------------------------
+
+def _own(scop: Scop, statements: Sequence[str]) -> isl.UnionSet:
+    return isl.restrict(scop.domain, statements)
+
+
+def _replace_band(node: isl.ScheduleNode, schedule: isl.MultiUnionPwAff) -> isl.ScheduleNode:
+    return node.delete().insert_partial_schedule(schedule)
+
+
+def _join(first: isl.MultiUnionPwAff, second: isl.MultiUnionPwAff) -> isl.MultiUnionPwAff:
+    return first.flat_range_product(second)
+
+
+def _up_to(node: isl.ScheduleNode, ancestor: isl.ScheduleNode) -> isl.ScheduleNode:
+    return node.ancestor(node.get_tree_depth() - ancestor.get_tree_depth())
+
+
+def node_below(schedule: isl.Schedule, marks: Collection[str]) -> isl.ScheduleNode:
+    """The node below the outer bands that stand under `marks`, past what was grafted before them."""
+    node = schedule.get_root().child(0)
+    while True:
+        kind = node.get_type()
+        if kind == isl.NodeType.mark and isl.mark_name(node) in marks:
+            node = node.child(0).child(0)
+        elif kind == isl.NodeType.extension:
+            last = node.child(0).n_children() - 1
+            below = node.child(0).child(last).child(0)
+            if below.get_type() != isl.NodeType.mark or isl.mark_name(below) not in marks:
+                return below
+            node = below
+        else:
+            return node
