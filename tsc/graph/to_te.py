@@ -102,7 +102,7 @@ def stored_values(group: FusionGroup, items: dict[str, Item], producers: Produce
         uses = sum(1 if r in stored else copies[r] for r in readers.get(value, ()))
         costly = item.expensive or weights[value] > RECOMPUTE_LIMIT
         statistic = value in from_reductions and not item.is_map and any(
-            _count(items[r]) != _count(item) for r in readers.get(value, ()))
+            items[r].kind not in _ANCHORS and _count(items[r]) != _count(item) for r in readers.get(value, ()))
         if (uses > 1 and costly) or statistic:
             stored.add(value)
         copies[value] = uses

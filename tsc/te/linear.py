@@ -9,7 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
-from tsc.te.expr import INDEX, Call, CheckedIndex, Const, Expr, Load, Size, Var, add, as_size, call, index, map_children, mul
+from tsc.te.expr import (
+    BOOL,
+    INDEX,
+    Call,
+    CheckedIndex,
+    Const,
+    Expr,
+    Load,
+    Size,
+    Var,
+    add,
+    as_size,
+    call,
+    index,
+    map_children,
+    mul,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +90,15 @@ def to_expr(form: Linear) -> Expr:
 
 def simplify(expr: Expr, ranges: Ranges) -> Expr:
     """`expr` with all index arithmetic in it in linear form, and divisions cancelled where the ranges prove it."""
+    if isinstance(expr, Call) and expr.fn in _ORDER and expr.args[0].dtype == INDEX:
+        return _compared(expr, ranges)
     if expr.dtype == INDEX and not isinstance(expr, Load | Var | Const | Size):
         if isinstance(expr, CheckedIndex):
             return _checked(expr, ranges)
         if isinstance(expr, Call) and expr.fn in _LINEAR:
             return to_expr(simplify_linear(expr, ranges))
-    return map_children(lambda c: simplify(c, ranges), expr)
+    inner = map_children(lambda c: simplify(c, ranges), expr)
+    return _settled(inner) if isinstance(inner, Call) else inner
 
 
 def simplify_linear(expr: Expr, ranges: Ranges) -> Linear:
@@ -101,20 +120,13 @@ def simplify_linear(expr: Expr, ranges: Ranges) -> Linear:
 
 def within(form: Linear, extent: SymExpr, ranges: Ranges) -> bool:
     """Whether `0 <= form < extent` is provable."""
-    low = high = form.constant
-    for atom, coefficient in form.terms:
-        bound = _extent(atom, ranges)
-        if bound is None:
-            return False
-        if ranges.env.prove_le(0, coefficient):
-            high = high + coefficient * (bound - 1)
-        else:
-            low = low + coefficient * (bound - 1)
-    return ranges.env.prove_le(0, low) and ranges.env.prove_lt(high, extent)
+    found = _interval(form, ranges)
+    return found is not None and ranges.env.prove_le(0, found[0]) and ranges.env.prove_lt(found[1], extent)
 
 
 # -- internals -------------------------------------------------------------------------------------------------
 
+_ORDER = frozenset({"lt", "le", "gt", "ge"})
 _LINEAR = frozenset({"add", "sub", "mul", "neg", "floordiv", "mod"})
 
 
@@ -165,6 +177,52 @@ def _split_constant(value: SymExpr, divisor: SymExpr) -> tuple[SymExpr, SymExpr]
     return ZERO, value
 
 
+def _interval(form: Linear, ranges: Ranges) -> tuple[SymExpr, SymExpr] | None:
+    """Least and greatest value of a linear form whose atoms all have known extents, else None."""
+    low = high = form.constant
+    for atom, coefficient in form.terms:
+        bound = _extent(atom, ranges)
+        if bound is None:
+            return None
+        if ranges.env.prove_le(0, coefficient):
+            high = high + coefficient * (bound - 1)
+        elif ranges.env.prove_le(coefficient, 0):
+            low = low + coefficient * (bound - 1)
+        else:
+            return None
+    return low, high
+
+
+def _compared(expr: Call, ranges: Ranges) -> Expr:
+    """An order of two indices, decided where their difference's interval decides it."""
+    a, b = (simplify(x, ranges) for x in expr.args)
+    found = _interval(_sum(linear(b), linear(a), -ONE), ranges)  # b - a
+    if found is not None:
+        low, high = found
+        strict = 1 if expr.fn in ("lt", "gt") else 0
+        if expr.fn in ("gt", "ge"):
+            low, high = -high, -low
+        if ranges.env.prove_le(strict, low):
+            return Const(True, BOOL)
+        if ranges.env.prove_lt(high, strict):
+            return Const(False, BOOL)
+    return Call(expr.fn, (a, b), BOOL)
+
+
+def _settled(expr: Call) -> Expr:
+    """Choices and logic over decided conditions."""
+    match expr:
+        case Call(fn="select", args=(Const(value=value), yes, no)):
+            return yes if value else no
+        case Call(fn="and", args=(Const(value=value), other)) | Call(fn="and", args=(other, Const(value=value))):
+            return other if value else Const(False, BOOL)
+        case Call(fn="or", args=(Const(value=value), other)) | Call(fn="or", args=(other, Const(value=value))):
+            return Const(True, BOOL) if value else other
+        case Call(fn="not", args=(Const(value=value),)):
+            return Const(not value, BOOL)
+    return expr
+
+
 def _checked(expr: CheckedIndex, ranges: Ranges) -> Expr:
     value = simplify(expr.value, ranges)
     known = as_size(value)
@@ -173,4 +231,6 @@ def _checked(expr: CheckedIndex, ranges: Ranges) -> Expr:
             return value
         if ranges.env.prove_lt(known, 0):
             return index(known + expr.extent)
+    if known is None and within(linear(value), expr.extent, ranges):
+        return value
     return CheckedIndex(value, expr.extent, expr.what)

@@ -29,7 +29,7 @@ from tsc.te.expr import (
     substitute,
     walk,
 )
-from tsc.te.linear import Ranges, simplify
+from tsc.te.linear import Linear, Ranges, linear, simplify, to_expr, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,13 @@ def _map_loads(expr: Expr, fn: Callable[[Load], Load]) -> Expr:
 # -- divisions -------------------------------------------------------------------------------------------------
 
 def merge_divisions(program: Program, env: ShapeEnv) -> Program:
-    """Where an input is read at adjacent dims `(x // E, x % E)`, E being the inner extent, read its flat view at `x`."""
+    """Inputs are read through the views that make their indices affine: flat where adjacent dims are read at
+    `(x // E, x % E)`, split where one dim is read at `a * E + b` with a symbolic E."""
     targets = {c.name for c in program.computes}
     ranges = Ranges(axis_extents(program), env)
 
     def merge(load: Load) -> Load:
-        return load if load.buffer.name in targets else flattened(load, ranges)
+        return load if load.buffer.name in targets else split(flattened(load, ranges), ranges)
 
     return map_bodies(lambda body: _map_loads(body, merge), program)
 
@@ -128,6 +129,21 @@ def flattened(load: Load, ranges: Ranges) -> Load:
             shape = (*load.buffer.shape[:d], outer * inner, *load.buffer.shape[d + 2:])
             merged = Load(replace(load.buffer, shape=shape), (*load.index[:d], flat, *load.index[d + 2:]))
             return flattened(merged, ranges)
+    return load
+
+
+def split(load: Load, ranges: Ranges) -> Load:
+    """`load` with each dim split that is read at `a * E + b`, where E is symbolic and `0 <= b < E`."""
+    for d, position in enumerate(load.index):
+        form = linear(position)
+        for stride in (c for _, c in form.terms if c.as_int() is None):
+            outer = Linear(tuple((a, c // stride) for a, c in form.terms if c % stride == ZERO))
+            inner = Linear(tuple((a, c) for a, c in form.terms if c % stride != ZERO), form.constant)
+            extent = load.buffer.shape[d]
+            if extent % stride == ZERO and within(inner, stride, ranges):
+                shape = (*load.buffer.shape[:d], extent // stride, stride, *load.buffer.shape[d + 1:])
+                index = (*load.index[:d], to_expr(outer), to_expr(inner), *load.index[d + 1:])
+                return split(Load(replace(load.buffer, shape=shape), index), ranges)
     return load
 
 
