@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.scop import Scop
 
-Row = isl.PwAff | None  # None is `?`
+Row: TypeAlias = isl.PwAff | None  # None is `?`
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
@@ -12,7 +13,7 @@ from tsc.poly.deps import Dependences, dependences
 from tsc.poly.legality import check_blocks, check_tree
 from tsc.poly.matrix import solve
 from tsc.poly.panel import promote_panel
-from tsc.poly.pattern import Contraction, Staged, match
+from tsc.poly.pattern import Contraction, Staged, match, product_of, variables
 from tsc.poly.promote import Local, Promoted, graft, localise
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.separate import separate_outputs
@@ -31,6 +32,7 @@ from tsc.poly.tree import (
 )
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
+from tsc.te.layout import with_panel
 from tsc.trace import Recorder
 
 
@@ -45,10 +47,11 @@ class ScheduledProgram:
 
 
 def schedule_program(program: Program, kind_hint: PatternKind | None, spec: DeviceSpec, config: TileConfig | None,
-                     recorder: Recorder | None, name: str) -> ScheduledProgram:
+                     recorder: Recorder | None, name: str, constants: Collection[str] = ()) -> ScheduledProgram:
     """Schedule one kernel. Raises PatternMismatch when no pattern fits, InternalError when a check fails.
 
-    Every tree is checked against the unmodified dependences after every step. `kind_hint` is for the log only.
+    Every tree is checked against the unmodified dependences after every step. `kind_hint` is for the log only. `constants` are
+    the inputs that can be laid out at compile time: a contraction's column operand among them is read in panels.
     """
     # 1. a reduction accumulates into a local, whatever becomes of its result
     program = separate_outputs(program)
@@ -58,11 +61,18 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     deps = dependences(scop)
     # 4. a pattern's ScheduleMatrix, its `?` solved from the dependences
     found, refused = match(scop)
+    chosen = config or default_config(found, spec)
     log = [*scop.notes, *deps.log, *refused]
     if kind_hint is not None:
         log.append(f"the anchor is {kind_hint.value}, the pattern {type(found).__name__.lower()}")
+    if isinstance(found, Contraction):
+        packed = with_panel(program, found.n_factor, found.n, chosen.instr_tile[1], constants)
+        if packed != program:  # a layout changes no instance, access or dependence: only the Buffer that loads name
+            scop = build_scop(packed)
+            found, _ = match(scop)
     solved = _solved(found, scop, deps, log)
-    chosen = config or default_config(solved, spec)
+    if isinstance(solved, Contraction):
+        scop, solved = _with_panel(scop, solved, chosen, constants)
     # 5. to 8. the tree: one band per row group, tiled, separated, with local buffers
     promoted = _contraction_tree(scop, solved, deps, chosen) if isinstance(solved, Contraction) else _staged_tree(
         scop, solved, deps, chosen)
