@@ -71,8 +71,6 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
             scop = build_scop(packed)
             found, _ = match(scop)
     solved = _solved(found, scop, deps, log)
-    if isinstance(solved, Contraction):
-        scop, solved = _with_panel(scop, solved, chosen, constants)
     # 5. to 8. the tree: one band per row group, tiled, separated, with local buffers
     promoted = _contraction_tree(scop, solved, deps, chosen) if isinstance(solved, Contraction) else _staged_tree(
         scop, solved, deps, chosen)

@@ -97,6 +97,7 @@ def build_scop(program: Program) -> Scop:
         raise InternalError(f"axes and sizes share the names {sorted(clash)}; they need names of their own")
     params = "[" + ", ".join(s.name for s in program.sizes) + "]"
     bounds = [f"{s.name} >= {s.lo}" for s in program.sizes]
+    bounds += [f"{s.name} <= {s.hi}" for s in program.sizes if s.hi is not None]
     bounds += [f"{s.name} mod {s.divisor} = 0" for s in program.sizes if s.divisor > 1]
     context = isl.Set(f"{params} -> {{ : {' and '.join(bounds)} }}")
     statements = {s.name: s for compute in program.computes for s in _statements(compute, params, context)}
