@@ -28,13 +28,16 @@ def front_end(source: Any, dims: Mapping[str, Any] | None = None) -> tuple[Graph
     return rewrite(graph, env), env
 
 
-def lowered(source: Any, dims: Mapping[str, Any] | None = None) -> tuple[Graph, ShapeEnv, list[tuple[FusionGroup, LoweredGroup]]]:
+Groups = list[tuple[FusionGroup, LoweredGroup]]
+
+
+def lowered(source: Any, dims: Mapping[str, Any] | None = None) -> tuple[Graph, ShapeEnv, Groups]:
     """A model's groups with their programs."""
     graph, env = front_end(source, dims)
     return graph, env, [(g, lower_group(g, graph, env)) for g in fuse(graph, env)]
 
 
-def run_groups(graph: Graph, env: ShapeEnv, groups: list[tuple[FusionGroup, LoweredGroup]], feeds: Mapping[str, Any],
+def run_groups(graph: Graph, env: ShapeEnv, groups: Groups, feeds: Mapping[str, Any],
                dtype: str | None = None) -> list[Any]:
     """The model's outputs; every read of a group must have been written by an earlier one."""
     dims: dict[str, int] = {}

@@ -1,0 +1,46 @@
+"""An oracle for the front end: run a Graph node by node at concrete sizes, by the te meaning of its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tsc.graph.fold import node_program
+from tsc.graph.group import definition
+from tsc.graph.shapes import Knowledge
+from tsc.ir import Graph
+from tsc.sym import ShapeEnv
+from tsc.te.compute import Program
+from tsc.te.evaluate import evaluate
+
+
+def bind(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The size of each Dim, from the inputs that have it alone as a dim; every other input dim must agree."""
+    sizes: dict[str, int] = {}
+    pairs = [(d, n) for i in graph.inputs for d, n in zip(graph.types[i].shape, feeds[i].shape)]
+    for d, n in pairs:
+        if d.as_dim() is not None:
+            sizes.setdefault(d.as_dim().name, n)
+    assert all(d.evaluate(sizes) == n for d, n in pairs)
+    return sizes
+
+
+def run_graph(graph: Graph, env: ShapeEnv, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+    """The outputs of an inferred graph of primitives; every value's shape is checked against its symbolic type."""
+    sizes = bind(graph, feeds)
+    assert all(g.holds(sizes) for g in env.remaining_guards())
+    known = Knowledge.of(graph, env)
+    values: dict[str, np.ndarray] = {**graph.constants, **feeds}
+    for node in graph.nodes:
+        static = definition(node).static_inputs
+        for k, output in enumerate(node.outputs):
+            if not output:
+                continue
+            inputs = {f"i{j}": values[i] for j, i in enumerate(node.inputs) if i and j not in static}
+            program: Program = replace(node_program(node, k, known))
+            values[output] = evaluate(program, inputs, sizes)["o"].astype(graph.types[output].dtype)
+            assert values[output].shape == tuple(d.evaluate(sizes) for d in graph.types[output].shape), (node, output)
+    return [values[o] for o in graph.outputs]
