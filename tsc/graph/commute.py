@@ -1,36 +1,42 @@
-"""Commuting: an elementwise node over moved data becomes the same node over the data where it was made, moved afterwards.
+"""Scales commute with contractions: `MatMul(q * s, k)` becomes `MatMul(q, k) * s`.
 
-`Mul(Transpose(Reshape(MatMul)), 0.125)` scales in the matmul's epilogue then, and the Transpose is free again to be inlined
-into the next kernel's reads.
+A contraction is linear in each operand. Behind it a scale is one operation in its epilogue; before it, it would be a kernel of
+its own wherever data is moved between the two (attention scales queries and keys after splitting heads).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tsc.graph.dataflow import dynamic_inputs, item_of, scalar_constant
+from tsc.graph.dataflow import item_of, scalar_constant
 from tsc.graph.group import definition
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType
 from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv
 
+#: Types wide enough that scaling late cannot overflow where scaling early did not, short of the type's own limits.
+_WIDE = ("float32", "float64")
 
-def commute(graph: Graph, env: ShapeEnv) -> Graph:
-    """Move elementwise nodes whose other operands are scalar constants before the permutations and views they follow.
 
-    Only where a kernel makes the data (not a model input), so that there is a kernel to take the node in. Values keep their
-    names; moved copies get new ones.
+def scale_after_contraction(graph: Graph, env: ShapeEnv) -> Graph:
+    """Move multiplications and divisions by scalar constants behind the contractions whose operand they alone make.
+
+    Views and index maps may stand between the two. Values keep their names; what is rebuilt before gets new ones.
     """
-    moving = _Moving(graph, env, graph.producers(), dict(graph.types), [])
+    moving = _Moving(graph, env, graph.producers(), {v: len(c) for v, c in graph.consumers().items()}, dict(graph.types))
+    nodes: list[Node] = []
     for node in graph.nodes:
-        chain = _movement_before(moving, node)
-        if chain:
-            moving.rebuild(node, chain)
-        else:
-            moving.add(node)
-    return replace(graph, nodes=tuple(_used(moving.nodes, graph)), types=moving.types)
+        nodes += moving.rebuilt(node) if definition(node).kind is PatternKind.CONTRACTION else [node]
+    if len(nodes) == len(graph.nodes):
+        return graph
+    needed = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if needed & set(node.outputs):
+            needed.update(node.inputs)
+            kept.append(node)
+    return replace(graph, nodes=tuple(reversed(kept)), types=moving.types)
 
 
 @dataclass(slots=True)
@@ -38,61 +44,68 @@ class _Moving:
     graph: Graph
     env: ShapeEnv
     producers: dict[str, Node]
+    uses: dict[str, int]
     types: dict[str, TensorType]
-    nodes: list[Node]
 
-    def add(self, node: Node) -> None:
-        self.nodes.append(node)
-        self.producers |= {out: node for out in node.outputs if out}
+    def rebuilt(self, contraction: Node) -> list[Node]:
+        """The contraction over unscaled operands, with the nodes that make these, and the scales behind it."""
+        before: list[Node] = []
+        scales: list[Node] = []
+        operands = list(contraction.inputs)
+        for k, operand in enumerate(operands):
+            chain = self.chain(operand)
+            if chain and self.fits(chain[-1], contraction):
+                scales.append(chain[-1])
+                steps, operands[k] = self.moved(chain, operand)
+                before += steps
+        if not scales:
+            return [contraction]
+        result = contraction.outputs[0]
+        names = [f"{result}.unscaled{k}" for k in range(len(scales))] + [result]
+        self.types |= {name: self.types[result] for name in names}
+        made = [*before, replace(contraction, inputs=tuple(operands), outputs=(names[0],))]
+        for scale, source, target in zip(scales, names, names[1:]):
+            data = self.data(scale)
+            made.append(replace(scale, inputs=tuple(source if i == data else i for i in scale.inputs), outputs=(target,)))
+        return made
 
-    def rebuild(self, node: Node, chain: list[Node]) -> None:
-        """`node` over the chain's source, then copies of the chain (given last to first) that end in `node`'s output."""
-        moved, source = chain[0].outputs[0], chain[-1].inputs[0]
-        result, dtype = node.outputs[0], self.types[node.outputs[0]].dtype
-        value = f"{result}.before"
-        self.types[value] = TensorType(dtype, self.types[source].shape)
-        self.add(replace(node, inputs=tuple(source if i == moved else i for i in node.inputs), outputs=(value,)))
-        for k, step in enumerate(reversed(chain)):
-            made = result if step is chain[0] else f"{result}.moved{k}"
-            self.types[made] = TensorType(dtype, self.types[step.outputs[0]].shape)
-            self.add(replace(step, inputs=(value, *step.inputs[1:]), outputs=(made,), name=f"{step.name}/{node.name}"))
-            value = made
-
-
-def _movement_before(moving: _Moving, node: Node) -> list[Node]:
-    """The permutations and views, last first, that `node` may move in front of; empty where it may not or need not."""
-    opdef = definition(node)
-    data = [i for i in dynamic_inputs(moving.graph, node) if not scalar_constant(moving.graph, i)]
-    if opdef.kind is not PatternKind.ELEMENTWISE or len(data) != 1 or len(node.outputs) != 1:
+    def chain(self, value: str) -> list[Node]:
+        """From `value` back to a scale: index maps and views, then the scale; empty where there is none."""
+        result: list[Node] = []
+        while value in self.producers and self.uses[value] == 1 and value not in self.graph.outputs:
+            node = self.producers[value]
+            result.append(node)
+            if self.data(node):
+                return result
+            if not is_view(node) and not item_of(self.graph, self.env, node, node.outputs.index(value), 0).is_map:
+                return []
+            value = node.inputs[0]
         return []
-    if moving.types[node.outputs[0]].rank != moving.types[data[0]].rank:
-        return []
-    chain = list(_chain(moving, data[0]))
-    while chain and is_view(chain[-1]):
-        chain.pop()  # a view before the first permutation costs nothing where it is
-    if not chain or chain[-1].inputs[0] not in moving.producers:
-        return []
-    rank = moving.types[chain[-1].inputs[0]].rank
-    scalars = [moving.graph.constants[i].ndim for i in node.inputs if scalar_constant(moving.graph, i)]
-    return chain if all(ndim <= rank for ndim in scalars) else []
 
+    def data(self, node: Node) -> str:
+        """What a node scales by a scalar constant; "" when it does no such thing."""
+        match node:
+            case Node(op="Mul" | "Div", inputs=(x, y)) if scalar_constant(self.graph, y) and x in self.types:
+                return x if self.types[x].dtype in _WIDE else ""
+            case Node(op="Mul", inputs=(x, y)) if scalar_constant(self.graph, x) and y in self.types:
+                return y if self.types[y].dtype in _WIDE else ""
+        return ""
 
-def _chain(moving: _Moving, value: str) -> Iterator[Node]:
-    graph = replace(moving.graph, types=moving.types)
-    while value in moving.producers:
-        node = moving.producers[value]
-        if not is_view(node) and not item_of(graph, moving.env, node, node.outputs.index(value), 0).is_permutation:
-            return
-        yield node
-        value = node.inputs[0]
+    def fits(self, scale: Node, contraction: Node) -> bool:
+        """Whether the scale changes neither the operand's rank nor the contraction's dtype or rank."""
+        data, result = self.types[self.data(scale)], self.types[contraction.outputs[0]]
+        ranks = [self.graph.constants[i].ndim for i in scale.inputs if i in self.graph.constants]
+        return (self.types[scale.outputs[0]].rank == data.rank and result.dtype == data.dtype
+                and all(rank <= min(result.rank, data.rank) for rank in ranks))
 
-
-def _used(nodes: list[Node], graph: Graph) -> Iterator[Node]:
-    """The nodes that something still reads, in order."""
-    needed = set(graph.outputs)
-    kept: list[Node] = []
-    for node in reversed(nodes):
-        if needed & set(node.outputs):
-            needed.update(node.inputs)
-            kept.append(node)
-    return reversed(kept)
+    def moved(self, chain: list[Node], operand: str) -> tuple[list[Node], str]:
+        """Copies of the index maps and views over what the scale scaled, and the last one's value."""
+        value = self.data(chain[-1])
+        steps: list[Node] = []
+        wanted = [operand, *(node.inputs[0] for node in chain[:-1])]
+        for node, made in zip(reversed(chain[:-1]), reversed(wanted[:-1])):
+            outputs = tuple(f"{o}.unscaled" if o else "" for o in node.outputs)
+            self.types |= {new: self.types[old] for new, old in zip(outputs, node.outputs) if old}
+            steps.append(replace(node, inputs=(value, *node.inputs[1:]), outputs=outputs))
+            value = f"{made}.unscaled"
+        return steps, value

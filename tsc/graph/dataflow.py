@@ -27,7 +27,8 @@ class Item:
     """One value that a node computes.
 
     `reads` are the values its te body loads, once per load (views not resolved). `map_index` is set when the value is an
-    index map: the element at `d0, d1, ..` is the element of `reads[0]` at that index. `operand` and `reduced` are set for
+    index map: the element at `d0, d1, ..` is the element of `reads[0]` at that index; `is_permutation` says that this reads
+    each element of the source once, in another order of its dims. `operand` and `reduced` are set for
     reductions: the shape of the tensor reduced and which of its dims are. `weight` counts the body's operations.
     """
 
@@ -39,6 +40,7 @@ class Item:
     type: TensorType
     reads: tuple[str, ...] = ()
     map_index: tuple[Expr, ...] | None = None
+    is_permutation: bool = False
     weight: int = 1
     expensive: bool = False
     operand: tuple[SymExpr, ...] = ()
@@ -48,12 +50,6 @@ class Item:
     def is_map(self) -> bool:
         """Whether this only moves data, by an index that data does not decide."""
         return self.map_index is not None
-
-    @property
-    def is_permutation(self) -> bool:
-        """Whether this is an index map that reads each element of its source once, in another order of its dims."""
-        names = [e.name for e in self.map_index or () if isinstance(e, Var)]
-        return self.map_index is not None and len(set(names)) == len(self.map_index) == self.type.rank
 
     @property
     def is_generated(self) -> bool:
@@ -137,7 +133,9 @@ def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int)
     if isinstance(made, Reduction):
         return _with_reduction(item, made, found)
     if isinstance(body, Load) and len(found) == 1:
-        return replace(item, map_index=body.index)
+        dims = [extents[e.name] for e in body.index if isinstance(e, Var)]
+        return replace(item, map_index=body.index, is_permutation=(
+            len(set(body.index)) == made_type.rank and tuple(dims) == body.buffer.shape))
     return item
 
 

@@ -1,5 +1,5 @@
-"""Graph rewriting: symbolic contents settled, constants folded, local rules, equal nodes merged, dead ones dropped, movement
-put behind arithmetic.
+"""Graph rewriting: symbolic contents settled, constants folded, local rules, equal nodes merged, dead ones dropped, scales
+put behind contractions.
 
 After it no node reads a static operand from memory: such operands are known through `Graph.contents` or `Graph.constants`
 alone and may have no producer.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tsc.graph.commute import commute
+from tsc.graph.commute import scale_after_contraction
 from tsc.graph.fold import fold_constants
 from tsc.graph.group import definition
 from tsc.graph.shapes import constant_contents, infer_shapes
@@ -37,7 +37,7 @@ def rewrite(graph: Graph, env: ShapeEnv) -> Graph:
         if graph.nodes == before:
             break
         graph = infer_shapes(graph, env)
-    return commute(with_static_contents(graph), env)
+    return scale_after_contraction(with_static_contents(graph), env)
 
 
 # -- contents --------------------------------------------------------------------------------------------------
