@@ -6,10 +6,13 @@ Memory Management for Deep Neural Net Inference, 2020, greedy by size), and a sl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
-from tsc.sym import ZERO, Range, ShapeEnv, SymExpr, ceildiv, sym_max
+from tsc.sym import ONE, ZERO, Dim, Range, ShapeEnv, SymExpr, ceildiv, dim, product, sym_max
 
 ALIGNMENT = 64
 SAMPLE_SIZES = (1, 16, 128, 512)
@@ -78,7 +81,7 @@ def _assign(order: Sequence[Lifetime], sizes: Mapping[SymExpr, list[int]], env: 
 
     def covered(a: SymExpr, b: SymExpr) -> bool:
         if (a, b) not in proven:
-            proven[a, b] = env.prove_le(a, b)
+            proven[a, b] = prove_le(a, b, env)
         return proven[a, b]
 
     for value in order:
@@ -114,8 +117,21 @@ def _lay_out(slots: Sequence[_Slot], env: ShapeEnv) -> MemoryPlan:
     for slot in slots:
         for value in slot.tenants:
             offsets[value.name] = total
-        total = total + align(sym_max(*slot.tops), env)
+        total = total + sym_max(*(align(top, env) for top in slot.tops))
     return MemoryPlan(offsets, total)
+
+
+def prove_le(a: SymExpr, b: SymExpr, env: ShapeEnv) -> bool:
+    """Whether `a <= b` provably: as they are, or without the Dims that every term of both has as a factor (sizes are not
+    negative), which intervals see through where they do not see through the product."""
+    if env.prove_le(a, b):
+        return True
+    monomials = [Counter(monomial) for expr in (a, b) for monomial, _ in expr.terms]
+    if not monomials:
+        return False
+    shared = reduce(and_, monomials)
+    factor = product(dim(atom.name) for atom in shared.elements() if isinstance(atom, Dim))
+    return factor != ONE and env.prove_le(a // factor, b // factor)
 
 
 def align(size: SymExpr, env: ShapeEnv) -> SymExpr:

@@ -1,0 +1,101 @@
+"""Plans: which memory each value has, in all the ways a graph can name one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tsc.errors import InternalError
+from tsc.ir import Graph, TensorType
+from tsc.plan.build import KernelCall, build_plan, packed_constants
+from tsc.plan.pack import pack_panel
+from tsc.runtime.plan import Plan, Storage
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
+
+B = dim("B")
+
+
+def graph(inputs: str, outputs: str, values: str, constants: dict[str, np.ndarray] | None = None) -> Graph:
+    """All values float32[B, 4]."""
+    types = {name: TensorType("float32", (B, SymExpr.of(4))) for name in (inputs + " " + values).split()}
+    for name, array in (constants or {}).items():
+        types[name] = TensorType(array.dtype.name, tuple(map(SymExpr.of, array.shape)))
+    return Graph("g", tuple(inputs.split()), tuple(outputs.split()), (), types, constants or {})
+
+
+def call(values: str, outputs: str, **more: object) -> KernelCall:
+    return KernelCall("k", tuple(values.split()), tuple(outputs.split()), (B,), B, ZERO, "node", **more)  # type: ignore[arg-type]
+
+
+def kinds(plan: Plan) -> list[list[str]]:
+    """Where each launch's arguments live."""
+    return [[f"{s.kind}{'' if s.kind == 'arena' else s.index}" for s in (plan.storages[a] for a in launch.args)]
+            for launch in plan.launches]
+
+
+def test_chain() -> None:
+    plan = build_plan(graph("x", "y", "t u y"), ShapeEnv(), [call("x t", "t"), call("t u", "u"), call("u t y", "y")])
+    assert kinds(plan) == [["input0", "arena"], ["arena", "arena"], ["arena", "arena", "output0"]]
+    assert plan.copies == () and plan.arena_bytes.evaluate({"B": 4}) == 128
+    assert plan.inputs[0].shape == (B, SymExpr.of(4)) and list(plan.ranges) == ["B"]
+
+
+def test_an_output_that_is_read_again_stays_an_output() -> None:
+    plan = build_plan(graph("x", "t y", "t y"), ShapeEnv(), [call("x t", "t"), call("t y", "y")])
+    assert kinds(plan) == [["input0", "output0"], ["output0", "output1"]] and plan.arena_bytes == ZERO
+
+
+def test_outputs_without_a_kernel_are_copied() -> None:
+    constants = {"w": np.ones((1, 4), np.float32)}
+    roots = {"xv": "x", "tv": "t"}
+    plan = build_plan(graph("x", "x xv w t tv", "xv t tv", constants), ShapeEnv(), [call("x t", "t")],
+                      lambda v: roots.get(v, v))
+    assert kinds(plan) == [["input0", "output3"]]
+    found = {plan.storages[c.target].index: (plan.storages[c.source], c.bytes) for c in plan.copies}
+    assert found == {0: (Storage("input"), 16 * B), 1: (Storage("input"), 16 * B), 2: (Storage("constant"), SymExpr.of(16)),
+                     4: (Storage("output", 3), 16 * B)}
+    assert plan.constants == ("w",)
+
+
+def test_an_output_that_is_a_view_is_written_through_its_root() -> None:
+    plan = build_plan(graph("x", "tv", "t tv"), ShapeEnv(), [call("x t", "t")], {"tv": "t", "t": "t", "x": "x"}.__getitem__)
+    assert kinds(plan) == [["input0", "output0"]] and not plan.copies
+
+
+def test_views_share_memory_and_lifetime() -> None:
+    roots = {"tv": "t"}
+    plan = build_plan(graph("x", "y", "t tv u y"), ShapeEnv(), [call("x t", "t"), call("x u", "u"), call("tv u y", "y")],
+                      lambda v: roots.get(v, v))
+    assert plan.launches[0].args[1] == plan.launches[2].args[0]
+    assert len({plan.storages[plan.launches[i].args[1]].offset for i in (0, 1)}) == 2
+
+
+def test_packed_constants() -> None:
+    w = np.arange(40, dtype=np.float32).reshape(10, 4)
+    model = graph("x", "y", "t y", {"w": w})
+    calls = [call("x w t", "t", panels=(None, (1, 16), None)), call("t w y", "y")]
+    plan = build_plan(model, ShapeEnv(), calls)
+    assert kinds(plan) == [["input0", "constant0", "arena"], ["arena", "constant1", "output0"]]
+    packed, plain = packed_constants(model, calls, plan).values()
+    np.testing.assert_array_equal(packed, pack_panel(w, (1, 16)))
+    assert plain is w
+
+
+def test_guards_over_representatives() -> None:
+    env = ShapeEnv()
+    b, c = env.declare("B"), env.declare("C")
+    env.assume_eq(c, b, "Add needs equal sizes")
+    env.assume_le(b, 512, "Slice")
+    model = graph("x", "y", "y")
+    model = Graph("g", ("x", "z"), ("y",), (), {**model.types, "z": TensorType("float32", (c,))})
+    plan = build_plan(model, env, [call("x z y", "y")])
+    assert list(plan.ranges) == ["B"] and [str(g) for g in plan.guards] == ["B <= 512"] and plan.inputs[1].shape == (b,)
+
+
+@pytest.mark.parametrize("calls", [
+    [call("t y", "y")],
+    [KernelCall("k", ("x", "y"), ("y",), (dim("Q"),), ONE, ZERO, "node")],
+])
+def test_broken_contracts(calls: list[KernelCall]) -> None:
+    with pytest.raises(InternalError):
+        build_plan(graph("x", "y", "t y"), ShapeEnv(), calls)
