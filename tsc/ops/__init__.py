@@ -11,13 +11,14 @@ from tsc.ops import (
     logical,
     movement,
     normalization,
+    pool,
     reduce,
 )
 from tsc.ops.base import OpDef
 
 _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
-    *contraction.OPS, *normalization.OPS,
+    *contraction.OPS, *normalization.OPS, *pool.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

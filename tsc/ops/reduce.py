@@ -13,7 +13,7 @@ from tsc.ops.elementwise import greater, lesser
 from tsc.ops.generate import typed
 from tsc.ops.movement import size_operand
 from tsc.ops.samples import bools, floats, ints, scalar, vector
-from tsc.ops.shapes import Shape, Values, as_object, axes_operand, canonical, known_ints, tensor
+from tsc.ops.shapes import Shape, Values, as_object, axes_operand, canonical, known_ints, static_shape, tensor
 from tsc.sym import ONE, ShapeEnv, SymExpr, product
 from tsc.te.compute import MAX, MIN, PROD, SUM, Axis, Monoid
 from tsc.te.expr import Expr, call, select
@@ -76,7 +76,8 @@ def _reduce_contents(ctx: InferContext) -> Values:
     result = np.empty(rows.shape[:-1], dtype=object)
     for at in np.ndindex(result.shape):
         result[at] = functools.reduce(functools.partial(_FOLDS[ctx.node.op], ctx.env), rows[at])
-    return (result.reshape([d.as_int() for d in _reduced_shape(ctx, axes)]),)
+    sizes = static_shape(_reduced_shape(ctx, axes))
+    return (None if sizes is None else result.reshape(sizes),)
 
 
 # -- decompositions --------------------------------------------------------------------------------------------

@@ -1,0 +1,175 @@
+"""Pooling: MaxPool, AveragePool, their global forms, and the primitives WindowSum and WindowCount."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tsc.errors import UnsupportedError
+from tsc.ir import TensorType
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
+from tsc.ops.contraction import padding, scalar_operand
+from tsc.ops.generate import converted, typed
+from tsc.ops.reduce import mean, reduction
+from tsc.ops.samples import floats
+from tsc.ops.shapes import Shape, at_least_zero, canonical, expect_rank, tensor, where
+from tsc.sym import ONE, ZERO, SymExpr, ceildiv, product, sym_min
+from tsc.te.compute import MAX, SUM, Axis, Monoid
+from tsc.te.expr import Expr, add, call, index, mul, select
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A window along one axis: output `o` covers `o*stride - begin + k*dilation` for `k < size`."""
+
+    extent: SymExpr
+    size: int
+    stride: int
+    dilation: int
+    begin: SymExpr
+    end: SymExpr
+    count: SymExpr
+
+    @property
+    def inside(self) -> bool:
+        """Whether no window reaches out of the tensor."""
+        last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation - self.begin
+        return self.begin == ZERO and (last - self.extent + 1).as_int() in range(-self.stride, 1)
+
+    def place(self, output: Expr, k: Expr) -> Expr:
+        """The position of element `k` of the window of `output`."""
+        return call("sub", add(mul(output, index(self.stride)), mul(k, index(self.dilation))), index(self.begin))
+
+
+def _windows(ctx: InferContext) -> tuple[_Window, ...]:
+    expect_rank(ctx, 0, 3)
+    shape = canonical(ctx, 0)[2:]
+    sizes = tuple(int(k) for k in ctx.attr("kernel_shape"))
+    strides = tuple(ctx.attr("strides", (1,) * len(shape)))
+    dilations = tuple(ctx.attr("dilations", (1,) * len(shape)))
+    spans = [SymExpr.of((k - 1) * d + 1) for k, d in zip(sizes, dilations)]
+    begins, ends = padding(ctx, shape, spans, strides)
+    return tuple(
+        _Window(d, k, s, r, p, q, _count(ctx, d, span, s, p, q))
+        for d, k, s, r, p, q, span in zip(shape, sizes, strides, dilations, begins, ends, spans))
+
+
+def _count(ctx: InferContext, extent: SymExpr, span: SymExpr, stride: int, begin: SymExpr, end: SymExpr) -> SymExpr:
+    room = at_least_zero(ctx, ctx.env.canon(extent + begin + end - span), "the padded dim less the window")
+    if not ctx.attr("ceil_mode", 0):
+        return ctx.env.canon(room // stride + 1)
+    rounded, starting_inside = ceildiv(room, stride) + 1, ceildiv(extent + begin, stride)
+    return rounded if ctx.env.prove_le(rounded, starting_inside) else ctx.env.canon(sym_min(rounded, starting_inside))
+
+
+def _pooled(ctx: InferContext) -> Shape:
+    return (*canonical(ctx, 0)[:2], *(w.count for w in _windows(ctx)))
+
+
+def _pool_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    if len(ctx.node.outputs) > 1:
+        raise UnsupportedError(f"{where(ctx)} asks for the indices of the maxima, not supported yet")
+    return tensor(ctx.type(0).dtype, _pooled(ctx))
+
+
+def _window_reduction(lowering: Lowering, at: tuple[Expr, ...], monoid: Monoid) -> Reduction:
+    """`monoid` over each window; its identity stands for what lies outside the tensor."""
+    windows = _windows(lowering.infer)
+    axes: tuple[Axis, ...] = tuple(lowering.axis("w", SymExpr.of(w.size)) for w in windows)
+    places = [w.place(o, lowering.var(a)) for w, o, a in zip(windows, at[2:], axes)]
+    value = lowering.read(0, (*at[:2], *places))
+    outside = typed(monoid.identity(value.dtype), value.dtype)
+    for window, place in zip(windows, places):
+        if not window.inside:
+            value = select(call("lt", place, index(window.extent)), value, outside)
+        if window.begin != ZERO:
+            value = select(call("ge", place, index(0)), value, outside)
+    return Reduction(monoid, axes, value)
+
+
+def _max_pool_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+    return _window_reduction(lowering, at, MAX)
+
+
+def _window_sum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+    return _window_reduction(lowering, at, SUM)
+
+
+def _average_pool(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    total = builder.emit("WindowSum", ctx.node.inputs[0], **ctx.node.attrs)
+    windows = _windows(ctx)
+    if all(w.inside for w in windows):
+        members = product(w.size for w in windows).as_int()
+        return (builder.emit("Div", total, scalar_operand(builder, float(members or 1), ctx.type(0).dtype)),)
+    return (builder.emit("Div", total, builder.emit("WindowCount", ctx.node.inputs[0], **ctx.node.attrs)),)
+
+
+def _window_count_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor(ctx.type(0).dtype, (ONE, ONE, *(w.count for w in _windows(ctx))))
+
+
+def _window_count_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    """How many elements of each window count: those inside the tensor, or (count_include_pad) inside the padded one."""
+    ctx = lowering.infer
+    padded = bool(ctx.attr("count_include_pad", 0))
+    total: Expr = index(1)
+    for w, o in zip(_windows(ctx), at[2:]):
+        start = w.place(o, index(0))
+        low = -w.begin if padded else ZERO
+        high = w.extent + w.end if padded else w.extent
+        # elements at start + k*dilation with low <= it < high
+        skipped = call("max", _ceildiv(call("sub", index(low), start), w.dilation), index(0))
+        reached = call("min", _ceildiv(call("sub", index(high), start), w.dilation), index(w.size))
+        total = mul(total, call("sub", reached, skipped))
+    return converted(total, lowering.out[0].dtype)
+
+
+def _ceildiv(value: Expr, divisor: int) -> Expr:
+    return call("floordiv", add(value, index(divisor - 1)), index(divisor))
+
+
+# -- global pooling --------------------------------------------------------------------------------------------
+
+def _global_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_rank(ctx, 0, 3)
+    shape = canonical(ctx, 0)
+    return tensor(ctx.type(0).dtype, (*shape[:2], *(ONE,) * (len(shape) - 2)))
+
+
+def _global_average(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    return (mean(builder, ctx.node.inputs[0], range(2, ctx.type(0).rank), ctx.type(0).dtype),)
+
+
+def _global_max(builder: Builder) -> tuple[str, ...]:
+    return (reduction(builder, "ReduceMax", builder.infer.node.inputs[0], range(2, builder.infer.type(0).rank)),)
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _pools() -> Sequence[Sample]:
+    x = floats(2, 3, 7, 8)
+    return [Sample([x], {"kernel_shape": (2, 3)}),
+            Sample([x], {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+            Sample([x], {"kernel_shape": (3, 2), "strides": (2, 3), "ceil_mode": 1}),
+            Sample([x], {"kernel_shape": (3, 3), "strides": (2, 2), "auto_pad": "SAME_UPPER"}),
+            Sample([floats(1, 2, 9)], {"kernel_shape": (3,), "dilations": (2,), "pads": (2, 1)})]
+
+
+def _averages() -> Sequence[Sample]:
+    return [*_pools(), *(Sample(s.inputs, {**s.attrs, "count_include_pad": 1}) for s in _pools()[1:2])]
+
+
+def _wholes() -> Sequence[Sample]:
+    return [Sample([floats(2, 3, 5, 4)]), Sample([floats(1, 3, 1)])]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("MaxPool", PatternKind.REDUCE, _pool_types, te=_max_pool_te, samples=_pools),
+    OpDef("AveragePool", PatternKind.REDUCE, _pool_types, decompose=_average_pool, samples=_averages),
+    OpDef("GlobalAveragePool", PatternKind.REDUCE, _global_types, decompose=_global_average, samples=_wholes),
+    OpDef("GlobalMaxPool", PatternKind.REDUCE, _global_types, decompose=_global_max, samples=_wholes),
+    OpDef("WindowSum", PatternKind.REDUCE, _pool_types, te=_window_sum_te, domain="tsc"),
+    OpDef("WindowCount", PatternKind.INJECTIVE, _window_count_types, te=_window_count_te, domain="tsc", static_inputs=(0,)),
+)
