@@ -91,13 +91,17 @@ def test_dump_and_override(model: onnx.ModelProto, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("TSC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TSC_DUMP", str(dump))
     tsc.compile(model)
-    sources = sorted(dump.glob("*.c"))
-    assert sources and sorted(dump.glob("*.schedule"))
-    # A source that answers nothing but zeros: proof that the text given is the text compiled.
-    source = next(path for path in sources if "exp" in path.read_text())
-    broken = source.read_text().replace("exp", "tsc_no_such_function", 1)
-    (override / source.name).write_text(broken)
+    stages = {path.suffix for path in dump.iterdir()}
+    assert {".import", ".shapes", ".rewrite", ".te", ".schedule", ".loop_ir", ".c"} <= stages
     monkeypatch.delenv("TSC_DUMP")
     monkeypatch.setenv("TSC_OVERRIDE", str(override))
-    with pytest.raises(tsc.TscError):
-        tsc.compile(model)
+    source = next(path for path in dump.glob("reduce_*.c"))
+    doubled = source.read_text().replace("1.0f / ", "2.0f / ")  # the softmax's last division
+    assert doubled != source.read_text()
+    (override / source.name).write_text(doubled)
+    x = np.random.default_rng(0).standard_normal((7, K)).astype(np.float32)
+    overridden = tsc.compile(model)
+    np.testing.assert_allclose(overridden.run(None, {"x": x})[0], 2 * expected(model, x), rtol=1e-5, atol=1e-6)
+    assert source.name in overridden.explain()
+    monkeypatch.delenv("TSC_OVERRIDE")  # nothing of it stays in the cache
+    np.testing.assert_allclose(tsc.compile(model).run(None, {"x": x})[0], expected(model, x), rtol=1e-5, atol=1e-6)
