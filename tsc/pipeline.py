@@ -102,13 +102,13 @@ def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: 
     cached = cache.get(key) if recorder.override_from is None else None
     if cached is not None:
         return kernel_from_bytes(cached)
-    scheduled = schedule_program(program, device.spec, constants, recorder, symbol)  # te.Program -> loop_ir.Func
+    scheduled = schedule_program(program, lowered.kind, device.spec, None, recorder, symbol, constants)  # -> Func
     func = device.lower(scheduled.func, device.spec, recorder)      # Func             -> Func
     source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
     recorder.record("c", symbol, source)
     kernel = Kernel(
         symbol, source, tuple(b.name for b in func.buffers), func.outputs, tuple(s.name for s in func.sizes), func.blocks,
-        func.scratch, func.messages, tuple((b.name, b.panel) for b in func.buffers if b.panel is not None),
+        func.scratch, func.messages, tuple(b.panel for b in func.buffers),
         scheduled.tree, scheduled.log)
     if recorder.override_from is None:
         cache.put(key, kernel_to_bytes(kernel))
@@ -121,7 +121,7 @@ def bind(lowered: LoweredGroup, kernel: Kernel, group: FusionGroup) -> KernelCal
     return KernelCall(
         kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
         tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), group.anchor.name,
-        kernel.messages, tuple((lowered.values[b], panel) for b, panel in kernel.panels))
+        kernel.messages, kernel.panels)
 
 
 @lru_cache(maxsize=1)

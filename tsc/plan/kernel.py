@@ -13,8 +13,8 @@ class Kernel:
     """A kernel's source and what calling it takes.
 
     `buffers` and `sizes` name its arguments in order, `outputs` the buffers it writes; `blocks` and `scratch` (bytes a worker)
-    are expressions of its sizes; `messages[i]` is the data error of status code i+1; `panels` are the layouts (axis, width) of
-    the buffers it reads packed; `schedule` is the final schedule tree and `log` what was decided on the way.
+    are expressions of its sizes; `messages[i]` is the data error of status code i+1; `panels` are the
+    layouts of the buffers (axis and width, None for plain); `schedule` is the final schedule tree and `log` what was decided on the way.
     """
 
     symbol: str
@@ -25,7 +25,7 @@ class Kernel:
     blocks: SymExpr
     scratch: SymExpr
     messages: tuple[str, ...]
-    panels: tuple[tuple[str, tuple[int, int]], ...]
+    panels: tuple[tuple[int, int] | None, ...]
     schedule: str
     log: tuple[str, ...]
 
@@ -39,7 +39,7 @@ def kernel_to_bytes(kernel: Kernel) -> bytes:
 def kernel_from_bytes(data: bytes) -> Kernel:
     """What `kernel_to_bytes` wrote. Raises ValueError, KeyError or TypeError on anything else."""
     x = json.loads(data)
-    panels = tuple((name, (axis, width)) for name, (axis, width) in x.pop("panels"))
+    panels = tuple(None if p is None else (p[0], p[1]) for p in x.pop("panels"))
     texts = {name: x.pop(name) for name in ("symbol", "source", "schedule")}
     blocks, scratch = parse(x.pop("blocks")), parse(x.pop("scratch"))
     return Kernel(**texts, panels=panels, blocks=blocks, scratch=scratch, **{name: tuple(v) for name, v in x.items()})

@@ -91,14 +91,16 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class SizeParam:
-    """An integer parameter of a kernel: `lo <= name`, and `name` is divisible by `divisor`."""
+    """An integer parameter of a kernel: `lo <= name <= hi` (None: unbounded), and `name` is divisible by `divisor`."""
 
     name: str
     lo: int = 1
     divisor: int = 1
+    hi: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}>={self.lo}" + (f" by {self.divisor}" if self.divisor > 1 else "")
+        upper = "" if self.hi is None else f" <={self.hi}"
+        return f"{self.name}>={self.lo}{upper}" + (f" by {self.divisor}" if self.divisor > 1 else "")
 
 
 def _int_range(dtype: str) -> tuple[int, int]:
