@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from tsc.te.intrinsics import MEANING
 Array = NDArray[Any]
 
 #: Largest grid of a reduction that is evaluated at once, in elements.
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 
 _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "and": np.logical_and, "or": np.logical_or}
@@ -68,28 +69,36 @@ def _compute(compute: Compute, scope: _Scope) -> Array:
 
 
 def _reduce(compute: Compute, shape: tuple[int, ...], kind: np.dtype[Any], scope: _Scope) -> Array:
-    """Reduce over the trailing axes of the whole grid, in slabs of the first axis when the grid is large."""
-    assert compute.monoid is not None
-    inner = tuple(a.extent.evaluate(scope.sizes) for a in compute.reduce_axes)
-    fold = _UFUNCS[compute.monoid.fn]
+    """Reduce over the trailing axes of the whole grid, slab by slab when the grid is large."""
+    if compute.monoid is None:
+        raise InternalError(f"compute {compute.name} has no monoid to reduce by")
+    inner = [range(a.extent.evaluate(scope.sizes)) for a in compute.reduce_axes]
+    trailing = tuple(range(len(shape), len(shape) + len(inner)))
     identity = compute.monoid.identity(compute.target.dtype)
-    row = int(np.prod(shape[1:] + inner))
-    step = max(1, _CHUNK // max(1, row)) if shape else 1
     result = np.empty(shape, kind)
-    axes = compute.axes + compute.reduce_axes
-    for start in range(0, shape[0] if shape else 1, step):
-        outer = [range(start, min(start + step, shape[0]))] if shape else []
-        spans = [*outer, *(range(n) for n in shape[1:] + inner)]
-        full = tuple(len(s) for s in spans)
-        value = np.empty(full, kind)
+    for slab in _slabs(shape, max(1, _CHUNK // max(1, math.prod(map(len, inner))))):
+        spans = [*slab, *inner]
+        value = np.empty(tuple(map(len, spans)), kind)
         if value.size:
-            value[...] = _grid_value(compute.body, _grid(axes, spans), scope)
-        folded = fold.reduce(value, axis=tuple(range(len(shape), len(full))), dtype=kind, initial=identity)
-        if shape:
-            result[start:start + step] = folded
-        else:
-            result[...] = folded
+            value[...] = _grid_value(compute.body, _grid(compute.axes + compute.reduce_axes, spans), scope)
+        place = tuple(slice(s.start, s.stop) for s in slab)
+        result[place] = _UFUNCS[compute.monoid.fn].reduce(value, axis=trailing, dtype=kind, initial=identity)
     return result
+
+
+def _slabs(shape: tuple[int, ...], most: int) -> Iterator[list[range]]:
+    """Cut a grid into boxes of at most `most` points (or one), leading axes first."""
+    if not shape:
+        yield []
+        return
+    row = math.prod(shape[1:])
+    step = max(1, most // max(1, row))
+    for start in range(0, shape[0], step):
+        span = range(start, min(start + step, shape[0]))
+        if row <= most:
+            yield [span, *map(range, shape[1:])]
+        else:
+            yield from ([span, *rest] for rest in _slabs(shape[1:], most))
 
 
 def _grid(axes: tuple[Axis, ...], spans: list[range]) -> dict[str, Array]:
