@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -141,7 +141,7 @@ def _opset(model: ModelProto, label: str) -> int:
     if not OLDEST_OPSET <= found <= newest:
         raise UnsupportedError(f"{label} is of opset {found}, but {OLDEST_OPSET} to {newest} are supported; "
                                "convert it with onnx.version_converter or export it again")
-    return found
+    return int(found)
 
 
 def _declared(value: ValueInfoProto, dims: Mapping[str, Any]) -> DeclaredInput:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.errors import InternalError, ModelError, TscError
+from tsc.graph.equal_dims import assume_counted_dims
 from tsc.graph.group import definition
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops.base import InferContext, symbolic
@@ -34,24 +35,39 @@ def infer_shapes(graph: Graph, env: ShapeEnv) -> Graph:
     """
     known = Knowledge.of(graph, env)
     consumers = graph.consumers()
+    _propagate(known, graph.nodes, graph, consumers)
+    version = env.version
+    assume_counted_dims(graph, known.types, known.contents, env)
+    if env.version != version:
+        _propagate(known, _readers(known.refresh(), consumers), graph, consumers)
+    known.refresh()
+    return replace(graph, types=known.types, contents=known.contents)
+
+
+def _propagate(known: Knowledge, nodes: Iterable[Node], graph: Graph, consumers: Mapping[str, list[Node]]) -> None:
+    """Infer `nodes`, then whatever reads what changed, until nothing does."""
     order = {id(node): k for k, node in enumerate(graph.nodes)}
-    worklist, waiting, visits = deque(graph.nodes), set(order), Counter[int]()
+    worklist = deque(sorted(nodes, key=lambda n: order[id(n)]))
+    waiting, visits = set(map(id, worklist)), Counter[int]()
     while worklist:
         node = worklist.popleft()
         waiting.discard(id(node))
         visits[id(node)] += 1
         if visits[id(node)] > _MOST_VISITS:
             raise InternalError(f"node '{node.name}' ({node.op}) does not settle in shape inference")
-        version = env.version
+        version = known.env.version
         changed = known.infer(node)
-        if env.version != version:
+        if known.env.version != version:
             changed |= known.refresh()
-        again = {id(n): n for value in changed for n in consumers.get(value, ()) if id(n) not in waiting}
-        for successor in sorted(again.values(), key=lambda n: order[id(n)]):
+        again = [n for n in _readers(changed, consumers) if id(n) not in waiting]
+        for successor in sorted(again, key=lambda n: order[id(n)]):
             waiting.add(id(successor))
             worklist.append(successor)
-    known.refresh()
-    return replace(graph, types=known.types, contents=known.contents)
+
+
+def _readers(values: Iterable[str], consumers: Mapping[str, list[Node]]) -> Iterable[Node]:
+    """The nodes that read any of `values`, each once."""
+    return {id(n): n for value in values for n in consumers.get(value, ())}.values()
 
 
 def infer_context(graph: Graph, node: Node, env: ShapeEnv) -> InferContext:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tsc.graph.group import definition
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops.base import PatternKind
-from tsc.sym import ONE, ShapeEnv, SymExpr
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def no_op(node: Node, view: View) -> Found:
     if node.op == "Slice" and len(node.inputs) > 4 and node.inputs[4] and view.numbers(node.inputs[4]) != \
             [ONE] * len(view.numbers(node.inputs[4]) or ()):
         return None
-    if node.op == "Pad" and any(v != 0 for v in view.numbers(node.inputs[1]) or [ONE]):
+    if node.op == "Pad" and any(v != ZERO for v in view.numbers(node.inputs[1]) or [ONE]):
         return None
     if node.op in ("Identity", "Cast", "Expand", "Slice", "Pad", "Tile") or definition(node).is_view:
         return node.inputs[0] if view.same_type(node) else None

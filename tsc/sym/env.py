@@ -143,10 +143,11 @@ class ShapeEnv:
             if other is not None:  # min(y, other) == y
                 small, large = (y, other) if next(x.atoms()).fn == "min" else (other, y)  # type: ignore[union-attr]
                 return self.assume_le(small, large, reason)
-        self._refuse_baked(left, right, reason)
+        factor = self._common_factor(left - right)
+        self._refuse_baked(left // factor, right // factor, reason)
         if not self._leave(Guard("==", SymExpr.of(a), SymExpr.of(b), reason)):
             return
-        solved = self._solve(self._without_common_factor(left - right))
+        solved = self._solve((left - right) // factor)
         if solved is not None:
             self._replace(*solved, reason)
 
@@ -181,14 +182,14 @@ class ShapeEnv:
                 raise ShapeError(f"{reason}: the graph has {free} fixed to {fixed}, but dims asks for "
                                  f"{' and '.join(sorted(names))} to be free; declare that size or export the model without it")
 
-    def _without_common_factor(self, difference: SymExpr) -> SymExpr:
-        """`difference` divided by what all its terms share, where that cannot be zero."""
+    def _common_factor(self, difference: SymExpr) -> SymExpr:
+        """What all terms of `difference` share, where that cannot be zero."""
         factor = SymExpr.of(gcd(*(c for _, c in difference.terms)))
         for atom in dict.fromkeys(difference.terms[0][0]):
             single = SymExpr((((atom,), 1),))
             if all(atom in m for m, _ in difference.terms) and self.prove_le(1, single):
                 factor = factor * single
-        return difference // factor
+        return factor
 
     def _solve(self, difference: SymExpr) -> tuple[str, SymExpr] | None:
         """A Dim and the expression it must be for `difference` to be 0; the youngest Dim that no user asked for first."""
