@@ -21,7 +21,7 @@ from tsc.te.expr import Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Siz
 
 
 def c32(value: float) -> Const:
-    return Const(value, "float32")
+    return Const(float(value), "float32")
 
 
 def size(name: str) -> Expr:
@@ -37,7 +37,8 @@ def loop(var: str, lo: Expr | int, hi: Expr | int, *body: Stmt, mark: str = "", 
     return For(var, lo, hi, block(*body), step, kind, mark)
 
 
-def store(target: Buffer, at: tuple[Expr, ...], value: Expr, name: str = "S", *, traced: tuple[Expr, ...] | None = None) -> Store:
+def store(target: Buffer, at: tuple[Expr, ...], value: Expr, name: str = "S", *,
+          traced: tuple[Expr, ...] | None = None) -> Store:
     return Store(target, at, value, Instance(name, at if traced is None else traced))
 
 
@@ -54,11 +55,12 @@ def gelu(x: Expr) -> Expr:
     return Call("mul", (Call("mul", (x, c32(0.5)), "float32"), Call("add", (erf, c32(1.0)), "float32")), "float32")
 
 
-def contraction_tile(acc: Buffer, rows: Expr, columns: Expr, depth: Expr, product: Expr, epilogue: Stmt, origin: tuple[Expr, Expr],
-                     ) -> Stmt:
+def contraction_tile(acc: Buffer, rows: Expr, columns: Expr, depth: Expr, product: Expr, epilogue: Stmt,
+                     origin: tuple[Expr, Expr]) -> Stmt:
     i, j = Var("i"), Var("j")
     where = (add(origin[0], i), add(origin[1], j))
-    init = loop("i", 0, rows, loop("j", 0, columns, store(acc, (i, j), c32(0.0), "init", traced=where), mark="init"), mark="init")
+    zero = store(acc, (i, j), c32(0.0), "init", traced=where)
+    init = loop("i", 0, rows, loop("j", 0, columns, zero, mark="init"), mark="init")
     update = store(acc, (i, j), call("add", Load(acc, (i, j)), product), "update", traced=(*where, Var("k")))
     k = loop("k", 0, depth, loop("i", 0, rows, loop("j", 0, columns, update, mark="j"), mark="i"), mark="k")
     out = loop("i", 0, rows, loop("j", 0, columns, epilogue, mark="epilogue"), mark="epilogue")
@@ -75,10 +77,12 @@ def gemm_gelu(columns: str | int, depth: str | int, mr: int, nr: int, packed: bo
     acc = buffer("acc", mr, nr)
     product = call("mul", Load(x, (m, k)), Load(w, (k, n)))
     out = store(y, (m, n), gelu(call("add", Load(acc, (i, j)), Load(b, (n,)))), "out")
-    tile = contraction_tile(acc, minimum(index(mr), sub(size("M"), m1)), minimum(index(nr), sub(wide, n1)), deep, product, out, (m1, n1))
+    high, broad = minimum(index(mr), sub(size("M"), m1)), minimum(index(nr), sub(wide, n1))
+    tile = contraction_tile(acc, high, broad, deep, product, out, (m1, n1))
     mb, nb = Var("mb"), Var("nb")
     inner = loop("n1", nb, minimum(add(nb, index(2 * nr)), wide),
-                 loop("m1", mb, minimum(add(mb, index(2 * mr)), size("M")), tile, mark="instr_m", step=mr), mark="instr_n", step=nr)
+                 loop("m1", mb, minimum(add(mb, index(2 * mr)), size("M")), tile, mark="instr_m", step=mr),
+                 mark="instr_n", step=nr)
     body = loop("mb", 0, size("M"), loop("nb", 0, wide, inner, kind="block", step=2 * nr), kind="block", step=2 * mr)
     names = ["M", *(v for v in (columns, depth) if isinstance(v, str))]
     return Func("gemm_gelu", (x, w, b, y), ("y",), tuple(SizeParam(n) for n in names), body)
@@ -95,11 +99,11 @@ def scores(depth: int, mr: int, nr: int) -> Func:
     product = call("mul", Load(q, (h, add(m1, i), k)), Load(panel, (k, j)))
     epilogue = store(out, (h, add(m1, i), add(n1, j)), Call("mul", (Load(acc, (i, j)), c32(0.125)), "float32"), "out",
                      traced=(h, add(m1, i), add(n1, j)))
-    tile = contraction_tile(acc, minimum(index(mr), sub(size("Q"), m1)), minimum(index(nr), sub(size("S"), n1)), index(depth), product,
-                            epilogue, (m1, n1))
+    high, broad = minimum(index(mr), sub(size("Q"), m1)), minimum(index(nr), sub(size("S"), n1))
+    tile = contraction_tile(acc, high, broad, index(depth), product, epilogue, (m1, n1))
     rows = loop("m1", 0, size("Q"), tile, mark="instr_m", step=mr)
-    body = loop("h", 0, size("H"), loop("n1", 0, size("S"), Allocate(panel, "scratch", block(copy, rows)), kind="block", step=nr),
-                kind="block")
+    inner = Allocate(panel, "scratch", block(copy, rows))
+    body = loop("h", 0, size("H"), loop("n1", 0, size("S"), inner, kind="block", step=nr), kind="block")
     return Func("scores", (q, keys, out), ("s",), (SizeParam("H"), SizeParam("Q"), SizeParam("S")), body)
 
 
@@ -123,7 +127,8 @@ def softmax(rows: int) -> Func:
         over("reduce", store(total, (r,), call("add", Load(total, (r,)), Load(row, (r, c))), "total", traced=(at, c))),
         over("inner", store(y, (at, c), call("div", Load(row, (r, c)), Load(total, (r,))), "y", traced=(at, c))))
     local = Allocate(top, "stack", Allocate(total, "register", Allocate(row, "scratch", body)))
-    return Func("softmax", (x, y), ("y",), (SizeParam("R"), SizeParam("C")), loop("rb", 0, size("R"), local, kind="block", step=rows))
+    blocks = loop("rb", 0, size("R"), local, kind="block", step=rows)
+    return Func("softmax", (x, y), ("y",), (SizeParam("R"), SizeParam("C")), blocks)
 
 
 def transpose_add() -> Func:
@@ -196,6 +201,7 @@ def call_kernel(kernel: Any, func: Func, arrays: Mapping[str, np.ndarray[Any, An
     start += -start % 64
     kernel.restype = ctypes.c_int32
     args = Args(buffers.ctypes.data, numbers.ctypes.data)
-    return int(kernel(ctypes.byref(args), ctypes.c_int64(0), ctypes.c_int64(func.blocks.evaluate(sizes)), ctypes.c_void_p(start)))
+    blocks = ctypes.c_int64(func.blocks.evaluate(sizes))
+    return int(kernel(ctypes.byref(args), ctypes.c_int64(0), blocks, ctypes.c_void_p(start)))
 
 

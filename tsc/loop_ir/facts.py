@@ -60,11 +60,13 @@ class Facts:
         lo, hi = to_sym(stmt.lo, leaves), to_sym(stmt.hi, leaves)
         if leaves:
             return self.bind(stmt.var, Known((), (), 1, self._next_depth()))
-        highs = tuple(h - 1 for h in _alternatives(hi, "min"))
+        divisor = math.gcd(stmt.step, self.divisor(lo))
+        # below a bound that shares its divisor, a variable stays a whole divisor below it
+        highs = tuple(h - (math.gcd(divisor, self.divisor(h)) or 1) for h in _alternatives(hi, "min"))
         lo_value, hi_value = lo.as_int(), hi.as_int()
         if lo_value is not None and hi_value is not None and hi_value > lo_value:
             highs = (SymExpr.of(lo_value + (hi_value - 1 - lo_value) // stmt.step * stmt.step),)
-        known = Known(_alternatives(lo, "max"), highs, math.gcd(stmt.step, self.divisor(lo)), self._next_depth())
+        known = Known(_alternatives(lo, "max"), highs, divisor, self._next_depth())
         return self.bind(stmt.var, known)
 
     def _next_depth(self) -> int:

@@ -1,0 +1,88 @@
+"""Facts against brute force: what is proved holds for all values, and reducing never changes a value."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.nodes import Block, For, Let
+from tsc.loop_ir.simplify import simplify_expr
+from tsc.sym import SymExpr, dim
+from tsc.te.compute import SizeParam
+from tsc.te.expr import Const, Expr, Size, Var, add, call, format_expr, index, mul
+
+SIZES = (SizeParam("N", 1), SizeParam("M", 0, 4))
+
+
+def nest() -> tuple[Facts, list[dict[str, int]]]:
+    """for n1 in 0..N by 8: for j in 0..min(8, N-n1): let d = 4*j; and every valuation of it for some sizes."""
+    n1 = For("n1", index(0), Size(dim("N")), Block(()), step=8)
+    j = For("j", index(0), call("min", index(8), call("sub", Size(dim("N")), Var("n1"))), Block(()))
+    d = Let("d", mul(index(4), Var("j")), Block(()))
+    facts = Facts.of(SIZES).inside(n1).inside(j).inside(d)
+    points = [{"N": n, "M": m, "n1": a, "j": b, "d": 4 * b} for n, m in itertools.product((1, 7, 8, 9, 20), (0, 4, 12))
+              for a in range(0, n, 8) for b in range(min(8, n - a))]
+    return facts, points
+
+
+FACTS, POINTS = nest()
+NAMED: list[Expr] = [Var("n1"), Var("j"), Var("d"), Size(dim("N")), Size(dim("M"))]
+LEAVES = st.one_of(st.integers(-9, 20).map(index), st.sampled_from(NAMED))
+
+
+def combine(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    two = st.tuples(st.sampled_from(["add", "sub", "min", "max"]), children, children).map(lambda t: call(*t))
+    scaled = st.tuples(st.integers(-8, 8), children).map(lambda t: mul(index(t[0]), t[1]))
+    divided = st.tuples(st.sampled_from(["floordiv", "mod"]), children, st.sampled_from([2, 4, 8])).map(
+        lambda t: call(t[0], t[1], index(t[2])))
+    return st.one_of(two, scaled, divided)
+
+
+EXPRESSIONS = st.recursive(LEAVES, combine, max_leaves=6)
+
+
+def value(expr: Expr, point: dict[str, int]) -> int:
+    return to_sym(expr, {}).evaluate(point)
+
+
+@given(EXPRESSIONS)
+def test_simplified_means_the_same(expr: Expr) -> None:
+    simpler = simplify_expr(expr, FACTS)
+    assert [value(simpler, p) for p in POINTS] == [value(expr, p) for p in POINTS]
+    assert simplify_expr(simpler, FACTS) == simpler
+
+
+@given(EXPRESSIONS)
+def test_what_is_proved_holds(expr: Expr) -> None:
+    sym = to_sym(expr, {})
+    values = [sym.evaluate(p) for p in POINTS]
+    if FACTS.nonneg(sym):
+        assert min(values) >= 0
+    divisor = FACTS.divisor(sym)
+    assert all(v == 0 if divisor == 0 else v % divisor == 0 for v in values)
+
+
+@given(EXPRESSIONS, EXPRESSIONS, st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"]))
+def test_decided_conditions_are_right(a: Expr, b: Expr, fn: str) -> None:
+    decided = simplify_expr(call(fn, a, b), FACTS)
+    if isinstance(decided, Const):
+        holds = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}[fn]
+        assert {holds(value(a, p), value(b, p)) for p in POINTS} == {bool(decided.value)}
+
+
+def test_panel_addresses_need_no_division() -> None:
+    place = add(Var("n1"), Var("j"))
+    assert format_expr(simplify_expr(mul(call("floordiv", place, index(8)), index(8)), FACTS)) == "n1"
+    assert format_expr(simplify_expr(call("mod", place, index(8)), FACTS)) == "j"
+    assert simplify_expr(call("lt", place, Size(dim("N"))), FACTS) == Const(True, "bool")
+
+
+def test_symbolic_bounds() -> None:
+    assert FACTS.lt(dim("n1") + dim("j"), dim("N"))
+    assert FACTS.nonneg(dim("N") * 3 - dim("n1") * 3 - dim("j"))
+    assert not FACTS.lt(dim("n1") + 1, dim("N"))
+    assert FACTS.divisor(dim("n1") + dim("M") * 2) == 8
+    assert FACTS.reduce(SymExpr.of(5)) == SymExpr.of(5)

@@ -1,0 +1,216 @@
+"""Verifier, simplifier, block mapping, scratch, tensorize and vectorize: what each accepts, refuses, and says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.loop_ir import funcs
+from tests.loop_ir.funcs import buffer, c32, loop, minimum, size, store, sub
+from tsc.codegen_c.specs import CPU_SPECS
+from tsc.errors import InternalError
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.map_blocks import map_blocks
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, block, map_children, walk
+from tsc.loop_ir.print import format_func, format_stmt
+from tsc.loop_ir.scratch import plan_scratch
+from tsc.loop_ir.simplify import simplify, substitute_stmt
+from tsc.loop_ir.tensorize import tensorize
+from tsc.loop_ir.vectorize import vectorize
+from tsc.loop_ir.verify import verify
+from tsc.sym import dim
+from tsc.te.compute import SizeParam
+from tsc.te.expr import BOOL, Buffer, Call, Const, Load, Size, Var, add, call, index, select
+from tsc.trace import Recorder
+
+AVX512 = CPU_SPECS["cpu-avx512"]
+X, Y = buffer("x", "N"), buffer("y", "N")
+
+
+def func(body: Stmt, *buffers: Buffer, outputs: tuple[str, ...] = ("y",)) -> Func:
+    return Func("f", buffers or (X, Y), outputs, (SizeParam("N"),), body)
+
+
+def copy(var: str, lo: int = 0) -> For:
+    return loop(var, lo, size("N"), store(Y, (Var(var),), Load(X, (Var(var),))), mark="inner")
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    (store(Y, (Var("i"),), c32(0)), "variable i is used outside its scope"),
+    (loop("i", 0, size("N"), copy("i")), "variable i is bound twice"),
+    (loop("N", 0, 3, copy("i")), "variable N is bound twice"),
+    (loop("i", 0, size("Z"), copy("j")), "uses sizes that the kernel does not have"),
+    (loop("i", 0, size("N"), copy("j"), step=0), "has step 0"),
+    (loop("i", 0, size("N"), copy("j"), kind="vector"), "no constant trip count"),
+    (loop("i", 0, size("N"), loop("b", 0, 2, copy("j"), kind="block")), "block loop b is inside"),
+    (Store(Y, (index(0), index(0)), c32(0)), "accessed with 2 indices"),
+    (Store(Y, (index(0),), index(0)), "a int64 is stored"),
+    (Store(buffer("z", "N"), (index(0),), c32(0)), "accessed where it is not in scope"),
+    (Store(Y, (c32(0),), c32(0)), "an index is float32"),
+    (Store(Y, (index(0),), Call("frobnicate", (c32(0),), "float32")), "unknown intrinsic 'frobnicate'"),
+    (Store(Y, (index(0),), Call("add", (c32(0), Const(1.0, "float64")), "float32")), "operands differ in dtype"),
+    (Store(Y, (index(0),), Call("select", (c32(1), c32(0), c32(0)), "float32")), "select on a float32"),
+    (If(index(1), copy("i")), "a condition is int64"),
+    (Allocate(buffer("x", 2), "stack", copy("i")), "allocated where that name is in use"),
+    (Allocate(buffer("z", "N"), "register", copy("i")), "extents that are not constant"),
+])
+def test_the_verifier_names_what_is_wrong(body: Stmt, message: str) -> None:
+    with pytest.raises(InternalError, match=message):
+        verify(func(body))
+
+
+def test_the_verifier_checks_the_signature() -> None:
+    with pytest.raises(InternalError, match="outputs"):
+        verify(func(copy("i"), outputs=("q",)))
+    with pytest.raises(InternalError, match="one name"):
+        verify(func(copy("i"), X, X, Y))
+    verify(func(copy("i")))
+
+
+def test_trivial_loops_and_guards_go() -> None:
+    inner = loop("j", Var("i"), add(Var("i"), index(1)), If(call("lt", Var("j"), size("N")), store(Y, (Var("j"),), c32(1))))
+    dead = loop("z", 3, 3, store(Y, (Var("z"),), c32(2)))
+    made = simplify(func(loop("i", 0, size("N"), inner, dead, If(call("lt", Var("i"), index(0)), dead))))
+    assert format_stmt(made.body) == "for i in 0 .. <N>\n  y[i] = 1.0:float32  # S[i]\n"
+
+
+def test_marked_loops_stay_while_passes_look_for_them() -> None:
+    once = func(loop("k", 0, 1, store(Y, (Var("k"),), c32(1)), mark="k"))
+    assert isinstance(simplify(once, keep_marked=True).body, For)
+    assert isinstance(simplify(once).body, Store)
+
+
+def test_block_bounds_must_be_sizes() -> None:
+    ragged = loop("a", 0, 3, loop("b", Var("a"), size("N"), store(Y, (Var("b"),), c32(0)), kind="block"), kind="block")
+    with pytest.raises(InternalError, match="block loop b depend on a"):
+        map_blocks(func(ragged))
+    with pytest.raises(InternalError, match="perfect outermost nest"):
+        map_blocks(func(block(copy("i"), loop("a", 0, 3, copy("j"), kind="block"))))
+
+
+def test_scratch_lies_behind_what_lives_and_siblings_share() -> None:
+    a, b, c = (buffer(n, n.upper()) for n in "abc")
+    body = Allocate(a, "scratch", block(Allocate(b, "scratch", Block(())), Allocate(c, "scratch", Block(()))))
+    made = plan_scratch(Func("f", (), (), tuple(SizeParam(s) for s in "ABC"), body))
+    offsets = {s.buffer.name: s.offset for s in walk(made.body) if isinstance(s, Allocate)}
+    sizes = {"A": 17, "B": 3, "C": 100}
+    assert {n: o.evaluate(sizes) for n, o in offsets.items()} == {"a": 0, "b": 128, "c": 128}
+    assert made.scratch.evaluate(sizes) == 128 + 448
+
+
+def intrinsics(made: Func) -> list[Intrin]:
+    return [s for s in walk(made.body) if isinstance(s, Intrin)]
+
+
+def test_every_tile_height_gets_its_own_k_loop() -> None:
+    made, reasons = tensorize(simplify(funcs.gemm_gelu("N", "K", 7, 64), keep_marked=True), AVX512)
+    assert reasons == ()
+    assert len(intrinsics(made)) == 7
+    verify(made)
+
+
+def global_coordinates(made: Func) -> Func:
+    """The same tile with m = m1 + i and n = n1 + j as its loops."""
+
+    def shift(stmt: Stmt) -> Stmt:
+        inner = map_children(shift, stmt)
+        if isinstance(inner, For) and inner.var in ("i", "j"):
+            origin = Var("m1" if inner.var == "i" else "n1")
+            body = substitute_stmt(inner.body, {inner.var: sub(Var(inner.var), origin)})
+            end = minimum(add(inner.hi, origin), size("M" if inner.var == "i" else "N"))
+            return replace(inner, lo=origin, hi=end, body=body)
+        return inner
+
+    return replace(made, body=shift(made.body))
+
+
+def test_tiles_in_global_coordinates_are_found() -> None:
+    made, reasons = tensorize(simplify(global_coordinates(funcs.gemm_gelu("N", "K", 7, 64)), keep_marked=True), AVX512)
+    assert reasons == () and len(intrinsics(made)) == 7
+
+
+def test_columns_that_are_not_there_are_not_read() -> None:
+    plain = funcs.gemm_gelu("N", "K", 7, 64, packed=False)
+    made, (reason,) = tensorize(simplify(plain, keep_marked=True), AVX512)
+    assert "columns of w beyond its extent" in reason and not intrinsics(made)
+    divisible = replace(plain, sizes=tuple(SizeParam(s.name, 1, 64 if s.name == "N" else 1) for s in plain.sizes))
+    assert len(intrinsics(tensorize(simplify(divisible, keep_marked=True), AVX512)[0])) == 7
+    narrow = funcs.gemm_gelu("N", "K", 7, 24)
+    assert "not whole vectors" in tensorize(simplify(narrow, keep_marked=True), AVX512)[1][0]
+
+
+def rewritten(change: Callable[[Store], Store], name: str) -> Func:
+    def visit(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store) and stmt.instance is not None and stmt.instance.statement == name:
+            return change(stmt)
+        return map_children(visit, stmt)
+
+    tile = funcs.gemm_gelu("N", "K", 7, 64)
+    return replace(tile, body=visit(tile.body))
+
+
+@pytest.mark.parametrize(("name", "change", "reason"), [
+    ("init", lambda s: replace(s, value=Load(X, (Var("i"),))), "initial value is not a constant"),
+    ("update", lambda s: replace(s, value=call("max", *s.value.args)), "k loop is not"),
+    ("update", lambda s: replace(s, value=call("add", s.value.args[0], c32(1))), "not a product"),
+    ("out", lambda s: Store(buffer("acc", 7, 64), (Var("i"), Var("j")), c32(0)), "epilogue writes"),
+])
+def test_other_tiles_are_left_with_a_reason(name: str, change: Callable[[Store], Store], reason: str) -> None:
+    made, reasons = tensorize(simplify(rewritten(change, name), keep_marked=True), AVX512)
+    assert not intrinsics(made)
+    assert len(reasons) == 1 and reason in reasons[0]
+
+
+def vectors(made: Func) -> list[For]:
+    return [s for s in walk(made.body) if isinstance(s, For) and s.kind == "vector"]
+
+
+def one(value: Load | Call, *extra: Buffer) -> tuple[Func, tuple[str, ...]]:
+    return vectorize(func(loop("i", 0, size("N"), store(Y, (Var("i"),), value)), X, Y, *extra), AVX512)
+
+
+@pytest.mark.parametrize(("value", "reason"), [
+    (Load(buffer("t", "N", 3), (Var("i"), index(0))), "t is read with a stride"),
+    (Load(buffer("t", "N"), (call("floordiv", Var("i"), index(2)),)), "index of t is not affine"),
+    (Load(buffer("t", "N"), (Load(buffer("ids", "N", dtype="int64"), (Var("i"),)),)), "index of t depends on data"),
+    (Load(buffer("t", "N", panel=(0, 64)), (Var("i"),)), "t is stored in panels"),
+    (Call("cos", (Load(X, (Var("i"),)),), "float32"), "cos on float32 has no vector form"),
+    (Load(Y, (add(Var("i"), index(-1)),)), "y is accessed at different places"),
+])
+def test_loops_that_stay_scalar_say_why(value: Load | Call, reason: str) -> None:
+    made, reasons = one(value)
+    assert not vectors(made)
+    assert len(reasons) == 1 and reason in reasons[0]
+
+
+def test_a_guarded_load_splits_the_loop_instead_of_being_made() -> None:
+    padded = select(call("lt", Var("i"), Size(dim("N") - 5)), Load(X, (add(Var("i"), index(5)),)), c32(0))
+    made, reasons = one(padded)  # type: ignore[arg-type]
+    assert reasons == () and len(vectors(made)) == 2
+    assert "select" not in format_func(made)
+    unrelated = select(call("gt", Load(X, (Var("i"),)), c32(0)), Load(X, (add(Var("i"), index(5)),)), c32(0))
+    assert "out of bounds without it" in one(unrelated)[1][0]  # type: ignore[arg-type]
+    assert vectors(one(select(call("gt", Load(X, (Var("i"),)), c32(0)), Load(X, (Var("i"),)), c32(0)))[0])  # type: ignore[arg-type]
+
+
+def test_short_loops_stay_scalar() -> None:
+    made, (reason,) = vectorize(func(loop("i", 0, 9, store(Y, (Var("i"),), c32(0)))), AVX512)
+    assert "runs 9 times" in reason and not vectors(made)
+
+
+def test_what_stays_scalar_is_recorded() -> None:
+    recorder = Recorder()
+    lower(funcs.transpose_add(), AVX512, recorder)
+    assert any(d.stage == "vectorize" and "stride" in d.reason for d in recorder.decisions)
+
+
+def test_printed_form(golden: Callable[[str, str], None]) -> None:
+    golden("loop_ir_softmax.txt", format_func(lower(funcs.softmax(2), CPU_SPECS["cpu-avx2"])))
+
+
+def test_conditions_fold() -> None:
+    guard = call("and", call("lt", Var("i"), size("N")), Call("eq", (Load(X, (Var("i"),)), c32(0)), BOOL))
+    made = simplify(func(loop("i", 0, size("N"), If(guard, store(Y, (Var("i"),), c32(1))))))
+    assert "if eq(x[i], 0.0:float32)\n" in format_func(made)
