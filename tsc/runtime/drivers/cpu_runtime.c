@@ -51,6 +51,8 @@ static struct {
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t generation;
     _Atomic uint32_t sleepers;
+    _Alignas(64) _Atomic uint32_t working; /* workers still in the job: its fields change only when there are none */
+    _Atomic uint32_t waiting;
     counter next[2][MAX_WORKERS + 1];   /* next block of each worker's share, for this phase and the one to come */
     worker worker[MAX_WORKERS];
 } pool;
@@ -161,10 +163,25 @@ static void run_share(int32_t me) {
             for (int64_t i = begin; i < end && !code; ++i)
                 if ((code = run_alone(&launches[i], pool.scratch[0]))) fail(i, code);
         }
+        if (end == count) return;
         barrier();
         int64_t failed = atomic_load(&pool.failed);
         if (failed && failed >> 32 < end) return; /* a worker ahead of us may have failed in a later phase: not yet */
     }
+}
+
+static void leave(void) {
+    if (atomic_fetch_sub(&pool.working, 1) == 1 && atomic_load(&pool.waiting)) wake_all(&pool.working);
+}
+
+static void wait_for_workers(void) {
+    for (int32_t spin = 0; spin < SPIN_LIMIT; ++spin) {
+        if (!atomic_load_explicit(&pool.working, memory_order_acquire)) return;
+        relax();
+    }
+    atomic_store(&pool.waiting, 1);
+    for (uint32_t left; (left = atomic_load(&pool.working));) sleep_while(&pool.working, left);
+    atomic_store(&pool.waiting, 0);
 }
 
 static void *worker_main(void *argument) {
@@ -175,6 +192,7 @@ static void *worker_main(void *argument) {
         seen = atomic_load_explicit(&self->go, memory_order_acquire);
         if (pool.stop) return NULL;
         run_share(self->id);
+        leave();
     }
 }
 
@@ -192,6 +210,7 @@ static int32_t take_pool(void) {
         pool.stop = 0;
         atomic_store(&pool.arrived, 0);
         atomic_store(&pool.sleepers, 0);
+        atomic_store(&pool.waiting, 0);
     }
     return 1;
 }
@@ -245,8 +264,10 @@ EXPORT int64_t tsc_run(const tsc_launch *launches, int64_t count, int32_t thread
     pool.scratch = scratch;
     atomic_store(&pool.failed, 0);
     for (int32_t w = 0; w < threads; ++w) atomic_store(&pool.next[0][w].value, share_begin(launches[0].blocks, w));
+    atomic_store(&pool.working, (uint32_t)threads - 1);
     post(threads - 1);
     run_share(0);
+    wait_for_workers();
     int64_t failed = atomic_load(&pool.failed);
     give_pool();
     return failed;
