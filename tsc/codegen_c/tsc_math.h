@@ -29,21 +29,34 @@ TSC_FN F PICK(I mask, F yes, F no) { return TSC_BLEND(I, F, mask, yes, no); }
 #define MASK(condition) ((I)(condition))
 #endif
 
-TSC_FN F FN(exp)(F x) {
-  /* e^x = 2^n * e^f with n = round(x / ln 2), |f| <= ln 2 / 2; 2^n in two factors, for denormal and infinite results. */
-  F z = PICK(MASK(x > 89.0f), (F){0} + 89.0f, x);
-  z = PICK(MASK(z < -104.0f), (F){0} - 104.0f, z);
-  F t = z * 1.44269504f + 12582912.0f;
-  I n = BITS(t) - 0x4B400000;
+TSC_FN F FN(exp_parts)(F x, I *n) {
+  /* e^x = 2^n * e^f with n = round(x / ln 2), |f| <= ln 2 / 2; e^f is returned. */
+  F t = x * 1.44269504f + 12582912.0f;
   F r = t - 12582912.0f;
-  F f = z - r * 0.693359375f + r * 2.12194440e-4f;
+  F f = x - r * 0.693359375f + r * 2.12194440e-4f;
   F p = 1.381455996e-03f * f + 8.368735756e-03f;
   p = p * f + 4.166838987e-02f;
   p = p * f + 1.666652048e-01f;
   p = p * f + 4.999999344e-01f;
-  p = p * (f * f) + f + 1.0f;
+  *n = BITS(t) - 0x4B400000;
+  return p * (f * f) + f + 1.0f;
+}
+
+TSC_FN F FN(exp)(F x) {
+  /* 2^n in two factors, for denormal and infinite results. */
+  F z = PICK(MASK(x > 89.0f), (F){0} + 89.0f, x);
+  z = PICK(MASK(z < -104.0f), (F){0} - 104.0f, z);
+  I n;
+  F p = FN(exp_parts)(z, &n);
   I half = n >> 1;
   return p * FLOAT((half + 127) << 23) * FLOAT((n - half + 127) << 23);
+}
+
+TSC_FN F FN(exp_bounded)(F x) {
+  /* |x| <= 87, where the result is a normal number. */
+  I n;
+  F p = FN(exp_parts)(x, &n);
+  return FLOAT(BITS(p) + (n << 23));
 }
 
 TSC_FN F FN(log)(F x) {
@@ -92,7 +105,7 @@ TSC_FN F FN(erf)(F x) {
   q = q * b + 1.052446339e-01f;
   q = q * b + 6.357309510e-01f;
   q = q * b + 1.128510756e+00f;
-  F far = 1.0f - FN(exp)(-b * q);
+  F far = 1.0f - FN(exp_bounded)(-b * q);
   far = FLOAT(BITS(far) | (BITS(x) & (int32_t)0x80000000));
   return PICK(MASK(a < 0.925f) | MASK(x != x), near, far);
 }
@@ -105,9 +118,9 @@ TSC_FN F FN(tanh)(F x) {
   p = p * s - 3.333326860e-01f;
   F near = p * s * x + x;
   F b = PICK(MASK(a > 10.0f), (F){0} + 10.0f, a);
-  F far = 1.0f - 2.0f / (FN(exp)(b + b) + 1.0f);
-  far = FLOAT(BITS(far) | (BITS(x) & (int32_t)0x80000000));
-  return PICK(MASK(a < 0.625f) | MASK(x != x), near, far);
+  F far = 1.0f - 2.0f / (FN(exp_bounded)(b + b) + 1.0f);
+  F either = PICK(MASK(a < 0.625f) | MASK(x != x), near, far);
+  return FLOAT(BITS(either) | (BITS(x) & (int32_t)0x80000000));
 }
 
 TSC_FN F FN(round)(F x) {

@@ -166,7 +166,9 @@ def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:
 
 def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lanes: int) -> Stmt:
     outer, lane = f"{loop.var}_v", f"{loop.var}_l"
-    whole = call("mul", call("floordiv", call("sub", loop.hi, loop.lo), index(lanes)), index(lanes))
+    # A loop may be empty with hi far below lo (a fill behind a full tile); the rest must not begin before lo then.
+    vectors = call("max", index(0), call("floordiv", call("sub", loop.hi, loop.lo), index(lanes)))
+    whole = call("mul", vectors, index(lanes))
     middle = add(loop.lo, whole)
     moved = {loop.var: add(Var(outer), Var(lane))}
     accumulators = {b: Buffer(f"{b.name}_lanes", b.dtype, (SymExpr.of(lanes),)) for b in sorted(reduced, key=lambda b: b.name)}

@@ -1,0 +1,158 @@
+"""Building: which compiler, what the cache keeps, and what happens when something is missing, damaged or killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.loop_ir import funcs
+from tsc.codegen_c import build
+from tsc.codegen_c.build import build_module, find_compiler
+from tsc.codegen_c.cache import CompiledCache, digest
+from tsc.codegen_c.emit import emit_c
+from tsc.codegen_c.specs import CPU_SPECS, host_spec
+from tsc.config import Options
+from tsc.errors import InternalError, LaunchError, UnsupportedError
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.nodes import Func
+from tsc.te.compute import SizeParam
+from tsc.te.expr import Load, Var
+
+GENERIC = CPU_SPECS["cpu-generic"]
+SOURCE = '#include "tsc_kernel.h"\nint32_t k(const tsc_args *a, int64_t b, int64_t e, void *s) { return 0; }\n'
+
+
+def test_keys_separate_their_parts() -> None:
+    assert digest("ab", "c") != digest("a", "bc")
+    assert digest("ab") == digest(b"ab")
+
+
+def test_the_cache_keeps_what_it_was_given(tmp_path: Path) -> None:
+    cache = CompiledCache(tmp_path / "new")
+    assert cache.get(digest("x")) is None
+    cache.put(digest("x"), b"body")
+    assert cache.get(digest("x")) == b"body"
+    assert not list((tmp_path / "new").rglob(".new-*"))
+    off = CompiledCache(None)
+    off.put(digest("x"), b"body")
+    assert off.get(digest("x")) is None
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: b"", lambda d: d[:-1] + bytes([d[-1] ^ 1]), lambda d: b"x" + d])
+def test_damaged_entries_count_as_absent(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    cache = CompiledCache(tmp_path)
+    cache.put(digest("x"), b"body")
+    (entry,) = (p for p in tmp_path.rglob("*") if p.is_file())
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert cache.get(digest("x")) is None
+    assert not entry.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(LaunchError, match="TSC_CACHE"):
+        CompiledCache(tmp_path / "file").put(digest("x"), b"")
+
+
+def test_modules_are_reused_and_damaged_ones_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(cache_dir=tmp_path)
+    first = build_module({"k": SOURCE}, GENERIC, options)
+    with monkeypatch.context() as patch:
+        patch.setattr(build._Caller, "compile", lambda *a: pytest.fail("compiled again"))
+        patch.setattr(build._Caller, "link", lambda *a: pytest.fail("linked again"))
+        assert build_module({"k": SOURCE}, GENERIC, options) == first
+    for entry in tmp_path.rglob("*"):
+        if entry.is_file():
+            entry.write_bytes(entry.read_bytes()[:100])
+    assert build_module({"k": SOURCE}, GENERIC, options) == first
+
+
+def test_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
+    made = [build_module({"k": SOURCE}, GENERIC, Options(cache_dir=tmp_path / str(i), use_cache=False)) for i in range(2)]
+    assert made[0] == made[1]
+    assert not (tmp_path / "0").exists()
+
+
+def _build_in_process(folder: str, number: int) -> None:
+    source = SOURCE.replace("return 0", f"return {number % 2}")
+    build_module({"k": source}, GENERIC, Options(cache_dir=Path(folder), jobs=1))
+
+
+def test_processes_share_the_cache(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_build_in_process, args=(str(tmp_path), n)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    workers[0].kill()
+    for worker in workers:
+        worker.join()
+    assert [w.exitcode for w in workers[1:]] == [0, 0, 0]
+    assert build_module({"k": SOURCE}, GENERIC, Options(cache_dir=tmp_path)).startswith(b"\x7fELF")
+
+
+def test_no_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LaunchError, match=r"pip install tsc-compiler\[zig\]"):
+        find_compiler(None)
+    with pytest.raises(LaunchError, match="TSC_CC"):
+        find_compiler("nowhere-cc")
+
+
+def test_what_a_compiler_refuses_is_our_bug(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match="error"):
+        build_module({"k": "int f( {"}, GENERIC, Options(cache_dir=tmp_path))
+
+
+def test_the_host_can_run_its_spec(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nflags\t\t: fpu sse2 avx avx2 fma bmi2\n")
+    assert host_spec(info) is CPU_SPECS["cpu-avx2"]
+    info.write_text("processor : 0\nFeatures : fp asimd\n")
+    assert host_spec(info) is GENERIC
+    assert host_spec(tmp_path / "none") is GENERIC
+    assert host_spec() in CPU_SPECS.values()
+
+
+def test_unsupported_dtypes_are_refused() -> None:
+    x, y = (funcs.buffer(n, "N", dtype="float8") for n in "xy")
+    body = funcs.loop("i", 0, funcs.size("N"), funcs.store(y, (Var("i"),), Load(x, (Var("i"),))))
+    with pytest.raises(UnsupportedError, match="float8"):
+        emit_c(lower(Func("f", (x, y), ("y",), (SizeParam("N"),), body), GENERIC), GENERIC)
+
+
+def test_generated_c(golden) -> None:  # type: ignore[no-untyped-def]
+    golden("c_gather.c", emit_c(lower(funcs.gather("W"), CPU_SPECS["cpu-avx2"]), CPU_SPECS["cpu-avx2"]))
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None or shutil.which("cc") is None, reason="needs cc and objdump")
+def test_the_k_loop_stays_in_registers(tmp_path: Path) -> None:
+    """The full tile's k loop: 28 FMAs a step and few loads; gcc parks one of the 28 + 4 + 1 values in memory, no more."""
+    spec = CPU_SPECS["cpu-avx512"]
+    module = build_module({"gemm_gelu": emit_c(lower(funcs.gemm_gelu(1536, 384, 7, 64), spec), spec)}, spec, Options())
+    path = tmp_path / "module.so"
+    path.write_bytes(module)
+    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", str(path)], capture_output=True, text=True, check=True).stdout
+    loops = inner_loops(text)
+    full = [body for body in loops if sum("vfmadd" in line for line in body) == 28]
+    assert full, "no loop with 28 FMAs"
+    for body in full:
+        assert sum("vmov" in line and line.rstrip().endswith(")") for line in body) <= 1, "accumulators are spilled"
+        assert sum("(" in line for line in body) <= 4 + 7 + 2
+
+
+def inner_loops(text: str) -> list[list[str]]:
+    """The instructions of every innermost loop: from a jump's target to the jump back to it."""
+    lines = [line for line in text.splitlines() if ":\t" in line]
+    place = {line.split(":")[0].strip(): i for i, line in enumerate(lines)}
+    found = []
+    for end, line in enumerate(lines):
+        parts = line.split("\t")[1].split()
+        start = place.get(parts[1]) if parts[0].startswith("j") and len(parts) > 1 else None
+        if start is not None and start < end and not any(x.split("\t")[1].startswith("j") for x in lines[start:end]):
+            found.append(lines[start:end])
+    return found
