@@ -147,6 +147,31 @@ def test_fork_after_use(chain: Package, expected: Oracle) -> None:
     np.testing.assert_array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork_while_other_threads_run(chain: Package, expected: Oracle) -> None:
+    executable, feeds, done = Executable(chain, 2), request(65, 33), threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            executable.run(None, request(9, 9))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                ok = np.array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
+                os._exit(0 if ok else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 def test_many_modules_come_and_go(chain: Package, expected: Oracle) -> None:
     feeds = request(9, 9)
     for _ in range(30):  # each on its own workers, each unloaded

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,7 @@ class ContextPool:
         self._program, self._threads, self.limit = program, threads, limit
         self._idle: list[Context] = []
         self._permits = threading.Semaphore(limit)
-        _pools.add(self)
+        forget_locks_after_fork(self)
 
     def take(self) -> Context:
         """A Context that nobody else uses until it is given back."""
@@ -103,16 +104,27 @@ class ContextPool:
         self._permits.release()
 
     def after_fork(self) -> None:
-        """In a child the other threads are gone, and with them what they held."""
+        """The threads that held Contexts are not in the child, and their Contexts are lost there."""
         self._permits = threading.Semaphore(self.limit)
 
 
-_pools: weakref.WeakSet[ContextPool] = weakref.WeakSet()
+class HoldsLocks(Protocol):
+    """What has locks that another thread may hold when the process forks."""
+
+    def after_fork(self) -> None: ...
+
+
+_holders: weakref.WeakSet[HoldsLocks] = weakref.WeakSet()
+
+
+def forget_locks_after_fork(holder: HoldsLocks) -> None:
+    """Call `holder.after_fork()` in every child that this process forks."""
+    _holders.add(holder)
 
 
 def _after_fork() -> None:
-    for pool in list(_pools):
-        pool.after_fork()
+    for holder in list(_holders):
+        holder.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,7 +14,7 @@ import numpy as np
 
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Shapes
-from tsc.runtime.context import ContextPool, Program
+from tsc.runtime.context import ContextPool, Program, forget_locks_after_fork
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, default_threads, read_cpu_flags
 from tsc.runtime.explain import explain
 from tsc.runtime.memory import Array, address, allocate_array, placed
@@ -53,6 +53,7 @@ class Executable:
         self._memo: OrderedDict[Shapes, Binding] = OrderedDict()
         self._lock = threading.Lock()
         self._runs = self._shapes = self._hits = 0
+        forget_locks_after_fork(self)
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
@@ -158,6 +159,10 @@ class Executable:
             loose = ", ".join(name for name in sorted(expr.dims()) if self._plan.ranges[name].hi is None)
             raise ShapeError(f"no upper end is declared for {loose}; give sizes to prepare() or compile with ranges")
         return high
+
+    def after_fork(self) -> None:
+        """In a child: the thread that held the lock, if any did, is not there."""
+        self._lock = threading.Lock()
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

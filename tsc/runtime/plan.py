@@ -86,6 +86,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 def plan_from_json(data: dict[str, Any]) -> Plan:
     """The Plan that `plan_to_json` described. Raises KeyError, TypeError or ValueError on malformed data."""
+    if data["version"] != PLAN_VERSION:
+        raise ValueError(f"plan version {data['version']}, expected {PLAN_VERSION}")
     return Plan(
         inputs=tuple(map(_spec_from_json, data["inputs"])),
         outputs=tuple(map(_spec_from_json, data["outputs"])),
