@@ -99,7 +99,8 @@ def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: 
     key = digest("kernel", str(program), *sorted(constants), repr(device.spec), code_fingerprint())
     symbol = f"{lowered.kind.value}_{key[:12]}"
     recorder.record("te", symbol, str(program))
-    cached = cache.get(key) if recorder.override_from is None else None
+    plain = recorder.override_from is None                          # what the user overrides is not for others to find
+    cached = cache.get(key) if plain and recorder.dump_to is None else None  # a dump wants every stage
     if cached is not None:
         return kernel_from_bytes(cached)
     scheduled = schedule_program(program, lowered.kind, device.spec, None, recorder, symbol, constants)  # -> Func
@@ -110,7 +111,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: 
         symbol, source, tuple(b.name for b in func.buffers), func.outputs, tuple(s.name for s in func.sizes), func.blocks,
         func.scratch, func.messages, tuple(b.panel for b in func.buffers),
         scheduled.tree, scheduled.log)
-    if recorder.override_from is None:
+    if plain:
         cache.put(key, kernel_to_bytes(kernel))
     return kernel
 

@@ -116,7 +116,17 @@ TSC_FN uint64_t tsc_to_uint64(double x) {
   TSC_DEFINE_VECTOR(int32_t, int32, L)                                                                                        \
   TSC_DEFINE_VECTOR(int64_t, int64, L)                                                                                        \
   TSC_DEFINE_VECTOR(uint8_t, uint8, L)                                                                                        \
-  TSC_DEFINE_VECTOR(uint8_t, bool, L)
+  TSC_DEFINE_VECTOR(uint8_t, bool, L)                                                                                         \
+  TSC_DEFINE_VECTOR_ORDER(int32, L)                                                                                           \
+  TSC_DEFINE_VECTOR_ORDER(int64, L)
+
+#define TSC_DEFINE_VECTOR_ORDER(NAME, L)                                                                                      \
+  TSC_FN tsc_##NAME##x##L tsc_min_##NAME##x##L(tsc_##NAME##x##L a, tsc_##NAME##x##L b) {                                      \
+    return TSC_BLEND(tsc_##NAME##x##L, tsc_##NAME##x##L, a < b, a, b);                                                        \
+  }                                                                                                                           \
+  TSC_FN tsc_##NAME##x##L tsc_max_##NAME##x##L(tsc_##NAME##x##L a, tsc_##NAME##x##L b) {                                      \
+    return TSC_BLEND(tsc_##NAME##x##L, tsc_##NAME##x##L, a > b, a, b);                                                        \
+  }
 
 /* The scalar x in every lane: x - 0 is x, signed zeros included. */
 #define TSC_SPLAT(V, x) ((x) - (V){0})
