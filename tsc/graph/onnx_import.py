@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +75,7 @@ class _Reader:
             for value in proto.input:
                 if value and value not in self.defined:
                     reason = "is made only later; sort the nodes" if value in made_later else "does not exist; export it again"
-                    raise ModelError(f"{self.label}: {where} reads '{value}', which {reason}")
+                    raise ModelError(f"{self.label}: {where} reads {value!r}, which {reason}")
             for value in filter(None, proto.output):
                 self._define(value, where)
             node = Node(proto.op_type, tuple(proto.input), tuple(proto.output), self._attrs(proto, where), name, _domain(proto))
@@ -93,7 +92,7 @@ class _Reader:
 
     def _define(self, value: str, by: str) -> None:
         if value in self.defined:
-            raise ModelError(f"{self.label}: value '{value}' is defined twice, by {self.defined[value]} and by {by}")
+            raise ModelError(f"{self.label}: value {value!r} is defined twice, by {self.defined[value]} and by {by}")
         self.defined[value] = by
 
 
@@ -109,10 +108,27 @@ def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | N
         model = _parse(source if isinstance(source, bytes) else _read_file(Path(source)), label)
     if not model.HasField("graph") or not model.graph.output or not model.opset_import:
         raise ModelError(f"{label} holds no ONNX graph with outputs and an opset; the file is truncated or not an ONNX file")
+    _check_names(model, label)
     if model.graph.sparse_initializer:
         names = ", ".join(f"'{s.values.name}'" for s in model.graph.sparse_initializer)
         raise UnsupportedError(f"{label} has sparse initializers ({names}), which are not supported; store them dense")
     return model, folder, label
+
+
+def _check_names(model: ModelProto, label: str) -> None:
+    """Raise ModelError where a name is not text: protobuf hands out altered names as bytes."""
+    graph = model.graph
+    names: list[Any] = [v.name for v in (*graph.initializer, *graph.input, *graph.output)]
+    names += [d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim]
+    names += [f.name for f in model.functions] + [f.domain for f in model.functions]
+    for node in (*_all_nodes(graph), *(n for f in model.functions for n in f.node)):
+        names += [node.name, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
+        if not (isinstance(node.op_type, str) and node.op_type.isidentifier()):
+            raise ModelError(f"{label} has a node whose operator is {node.op_type!r}, which is no name; "
+                             "the file is altered, fetch or export it again")
+    wrong = next((n for n in names if not isinstance(n, str)), None)
+    if wrong is not None:
+        raise ModelError(f"{label} has a name that is not text ({wrong!r}); the file is altered, fetch or export it again")
 
 
 def _read_file(path: Path) -> bytes:
@@ -167,12 +183,12 @@ def _dim(proto: onnx.TensorShapeProto.Dimension) -> int | str | None:
 def _node_names(protos: Iterable[NodeProto]) -> list[str]:
     """The nodes' own names, made up (`Add_12`) where absent and made unique where repeated."""
     protos = list(protos)
-    taken = Counter(p.name for p in protos if p.name)
-    seen: set[str] = set()
+    own = [p.name if p.name.isprintable() else "" for p in protos]
+    taken, seen = set(own), set[str]()
     result = []
     for k, proto in enumerate(protos):
-        name = proto.name or f"{proto.op_type}_{k}"
-        while name in seen or (name != proto.name and name in taken):
+        name = own[k] or f"{proto.op_type}_{k}"
+        while name in seen or (not own[k] and name in taken):
             name = f"{name}_{k}"
         seen.add(name)
         result.append(name)
