@@ -14,9 +14,12 @@ from tsc.ir import Graph, Node, TensorType
 from tsc.ops.base import InferContext, Lowering, PatternKind, Reduction
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis
-from tsc.te.expr import Buffer, Call, Cast, Expr, Load, Var, loads, walk
+from tsc.te.expr import Buffer, Call, Cast, CheckedIndex, Expr, Load, Var, loads, walk
 from tsc.te.intrinsics import EXPENSIVE
 from tsc.te.linear import Ranges, simplify
+
+#: What the parts of a body count; a looked-up row is no neighbour of the row before and counts as several operations.
+_WEIGHTS: dict[type, int] = {Call: 1, Cast: 1, Load: 1, CheckedIndex: 8}
 
 Read = Callable[[str, tuple[Expr, ...]], Expr]
 NewAxis = Callable[[str, SymExpr], Axis]
@@ -128,7 +131,7 @@ def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int)
     body = simplify(made.body if isinstance(made, Reduction) else made, Ranges(extents, env))
     found = list(loads(body))
     item = Item(value, node, output, position, opdef.kind, made_type, tuple(x.buffer.name for x in found),
-                weight=sum(1 for e in walk(body) if isinstance(e, Call | Cast | Load)),
+                weight=sum(_WEIGHTS.get(type(e), 0) for e in walk(body)),
                 expensive=any(isinstance(e, Call) and e.fn in EXPENSIVE for e in walk(body)))
     if isinstance(made, Reduction):
         return _with_reduction(item, made, found)

@@ -16,7 +16,7 @@ Shape = tuple[SymExpr, ...]
 #: A stitched kernel writes at most this many tensors.
 MAX_OUTPUTS = 2
 #: A producer smaller than a full row is recomputed for each row only if that takes no more operations than this.
-CHEAP = 8
+CHEAP = 16
 
 
 @dataclass(frozen=True, slots=True)
