@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
+from typing import Any
 
 from tsc.sym import SymExpr, parse
 
@@ -40,6 +41,7 @@ def kernel_from_bytes(data: bytes) -> Kernel:
     """What `kernel_to_bytes` wrote. Raises ValueError, KeyError or TypeError on anything else."""
     x = json.loads(data)
     panels = tuple(None if p is None else (p[0], p[1]) for p in x.pop("panels"))
-    texts = {name: x.pop(name) for name in ("symbol", "source", "schedule")}
+    texts: dict[str, Any] = {name: x.pop(name) for name in ("symbol", "source", "schedule")}
     blocks, scratch = parse(x.pop("blocks")), parse(x.pop("scratch"))
-    return Kernel(**texts, panels=panels, blocks=blocks, scratch=scratch, **{name: tuple(v) for name, v in x.items()})
+    lists: dict[str, Any] = {name: tuple(values) for name, values in x.items()}
+    return Kernel(**texts, panels=panels, blocks=blocks, scratch=scratch, **lists)
