@@ -14,8 +14,8 @@ class Kernel:
     """A kernel's source and what calling it takes.
 
     `buffers` and `sizes` name its arguments in order, `outputs` the buffers it writes; `blocks` and `scratch` (bytes a worker)
-    are expressions of its sizes; `messages[i]` is the data error of status code i+1; `panels` are the
-    layouts of the buffers (axis and width, None for plain); `schedule` is the final schedule tree and `log` what was decided on the way.
+    are expressions of its sizes; `messages[i]` is the data error of status code i+1; `panels` are the layouts
+    of the buffers (axis and width, None for plain); `schedule` is the final schedule tree and `log` what was decided.
     """
 
     symbol: str
