@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import islpy
@@ -28,6 +29,8 @@ from islpy import (
 )
 from islpy import Error as IslError
 
+from tsc.poly import PatternMismatch
+
 __all__ = [
     "AstExpr", "AstNode", "IslError", "Map", "MultiUnionPwAff", "PwAff", "Schedule", "ScheduleNode", "Set", "UnionMap",
     "UnionPwAff", "UnionSet",
@@ -39,6 +42,25 @@ AstNodeType = islpy.ast_node_type
 AstExprType = islpy.ast_expr_type
 
 _AST_OPS = {str(getattr(islpy.ast_expr_op_type, name)): name for name in dir(islpy.ast_expr_op_type) if name[0].islower()}
+
+
+@contextmanager
+def budget(operations: int) -> Iterator[None]:
+    """At most so many of isl's elementary operations inside (a count, so that it does not depend on the machine's speed).
+
+    Raises PatternMismatch when they do not suffice.
+    """
+    islpy.DEFAULT_CONTEXT.reset_operations()
+    islpy.DEFAULT_CONTEXT.set_max_operations(operations)
+    try:
+        yield
+    except IslError as error:
+        if "maximal number of operations" not in str(error):
+            raise
+        raise PatternMismatch(f"its index expressions take more than {operations} operations to schedule") from error
+    finally:
+        islpy.DEFAULT_CONTEXT.set_max_operations(0)
+        islpy.DEFAULT_CONTEXT.reset_operations()
 
 
 # -- sets and maps ---------------------------------------------------------------------------------------------
@@ -200,9 +222,12 @@ def tree_text(schedule: Schedule) -> str:
 
 # -- abstract syntax trees -------------------------------------------------------------------------------------
 
-def generate(schedule: Schedule, context: Set) -> AstNode:
-    """isl's loops for a schedule."""
-    return AstBuild.from_context(context).node_from_schedule(schedule)
+def generate(schedule: Schedule, context: Set, iterators: Sequence[str]) -> AstNode:
+    """isl's loops for a schedule; `iterators[d]` names the loop over row d of the tree."""
+    names = islpy.IdList.alloc(context.get_ctx(), len(iterators))
+    for name in iterators:
+        names = names.add(islpy.Id(name))
+    return AstBuild.from_context(context).set_iterators(names).node_from_schedule(schedule)
 
 
 def expression(function: PwAff) -> AstExpr:
@@ -304,3 +329,31 @@ def coordinate(relation: Map, position: int) -> PwAff:
 def on_range(relation: Map, function: PwAff) -> PwAff:
     """`function` of the domain of `relation`, as a function of its range (whose tuples determine the domain)."""
     return components(relation.reverse().apply_range(Map.from_pw_aff(function)))[0]
+
+
+def within(cells: Map, lives: Map, dimension: int, extent: str, params: str) -> bool:
+    """Whether coordinate `dimension` of `cells` lies in `low .. low + extent - 1`, where `low` is that of `lives`, for equal domains."""
+    last = cells.dim(OUT) - dimension - 1
+    coordinate_of = cells.project_out(OUT, dimension + 1, last).project_out(OUT, 0, dimension)
+    low = Map.from_pw_aff(components(lives)[dimension].neg())
+    offsets = coordinate_of.sum(low).range()
+    everywhere = cells.domain().is_subset(lives.domain())
+    return bool(everywhere and offsets.is_subset(Set(f"{params} -> {{ [x] : 0 <= x < {extent} }}")))
+
+
+def prefix_relation(domain: UnionSet, rows_above: MultiUnionPwAff | None) -> UnionMap:
+    """`domain` -> the values of the schedule rows above it; to the empty tuple where there are none."""
+    if rows_above is None:
+        return UnionMap.from_domain_and_range(domain, UnionSet("{ [] }"))
+    return UnionMap.from_multi_union_pw_aff(rows_above).intersect_domain(domain)
+
+
+def selected_rows(domain: Set, rows_above: MultiUnionPwAff | None, depths: Sequence[int]) -> Map:
+    """`domain` -> the values of the rows at `depths`; 0 where a depth is -1."""
+    zero = PwAff.zero_on_domain(islpy.LocalSpace.from_space(domain.get_space()))
+    result = Map.from_domain_and_range(domain, Set("{ [] }"))
+    for depth in depths:
+        values = Map.from_pw_aff(zero) if depth < 0 or rows_above is None else as_map(
+            row_map(rows_above, depth).intersect_domain(UnionSet.from_set(domain)))
+        result = result.flat_range_product(values)
+    return result

@@ -7,6 +7,8 @@ their own statements, whose dependences exist only below them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.deps import Dependences
@@ -69,26 +71,41 @@ def check_tree(schedule: isl.Schedule, scop: Scop, deps: Dependences, step: str,
 def check_instances(schedule: isl.Schedule, scop: Scop, step: str) -> None:
     """Raise InternalError unless every instance reaches exactly one leaf."""
     own = isl.UnionSet.empty(scop.domain.get_space())
-    for part in leaf_domains(schedule.get_root()):
-        mine = part.intersect(scop.domain.universe())
-        if not own.intersect(mine).is_empty():
-            raise InternalError(f"schedule step '{step}' executes instances twice: {own.intersect(mine)}")
-        own = own.union(mine)
+    for leaf in leaves(schedule.get_root(), Place(None, own)):
+        if not own.is_disjoint(leaf.domain):
+            raise InternalError(f"schedule step '{step}' executes instances twice: {own.intersect(leaf.domain)}")
+        own = own.union(leaf.domain)
     if not own.is_equal(scop.domain):
         lost, extra = scop.domain.subtract(own), own.subtract(scop.domain)
         raise InternalError(f"schedule step '{step}' loses instances {lost} or adds {extra}")
 
 
-def leaf_domains(node: isl.ScheduleNode, domain: isl.UnionSet | None = None) -> list[isl.UnionSet]:
-    """The instances that reach each leaf below `node`, those added by extensions left out."""
-    kind = node.get_type()
-    if kind == isl.NodeType.domain:
-        domain = node.domain_get_domain()
-    elif kind == isl.NodeType.filter and domain is not None:
-        domain = domain.intersect(node.filter_get_filter())
-    elif kind == isl.NodeType.leaf and domain is not None:
-        return [domain]
-    return [part for i in range(node.n_children()) for part in leaf_domains(node.child(i), domain)]
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A point of a tree: the schedule rows above it (None: no row) and the instances that reach it."""
+
+    rows: isl.MultiUnionPwAff | None
+    domain: isl.UnionSet
+
+    def below(self, node: isl.ScheduleNode) -> Place:
+        """The place of the children of `node`."""
+        kind = node.get_type()
+        if kind == isl.NodeType.domain:
+            return replace(self, domain=node.domain_get_domain())
+        if kind == isl.NodeType.filter:
+            return replace(self, domain=self.domain.intersect(node.filter_get_filter()))
+        if kind == isl.NodeType.band:
+            own = node.band_get_partial_schedule()
+            return replace(self, rows=own if self.rows is None else self.rows.flat_range_product(own))
+        return self
+
+
+def leaves(node: isl.ScheduleNode, place: Place) -> list[Place]:
+    """The leaves below `node`, which stands at `place`; instances that extensions add are left out."""
+    if node.get_type() == isl.NodeType.leaf:
+        return [place]
+    inner = place.below(node)
+    return [leaf for i in range(node.n_children()) for leaf in leaves(node.child(i), inner)]
 
 
 def below_blocks(schedule: isl.Schedule) -> isl.ScheduleNode:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tsc.errors import InternalError
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, through
+from tsc.poly.legality import Place
 from tsc.poly.scop import Scop
 from tsc.poly.to_expr import parameter_expr
 from tsc.sym import SymExpr, product
@@ -66,7 +68,8 @@ def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buff
     flow = through(scop, deps.full, buffer.name)
     if prefix.dim(isl.SET) > 0 and not flow.is_subset(flow.eq_at_multi_union_pw_aff(prefix)):
         raise PatternMismatch(f"values of {buffer.name} are used outside the tile that computes them")
-    accesses = isl.union_of_maps(scop.params, (a.relation for a in scop.reads + scop.writes if a.buffer.name == buffer.name))
+    # what is read was written before, in the same run: the writes are the whole footprint
+    accesses = isl.union_of_maps(scop.params, (a.relation for a in scop.writes if a.buffer.name == buffer.name))
     relation = node.get_prefix_schedule_relation()
     footprint = isl.as_map(accesses.intersect_domain(node.get_domain()).apply_domain(relation))
     live = isl.as_set(node.get_domain().apply(relation))
@@ -79,6 +82,45 @@ def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buff
     storage = Buffer(buffer.name, buffer.dtype, sizes)
     scope = "register" if shape is not None or product(sizes) == SymExpr.of(1) else scope_of(storage)
     return isl.with_prefix(live, lows, statement), Local(buffer, storage, dims, scope, statement)
+
+
+def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
+    """Raise InternalError unless in this very tree each local is used only within one life, inside its storage, and every
+    copy that is read is made."""
+    introduced = _introduced(promoted.schedule.get_root(), Place(None, scop.domain))
+    for local in promoted.locals:
+        if local.buffer.name not in scop.locals():
+            continue
+        if local.statement not in introduced:
+            raise InternalError(f"the schedule tree does not say where {local.buffer.name} has storage")
+        place, lives = introduced[local.statement]
+        flow = through(scop, deps.full, local.buffer.name)
+        if place.rows is not None and not flow.is_subset(flow.eq_at_multi_union_pw_aff(place.rows)):
+            raise InternalError(f"values of {local.buffer.name} are used outside the tile that computes them")
+        writes = isl.union_of_maps(scop.params, (a.relation for a in scop.writes if a.buffer.name == local.buffer.name))
+        if not writes.domain().is_subset(place.domain):
+            raise InternalError(f"{local.buffer.name} is written where it has no storage")
+        cells = isl.as_map(writes.apply_domain(isl.prefix_relation(place.domain, place.rows)))
+        for d, extent in zip(local.dims, local.storage.shape):
+            if d >= 0 and not isl.within(cells, lives, d, str(extent), scop.params):
+                raise InternalError(f"{local.buffer.name} leaves its storage {local.storage}")
+    made = isl.UnionMap.empty(promoted.added.get_space()).range()
+    for _, lives in introduced.values():
+        made = made.union(isl.UnionSet.from_set(lives.range()))
+    if not promoted.added.domain().is_subset(made):
+        raise InternalError("a panel is read where no copy fills it")
+
+
+def _introduced(node: isl.ScheduleNode, place: Place) -> dict[str, tuple[Place, isl.Map]]:
+    """The instances that extensions add, by name: where, and the relation from the values of the rows above."""
+    found: dict[str, tuple[Place, isl.Map]] = {}
+    if node.get_type() == isl.NodeType.extension:
+        for relation in isl.maps_of(node.extension_get_extension()):
+            found[str(relation.get_tuple_name(isl.OUT))] = (place, relation)
+    inner = place.below(node)
+    for i in range(node.n_children()):
+        found |= _introduced(node.child(i), inner)
+    return found
 
 
 def scope_of(storage: Buffer) -> str:

@@ -10,15 +10,16 @@ from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, dependences
+from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_tree
 from tsc.poly.matrix import solve
 from tsc.poly.panel import promote_panel
 from tsc.poly.pattern import Contraction, Staged, match, product_of, variables
-from tsc.poly.promote import Local, Promoted, graft, localise
+from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.separate import separate_outputs
 from tsc.poly.tile import TileConfig, default_config
-from tsc.poly.to_loops import assignments_of, to_loops
+from tsc.poly.to_loops import assignments_of, iterators_for, to_loops
 from tsc.poly.tree import (
     BLOCK_POINT,
     ROW_POINT,
@@ -34,6 +35,9 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.layout import with_panel
 from tsc.trace import Recorder
+
+#: isl operations that one kernel may take, about ten times what a fused matmul takes.
+OPERATIONS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +57,42 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     Every tree is checked against the unmodified dependences after every step. `kind_hint` is for the log only. `constants` are
     the inputs that can be laid out at compile time: a contraction's column operand among them is read in panels.
     """
-    # 1. a reduction accumulates into a local, whatever becomes of its result
-    program = separate_outputs(program)
-    # 2. statements, domains, access relations
-    scop = build_scop(program)
-    # 3. dependences, those of declared monoids on themselves dropped
-    deps = dependences(scop)
-    # 4. a pattern's ScheduleMatrix, its `?` solved from the dependences
-    found, refused = match(scop)
-    chosen = config or default_config(found, spec)
-    log = [*scop.notes, *deps.log, *refused]
-    if kind_hint is not None:
-        log.append(f"the anchor is {kind_hint.value}, the pattern {type(found).__name__.lower()}")
-    if isinstance(found, Contraction):
-        packed = with_panel(program, found.n_factor, found.n, chosen.instr_tile[1], constants)
-        if packed != program:  # a layout changes no instance, access or dependence: only the Buffer that loads name
-            scop = build_scop(packed)
-            found, _ = match(scop)
-    solved = _solved(found, scop, deps, log)
-    # 5. to 8. the tree: one band per row group, tiled, separated, with local buffers
-    promoted = _contraction_tree(scop, solved, deps, chosen) if isinstance(solved, Contraction) else _staged_tree(
-        scop, solved, deps, chosen)
-    # 9. the user's own tree instead, if there is one
-    text = isl.tree_text(promoted.schedule)
-    override = None if recorder is None else recorder.override("schedule", name)
-    if override is not None:
-        promoted = replace(promoted, schedule=_parsed(override, name))
+    with isl.budget(OPERATIONS):
+        # 1. a reduction accumulates into a local, whatever becomes of its result
+        program = separate_outputs(program)
+        # 2. statements, domains, access relations
+        scop = build_scop(program)
+        # 3. dependences, those of declared monoids on themselves dropped
+        deps = dependences(scop)
+        # 4. a pattern, and the tile sizes; a constant column operand is laid out for them
+        found, refused = match(scop)
+        chosen = config or default_config(found, spec)
+        log = [*scop.notes, *deps.log, *refused]
+        if kind_hint is not None:
+            log.append(f"the anchor is {kind_hint.value}, the pattern {type(found).__name__.lower()}")
+        if isinstance(found, Contraction):
+            packed = with_panel(program, found.n_factor, found.n, chosen.instr_tile[1], constants)
+            if packed != program:  # a layout changes no instance, access or dependence: only the Buffer that loads name
+                scop = build_scop(packed)
+                found, _ = match(scop)
+        # 5. the pattern's ScheduleMatrix, its `?` solved from the dependences
+        solved = _solved(found, scop, deps, log)
+        # 6. the tree: a band of rows, tiled, separated, with local buffers; checked after every step
+        promoted = _contraction_tree(scop, solved, deps, chosen) if isinstance(solved, Contraction) else _staged_tree(
+            scop, solved, deps, chosen)
+        # 7. the user's own tree instead, if there is one
+        override = None if recorder is None else recorder.override("schedule", name)
+        if override is not None:
+            promoted = replace(promoted, schedule=_parsed(override, name))
+            log.append("the schedule tree was overridden")
+        # 8. blocks run in parallel: no dependence, not even a dropped one, may cross them; locals stay in their tiles
+        check_tree(promoted.schedule, scop, deps, "final", promoted.added)
+        check_blocks(promoted.schedule, deps)
+        check_promoted(promoted, scop, deps)
+        # 9. loops, read back and compared with the Scop
+        func = to_loops(promoted, scop, name)
+        check_loops(func, promoted.schedule, scop, iterators_for(scop))
         text = isl.tree_text(promoted.schedule)
-        log.append("the schedule tree was overridden")
-    # 10. blocks run in parallel: no dependence, not even a dropped one, may cross them
-    check_tree(promoted.schedule, scop, deps, "final", promoted.added)
-    check_blocks(promoted.schedule, deps)
-    # 11. loops
-    func = to_loops(promoted, scop, name)
     if recorder is not None:
         recorder.record("schedule", name, text)
     return ScheduledProgram(func, text, tuple(log), chosen)

@@ -99,6 +99,9 @@ def build_scop(program: Program) -> Scop:
     bounds = [f"{s.name} >= {s.lo}" for s in program.sizes]
     bounds += [f"{s.name} <= {s.hi}" for s in program.sizes if s.hi is not None]
     bounds += [f"{s.name} mod {s.divisor} = 0" for s in program.sizes if s.divisor > 1]
+    bounds += [f"{s.name} <= {s.hi}" for s in program.sizes if s.hi is not None]
+    equalities = ((name, size_text(value)) for name, value in program.facts)
+    bounds += [f"{name} = {text}" for name, text in equalities if text is not None]
     context = isl.Set(f"{params} -> {{ : {' and '.join(bounds)} }}")
     statements = {s.name: s for compute in program.computes for s in _statements(compute, params, context)}
     domain = isl.union_of_sets(params, (s.domain for s in statements.values()))
@@ -159,7 +162,7 @@ def _write(statement: Statement, params: str) -> Access:
 def _reads(statement: Statement, params: str, notes: list[str]) -> Iterator[Access]:
     names = {a.name: a.name for a in statement.axes}
     seen: set[tuple[Load, tuple[str, ...]]] = set()
-    for load, conditions, certain in _loads(statement.body, names, (), True):
+    for load, conditions, certain in conditional_loads(statement.body, names):
         if (load, conditions) in seen:
             continue
         seen.add((load, conditions))
@@ -175,23 +178,23 @@ def _reads(statement: Statement, params: str, notes: list[str]) -> Iterator[Acce
         yield Access(statement.name, load.buffer, relation, exact)
 
 
-def _loads(expr: Expr, names: Mapping[str, str], conditions: tuple[str, ...],
-           certain: bool) -> Iterator[tuple[Load, tuple[str, ...], bool]]:
+def conditional_loads(expr: Expr, names: Mapping[str, str], conditions: tuple[str, ...] = (),
+                      certain: bool = True) -> Iterator[tuple[Load, tuple[str, ...], bool]]:
     """Loads with the affine conditions they stand under; not certain: under one that is not affine, too."""
     match expr:
         case Call(fn="select", args=(condition, yes, no)):
-            yield from _loads(condition, names, conditions, certain)
+            yield from conditional_loads(condition, names, conditions, certain)
             for branch, negate in ((yes, False), (no, True)):
                 text = condition_text(condition, names, negate)
                 if text is None:
-                    yield from _loads(branch, names, conditions, False)
+                    yield from conditional_loads(branch, names, conditions, False)
                 else:
-                    yield from _loads(branch, names, (*conditions, text), certain)
+                    yield from conditional_loads(branch, names, (*conditions, text), certain)
             return
         case Load():
             yield expr, conditions, certain
     for child in children(expr):
-        yield from _loads(child, names, conditions, certain)
+        yield from conditional_loads(child, names, conditions, certain)
 
 
 def _cells(buffer: Buffer) -> list[str]:

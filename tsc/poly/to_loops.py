@@ -33,20 +33,25 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What does not change: the statements' assignments, the locals by buffer and by alloc instance, the names taken."""
+    """What does not change: the statements' assignments, and the locals by buffer and by alloc instance."""
 
     assignments: Mapping[str, Assignment]
     locals: Mapping[str, Local]
     allocations: Mapping[str, Local]
-    taken: frozenset[str]
+
+
+def iterators_for(scop: Scop, depth: int = 48) -> list[str]:
+    """Names for the loops over the rows of a tree, by depth; none is a size's."""
+    taken = {s.name for s in scop.program.sizes}
+    return [f"c{d}" if f"c{d}" not in taken else f"c{d}_" for d in range(depth)]
 
 
 def to_loops(promoted: Promoted, scop: Scop, name: str) -> Func:
     """The loop IR of a schedule: a perfect nest of block loops around everything else."""
     program = scop.program
     context = _Context(promoted.assignments, {x.buffer.name: x for x in promoted.locals},
-                       {x.statement: x for x in promoted.locals}, frozenset(s.name for s in program.sizes))
-    body = _convert(isl.generate(promoted.schedule, scop.context), "", _Scope({}, {}), context)
+                       {x.statement: x for x in promoted.locals})
+    body = _convert(isl.generate(promoted.schedule, scop.context, iterators_for(scop)), "", _Scope({}, {}), context)
     return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes,
                 _blocks_outside(body))
 
@@ -77,17 +82,14 @@ def _loop(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stm
     low = to_expr(node.for_get_init(), scope.iterators)
     if node.for_is_degenerate():
         return _convert(node.for_get_body(), "", scope.with_iterator(name, low), context)
-    var = name
-    while var in context.taken:
-        var += "_"
-    inner = scope.with_iterator(name, Var(var))
+    inner = scope.with_iterator(name, Var(name))
     condition = node.for_get_cond()
     comparison, (_, bound) = isl.op_name(condition), isl.arguments(condition)
     if comparison not in ("lt", "le"):
         raise InternalError(f"isl made a loop with the condition {condition}, which the loop IR does not have")
     high = shifted(to_expr(bound, scope.iterators), 1 if comparison == "le" else 0)
     step = int(node.for_get_inc().get_val().to_python())
-    return For(var, low, high, _convert(node.for_get_body(), "", inner, context), step,
+    return For(name, low, high, _convert(node.for_get_body(), "", inner, context), step,
                "block" if mark == BLOCK else "serial", mark)
 
 

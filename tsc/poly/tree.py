@@ -60,18 +60,40 @@ def separate_contraction(node: isl.ScheduleNode, scop: Scop, found: Contraction)
     for i, (name,) in enumerate(groups):
         branch = node.child(i).child(0) if len(groups) > 1 else node
         statement = scop.statements[name]
-        marks = {"init": ["init"] * 2, "update": ["i", "j"], "store": ["epilogue"] * 2}[statement.role][-len(point):]
-        rows = isl.select_rows(tile_rows, point)
-        extra = completing_axes(scop, statement, [found.matrix.solved(name, i) for i in range(found.parallel)])
+        marks = ["init"] * len(point) if statement.role == "init" else ["i", "j"][-len(point):]
+        if statement.role == "store":
+            rows, marks = _epilogue_rows(scop, found, name, tile_rows, point)
+        else:
+            rows = isl.select_rows(tile_rows, point)
         if statement.role == "update":
-            rows = _join(isl.select_rows(reduce, range(reduce.dim(isl.SET))), rows)
+            rows = _join(reduce, rows)
             marks = ["k"] * reduce.dim(isl.SET) + marks
-        elif extra:
-            rows = _join(rows, isl.rows(scop.domain, [[function(scop, name, e)] for e in extra]))
-            marks += ["epilogue"] * len(extra)
         branch = branch.insert_partial_schedule(rows.intersect_domain(_own(scop, [name])))
         node = _up_to(isl.mark_each(branch, marks), node)
     return node
+
+
+def _epilogue_rows(scop: Scop, found: Contraction, name: str, tile_rows: isl.MultiUnionPwAff,
+                   point: list[int]) -> tuple[isl.MultiUnionPwAff, list[str]]:
+    """The point rows; for one that is no plain axis (a column split into heads), the axes that it is made of, so that the
+    innermost loop runs along the store's own last dimension."""
+    statement = scop.statements[name]
+    parts: list[isl.MultiUnionPwAff] = []
+    functions = [found.matrix.solved(name, i) for i in range(found.parallel)]
+    taken: set[str] = set()
+    for position in point:
+        used = [a.name for i, a in enumerate(statement.axes) if functions[position].involves_dims(isl.IN, i, 1)]
+        if used == [isl.function_text(functions[position])] or not used:
+            parts.append(isl.select_rows(tile_rows, [position]))
+        else:
+            parts += [isl.rows(scop.domain, [[function(scop, name, a)]]) for a in used if a not in taken]
+        taken |= set(used)
+    extra = completing_axes(scop, statement, functions)
+    parts += [isl.rows(scop.domain, [[function(scop, name, a)]]) for a in extra if a not in taken]
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = _join(rows, part)
+    return rows, ["epilogue"] * len(parts)
 
 
 # -- stages ----------------------------------------------------------------------------------------------------

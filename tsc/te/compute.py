@@ -76,15 +76,18 @@ class Program:
 
     `outputs` are the targets that live on after the kernel; other targets are local to it. `sizes` are the kernel's integer
     parameters: the names of every Dim occurring in its shapes, each with its provable lower bound (0 or 1) and divisor.
+    `facts` are equalities between them (`s1 == (s0 - 3) // 2 + 1` for a strided window), which hold at every call.
     """
 
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     computes: tuple[Compute, ...]
     sizes: tuple[SizeParam, ...]
+    facts: tuple[tuple[str, SymExpr], ...] = ()
 
     def __str__(self) -> str:
         lines = [f"sizes {', '.join(map(str, self.sizes))}"]
+        lines += [f"with {name} == {value}" for name, value in self.facts]
         lines += [f"in  {b}" for b in self.inputs] + [f"out {b}" for b in self.outputs]
         return "\n".join(lines + [str(c) for c in self.computes]) + "\n"
 

@@ -200,9 +200,15 @@ def canonical(program: Program, env: ShapeEnv, accumulator: str | None = None) -
         tuple(map(rename_buffer, program.inputs)), tuple(map(rename_buffer, program.outputs)),
         tuple(Compute(rename_buffer(c.target), rename_axes(c.axes), rename(c.body), rename_axes(c.reduce_axes), c.monoid)
               for c in program.computes),
-        tuple(_size_param(names[expr], expr, env) for expr in sizes))
+        tuple(_size_param(names[expr], expr, env) for expr in sizes), _size_facts(names))
     known = {rename_buffer(b).name: b.name for b in (*program.inputs, *program.outputs)}
     return Canonical(result, known, {names[expr]: expr for expr in sizes})
+
+
+def _size_facts(names: dict[SymExpr, str]) -> tuple[tuple[str, SymExpr], ...]:
+    """The sizes that are expressions of other ones (the output of a strided window), as equalities."""
+    dims = {d.name: dim(name) for expr, name in names.items() if (d := expr.as_dim()) is not None}
+    return tuple((name, expr.substitute(dims)) for expr, name in names.items() if expr.as_dim() is None and expr.dims() <= dims.keys())
 
 
 def drop_unused(program: Program) -> Program:
