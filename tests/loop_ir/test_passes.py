@@ -188,16 +188,33 @@ def test_loops_that_stay_scalar_say_why(value: Load | Call, reason: str) -> None
 def test_a_guarded_load_splits_the_loop_instead_of_being_made() -> None:
     padded = select(call("lt", Var("i"), Size(dim("N") - 5)), Load(X, (add(Var("i"), index(5)),)), c32(0))
     made, reasons = one(padded)  # type: ignore[arg-type]
-    assert reasons == () and len(vectors(made)) == 2
+    assert reasons == () and len(vectors(made)) == 4  # two parts, each whole and masked
     assert "select" not in format_func(made)
     unrelated = select(call("gt", Load(X, (Var("i"),)), c32(0)), Load(X, (add(Var("i"), index(5)),)), c32(0))
     assert "out of bounds without it" in one(unrelated)[1][0]  # type: ignore[arg-type]
     assert vectors(one(select(call("gt", Load(X, (Var("i"),)), c32(0)), Load(X, (Var("i"),)), c32(0)))[0])  # type: ignore[arg-type]
 
 
-def test_short_loops_stay_scalar() -> None:
-    made, (reason,) = vectorize(func(loop("i", 0, 9, store(Y, (Var("i"),), c32(0)))), AVX512)
-    assert "runs 9 times" in reason and not vectors(made)
+def test_short_loops_take_short_vectors() -> None:
+    made, reasons = vectorize(func(loop("i", 0, 9, store(Y, (Var("i"),), c32(0)))), AVX512)
+    assert reasons == () and {v.hi for v in vectors(made)} == {index(8)}
+    made, (reason,) = vectorize(func(loop("i", 0, 3, store(Y, (Var("i"),), c32(0)))), AVX512)
+    assert "runs 3 times" in reason and not vectors(made)
+
+
+def test_a_load_made_anyway_needs_no_proof() -> None:
+    """select(isnan(x[i]), 0, x[i]): the condition itself reads what it guards."""
+    x = Load(buffer("w", "M"), (Var("i"),))
+    value = select(Call("isnan", (x,), BOOL), c32(0), x)
+    assert vectors(one(value)[0])  # type: ignore[arg-type]
+
+
+def test_reductions_need_a_vector_form_too() -> None:
+    top = buffer("top", 1, dtype="float64")
+    x = buffer("x", "N", dtype="float64")
+    update = store(top, (index(0),), call("max", Load(top, (index(0),)), Load(x, (Var("i"),))))
+    made, (reason,) = vectorize(func(loop("i", 0, size("N"), update), x, top, outputs=("top",)), AVX512)
+    assert "max on float64" in reason and not vectors(made)
 
 
 def test_what_stays_scalar_is_recorded() -> None:

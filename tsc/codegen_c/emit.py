@@ -6,20 +6,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tsc.codegen_c.intrinsics import INTRINSICS
-from tsc.codegen_c.scalar import Scope, offset_text, scalar, size_text
+from tsc.codegen_c.scalar import Scope, offset_text, scalar, size_text, sym_text
 from tsc.codegen_c.types import c_type, identifier, vector_type
 from tsc.codegen_c.vector import Lanes, store
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import Facts
+from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, children, walk
 from tsc.loop_ir.simplify import substitute_stmt
-from tsc.sym import product
+from tsc.sym import ZERO, SymExpr, product
 from tsc.target import DeviceSpec
-from tsc.te.expr import INDEX, Buffer, Const, Expr, Load, Var
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, Var
 from tsc.te.expr import walk as walk_expr
 
+_ACTIVE = "tsc_active"
 Lines = Iterator[tuple[int, str]]
 
 
@@ -92,8 +93,23 @@ def _emit_lanes(body: Stmt, lanes: Lanes, scope: Scope, depth: int) -> Lines:
                 yield from _emit_lanes(part, lanes, scope, depth)
         case Store(buffer=buffer, index=index, value=value):
             yield depth, store(buffer, index, value, lanes, scope)
+        case If(condition=condition, then=then, otherwise=None) if not lanes.active:
+            yield depth, "{"
+            yield depth + 1, f"const int64_t {_ACTIVE} = {_active_lanes(condition, lanes, scope)};"
+            yield from _emit_lanes(then, replace(lanes, active=_ACTIVE), scope, depth + 1)
+            yield depth, "}"
         case _:
             raise InternalError(f"a vector loop holds a {type(body).__name__}")
+
+
+def _active_lanes(condition: Expr, lanes: Lanes, scope: Scope) -> str:
+    """How many lanes a mask leaves active: the condition is `place + lane < end`."""
+    leaves: dict[str, Expr] = {}
+    if isinstance(condition, Call) and condition.fn == "lt":
+        first, end = (to_sym(a, leaves) for a in condition.args)
+        if coefficient_of(end - first, lanes.var) == SymExpr.of(-1):
+            return sym_text(scope.facts.reduce((end - first).substitute({lanes.var: ZERO})), leaves, scope)
+    raise InternalError("a vector loop's mask is not `place + lane < end`")
 
 
 def _emit_allocate(stmt: Allocate, scope: Scope, depth: int) -> Lines:

@@ -104,9 +104,45 @@ TSC_FN uint64_t tsc_to_uint64(double x) {
 #define TSC_JOIN2(a, b) a##b
 #define TSC_JOIN(a, b) TSC_JOIN2(a, b)
 
+/* The first n lanes of a vector in memory; the other lanes are zero, and their memory is not touched. */
+typedef float tsc_bits64 __attribute__((vector_size(64)));
+#ifdef __AVX512F__
+#define TSC_HAS_MASKS 1
+TSC_FN tsc_bits64 tsc_masked_load(const void *p, int64_t n) {
+  return __builtin_ia32_loadups512_mask(p, (tsc_bits64){0}, (unsigned short)((1u << n) - 1));
+}
+TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {
+  __builtin_ia32_storeups512_mask(p, v, (unsigned short)((1u << n) - 1));
+}
+#else
+#define TSC_HAS_MASKS 0
+TSC_FN tsc_bits64 tsc_masked_load(const void *p, int64_t n) { return (tsc_bits64){0}; }
+TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
+#endif
+
 #define TSC_DEFINE_VECTOR(T, NAME, L)                                                                                         \
   typedef T tsc_##NAME##x##L __attribute__((vector_size(L * sizeof(T))));                                                     \
-  typedef T tsc_##NAME##x##L##u __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)), may_alias));
+  typedef T tsc_##NAME##x##L##u __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)), may_alias));                   \
+  TSC_FN tsc_##NAME##x##L tsc_load_##NAME##x##L(const T *p, int64_t n) {                                                      \
+    if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
+      tsc_bits64 r = tsc_masked_load(p, n);                                                                                   \
+      tsc_##NAME##x##L v;                                                                                                     \
+      return memcpy(&v, &r, sizeof v), v;                                                                                     \
+    }                                                                                                                         \
+    tsc_##NAME##x##L r = {0};                                                                                                 \
+    for (int l = 0; l < L; l++) r[l] = l < n ? p[l] : 0;                                                                      \
+    return r;                                                                                                                 \
+  }                                                                                                                           \
+  TSC_FN void tsc_store_##NAME##x##L(T *p, int64_t n, tsc_##NAME##x##L v) {                                                   \
+    if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
+      tsc_bits64 r;                                                                                                           \
+      memcpy(&r, &v, sizeof v);                                                                                               \
+      tsc_masked_store(p, n, r);                                                                                              \
+      return;                                                                                                                 \
+    }                                                                                                                         \
+    for (int l = 0; l < L; l++)                                                                                               \
+      if (l < n) p[l] = v[l];                                                                                                 \
+  }
 
 #define TSC_DEFINE_VECTORS(L)                                                                                                 \
   TSC_DEFINE_VECTOR(float, float32, L)                                                                                        \

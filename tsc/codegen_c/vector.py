@@ -21,10 +21,11 @@ _BITS = {"float32": "int32", "int32": "int32", "uint32": "int32", "float64": "in
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The vector loop being emitted: its variable and its trip count."""
+    """The vector loop being emitted: its variable, its trip count, and where it is masked how many of its lanes are active."""
 
     var: str
     count: int
+    active: str = ""
 
 
 def vector(expr: Expr, lanes: Lanes, scope: Scope) -> str:
@@ -56,7 +57,8 @@ def store(buffer: Buffer, index: tuple[Expr, ...], value: Expr, lanes: Lanes, sc
     """C text of a store of all lanes; the access is unit-stride in the lanes."""
     text = vector(value, lanes, scope)
     if buffer.name in scope.registers:
-        return f"{register(buffer, index, lanes, scope)} = {text};"
+        name = register(buffer, index, lanes, scope)
+        return f"{name} = {_masked(text, name, buffer.dtype, lanes) if lanes.active else text};"
     leaves: dict[str, Expr] = {}
     offset = flatten(buffer, index, scope, leaves)
     if coefficient_of(offset, lanes.var) != SymExpr.of(1):
@@ -64,7 +66,18 @@ def store(buffer: Buffer, index: tuple[Expr, ...], value: Expr, lanes: Lanes, sc
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
     if buffer.dtype == BOOL:
         text = f"__builtin_convertvector({text} & 1, tsc_boolx{lanes.count})"
-    return f"*(tsc_{buffer.dtype}x{lanes.count}u *)({scope.name(f'buffer {buffer.name}')} + {start}) = {text};"
+    place, kind = f"{scope.name(f'buffer {buffer.name}')} + {start}", f"{buffer.dtype}x{lanes.count}"
+    if lanes.active:
+        return f"tsc_store_{kind}({place}, {lanes.active}, {text});"
+    return f"*(tsc_{kind}u *)({place}) = {text};"
+
+
+def _masked(text: str, old: str, dtype: str, lanes: Lanes) -> str:
+    """`text` in the active lanes, what was there in the others."""
+    mask = vector_type(_BITS[dtype], lanes.count)
+    iota = f"({mask}){{{', '.join(map(str, range(lanes.count)))}}}"
+    chosen = f"({iota} < {splat(lanes.active, _BITS[dtype], lanes.count)})"
+    return f"TSC_BLEND({mask}, {vector_type(dtype, lanes.count)}, {chosen}, {text}, {old})"
 
 
 def register(buffer: Buffer, index: tuple[Expr, ...], lanes: Lanes, scope: Scope) -> str:
@@ -107,12 +120,17 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     if factor == SymExpr.of(0) and not any(lanes.var in _names(leaf) for leaf in leaves.values()):
         return splat(f"{name}[{sym_text(offset, leaves, scope)}]", buffer.dtype, lanes.count)
     if factor != SymExpr.of(1):
+        if lanes.active:
+            raise InternalError(f"a masked load of {buffer} has a stride")
         picked = [f"{name}[{offset_text(buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in index), scope)}]"
                   for n in range(lanes.count)]
         sign = "-" if buffer.dtype == BOOL else ""
         return f"({vector_type(buffer.dtype, lanes.count)}){{{', '.join(sign + p for p in picked)}}}"
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
-    text = f"*(const tsc_{buffer.dtype}x{lanes.count}u *)({name} + {start})"
+    kind = f"{buffer.dtype}x{lanes.count}"
+    text = f"*(const tsc_{kind}u *)({name} + {start})"
+    if lanes.active:
+        text = f"tsc_load_{kind}({name} + {start}, {lanes.active})"
     if buffer.dtype == BOOL:
         return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))"
     return f"({text})"

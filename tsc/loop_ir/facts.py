@@ -42,7 +42,7 @@ class Facts:
     @staticmethod
     def of(sizes: tuple[SizeParam, ...]) -> Facts:
         """What is known outside of all loops."""
-        table = {s.name: Known((SymExpr.of(s.lo),), (), s.divisor, 0) for s in sizes}
+        table = {s.name: Known((SymExpr.of(s.lo),), () if s.hi is None else (SymExpr.of(s.hi),), s.divisor, 0) for s in sizes}
         return Facts(table, frozenset(table))
 
     def bind(self, name: str, known: Known) -> Facts:

@@ -11,13 +11,14 @@ from tsc.te.intrinsics import EXPENSIVE
 
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _ARITHMETIC = frozenset({"add", "sub", "mul", "neg", "select"}) | _COMPARE
+_INTEGER = _ARITHMETIC | {"min", "max"}
 
 #: Intrinsics that have a vector form, by the dtype of their operands.
 VECTOR_CALLS: dict[str, frozenset[str]] = {
     "float32": _ARITHMETIC | {"div", "isnan", "abs", "min", "max", "reciprocal", "sign", "exp", "log", "erf", "tanh", "sqrt",
                               "floor", "ceil", "round"},
     "float64": _ARITHMETIC | {"div", "isnan"},
-    "int32": _ARITHMETIC, "int64": _ARITHMETIC,
+    "int32": _INTEGER, "int64": _INTEGER,
     "bool": frozenset({"and", "or", "xor", "not", "select"})}
 _LOADED = frozenset({"float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "bool"})
 
@@ -54,11 +55,18 @@ def check_load(load: Load, var: str) -> Access:
 def check_value(value: Expr, var: str, facts: Facts) -> None:
     """Raises Refused unless `value` can be computed for all lanes at once; `facts` hold inside the loop."""
     costly = any(isinstance(n, Call) and n.fn in EXPENSIVE for n in walk(value))
-    _check(value, var, facts, costly, conditional=False)
+    safe = frozenset(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
+    _check(value, var, facts, costly, False, safe)
 
 
-def _check(expr: Expr, var: str, facts: Facts, costly: bool, conditional: bool) -> None:
-    if conditional:
+def unconditional(expr: Expr) -> list[Expr]:
+    """The parts of `expr` that are evaluated whatever its conditions say."""
+    parts = (expr.args[0],) if isinstance(expr, Call) and expr.fn == "select" else children(expr)
+    return [*(n for part in parts for n in unconditional(part)), expr]
+
+
+def _check(expr: Expr, var: str, facts: Facts, costly: bool, conditional: bool, safe: frozenset[Expr]) -> None:
+    if conditional and expr not in safe:
         _check_unconditional(expr, facts)
     if not varies(expr, var):
         return
@@ -79,14 +87,14 @@ def _check(expr: Expr, var: str, facts: Facts, costly: bool, conditional: bool) 
             if fn not in VECTOR_CALLS.get(args[-1].dtype, ()):
                 raise Refused(f"{fn} on {args[-1].dtype} has no vector form")
             if fn == "select":
-                _check(args[0], var, facts, costly, conditional)
-                _check(args[1], var, facts, costly, True)
-                _check(args[2], var, facts, costly, True)
+                _check(args[0], var, facts, costly, conditional, safe)
+                _check(args[1], var, facts, costly, True, safe)
+                _check(args[2], var, facts, costly, True, safe)
                 return
         case CheckedIndex():
             raise Refused("it computes an index from data")
     for child in children(expr):
-        _check(child, var, facts, costly, conditional)
+        _check(child, var, facts, costly, conditional, safe)
 
 
 def is_affine(expr: Expr, var: str) -> bool:

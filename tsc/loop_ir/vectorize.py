@@ -1,7 +1,8 @@
-"""vectorize: innermost loops become loops over whole vectors, with a scalar loop for the rest.
+"""vectorize: innermost loops become loops over whole vectors.
 
-A loop of independent stores becomes `for vo by lanes: vector loop`; a store that reduces into one element gets an accumulator a
-lane, combined by a fixed tree, so that the result depends on the loop's length alone. What stays scalar has a reason.
+A loop of independent stores becomes a loop over vectors and one masked vector for the rest. A store that reduces into one
+element gets an accumulator a lane, combined by a fixed tree, so that the result depends on the loop's length alone. What stays
+scalar has a reason.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.loop_ir.facts import Facts, to_sym
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, Intrin, Let, Stmt, Store, block, map_children, walk
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
-from tsc.loop_ir.vector_rules import Refused, check_load, check_value, split_point, varies
+from tsc.loop_ir.vector_rules import VECTOR_CALLS, Refused, check_load, check_value, split_point, unconditional, varies
 from tsc.sym import ONE, SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.compute import Monoid
 from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads
-from tsc.te.expr import children as operands
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 
 _MAX_SPLITS = 3
+_MIN_LANES = 4
 _MONOIDS = frozenset({"add", "mul", "max", "min"})
 
 
@@ -48,8 +49,8 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
 def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str], splits: int) -> Stmt:
     try:
         stores = _stores(loop)
-        lanes = spec.vector_bytes // max(4, min(item_bytes(s.buffer.dtype) for s in stores))
-        reduced = _check(loop, stores, lanes, facts)
+        lanes = _lanes(loop, stores, spec, facts)
+        reduced = _check(loop, stores, facts)
     except Refused as refused:
         parts = _split(loop, facts) if splits else None
         if parts is not None:
@@ -85,13 +86,21 @@ def _stores(loop: For) -> tuple[Store, ...]:
 
 # -- legality --------------------------------------------------------------------------------------------------
 
-def _check(loop: For, stores: tuple[Store, ...], lanes: int, facts: Facts) -> frozenset[Buffer]:
-    """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
-    inner = facts.inside(loop)
+def _lanes(loop: For, stores: tuple[Store, ...], spec: DeviceSpec, facts: Facts) -> int:
+    """How many iterations a vector takes: a register of the narrowest element stored, or less for a short loop."""
+    lanes = spec.vector_bytes // max(4, min(item_bytes(s.buffer.dtype) for s in stores))
     leaves: dict[str, Expr] = {}
     trip = facts.reduce(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves)).as_int()
-    if trip is not None and trip < lanes:
-        raise Refused(f"it runs {trip} times, less than one vector")
+    while trip is not None and lanes > trip:
+        lanes //= 2
+    if lanes < _MIN_LANES:
+        raise Refused(f"it runs {trip} times, less than a vector")
+    return lanes
+
+
+def _check(loop: For, stores: tuple[Store, ...], facts: Facts) -> frozenset[Buffer]:
+    """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
+    inner = facts.inside(loop)
     reduced: set[Buffer] = set()
     for store in stores:
         if any(varies(i, loop.var) for i in store.index):
@@ -102,6 +111,8 @@ def _check(loop: For, stores: tuple[Store, ...], lanes: int, facts: Facts) -> fr
             if operand is None:
                 raise Refused(f"{store.buffer.name} is written at one place again and again")
             check_value(operand, loop.var, inner)
+            if isinstance(store.value, Call) and store.value.fn not in VECTOR_CALLS.get(store.buffer.dtype, ()):
+                raise Refused(f"{store.value.fn} on {store.buffer.dtype} has no vector form")
             reduced.add(store.buffer)
     for store in stores:
         _check_dependences(store, stores, reduced)
@@ -165,42 +176,51 @@ def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:
 # -- building --------------------------------------------------------------------------------------------------
 
 def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lanes: int) -> Stmt:
-    outer, lane = f"{loop.var}_v", f"{loop.var}_l"
-    # A loop may be empty with hi far below lo (a fill behind a full tile); the rest must not begin before lo then.
-    vectors = call("max", index(0), call("floordiv", call("sub", loop.hi, loop.lo), index(lanes)))
-    whole = call("mul", vectors, index(lanes))
-    middle = add(loop.lo, whole)
-    moved = {loop.var: add(Var(outer), Var(lane))}
+    """Whole vectors, then what is left: one more vector with the lanes beyond the end masked, or scalars."""
+    outer, lane, middle = f"{loop.var}_v", f"{loop.var}_l", f"{loop.var}_m"
     accumulators = {b: Buffer(f"{b.name}_lanes", b.dtype, (SymExpr.of(lanes),)) for b in sorted(reduced, key=lambda b: b.name)}
-    body: list[Stmt] = []
-    before: list[Stmt] = []
-    after: list[Stmt] = []
-    for store in stores:
-        shifted = substitute_stmt(store, moved)
-        if store.buffer in accumulators and isinstance(shifted, Store) and isinstance(shifted.value, Call):
-            local, fn = accumulators[store.buffer], shifted.value.fn
-            here = Load(local, (Var(lane),))
-            value = Call(fn, (here, shifted.value.args[1]), shifted.value.dtype)
-            body.append(replace(shifted, buffer=local, index=(Var(lane),), value=value))
-            identity = Const(Monoid(fn).identity(local.dtype), local.dtype)
-            before.append(_vector(lane, lanes, Store(local, (Var(lane),), identity)))
-            after.append(_combine(store, local, fn, lane, lanes))
-        else:
-            body.append(shifted)
-    main: Stmt = For(outer, loop.lo, middle, _vector(lane, lanes, *body), step=lanes, mark=loop.mark)
-    main = block(*before, main, *after)
+    whole = call("mul", call("floordiv", call("sub", loop.hi, loop.lo), index(lanes)), index(lanes))
+    body = block(*(_moved(s, loop.var, add(Var(outer), Var(lane)), accumulators, lane) for s in stores))
+    rest = block(*(_moved(s, loop.var, add(Var(middle), Var(lane)), accumulators, lane) for s in stores))
+    main: Stmt = For(outer, loop.lo, Var(middle), _vector(lane, lanes, body), step=lanes, mark=loop.mark)
+    before = (_vector(lane, lanes, Store(local, (Var(lane),), _identity(s))) for s, local in _reductions(stores, accumulators))
+    after = (_combine(s, local, lane, lanes) for s, local in _reductions(stores, accumulators))
+    if all(check_load(x, loop.var) != "strided" for s in stores for e in (*s.index, s.value) for x in loads(e)):
+        masked = _vector(lane, lanes, If(call("lt", add(Var(middle), Var(lane)), loop.hi), rest))
+        made = block(*before, main, If(call("lt", Var(middle), loop.hi), masked), *after)
+    else:
+        made = block(*before, main, *after, replace(loop, lo=Var(middle)))
     for local in accumulators.values():
-        main = Allocate(local, "register", main)
-    rest = replace(loop, lo=middle)
-    return block(main, rest)
+        made = Allocate(local, "register", made)
+    return Let(middle, add(loop.lo, whole), made)
+
+
+def _reductions(stores: tuple[Store, ...], accumulators: dict[Buffer, Buffer]) -> list[tuple[Store, Buffer]]:
+    return [(s, accumulators[s.buffer]) for s in stores if s.buffer in accumulators]
+
+
+def _moved(store: Store, var: str, place: Expr, accumulators: dict[Buffer, Buffer], lane: str) -> Stmt:
+    """`store` at another value of its loop's variable; a reduction goes into its lane."""
+    shifted = substitute_stmt(store, {var: place})
+    local = accumulators.get(store.buffer)
+    if local is None or not isinstance(shifted, Store) or not isinstance(shifted.value, Call):
+        return shifted
+    value = Call(shifted.value.fn, (Load(local, (Var(lane),)), shifted.value.args[1]), local.dtype)
+    return replace(shifted, buffer=local, index=(Var(lane),), value=value)
+
+
+def _identity(store: Store) -> Const:
+    fn = store.value.fn if isinstance(store.value, Call) else ""
+    return Const(Monoid(fn).identity(store.buffer.dtype), store.buffer.dtype)
 
 
 def _vector(lane: str, lanes: int, *body: Stmt) -> Stmt:
     return For(lane, index(0), index(lanes), block(*body), kind="vector")
 
 
-def _combine(store: Store, local: Buffer, fn: str, lane: str, lanes: int) -> Stmt:
+def _combine(store: Store, local: Buffer, lane: str, lanes: int) -> Stmt:
     """The lanes folded in halves, then into the element itself."""
+    fn = store.value.fn if isinstance(store.value, Call) else ""
     folded = Buffer(f"{store.buffer.name}_folded", local.dtype, local.shape)
     steps = [_vector(lane, lanes, Store(folded, (Var(lane),), Load(local, (Var(lane),))))]
     width = lanes // 2
@@ -219,17 +239,11 @@ def _hoist_checks(made: Stmt, loop: For, facts: Facts) -> Stmt:
     if not facts.nonneg(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves) - ONE):
         return made
     checks = dict.fromkeys(n for s in walk(loop.body) if isinstance(s, Store) for e in (*s.index, s.value)
-                           for n in _unconditional(e) if isinstance(n, CheckedIndex) and not varies(n, loop.var))
+                           for n in unconditional(e) if isinstance(n, CheckedIndex) and not varies(n, loop.var))
     for number, check in enumerate(checks):
         name = f"{loop.var}_at{number}"
         made = Let(name, check, _replaced(made, check, Var(name)))
     return made
-
-
-def _unconditional(expr: Expr) -> list[Expr]:
-    """The parts of `expr` that are evaluated whatever its conditions say."""
-    parts = (expr.args[0],) if isinstance(expr, Call) and expr.fn == "select" else operands(expr)
-    return [*(n for part in parts for n in _unconditional(part)), expr]
 
 
 def _replaced(stmt: Stmt, old: Expr, new: Expr) -> Stmt:
