@@ -27,11 +27,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import tsc
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
 SHAPES = ((1, 7), (1, 64), (1, 384), (8, 64))
-RUNTIMES = {"tsc": "tsc-compiler", "onnxruntime": "onnxruntime", "openvino": "openvino"}
+RUNTIMES = ("tsc", "onnxruntime", "openvino")
 #: One core of the machine the project is developed on (Zen 4 server, AVX-512): fp32 peak and weight streaming.
 GFLOPS, GBYTES = 117.4, 34.0
 
@@ -51,8 +53,6 @@ class Machine:
 
 
 def open_tsc(path: str) -> Runner:
-    import tsc
-
     model = tsc.compile(path, threads=1)
     return lambda feeds: model.run(None, feeds)
 
@@ -178,6 +178,10 @@ def measure_peaks() -> dict[str, float]:
     return {"gflops": 2 * size**3 / best(lambda: a @ b) / 1e9, "gbytes": memory.nbytes / best(memory.max) / 1e9}
 
 
+def version(runtime: str) -> str:
+    return tsc.__version__ if runtime == "tsc" else metadata.version(runtime)
+
+
 def cpu_name() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
@@ -247,7 +251,7 @@ def main() -> None:
     runtimes = list(dict.fromkeys([*options.runtimes, "onnxruntime"]))
     workers = {name: Worker(name, path) for name in runtimes}
     print(f"{cpu_name()}, one thread; roofline {machine.gflops:.1f} GFLOP/s, {machine.gbytes:.1f} GB/s")
-    print(", ".join(f"{name} {metadata.version(RUNTIMES[name])} ready in {w.ready:.1f} s" for name, w in workers.items()))
+    print(", ".join(f"{name} {version(name)} ready in {w.ready:.1f} s" for name, w in workers.items()))
     results = []
     for text in options.shapes:
         batch, length = map(int, text.split(","))
@@ -264,7 +268,7 @@ def main() -> None:
     output.write_text(json.dumps({
         "machine": cpu_name(), "threads": 1, "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
         "command": "python3 dev.py bench " + " ".join(sys.argv[1:]),
-        "versions": {name: metadata.version(RUNTIMES[name]) for name in runtimes},
+        "versions": {name: version(name) for name in runtimes},
         "roofline": {"gflops": machine.gflops, "gbytes_per_s": machine.gbytes},
         "geometric_mean_vs_onnxruntime": {name: geometric_mean(results, name) for name in runtimes}, "results": results,
     }, indent=1) + "\n")

@@ -37,7 +37,9 @@ def main() -> None:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else minilm.save(cache / "minilm.onnx")
     started = time.perf_counter()
     model = tsc.compile(path)
-    print(f"compiled once in {time.perf_counter() - started:.1f} s: " + ", ".join(map(str, model.inputs)))
+    print(f"compiled once in {time.perf_counter() - started:.1f} s")
+    for tensor in (*model.inputs, *model.outputs):
+        print(f"  {tensor.name}: {tensor.dtype}[{', '.join(map(str, tensor.shape))}]")
 
     tokenizer = minilm.load_tokenizer()
 
