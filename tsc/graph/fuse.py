@@ -16,8 +16,8 @@ from tsc.sym import ShapeEnv
 
 #: A kernel writes at most this many tensors: each one more keeps registers and cache lines busy.
 MAX_OUTPUTS = 2
-#: An epilogue may take at most this many operations a point once values used twice are written out twice.
-EPILOGUE_LIMIT = 200
+#: What is inlined may take at most this many operations a point once values used twice are written out twice.
+BODY_LIMIT = 200
 #: A value smaller than what reads it is recomputed in place only if that takes no more operations than this.
 CHEAP = 16
 
@@ -88,8 +88,8 @@ def _epilogue_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> 
             return f"it broadcasts {fusion.name(base)}"
         if _changes_width(fusion.items[base].type.dtype, item.type.dtype):
             return "it changes the width of floats: casts stay out of a contraction's kernel (section 4.2)"
-    if weight > EPILOGUE_LIMIT:
-        return f"the epilogue would take over {EPILOGUE_LIMIT} operations a point"
+    if weight > BODY_LIMIT:
+        return f"the epilogue would take over {BODY_LIMIT} operations a point"
     if fusion.makes_cycle(draft.members | {value}):
         return "it needs a value that is made from this kernel's result by another kernel"
     found = pulled_loads(fusion, value, fusion.free | draft.members | {value}, {draft.anchor: draft.anchor})
@@ -136,7 +136,9 @@ def injective_level(fusion: Fusion) -> None:
 
 
 def _grow_backward(fusion: Fusion, draft: Draft) -> None:
-    weights = 0
+    """Last to first, so that all members that read a value are known when it is asked; `copies` counts how often the kernel
+    then writes its body out."""
+    copies = {draft.anchor: 1}
     asked: set[str] = set()
     while True:
         candidates = {s for m in draft.members for s in fusion.sources[m]} - draft.members - asked
@@ -144,15 +146,15 @@ def _grow_backward(fusion: Fusion, draft: Draft) -> None:
             return
         value = fusion.ordered(candidates)[-1]
         asked.add(value)
-        reason = _inline_refusal(fusion, draft, value, weights)
+        copies[value] = sum(fusion.kernel_reads(m).count(value) * copies[m] for m in draft.members)
+        reason = _inline_refusal(fusion, draft, value, copies)
         if reason is None:
-            weights += fusion.items[value].weight
             fusion.join(draft, value, "inlined: nothing else reads it")
         else:
             fusion.refuse(draft, value, reason)
 
 
-def _inline_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> str | None:
+def _inline_refusal(fusion: Fusion, draft: Draft, value: str, copies: dict[str, int]) -> str | None:
     item = fusion.items[value]
     if value in fusion.owner:
         return f"it is in the kernel of {fusion.name(fusion.owner[value].anchor)} already"
@@ -165,8 +167,8 @@ def _inline_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> st
         return f"{fusion.name(outside[0])} reads it too"
     if fusion.count(value) != fusion.count(draft.anchor) and (item.expensive or item.weight > CHEAP):
         return "it is smaller than what reads it and too costly to compute again and again"
-    if weight + item.weight > EPILOGUE_LIMIT:
-        return f"the kernel would take over {EPILOGUE_LIMIT} operations a point"
+    if sum(fusion.items[m].weight * copies[m] for m in (*draft.members, value)) > BODY_LIMIT:
+        return f"the kernel would take over {BODY_LIMIT} operations a point"
     return None
 
 

@@ -17,6 +17,10 @@ Shape = tuple[SymExpr, ...]
 MAX_OUTPUTS = 2
 #: A producer smaller than a full row is recomputed for each row only if that takes no more operations than this.
 CHEAP = 16
+#: What is not read row by row cannot be stored by rows: inlined, it may take at most this many operations.
+SHIFTED_LIMIT = 64
+
+_ROW_BY_ROW = (PatternKind.ELEMENTWISE, PatternKind.REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +56,22 @@ def reduce_level(fusion: Fusion) -> None:
             draft = fusion.start(value, PatternKind.REDUCE)
             if item.reduced:
                 _grow(fusion, draft, Rows(item.operand, item.reduced))
+                _trim(fusion, draft)
 
 
 def _grow(fusion: Fusion, draft: Draft, rows: Rows) -> None:
     """Forward in graph order before backward, again and again: what was refused may fit once its readers have joined."""
-    grown = True
+    grown, shifted = True, dict[str, int]()
     while grown:
         refusals: dict[str, str] = {}
-        grown = _grow_once(fusion, draft, rows, refusals)
+        grown = _grow_once(fusion, draft, rows, shifted, refusals)
     for value, reason in refusals.items():
         fusion.refuse(draft, value, reason)
 
 
-def _grow_once(fusion: Fusion, draft: Draft, rows: Rows, refusals: dict[str, str]) -> bool:
+def _grow_once(fusion: Fusion, draft: Draft, rows: Rows, shifted: dict[str, int], refusals: dict[str, str]) -> bool:
+    """One more member, if any fits. `shifted` are the members that are not read row by row, which can only be inlined, with
+    the number of times that the kernel writes their bodies out."""
     forward = {r for m in draft.members for r in fusion.readers.get(m, ())} - draft.members
     for value in fusion.ordered(forward):
         reason = _consumer_refusal(fusion, draft, rows, value)
@@ -74,8 +81,11 @@ def _grow_once(fusion: Fusion, draft: Draft, rows: Rows, refusals: dict[str, str
         refusals[value] = reason
     backward = {s for m in draft.members for s in fusion.sources[m]} - draft.members
     for value in reversed(fusion.ordered(backward)):
-        reason = _producer_refusal(fusion, draft, rows, value)
+        copies = _shifted_copies(fusion, draft, value, shifted)
+        reason = _producer_refusal(fusion, draft, rows, value, copies)
         if reason is None:
+            if copies:
+                shifted[value] = copies
             fusion.join(draft, value, "computed row by row where the reduction reads it")
             return True
         refusals[value] = reason
@@ -99,24 +109,37 @@ def _consumer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> s
     for read in item.reads:
         base, passed = fusion.trace(read)
         if base in draft.members:
-            if passed:
+            if any(fusion.items[p].kind is not PatternKind.BROADCAST for p in passed):
                 return f"it reads {fusion.name(base)} in another order"
             shape = fusion.shape(read)
             if shape not in (rows.full, item.type.shape) and not rows.broadcasts(shape):
                 return f"it broadcasts {fusion.name(base)} in another way than along rows"
-    members = draft.members | {value}
-    if fusion.makes_cycle(members):
+    if fusion.makes_cycle(draft.members | {value}):
         return "it needs a value that is made from this kernel's result by another kernel"
     return None
 
 
-def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> str | None:
+def _shifted_copies(fusion: Fusion, draft: Draft, value: str, shifted: dict[str, int]) -> int:
+    """How often a value is written out because members read it otherwise than row by row; 0 when none does."""
+    total = 0
+    for member in draft.members:
+        count = fusion.kernel_reads(member).count(value)
+        moved = fusion.items[member].kind not in _ROW_BY_ROW or any(
+            base == value and passed for r in fusion.items[member].reads for base, passed in [fusion.trace(r)])
+        if count and (moved or member in shifted):
+            total += count * shifted.get(member, 1)
+    return total
+
+
+def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str, shifted_copies: int) -> str | None:
     item = fusion.items[value]
     if value in fusion.owner:
         return _owned(fusion, value)
     if item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE):
         return f"a {item.kind.value} anchors a kernel of its own"
     outside = [r for r in fusion.readers[value] if r not in draft.members]
+    if item.weight * shifted_copies > SHIFTED_LIMIT or (item.expensive and shifted_copies > 1):
+        return "it is not read row by row and too costly to compute again and again"
     if not outside and value not in fusion.kept:
         if fusion.count(value) == fusion.env.canon(product(rows.full)) or rows.is_statistic(item.type.shape):
             return None
@@ -135,6 +158,13 @@ def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> s
     if fusion.makes_cycle(members):
         return f"{other} reads it too, and this kernel needs what is made from it there"
     return None
+
+
+def _trim(fusion: Fusion, draft: Draft) -> None:
+    """Give back last members while there are too many outputs."""
+    while len(outputs := fusion.outputs(draft.members)) > MAX_OUTPUTS:
+        last = next(v for v in reversed(outputs) if not any(r in draft.members for r in fusion.readers.get(v, ())))
+        fusion.leave(draft, last, f"the kernel would write more than {MAX_OUTPUTS} tensors")
 
 
 def _owned(fusion: Fusion, value: str) -> str:

@@ -78,6 +78,17 @@ class Fusion:
         """The members that are needed outside, in graph order."""
         return [v for v in self.ordered(members) if v in self.kept or any(r not in members for r in self.readers.get(v, ()))]
 
+    def kernel_reads(self, value: str) -> list[str]:
+        """The kernel values that a value's body reads, once per load, through views and free values."""
+        result = []
+        for read in self.items[value].reads:
+            base = self.base(read)
+            if base in self.free:
+                result += self.kernel_reads(base)
+            elif base in self.items:
+                result.append(base)
+        return result
+
     def ordered(self, values: Iterable[str]) -> list[str]:
         """Values in graph order."""
         return sorted(values, key=lambda v: (self.items[v].position, self.items[v].output))
@@ -138,23 +149,11 @@ def analyse(graph: Graph, env: ShapeEnv) -> Fusion:
     _decide_free(fusion)
     for value in items:
         if value not in fusion.free:
-            found = dict.fromkeys(s for s in _stored_sources(fusion, value))
+            found = dict.fromkeys(fusion.kernel_reads(value))
             fusion.sources[value] = tuple(found)
             for source in found:
                 fusion.readers.setdefault(source, []).append(value)
     return fusion
-
-
-def _stored_sources(fusion: Fusion, value: str) -> list[str]:
-    """The kernel values that a value's body reads, through views and free values."""
-    result = []
-    for read in fusion.items[value].reads:
-        base = fusion.base(read)
-        if base in fusion.free:
-            result += _stored_sources(fusion, base)
-        elif base in fusion.items:
-            result.append(base)
-    return result
 
 
 # -- free index maps -------------------------------------------------------------------------------------------

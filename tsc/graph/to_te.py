@@ -89,7 +89,7 @@ def _copy(puller: Puller, source: Compute, value: str) -> Compute:
 
 def stored_values(group: FusionGroup, items: dict[str, Item], producers: Producers) -> set[str]:
     """The values of a group that get a Compute: reductions, outputs and, in a reduction's kernel, what is used more than once
-    and costly, and row statistics that whole rows read. All others are inlined."""
+    and costly, row statistics that whole rows read, and what ties the parts of the kernel together. All others are inlined."""
     stored = {v for v, item in items.items() if v in group.outputs or item.kind in _ANCHORS}
     if group.kind is not PatternKind.REDUCE:
         return stored
@@ -97,18 +97,48 @@ def stored_values(group: FusionGroup, items: dict[str, Item], producers: Produce
     from_reductions = _after_reductions(items, producers)
     weights = _weights(items, stored, producers)
     copies: dict[str, int] = {}
+    by_rows: dict[str, bool] = {}  # whether all that reads a value does so at its own rows, so that it can be stored by rows
     for value in reversed(items):
-        item = items[value]
-        uses = sum(1 if r in stored else copies[r] for r in readers.get(value, ()))
+        item, found = items[value], readers.get(value, [])
+        by_rows[value] = all(items[r].kind in _ROW_KINDS and (r in stored or by_rows[r]) for r in found)
+        uses = sum(1 if r in stored else copies[r] for r in found)
         costly = item.expensive or weights[value] > RECOMPUTE_LIMIT
         statistic = value in from_reductions and not item.is_map and any(
-            items[r].kind not in _ANCHORS and _count(items[r]) != _count(item) for r in readers.get(value, ()))
-        if (uses > 1 and costly) or statistic:
+            items[r].kind not in _ANCHORS and _count(items[r]) != _count(item) for r in found)
+        if ((uses > 1 and costly) or statistic) and by_rows[value]:
             stored.add(value)
         copies[value] = uses
-    return stored
+    candidates = [v for v, item in items.items() if by_rows[v] and not item.is_map and v not in stored]
+    return stored | _ties(candidates, list(items), stored, readers)
 
 
+def _ties(candidates: list[str], order: list[str], stored: set[str], readers: dict[str, list[str]]) -> set[str]:
+    """Of `candidates`, inlined values whose storing connects Computes that would otherwise share inputs only, so that rows can
+    be matched."""
+    reach: dict[str, set[str]] = {}  # the Computes whose bodies a value is written out in
+    for value in reversed(order):
+        reach[value] = {x for r in readers.get(value, ()) for x in ({r} if r in stored else reach[r])}
+    part = {v: v for v in stored}
+
+    def find(value: str) -> str:
+        while part[value] != value:
+            value = part[value]
+        return value
+
+    for value in stored:
+        for reader in reach[value]:
+            part[find(reader)] = find(value)
+    ties: set[str] = set()
+    for value in candidates:
+        parts = {find(r) for r in reach[value]}
+        if len(parts) > 1:
+            ties.add(value)
+            first = parts.pop()
+            part |= {p: first for p in parts}
+    return ties
+
+
+_ROW_KINDS = (PatternKind.ELEMENTWISE, PatternKind.REDUCE, PatternKind.BROADCAST)
 _ANCHORS = (PatternKind.CONTRACTION, PatternKind.REDUCE)
 
 
