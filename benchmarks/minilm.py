@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,9 +117,10 @@ def serve(runtime: str, path: str) -> None:
 class Worker:
     """One runtime's process."""
 
-    def __init__(self, runtime: str, path: Path) -> None:
+    def __init__(self, runtime: str, path: Path, **variables: str) -> None:
         command = [sys.executable, __file__, "--serve", runtime, "--model", str(path)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, **variables})
         self.ready: float = self.read()["ready"]
 
     def read(self) -> dict[str, Any]:
@@ -139,6 +141,17 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
+
+
+def compile_seconds(path: Path) -> dict[str, float]:
+    """What `tsc.compile` takes with an empty cache, and again from that cache, each in a fresh process."""
+    seconds = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("cold", "cached"):
+            worker = Worker("tsc", path, TSC_CACHE=cache)
+            seconds[name] = worker.ready
+            worker.close()
+    return seconds
 
 
 def work(config: dict[str, int], batch: int, length: int) -> tuple[float, float]:
@@ -249,6 +262,7 @@ def main() -> None:
     config = json.loads((minilm.model_folder() / "config.json").read_text())
     machine = calibrate() if options.calibrate else Machine(options.flops, options.bandwidth)
     runtimes = list(dict.fromkeys([*options.runtimes, "onnxruntime"]))
+    compiling = compile_seconds(path) if "tsc" in runtimes else {}
     workers = {name: Worker(name, path) for name in runtimes}
     print(f"{cpu_name()}, one thread; roofline {machine.gflops:.1f} GFLOP/s, {machine.gbytes:.1f} GB/s")
     print(", ".join(f"{name} {version(name)} ready in {w.ready:.1f} s" for name, w in workers.items()))
@@ -262,6 +276,8 @@ def main() -> None:
     for worker in workers.values():
         worker.close()
     report(results, runtimes)
+    if compiling:
+        print(f"tsc.compile: {compiling['cold']:.1f} s with an empty cache, {compiling['cached']:.1f} s from the cache.")
     slug = "".join(c if c.isalnum() else "-" for c in cpu_name().lower()).strip("-")
     output = options.output or ROOT / "benchmarks" / "results" / f"minilm-{slug}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -269,6 +285,7 @@ def main() -> None:
         "machine": cpu_name(), "threads": 1, "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
         "command": "python3 dev.py bench " + " ".join(sys.argv[1:]),
         "versions": {name: version(name) for name in runtimes},
+        "compile_seconds": compiling,
         "roofline": {"gflops": machine.gflops, "gbytes_per_s": machine.gbytes},
         "geometric_mean_vs_onnxruntime": {name: geometric_mean(results, name) for name in runtimes}, "results": results,
     }, indent=1) + "\n")
