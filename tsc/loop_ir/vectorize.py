@@ -179,7 +179,9 @@ def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer]
     """Whole vectors, then what is left: one more vector with the lanes beyond the end masked, or scalars."""
     outer, lane, middle = f"{loop.var}_v", f"{loop.var}_l", f"{loop.var}_m"
     accumulators = {b: Buffer(f"{b.name}_lanes", b.dtype, (SymExpr.of(lanes),)) for b in sorted(reduced, key=lambda b: b.name)}
-    whole = call("mul", call("floordiv", call("sub", loop.hi, loop.lo), index(lanes)), index(lanes))
+    # A loop may be empty with hi far below lo (a fill behind a full tile); the rest must not begin before lo then.
+    vectors = call("max", index(0), call("floordiv", call("sub", loop.hi, loop.lo), index(lanes)))
+    whole = call("mul", vectors, index(lanes))
     body = block(*(_moved(s, loop.var, add(Var(outer), Var(lane)), accumulators, lane) for s in stores))
     rest = block(*(_moved(s, loop.var, add(Var(middle), Var(lane)), accumulators, lane) for s in stores))
     main: Stmt = For(outer, loop.lo, Var(middle), _vector(lane, lanes, body), step=lanes, mark=loop.mark)
