@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
+from tsc.graph.decompose import decompose
 from tsc.graph.fold import node_program
 from tsc.graph.group import definition
-from tsc.graph.shapes import Knowledge
+from tsc.graph.onnx_import import import_onnx
+from tsc.graph.rewrite import rewrite
+from tsc.graph.shapes import Knowledge, infer_shapes
 from tsc.ir import Graph
 from tsc.sym import ShapeEnv
-from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate
+
+
+def front_end(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None = None) -> tuple[Graph, ShapeEnv]:
+    """A model through all stages before fusion."""
+    graph, env = import_onnx(source, dims)
+    graph = infer_shapes(graph, env)
+    return rewrite(infer_shapes(decompose(graph, env), env), env), env
 
 
 def bind(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -40,7 +50,6 @@ def run_graph(graph: Graph, env: ShapeEnv, feeds: Mapping[str, np.ndarray]) -> l
             if not output:
                 continue
             inputs = {f"i{j}": values[i] for j, i in enumerate(node.inputs) if i and j not in static}
-            program: Program = replace(node_program(node, k, known))
-            values[output] = evaluate(program, inputs, sizes)["o"].astype(graph.types[output].dtype)
+            values[output] = evaluate(node_program(node, k, known), inputs, sizes)["o"].astype(graph.types[output].dtype)
             assert values[output].shape == tuple(d.evaluate(sizes) for d in graph.types[output].shape), (node, output)
     return [values[o] for o in graph.outputs]

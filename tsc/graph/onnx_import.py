@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from tsc import ops
 from tsc.errors import ModelError, UnsupportedError
 from tsc.graph.input_dims import DeclaredInput, DimsArgument, input_shapes
 from tsc.graph.onnx_data import constant_value, dtype_name, read_attribute, read_tensor
+from tsc.graph.onnx_schema import check_node
 from tsc.ir import Graph, Node, TensorType
 from tsc.sym import ShapeEnv, SymExpr
 
@@ -78,6 +80,7 @@ class _Reader:
                     raise ModelError(f"{self.label}: {where} reads {value!r}, which {reason}")
             for value in filter(None, proto.output):
                 self._define(value, where)
+            check_node(proto, self.opset, where)
             node = Node(proto.op_type, tuple(proto.input), tuple(proto.output), self._attrs(proto, where), name, _domain(proto))
             if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
                 self.constants[node.outputs[0]] = constant_value(node.attrs, where)
@@ -116,19 +119,19 @@ def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | N
 
 
 def _check_names(model: ModelProto, label: str) -> None:
-    """Raise ModelError where a name is not text: protobuf hands out altered names as bytes."""
+    """Raise ModelError where a name is not printable text; protobuf hands out what is not UTF-8 as bytes."""
     graph = model.graph
     names: list[Any] = [v.name for v in (*graph.initializer, *graph.input, *graph.output)]
     names += [d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim]
     names += [f.name for f in model.functions] + [f.domain for f in model.functions]
     for node in (*_all_nodes(graph), *(n for f in model.functions for n in f.node)):
-        names += [node.name, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
-        if not (isinstance(node.op_type, str) and node.op_type.isidentifier()):
-            raise ModelError(f"{label} has a node whose operator is {node.op_type!r}, which is no name; "
+        names += [node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
+        if not (isinstance(node.op_type, str) and node.op_type.isidentifier() and isinstance(node.name, str)):
+            raise ModelError(f"{label} has a node whose operator is {node.op_type!r}, called {node.name!r}; "
                              "the file is altered, fetch or export it again")
-    wrong = next((n for n in names if not isinstance(n, str)), None)
+    wrong = next((n for n in names if not (isinstance(n, str) and n.isprintable())), None)
     if wrong is not None:
-        raise ModelError(f"{label} has a name that is not text ({wrong!r}); the file is altered, fetch or export it again")
+        raise ModelError(f"{label} uses {wrong!r} as a name; the file is altered, fetch or export it again")
 
 
 def _read_file(path: Path) -> bytes:
@@ -213,8 +216,7 @@ def _inlined(model: ModelProto, opset: int, label: str) -> ModelProto:
         model = onnx.inliner.inline_local_functions(model)
     bodies = {p.op_type for p in _all_nodes(model.graph) if not _supported(p) and _has_body(p, opset)}
     if bodies:
-        chosen = [(domain, op) for op in sorted(bodies) for domain in ("", "ai.onnx")]
-        model = onnx.inliner.inline_selected_functions(model, chosen, inline_schema_functions=True)
+        model = _with_bodies(model, bodies, label)
     missing = [p for p in _all_nodes(model.graph) if not _supported(p)]
     if missing:
         named = dict(zip(map(id, model.graph.node), _node_names(model.graph.node)))
@@ -225,6 +227,22 @@ def _inlined(model: ModelProto, opset: int, label: str) -> ModelProto:
         listing = "; ".join(f"{op} at {', '.join(nodes)}" for op, nodes in sorted(by_op.items()))
         raise UnsupportedError(f"{label} uses operators that are not supported: {listing}")
     return model
+
+
+def _with_bodies(model: ModelProto, operators: set[str], label: str) -> ModelProto:
+    """`model` with the standard's function bodies of `operators` in place of their nodes."""
+    typed = ModelProto()
+    typed.CopyFrom(model)
+    declared = {i.name for i in (*typed.graph.input, *typed.graph.value_info)}
+    typed.graph.value_info.extend(  # a body may depend on the types of its inputs, and initializers count only if declared
+        helper.make_tensor_value_info(t.name, t.data_type, tuple(t.dims))
+        for t in typed.graph.initializer if t.name not in declared)
+    chosen = [(domain, op) for op in sorted(operators) for domain in ("", "ai.onnx")]
+    try:
+        return onnx.inliner.inline_selected_functions(typed, chosen, inline_schema_functions=True)
+    except RuntimeError as error:
+        raise UnsupportedError(f"{label} uses operators that are not supported, and whose function bodies cannot be inlined: "
+                               f"{', '.join(sorted(operators))}") from error
 
 
 def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tsc.errors import InternalError, ModelError, TscError
 from tsc.graph.equal_dims import assume_counted_dims
 from tsc.graph.group import definition
+from tsc.graph.onnx_schema import check_dtypes
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops.base import InferContext, symbolic
 from tsc.sym import ShapeEnv, SymExpr
@@ -119,6 +120,8 @@ class Knowledge:
     def infer(self, node: Node) -> set[str]:
         """Infer the outputs of `node`; the names whose type or contents changed."""
         operator, ctx = definition(node), self.context(node)
+        dtypes = [None if t is None else t.dtype for t in ctx.types]
+        check_dtypes(node.op, node.domain, self.opset, dtypes, f"node '{node.name}' ({node.op})")
         try:
             types = operator.types(ctx)
             contents = operator.contents(ctx) if operator.contents else ()

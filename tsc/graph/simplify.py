@@ -72,11 +72,16 @@ def no_op(node: Node, view: View) -> Found:
         return None
     if node.op == "Pad" and any(v != ZERO for v in view.numbers(node.inputs[1]) or [ONE]):
         return None
-    if node.op in ("Identity", "Cast", "Expand", "Slice", "Pad", "Tile") or definition(node).is_view:
+    if any(node.outputs[1:]):
+        return None
+    if node.op in _MAY_CHANGE_NOTHING or definition(node).is_view:
         return node.inputs[0] if view.same_type(node) else None
     if node.op == "Concat" and len(node.inputs) == 1:
         return node.inputs[0]
     return None
+
+
+_MAY_CHANGE_NOTHING = ("Identity", "Cast", "Dropout", "Expand", "Slice", "Pad", "Tile")
 
 
 def neutral_operand(node: Node, view: View) -> Found:
