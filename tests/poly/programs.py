@@ -109,12 +109,10 @@ def softmax(rows: int | str = "R", columns: int | str = "C", lo: int = 1) -> Pro
 
 def layer_norm(columns: int | str = "C", gather: bool = False) -> Program:
     """Layer norm over the last axis of x[B, L, C]; with `gather`, x is a table's rows picked by ids."""
-    width = Size(dim(columns)) if isinstance(columns, str) else Const(columns, INDEX)
     count = Call("max", (f32(1.0), f32(1.0)), "float32") if isinstance(columns, str) else f32(float(columns))
     ids, table = buffer("ids", "B", "L", dtype="int64"), buffer("table", "V", columns)
     x, gamma, out = buffer("x", "B", "L", columns), buffer("gamma", columns), buffer("out", "B", "L", columns)
     total, mean, square, rstd = (buffer(n, "B", "L") for n in ("total", "mean", "square", "rstd"))
-    del width
 
     def value(b: Axis, i: Axis, c: Axis) -> Expr:
         if not gather:
@@ -136,6 +134,20 @@ def layer_norm(columns: int | str = "C", gather: bool = False) -> Program:
                                         at(gamma, c4)))),
         (SizeParam("B"), SizeParam("L")) + ((SizeParam("V"),) if gather else ())
         + ((SizeParam(columns),) if isinstance(columns, str) else ()))
+
+
+def column_sums() -> Program:
+    """out[c] = sum over r of x[r, c]: the kept axis is the consecutive one."""
+    x, out = buffer("x", "R", "C"), buffer("out", "C")
+    c, r = axis("c", "C"), axis("r", "R")
+    return Program((x,), (out,), (Compute(out, (c,), at(x, r, c), (r,), SUM),), (SizeParam("R"), SizeParam("C")))
+
+
+def total() -> Program:
+    """out[] = sum over r, c of x[r, c]."""
+    x, out = buffer("x", "R", "C"), buffer("out")
+    r, c = axis("r", "R"), axis("c", "C")
+    return Program((x,), (out,), (Compute(out, (), at(x, r, c), (r, c), SUM),), (SizeParam("R"), SizeParam("C")))
 
 
 def transpose(shape: tuple[int | str, int | str, int | str] = ("B", "L", 6)) -> Program:

@@ -16,7 +16,8 @@ from tsc.poly.scop import Access, Scop
 
 @dataclass(frozen=True, slots=True)
 class Dependences:
-    """`full`: every dependence, source -> sink; `relaxed`: without those that declared monoids allow to drop; `log` names them."""
+    """`full`: every dependence, source -> sink; `relaxed`: without those that declared monoids allow to drop; `log` names
+    what was dropped."""
 
     full: isl.UnionMap
     relaxed: isl.UnionMap

@@ -252,7 +252,7 @@ def may_dependences(sink: UnionMap, source: UnionMap, order: UnionMap) -> UnionM
 
 
 def extreme_parameters(allowed: Set, names: Sequence[str], context: Set, least: bool) -> list[PwAff] | None:
-    """The lexicographically least (from 0 up) or greatest values of some parameters within `allowed`, as functions of the others.
+    """The lexicographically least (from 0 up) or greatest values of some parameters in `allowed`, as functions of the others.
 
     None unless each is a single affine expression that covers all of `context`.
     """
@@ -262,8 +262,7 @@ def extreme_parameters(allowed: Set, names: Sequence[str], context: Set, least: 
             SET, i, PARAM, values.find_dim_by_name(PARAM, name), 1)
         if least:
             values = values.lower_bound_val(SET, i, 0)
-    bounded = all(values.dim_has_lower_bound(SET, i) if least else values.dim_has_upper_bound(SET, i) for i in range(len(names)))
-    if not bounded:
+    if not least and not all(values.dim_has_upper_bound(SET, i) for i in range(len(names))):
         return None
     found = values.lexmin_pw_multi_aff() if least else values.lexmax_pw_multi_aff()
     if not context.align_params(found.domain().get_space()).is_subset(found.domain()):
@@ -332,7 +331,7 @@ def on_range(relation: Map, function: PwAff) -> PwAff:
 
 
 def within(cells: Map, lives: Map, dimension: int, extent: str, params: str) -> bool:
-    """Whether coordinate `dimension` of `cells` lies in `low .. low + extent - 1`, where `low` is that of `lives`, for equal domains."""
+    """Whether coordinate `dimension` of `cells` lies in `low .. low + extent - 1`, `low` being that of `lives`, everywhere."""
     last = cells.dim(OUT) - dimension - 1
     coordinate_of = cells.project_out(OUT, dimension + 1, last).project_out(OUT, 0, dimension)
     low = Map.from_pw_aff(components(lives)[dimension].neg())

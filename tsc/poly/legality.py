@@ -18,7 +18,7 @@ BLOCK = "block"
 
 
 def violations(node: isl.ScheduleNode, deps: isl.UnionMap, added: isl.UnionMap | None = None) -> isl.UnionMap:
-    """The dependences that the tree below `node` does not respect; `added` are those of statements that extensions introduce."""
+    """The dependences that the tree below `node` does not respect; `added` are those of instances that extensions introduce."""
     found = isl.UnionMap.empty(deps.get_space())
     kind = node.get_type()
     if kind == isl.NodeType.extension and added is not None:
@@ -118,12 +118,21 @@ def below_blocks(schedule: isl.Schedule) -> isl.ScheduleNode:
 
 def check_blocks(schedule: isl.Schedule, deps: Dependences) -> None:
     """Raise InternalError unless no dependence, a reduction's on itself included, leads from one block to another."""
-    prefix = below_blocks(schedule).get_prefix_schedule_multi_union_pw_aff()
+    inner = below_blocks(schedule)
+    if _has_mark(inner, BLOCK):
+        raise InternalError("a band marked 'block' is not part of the outermost nest")
+    prefix = inner.get_prefix_schedule_multi_union_pw_aff()
     if prefix.dim(isl.SET) == 0:
         return
     crossing = deps.full.subtract(deps.full.eq_at_multi_union_pw_aff(prefix))
     if not crossing.is_empty():
         raise InternalError(f"blocks that run in parallel depend on each other: {crossing}")
+
+
+def _has_mark(node: isl.ScheduleNode, name: str) -> bool:
+    if node.get_type() == isl.NodeType.mark and isl.mark_name(node) == name:
+        return True
+    return any(_has_mark(node.child(i), name) for i in range(node.n_children()))
 
 
 def coincident(node: isl.ScheduleNode, deps: isl.UnionMap) -> list[bool]:

@@ -53,8 +53,8 @@ def function(scop: Scop, statement: str, text: str, extra: str = "") -> isl.PwAf
 def solve(matrix: ScheduleMatrix, scop: Scop, deps: isl.UnionMap) -> ScheduleMatrix:
     """`matrix` with every `?` replaced. Raises PatternMismatch when there is no single affine solution.
 
-    The statements of one matrix share a band; `deps` are those among them. A reduction of size 0 has no instances and thus no
-    dependences: the values are found for sizes at which every statement has instances, and hold at size 0 once the tree is separated.
+    The statements of one matrix share a band; `deps` are those among them. The values are found for sizes at which every
+    statement has instances; where a reduction is empty, the separated tree does not use them.
     """
     assumed = scop.populated
     entries = {s: list(rows) for s, rows in matrix.entries.items()}

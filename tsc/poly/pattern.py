@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tsc.poly import PatternMismatch, isl
+from tsc.poly.linear import difference
 from tsc.poly.matrix import Row, ScheduleMatrix, function
 from tsc.poly.scop import Scop, Statement
 from tsc.te.compute import Compute
-from tsc.te.expr import Call, Cast, Expr, Load, Var, loads, walk
+from tsc.te.expr import Call, Cast, Expr, Load, Var, add, index, loads, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ def match_contraction(scop: Scop) -> Contraction:
     cells = row_relations(scop, anchor)
     for compute in scop.program.computes:
         if compute.name not in cells:
-            raise PatternMismatch(f"contraction: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique")
+            raise PatternMismatch(
+                f"contraction: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique")
         if compute is not anchor and _feeds(scop, compute, anchor):
             raise PatternMismatch(f"contraction: {compute.name} is computed before {anchor.name}")
     n, m, n_factor, m_factor = _choose_axes(scop, anchor, cells, factors)
@@ -110,9 +112,8 @@ def unit_stride(factor: Expr, axis: str) -> bool:
     if not isinstance(factor, Load) or not factor.index:
         return False
     last = factor.index[-1]
-    plain = isinstance(last, Var) or (isinstance(last, Call) and last.fn in ("add", "sub") and sum(
-        1 for e in walk(last) if e == Var(axis)) == 1 and all(isinstance(a, Var) or axis not in variables(a) for a in last.args))
-    return plain and axis in variables(last) and all(axis not in variables(i) for i in factor.index[:-1])
+    step = difference(substitute(last, {axis: add(Var(axis), index(1))}), last)
+    return step == index(1) and all(axis not in variables(i) for i in factor.index[:-1])
 
 
 def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
@@ -262,9 +263,9 @@ def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
             entries[statement.name] = tuple(
                 function(scop, statement.name, a.name) for a in statement.compute.axes[:len(names)])
         else:
-            raise PatternMismatch(
-                f"{'reduction' if reducing else 'injective'}: the row of {anchor.name} that {statement.compute.name} belongs to "
-                "is not affine or not unique")
+            pattern = "reduction" if reducing else "injective"
+            raise PatternMismatch(f"{pattern}: the row of {anchor.name} that {statement.compute.name} belongs to is not affine "
+                                  "or not unique")
     stages = tuple(_stage(scop, group, entries) for group in _groups(scop, entries))
     return Staged(ScheduleMatrix(names, entries), anchor, stages, reducing, reducing and _across(anchor))
 
@@ -273,8 +274,7 @@ def _isolated(scop: Scop, compute: Compute) -> bool:
     """Whether no other Compute reads it and it reads no other."""
     others = {c.name for c in scop.program.computes if c is not compute}
     mine = {s.name for s in scop.of(compute)}
-    return not any((a.statement in mine and a.buffer.name in others) or (a.statement not in mine and a.buffer.name == compute.name)
-                   for a in scop.reads)
+    return not any(a.buffer.name in others if a.statement in mine else a.buffer.name == compute.name for a in scop.reads)
 
 
 def _groups(scop: Scop, entries: dict[str, tuple[Row, ...]]) -> Iterator[list[Statement]]:

@@ -2,7 +2,7 @@
 
 Sizes and offsets come from footprints: the cells that the instances under a tree node access, as a relation from the values of
 the schedule rows above it. What has to be inserted into the tree is an *instance* that carries its coordinates in its tuple:
-`alloc_acc[lo0, lo1, ...]` says where storage begins and ends its life and what its first cell is; `copy_w[k, n, ...]` fills a panel.
+`alloc_acc[lo0, lo1, ...]` says where storage begins its life and what its first cell is; `copy_w[k, n, ...]` fills a panel.
 """
 
 from __future__ import annotations
@@ -130,7 +130,10 @@ def scope_of(storage: Buffer) -> str:
 
 
 def graft(node: isl.ScheduleNode, instances: isl.Map, rows: Sequence[tuple[str, isl.PwAff]]) -> isl.ScheduleNode:
-    """Run `instances` (prefix values -> added instances) before `node`, in loops over `rows` with their marks. Returns `node`."""
+    """Run `instances` (prefix values -> added instances) before `node`, in loops over `rows` with their marks.
+
+    Returns `node`.
+    """
     tree = isl.extension(isl.UnionMap.from_map(instances))
     marks = [m for m, _ in rows]
     if marks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tsc.errors import InternalError
+from tsc.errors import InputError, InternalError
 from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch, isl
@@ -14,7 +14,7 @@ from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_tree
 from tsc.poly.matrix import solve
 from tsc.poly.panel import promote_panel
-from tsc.poly.pattern import Contraction, Staged, match, product_of, variables
+from tsc.poly.pattern import Contraction, Staged, match
 from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.separate import separate_outputs
@@ -85,10 +85,13 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         if override is not None:
             promoted = replace(promoted, schedule=_parsed(override, name))
             log.append("the schedule tree was overridden")
-        # 8. blocks run in parallel: no dependence, not even a dropped one, may cross them; locals stay in their tiles
-        check_tree(promoted.schedule, scop, deps, "final", promoted.added)
-        check_blocks(promoted.schedule, deps)
-        check_promoted(promoted, scop, deps)
+        # 8. the final tree, whoever wrote it: legal, complete, blocks independent, locals within their tiles
+        try:
+            _check_final(promoted, scop, deps)
+        except InternalError as error:
+            if override is not None:
+                raise InputError(f"the schedule given for kernel '{name}' cannot be used: {error}") from error
+            raise
         # 9. loops, read back and compared with the Scop
         func = to_loops(promoted, scop, name)
         check_loops(func, promoted.schedule, scop, iterators_for(scop))
@@ -96,6 +99,12 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     if recorder is not None:
         recorder.record("schedule", name, text)
     return ScheduledProgram(func, text, tuple(log), chosen)
+
+
+def _check_final(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
+    check_tree(promoted.schedule, scop, deps, "final", promoted.added)
+    check_blocks(promoted.schedule, deps)
+    check_promoted(promoted, scop, deps)
 
 
 def _solved(found: Contraction | Staged, scop: Scop, deps: Dependences, log: list[str]) -> Contraction | Staged:
@@ -109,7 +118,7 @@ def _solved(found: Contraction | Staged, scop: Scop, deps: Dependences, log: lis
         own = isl.restrict(scop.domain, stage.statements)
         matrix = solve(stage.matrix, scop, deps.relaxed.intersect_domain(own).intersect_range(own))
         if stage.matrix.names:
-            log.append(f"stage\n{stage.matrix}solved\n{matrix}")
+            log.append(f"stage\n{stage.matrix}" + (f"solved\n{matrix}" if str(matrix) != str(stage.matrix) else ""))
         stages.append(replace(stage, matrix=matrix))
     return replace(found, stages=tuple(stages))
 
@@ -165,4 +174,4 @@ def _parsed(text: str, name: str) -> isl.Schedule:
     try:
         return isl.parse_schedule(text)
     except isl.IslError as error:
-        raise InternalError(f"the schedule given for '{name}' is no schedule tree: {error}") from error
+        raise InputError(f"the schedule given for kernel '{name}' is no schedule tree: {error}") from error

@@ -91,7 +91,7 @@ class Scop:
 
 
 def build_scop(program: Program) -> Scop:
-    """The Scop of `program`. Raises InternalError when an exact access leaves its buffer's extents or an extent is not affine."""
+    """The Scop of `program`. Raises InternalError when an exact access leaves its extents or an extent is not affine."""
     clash = {s.name for s in program.sizes} & {a.name for c in program.computes for a in c.axes + c.reduce_axes}
     if clash:
         raise InternalError(f"axes and sizes share the names {sorted(clash)}; they need names of their own")
@@ -231,4 +231,5 @@ def _check_defined(program: Program, reads: tuple[Access, ...], writes: tuple[Ac
             for part in written:
                 missing = missing.subtract(part)
             if not missing.is_empty():
-                raise InternalError(f"statement {access.statement} reads {access.buffer.name} where nothing writes it: {missing}")
+                raise InternalError(
+                    f"statement {access.statement} reads {access.buffer.name} where nothing writes it: {missing}")

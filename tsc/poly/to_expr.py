@@ -10,13 +10,14 @@ from tsc.poly.linear import tidy
 from tsc.sym import dim
 from tsc.te.expr import BOOL, Call, Expr, Size, call, index, select
 
-_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "floordiv", "fdiv_q": "floordiv", "pdiv_q": "floordiv", "pdiv_r": "mod",
-           "zdiv_r": "mod", "min": "min", "max": "max", "eq": "eq", "le": "le", "lt": "lt", "ge": "ge", "gt": "gt"}
+_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "floordiv", "fdiv_q": "floordiv", "pdiv_q": "floordiv",
+           "pdiv_r": "mod", "zdiv_r": "mod", "min": "min", "max": "max", "eq": "eq", "le": "le", "lt": "lt",
+           "ge": "ge", "gt": "gt"}
 _LOGIC = {"and": "and", "and_then": "and", "or": "or", "or_else": "or"}
 
 
 def to_expr(ast: isl.AstExpr, iterators: Mapping[str, Expr]) -> Expr:
-    """`ast` with its iterators replaced; any other name is a size. Raises InternalError on an operation isl does not make here."""
+    """`ast` with its iterators replaced; any other name is a size. Raises InternalError on an operation unknown here."""
     kind = ast.get_type()
     if kind == isl.AstExprType.int:
         return index(int(ast.get_val().to_python()))

@@ -58,7 +58,8 @@ def to_loops(promoted: Promoted, scop: Scop, name: str) -> Func:
 
 def assignments_of(scop: Scop) -> dict[str, Assignment]:
     """What each statement of the Scop stores."""
-    return {s.name: Assignment(tuple(a.name for a in s.axes), s.compute.target, s.cell, s.body) for s in scop.statements.values()}
+    return {s.name: Assignment(tuple(a.name for a in s.axes), s.compute.target, s.cell, s.body)
+            for s in scop.statements.values()}
 
 
 def _convert(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stmt:

@@ -65,6 +65,9 @@ def separate_contraction(node: isl.ScheduleNode, scop: Scop, found: Contraction)
             rows, marks = _epilogue_rows(scop, found, name, tile_rows, point)
         else:
             rows = isl.select_rows(tile_rows, point)
+        if found.m is None:  # a register tile of one row is a tile all the same
+            rows = _join(isl.rows(scop.domain, [[function(scop, name, "0")]]), rows)
+            marks = marks[:1] + marks if statement.role != "update" else ["i", *marks]
         if statement.role == "update":
             rows = _join(reduce, rows)
             marks = ["k"] * reduce.dim(isl.SET) + marks
