@@ -37,6 +37,7 @@ def _contraction(found: Contraction, spec: DeviceSpec) -> TileConfig:
         nr = panels[0][1]
     elif n is not None and n < nr:
         nr = -(-n // lanes) * lanes
+    mr = min(mr * (spec.instr_tile[1] // nr), 2 * mr) if nr < spec.instr_tile[1] else mr  # narrow tiles: as many accumulators
     mr = mr if m is None else min(mr, m)
     wide = 128 if m is None else min(128, -(-m // mr) * mr)
     columns = 2 * nr if n is None or n > nr else nr
