@@ -184,6 +184,28 @@ def test_a_costly_small_producer_is_not_recomputed_for_each_row() -> None:
     assert "too costly" in reasons(groups)
 
 
+def test_a_running_sum_stands_alone() -> None:
+    proto = model("e = Tanh(x)\n c = CumSum(e, axis)\n y = Neg(c)", "float[M, N] x", "float[M, N] y", "int64 axis = {1}")
+    groups = check_values(proto, {"x": normal(3, 5)})
+    assert [ops(g) for g, _ in groups] == [["Tanh"], ["CumSum"], ["Neg"]]
+
+
+def test_a_shared_producer_ties_two_reductions() -> None:
+    """Both reduce the same difference, and nothing else connects them: it is stored, so that rows can be matched."""
+    proto = model("d = Sub(x, b)\n t = Tanh(d)\n s = ReduceSum(t, axes)\n m = ReduceSum(d, axes)\n"
+                  "y = Sub(t, s)\n z = Sub(d, m)", "float[M, 4] x, float[4] b", "float[M, 4] y, float[M, 4] z", "int64[1] axes = {1}")
+    (_, low), = check_values(proto, {"x": normal(5, 4), "b": normal(4)})
+    shared = low.program.computes[0].target
+    assert sum(f"{shared.name}[" in str(c) for c in low.program.computes[1:]) >= 2
+
+
+def test_a_producer_read_out_of_order_is_not_stored_by_rows() -> None:
+    proto = model("e = Exp(x)\n t = Transpose<perm = [1, 0]>(e)\n a = Add(t, t)\n s = ReduceSum(a, axes)\n y = Div(a, s)",
+                  "float[M, N] x", "float[N, M] y", "int64[1] axes = {1}")
+    groups = check_values(proto, {"x": normal(5, 3)})
+    assert all(len(low.program.outputs) == 1 for _, low in groups)
+
+
 # -- the rest --------------------------------------------------------------------------------------------------
 
 def test_injective_chains_are_one_kernel_and_movement_disappears() -> None:

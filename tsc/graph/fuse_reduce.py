@@ -54,8 +54,9 @@ def reduce_level(fusion: Fusion) -> None:
     for value, item in fusion.items.items():
         if item.kind is PatternKind.REDUCE and value not in fusion.owner:
             draft = fusion.start(value, PatternKind.REDUCE)
-            if item.reduced:
-                _grow(fusion, draft, Rows(item.operand, item.reduced))
+            rows = Rows(item.operand, item.reduced)
+            if item.reduced and rows.is_statistic(item.type.shape):  # a running sum has no rows to share
+                _grow(fusion, draft, rows)
                 _trim(fusion, draft)
 
 
