@@ -20,8 +20,8 @@ from tsc.te.compute import Axis, Compute, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer, Expr, Load, Var
 
-#: A folded value may be this large; beyond it, it is cheaper to compute at run time than to store.
-MOST_BYTES = 64 << 20
+#: A folded value may be larger than the constants it is made of up to this size: what only grows is better made at run time.
+MOST_BYTES = 1 << 20
 
 
 def fold_constants(graph: Graph, env: ShapeEnv) -> Graph:

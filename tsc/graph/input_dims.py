@@ -6,6 +6,7 @@ import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 from tsc.errors import ShapeError
@@ -74,7 +75,7 @@ def input_shapes(inputs: Sequence[DeclaredInput], dims: DimsArgument, env: Shape
         name = names.known.get(key, key)
         if name not in used:
             raise ShapeError(f"dims names '{key}', which is neither a dim ({_listing(used)}) nor an input ({_listing(shapes)})")
-        if isinstance(value, int) and not isinstance(value, bool):
+        if _whole(value):
             fixed[name] = SymExpr.of(_size(key, value))
         else:
             env.declare(name, *_range(key, value), asked=True)
@@ -87,7 +88,7 @@ def _asked_shapes(inputs: Sequence[DeclaredInput], dims: DimsArgument) -> dict[s
     found: dict[str, Sequence[Any]] = {}
     for declared in inputs:
         value = dims.get(declared.name)
-        if value is None or isinstance(value, int):
+        if value is None or _whole(value):
             continue
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise ShapeError(f"dims gives input '{declared.name}' the shape {value!r}, expected a tuple of sizes and dim names")
@@ -125,9 +126,9 @@ def _named(name: str, of: str) -> str:
 
 
 def _size(of: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not _whole(value) or value < 0:
         raise ShapeError(f"dims gives '{of}' the size {value!r}, expected a whole number, a dim name or None")
-    return value
+    return int(value)
 
 
 def _range(name: str, value: Any) -> tuple[int, int | None, int]:
@@ -136,11 +137,11 @@ def _range(name: str, value: Any) -> tuple[int, int | None, int]:
     lo, hi, divisor = value[0], value[1], value[2] if len(value) == 3 else 1
     if not (_whole(lo) and lo >= 0 and (hi is None or _whole(hi)) and _whole(divisor) and divisor >= 1):
         raise ShapeError(f"dims gives '{name}' the range {tuple(value)}, expected whole numbers (lo, hi) or (lo, hi, divisor)")
-    return lo, hi, divisor
+    return int(lo), None if hi is None else int(hi), int(divisor)
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _listing(names: Any) -> str:

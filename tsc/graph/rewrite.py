@@ -17,7 +17,7 @@ from tsc.graph.commute import scale_after_contraction
 from tsc.graph.fold import fold_constants
 from tsc.graph.group import definition
 from tsc.graph.shapes import constant_contents, infer_shapes
-from tsc.graph.simplify import RULES, View
+from tsc.graph.simplify import RULES, Surroundings
 from tsc.ir import Graph, Node, TensorType
 from tsc.sym import ShapeEnv, SymExpr
 
@@ -72,16 +72,16 @@ def with_static_contents(graph: Graph) -> Graph:
 
 def apply_rules(graph: Graph, env: ShapeEnv) -> Graph:
     """One pass of the local rules over all nodes."""
-    view = View(graph, env, graph.producers(), {})
+    around = Surroundings(graph, env, graph.producers(), {})
     same: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:
-        found = next((f for f in (rule(node, view) for rule in RULES) if f is not None), None)
+        found = next((f for f in (rule(node, around) for rule in RULES) if f is not None), None)
         if isinstance(found, str):
             same[node.outputs[0]] = found
         nodes.append(found if isinstance(found, Node) else node)
-    types = {**graph.types, **{n: TensorType("int64", (SymExpr.of(len(c)),)) for n, c in view.new_contents.items()}}
-    graph = replace(graph, nodes=tuple(nodes), types=types, contents={**graph.contents, **view.new_contents})
+    types = {**graph.types, **{n: TensorType("int64", (SymExpr.of(len(c)),)) for n, c in around.new_contents.items()}}
+    graph = replace(graph, nodes=tuple(nodes), types=types, contents={**graph.contents, **around.new_contents})
     return replace_values(graph, same)
 
 

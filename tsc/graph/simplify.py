@@ -1,7 +1,7 @@
 """Local rules of the graph rewriter: what one node can be replaced by, given what is known of its operands.
 
-A rule returns the name of a value that its node's output equals, a Node to stand in its place, or None. The order of
-`RULES` is the policy; the reason each gives is what the Decision log shows.
+A rule returns the name of a value that its node's output equals, a Node to stand in its place, or None where it does not
+apply. The order of `RULES` is the policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Surroundings:
     """A graph while its nodes are looked at one by one; `producers` are those of the graph."""
 
     graph: Graph
@@ -43,6 +43,13 @@ class View:
         constant = self.graph.constants.get(value)
         return None if constant is None or constant.dtype.kind not in "iub" else [SymExpr.of(int(v)) for v in constant.ravel()]
 
+    def all_are(self, number: SymExpr, node: Node, k: int) -> bool:
+        """Whether operand `k` of `node` is absent, or known to hold nothing but `number`."""
+        if k >= len(node.inputs) or not node.inputs[k]:
+            return True
+        found = self.numbers(node.inputs[k])
+        return found is not None and set(found) <= {number}
+
     def uniform(self, value: str) -> Any:
         """The one value that all elements of a constant have, else None."""
         constant: NDArray[Any] | None = self.graph.constants.get(value)
@@ -62,20 +69,17 @@ class View:
 
 
 Found = str | Node | None
-Rule = Callable[[Node, View], Found]
+Rule = Callable[[Node, Surroundings], Found]
 
 
-def no_op(node: Node, view: View) -> Found:
+def no_op(node: Node, around: Surroundings) -> Found:
     """Operators that return their input where its type does not change."""
-    if node.op == "Slice" and len(node.inputs) > 4 and node.inputs[4] and view.numbers(node.inputs[4]) != \
-            [ONE] * len(view.numbers(node.inputs[4]) or ()):
-        return None
-    if node.op == "Pad" and any(v != ZERO for v in view.numbers(node.inputs[1]) or [ONE]):
-        return None
     if any(node.outputs[1:]):
         return None
+    if (node.op == "Slice" and not around.all_are(ONE, node, 4)) or (node.op == "Pad" and not around.all_are(ZERO, node, 1)):
+        return None
     if node.op in _MAY_CHANGE_NOTHING or definition(node).is_view:
-        return node.inputs[0] if view.same_type(node) else None
+        return node.inputs[0] if around.same_type(node) else None
     if node.op == "Concat" and len(node.inputs) == 1:
         return node.inputs[0]
     return None
@@ -84,67 +88,67 @@ def no_op(node: Node, view: View) -> Found:
 _MAY_CHANGE_NOTHING = ("Identity", "Cast", "Dropout", "Expand", "Slice", "Pad", "Tile")
 
 
-def neutral_operand(node: Node, view: View) -> Found:
+def neutral_operand(node: Node, around: Surroundings) -> Found:
     """x * 1, x / 1, x - 0, and(x, true), or(x, false): exact for every x, NaN and -0 included."""
     neutral = {"Mul": 1, "Div": 1, "Sub": 0, "And": True, "Or": False}.get(node.op)
     if neutral is None:
         return None
     for kept, other in ((0, 1), (1, 0)) if node.op in ("Mul", "And", "Or") else ((0, 1),):
-        value = view.uniform(node.inputs[other])
-        if value is not None and value == neutral and view.type(node.inputs[kept]) == view.type(node.outputs[0]):
+        value = around.uniform(node.inputs[other])
+        if value is not None and value == neutral and around.type(node.inputs[kept]) == around.type(node.outputs[0]):
             return node.inputs[kept]
     return None
 
 
-def decided_choice(node: Node, view: View) -> Found:
+def decided_choice(node: Node, around: Surroundings) -> Found:
     """Where with one answer for all elements."""
-    chosen = view.uniform(node.inputs[0]) if node.op == "Where" else None
+    chosen = around.uniform(node.inputs[0]) if node.op == "Where" else None
     if chosen is None:
         return None
     value = node.inputs[1 if chosen else 2]
-    return value if view.type(value) == view.type(node.outputs[0]) else None
+    return value if around.type(value) == around.type(node.outputs[0]) else None
 
 
-def transposes(node: Node, view: View) -> Found:
+def transposes(node: Node, around: Surroundings) -> Found:
     """Two Transposes are one; one that moves only dims of size 1 is a Reshape, which moves nothing; the identity is none."""
     if node.op != "Transpose":
         return None
-    source, rank = node.inputs[0], view.type(node.inputs[0]).rank
+    source, rank = node.inputs[0], around.type(node.inputs[0]).rank
     perm = tuple(node.attrs.get("perm", range(rank)[::-1]))
     if perm == tuple(range(rank)):
         return source
-    shape = view.type(source).shape
+    shape = around.type(source).shape
     moved = [p for p in perm if shape[p] != ONE]
     if moved == sorted(moved):
-        return view.reshaped(node, source)
-    before = view.producers.get(source)
+        return around.reshaped(node, source)
+    before = around.producers.get(source)
     if before is not None and before.op == "Transpose":
         first = tuple(before.attrs.get("perm", range(rank)[::-1]))
         return replace(node, inputs=before.inputs, attrs={"perm": tuple(first[p] for p in perm)})
     return None
 
 
-def views(node: Node, view: View) -> Found:
-    """A view of a view is one view."""
+def views(node: Node, around: Surroundings) -> Found:
+    """A view of a view is one around."""
     if not definition(node).is_view:
         return None
-    before = view.producers.get(node.inputs[0])
+    before = around.producers.get(node.inputs[0])
     if before is None or not definition(before).is_view or before.op == "Identity":
         return None
-    return view.reshaped(node, before.inputs[0])
+    return around.reshaped(node, before.inputs[0])
 
 
-def needless_expand(node: Node, view: View) -> Found:
+def needless_expand(node: Node, around: Surroundings) -> Found:
     """An elementwise node that broadcasts reads the operand of an Expand instead, where its own shape stays."""
     if definition(node).kind is not PatternKind.ELEMENTWISE or len(node.inputs) < 2:
         return None
     inputs = list(node.inputs)
     for k, value in enumerate(node.inputs):
-        before = view.producers.get(value)
+        before = around.producers.get(value)
         if before is None or before.op != "Expand":
             continue
-        shapes = [view.type(i).shape for i in (*inputs[:k], before.inputs[0], *inputs[k + 1:]) if i]
-        if _joint(shapes) == view.type(node.outputs[0]).shape:
+        shapes = [around.type(i).shape for i in (*inputs[:k], before.inputs[0], *inputs[k + 1:]) if i]
+        if _joint(shapes) == around.type(node.outputs[0]).shape:
             inputs[k] = before.inputs[0]
     return replace(node, inputs=tuple(inputs)) if tuple(inputs) != node.inputs else None
 
