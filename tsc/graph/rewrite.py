@@ -31,7 +31,7 @@ def rewrite(graph: Graph, env: ShapeEnv) -> Graph:
         before = graph.nodes
         graph = settle_contents(graph)
         graph = fold_constants(drop_dead(graph), env)
-        graph = apply_rules(graph, env)
+        graph = apply_rules(graph)
         graph = merge_equal(graph)
         graph = drop_dead(graph)
         if graph.nodes == before:
@@ -70,9 +70,9 @@ def with_static_contents(graph: Graph) -> Graph:
 
 # -- rules -----------------------------------------------------------------------------------------------------
 
-def apply_rules(graph: Graph, env: ShapeEnv) -> Graph:
+def apply_rules(graph: Graph) -> Graph:
     """One pass of the local rules over all nodes."""
-    around = Surroundings(graph, env, graph.producers(), {})
+    around = Surroundings(graph, graph.producers(), {})
     same: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tsc.graph.group import definition
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops.base import PatternKind
-from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
+from tsc.sym import ONE, ZERO, SymExpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,6 @@ class Surroundings:
     """A graph while its nodes are looked at one by one; `producers` are those of the graph."""
 
     graph: Graph
-    env: ShapeEnv
     producers: Mapping[str, Node]
     new_contents: dict[str, Contents]
 
