@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import islpy
@@ -10,8 +11,13 @@ import numpy as np
 
 from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.nodes import Func
-from tsc.poly.schedule import ScheduledProgram, schedule_program
-from tsc.poly.tile import TileConfig
+from tsc.poly.deps import Dependences, dependences
+from tsc.poly.pattern import Contraction, Staged, match
+from tsc.poly.promote import Promoted
+from tsc.poly.schedule import ScheduledProgram, contraction_tree, schedule_program, solve_pattern, staged_tree
+from tsc.poly.scop import Scop, build_scop
+from tsc.poly.separate import separate_outputs
+from tsc.poly.tile import TileConfig, default_config
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate
@@ -24,6 +30,26 @@ WIDE = DeviceSpec("wide", "c", vector_bytes=64, registers=32, instr_tile=(7, 64)
 def scheduled(program: Program, config: TileConfig | None = None, recorder: Any = None, name: str = "kernel",
               spec: DeviceSpec = SMALL) -> ScheduledProgram:
     return schedule_program(program, None, spec, config, recorder, name)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What schedule_program makes on its way."""
+
+    scop: Scop
+    deps: Dependences
+    found: Contraction | Staged
+    promoted: Promoted
+
+
+def pieces(program: Program, config: TileConfig | None = None) -> Pieces:
+    scop = build_scop(separate_outputs(program))
+    deps = dependences(scop)
+    found = solve_pattern(match(scop)[0], scop, deps, [])
+    config = config or default_config(found, SMALL)
+    tree = contraction_tree(scop, found, deps, config) if isinstance(found, Contraction) else staged_tree(
+        scop, found, deps, config)
+    return Pieces(scop, deps, found, tree)
 
 
 def inputs_for(program: Program, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
@@ -61,7 +87,8 @@ def check_values(func: Func, program: Program, sizes: Mapping[str, int], toleran
 def prescribed_order(tree: str, sizes: Mapping[str, int]) -> list[tuple[str, tuple[int, ...]]]:
     """The instances of a schedule tree in its order at concrete sizes, those added by extensions left out."""
     schedule = islpy.Schedule(tree)
-    point = islpy.Set(f"[{', '.join(sizes)}] -> {{ : {' and '.join(f'{n} = {v}' for n, v in sizes.items())} }}") if sizes else None
+    fixed = " and ".join(f"{name} = {value}" for name, value in sizes.items())
+    point = islpy.Set(f"[{', '.join(sizes)}] -> {{ : {fixed} }}") if sizes else None
     timed: list[tuple[tuple[int, ...], tuple[str, tuple[int, ...]]]] = []
     _collect(schedule.get_root(), None, [], point, timed)
     timed.sort(key=lambda item: item[0])
@@ -82,7 +109,7 @@ def _collect(node: Any, domain: Any, rows: list[Any], point: Any, timed: list[An
     elif kind == types.leaf:
         domain.foreach_point(lambda p: timed.append((_time(p, rows), (p.to_set().get_tuple_name(), _values(p)))))
     for i in range(node.n_children()):
-        _collect(node.child(i), domain, rows + [i] if kind == types.sequence else rows, point, timed)
+        _collect(node.child(i), domain, [*rows, i] if kind == types.sequence else rows, point, timed)
 
 
 def _values(point: Any) -> tuple[int, ...]:

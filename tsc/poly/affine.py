@@ -78,12 +78,6 @@ def _atom_text(atom: Atom) -> str | None:
 
 
 def _call_text(fn: str, args: tuple[Expr, ...], names: Mapping[str, str]) -> str | None:
-    if fn == "select":
-        condition = condition_text(args[0], names)
-        yes, no = index_text(args[1], names), index_text(args[2], names)
-        if condition is None or yes is None or no is None:
-            return None
-        return f"(({condition}) ? ({yes}) : ({no}))"
     texts = [index_text(a, names) for a in args]
     known = [t for t in texts if t is not None]
     if len(known) < len(texts):

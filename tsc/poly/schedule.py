@@ -11,7 +11,7 @@ from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
-from tsc.poly.legality import check_blocks, check_tree
+from tsc.poly.legality import check_blocks, check_tree, coincident
 from tsc.poly.matrix import solve
 from tsc.poly.panel import promote_panel
 from tsc.poly.pattern import Contraction, Staged, match
@@ -76,9 +76,9 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
                 scop = build_scop(packed)
                 found, _ = match(scop)
         # 5. the pattern's ScheduleMatrix, its `?` solved from the dependences
-        solved = _solved(found, scop, deps, log)
+        solved = solve_pattern(found, scop, deps, log)
         # 6. the tree: a band of rows, tiled, separated, with local buffers; checked after every step
-        promoted = _contraction_tree(scop, solved, deps, chosen) if isinstance(solved, Contraction) else _staged_tree(
+        promoted = contraction_tree(scop, solved, deps, chosen) if isinstance(solved, Contraction) else staged_tree(
             scop, solved, deps, chosen)
         # 7. the user's own tree instead, if there is one
         override = None if recorder is None else recorder.override("schedule", name)
@@ -87,7 +87,7 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
             log.append("the schedule tree was overridden")
         # 8. the final tree, whoever wrote it: legal, complete, blocks independent, locals within their tiles
         try:
-            _check_final(promoted, scop, deps)
+            check_final(promoted, scop, deps)
         except InternalError as error:
             if override is not None:
                 raise InputError(f"the schedule given for kernel '{name}' cannot be used: {error}") from error
@@ -101,13 +101,15 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     return ScheduledProgram(func, text, tuple(log), chosen)
 
 
-def _check_final(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
+def check_final(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
+    """Raise InternalError unless a schedule is legal and complete, its blocks independent and its locals local."""
     check_tree(promoted.schedule, scop, deps, "final", promoted.added)
     check_blocks(promoted.schedule, deps)
     check_promoted(promoted, scop, deps)
 
 
-def _solved(found: Contraction | Staged, scop: Scop, deps: Dependences, log: list[str]) -> Contraction | Staged:
+def solve_pattern(found: Contraction | Staged, scop: Scop, deps: Dependences, log: list[str]) -> Contraction | Staged:
+    """`found` with every `?` of its matrices replaced; `log` gets the matrices. Raises PatternMismatch."""
     if isinstance(found, Contraction):
         matrix = solve(found.matrix, scop, deps.relaxed)
         log += [f"matrix\n{found.matrix}", f"matrix, solved\n{matrix}"]
@@ -123,8 +125,10 @@ def _solved(found: Contraction | Staged, scop: Scop, deps: Dependences, log: lis
     return replace(found, stages=tuple(stages))
 
 
-def _contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: TileConfig) -> Promoted:
+def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: TileConfig) -> Promoted:
+    """The schedule of a solved contraction. Raises PatternMismatch when a local is not local to its tile."""
     node = initial_contraction(scop, found, deps.relaxed)
+    _check_parallel(node, deps, found.matrix.names[:found.parallel])
     check_tree(node.get_schedule(), scop, deps, "initial contraction", sunk=True)
     node = tile_contraction(node, found, config)
     check_tree(node.get_schedule(), scop, deps, "tile contraction", sunk=True)
@@ -143,8 +147,18 @@ def _contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config:
         Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), added), scop, found, config)
 
 
-def _staged_tree(scop: Scop, found: Staged, deps: Dependences, config: TileConfig) -> Promoted:
+def _check_parallel(band: isl.ScheduleNode, deps: Dependences, names: tuple[str, ...]) -> None:
+    """Raise PatternMismatch unless no dependence crosses the rows that a pattern takes for parallel (the first ones)."""
+    if names:
+        for name, free in zip(names, coincident(band, deps.full)):
+            if not free:
+                raise PatternMismatch(f"values are used across different {name}, so that its blocks would not be independent")
+
+
+def staged_tree(scop: Scop, found: Staged, deps: Dependences, config: TileConfig) -> Promoted:
+    """The schedule of solved stages. Raises PatternMismatch when a local is not local to its tile."""
     node = initial_staged(scop, found, deps.relaxed)
+    _check_parallel(node, deps, found.matrix.names)
     check_tree(node.get_schedule(), scop, deps, "initial stages", sunk=True)
     node = tile_staged(node, found, config)
     check_tree(node.get_schedule(), scop, deps, "tile stages", sunk=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from tsc.errors import InternalError
 from tsc.poly import isl
-from tsc.poly.linear import tidy
-from tsc.sym import dim
-from tsc.te.expr import BOOL, Call, Expr, Size, call, index, select
+from tsc.poly.linear import difference, tidy
+from tsc.sym import ONE, ZERO, dim
+from tsc.te.expr import BOOL, Call, Expr, Size, as_size, call, index, select
 
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "floordiv", "fdiv_q": "floordiv", "pdiv_q": "floordiv",
            "pdiv_r": "mod", "zdiv_r": "mod", "min": "min", "max": "max", "eq": "eq", "le": "le", "lt": "lt",
@@ -29,13 +29,25 @@ def to_expr(ast: isl.AstExpr, iterators: Mapping[str, Expr]) -> Expr:
     if op == "minus":
         return tidy(call("sub", index(0), arguments[0]))
     if op in ("select", "cond"):
-        return select(*arguments)
+        return _choice(*arguments)
     if op in _LOGIC or op in _BINARY:
         result = arguments[0]
         for argument in arguments[1:]:
             result = (Call(_LOGIC[op], (result, argument), BOOL) if op in _LOGIC else call(_BINARY[op], result, argument))
         return tidy(result) if op in ("add", "sub", "mul") else result
     raise InternalError(f"isl made an expression with '{op}', which has no meaning in the loop IR")
+
+
+def _choice(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    """A select; where it says which of its sides is greater, that `max` or `min`."""
+    if isinstance(condition, Call) and condition.fn in ("ge", "gt", "le", "lt"):
+        left, right = condition.args if condition.fn in ("ge", "gt") else condition.args[::-1]
+        least = 1 if condition.fn in ("gt", "lt") else 0  # the condition is left - right >= least
+        for fn, first, second in (("max", yes, no), ("min", no, yes)):
+            offset = as_size(difference(difference(first, second), difference(left, right)))
+            if offset is not None and offset.as_int() is not None and offset + least in (ZERO, ONE):
+                return Call(fn, (yes, no), yes.dtype)
+    return select(condition, yes, no)
 
 
 def parameter_expr(function: isl.PwAff) -> Expr:
