@@ -85,6 +85,18 @@ def test_memory_and_explanation(model: onnx.ModelProto) -> None:
     assert "dense" in text and "softmax" in text
 
 
+def test_same_inputs_give_the_same_bytes(model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled from nothing, from the cache, and without one; what was decided about a kernel comes with it either way."""
+    monkeypatch.setenv("TSC_CACHE", str(tmp_path / "cache"))
+    made = []
+    for options in (None, None, tsc.Options(use_cache=False)):
+        executable = tsc.compile(model, options=options)
+        executable.save(tmp_path / "model.tscpack")
+        made.append((tmp_path / "model.tscpack").read_bytes())
+        assert "declared associative and commutative" in executable.explain()
+    assert made[0] == made[1] == made[2]
+
+
 def test_dump_and_override(model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dump, override = tmp_path / "dump", tmp_path / "override"
     override.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
     package = Package(                                              # Plan + binary    -> Package
         plan, packed_constants(graph, calls, plan, root), {device.spec.name: Module(binary, device.spec.cpu_flags)},
-        log=tuple(map(str, recorder.decisions)))
+        log=(*map(str, recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
     return Executable(package, threads=threads)                     # Package          -> Executable
 
 
@@ -103,6 +104,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: 
     cached = cache.get(key) if plain and recorder.dump_to is None else None  # a dump wants every stage
     if cached is not None:
         return kernel_from_bytes(cached)
+    recorder = replace(recorder, decisions=[])                      # what is decided here is kept with the kernel
     scheduled = schedule_program(program, lowered.kind, device.spec, None, recorder, symbol, constants)  # -> Func
     func = device.lower(scheduled.func, device.spec, recorder)      # Func             -> Func
     source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
@@ -110,7 +112,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: 
     kernel = Kernel(
         symbol, source, tuple(b.name for b in func.buffers), func.outputs, tuple(s.name for s in func.sizes), func.blocks,
         func.scratch, func.messages, tuple(b.panel for b in func.buffers),
-        scheduled.tree, scheduled.log)
+        scheduled.tree, (*scheduled.log, *(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)))
     if plain:
         cache.put(key, kernel_to_bytes(kernel))
     return kernel

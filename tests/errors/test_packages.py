@@ -67,8 +67,3 @@ def test_failed_save_leaves_nothing(lookup_model: onnx.ModelProto, tmp_path: Pat
     with refused(tsc.PackageError, "absent"):
         executable.save(tmp_path / "absent" / "model.tscpack")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_same_inputs_give_the_same_bytes(package: bytes, lookup_model: onnx.ModelProto, tmp_path: Path) -> None:
-    tsc.compile(lookup_model).save(tmp_path / "again.tscpack")
-    assert (tmp_path / "again.tscpack").read_bytes() == package

@@ -28,7 +28,8 @@ def product() -> onnx.ModelProto:
 
 def scores() -> onnx.ModelProto:
     nodes = [helper.make_node("Transpose", ["b"], ["t"], "turn", perm=[0, 1, 3, 2]),
-             helper.make_node("MatMul", ["a", "t"], ["s"], "scores"), helper.make_node("Softmax", ["s"], ["y"], "softmax", axis=-1)]
+             helper.make_node("MatMul", ["a", "t"], ["s"], "scores"),
+             helper.make_node("Softmax", ["s"], ["y"], "softmax", axis=-1)]
     return model(nodes, {"a": ["b", 3, "s", 9], "b": ["b", 3, "s", 9]}, ["b", 3, "s", "s"])
 
 
@@ -48,8 +49,8 @@ def test_product() -> None:
     for m, i, j in zip(SIZES, *others):
         for shape in ((m, SIZES[i], SIZES[j]), (SIZES[j], m, SIZES[i]), (SIZES[i], SIZES[j], m)):
             a, b = feed(rng, shape[0], shape[1]), feed(rng, shape[1], shape[2])
-            want = a.astype(np.float64) @ b
-            np.testing.assert_allclose(executable.run(None, {"a": a, "b": b})[0], want, atol=1e-5 * shape[1], err_msg=str(shape))
+            got, want = executable.run(None, {"a": a, "b": b})[0], a.astype(np.float64) @ b
+            np.testing.assert_allclose(got, want, atol=1e-5 * shape[1], err_msg=str(shape))
 
 
 def test_scores_of_every_length() -> None:
