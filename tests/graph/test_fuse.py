@@ -193,7 +193,8 @@ def test_a_running_sum_stands_alone() -> None:
 def test_a_shared_producer_ties_two_reductions() -> None:
     """Both reduce the same difference, and nothing else connects them: it is stored, so that rows can be matched."""
     proto = model("d = Sub(x, b)\n t = Tanh(d)\n s = ReduceSum(t, axes)\n m = ReduceSum(d, axes)\n"
-                  "y = Sub(t, s)\n z = Sub(d, m)", "float[M, 4] x, float[4] b", "float[M, 4] y, float[M, 4] z", "int64[1] axes = {1}")
+                  "y = Sub(t, s)\n z = Sub(d, m)", "float[M, 4] x, float[4] b", "float[M, 4] y, float[M, 4] z",
+                  "int64[1] axes = {1}")
     (_, low), = check_values(proto, {"x": normal(5, 4), "b": normal(4)})
     shared = low.program.computes[0].target
     assert sum(f"{shared.name}[" in str(c) for c in low.program.computes[1:]) >= 2
@@ -227,6 +228,20 @@ def test_an_output_that_is_a_view_keeps_its_root() -> None:
                   "float[N] y, float[M, 4] z", "int64[1] flat = {-1}")
     graph, groups = groups_of(proto)
     assert root("y", graph) in groups[0][0].outputs
+
+
+@pytest.mark.parametrize("head, tail", [("a = Abs(x)", "y = Neg({v})"), ("a = MatMul(x, w)", "y = Neg({v})"),
+                                        ("a = Abs(x)", "s = ReduceSum({v}, axes)\n y = Sub({v}, s)")])
+def test_values_used_twice_again_and_again_do_not_explode(head: str, tail: str) -> None:
+    """Written out, thirty doublings would take a billion operations."""
+    lines, value = [head], "a"
+    for k in range(30):
+        lines += [f"d{k} = Add({value}, {value})", f"h{k} = Mul(d{k}, half)"]
+        value = f"h{k}"
+    proto = model("\n".join([*lines, tail.format(v=value)]), "float[M, 4] x, float[4, 4] w", "float[M, 4] y",
+                  "float half = {0.5}, int64[1] axes = {1}")
+    groups = check_values(proto, {"x": normal(5, 4), "w": normal(4, 4)})
+    assert max(len(str(low.program)) for _, low in groups) < 10_000
 
 
 # -- any graph -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ MAX_OUTPUTS = 2
 #: What is inlined may take at most this many operations a point once values used twice are written out twice.
 BODY_LIMIT = 200
 #: A value smaller than what reads it is recomputed in place only if that takes no more operations than this.
-CHEAP = 16
+CHEAP = 24
 
 
 def fuse(graph: Graph, env: ShapeEnv) -> tuple[FusionGroup, ...]:

@@ -16,7 +16,7 @@ Shape = tuple[SymExpr, ...]
 #: A stitched kernel writes at most this many tensors.
 MAX_OUTPUTS = 2
 #: A producer smaller than a full row is recomputed for each row only if that takes no more operations than this.
-CHEAP = 16
+CHEAP = 24
 #: What is not read row by row cannot be stored by rows: inlined, it may take at most this many operations.
 SHIFTED_LIMIT = 64
 
@@ -82,7 +82,7 @@ def _grow_once(fusion: Fusion, draft: Draft, rows: Rows, shifted: dict[str, int]
         refusals[value] = reason
     backward = {s for m in draft.members for s in fusion.sources[m]} - draft.members
     for value in reversed(fusion.ordered(backward)):
-        copies = _shifted_copies(fusion, draft, value, shifted)
+        copies = _shifted_copies(fusion, draft, rows, value, shifted)
         reason = _producer_refusal(fusion, draft, rows, value, copies)
         if reason is None:
             if copies:
@@ -120,12 +120,12 @@ def _consumer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> s
     return None
 
 
-def _shifted_copies(fusion: Fusion, draft: Draft, value: str, shifted: dict[str, int]) -> int:
-    """How often a value is written out because members read it otherwise than row by row; 0 when none does."""
-    total = 0
+def _shifted_copies(fusion: Fusion, draft: Draft, rows: Rows, value: str, shifted: dict[str, int]) -> int:
+    """How often a value is written out because it is no row, or members read it otherwise than row by row; 0 if neither."""
+    total, small = 0, not _has_rows(fusion, rows, value)
     for member in draft.members:
         count = fusion.kernel_reads(member).count(value)
-        moved = fusion.items[member].kind not in _ROW_BY_ROW or any(
+        moved = small or fusion.items[member].kind not in _ROW_BY_ROW or any(
             base == value and passed for r in fusion.items[member].reads for base, passed in [fusion.trace(r)])
         if count and (moved or member in shifted):
             total += count * shifted.get(member, 1)
@@ -142,7 +142,7 @@ def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str, shif
     if item.weight * shifted_copies > SHIFTED_LIMIT or (item.expensive and shifted_copies > 1):
         return "it is not read row by row and too costly to compute again and again"
     if not outside and value not in fusion.kept:
-        if fusion.count(value) == fusion.env.canon(product(rows.full)) or rows.is_statistic(item.type.shape):
+        if _has_rows(fusion, rows, value):
             return None
         if item.expensive or item.weight > CHEAP:
             return "it is smaller than the rows that read it and too costly to compute again for each"
@@ -159,6 +159,10 @@ def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str, shif
     if fusion.makes_cycle(members):
         return f"{other} reads it too, and this kernel needs what is made from it there"
     return None
+
+
+def _has_rows(fusion: Fusion, rows: Rows, value: str) -> bool:
+    return fusion.count(value) == fusion.env.canon(product(rows.full)) or rows.is_statistic(fusion.shape(value))
 
 
 def _trim(fusion: Fusion, draft: Draft) -> None:

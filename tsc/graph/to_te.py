@@ -20,6 +20,8 @@ from tsc.te.transform import lower
 RECOMPUTE_LIMIT = 10
 
 Producers = Mapping[str, Node]
+#: Value -> the values of the group whose bodies load it, once per load.
+Readers = Mapping[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +92,61 @@ def _copy(puller: Puller, source: Compute, value: str) -> Compute:
 def stored_values(group: FusionGroup, items: dict[str, Item], producers: Producers) -> set[str]:
     """The values of a group that get a Compute: reductions, outputs and, in a reduction's kernel, what is used more than once
     and costly, row statistics that whole rows read, and what ties the parts of the kernel together. All others are inlined."""
-    stored = {v for v, item in items.items() if v in group.outputs or item.kind in _ANCHORS}
+    needed = {v for v, item in items.items() if v in group.outputs or item.kind in _ANCHORS}
     if group.kind is not PatternKind.REDUCE:
-        return stored
+        return needed
     readers = _readers(items, producers)
-    from_reductions = _after_reductions(items, producers)
-    weights = _weights(items, stored, producers)
-    copies: dict[str, int] = {}
-    by_rows: dict[str, bool] = {}  # whether all that reads a value does so at its own rows, so that it can be stored by rows
-    for value in reversed(items):
-        item, found = items[value], readers.get(value, [])
-        by_rows[value] = all(items[r].kind in _ROW_KINDS and (r in stored or by_rows[r]) for r in found)
-        uses = sum(1 if r in stored else copies[r] for r in found)
-        costly = item.expensive or weights[value] > RECOMPUTE_LIMIT
-        statistic = value in from_reductions and not item.is_map and any(
-            items[r].kind not in _ANCHORS and _count(items[r]) != _count(item) for r in found)
-        if ((uses > 1 and costly) or statistic) and by_rows[value]:
+    needed |= _statistics(items, readers, producers)
+    storable = _storable(items, readers, needed)
+    everything = _weights(items, needed, producers)
+    stored, copies = set(needed), dict[str, int]()
+    for value in reversed(items):  # the last value of a costly chain, which makes the earlier ones single-use
+        copies[value] = sum(1 if r in stored else copies[r] for r in readers.get(value, ()))
+        if copies[value] > 1 and value in storable and _is_costly(items[value], everything[value]):
             stored.add(value)
-        copies[value] = uses
-    candidates = [v for v, item in items.items() if by_rows[v] and not item.is_map and v not in stored]
+    weights: dict[str, int] = {}
+    for value, item in items.items():  # what is cheap to make from other stored values need not be stored
+        weights[value] = item.weight + sum(weights[s] for s in _sources(item, items, producers) if s not in stored)
+        if value not in needed and not _is_costly(item, weights[value]):
+            stored.discard(value)
+    candidates = [v for v in items if v in storable and v not in stored]
     return stored | _ties(candidates, list(items), stored, readers)
 
 
-def _ties(candidates: list[str], order: list[str], stored: set[str], readers: dict[str, list[str]]) -> set[str]:
+def _statistics(items: dict[str, Item], readers: Readers, producers: Producers) -> set[str]:
+    """Values made from reductions that larger values read: one a row, so computed once a row."""
+    after: set[str] = set()
+    for value, item in items.items():
+        if item.kind in _ANCHORS or any(s in after for s in _sources(item, items, producers)):
+            after.add(value)
+    return {v for v in after if not items[v].is_map and any(
+        items[r].kind not in _ANCHORS and _count(items[r]) != _count(items[v]) for r in readers.get(v, ()))}
+
+
+def _storable(items: dict[str, Item], readers: Readers, stored: set[str]) -> set[str]:
+    """Values of as many elements as a reduction's operand or result, all of whose readers read them at their own rows."""
+    reductions = [item for item in items.values() if item.operand]
+    counts = {product(item.operand) for item in reductions} | {_count(item) for item in reductions}
+    by_rows: dict[str, bool] = {}
+    for value in reversed(items):
+        found = readers.get(value, ())
+        by_rows[value] = all(items[r].kind in _ROW_KINDS and (r in stored or by_rows[r]) for r in found)
+    return {v for v, item in items.items() if by_rows[v] and not item.is_map and _count(item) in counts}
+
+
+def _is_costly(item: Item, weight: int) -> bool:
+    return item.expensive or weight > RECOMPUTE_LIMIT
+
+
+def _weights(items: dict[str, Item], stored: set[str], producers: Producers) -> dict[str, int]:
+    """The operations it takes to recompute each value from stored ones."""
+    result: dict[str, int] = {}
+    for value, item in items.items():
+        result[value] = item.weight + sum(result[s] for s in _sources(item, items, producers) if s not in stored)
+    return result
+
+
+def _ties(candidates: list[str], order: list[str], stored: set[str], readers: Readers) -> set[str]:
     """Of `candidates`, inlined values whose storing connects Computes that would otherwise share inputs only, so that rows can
     be matched."""
     reach: dict[str, set[str]] = {}  # the Computes whose bodies a value is written out in
@@ -150,26 +184,9 @@ def _sources(item: Item, items: dict[str, Item], producers: Producers) -> list[s
     return [base for r in item.reads if (base := resolve(r, producers)) in items]
 
 
-def _readers(items: dict[str, Item], producers: Producers) -> dict[str, list[str]]:
-    """Value -> the values of the group whose bodies load it, once per load."""
+def _readers(items: dict[str, Item], producers: Producers) -> Readers:
     result: dict[str, list[str]] = {}
     for value, item in items.items():
         for source in _sources(item, items, producers):
             result.setdefault(source, []).append(value)
-    return result
-
-
-def _after_reductions(items: dict[str, Item], producers: Producers) -> set[str]:
-    result: set[str] = set()
-    for value, item in items.items():
-        if item.kind in _ANCHORS or any(s in result for s in _sources(item, items, producers)):
-            result.add(value)
-    return result
-
-
-def _weights(items: dict[str, Item], stored: set[str], producers: Producers) -> dict[str, int]:
-    """The operations it takes to recompute each value from stored ones."""
-    result: dict[str, int] = {}
-    for value, item in items.items():
-        result[value] = item.weight + sum(result[s] for s in _sources(item, items, producers) if s not in stored)
     return result
