@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tsc.ops.base import InferContext, OpDef, Sample
-from tsc.ops.elementwise import Body, elementwise, first, intrinsic, literal, operand, singles
+from tsc.ops.elementwise import Body, elementwise, first, intrinsic, literal, required, singles
 from tsc.ops.samples import floats, ints
 from tsc.te.expr import Expr, add, call, mul, select
 
@@ -84,9 +84,8 @@ def _shrink(ctx: InferContext, x: Expr) -> Expr:
 
 
 def _prelu(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
-    x, slope = first(args), operand(args, 1)
-    assert slope is not None
-    return select(call("lt", x, literal(0, x)), mul(slope, x), x)
+    x = first(args)
+    return select(call("lt", x, literal(0, x)), mul(required(args, 1), x), x)
 
 
 def _with(**attrs: float) -> Callable[[], Sequence[Sample]]:

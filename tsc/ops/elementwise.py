@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tsc.errors import UnsupportedError
+from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.samples import bools, floats, ints, scalar
@@ -76,11 +76,17 @@ def operand(args: Sequence[Expr | None], i: int) -> Expr | None:
     return args[i] if i < len(args) else None
 
 
-def first(args: Sequence[Expr | None]) -> Expr:
-    """The first operand, which every elementwise operator has."""
-    found = args[0]
-    assert found is not None, "an elementwise operator without operands has no types either"
+def required(args: Sequence[Expr | None], i: int) -> Expr:
+    """Operand `i`, which the operator cannot do without. Raises ModelError when it is absent."""
+    found = operand(args, i)
+    if found is None:
+        raise ModelError(f"an elementwise operator lacks its required operand {i}")
     return found
+
+
+def first(args: Sequence[Expr | None]) -> Expr:
+    """The first operand."""
+    return required(args, 0)
 
 
 # -- value rules -----------------------------------------------------------------------------------------------
@@ -146,9 +152,8 @@ def _fold(step: Callable[[ShapeEnv, SymExpr, SymExpr], SymExpr]) -> Rule:
 def _chain(fn: str) -> Body:
     def body(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
         result = first(args)
-        for other in args[1:]:
-            assert other is not None
-            result = call(fn, result, other)
+        for i in range(1, len(args)):
+            result = call(fn, result, required(args, i))
         return result
     return body
 
@@ -159,8 +164,7 @@ def _mean(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
 
 
 def _pow(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
-    base, exponent = first(args), operand(args, 1)
-    assert exponent is not None
+    base, exponent = first(args), required(args, 1)
     known = ctx.constants[1]
     if known is not None and known.size == 1 and is_float(base.dtype):
         match float(known.ravel()[0]):
@@ -212,9 +216,7 @@ def _is_inf(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
 
 
 def _where(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
-    condition, yes, no = args
-    assert condition is not None and yes is not None and no is not None
-    return select(condition, yes, no)
+    return select(required(args, 0), required(args, 1), required(args, 2))
 
 
 def _where_rule(env: ShapeEnv, condition: SymExpr, yes: SymExpr, no: SymExpr) -> SymExpr | None:

@@ -82,9 +82,17 @@ def _shape_types(ctx: InferContext) -> tuple[TensorType, ...]:
     return tensor(INDEX, (SymExpr.of(len(_shape_dims(ctx))),))
 
 
-def _shape_contents(ctx: InferContext) -> Values:
+def _shape_values(ctx: InferContext) -> Contents:
     dims = _shape_dims(ctx)
-    return (symbolic(list(dims), (len(dims),)),)
+    return symbolic(list(dims), (len(dims),))
+
+
+def _shape_contents(ctx: InferContext) -> Values:
+    return (_shape_values(ctx),)
+
+
+def _shape_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    return _contents_te(_shape_values(lowering.infer), at)
 
 
 def _size_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -95,10 +103,8 @@ def _size_contents(ctx: InferContext) -> Values:
     return (as_object(product(canonical(ctx, 0))),)
 
 
-def _shape_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
-    contents, = (_shape_contents if lowering.infer.node.op == "Shape" else _size_contents)(lowering.infer)
-    assert contents is not None
-    return _contents_te(contents, at)
+def _size_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    return index(product(canonical(lowering.infer, 0)))
 
 
 # -- ConstantOfShape, EyeLike ----------------------------------------------------------------------------------
@@ -243,7 +249,7 @@ def _fills() -> Sequence[Sample]:
 OPS: tuple[OpDef, ...] = (
     OpDef("Shape", PatternKind.INJECTIVE, _shape_types, contents=_shape_contents, te=_shape_te, samples=_shapes,
           static_inputs=(0,)),
-    OpDef("Size", PatternKind.INJECTIVE, _size_types, contents=_size_contents, te=_shape_te, static_inputs=(0,),
+    OpDef("Size", PatternKind.INJECTIVE, _size_types, contents=_size_contents, te=_size_te, static_inputs=(0,),
           samples=lambda: [Sample([floats(2, 1, 5)])]),
     OpDef("Range", PatternKind.INJECTIVE, _range_types, contents=_range_contents, te=_range_te, samples=_ranges,
           static_inputs=(0, 1, 2)),

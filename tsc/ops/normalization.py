@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tsc.errors import UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.movement import shape_operand, size_operand
 from tsc.ops.reduce import reduction
 from tsc.ops.samples import floats
-from tsc.ops.shapes import DTYPES, Shape, as_object, canonical, element_type, tensor
+from tsc.ops.shapes import DTYPES, Shape, as_object, canonical, element_type, tensor, where
 from tsc.sym import ONE, SymExpr, product
 
 _NUMBERS = {name: number for number, name in DTYPES.items()}
@@ -115,6 +116,12 @@ def _by_channel(builder: Builder, value: str, rank: int) -> str:
     return value if rank < 3 else builder.emit("Unsqueeze", value, axes=tuple(range(1, rank - 1)))
 
 
+def _batch_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    if ctx.attr("training_mode", 0) or len(ctx.node.outputs) > 1:
+        raise UnsupportedError(f"{where(ctx)} is in training mode, expected inference; export the model with eval()")
+    return _same_types(ctx)
+
+
 def _batch(builder: Builder) -> tuple[str, ...]:
     """x * a + b with a = scale / sqrt(var + epsilon) and b = bias - mean * a, which fold where the statistics are constant."""
     ctx = builder.infer
@@ -184,7 +191,7 @@ def _groups() -> Sequence[Sample]:
 OPS: tuple[OpDef, ...] = (
     OpDef("LayerNormalization", PatternKind.REDUCE, _layer_types, decompose=_layer, samples=_layers),
     OpDef("RMSNormalization", PatternKind.REDUCE, _rms_types, decompose=_rms, samples=_rmses),
-    OpDef("BatchNormalization", PatternKind.ELEMENTWISE, _same_types, decompose=_batch, samples=_batches),
+    OpDef("BatchNormalization", PatternKind.ELEMENTWISE, _batch_types, decompose=_batch, samples=_batches),
     OpDef("InstanceNormalization", PatternKind.REDUCE, _same_types, decompose=_instance, samples=_instances),
     OpDef("GroupNormalization", PatternKind.REDUCE, _same_types, decompose=_group, samples=_groups),
 )
