@@ -136,6 +136,20 @@ def layer_norm(columns: int | str = "C", gather: bool = False) -> Program:
         + ((SizeParam(columns),) if isinstance(columns, str) else ()))
 
 
+def shared_rows() -> Program:
+    """out[b, l, c] = y - sum over c of y, where y = x[b, l, c] + exp(p[l, c]): the exponentials are read by every b."""
+    x, p, out = buffer("x", "B", "L", 4), buffer("p", "L", 4), buffer("out", "B", "L", 4)
+    t, sm = buffer("t", "L", 4), buffer("sm", "B", "L")
+    i, j = axis("i", "L"), axis("j", 4)
+    b0, l0, c0, b1, l1, c1 = (axis(n, e) for n, e in zip(("b0", "l0", "c0", "b1", "l1", "c1"), ("B", "L", 4) * 2))
+    return Program(
+        (x, p), (out,),
+        (Compute(t, (i, j), call("exp", at(p, i, j))),
+         Compute(sm, (b0, l0), add(at(x, b0, l0, c0), at(t, l0, c0)), (c0,), SUM),
+         Compute(out, (b1, l1, c1), call("sub", add(at(x, b1, l1, c1), at(t, l1, c1)), at(sm, b1, l1)))),
+        (SizeParam("B"), SizeParam("L")))
+
+
 def column_sums() -> Program:
     """out[c] = sum over r of x[r, c]: the kept axis is the consecutive one."""
     x, out = buffer("x", "R", "C"), buffer("out", "C")

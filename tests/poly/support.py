@@ -12,11 +12,11 @@ import numpy as np
 from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.nodes import Func
 from tsc.poly.deps import Dependences, dependences
+from tsc.poly.normalise import separate_outputs
 from tsc.poly.pattern import Contraction, Staged, match
 from tsc.poly.promote import Promoted
 from tsc.poly.schedule import ScheduledProgram, contraction_tree, schedule_program, solve_pattern, staged_tree
 from tsc.poly.scop import Scop, build_scop
-from tsc.poly.separate import separate_outputs
 from tsc.poly.tile import TileConfig, default_config
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program

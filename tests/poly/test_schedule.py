@@ -35,6 +35,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Program], list[dict[str, int]]]] = {
     "softmax_empty": (lambda: programs.softmax(lo=0), [{"R": 0, "C": 3}, {"R": 2, "C": 0}]),
     "layer_norm": (lambda: programs.layer_norm(6), [{"B": 1, "L": 1}, {"B": 3, "L": 5}]),
     "embedding": (lambda: programs.layer_norm(6, gather=True), [{"B": 1, "L": 1, "V": 1}, {"B": 2, "L": 3, "V": 4}]),
+    "shared_rows": (programs.shared_rows, [{"B": 1, "L": 1}, {"B": 3, "L": 5}]),
     "column_sums": (programs.column_sums, [{"R": 1, "C": 1}, {"R": 5, "C": 21}]),
     "total": (programs.total, [{"R": 1, "C": 1}, {"R": 4, "C": 3}]),
     "transpose": (programs.transpose, [{"B": 1, "L": 1}, {"B": 3, "L": 5}]),

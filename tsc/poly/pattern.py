@@ -74,7 +74,8 @@ def match_contraction(scop: Scop) -> Contraction:
     for compute in scop.program.computes:
         if compute.name not in cells:
             raise PatternMismatch(
-                f"contraction: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique")
+                f"contraction: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique",
+                compute.name if compute.name in scop.locals() else "")
         if compute is not anchor and _feeds(scop, compute, anchor):
             raise PatternMismatch(f"contraction: {compute.name} is computed before {anchor.name}")
     n, m, n_factor, m_factor = _choose_axes(scop, anchor, cells, factors)
@@ -242,12 +243,14 @@ PATTERNS = (match_contraction, match_reduction, match_injective)
 def match(scop: Scop) -> tuple[Contraction | Staged, tuple[str, ...]]:
     """The first pattern that fits and the reasons of those before it. Raises PatternMismatch with all reasons."""
     reasons: list[str] = []
+    blamed = ""
     for pattern in PATTERNS:
         try:
             return pattern(scop), tuple(reasons)
         except PatternMismatch as refusal:
             reasons.append(str(refusal))
-    raise PatternMismatch("; ".join(reasons))
+            blamed = blamed or refusal.compute
+    raise PatternMismatch("; ".join(reasons), blamed)
 
 
 def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
@@ -264,8 +267,9 @@ def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
                 function(scop, statement.name, a.name) for a in statement.compute.axes[:len(names)])
         else:
             pattern = "reduction" if reducing else "injective"
+            blamed = "" if statement.role != "store" or statement.compute.name not in scop.locals() else statement.compute.name
             raise PatternMismatch(f"{pattern}: the row of {anchor.name} that {statement.compute.name} belongs to is not affine "
-                                  "or not unique")
+                                  "or not unique", blamed)
     stages = tuple(_stage(scop, group, entries) for group in _groups(scop, entries))
     return Staged(ScheduleMatrix(names, entries), anchor, stages, reducing, reducing and _across(anchor))
 

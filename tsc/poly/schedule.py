@@ -13,11 +13,11 @@ from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_tree, coincident
 from tsc.poly.matrix import solve
+from tsc.poly.normalise import inlined, separate_outputs
 from tsc.poly.panel import promote_panel
 from tsc.poly.pattern import Contraction, Staged, match
 from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
 from tsc.poly.scop import Scop, build_scop
-from tsc.poly.separate import separate_outputs
 from tsc.poly.tile import TileConfig, default_config
 from tsc.poly.to_loops import assignments_of, iterators_for, to_loops
 from tsc.poly.tree import (
@@ -60,14 +60,11 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     with isl.budget(OPERATIONS):
         # 1. a reduction accumulates into a local, whatever becomes of its result
         program = separate_outputs(program)
-        # 2. statements, domains, access relations
-        scop = build_scop(program)
-        # 3. dependences, those of declared monoids on themselves dropped
-        deps = dependences(scop)
-        # 4. a pattern, and the tile sizes; a constant column operand is laid out for them
-        found, refused = match(scop)
+        # 2. statements, domains, access relations, and the pattern that they fit
+        log: list[str] = []
+        program, scop, found = _matched(program, log)
+        # 3. tile sizes; a constant column operand is laid out for them
         chosen = config or default_config(found, spec)
-        log = [*scop.notes, *deps.log, *refused]
         if kind_hint is not None:
             log.append(f"the anchor is {kind_hint.value}, the pattern {type(found).__name__.lower()}")
         if isinstance(found, Contraction):
@@ -75,6 +72,9 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
             if packed != program:  # a layout changes no instance, access or dependence: only the Buffer that loads name
                 scop = build_scop(packed)
                 found, _ = match(scop)
+        # 4. dependences, those of declared monoids on themselves dropped
+        deps = dependences(scop)
+        log += [*scop.notes, *deps.log]
         # 5. the pattern's ScheduleMatrix, its `?` solved from the dependences
         solved = solve_pattern(found, scop, deps, log)
         # 6. the tree: a band of rows, tiled, separated, with local buffers; checked after every step
@@ -99,6 +99,22 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     if recorder is not None:
         recorder.record("schedule", name, text)
     return ScheduledProgram(func, text, tuple(log), chosen)
+
+
+def _matched(program: Program, log: list[str]) -> tuple[Program, Scop, Contraction | Staged]:
+    """A Program with its Scop and pattern. A local that many rows read is computed where it is read instead."""
+    while True:
+        scop = build_scop(program)
+        try:
+            found, refused = match(scop)
+        except PatternMismatch as refusal:
+            if not refusal.compute:
+                raise
+            log.append(f"{refusal.compute} is computed by its readers: {refusal}")
+            program = inlined(program, refusal.compute)
+        else:
+            log += refused
+            return program, scop, found
 
 
 def check_final(promoted: Promoted, scop: Scop, deps: Dependences) -> None:

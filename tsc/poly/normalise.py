@@ -1,11 +1,11 @@
-"""A reduction whose result leaves the kernel accumulates into a local and is copied out once: te -> te."""
+"""Rewrites of a Program before it is scheduled, te -> te: reductions into locals, Computes into their readers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tsc.te.compute import Axis, Compute, Program
-from tsc.te.expr import Buffer, Expr, Load, Var, map_children
+from tsc.te.expr import Buffer, Expr, Load, Var, map_children, substitute
 
 
 def separate_outputs(program: Program) -> Program:
@@ -25,6 +25,19 @@ def separate_outputs(program: Program) -> Program:
         computes.append(replace(compute, target=local, body=body))
         computes.append(Compute(compute.target, axes, Load(local, tuple(Var(a.name) for a in axes))))
     return replace(program, computes=tuple(computes))
+
+
+def inlined(program: Program, name: str) -> Program:
+    """`program` without the local Compute `name`, which reduces nothing: its readers compute its elements themselves."""
+    compute = next(c for c in program.computes if c.name == name)
+
+    def visit(expr: Expr) -> Expr:
+        inner = map_children(visit, expr)
+        if not isinstance(inner, Load) or inner.buffer.name != name:
+            return inner
+        return substitute(compute.body, {a.name: i for a, i in zip(compute.axes, inner.index)})
+
+    return replace(program, computes=tuple(replace(c, body=visit(c.body)) for c in program.computes if c is not compute))
 
 
 def _renamed(expr: Expr, reduced: dict[str, Buffer]) -> Expr:

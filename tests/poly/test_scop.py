@@ -1,0 +1,87 @@
+"""Scops: statements, exact and opaque accesses, conditions, the symbolic context."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.poly import programs
+from tests.poly.programs import at, axis, buffer, v
+from tsc.errors import InternalError
+from tsc.poly import isl
+from tsc.poly.scop import build_scop
+from tsc.sym import dim
+from tsc.te.compute import Compute, Program, SizeParam
+from tsc.te.expr import Const, Size, add, call, mul
+
+
+def test_statements_of_a_reduction() -> None:
+    scop = build_scop(programs.gemm())
+    assert list(scop.statements) == ["acc_init", "acc_update", "out_store"]
+    assert scop.domain.is_equal(isl.UnionSet(
+        "[M, N, K] -> { acc_init[i, j] : 0 <= i < M and 0 <= j < N;"
+        " acc_update[i, j, k] : 0 <= i < M and 0 <= j < N and 0 <= k < K;"
+        " out_store[i, j] : 0 <= i < M and 0 <= j < N }").intersect_params(scop.context))
+
+
+def test_access_relations() -> None:
+    scop = build_scop(programs.gemm("M", "N", "K", transposed=True))
+    reads = isl.union_of_maps(scop.params, (a.relation for a in scop.reads if a.statement == "acc_update"))
+    expected = isl.UnionMap("[M, N, K] -> { acc_update[i, j, k] -> a[i, k]; acc_update[i, j, k] -> w[j, k];"
+                            " acc_update[i, j, k] -> acc[i, j] }").intersect_domain(scop.domain)
+    assert reads.is_equal(expected)
+    assert all(a.exact for a in scop.reads + scop.writes)
+
+
+def test_context_has_bounds_and_divisors() -> None:
+    program = replace(programs.transpose(), sizes=(SizeParam("B", 0, 4), SizeParam("L", 1, 1, 64)))
+    assert build_scop(program).context.is_equal(isl.Set("[B, L] -> { : B >= 0 and B mod 4 = 0 and 1 <= L <= 64 }"))
+
+
+def test_context_has_facts() -> None:
+    x, out = buffer("x", "N"), buffer("out", "H")
+    i = axis("i", "H")
+    sizes = (SizeParam("N"), SizeParam("H"))
+    program = Program((x,), (out,), (Compute(out, (i,), at(x, mul(v(i), Const(2, "int64")))),), sizes)
+    with pytest.raises(InternalError, match="outside its extents"):
+        build_scop(program)
+    build_scop(replace(program, facts=(("H", (dim("N") + 1) // 2),)))
+
+
+def test_data_dependent_index_is_opaque() -> None:
+    scop = build_scop(programs.layer_norm(4, gather=True))
+    table = next(a for a in scop.reads if a.buffer.name == "table")
+    assert not table.exact
+    assert table.relation.range().is_subset(isl.Set("[B, L, V] -> { table[v, c] : 0 <= v < V and 0 <= c < 4 }"))
+    assert any("opaque" in note for note in scop.notes)
+
+
+def test_symbolic_division_is_opaque_and_constant_division_is_not() -> None:
+    x, out = buffer("x", 2), buffer("out", "M")
+    i = axis("i", "M")
+    for divisor, exact in ((Size(dim("L")), False), (Const(3, "int64"), True)):
+        index = call("mod", call("floordiv", v(i), divisor), Const(2, "int64"))
+        scop = build_scop(Program((x,), (out,), (Compute(out, (i,), at(x, index)),), (SizeParam("L"), SizeParam("M"))))
+        assert [a.exact for a in scop.reads] == [exact]
+
+
+def test_conditions_restrict_accesses() -> None:
+    scop = build_scop(programs.concat())
+    domains = {a.buffer.name: a.relation.domain() for a in scop.reads}
+    assert domains["x"].is_equal(isl.Set("[A, B] -> { out_store[i, j] : 0 <= i < A and 0 <= j < 3 and B > 0 }"))
+    assert domains["y"].is_equal(isl.Set("[A, B] -> { out_store[i, j] : A <= i < A + B and 0 <= j < 3 and A > 0 }"))
+
+
+def test_a_product_as_an_extent_is_refused() -> None:
+    x, out = buffer("x", dim("A") * dim("B")), buffer("out", dim("A") * dim("B"))
+    i = axis("i", dim("A") * dim("B"))
+    with pytest.raises(InternalError, match="size of its own"):
+        build_scop(Program((x,), (out,), (Compute(out, (i,), at(x, i)),), (SizeParam("A"), SizeParam("B"))))
+
+
+def test_an_axis_named_like_a_size_is_refused() -> None:
+    x, out = buffer("x", "N"), buffer("out", "N")
+    n = axis("N", "N")
+    with pytest.raises(InternalError, match="share the names"):
+        build_scop(Program((x,), (out,), (Compute(out, (n,), add(at(x, n), at(x, n))),), (SizeParam("N"),)))
