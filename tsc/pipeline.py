@@ -121,10 +121,11 @@ def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: 
 def bind(lowered: LoweredGroup, kernel: Kernel, group: FusionGroup) -> KernelCall:
     """Tie a kernel's buffers and sizes to this group's values and Dims."""
     sizes = {name: lowered.sizes[name] for name in kernel.sizes}
+    messages = tuple(m.format_map({**lowered.values, **sizes}) for m in kernel.messages)
     return KernelCall(
         kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
         tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), group.anchor.name,
-        kernel.messages, kernel.panels)
+        messages, kernel.panels)
 
 
 @lru_cache(maxsize=1)

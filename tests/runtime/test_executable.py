@@ -100,7 +100,7 @@ def test_index_out_of_bounds_is_an_input_error(lookup: Callable[[np.ndarray], Pa
     for place in (0, 499, 999):
         bad = ids.copy()
         bad[place] = 100
-        with pytest.raises(InputError, match=r"index out of bounds of 'table' \(node 'lookup'\)"):
+        with pytest.raises(InputError, match=r"index out of bounds of 'table' \(in the kernel of node 'lookup'\)"):
             executable.run(None, {"ids": bad})
     np.testing.assert_array_equal(executable.run(None, {"ids": ids})[0], table[ids])
     assert executable.run(None, {"ids": ids[:0]})[0].shape == (0,)

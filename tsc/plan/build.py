@@ -14,7 +14,7 @@ from tsc.ir import Graph
 from tsc.plan.memory import Lifetime, plan_memory
 from tsc.plan.pack import pack_panel, packed_name
 from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
-from tsc.sym import ZERO, Guard, Range, ShapeEnv, SymExpr, product
+from tsc.sym import ZERO, Range, ShapeEnv, SymExpr, product
 
 Panel = tuple[int, int]
 
@@ -59,7 +59,7 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
         inputs=inputs,
         outputs=tuple(_spec(graph, env, name) for name in graph.outputs),
         ranges={name: env.ranges.get(name, Range()) for name in sorted(_dims(s for spec in inputs for s in spec.shape))},
-        guards=_guards(env),
+        guards=env.remaining_guards(),
         storages=tuple(placement.storages),
         constants=tuple(placement.constants),
         launches=launches,
@@ -162,12 +162,6 @@ class _Placement:
 def _spec(graph: Graph, env: ShapeEnv, name: str) -> TensorSpec:
     known = graph.types[name]
     return TensorSpec(name, known.dtype, tuple(map(env.canon, known.shape)))
-
-
-def _guards(env: ShapeEnv) -> tuple[Guard, ...]:
-    """The guards over representative Dims; one whose sides became equal is held by the inputs sharing a Dim."""
-    guards = (Guard(g.relation, env.canon(g.left), env.canon(g.right), g.reason) for g in env.guards)
-    return tuple(dict.fromkeys(g for g in guards if g.left != g.right))
 
 
 def _dims(exprs: Iterable[SymExpr]) -> frozenset[str]:

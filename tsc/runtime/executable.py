@@ -108,7 +108,7 @@ class Executable:
     def _data_error(self, status: int) -> InputError:
         launch, code = self._plan.launches[status >> 32], status & 0xFFFFFFFF
         known = launch.messages[code - 1] if code <= len(launch.messages) else f"status {code}"
-        return InputError(f"{known} (node '{launch.node}')")
+        return InputError(f"{known} (in the kernel of node '{launch.node}')")
 
     def _choose(self, names: Sequence[str] | None) -> list[int] | None:
         if not names:
