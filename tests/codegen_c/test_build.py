@@ -66,7 +66,7 @@ def test_modules_are_reused_and_damaged_ones_rebuilt(tmp_path: Path, monkeypatch
         patch.setattr(build._Caller, "link", lambda *a: pytest.fail("linked again"))
         assert build_module({"k": SOURCE}, GENERIC, options) == first
     for entry in tmp_path.rglob("*"):
-        if entry.is_file():
+        if entry.is_file() and "zig" not in entry.relative_to(tmp_path).parts:  # zig keeps its own cache there
             entry.write_bytes(entry.read_bytes()[:100])
     assert build_module({"k": SOURCE}, GENERIC, options) == first
 
@@ -74,7 +74,7 @@ def test_modules_are_reused_and_damaged_ones_rebuilt(tmp_path: Path, monkeypatch
 def test_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     made = [build_module({"k": SOURCE}, GENERIC, Options(cache_dir=tmp_path / str(i), use_cache=False)) for i in range(2)]
     assert made[0] == made[1]
-    assert not (tmp_path / "0").exists()
+    assert not [entry for entry in (tmp_path / "0").glob("*") if entry.name != "zig"]
 
 
 def _build_in_process(folder: str, number: int) -> None:
