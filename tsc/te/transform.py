@@ -282,4 +282,4 @@ def _renamed(expr: SymExpr, names: dict[SymExpr, str]) -> SymExpr:
 def _size_param(name: str, expr: SymExpr, env: ShapeEnv) -> SizeParam:
     low, high = env.bounds(expr)
     divisor = next(d for d in (64, 32, 16, 8, 4, 2, 1) if env.prove_divides(d, expr))
-    return SizeParam(name, 1 if low is not None and low >= 1 else 0, divisor, high)
+    return SizeParam(name, max(low or 0, 0), divisor, high)
