@@ -185,8 +185,12 @@ def _progress(what: str) -> Iterator[None]:
 
 
 def _compile(model: Path, dims: dict[str, Any] | None, target: str, threads: int | None) -> Executable:
-    with _progress(f"compiling {model} for {target}"):
-        return tsc.compile(model, dims=dims, target=target, threads=threads)
+    console = Console(stderr=True)
+    with console.status(f"compiling {model} for {target}") as status:
+        def tell(what: str, done: int, total: int) -> None:
+            status.update(f"compiling {model} for {target}: {what}, {done} of {total}")
+
+        return tsc.compile(model, dims=dims, target=target, threads=threads, options=tsc.Options(progress=tell))
 
 
 def _open(file: Path, target: str, threads: int | None) -> Executable:

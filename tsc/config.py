@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to compile. `cache_dir` None means the user's cache; `jobs` how many compiler processes run at once."""
+    """How to compile. `cache_dir` None means the user's cache; `jobs` how many compiler processes run at once; `progress` is
+    told (what, done, of how many) as the work goes on."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
     use_cache: bool = True
-    verify: bool = True
+    progress: Callable[[str, int, int], None] | None = None
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Report progress to whoever wants it."""
+        if self.progress is not None:
+            self.progress(what, done, total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,11 +55,14 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     graph = record(recorder, "rewrite", rewrite(graph, env))        # Graph            -> Graph
     calls: list[KernelCall] = []
     kernels: dict[str, Kernel] = {}
-    for group in fuse(graph, env):                                  # Graph            -> [FusionGroup]
+    groups = fuse(graph, env)                                       # Graph            -> [FusionGroup]
+    for done, group in enumerate(groups):
+        options.tell("scheduling kernels", done, len(groups))
         for call, kernel in compile_group(group, graph, env, device, cache, recorder):
             calls.append(call)
             kernels[kernel.symbol] = kernel
     sources = {symbol: kernel.source for symbol, kernel in kernels.items()}
+    options.tell(f"building {len(sources)} kernels", 0, 1)
     binary = device.build(sources, device.spec, options)            # sources          -> one binary
     root = partial(resolve, producers=graph.producers())
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
