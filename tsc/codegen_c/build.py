@@ -21,7 +21,7 @@ from tsc.target import DeviceSpec
 _HERE = Path(__file__).parent
 _RUNTIME = _HERE.parent / "runtime" / "drivers" / "cpu_runtime.c"
 _HEADERS = ("tsc_kernel.h", "tsc_math.h")
-_FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-w")
+_FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-g0", "-w")
 _ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu.2.17"}
 
 
@@ -66,20 +66,21 @@ def find_compiler(asked: str | None) -> Compiler:
         command = tuple(asked.split())
         if shutil.which(command[0]) is None:
             raise LaunchError(f"the C compiler '{asked}' that TSC_CC names does not exist; unset TSC_CC or name one that does")
-        return _identify(command, is_zig="zig" in asked)
+        return identify_compiler(command, is_zig="zig" in asked)
     for name in ("cc", "gcc", "clang"):
         path = shutil.which(name)
         if path is not None:
-            return _identify((path,))
+            return identify_compiler((path,))
     if importlib.util.find_spec("ziglang") is not None:
-        return _identify((sys.executable, "-m", "ziglang", "cc"), is_zig=True)
+        return identify_compiler((sys.executable, "-m", "ziglang", "cc"), is_zig=True)
     raise LaunchError("no C compiler was found (cc, gcc or clang on PATH); install one, or `pip install tsc-compiler[zig]`")
 
 
-def _identify(command: tuple[str, ...], is_zig: bool = False) -> Compiler:
+def identify_compiler(command: tuple[str, ...], is_zig: bool = False) -> Compiler:
+    """What `command` says it is. Raises LaunchError where it does not run."""
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     if version.returncode != 0:
-        raise LaunchError(f"the C compiler '{' '.join(command)}' does not run: {_first_line(version.stderr)}")
+        raise LaunchError(f"the C compiler '{' '.join(command)}' does not run: {first_error(version.stderr)}")
     return Compiler(command, version.stdout, is_zig)
 
 
@@ -111,7 +112,7 @@ class _Caller:
         command = [*self.compiler.command, *arguments]
         done = subprocess.run(command, cwd=self.work, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise InternalError(f"the C compiler refused {what}: {_first_line(done.stderr)} ({' '.join(command)})")
+            raise InternalError(f"the C compiler refused {what}: {first_error(done.stderr)} ({' '.join(command)})")
 
 
 def _compile(key: str, unit: tuple[str, str], cache: CompiledCache, caller: _Caller) -> bytes:
@@ -136,6 +137,7 @@ def _zig_environment(compiler: Compiler, folder: Path, work: Path) -> dict[str, 
     return child_environment(caches if compiler.is_zig else {})
 
 
-def _first_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if "error" in line.lower()] or text.splitlines() or ["no message"]
+def first_error(text: str) -> str:
+    """The first line of a compiler's output that speaks of an error, else its first line."""
+    lines = [line for line in text.splitlines() if "error:" in line.lower()] or text.splitlines() or ["no message"]
     return lines[0]
