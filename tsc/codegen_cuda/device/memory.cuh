@@ -46,12 +46,18 @@ template <class T>
 TSC_DEV T load_global_or_zero(const T* source, bool predicate TSC_AT) {
   T value{};
   if (predicate) value = load_global(source TSC_PASS);
+#ifdef TSC_EMU
+  if (!predicate) emu::stand_by(false, false, at);
+#endif
   return value;
 }
 template <class T>
 TSC_DEV T load_constant_or_zero(const T* source, bool predicate TSC_AT) {
   T value{};
   if (predicate) value = load_constant(source TSC_PASS);
+#ifdef TSC_EMU
+  if (!predicate) emu::stand_by(false, false, at);
+#endif
   return value;
 }
 
@@ -67,6 +73,9 @@ TSC_DEV void store_global(T* target, T value TSC_AT) {
 template <class T>
 TSC_DEV void store_global_if(T* target, T value, bool predicate TSC_AT) {
   if (predicate) store_global(target, value TSC_PASS);
+#ifdef TSC_EMU
+  if (!predicate) emu::stand_by(false, true, at);
+#endif
 }
 
 // ld.shared (PTX ISA 9.7.9.8) from window address `source`.
@@ -126,11 +135,17 @@ template <class T>
 TSC_DEV T load_shared_or_zero(u32 source, bool predicate TSC_AT) {
   T value{};
   if (predicate) value = load_shared<T>(source TSC_PASS);
+#ifdef TSC_EMU
+  if (!predicate) emu::stand_by(true, false, at);
+#endif
   return value;
 }
 template <class T>
 TSC_DEV void store_shared_if(u32 target, T value, bool predicate TSC_AT) {
   if (predicate) store_shared(target, value TSC_PASS);
+#ifdef TSC_EMU
+  if (!predicate) emu::stand_by(true, true, at);
+#endif
 }
 
 // The 16-byte copy loop's unit: global to registers to shared, zero bytes where `predicate` is false.

@@ -8,9 +8,9 @@ namespace tsc {
 #ifdef TSC_EMU
 // The value lane `source` holds, all lanes taking part.
 template <class T>
-T exchange(T value, u32 source, int operation, u32 at) {
+T exchange(T value, u32 source, const char* what, u32 at) {
   T all[32];
-  emu::warp_exchange(all, &value, sizeof(T), operation, at);
+  emu::warp_exchange(all, &value, sizeof(T), what, at);
   return all[source & 31];
 }
 #endif
@@ -21,7 +21,7 @@ template <class T>
 TSC_DEV T shuffle_xor(T value, u32 mask TSC_AT) {
   static_assert(sizeof(T) == 4, "shuffles move 4 bytes");
 #ifdef TSC_EMU
-  return exchange(value, emu::lane_index() ^ mask, 1, at);
+  return exchange(value, emu::lane_index() ^ mask, "shuffle_xor", at);
 #else
   return __shfl_xor_sync(0xffffffffu, value, static_cast<int>(mask));
 #endif
@@ -31,7 +31,7 @@ TSC_DEV T shuffle_down(T value, u32 delta TSC_AT) {
   static_assert(sizeof(T) == 4, "shuffles move 4 bytes");
 #ifdef TSC_EMU
   const u32 lane = emu::lane_index();
-  return exchange(value, lane + delta < 32 ? lane + delta : lane, 2, at);
+  return exchange(value, lane + delta < 32 ? lane + delta : lane, "shuffle_down", at);
 #else
   return __shfl_down_sync(0xffffffffu, value, delta);
 #endif
@@ -40,7 +40,7 @@ template <class T>
 TSC_DEV T shuffle_from(T value, u32 source TSC_AT) {
   static_assert(sizeof(T) == 4, "shuffles move 4 bytes");
 #ifdef TSC_EMU
-  return exchange(value, source, 3, at);
+  return exchange(value, source, "shuffle_from", at);
 #else
   return __shfl_sync(0xffffffffu, value, static_cast<int>(source));
 #endif
@@ -50,7 +50,7 @@ TSC_DEV T shuffle_from(T value, u32 source TSC_AT) {
 TSC_DEV u32 warp_ballot(bool predicate TSC_AT) {
 #ifdef TSC_EMU
   bool all[32];
-  emu::warp_exchange(all, &predicate, sizeof(bool), 4, at);
+  emu::warp_exchange(all, &predicate, sizeof(bool), "warp_ballot", at);
   u32 bits = 0;
   for (u32 lane = 0; lane < 32; lane++) bits |= static_cast<u32>(all[lane]) << lane;
   return bits;
@@ -108,7 +108,7 @@ template <class Op, class T>
 TSC_DEV T warp_reduce(T value TSC_AT) {
 #ifdef TSC_EMU
   T all[32];
-  emu::warp_exchange(all, &value, sizeof(T), 5, at);
+  emu::warp_exchange(all, &value, sizeof(T), "warp_reduce", at);
   for (u32 distance = 16; distance != 0; distance >>= 1)
     for (u32 lane = 0; lane < distance; lane++) all[lane] = Op::apply(all[lane], all[lane + distance]);
   return all[0];

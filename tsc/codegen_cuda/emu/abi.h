@@ -90,7 +90,7 @@ typedef struct {
   char message[1024];   /* one sentence or more; empty when OK */
   char kernel[128];
   tsc_emu_access access[2]; /* [0] the access that failed, [1] the earlier one it collides with (race only) */
-  uint64_t address;         /* shared: offset in the block's window (cluster rank + 1 in bits 24 and up); global: the pointer */
+  uint64_t address;         /* shared: bytes from shared_base(), the block's rank in its cluster in bits 24 and up; global: the pointer */
   uint32_t shared;          /* 1: `address` is in shared memory */
   uint32_t line_count;
   uint64_t blocks, switches, collectives, mma_instructions;

@@ -86,6 +86,8 @@ void global_load_constant(void* value, const void* source, u32 bytes, u32 at);
 void global_store(void* target, const void* value, u32 bytes, u32 at);
 void shared_load(void* value, u32 source, u32 bytes, u32 at);
 void shared_store(u32 target, const void* value, u32 bytes, u32 at);
+// A guarded access whose predicate is false: counters then know which lanes go together.
+void stand_by(bool shared, bool store, u32 at);
 
 void cp_async(u32 target, const void* source, u32 bytes, bool predicate, u32 at);
 void cp_async_commit(u32 at);
@@ -123,8 +125,8 @@ void fence(u32 at);
 
 // ---- warp collectives
 
-// all[l * bytes] becomes lane l's value. `operation` tells the primitives apart, so that lanes at different ones are found.
-void warp_exchange(void* all, const void* value, u32 bytes, int operation, u32 at);
+// all[l * bytes] becomes lane l's value. `what` names the primitive, so that lanes at different ones are found.
+void warp_exchange(void* all, const void* value, u32 bytes, const char* what, u32 at);
 void ldmatrix(u32* r, const u32* row_address, int tiles, int count, bool transposed, u32 at);
 // c[mi][ni][4] += a[mi][4] b[ni][2]; kind as in MmaType.
 void mma(void* c, const u32* a, const u32* b, int mi, int ni, int kind, u32 at);
