@@ -8,12 +8,31 @@ from tsc.errors import LaunchError
 
 
 @dataclass(frozen=True, slots=True)
+class GpuLimits:
+    """What one multiprocessor (SM) of a GPU holds, and how many there are. Registers and shared memory are given out in units:
+    `register_unit` registers a warp, `shared_unit` bytes a block, on top of `shared_reserved` bytes that every block costs."""
+
+    multiprocessors: int
+    threads_per_sm: int
+    blocks_per_sm: int
+    shared_per_sm: int
+    shared_per_block: int
+    registers_per_sm: int = 65536
+    registers_per_thread: int = 255
+    threads_per_block: int = 1024
+    register_unit: int = 256
+    shared_unit: int = 128
+    shared_reserved: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """One device. `name` is what users write ("cpu-avx512"), `kind` chooses the back end.
 
     `vector_bytes` is the width of a vector register, `registers` how many of them an instruction set has, `instr_tile` the
     register tile (rows, columns) of an fp32 micro-kernel, `l2_bytes` the cache a block should fit, `cpu_flags` what the
-    machine must report before code for this device may run on it, `compile_flags` what selects it in gcc and clang.
+    machine must report before code for this device may run on it, `compile_flags` what selects it in gcc and clang; `gpu`
+    what a GPU's multiprocessors hold (its `registers` are one thread's, its `instr_tile` one matrix instruction's).
     """
 
     name: str
@@ -24,6 +43,7 @@ class DeviceSpec:
     l2_bytes: int
     cpu_flags: tuple[str, ...] = ()
     compile_flags: tuple[str, ...] = ()
+    gpu: GpuLimits | None = None
 
 
 def parse_target(text: str, table: dict[str, DeviceSpec]) -> DeviceSpec:
