@@ -1,4 +1,4 @@
-/* The C ABI of an emulated CUDA module: a shared object made from a kernel source (compiled with -DTSC_EMU) and emu/runtime.cpp.
+/* The C ABI of an emulated CUDA module: a shared object made from a kernel source (compiled with -DTSC_EMU) and the emulator's own .cpp files.
  *
  * A launch runs to its end before it returns, touches no memory but the kernel's arguments and registered ranges, and may be called
  * from several host threads at once (a launch in race mode sees only itself). It never hangs: a deadlock, a kernel that runs past

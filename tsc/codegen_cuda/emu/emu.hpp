@@ -1,5 +1,5 @@
-// What a kernel source sees of the emulator: one function behind each primitive of device/. All work is done in runtime.cpp, which is
-// compiled once and linked to every module, so that a kernel compiles in a moment. `at` is always the kernel source's line.
+// What a kernel source sees of the emulator: one function behind each primitive of device/. All work is done in the .cpp files here,
+// which are compiled once and linked to every module, so that a kernel compiles in a moment. `at` is always the kernel source's line.
 #pragma once
 #include <stddef.h>
 #include <string.h>

@@ -1,9 +1,8 @@
 // The C ABI: kernels by name, one launch at a time spread over host threads.
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "state.hpp"
 
@@ -40,7 +39,6 @@ std::string objection(const Launch& launch, u32 limit) {
 
 void record_failure(Launch& launch, const Failure& failure) {
   tsc_emu_report& report = *launch.report;
-  const std::lock_guard<std::mutex> lock(launch.mutex);
   if (report.status != TSC_EMU_OK) return;
   report.status = failure.status;
   snprintf(report.message, sizeof report.message, "kernel %s: %s", launch.kernel->name, failure.message.c_str());
@@ -49,36 +47,48 @@ void record_failure(Launch& launch, const Failure& failure) {
   report.shared = failure.shared;
 }
 
+struct Queue {
+  Launch& launch;
+  std::vector<u32> order;  // of clusters
+  std::atomic<u64> next;
+  pthread_mutex_t mutex;  // guards the report
+};
+
 // One host thread: clusters one after another until none is left or somebody failed.
-void work(Launch& launch, const std::vector<u32>& order, std::atomic<u64>& next) {
+void* work(void* argument) {
+  Queue& queue = *static_cast<Queue*>(argument);
+  Launch& launch = queue.launch;
   Cluster state{};
   state.launch = &launch;
   u64 done = 0;
   while (!launch.stop.load(std::memory_order_relaxed)) {
-    const u64 turn = next.fetch_add(1);
-    if (turn >= order.size()) break;
-    run_cluster(state, order[turn]);
+    const u64 turn = queue.next.fetch_add(1);
+    if (turn >= queue.order.size()) break;
+    run_cluster(state, queue.order[turn]);
     if (state.failure) {
-      record_failure(launch, *state.failure);
       launch.stop.store(true);
       break;
     }
     done++;
   }
-  const std::lock_guard<std::mutex> lock(launch.mutex);
+  pthread_mutex_lock(&queue.mutex);
+  if (state.failure) record_failure(launch, *state.failure);
   tsc_emu_report& report = *launch.report;
   report.blocks += done * volume(launch.cluster);
   report.switches += state.switches;
   report.collectives += state.collectives;
   report.mma_instructions += state.mma_instructions;
   state.tally.add_to(report);
+  pthread_mutex_unlock(&queue.mutex);
   if (state.stacks) munmap(state.stacks, state.stacks_bytes);
   free(state.shared);
+  return nullptr;
 }
 
 void run(Launch& launch) {
   const u32 clusters = static_cast<u32>(volume(launch.grid) / volume(launch.cluster));
-  std::vector<u32> order(clusters);
+  Queue queue{launch, std::vector<u32>(clusters), {0}, PTHREAD_MUTEX_INITIALIZER};
+  std::vector<u32>& order = queue.order;
   for (u32 i = 0; i < clusters; i++) order[i] = i;
   if (launch.stress()) {
     u64 state = launch.options.seed * 0x9e3779b97f4a7c15ull + 0x2545f4914f6cdd1dull;
@@ -93,11 +103,11 @@ void run(Launch& launch) {
     launch.race = race.get();
   }
   const u32 workers = race ? 1 : std::min(std::max(launch.options.host_threads, 1u), clusters);
-  std::atomic<u64> next{0};
-  std::vector<std::thread> others;
-  for (u32 i = 1; i < workers; i++) others.emplace_back([&] { work(launch, order, next); });
-  work(launch, order, next);
-  for (std::thread& other : others) other.join();
+  std::vector<pthread_t> others;
+  for (u32 i = 1; i < workers; i++)
+    if (pthread_t other; pthread_create(&other, nullptr, work, &queue) == 0) others.push_back(other);
+  work(&queue);
+  for (const pthread_t other : others) pthread_join(other, nullptr);
 }
 
 }  // namespace
@@ -158,8 +168,7 @@ TSC_EMU_EXPORT int32_t tsc_emu_launch(const char* name, tsc_emu_dim3 grid, tsc_e
     snprintf(report->message, sizeof report->message, "kernel %s: %s", name, wrong.c_str());
     return report->status;
   }
-  launch.deadline = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count() +
-                    int64_t{1000000} * launch.options.timeout_ms;
+  launch.deadline = now() + int64_t{1000000} * launch.options.timeout_ms;
   run(launch);
   return report->status;
 }

@@ -1,8 +1,6 @@
 // Fibers: switching, waiting, warp collectives, and the reports of those who can never go on.
 #include <sys/mman.h>
 
-#include <chrono>
-
 #include "state.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -86,10 +84,6 @@ void switch_to(Fiber& target, bool dying) {
 #endif
   tsc_emu_switch(&from->stack_pointer, cluster->main_stack_pointer);
   abort();
-}
-
-int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // The next fiber to run, from warp `from` on and in a warp from lane `lane` on; null where none can.
@@ -207,6 +201,12 @@ void reserve(Cluster& state, u32 threads, u32 blocks) {
 }
 
 }  // namespace
+
+int64_t now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{1000000000} * time.tv_sec + time.tv_nsec;
+}
 
 void run_cluster(Cluster& state, u32 id) {
   Launch& launch = *state.launch;

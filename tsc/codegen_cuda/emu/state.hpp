@@ -3,6 +3,8 @@
 // The unit that runs is a cluster of blocks (one block where there are no clusters): all its threads are fibers of one host thread, so
 // nothing here needs a lock. A fiber runs until it waits; clusters are spread over host threads, and share only Launch.
 #pragma once
+#include <time.h>
+
 #include <atomic>
 #include <cstdarg>
 #include <cstdint>
@@ -12,7 +14,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -102,7 +103,7 @@ struct Failure {
   u32 shared;
 };
 
-// What all clusters of a launch share, read-only while it runs but for the last three.
+// What all clusters of a launch share, read-only while it runs but for `stop`.
 struct Launch {
   const Kernel* kernel;
   Index3 grid, block, cluster;
@@ -113,7 +114,6 @@ struct Launch {
   int64_t deadline;  // steady clock, nanoseconds
   Race* race;        // null unless in race mode
   std::atomic<bool> stop;
-  std::mutex mutex;
   tsc_emu_report* report;
 
   bool lazy() const { return options.mode == TSC_EMU_LAZY; }
@@ -149,6 +149,9 @@ extern thread_local Cluster* cluster __attribute__((tls_model("initial-exec")));
 extern thread_local Fiber* self __attribute__((tls_model("initial-exec")));
 
 // ---- scheduler.cpp
+
+// Nanoseconds of a steady clock.
+int64_t now();
 
 // Run all threads of cluster `id` to their end, or to the first failure.
 void run_cluster(Cluster& state, u32 id);
