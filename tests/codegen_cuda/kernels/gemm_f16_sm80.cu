@@ -10,7 +10,7 @@ constexpr int BM = 128, BN = 128, BK = 32, WM = 64, WN = 32, STAGES = 4;
 constexpr int WARPS_N = BN / WN, THREADS = 32 * (BM / WM) * WARPS_N;
 constexpr u32 A_CHUNKS = BK / 8, B_CHUNKS = BN / 8, C_CHUNKS = WN / 8;  // of 16 bytes, in a row
 constexpr u32 A_BYTES = BM * BK * 2, STAGE_BYTES = A_BYTES + BK * BN * 2;
-constexpr u32 SHARED = STAGES * STAGE_BYTES;  // 65536
+[[maybe_unused]] constexpr u32 SHARED = STAGES * STAGE_BYTES;  // 65536
 constexpr int MI = WM / 16, NI = WN / 8;
 
 // Copy k tile `tile` to the stage at `stage`; what lies outside A or B becomes zero.

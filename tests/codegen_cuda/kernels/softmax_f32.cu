@@ -5,7 +5,7 @@
 using namespace tsc;
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS;
-constexpr u32 SHARED = WARPS * 8;  // 64
+[[maybe_unused]] constexpr u32 SHARED = WARPS * 8;  // 64
 
 // The maximum of what was seen, and the sum of exp(x - maximum) over it.
 struct Running {

@@ -6,7 +6,7 @@
 using namespace tsc;
 
 constexpr int TILE = 32, LINES = 8;
-constexpr u32 SHARED = TILE * TILE * 4;  // 4096
+[[maybe_unused]] constexpr u32 SHARED = TILE * TILE * 4;  // 4096
 
 TSC_DEV u32 place(int row, int column) { return static_cast<u32>(row * TILE + (column ^ row)) * 4; }
 
