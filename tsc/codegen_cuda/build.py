@@ -30,6 +30,8 @@ _HERE = Path(__file__).parent
 _DEVICE, _EMULATOR = _HERE / "device", _HERE / "emu"
 _NVRTC_FLAGS = ("-std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space")
 _HOST_FLAGS = ("-std=c++20", "-O2", "-g0", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-w", "-DTSC_EMU")
+#: The emulator's own units are C++17: with the standard library of C++20 they take a quarter longer to compile.
+_EMULATOR_FLAGS = ("-std=c++17",)
 _ASAN_FLAGS = ("-g1", "-fsanitize=address", "-fno-omit-frame-pointer")
 
 
@@ -92,7 +94,7 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> 
     compiler = find_cxx(read_environment().compiler)
     headers = {**_texts(_DEVICE, "*.cuh"), **_texts(_EMULATOR, "*.h"), **_texts(_EMULATOR, "*.hpp")}
     flags = (*_HOST_FLAGS, *(_ASAN_FLAGS if asan else ()))
-    units = [(name, text, flags) for name, text in _texts(_EMULATOR, "*.cpp").items()]
+    units = [(name, text, (*flags, *_EMULATOR_FLAGS)) for name, text in _texts(_EMULATOR, "*.cpp").items()]
     units.append((f"{source.name}.cu", source.text, (*flags, *(f"-D{define}" for define in source.defines))))
     keys = [digest("emulated", compiler.identity, name, text, *unit_flags, *_flat(headers)) for name, text, unit_flags in units]
     whole = digest("emulated module", *keys)
