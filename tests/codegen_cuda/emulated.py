@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from tsc.codegen_cuda.build import CudaSource, build_emulated
+from tsc.config import Options
+from tsc.errors import LaunchError
 
 MODES = {"fast": 0, "lazy": 1, "race": 2, "stress": 3}
 STATUS = {0: "ok", 1: "bad launch", 2: "race", 3: "out of bounds", 4: "misaligned", 5: "uninitialised", 6: "deadlock", 7: "diverged",
@@ -97,3 +104,17 @@ def aligned(values: np.ndarray, writable: bool = True) -> np.ndarray:
     out[...] = values
     out.flags.writeable = writable
     return out
+
+
+@functools.cache
+def emulated(name: str, asan: bool = False) -> Module:
+    """The kernels of primitives/<name>.cu in the emulator, built once. Skips the test where there is no C++ compiler."""
+    text = (Path(__file__).parent / "primitives" / f"{name}.cu").read_text(encoding="utf-8")
+    try:
+        module = build_emulated(CudaSource(name, text), Options(), asan)
+    except LaunchError as error:
+        pytest.skip(str(error))
+    with tempfile.TemporaryDirectory(prefix="tsc-test-") as folder:
+        path = Path(folder) / f"{name}.so"
+        path.write_bytes(module)
+        return Module(path)

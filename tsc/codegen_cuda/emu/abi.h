@@ -60,6 +60,23 @@ typedef struct {
   uint32_t reserved;
 } tsc_emu_options;
 
+/* What the emulator has for a CUtensorMap: the same 128 bytes, passed by value among the kernel's arguments. Axes run from the innermost out.
+ * Checked at each use: address and strides are multiples of 16, box[i] is 1 to 256, box[0] elements are a multiple of 16 bytes, and
+ * exactly the swizzle's bytes where there is one. */
+#define TSC_EMU_TENSOR_MAP_MAGIC 0x50414d54u
+typedef struct {
+  uint32_t magic;      /* TSC_EMU_TENSOR_MAP_MAGIC */
+  uint8_t dtype;       /* as CUtensorMapDataType: 0 u8, 1 u16, 2 u32, 3 i32, 4 u64, 5 i64, 6 f16, 7 f32, 8 f64, 9 bf16 */
+  uint8_t rank;        /* 1 to 5 */
+  uint8_t swizzle;     /* as CUtensorMapSwizzle: 0 none, 1 32 bytes, 2 64 bytes, 3 128 bytes */
+  uint8_t fill;        /* 0: zeros outside the tensor; the emulator knows no other */
+  uint64_t address;
+  uint64_t dims[5];    /* elements */
+  uint64_t strides[4]; /* bytes from one index of axis i + 1 to the next; axis 0 is dense */
+  uint32_t box[5];     /* elements */
+  uint32_t reserved[5];
+} tsc_emu_tensor_map;
+
 /* What an access was. */
 enum {
   TSC_EMU_READ = 0,

@@ -1,5 +1,7 @@
 // Rounding of the narrow float types, bit for bit as cvt does it.
-#include "state.hpp"
+#include <string.h>
+
+#include "../device/platform.cuh"
 
 namespace tsc::emu {
 
