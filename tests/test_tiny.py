@@ -117,3 +117,30 @@ def test_dump_and_override(model: onnx.ModelProto, tmp_path: Path, monkeypatch: 
     assert source.name in overridden.explain()
     monkeypatch.delenv("TSC_OVERRIDE")  # nothing of it stays in the cache
     np.testing.assert_allclose(tsc.compile(model).run(None, {"x": x})[0], expected(model, x), rtol=1e-5, atol=1e-6)
+
+
+def test_overriding_a_schedule_changes_the_source(
+        model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, other, override = tmp_path / "plain", tmp_path / "other", tmp_path / "override"
+    override.mkdir()
+    monkeypatch.setenv("TSC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TSC_DUMP", str(plain))
+    tsc.compile(model)
+    tree = next(plain.glob("reduce_*.schedule"))
+    text = tree.read_text()
+    backwards = text.replace("t2_store[i2, i3] -> [(i3)]", f"t2_store[i2, i3] -> [({N - 1} - i3)]")  # the last exp first
+    assert backwards != text
+    (override / tree.name).write_text(backwards)
+    monkeypatch.setenv("TSC_OVERRIDE", str(override))
+    monkeypatch.setenv("TSC_DUMP", str(other))
+    executable = tsc.compile(model)
+    source = tree.with_suffix(".c").name
+    assert (other / source).read_text() != (plain / source).read_text()
+    x = np.random.default_rng(0).standard_normal((7, K)).astype(np.float32)
+    np.testing.assert_allclose(executable.run(None, {"x": x})[0], expected(model, x), rtol=1e-5, atol=1e-6)
+    row = "t3_update[i4, i5] -> [(i4 - (i4) mod 4"
+    sums_first = text.replace(row, f"{row} - 4")  # a row tile before its exps are there
+    assert sums_first != text
+    (override / tree.name).write_text(sums_first)
+    with pytest.raises(tsc.TscError, match="breaks dependences"):
+        tsc.compile(model)
