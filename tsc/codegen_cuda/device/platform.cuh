@@ -1,27 +1,7 @@
-// What differs between NVRTC and the emulator before any primitive: types, kernel declaration, thread ids, the shared window.
+// What differs between NVRTC and the emulator before any primitive: kernel declaration, thread ids, the shared window.
 #pragma once
 
-namespace tsc {
-using u8 = unsigned char;
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-using i8 = signed char;
-using i32 = int;
-using i64 = long long;
-
-struct Index3 {
-  u32 x, y, z;
-};
-
-// 16 bytes moved at once.
-struct alignas(16) b128 {
-  u32 word[4];
-};
-struct alignas(8) b64 {
-  u32 word[2];
-};
-}  // namespace tsc
+#include "types.cuh"
 
 #ifdef TSC_EMU
 #include "../emu/emu.hpp"

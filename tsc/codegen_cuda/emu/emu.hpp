@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "../device/types.cuh"
+
 namespace tsc::emu {
 
 // ---- kernels
