@@ -134,7 +134,7 @@ TSC_KERNEL(misaligned, 32, 1, const u32* in, u32* out) {
 
 TSC_KERNEL(shared_past_end, 32, 1, u32* out) {
   store_shared(shared_base() + lane_index() * 8, 1u);
-  store_global(out, 1u);
+  store_global_if(out, 1u, lane_index() == 0);
 }
 TSC_KERNEL(shared_unwritten, 32, 1, u32* out) { store_global(out + lane_index(), load_shared<u32>(shared_base() + lane_index() * 4)); }
 TSC_KERNEL(shared_base_forgotten, 32, 1, u32* out) { store_global(out + lane_index(), load_shared<u32>(lane_index() * 4)); }
@@ -161,7 +161,7 @@ TSC_KERNEL(divided_warp, 32, 1, u32* out) {
   store_global(out + lane, value);
 }
 TSC_KERNEL(barrier_of_others, 128, 1, u32* out) {
-  named_barrier_sync(1, thread_index().x < 64 ? 64 : 128);
+  named_barrier_sync(1, thread_index().x < 32 ? 64 : 128);
   store_global(out, 1u);
 }
 TSC_KERNEL(spins, 32, 1, u32* out) {

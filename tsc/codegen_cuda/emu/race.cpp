@@ -199,7 +199,7 @@ void Race::touch(Cell& cell, const Access& access, bool is_shared, u64 address) 
   const Mark mark{cluster_ + 1, access.actor, access.time, access.at & 0xfffffff, access.kind};
   const bool written = cell.write.cluster != 0, atomics = cell.write.kind == TSC_EMU_ATOMIC && access.kind == TSC_EMU_ATOMIC;
   if (access.kind == TSC_EMU_READ && is_shared && !written)
-    fail(TSC_EMU_UNINITIALISED, access.at, "shared memory at %llu is read, but nothing has written it", address);
+    fail(TSC_EMU_UNINITIALISED, access.at, "shared memory at %llu is read, but nothing has written it (or not yet: is a barrier missing?)", address);
   if (access.constant && written)
     fail(TSC_EMU_PROTOCOL, access.at, "load_constant reads global memory that this kernel writes at line %u", cell.write.at);
   if (written && !atomics && !knows(fiber, cell.write)) report(cell.write, access, is_shared, address);
@@ -255,9 +255,9 @@ std::string Race::text(const Mark& mark) const {
   static const char* const tracks[] = {"", "cp.async ", "bulk copy's ", "bulk copy's ", "asynchronous "};
   const tsc_emu_access where = place(mark);
   char out[192];
-  snprintf(out, sizeof out, "%s%s (line %u) of thread (%u,%u,%u) of block (%u,%u,%u)%s", tracks[where.asynchronous], kinds[where.kind], where.line,
-           where.thread.x, where.thread.y, where.thread.z, where.block.x, where.block.y, where.block.z,
-           where.asynchronous ? ", which may be under way," : "");
+  snprintf(out, sizeof out, "%s%s%s (line %u) of thread (%u,%u,%u) of block (%u,%u,%u)", tracks[where.asynchronous], kinds[where.kind],
+           where.asynchronous ? " that may be under way" : "", where.line, where.thread.x, where.thread.y, where.thread.z, where.block.x, where.block.y,
+           where.block.z);
   return out;
 }
 
