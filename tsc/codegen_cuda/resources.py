@@ -20,6 +20,8 @@ _SYMBOL_TABLE = 2
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_RESERVED_SHARED = 1024  # what sm_90 and above take of each block's shared memory, and count in the cubin where there is some
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class CubinInfo:
 
 @dataclass(frozen=True, slots=True)
 class CubinResources:
-    """What the cubin itself says of one kernel; the fields are those of CubinInfo."""
+    """What the cubin itself says of one kernel; the fields are those of CubinInfo (sm_90 and above count in `static_shared`,
+    where it is not zero, what they reserve)."""
 
     registers: int = 0
     stack_frame: int = 0
@@ -62,6 +65,7 @@ class LogResources:
     spill_stores: int
     spill_loads: int
     stack_frame: int
+    static_shared: int
     barriers: int
 
 
@@ -80,14 +84,19 @@ def kernel_infos(cubin: bytes, log: str) -> tuple[CubinInfo, ...]:
     infos = []
     for name, own in sorted(found.items()):
         said = reported.get(name)
-        if said is None or (said.registers, said.stack_frame) != (own.registers, own.stack_frame):
+        if said is None or not _agree(own, said):
             raise InternalError(f"the cubin and ptxas disagree about kernel '{name}': {own} and {said}; this NVRTC writes "
                                 f"a layout that tsc does not know, use the version that the [cuda] extra names")
         infos.append(CubinInfo(name, said.arch, own.registers, said.spill_stores, said.spill_loads, own.stack_frame,
-                               own.static_shared, own.max_threads, said.barriers, own.parameter_bytes, own.code_bytes))
+                               said.static_shared, own.max_threads, said.barriers, own.parameter_bytes, own.code_bytes))
     if reported.keys() - found.keys():
         raise InternalError(f"ptxas reports kernels that the cubin lacks: {', '.join(sorted(reported.keys() - found.keys()))}")
     return tuple(infos)
+
+
+def _agree(own: CubinResources, said: LogResources) -> bool:
+    return (own.registers == said.registers and own.stack_frame == said.stack_frame
+            and own.static_shared in (said.static_shared, said.static_shared + _RESERVED_SHARED))
 
 
 def parse_log(log: str) -> dict[str, LogResources]:
@@ -95,11 +104,12 @@ def parse_log(log: str) -> dict[str, LogResources]:
     kernels: dict[str, LogResources] = {}
     pieces = _ENTRY.split(log)
     for name, arch, text in zip(pieces[1::3], pieces[2::3], pieces[3::3]):
-        frame, used = _FRAME.search(text), _USED.search(text)
+        frame, used, shared = _FRAME.search(text), _USED.search(text), _SHARED.search(text)
         if frame is None or used is None:
             raise InternalError(f"ptxas's report on kernel '{name}' is not understood; use the NVRTC of the [cuda] extra")
         stack, stores, loads = map(int, frame.groups())
-        kernels[name] = LogResources(arch, int(used[1]), stores, loads, stack, int(used[2] or 0))
+        own_shared = int(shared[1]) if shared else 0
+        kernels[name] = LogResources(arch, int(used[1]), stores, loads, stack, own_shared, int(used[2] or 0))
     return kernels
 
 
