@@ -140,10 +140,11 @@ void run_others(bool dying) {
       switch_to(*next, dying);
       return;
     }
-    if (cluster->alive == 0) leave_to_main();
     bool landed = false;
     for (auto& engine : cluster->engines) landed = engine->land_one() || landed;
-    if (!landed) report_deadlock();
+    if (landed) continue;
+    if (cluster->alive == 0) leave_to_main();
+    report_deadlock();
   }
 }
 
