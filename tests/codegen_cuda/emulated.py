@@ -16,9 +16,12 @@ from tsc.config import Options
 from tsc.errors import LaunchError
 
 MODES = {"fast": 0, "lazy": 1, "race": 2, "stress": 3}
-STATUS = {0: "ok", 1: "bad launch", 2: "race", 3: "out of bounds", 4: "misaligned", 5: "uninitialised", 6: "deadlock", 7: "diverged",
-          8: "protocol", 9: "timeout"}
+STATUS = ("ok", "bad launch", "race", "out of bounds", "misaligned", "uninitialised", "deadlock", "diverged",
+          "protocol", "timeout")
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
+WORK = ("blocks", "switches", "collectives", "mma_instructions")
+BYTES = ("global_load_bytes", "global_store_bytes", "shared_load_bytes", "shared_store_bytes")
+TRAFFIC = ("shared_requests", "shared_wavefronts", "bank_conflicts", "global_requests", "global_sectors", "ideal_sectors")
 
 
 class Dim3(ctypes.Structure):
@@ -39,17 +42,13 @@ class AccessRecord(ctypes.Structure):
 
 
 class LineRecord(ctypes.Structure):
-    _fields_ = [("line", U32), ("reserved", U32), ("shared_requests", U64), ("shared_wavefronts", U64), ("bank_conflicts", U64),
-                ("global_requests", U64), ("global_sectors", U64), ("ideal_sectors", U64)]
+    _fields_ = [("line", U32), ("reserved", U32), *[(name, U64) for name in TRAFFIC]]
 
 
 class Report(ctypes.Structure):
-    _fields_ = [("struct_size", U32), ("status", ctypes.c_int32), ("message", ctypes.c_char * 1024), ("kernel", ctypes.c_char * 128),
-                ("access", AccessRecord * 2), ("address", U64), ("shared", U32), ("line_count", U32),
-                *[(name, U64) for name in ("blocks", "switches", "collectives", "mma_instructions", "global_load_bytes",
-                                           "global_store_bytes", "shared_load_bytes", "shared_store_bytes", "shared_requests",
-                                           "shared_wavefronts", "bank_conflicts", "global_requests", "global_sectors", "ideal_sectors")],
-                ("lines", LineRecord * 128)]
+    _fields_ = [("struct_size", U32), ("status", ctypes.c_int32), ("message", ctypes.c_char * 1024),
+                ("kernel", ctypes.c_char * 128), ("access", AccessRecord * 2), ("address", U64), ("shared", U32),
+                ("line_count", U32), *[(name, U64) for name in (*WORK, *BYTES, *TRAFFIC)], ("lines", LineRecord * 128)]
 
     @property
     def ended(self) -> str:
@@ -78,18 +77,21 @@ class Module:
 
     def launch(self, name: str, arguments: Sequence[object], *, grid: tuple[int, ...] = (1,), block: tuple[int, ...] = (32,),
                cluster: tuple[int, ...] = (1,), shared: int = 0, mode: str = "fast", seed: int = 1, count: bool = False,
-               host_threads: int = 1, timeout_ms: int = 20_000) -> Report:
-        """Arrays are registered, read-only where NumPy says so; other arguments must be ctypes values or Python ints (int32)."""
-        values, ranges = [], []
+               host_threads: int = 1, timeout_ms: int = 20_000, memory: Sequence[np.ndarray] = ()) -> Report:
+        """Arrays are registered, read-only where NumPy says so, those in `memory` (behind tensor maps) too; other arguments
+        must be ctypes values or structures, or Python ints (int32)."""
+        values = []
+        ranges = [Range(array.ctypes.data, array.nbytes, int(array.flags.writeable), 0) for array in memory]
         for argument in arguments:
             if isinstance(argument, np.ndarray):
                 values.append(ctypes.c_void_p(argument.ctypes.data))
                 ranges.append(Range(argument.ctypes.data, argument.nbytes, int(argument.flags.writeable), 0))
             else:
-                values.append(argument if isinstance(argument, ctypes._SimpleCData) else ctypes.c_int32(argument))
+                is_ctypes = isinstance(argument, (ctypes._SimpleCData, ctypes.Structure))
+                values.append(argument if is_ctypes else ctypes.c_int32(argument))
         pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
-        options = LaunchOptions(ctypes.sizeof(LaunchOptions), MODES[mode], seed, host_threads, int(count), timeout_ms, len(ranges),
-                                (Range * len(ranges))(*ranges), 0, 0)
+        options = LaunchOptions(ctypes.sizeof(LaunchOptions), MODES[mode], seed, host_threads, int(count), timeout_ms,
+                                len(ranges), (Range * len(ranges))(*ranges), 0, 0)
         report = Report(struct_size=ctypes.sizeof(Report))
         three = [Dim3(*(*size, 1, 1)[:3]) for size in (grid, block, cluster)]
         self.library.tsc_emu_launch(name.encode(), *three, U32(shared), pointers, ctypes.byref(options), ctypes.byref(report))
@@ -106,15 +108,19 @@ def aligned(values: np.ndarray, writable: bool = True) -> np.ndarray:
     return out
 
 
-@functools.cache
-def emulated(name: str, asan: bool = False) -> Module:
-    """The kernels of primitives/<name>.cu in the emulator, built once. Skips the test where there is no C++ compiler."""
+def emulated_bytes(name: str, asan: bool = False) -> bytes:
+    """The shared object of primitives/<name>.cu in the emulator. Skips the test where there is no C++ compiler."""
     text = (Path(__file__).parent / "primitives" / f"{name}.cu").read_text(encoding="utf-8")
     try:
-        module = build_emulated(CudaSource(name, text), Options(), asan)
+        return build_emulated(CudaSource(name, text), Options(), asan)
     except LaunchError as error:
         pytest.skip(str(error))
+
+
+@functools.cache
+def emulated(name: str) -> Module:
+    """The same, loaded."""
     with tempfile.TemporaryDirectory(prefix="tsc-test-") as folder:
         path = Path(folder) / f"{name}.so"
-        path.write_bytes(module)
+        path.write_bytes(emulated_bytes(name))
         return Module(path)

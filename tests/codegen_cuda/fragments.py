@@ -9,7 +9,7 @@ G, T = LANES // 4, LANES % 4
 
 
 def a_fragments(tile: np.ndarray) -> np.ndarray:
-    """[16 mi, 32] bytes, rows of k -> [32 lanes, mi, 4] words: (row g, byte 4t), (row g + 8, 4t), (g, 16 + 4t), (g + 8, 16 + 4t)."""
+    """[16 mi, 32] bytes, rows of k -> [32 lanes, mi, 4] words: (g, byte 4t), (g + 8, 4t), (g, 16 + 4t), (g + 8, 16 + 4t)."""
     words = np.ascontiguousarray(tile).view(np.uint32).reshape(-1, 16, 8)
     quads = [words[:, G, T], words[:, G + 8, T], words[:, G, T + 4], words[:, G + 8, T + 4]]
     return np.ascontiguousarray(np.stack(quads, -1).transpose(1, 0, 2))
@@ -39,7 +39,8 @@ def c_tile(fragments: np.ndarray) -> np.ndarray:
 
 
 def matrix_registers(rows: np.ndarray, transposed: bool) -> np.ndarray:
-    """ldmatrix: [matrices, 8, 16] bytes -> [32 lanes, matrices] words; plain: bytes 4t.. of row g; transposed: elements (2t, g), (2t + 1, g)."""
+    """ldmatrix: [matrices, 8, 16] bytes -> [32 lanes, matrices] words; plain: bytes 4t.. of row g; transposed, on 2-byte
+    elements: (2t, g) and (2t + 1, g)."""
     if not transposed:
         return np.ascontiguousarray(np.ascontiguousarray(rows).view(np.uint32)[:, G, T].T)
     halves = np.ascontiguousarray(rows).view(np.uint16).astype(np.uint32)

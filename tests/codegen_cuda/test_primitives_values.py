@@ -1,4 +1,4 @@
-"""Every primitive of the sm_80 level, in the emulator, against the ISA's layout stated in NumPy (fragments.py), in all modes."""
+"""Every primitive of the sm_80 level, in the emulator in all modes, against the ISA's layout stated in NumPy (fragments.py)."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def edge_floats() -> np.ndarray:
     """Random bit patterns, every half-way point's neighbourhood of all three formats, the ends of their ranges."""
     bits = RANDOM.integers(0, 2**32, 3000, dtype=np.uint32)
     exponents = np.arange(256, dtype=np.uint32)[:, None] << 23
-    tails = np.array([0, 1, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0x8001, 0x17fff, 0x18000, 0x18001, 0x7fefff,
-                      0x7ff000, 0x7ff001, 0x7f7fff, 0x7f8000, 0x7fffff], np.uint32)
+    tails = np.array([0, 1, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0x8001, 0x17fff, 0x18000, 0x18001,
+                      0x7fefff, 0x7ff000, 0x7ff001, 0x7f7fff, 0x7f8000, 0x7fffff], np.uint32)
     edges = (exponents | tails).ravel()
     every = np.concatenate([bits, edges, edges | np.uint32(0x80000000)])
     return np.concatenate([every, every[:len(every) % 2]]).view(np.float32)
@@ -236,7 +236,8 @@ def test_compare_exchange_stores_only_what_it_expected(kernels: Module) -> None:
 
 def test_the_last_block_adds_what_all_left(kernels: Module) -> None:
     x = aligned(RANDOM.integers(-99, 99, (5, 32)).astype(np.float32), writable=False)
-    parts, arrived, out = aligned(np.zeros((5, 32), np.float32)), aligned(np.zeros(1, np.uint32)), aligned(np.zeros(32, np.float32))
+    parts, out = aligned(np.zeros((5, 32), np.float32)), aligned(np.zeros(32, np.float32))
+    arrived = aligned(np.zeros(1, np.uint32))
     run(kernels, "last_block", [x, parts, arrived, out], grid=(5,))
     np.testing.assert_array_equal(out, x.sum(0))
 

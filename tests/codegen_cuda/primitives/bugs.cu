@@ -1,8 +1,10 @@
-// Kernels that are wrong on purpose, and beside each the same kernel right (BUG 0): what each mode of the emulator claims to find, it finds.
+// Kernels that are wrong on purpose, and beside each the same kernel right (BUG 0): what each mode of the emulator claims to
+// find, it finds.
 #include "tsc_device.cuh"
 using namespace tsc;
 
-// Neighbours exchange a word through shared memory. BUG 1: no barrier between store and load. BUG 2: none before the next round's store.
+// Neighbours exchange a word through shared memory. BUG 1: no barrier between store and load. BUG 2: none before the next
+// round's store.
 template <int BUG>
 TSC_DEV void exchange_words(const u32* in, u32* out) {
   const u32 t = thread_index().x, shared = shared_base();
@@ -47,7 +49,9 @@ TSC_KERNEL(half_warps_cross, 32, 1, const u32* in, u32* out) {
 template <int BUG>
 TSC_DEV void pipeline(const b128* in, u32* out, i32 steps) {
   const u32 t = thread_index().x, shared = shared_base();
-  const auto load = [&](i32 step, i32 stage) { cp_async(shared + static_cast<u32>(stage) * 1024 + t * 16, in + step * 64 + static_cast<i32>(t), step < steps); };
+  const auto load = [&](i32 step, i32 stage) {
+    cp_async(shared + static_cast<u32>(stage) * 1024 + t * 16, in + step * 64 + static_cast<i32>(t), step < steps);
+  };
   u32 sum = 0;
   for (i32 step = 0; step < 2; step++) {
     load(step, step);
@@ -84,7 +88,8 @@ TSC_KERNEL(constant_written, 32, 1, u32* out) {
   store_global(out + lane, lane);
   store_global(out + lane, load_constant(out + lane) + 1);
 }
-// The last block adds what the others left. BUG 1: nothing releases. BUG 2: the fence comes before the warp meets. BUG 3: nothing acquires.
+// The last block adds what the others left. BUG 1: nothing releases. BUG 2: the fence comes before the warp meets. BUG 3:
+// nothing acquires.
 template <int BUG>
 TSC_DEV void add_last(float* parts, u32* arrived, float* out) {
   const u32 lane = lane_index(), block = block_index().x, blocks = grid_size().x;
@@ -136,14 +141,18 @@ TSC_KERNEL(shared_past_end, 32, 1, u32* out) {
   store_shared(shared_base() + lane_index() * 8, 1u);
   store_global_if(out, 1u, lane_index() == 0);
 }
-TSC_KERNEL(shared_unwritten, 32, 1, u32* out) { store_global(out + lane_index(), load_shared<u32>(shared_base() + lane_index() * 4)); }
+TSC_KERNEL(shared_unwritten, 32, 1, u32* out) {
+  store_global(out + lane_index(), load_shared<u32>(shared_base() + lane_index() * 4));
+}
 TSC_KERNEL(shared_base_forgotten, 32, 1, u32* out) { store_global(out + lane_index(), load_shared<u32>(lane_index() * 4)); }
 
 // ---- those who never meet
 
 TSC_KERNEL(half_a_barrier, 64, 1, u32* out) {
-  if (thread_index().x < 32) block_sync();
-  else named_barrier_sync(1, 64);
+  if (thread_index().x < 32)
+    block_sync();
+  else
+    named_barrier_sync(1, 64);
   store_global(out, 1u);
 }
 TSC_KERNEL(left_before_barrier, 64, 1, u32* out) {
@@ -189,4 +198,13 @@ TSC_KERNEL(rows, 32, 1, u32* out, i32 swizzled) {
   u32 r[4];
   ldmatrix<4, false>(r, place(lane, 2));
   store_global(out + lane, r[0]);
+}
+
+// What only the address sanitiser sees: an array of registers indexed past its end.
+TSC_KERNEL(registers_past_end, 32, 1, const u32* in, u32* out, i32 n) {
+  u32 r[4] = {1, 2, 3, 4};
+  block_sync();
+  for (i32 i = 0; i < n; i++) r[i] += load_constant(in + i);
+  block_sync();
+  store_global(out + lane_index(), r[0] + r[1] + r[2] + r[3]);
 }

@@ -1,9 +1,11 @@
-// One small kernel a primitive: registers in, registers out, so that a statement of the ISA's layout in NumPy can check them, in the
-// emulator and on a device alike. Arrays of registers are indexed [thread][register].
+// One small kernel a primitive: registers in, registers out, so that a statement of the ISA's layout in NumPy can check them,
+// in the emulator and on a device alike. Arrays of registers are indexed [thread][register].
 #include "tsc_device.cuh"
 using namespace tsc;
 
-TSC_DEV u32 linear_thread() { return (thread_index().z * block_size().y + thread_index().y) * block_size().x + thread_index().x; }
+TSC_DEV u32 linear_thread() {
+  return (thread_index().z * block_size().y + thread_index().y) * block_size().x + thread_index().x;
+}
 
 // ---- ids
 
@@ -92,7 +94,8 @@ TSC_KERNEL(ldmatrix_tile_2, 32, 1, const b128* tile, u32* out) {
 
 // ---- mma
 
-// c[lane][MI][NI][4] += a[lane][MI][4] b[lane][NI][2], or with b as ldmatrix x4 leaves it, [NI / 2][4]: the same words in the same order.
+// c[lane][MI][NI][4] += a[lane][MI][4] b[lane][NI][2], or with b as ldmatrix x4 leaves it, [NI / 2][4]: the same words in the
+// same order.
 template <class T, int MI, int NI, bool PAIRED>
 TSC_DEV void multiply(const u32* a, const u32* b, typename MmaType<T>::Accumulator* c) {
   const u32 lane = lane_index();
@@ -100,16 +103,18 @@ TSC_DEV void multiply(const u32* a, const u32* b, typename MmaType<T>::Accumulat
   typename MmaType<T>::Accumulator rc[MI][NI][4];
   TSC_UNROLL for (int i = 0; i < MI * 4; i++) ra[i / 4][i % 4] = load_constant(a + lane * (MI * 4) + i);
   TSC_UNROLL for (int i = 0; i < NI * 2; i++) paired[i / 4][i % 4] = rb[i / 2][i % 2] = load_constant(b + lane * (NI * 2) + i);
-  TSC_UNROLL for (int i = 0; i < MI * NI * 4; i++) rc[i / (NI * 4)][i / 4 % NI][i % 4] = load_global(c + lane * (MI * NI * 4) + i);
+  TSC_UNROLL for (int i = 0; i < MI * NI * 4; i++) rc[i / (NI * 4)][i / 4 % NI][i % 4] =
+      load_global(c + lane * (MI * NI * 4) + i);
   if constexpr (PAIRED)
     mma_tile<T>(rc, ra, paired);
   else
     mma_tile<T>(rc, ra, rb);
-  TSC_UNROLL for (int i = 0; i < MI * NI * 4; i++) store_global(c + lane * (MI * NI * 4) + i, rc[i / (NI * 4)][i / 4 % NI][i % 4]);
+  TSC_UNROLL for (int i = 0; i < MI * NI * 4; i++)
+      store_global(c + lane * (MI * NI * 4) + i, rc[i / (NI * 4)][i / 4 % NI][i % 4]);
 }
-#define MMA_KERNELS(name, T, A)                                                                                          \
-  TSC_KERNEL(mma_##name##_1x1, 32, 1, const u32* a, const u32* b, A* c) { multiply<T, 1, 1, false>(a, b, c); }          \
-  TSC_KERNEL(mma_##name##_2x3, 32, 1, const u32* a, const u32* b, A* c) { multiply<T, 2, 3, false>(a, b, c); }          \
+#define MMA_KERNELS(name, T, A)                                                                                \
+  TSC_KERNEL(mma_##name##_1x1, 32, 1, const u32* a, const u32* b, A* c) { multiply<T, 1, 1, false>(a, b, c); } \
+  TSC_KERNEL(mma_##name##_2x3, 32, 1, const u32* a, const u32* b, A* c) { multiply<T, 2, 3, false>(a, b, c); } \
   TSC_KERNEL(mma_##name##_2x4, 32, 1, const u32* a, const u32* b, A* c) { multiply<T, 2, 4, true>(a, b, c); }
 MMA_KERNELS(f16, f16, float)
 MMA_KERNELS(bf16, bf16, float)
@@ -146,8 +151,8 @@ TSC_KERNEL(widen, 128, 1, const u16* in, u32* half, u32* brain, i32 n) {
 TSC_KERNEL(shuffles, 32, 1, const float* in, u32* out) {
   const u32 lane = lane_index();
   const float x = load_constant(in + lane);
-  const u32 words[7] = {float_bits(shuffle_xor(x, 5)),    float_bits(shuffle_down(x, 3)),   float_bits(shuffle_from(x, 7)),
-                        warp_ballot(x < 0.0f),            float_bits(warp_reduce<Sum>(x)), float_bits(warp_reduce<Max>(x)),
+  const u32 words[7] = {float_bits(shuffle_xor(x, 5)),  float_bits(shuffle_down(x, 3)),  float_bits(shuffle_from(x, 7)),
+                        warp_ballot(x < 0.0f),          float_bits(warp_reduce<Sum>(x)), float_bits(warp_reduce<Max>(x)),
                         float_bits(warp_reduce<Min>(x))};
   TSC_UNROLL for (int i = 0; i < 7; i++) store_global(out + lane * 7 + i, words[i]);
 }
@@ -162,7 +167,8 @@ TSC_KERNEL(block_reductions, 128, 1, const float* in, float* out) {
 
 // ---- atomics
 
-// Every thread adds to one float, one i32, one u64, and takes the maximum of an i32 and of a float; blocks add through shared memory too.
+// Every thread adds to one float, one i32, one u64, and takes the maximum of an i32 and of a float; blocks add through shared
+// memory too.
 TSC_KERNEL(atomics, 128, 1, const float* in, float* sums, i32* count, u64* wide, i32* top, float* float_top) {
   const u32 t = linear_thread(), i = block_index().x * block_size().x + t, shared = shared_base();
   const float x = load_constant(in + i);
@@ -186,7 +192,8 @@ TSC_KERNEL(atomics, 128, 1, const float* in, float* sums, i32* count, u64* wide,
   atomic_add(wide, static_cast<u64>(i) << 20);
   atomic_max(top, static_cast<i32>(x));
   atomic_max(float_top, x);
-  if (atomic_compare_exchange(count + 2, static_cast<i32>(i), static_cast<i32>(i) + 1) == static_cast<i32>(i)) atomic_exchange(count + 3, 7);
+  if (atomic_compare_exchange(count + 2, static_cast<i32>(i), static_cast<i32>(i) + 1) == static_cast<i32>(i))
+    atomic_exchange(count + 3, 7);
 }
 // Split accumulation: each block leaves a part, the last one to finish adds them in order.
 TSC_KERNEL(last_block, 32, 1, const float* in, float* parts, u32* arrived, float* out) {
@@ -220,7 +227,8 @@ TSC_KERNEL(hand_over, 128, 1, const u32* in, u32* out, i32 rounds) {
       named_barrier_arrive(1, 128);
     } else {
       named_barrier_sync(1, 128);
-      store_global(out + (round * 3 + static_cast<i32>(warp) - 1) * 32 + static_cast<i32>(lane), load_shared<u32>(shared + (31 - lane) * 4));
+      store_global(out + (round * 3 + static_cast<i32>(warp) - 1) * 32 + static_cast<i32>(lane),
+                   load_shared<u32>(shared + (31 - lane) * 4));
       if (round + 1 != rounds) named_barrier_arrive(2, 128);
     }
   }

@@ -1,10 +1,12 @@
-// Atomics on global and shared memory (atom, PTX ISA 9.7.13.6): relaxed, device scope (block scope for shared); each returns the value it found.
+// Atomics on global and shared memory (atom, PTX ISA 9.7.13.6): relaxed, device scope (block scope for shared); each returns
+// the value it found.
 #pragma once
 #include "number.cuh"
 
 namespace tsc {
 
-// T is float, i32, u32 or u64 for add; i32 or u32 for max and exchange and compare-and-swap. Float adds round to nearest even, in no fixed order.
+// T is float, i32, u32 or u64 for add; i32 or u32 for max and exchange and compare-and-swap. Float adds round to nearest even,
+// in no fixed order.
 template <class T>
 TSC_DEV T atomic_add(T* target, T value TSC_AT) {
 #ifdef TSC_EMU
@@ -47,8 +49,8 @@ TSC_DEV T atomic_compare_exchange(T* target, T expected, T value TSC_AT) {
 #endif
 }
 
-// The maximum of floats without NaN, of which the memory holds one: as signed integers where `value` is not negative, as unsigned minima else.
-// Returns nothing.
+// The maximum of floats without NaN, of which the memory holds one: as signed integers where `value` is not negative, as
+// unsigned minima else. Returns nothing.
 TSC_DEV void atomic_max(float* target, float value TSC_AT) {
 #ifdef TSC_EMU
   float old;

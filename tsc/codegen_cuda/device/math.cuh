@@ -1,5 +1,5 @@
-// The float functions kernels use. `*_f32` are accurate to the few ulp the CUDA C library states; `fast_*` are single instructions
-// (PTX ISA 9.7.3) with about 2^-22 relative error, which the emulator computes accurately.
+// The float functions kernels use. `*_f32` are accurate to the few ulp the CUDA C library states; `fast_*` are single
+// instructions (PTX ISA 9.7.3) with about 2^-22 relative error, which the emulator computes accurately.
 #pragma once
 #include "platform.cuh"
 

@@ -4,8 +4,8 @@
 
 namespace tsc {
 
-// ld.global (PTX ISA 9.7.9.8). `load_global` sees earlier stores of this kernel; `load_constant` (ld.global.nc, 9.7.9.9) is for memory that
-// nothing writes while the kernel runs.
+// ld.global (PTX ISA 9.7.9.8). `load_global` sees earlier stores of this kernel; `load_constant` (ld.global.nc, 9.7.9.9) is for
+// memory that nothing writes while the kernel runs.
 template <class T>
 TSC_DEV T load_global(const T* source TSC_AT) {
 #ifdef TSC_EMU
@@ -115,7 +115,8 @@ TSC_DEV void store_shared(u32 target, T value TSC_AT) {
 #else
   if constexpr (sizeof(T) == 16) {
     const u32* word = reinterpret_cast<const u32*>(&value);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+                 "r"(word[3])
                  : "memory");
   } else if constexpr (sizeof(T) == 8) {
     const u32* word = reinterpret_cast<const u32*>(&value);

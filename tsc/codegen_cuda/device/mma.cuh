@@ -1,7 +1,7 @@
 // Matrix fragments: the swizzle, ldmatrix, and mma as warp tiles of several instructions.
 //
-// All four mma shapes read the same *bytes*: one A tile is 16 rows of 32 bytes, one B tile 8 columns of 32 bytes (k runs along the
-// bytes), whatever the type. With g = lane / 4 and t = lane % 4 a lane holds (PTX ISA 9.7.14.5.7 to .10):
+// All four mma shapes read the same *bytes*: one A tile is 16 rows of 32 bytes, one B tile 8 columns of 32 bytes (k runs along
+// the bytes), whatever the type. With g = lane / 4 and t = lane % 4 a lane holds (PTX ISA 9.7.14.5.7 to .10):
 //   A  a[0]: row g,     bytes 4t..4t+3      a[1]: row g + 8, bytes 4t..4t+3
 //      a[2]: row g,     bytes 16+4t..       a[3]: row g + 8, bytes 16+4t..
 //   B  b[0]: column g,  bytes 4t..4t+3      b[1]: column g,  bytes 16+4t..
@@ -12,17 +12,17 @@
 
 namespace tsc {
 
-// Place of 16-byte chunk `chunk` of row `row` in a row-major tile of `chunks` (a power of two, at least 2) chunks a row, in units of 16 bytes. For
-// eight consecutive rows and one chunk the places lie in eight different groups of four banks: no conflicts for ldmatrix, nor for copies
-// that write whole rows. A bijection on each group of rows that fills 128 bytes.
+// Place of 16-byte chunk `chunk` of row `row` in a row-major tile of `chunks` (a power of two, at least 2) chunks a row, in
+// units of 16 bytes. For eight consecutive rows and one chunk the places lie in eight different groups of four banks: no
+// conflicts for ldmatrix, nor for copies that write whole rows. A bijection on each group of rows that fills 128 bytes.
 TSC_DEV u32 swizzle(u32 row, u32 chunk, u32 chunks) {
   const u32 phase = chunks >= 8 ? row & 7 : chunks == 4 ? (row >> 1) & 3 : (row >> 2) & 1;
   return row * chunks + (chunk ^ phase);
 }
 
-// ldmatrix (PTX ISA 9.7.14.5.15): load COUNT (1, 2, 4) matrices of 8 rows of 16 bytes. Lane 8 m + i gives the window address of row i of
-// matrix m (a multiple of 16; lanes from 8 COUNT on are ignored). Plain: r[m] of a lane is bytes 4t..4t+3 of row g of matrix m. Transposed, on 2-byte elements:
-// r[m] is elements (2t, g) and (2t + 1, g), lower row in the lower half.
+// ldmatrix (PTX ISA 9.7.14.5.15): load COUNT (1, 2, 4) matrices of 8 rows of 16 bytes. Lane 8 m + i gives the window address of
+// row i of matrix m (a multiple of 16; lanes from 8 COUNT on are ignored). Plain: r[m] of a lane is bytes 4t..4t+3 of row g of
+// matrix m. Transposed, on 2-byte elements: r[m] is elements (2t, g) and (2t + 1, g), lower row in the lower half.
 template <int COUNT, bool TRANSPOSED>
 TSC_DEV void ldmatrix(u32 (&r)[COUNT], u32 row_address TSC_AT) {
   static_assert(COUNT == 1 || COUNT == 2 || COUNT == 4, "ldmatrix loads 1, 2 or 4 matrices");
@@ -40,7 +40,10 @@ TSC_DEV void ldmatrix(u32 (&r)[COUNT], u32 row_address TSC_AT) {
                  : "r"(row_address)
                  : "memory");
   } else if constexpr (COUNT == 2 && !TRANSPOSED) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(row_address) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(row_address)
+                 : "memory");
   } else if constexpr (COUNT == 2) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                  : "=r"(r[0]), "=r"(r[1])
@@ -64,7 +67,8 @@ TSC_DEV void ldmatrix_tile(u32 (&r)[TILES][COUNT], const u32 (&row_address)[TILE
 #endif
 }
 
-// What an mma multiplies: KIND for the emulator, K numbers along k, Accumulator of C. i8 x i8 and u8 x u8 wrap around in 32 bits.
+// What an mma multiplies: KIND for the emulator, K numbers along k, Accumulator of C. i8 x i8 and u8 x u8 wrap around in 32
+// bits.
 template <class T>
 struct MmaType;
 template <>
@@ -94,9 +98,9 @@ struct MmaType<u8> {
 };
 
 #ifndef TSC_EMU
-#define TSC_MMA(shape_and_types, constraint)                                                                      \
+#define TSC_MMA(shape_and_types, constraint)                                                                          \
   asm volatile("mma.sync.aligned." shape_and_types " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-               : constraint(c[0]), constraint(c[1]), constraint(c[2]), constraint(c[3])                           \
+               : constraint(c[0]), constraint(c[1]), constraint(c[2]), constraint(c[3])                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 template <class T>
 TSC_DEV void mma_instruction(typename MmaType<T>::Accumulator (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
@@ -110,16 +114,16 @@ TSC_DEV void mma_instruction(typename MmaType<T>::Accumulator (&c)[4], const u32
 #undef TSC_MMA
 #endif
 
-// C += A B for a warp tile of MI x NI instructions, one k step (mma.sync.aligned, PTX ISA 9.7.14.5.14): c[i][j] += a[i] b[j], fragments as above. b is
-// either [NI][2], or [NI / 2][4] as ldmatrix x4 leaves two B tiles side by side. f16, bf16 and tf32 products are exact and are summed
-// in binary32; tf32 ignores the lower 13 bits of its operands.
+// C += A B for a warp tile of MI x NI instructions, one k step (mma.sync.aligned, PTX ISA 9.7.14.5.14): c[i][j] += a[i] b[j],
+// fragments as above. b is either [NI][2], or [NI / 2][4] as ldmatrix x4 leaves two B tiles side by side. f16, bf16 and tf32
+// products are exact and are summed in binary32; tf32 ignores the lower 13 bits of its operands.
 template <class T, int MI, int NI, class Acc>
 TSC_DEV void mma_tile(Acc (&c)[MI][NI][4], const u32 (&a)[MI][4], const u32 (&b)[NI][2] TSC_AT) {
 #ifdef TSC_EMU
   emu::mma(&c[0][0][0], &a[0][0], &b[0][0], MI, NI, MmaType<T>::KIND, at);
 #else
-  TSC_UNROLL for (int i = 0; i < MI; i++)
-    TSC_UNROLL for (int j = 0; j < NI; j++) mma_instruction<T>(c[i][j], a[i], b[j][0], b[j][1]);
+  TSC_UNROLL for (int i = 0; i < MI; i++) TSC_UNROLL for (int j = 0; j < NI; j++)
+      mma_instruction<T>(c[i][j], a[i], b[j][0], b[j][1]);
 #endif
 }
 template <class T, int MI, int NI, int PAIRS, class Acc>
@@ -128,17 +132,16 @@ TSC_DEV void mma_tile(Acc (&c)[MI][NI][4], const u32 (&a)[MI][4], const u32 (&b)
 #ifdef TSC_EMU
   emu::mma(&c[0][0][0], &a[0][0], &b[0][0], MI, NI, MmaType<T>::KIND, at);
 #else
-  TSC_UNROLL for (int i = 0; i < MI; i++)
-    TSC_UNROLL for (int j = 0; j < NI; j++) mma_instruction<T>(c[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+  TSC_UNROLL for (int i = 0; i < MI; i++) TSC_UNROLL for (int j = 0; j < NI; j++)
+      mma_instruction<T>(c[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
 #endif
 }
 
 // Zero accumulators of a warp tile.
 template <int MI, int NI, class Acc>
 TSC_DEV void clear_tile(Acc (&c)[MI][NI][4]) {
-  TSC_UNROLL for (int i = 0; i < MI; i++)
-    TSC_UNROLL for (int j = 0; j < NI; j++)
-      TSC_UNROLL for (int q = 0; q < 4; q++) c[i][j][q] = Acc(0);
+  TSC_UNROLL for (int i = 0; i < MI; i++) TSC_UNROLL for (int j = 0; j < NI; j++) TSC_UNROLL for (int q = 0; q < 4; q++)
+      c[i][j][q] = Acc(0);
 }
 
 }  // namespace tsc

@@ -83,7 +83,8 @@ TSC_DEV float bits_float(u32 bits) {
   return word.value;
 }
 
-// Two 16-bit numbers in one register, `low` in bits 0 to 15 (cvt.rn.f16x2.f32, cvt.rn.bf16x2.f32): rounded as to_f16 and to_bf16.
+// Two 16-bit numbers in one register, `low` in bits 0 to 15 (cvt.rn.f16x2.f32, cvt.rn.bf16x2.f32): rounded as to_f16 and
+// to_bf16.
 TSC_DEV u32 pack_f16(float low, float high) {
 #ifdef TSC_EMU
   return emu::f16_from_float(low) | static_cast<u32>(emu::f16_from_float(high)) << 16;

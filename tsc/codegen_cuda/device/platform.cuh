@@ -7,30 +7,29 @@
 #include "../emu/emu.hpp"
 #endif
 
-// TSC_KERNEL(name, max_threads, min_blocks, parameters...) { body }: a kernel launched by `name`, of at most `max_threads` threads a
-// block (a multiple of 32), compiled so that `min_blocks` blocks can share a multiprocessor.
-// TSC_DEV marks a function that kernels call. TSC_UNROLL unrolls the loop that follows. TSC_GRID_CONST marks a by-value parameter whose
-// address a primitive takes.
-// TSC_AT (TSC_AT0 where there is no other parameter) ends a primitive's parameter list: in the emulator it is the caller's source line,
-// for reports; TSC_PASS hands it on.
+// TSC_KERNEL(name, max_threads, min_blocks, parameters...) { body }: a kernel launched by `name`, of at most `max_threads`
+// threads a block (a multiple of 32), compiled so that `min_blocks` blocks can share a multiprocessor. TSC_DEV marks a function
+// that kernels call. TSC_UNROLL unrolls the loop that follows. TSC_GRID_CONST marks a by-value parameter whose address a
+// primitive takes. TSC_AT (TSC_AT0 where there is no other parameter) ends a primitive's parameter list: in the emulator it is
+// the caller's source line, for reports; TSC_PASS hands it on.
 #ifdef TSC_EMU
 
 #define TSC_DEV inline
 #define TSC_UNROLL
 #define TSC_GRID_CONST
-#define TSC_AT , ::tsc::u32 at = __builtin_LINE()
-#define TSC_AT0 ::tsc::u32 at = __builtin_LINE()
-#define TSC_PASS , at
+#define TSC_AT    , ::tsc::u32 at = __builtin_LINE()
+#define TSC_AT0   ::tsc::u32 at = __builtin_LINE()
+#define TSC_PASS  , at
 #define TSC_PASS0 at
-#define TSC_KERNEL(name, max_threads, min_blocks, ...)                                        \
-  static void name(__VA_ARGS__);                                                              \
-  static ::tsc::emu::Registration tsc_registration_of_##name(#name, max_threads, name);       \
+#define TSC_KERNEL(name, max_threads, min_blocks, ...)                                  \
+  static void name(__VA_ARGS__);                                                        \
+  static ::tsc::emu::Registration tsc_registration_of_##name(#name, max_threads, name); \
   static void name(__VA_ARGS__)
 
 #else
 
-#define TSC_DEV __device__ __forceinline__
-#define TSC_UNROLL _Pragma("unroll")
+#define TSC_DEV        __device__ __forceinline__
+#define TSC_UNROLL     _Pragma("unroll")
 #define TSC_GRID_CONST __grid_constant__
 #define TSC_AT
 #define TSC_AT0
@@ -45,8 +44,8 @@ extern __shared__ __align__(1024) unsigned char tsc_dynamic_shared[];
 
 namespace tsc {
 
-// Address of the block's dynamic shared memory in the shared window, a multiple of 1024. All shared memory is dynamic and is addressed
-// by 32-bit window addresses (PTX ISA 5.1.6, 9.7.9.x state space .shared); there are no pointers into it.
+// Address of the block's dynamic shared memory in the shared window, a multiple of 1024. All shared memory is dynamic and is
+// addressed by 32-bit window addresses (PTX ISA 5.1.6, 9.7.9.x state space .shared); there are no pointers into it.
 TSC_DEV u32 shared_base() {
 #ifdef TSC_EMU
   return emu::shared_window_base;
@@ -55,7 +54,8 @@ TSC_DEV u32 shared_base() {
 #endif
 }
 
-// %tid, %ntid, %ctaid, %nctaid (PTX ISA 10): this thread in its block, threads of a block, this block in the grid, blocks of the grid.
+// %tid, %ntid, %ctaid, %nctaid (PTX ISA 10): this thread in its block, threads of a block, this block in the grid, blocks of
+// the grid.
 TSC_DEV Index3 thread_index() {
 #ifdef TSC_EMU
   return emu::thread_index();
@@ -96,7 +96,8 @@ TSC_DEV u32 lane_index() {
 #endif
 }
 
-// %cluster_ctarank, %cluster_nctarank (PTX ISA 10, sm_90): this block's rank in its cluster, and the cluster's number of blocks.
+// %cluster_ctarank, %cluster_nctarank (PTX ISA 10, sm_90): this block's rank in its cluster, and the cluster's number of
+// blocks.
 TSC_DEV u32 cluster_rank() {
 #ifdef TSC_EMU
   return emu::cluster_rank();

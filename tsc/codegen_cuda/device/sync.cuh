@@ -4,7 +4,8 @@
 
 namespace tsc {
 
-// Wait for all threads of the block; what they wrote before is visible after (bar.sync 0, PTX ISA 9.7.13.1). No thread may have left.
+// Wait for all threads of the block; what they wrote before is visible after (bar.sync 0, PTX ISA 9.7.13.1). No thread may have
+// left.
 TSC_DEV void block_sync(TSC_AT0) {
 #ifdef TSC_EMU
   emu::barrier_sync(0, 0, at);
@@ -13,7 +14,8 @@ TSC_DEV void block_sync(TSC_AT0) {
 #endif
 }
 
-// Wait for the lanes in `mask`, this one among them; orders their memory accesses (bar.warp.sync, 9.7.13.2). Shuffles and mma do not.
+// Wait for the lanes in `mask`, this one among them; orders their memory accesses (bar.warp.sync, 9.7.13.2). Shuffles and mma
+// do not.
 TSC_DEV void warp_sync(u32 mask = 0xffffffffu TSC_AT) {
 #ifdef TSC_EMU
   emu::warp_sync(mask, at);
@@ -22,8 +24,8 @@ TSC_DEV void warp_sync(u32 mask = 0xffffffffu TSC_AT) {
 #endif
 }
 
-// Barrier `id` (1 to 15) among `threads` threads, whole warps (bar.sync id, threads; 9.7.13.1). `arrive` counts but does not wait, so that
-// a producer can hand over without stopping.
+// Barrier `id` (1 to 15) among `threads` threads, whole warps (bar.sync id, threads; 9.7.13.1). `arrive` counts but does not
+// wait, so that a producer can hand over without stopping.
 TSC_DEV void named_barrier_sync(u32 id, u32 threads TSC_AT) {
 #ifdef TSC_EMU
   emu::barrier_sync(id, threads, at);
@@ -39,8 +41,8 @@ TSC_DEV void named_barrier_arrive(u32 id, u32 threads TSC_AT) {
 #endif
 }
 
-// Order this thread's earlier accesses before its later ones, as seen by the block or by the whole device (fence.acq_rel.cta / .gpu,
-// 9.7.13.4). A fence before an atomic releases; a fence after an atomic acquires.
+// Order this thread's earlier accesses before its later ones, as seen by the block or by the whole device (fence.acq_rel.cta /
+// .gpu, 9.7.13.4). A fence before an atomic releases; a fence after an atomic acquires.
 TSC_DEV void fence_block(TSC_AT0) {
 #ifdef TSC_EMU
   emu::fence(at);

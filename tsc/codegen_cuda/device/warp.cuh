@@ -1,4 +1,5 @@
-// Shuffles, votes, and reductions over a warp and a block. All 32 lanes take part in each; none of these orders memory accesses.
+// Shuffles, votes, and reductions over a warp and a block. All 32 lanes take part in each; none of these orders memory
+// accesses.
 #pragma once
 #include "memory.cuh"
 #include "sync.cuh"
@@ -15,8 +16,8 @@ T exchange(T value, u32 source, const char* what, u32 at) {
 }
 #endif
 
-// shfl.sync (PTX ISA 9.7.9.6), T of 4 bytes. `shuffle_xor`: the value of lane `lane ^ mask`; `shuffle_down`: of lane `lane + delta`, own value
-// where that is past 31; `shuffle_from`: of lane `source`.
+// shfl.sync (PTX ISA 9.7.9.6), T of 4 bytes. `shuffle_xor`: the value of lane `lane ^ mask`; `shuffle_down`: of lane `lane +
+// delta`, own value where that is past 31; `shuffle_from`: of lane `source`.
 template <class T>
 TSC_DEV T shuffle_xor(T value, u32 mask TSC_AT) {
   static_assert(sizeof(T) == 4, "shuffles move 4 bytes");
@@ -103,7 +104,8 @@ TSC_DEV i32 Min::identity<i32>() {
   return 0x7fffffff;
 }
 
-// The combination of all 32 values, in every lane: a butterfly over lane distances 16, 8, 4, 2, 1, so every lane has the same bits.
+// The combination of all 32 values, in every lane: a butterfly over lane distances 16, 8, 4, 2, 1, so every lane has the same
+// bits.
 template <class Op, class T>
 TSC_DEV T warp_reduce(T value TSC_AT) {
 #ifdef TSC_EMU
@@ -118,8 +120,9 @@ TSC_DEV T warp_reduce(T value TSC_AT) {
 #endif
 }
 
-// The combination of the values of all WARPS * 32 threads of the block, in every thread: warp_reduce, then the warps' values in order through
-// `scratch`, WARPS * sizeof(T) bytes of shared memory that no thread touches between the two barriers inside, nor before its next barrier.
+// The combination of the values of all WARPS * 32 threads of the block, in every thread: warp_reduce, then the warps' values in
+// order through `scratch`, WARPS * sizeof(T) bytes of shared memory that no thread touches between the two barriers inside, nor
+// before its next barrier.
 template <class Op, int WARPS, class T>
 TSC_DEV T block_reduce(T value, u32 scratch TSC_AT) {
   const u32 thread = (thread_index().z * block_size().y + thread_index().y) * block_size().x + thread_index().x;
@@ -128,8 +131,8 @@ TSC_DEV T block_reduce(T value, u32 scratch TSC_AT) {
   if (thread % 32 == 0) store_shared(scratch + thread / 32 * sizeof(T), value TSC_PASS);
   block_sync(TSC_PASS0);
   T total = load_shared<T>(scratch TSC_PASS);
-  TSC_UNROLL for (int warp = 1; warp < WARPS; warp++)
-    total = Op::apply(total, load_shared<T>(scratch + warp * sizeof(T) TSC_PASS));
+  TSC_UNROLL for (int warp = 1; warp < WARPS; warp++) total =
+      Op::apply(total, load_shared<T>(scratch + warp * sizeof(T) TSC_PASS));
   block_sync(TSC_PASS0);
   return total;
 }

@@ -36,7 +36,8 @@ void Tally::rows(const u32 (&address)[8], u32 at) {
 
 void Tally::flush() {
   for (auto& [key, stream] : streams_)
-    for (const Record& record : stream.records) account(record, static_cast<Traffic>(key & 3), static_cast<u32>(key >> 2 & 0xfffffff));
+    for (const Record& record : stream.records)
+      account(record, static_cast<Traffic>(key & 3), static_cast<u32>(key >> 2 & 0xfffffff));
   streams_.clear();
 }
 
@@ -98,7 +99,8 @@ void Tally::add_to(tsc_emu_report& report) const {
     report.global_sectors += line.global_sectors;
     report.ideal_sectors += line.ideal_sectors;
     tsc_emu_line* const end = report.lines + report.line_count;
-    tsc_emu_line* place = std::lower_bound(report.lines, end, at, [](const tsc_emu_line& have, u32 wanted) { return have.line < wanted; });
+    tsc_emu_line* place =
+        std::lower_bound(report.lines, end, at, [](const tsc_emu_line& have, u32 wanted) { return have.line < wanted; });
     if (place == end || place->line != at) {
       if (report.line_count == TSC_EMU_LINES) continue;
       std::copy_backward(place, end, end + 1);

@@ -1,4 +1,5 @@
-// Counters of traffic: a warp's accesses are put together from its lanes', by source line and occurrence, since lanes run one after another.
+// Counters of traffic: a warp's accesses are put together from its lanes', by source line and occurrence, since lanes run one
+// after another.
 #pragma once
 #include <deque>
 #include <map>

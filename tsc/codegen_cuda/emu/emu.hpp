@@ -1,5 +1,6 @@
-// What a kernel source sees of the emulator: one function behind each primitive of device/. All work is done in the .cpp files here,
-// which are compiled once and linked to every module, so that a kernel compiles in a moment. `at` is always the kernel source's line.
+// What a kernel source sees of the emulator: one function behind each primitive of device/. All work is done in the .cpp files
+// here, which are compiled once and linked to every module, so that a kernel compiles in a moment. `at` is always the kernel
+// source's line.
 #pragma once
 #include <stddef.h>
 #include <string.h>
@@ -56,8 +57,13 @@ struct Registration {
   Kernel kernel;
   template <class... A>
   Registration(const char* name, u32 max_threads, void (*function)(A...))
-      : kernel{name,          max_threads, static_cast<u32>(sizeof...(A)), Caller<A...>::bytes, Caller<A...>::body,
-               reinterpret_cast<void (*)()>(function), nullptr} {
+      : kernel{name,
+               max_threads,
+               static_cast<u32>(sizeof...(A)),
+               Caller<A...>::bytes,
+               Caller<A...>::body,
+               reinterpret_cast<void (*)()>(function),
+               nullptr} {
     register_kernel(&kernel);
   }
 };
@@ -115,7 +121,8 @@ template <>
 constexpr AtomicType atomic_type<u64>() {
   return ATOMIC_U64;
 }
-void atomic_global(void* old, void* target, const void* value, const void* expected, AtomicOperation operation, AtomicType type, u32 at);
+void atomic_global(void* old, void* target, const void* value, const void* expected, AtomicOperation operation, AtomicType type,
+                   u32 at);
 void atomic_shared(void* old, u32 target, const void* value, AtomicOperation operation, AtomicType type, u32 at);
 
 // ---- barriers

@@ -25,15 +25,19 @@ u64 volume(const Index3& size) { return static_cast<u64>(size.x) * size.y * size
 // Why these sizes cannot be launched; empty where they can.
 std::string objection(const Launch& launch, u32 limit) {
   const u64 threads = volume(launch.block), cluster_blocks = volume(launch.cluster);
-  if (volume(launch.grid) == 0 || volume(launch.grid) > 0xffffffffull) return "the grid must have at least one block and fewer than 2^32";
-  if (threads == 0 || threads % 32 != 0) return "the block has " + std::to_string(threads) + " threads, which is no positive multiple of 32";
+  if (volume(launch.grid) == 0 || volume(launch.grid) > 0xffffffffull)
+    return "the grid must have at least one block and fewer than 2^32";
+  if (threads == 0 || threads % 32 != 0)
+    return "the block has " + std::to_string(threads) + " threads, which is no positive multiple of 32";
   if (threads > launch.kernel->max_threads)
-    return "the block has " + std::to_string(threads) + " threads, but the kernel is bounded to " + std::to_string(launch.kernel->max_threads);
+    return "the block has " + std::to_string(threads) + " threads, but the kernel is bounded to " +
+           std::to_string(launch.kernel->max_threads);
   if (cluster_blocks == 0 || cluster_blocks > 16) return "a cluster must have 1 to 16 blocks";
   if (launch.grid.x % launch.cluster.x || launch.grid.y % launch.cluster.y || launch.grid.z % launch.cluster.z)
     return "the grid is no multiple of the cluster";
   if (launch.shared_bytes > limit)
-    return "the block asks for " + std::to_string(launch.shared_bytes) + " bytes of shared memory, but may have " + std::to_string(limit);
+    return "the block asks for " + std::to_string(launch.shared_bytes) + " bytes of shared memory, but may have " +
+           std::to_string(limit);
   return "";
 }
 
@@ -139,7 +143,8 @@ TSC_EMU_EXPORT int32_t tsc_emu_kernel_info(const char* name, tsc_emu_kernel* inf
 }
 
 TSC_EMU_EXPORT int32_t tsc_emu_launch(const char* name, tsc_emu_dim3 grid, tsc_emu_dim3 block, tsc_emu_dim3 cluster_size,
-                                      uint32_t dynamic_shared, void** args, const tsc_emu_options* options, tsc_emu_report* report) {
+                                      uint32_t dynamic_shared, void** args, const tsc_emu_options* options,
+                                      tsc_emu_report* report) {
   if (report->struct_size != sizeof *report) return TSC_EMU_BAD_LAUNCH;
   memset(report, 0, sizeof *report);
   report->struct_size = sizeof *report;

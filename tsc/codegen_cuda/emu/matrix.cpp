@@ -20,8 +20,8 @@ struct Multiply {
 };
 
 // Eight numbers at once; a machine without such registers splits it.
-typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
-typedef i32 Ints __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float Floats __attribute__((vector_size(32)));
+typedef i32 Ints __attribute__((vector_size(32)));
 
 // `count` 32-bit words of a fragment's row as numbers the multiplication runs on.
 void widen(float* out, const u32* words, u32 count, int kind) {
@@ -38,7 +38,8 @@ void widen(float* out, const u32* words, u32 count, int kind) {
     }
   } else {
 #if defined(__F16C__)
-    for (u32 i = 0; i < count; i += 4) _mm256_storeu_ps(out + 2 * i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words + i))));
+    for (u32 i = 0; i < count; i += 4)
+      _mm256_storeu_ps(out + 2 * i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words + i))));
 #else
     for (u32 i = 0; i < count; i++) {
       out[2 * i] = float_from_f16(static_cast<u16>(words[i]));
@@ -58,10 +59,14 @@ template <class Vector, class T>
 void multiply(T* c, const T* a, const T* b, u32 rows, u32 columns, u32 depth) {
   for (u32 row = 0; row < rows; row++)
     for (u32 column = 0; column < columns; column += 8) {
-      Vector* const place = reinterpret_cast<Vector*>(c + row * columns + column);
-      Vector sum = *place;
-      for (u32 k = 0; k < depth; k++) sum += *reinterpret_cast<const Vector*>(b + k * columns + column) * a[row * depth + k];
-      *place = sum;
+      T* const place = c + row * columns + column;
+      Vector sum, factor;
+      memcpy(&sum, place, sizeof sum);
+      for (u32 k = 0; k < depth; k++) {
+        memcpy(&factor, b + k * columns + column, sizeof factor);
+        sum += factor * a[row * depth + k];
+      }
+      memcpy(place, &sum, sizeof sum);
     }
 }
 

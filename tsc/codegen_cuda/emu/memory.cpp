@@ -7,11 +7,20 @@ namespace {
 
 inline void copy_bytes(void* target, const void* source, u32 bytes) {
   switch (bytes) {
-    case 16: memcpy(target, source, 16); return;
-    case 8: memcpy(target, source, 8); return;
-    case 4: memcpy(target, source, 4); return;
-    case 2: memcpy(target, source, 2); return;
-    default: memcpy(target, source, bytes);
+    case 16:
+      memcpy(target, source, 16);
+      return;
+    case 8:
+      memcpy(target, source, 8);
+      return;
+    case 4:
+      memcpy(target, source, 4);
+      return;
+    case 2:
+      memcpy(target, source, 2);
+      return;
+    default:
+      memcpy(target, source, bytes);
   }
 }
 
@@ -27,7 +36,9 @@ void trace_global(const void* address, u32 bytes, const Access& access) {
   const tsc_emu_options& options = cluster->launch->options;
   if (options.range_count == 0) return;
   const tsc_emu_range& range = options.ranges[cluster->hint];  // as check_global left it
-  if (range.writable) cluster->launch->race->global(cluster->hint, static_cast<const char*>(address) - static_cast<const char*>(range.base), bytes, access, address);
+  if (range.writable)
+    cluster->launch->race->global(cluster->hint, static_cast<const char*>(address) - static_cast<const char*>(range.base),
+                                  bytes, access, address);
 }
 
 [[noreturn]] void report_outside(const void* address, u32 bytes, bool store, u32 at) {
@@ -39,7 +50,9 @@ void trace_global(const void* address, u32 bytes, const Access& access) {
   for (u32 i = 0; i < options.range_count; i++) {
     const char* const low = static_cast<const char*>(options.ranges[i].base);
     const char* const high = low + options.ranges[i].bytes;
-    if (first >= low && first + bytes <= high) fail(TSC_EMU_OUT_OF_BOUNDS, at, "a store of %u bytes to the read-only range %u, at byte %lld", bytes, i, static_cast<long long>(first - low));
+    if (first >= low && first + bytes <= high)
+      fail(TSC_EMU_OUT_OF_BOUNDS, at, "a store of %u bytes to the read-only range %u, at byte %lld", bytes, i,
+           static_cast<long long>(first - low));
     const long long distance = first < low ? low - first : first + bytes - high;
     if (best < 0 || distance < best) {
       best = distance;
@@ -47,8 +60,9 @@ void trace_global(const void* address, u32 bytes, const Access& access) {
     }
   }
   const tsc_emu_range& range = options.ranges[nearest];
-  fail(TSC_EMU_OUT_OF_BOUNDS, at, "a global %s of %u bytes at byte %lld of the nearest range, number %u, of %llu bytes", what, bytes,
-       static_cast<long long>(first - static_cast<const char*>(range.base)), nearest, static_cast<unsigned long long>(range.bytes));
+  fail(TSC_EMU_OUT_OF_BOUNDS, at, "a global %s of %u bytes at byte %lld of the nearest range, number %u, of %llu bytes", what,
+       bytes, static_cast<long long>(first - static_cast<const char*>(range.base)), nearest,
+       static_cast<unsigned long long>(range.bytes));
 }
 
 }  // namespace
@@ -56,11 +70,14 @@ void trace_global(const void* address, u32 bytes, const Access& access) {
 u8* shared_at(u32 address, u32 bytes, u32 alignment, u32 at, Block** owner) {
   const u32 rank = address >> 24, offset = (address & 0xffffff) - shared_window_base;
   const u32 size = cluster->launch->shared_bytes;
-  if (rank > cluster->blocks.size()) fail(TSC_EMU_OUT_OF_BOUNDS, at, "shared address %08x names block %u of a cluster of %zu", address, rank - 1, cluster->blocks.size());
+  if (rank > cluster->blocks.size())
+    fail(TSC_EMU_OUT_OF_BOUNDS, at, "shared address %08x names block %u of a cluster of %zu", address, rank - 1,
+         cluster->blocks.size());
   if ((address & 0xffffff) < shared_window_base || offset > size || bytes > size - offset)
     fail(TSC_EMU_OUT_OF_BOUNDS, at, "a shared access of %u bytes at %lld, but the block has %u bytes", bytes,
          static_cast<long long>(address & 0xffffff) - shared_window_base, size);
-  if (address % alignment != 0) fail(TSC_EMU_MISALIGNED, at, "a shared access at %u, which is no multiple of %u", offset, alignment);
+  if (address % alignment != 0)
+    fail(TSC_EMU_MISALIGNED, at, "a shared access at %u, which is no multiple of %u", offset, alignment);
   Block& block = rank == 0 ? *self->block : cluster->blocks[rank - 1];
   if (owner) *owner = &block;
   return block.shared + offset;
@@ -192,10 +209,14 @@ namespace {
 template <class T>
 T combine(T old, T value, T expected, AtomicOperation operation) {
   switch (operation) {
-    case ATOMIC_ADD: return old + value;
-    case ATOMIC_MAX: return old > value ? old : value;
-    case ATOMIC_EXCHANGE: return value;
-    default: return old == expected ? value : old;
+    case ATOMIC_ADD:
+      return old + value;
+    case ATOMIC_MAX:
+      return old > value ? old : value;
+    case ATOMIC_EXCHANGE:
+      return value;
+    default:
+      return old == expected ? value : old;
   }
 }
 
@@ -216,20 +237,25 @@ void update(void* old_out, void* target, const void* value, const void* expected
   memcpy(old_out, &old, sizeof(T));
 }
 
-void update_typed(void* old, void* target, const void* value, const void* expected, AtomicOperation operation, AtomicType type) {
+void update_typed(void* old, void* target, const void* value, const void* expected, AtomicOperation operation,
+                  AtomicType type) {
   switch (type) {
-    case ATOMIC_F32: return update<float, u32>(old, target, value, expected, operation);
+    case ATOMIC_F32:
+      return update<float, u32>(old, target, value, expected, operation);
     case ATOMIC_I32:
       if (operation == ATOMIC_ADD) return update<u32, u32>(old, target, value, expected, operation);
       return update<i32, u32>(old, target, value, expected, operation);
-    case ATOMIC_U32: return update<u32, u32>(old, target, value, expected, operation);
-    case ATOMIC_U64: return update<u64, u64>(old, target, value, expected, operation);
+    case ATOMIC_U32:
+      return update<u32, u32>(old, target, value, expected, operation);
+    case ATOMIC_U64:
+      return update<u64, u64>(old, target, value, expected, operation);
   }
 }
 
 }  // namespace
 
-void atomic_global(void* old, void* target, const void* value, const void* expected, AtomicOperation operation, AtomicType type, u32 at) {
+void atomic_global(void* old, void* target, const void* value, const void* expected, AtomicOperation operation, AtomicType type,
+                   u32 at) {
   tick();
   const u32 bytes = type == ATOMIC_U64 ? 8 : 4;
   check_global(target, bytes, true, bytes, at);

@@ -17,8 +17,9 @@ u16 f16_from_float(float value) {
   const u32 bits = bits_of(value);
   const u32 sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return 0x7fff;
-  if (magnitude >= 0x477ff000) return static_cast<u16>(sign | 0x7c00);  // at or above the middle between the largest f16 and 2^16
-  if (magnitude >= 0x38800000) {                                       // normal in f16
+  if (magnitude >= 0x477ff000)
+    return static_cast<u16>(sign | 0x7c00);  // at or above the middle between the largest f16 and 2^16
+  if (magnitude >= 0x38800000) {             // normal in f16
     const u32 rebased = magnitude - (112u << 23);
     return static_cast<u16>(sign | (rebased + 0xfff + (rebased >> 13 & 1)) >> 13);
   }

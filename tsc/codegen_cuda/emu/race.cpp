@@ -143,12 +143,14 @@ void Race::begin_thread(Fiber& fiber) { fiber.clock = {nullptr, {1, 0, 0, 0}, nu
 bool Race::knows(const Fiber& fiber, const Mark& mark) const {
   const ThreadClock& clock = fiber.clock;
   if (mark.cluster == cluster_ + 1) {
-    if (mark.actor < TRACKS * threads_ && mark.actor % threads_ == fiber.index) return clock.own[mark.actor / threads_] >= mark.time;
+    if (mark.actor < TRACKS * threads_ && mark.actor % threads_ == fiber.index)
+      return clock.own[mark.actor / threads_] >= mark.time;
     return clock.base && clock.base->seen.size() > mark.actor && clock.base->seen[mark.actor] >= mark.time;
   }
   if (!clock.base) return false;
   const auto found = clock.base->other.find(mark.cluster - 1);
-  return found != clock.base->other.end() && found->second->seen.size() > mark.actor && found->second->seen[mark.actor] >= mark.time;
+  return found != clock.base->other.end() && found->second->seen.size() > mark.actor &&
+         found->second->seen[mark.actor] >= mark.time;
 }
 
 Access Race::own(u32 kind, u32 at) { return {self, self->index, self->clock.own[PROGRAM], kind, at, false}; }
@@ -174,7 +176,8 @@ void Race::walk(Shadow& shadow, u64 offset, u32 bytes, const Access& access, boo
       continue;
     }
     if (cell.bytes == 0) split(cell);
-    for (u64 byte = low; byte < high; byte++) touch(bytes_[cell.bytes - 1 + (byte - word * 4)], access, is_shared, address + (byte - offset));
+    for (u64 byte = low; byte < high; byte++)
+      touch(bytes_[cell.bytes - 1 + (byte - word * 4)], access, is_shared, address + (byte - offset));
   }
 }
 
@@ -199,7 +202,8 @@ void Race::touch(Cell& cell, const Access& access, bool is_shared, u64 address) 
   const Mark mark{cluster_ + 1, access.actor, access.time, access.at & 0xfffffff, access.kind};
   const bool written = cell.write.cluster != 0, atomics = cell.write.kind == TSC_EMU_ATOMIC && access.kind == TSC_EMU_ATOMIC;
   if (access.kind == TSC_EMU_READ && is_shared && !written)
-    fail(TSC_EMU_UNINITIALISED, access.at, "shared memory at %llu is read, but nothing has written it (or not yet: is a barrier missing?)", address);
+    fail(TSC_EMU_UNINITIALISED, access.at,
+         "shared memory at %llu is read, but nothing has written it (or not yet: is a barrier missing?)", address);
   if (access.constant && written)
     fail(TSC_EMU_PROTOCOL, access.at, "load_constant reads global memory that this kernel writes at line %u", cell.write.at);
   if (written && !atomics && !knows(fiber, cell.write)) report(cell.write, access, is_shared, address);
@@ -219,7 +223,9 @@ void Race::touch(Cell& cell, const Access& access, bool is_shared, u64 address) 
 
 // A read that this one is known to follow need not be kept: who is ordered after this read is ordered after that one.
 void Race::record_read(Cell& cell, const Mark& mark, const Fiber& fiber) {
-  const auto covers = [&](const Mark& old) { return (old.actor == mark.actor && old.cluster == mark.cluster) || knows(fiber, old); };
+  const auto covers = [&](const Mark& old) {
+    return (old.actor == mark.actor && old.cluster == mark.cluster) || knows(fiber, old);
+  };
   if (cell.read.cluster == 0 || covers(cell.read)) {
     cell.read = mark;
     return;
@@ -245,7 +251,8 @@ tsc_emu_access Race::place(const Mark& mark) const {
   return {mark.at,
           mark.kind,
           std::min<u32>(track, TRACKS),
-          {id % across * launch.cluster.x + rank % launch.cluster.x, id / across % down * launch.cluster.y + rank / launch.cluster.x % launch.cluster.y,
+          {id % across * launch.cluster.x + rank % launch.cluster.x,
+           id / across % down * launch.cluster.y + rank / launch.cluster.x % launch.cluster.y,
            id / across / down * launch.cluster.z + rank / launch.cluster.x / launch.cluster.y},
           {thread % launch.block.x, thread / launch.block.x % launch.block.y, thread / launch.block.x / launch.block.y}};
 }
@@ -255,9 +262,9 @@ std::string Race::text(const Mark& mark) const {
   static const char* const tracks[] = {"", "cp.async ", "bulk copy's ", "bulk copy's ", "asynchronous "};
   const tsc_emu_access where = place(mark);
   char out[192];
-  snprintf(out, sizeof out, "%s%s%s (line %u) of thread (%u,%u,%u) of block (%u,%u,%u)", tracks[where.asynchronous], kinds[where.kind],
-           where.asynchronous ? " that may be under way" : "", where.line, where.thread.x, where.thread.y, where.thread.z, where.block.x, where.block.y,
-           where.block.z);
+  snprintf(out, sizeof out, "%s%s%s (line %u) of thread (%u,%u,%u) of block (%u,%u,%u)", tracks[where.asynchronous],
+           kinds[where.kind], where.asynchronous ? " that may be under way" : "", where.line, where.thread.x, where.thread.y,
+           where.thread.z, where.block.x, where.block.y, where.block.z);
   return out;
 }
 
@@ -267,7 +274,8 @@ void Race::report(const Mark& earlier, const Access& access, bool is_shared, u64
   snprintf(where, sizeof where, is_shared ? "shared memory at %llu" : "global memory at 0x%llx", address);
   Failure failure{};
   failure.status = TSC_EMU_RACE_FOUND;
-  failure.message = "race on " + std::string(where) + ": " + text(later) + " and, before it, " + text(earlier) + ", with nothing that orders them";
+  failure.message = "race on " + std::string(where) + ": " + text(later) + " and, before it, " + text(earlier) +
+                    ", with nothing that orders them";
   failure.access[0] = place(later);
   failure.access[1] = place(earlier);
   failure.address = address;

@@ -1,8 +1,10 @@
-// Happens-before: vector clocks of threads and of what runs asynchronously for them, and shadow memory that remembers who touched what.
+// Happens-before: vector clocks of threads and of what runs asynchronously for them, and shadow memory that remembers who
+// touched what.
 //
-// An *actor* is anything whose accesses are ordered among themselves. A cluster of T threads has TRACKS * T of them, track by track: actor `track * T + i`
-// acts for thread i; engines add more (new_actor). Each actor has a time that only grows; an access is marked with the actor and its
-// time. Thread t may touch what mark (a, n) touched if t *knows* a up to n: knowledge spreads where threads synchronise.
+// An *actor* is anything whose accesses are ordered among themselves. A cluster of T threads has TRACKS * T of them, track by
+// track: actor `track * T + i` acts for thread i; engines add more (new_actor). Each actor has a time that only grows; an
+// access is marked with the actor and its time. Thread t may touch what mark (a, n) touched if t *knows* a up to n: knowledge
+// spreads where threads synchronise.
 #pragma once
 #include <map>
 #include <memory>
@@ -28,8 +30,8 @@ struct Clock {
   std::map<u32, ClockRef> other;
 };
 
-// A thread's knowledge: `base`, shared with those it last met, but for its own tracks, which `own` holds. own[PROGRAM] is the time its next
-// access is marked with; own[track] is up to which time it has waited for that track.
+// A thread's knowledge: `base`, shared with those it last met, but for its own tracks, which `own` holds. own[PROGRAM] is the
+// time its next access is marked with; own[track] is up to which time it has waited for that track.
 struct ThreadClock {
   ClockRef base;
   u32 own[TRACKS];
@@ -61,7 +63,8 @@ struct Mark {
   u32 at : 28, kind : 4;
 };
 
-// The shadow of 4 bytes: the last write, the reads since that nothing orders, and, once single bytes were touched, four cells of its own.
+// The shadow of 4 bytes: the last write, the reads since that nothing orders, and, once single bytes were touched, four cells
+// of its own.
 struct Cell {
   Mark write, read;
   u32 more;   // 1 + index of further reads

@@ -66,7 +66,8 @@ void switch_to(Fiber& target, bool dying) {
   self = &target;
   cluster->switches++;
 #ifdef TSC_EMU_ASAN
-  __sanitizer_start_switch_fiber(dying ? nullptr : &from->fake_stack, stack_of(target) + GUARD_BYTES, STACK_BYTES - GUARD_BYTES);
+  __sanitizer_start_switch_fiber(dying ? nullptr : &from->fake_stack, stack_of(target) + GUARD_BYTES,
+                                 STACK_BYTES - GUARD_BYTES);
 #else
   (void)dying;
 #endif
@@ -116,13 +117,16 @@ Fiber* next_runnable(u32 from, u32 lane) {
   failure.message = "deadlock:";
   for (const auto& [where, who] : waiting) {
     failure.message += who.front() == first ? " " : "; ";
-    failure.message += std::to_string(who.size()) + (who.size() == 1 ? " thread waits at " : " threads wait at ") + where.first + " (line " +
-                       std::to_string(where.second) + "), the first is " + describe(*who.front());
+    failure.message += std::to_string(who.size()) + (who.size() == 1 ? " thread waits at " : " threads wait at ") +
+                       where.first + " (line " + std::to_string(where.second) + "), the first is " + describe(*who.front());
   }
   const u32 left = static_cast<u32>(cluster->fibers.size()) - cluster->alive;
   if (left != 0) failure.message += "; " + std::to_string(left) + " threads have left the kernel";
   if (first) {
-    failure.access[0] = {first->waits_at, 0, 0, {first->block->index.x, first->block->index.y, first->block->index.z},
+    failure.access[0] = {first->waits_at,
+                         0,
+                         0,
+                         {first->block->index.x, first->block->index.y, first->block->index.z},
                          {first->place.x, first->place.y, first->place.z}};
   }
   fail_with(std::move(failure));
@@ -151,8 +155,8 @@ void run_others(bool dying) {
 void check_nobody_waits_for(const Fiber& leaver) {
   const Warp& warp = *leaver.warp;
   if (warp.arrived != 0)
-    fail(TSC_EMU_DIVERGED, warp.collective_at, "a thread leaves the kernel while %u lanes of its warp wait at %s (line %u)", warp.arrived,
-         warp.collective, warp.collective_at);
+    fail(TSC_EMU_DIVERGED, warp.collective_at, "a thread leaves the kernel while %u lanes of its warp wait at %s (line %u)",
+         warp.arrived, warp.collective, warp.collective_at);
   const Barrier& barrier = leaver.block->barriers[0];
   if (barrier.arrived != 0)
     fail(TSC_EMU_DIVERGED, barrier.waiting.empty() ? 0 : barrier.waiting[0]->waits_at,
@@ -217,7 +221,8 @@ void run_cluster(Cluster& state, u32 id) {
   const size_t stride = (launch.shared_bytes + 1023) / 1024 * 1024;
   if (stride != 0) memset(state.shared, 0xff, stride * blocks);
 #ifdef TSC_EMU_ASAN
-  for (u32 i = 0; i < threads; i++) __asan_unpoison_memory_region(state.stacks + STACK_BYTES * i + GUARD_BYTES, STACK_BYTES - GUARD_BYTES);
+  for (u32 i = 0; i < threads; i++)
+    __asan_unpoison_memory_region(state.stacks + STACK_BYTES * i + GUARD_BYTES, STACK_BYTES - GUARD_BYTES);
 #endif
   state.id = id;
   state.alive = threads;
@@ -230,7 +235,8 @@ void run_cluster(Cluster& state, u32 id) {
   state.fibers.resize(threads);
   if (launch.race) launch.race->begin_cluster(id);
   const u32 across = launch.grid.x / launch.cluster.x, down = launch.grid.y / launch.cluster.y;
-  const Index3 corner{id % across * launch.cluster.x, id / across % down * launch.cluster.y, id / across / down * launch.cluster.z};
+  const Index3 corner{id % across * launch.cluster.x, id / across % down * launch.cluster.y,
+                      id / across / down * launch.cluster.z};
   for (u32 b = 0; b < blocks; b++) {
     Block& block = state.blocks[b];
     block.index = {corner.x + b % launch.cluster.x, corner.y + b / launch.cluster.x % launch.cluster.y,
@@ -346,12 +352,14 @@ u32 random_bits() {
 
 bool collective(const char* what, void* argument, u32 at) {
   Warp& warp = *self->warp;
-  if (warp.alive != ~0u) fail(TSC_EMU_DIVERGED, at, "%s needs all 32 lanes, but %d have left the kernel", what, 32 - __builtin_popcount(warp.alive));
+  if (warp.alive != ~0u)
+    fail(TSC_EMU_DIVERGED, at, "%s needs all 32 lanes, but %d have left the kernel", what, 32 - __builtin_popcount(warp.alive));
   if (warp.arrived == 0) {
     warp.collective = what;
     warp.collective_at = at;
   } else if (warp.collective_at != at || (warp.collective != what && strcmp(warp.collective, what) != 0)) {
-    fail(TSC_EMU_DIVERGED, at, "at %s while %u lanes of its warp stand at %s, line %u", what, warp.arrived, warp.collective, warp.collective_at);
+    fail(TSC_EMU_DIVERGED, at, "at %s while %u lanes of its warp stand at %s, line %u", what, warp.arrived, warp.collective,
+         warp.collective_at);
   }
   warp.slot[self->lane] = argument;
   if (++warp.arrived < 32) {

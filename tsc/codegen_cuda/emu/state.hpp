@@ -1,7 +1,8 @@
 // The emulator's own state and the calls its parts make of each other. Kernel sources never see this file.
 //
-// The unit that runs is a cluster of blocks (one block where there are no clusters): all its threads are fibers of one host thread, so
-// nothing here needs a lock. A fiber runs until it waits; clusters are spread over host threads, and share only Launch.
+// The unit that runs is a cluster of blocks (one block where there are no clusters): all its threads are fibers of one host
+// thread, so nothing here needs a lock. A fiber runs until it waits; clusters are spread over host threads, and share only
+// Launch.
 #pragma once
 #include <time.h>
 
@@ -88,7 +89,8 @@ struct Block {
   Barrier barriers[16];
 };
 
-// Something asynchronous beside the threads (TMA, wgmma, ...): what it has under way lands when the scheduler or its own wait says so.
+// Something asynchronous beside the threads (TMA, wgmma, ...): what it has under way lands when the scheduler or its own wait
+// says so.
 struct Engine {
   virtual ~Engine() = default;
   // Land one operation, if there is any: called when no thread can run, and now and then in stress mode. False: there was none.
@@ -169,15 +171,16 @@ inline void tick() {
   if (--cluster->ticks == 0) tick_slow();
 }
 u32 random_bits();
-// All 32 lanes bring `argument` to collective `what`. True in the lane that came last, which then does the work while the others still stand; the
-// others return, false, after it.
+// All 32 lanes bring `argument` to collective `what`. True in the lane that came last, which then does the work while the
+// others still stand; the others return, false, after it.
 bool collective(const char* what, void* argument, u32 at);
 std::string describe(const Fiber& fiber);
 
 // ---- memory.cpp
 
-// Where `bytes` bytes at window address `address` lie; fails where they are outside, or the address is no multiple of `alignment`.
-// `owner` becomes the block that has them. Bits 24 and up of an address: 0 for the own block, else 1 + the rank in the cluster.
+// Where `bytes` bytes at window address `address` lie; fails where they are outside, or the address is no multiple of
+// `alignment`. `owner` becomes the block that has them. Bits 24 and up of an address: 0 for the own block, else 1 + the rank in
+// the cluster.
 u8* shared_at(u32 address, u32 bytes, u32 alignment, u32 at, Block** owner);
 // Fails unless all of [address, address + bytes) is in one registered range (and writable, for a store).
 void check_global(const void* address, u32 bytes, bool store, u32 alignment, u32 at);

@@ -12,9 +12,11 @@ bool arrive(u32 id, u32 threads, bool waits, const char* what, u32 at) {
   if (id > 15) fail(TSC_EMU_PROTOCOL, at, "barrier %u does not exist: there are 16", id);
   if (threads == 0) {
     threads = cluster->launch->threads;
-    if (block.alive != threads) fail(TSC_EMU_DIVERGED, at, "%s after %u threads of the block have left the kernel", what, threads - block.alive);
+    if (block.alive != threads)
+      fail(TSC_EMU_DIVERGED, at, "%s after %u threads of the block have left the kernel", what, threads - block.alive);
   } else if (threads % 32 != 0 || threads > cluster->launch->threads) {
-    fail(TSC_EMU_PROTOCOL, at, "a barrier among %u threads: the number must be a multiple of 32 up to the block's %u", threads, cluster->launch->threads);
+    fail(TSC_EMU_PROTOCOL, at, "a barrier among %u threads: the number must be a multiple of 32 up to the block's %u", threads,
+         cluster->launch->threads);
   }
   Barrier& barrier = block.barriers[id];
   if (barrier.arrived == 0)
@@ -24,7 +26,8 @@ bool arrive(u32 id, u32 threads, bool waits, const char* what, u32 at) {
   if (warp.barrier_count[id] == 0)
     warp.barrier_at[id] = at;
   else if (warp.barrier_at[id] != at)
-    fail(TSC_EMU_DIVERGED, at, "lanes of one warp meet barrier %u at different lines, here and at line %u", id, warp.barrier_at[id]);
+    fail(TSC_EMU_DIVERGED, at, "lanes of one warp meet barrier %u at different lines, here and at line %u", id,
+         warp.barrier_at[id]);
   warp.barrier_count[id] = (warp.barrier_count[id] + 1) % 32;
   barrier.clock.add(*self);
   if (waits) barrier.waiting.push_back(self);
@@ -44,8 +47,8 @@ bool arrive(u32 id, u32 threads, bool waits, const char* what, u32 at) {
 void barrier_sync(u32 id, u32 threads, u32 at) {
   const char* const what = id == 0 ? "block_sync" : "named_barrier_sync";
   if (self->warp->arrived != 0)
-    fail(TSC_EMU_DIVERGED, at, "at %s while %u lanes of its warp stand at %s, line %u", what, self->warp->arrived, self->warp->collective,
-         self->warp->collective_at);
+    fail(TSC_EMU_DIVERGED, at, "at %s while %u lanes of its warp stand at %s, line %u", what, self->warp->arrived,
+         self->warp->collective, self->warp->collective_at);
   if (!arrive(id, threads, true, what, at)) wait(what, at);
 }
 
@@ -56,7 +59,8 @@ void barrier_arrive(u32 id, u32 threads, u32 at) {
 
 void warp_sync(u32 mask, u32 at) {
   Warp& warp = *self->warp;
-  if (!(mask >> self->lane & 1)) fail(TSC_EMU_PROTOCOL, at, "warp_sync by lane %u, which its mask %08x leaves out", self->lane, mask);
+  if (!(mask >> self->lane & 1))
+    fail(TSC_EMU_PROTOCOL, at, "warp_sync by lane %u, which its mask %08x leaves out", self->lane, mask);
   if (mask & ~warp.alive) fail(TSC_EMU_DIVERGED, at, "warp_sync waits for lanes that have left the kernel");
   PartialSync* met = nullptr;
   for (PartialSync& sync : warp.partial)
@@ -101,9 +105,11 @@ void warp_exchange(void* all, const void* value, u32 bytes, const char* what, u3
   if (!collective(what, &exchange, at)) return;
   const Warp& warp = *self->warp;
   char* const mine = exchange.all;
-  for (u32 lane = 0; lane < 32; lane++) memcpy(mine + size_t{lane} * bytes, static_cast<const Exchange*>(warp.slot[lane])->value, bytes);
   for (u32 lane = 0; lane < 32; lane++)
-    if (char* const target = static_cast<const Exchange*>(warp.slot[lane])->all; target != mine) memcpy(target, mine, size_t{32} * bytes);
+    memcpy(mine + size_t{lane} * bytes, static_cast<const Exchange*>(warp.slot[lane])->value, bytes);
+  for (u32 lane = 0; lane < 32; lane++)
+    if (char* const target = static_cast<const Exchange*>(warp.slot[lane])->all; target != mine)
+      memcpy(target, mine, size_t{32} * bytes);
 }
 
 }  // namespace tsc::emu
