@@ -8,8 +8,9 @@ the memory it uses must live until then.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -19,6 +20,12 @@ from tsc.errors import InternalError, LaunchError
 
 Size3: TypeAlias = tuple[int, int, int]
 ONE: Size3 = (1, 1, 1)
+#: Element types of tensor maps: NumPy's name -> (the driver's number, bytes).
+TENSOR_MAP_TYPES = {
+    "uint8": (0, 1), "int8": (0, 1), "uint16": (1, 2), "int16": (1, 2), "uint32": (2, 4), "int32": (3, 4), "uint64": (4, 8),
+    "int64": (5, 8), "float16": (6, 2), "float32": (7, 4), "float64": (8, 8), "bfloat16": (9, 2)}
+#: Swizzles of tensor maps: bytes -> the driver's number.
+TENSOR_MAP_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
 class NoDriverError(LaunchError):
@@ -69,6 +76,12 @@ class Handle:
 
     value: int
     owner: Any = None
+    finalizer: Any = field(default=None, init=False, repr=False)
+
+    def on_release(self, action: Callable[..., object], *arguments: object) -> None:
+        """What to do, once, when this is released or nothing refers to it any more; not when the process ends."""
+        self.finalizer = weakref.finalize(self, action, *arguments)
+        self.finalizer.atexit = False
 
 
 @dataclass(eq=False, slots=True)
@@ -143,6 +156,10 @@ class Arguments:
         self.table = ctypes.addressof(self._table)
         for address, content in zip(self._addresses, contents):
             ctypes.memmove(address, content, len(content))
+
+    def copy(self) -> Arguments:
+        """The same values in memory of their own."""
+        return Arguments(self.values)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -322,10 +339,39 @@ def check_launch(launch: Launch, info: DeviceInfo) -> None:
     if threads > 1024:
         raise LaunchError(f"kernel '{name}' cannot be launched with {threads} threads a block; 1024 are the most")
     if any(g % c for g, c in zip(launch.grid, launch.cluster)):
-        raise LaunchError(f"kernel '{name}' cannot be launched: {launch.grid} blocks are not made of clusters of {launch.cluster}")
+        raise LaunchError(f"kernel '{name}' cannot be launched: {launch.grid} blocks are not clusters of {launch.cluster}")
     if launch.shared > info.shared_per_block:
         raise LaunchError(f"kernel '{name}' needs {launch.shared} bytes of shared memory a block, and {info.name} has "
                           f"{info.shared_per_block}")
+
+
+def check_arguments(launch: Launch, sizes: tuple[int, ...]) -> None:
+    """Raise LaunchError where the kernel's parameters have other sizes than the arguments."""
+    if sizes != launch.args.sizes:
+        raise LaunchError(f"kernel '{launch.function.name}' takes arguments of {sizes} bytes, not {launch.args.sizes}")
+
+
+def check_tensor_map(what: TensorMap) -> tuple[int, int]:
+    """The driver's numbers of the element type and of the swizzle. Raises LaunchError where the hardware has no such copy (CUDA
+    driver API, cuTensorMapEncodeTiled)."""
+    number, width = TENSOR_MAP_TYPES.get(what.dtype, (-1, 0))
+    rank = len(what.shape)
+    inner = what.box[0] * width if what.box else 0
+    rules = (
+        (number >= 0, f"there are no tensor maps of {what.dtype}"),
+        (1 <= rank <= 5 and len(what.box) == rank and len(what.strides) == rank - 1, "1 to 5 dimensions, each with its box"),
+        (all(0 < size <= 1 << 32 for size in what.shape), "dimensions of 1 to 2^32 elements"),
+        ((what.memory.value + what.offset) % 16 == 0, "an address that is a multiple of 16"),
+        (all(0 < stride < 1 << 40 and stride % 16 == 0 for stride in what.strides), "strides that are multiples of 16 bytes"),
+        (all(0 < size <= 256 for size in what.box), "a box of 1 to 256 elements along each dimension"),
+        (inner % 16 == 0, "a box whose innermost dimension is a multiple of 16 bytes"),
+        (what.swizzle in TENSOR_MAP_SWIZZLES, "a swizzle of 0, 32, 64 or 128 bytes"),
+        (what.swizzle == 0 or inner <= what.swizzle, "a box not wider than the swizzle"),
+    )
+    for holds, rule in rules:
+        if not holds:
+            raise LaunchError(f"a tensor map needs: {rule}; it was asked for {what}")
+    return number, TENSOR_MAP_SWIZZLES[what.swizzle]
 
 
 def check_span(memory: Memory, offset: int, size: int) -> None:

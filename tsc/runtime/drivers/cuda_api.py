@@ -1,0 +1,83 @@
+"""The CUDA driver API as `cuda` uses it: calls that raise, the structs of launches, and what devices say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from tsc.errors import LaunchError
+from tsc.runtime.drivers.protocol import DeviceInfo, DriverVersionError, Launch, NoDriverError, OutOfMemoryError, Size3
+
+#: The oldest driver that runs what the NVRTC of the [cuda] extra makes, as cuDriverGetVersion says it.
+OLDEST_DRIVER = 13000
+_RESULT = cu.CUresult
+_ATTRIBUTE = cu.CUdevice_attribute
+
+
+def start_driver() -> int:
+    """Start the driver. Returns its version."""
+    try:
+        (status,) = cu.cuInit(0)
+        version = int(call_driver("ask for the driver's version", cu.cuDriverGetVersion))
+    except (RuntimeError, OSError) as error:  # the binding did not find libcuda, or not what it needs in it
+        raise NoDriverError(f"no NVIDIA driver was found ({str(error).splitlines()[0]}); install one, or use an emulated "
+                            "target such as 'emu:sm_80'") from error
+    if version < OLDEST_DRIVER:
+        raise DriverVersionError(f"the NVIDIA driver knows CUDA {version // 1000}.{version % 1000 // 10}; "
+                                 f"{OLDEST_DRIVER // 1000}.{OLDEST_DRIVER % 1000 // 10} is the least: install a newer driver")
+    if status == _RESULT.CUDA_ERROR_NO_DEVICE:
+        raise NoDriverError("the NVIDIA driver shows this process no GPU (CUDA_VISIBLE_DEVICES may hide it)")
+    check_status(status, "start the driver")
+    return version
+
+
+def device_info(index: int, version: int) -> DeviceInfo:
+    device = call_driver("open the GPU", cu.cuDeviceGet, index)
+
+    def fact(which: Any) -> int:
+        return int(call_driver("ask the GPU for its facts", cu.cuDeviceGetAttribute, which, device))
+
+    major, minor = (fact(which) for which in (
+        _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
+    name = call_driver("ask the GPU for its name", cu.cuDeviceGetName, 128, device)
+    return DeviceInfo(
+        index, name.split(b"\0")[0].decode(), f"sm_{major}{minor}", fact(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        int(call_driver("ask the GPU for its memory", cu.cuDeviceTotalMem, device)),
+        fact(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        fact(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
+        (version // 1000, version % 1000 // 10))
+
+
+def call_driver(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the driver. Returns what comes after the status: nothing, one thing or a tuple. Raises as `_check` does."""
+    status, *results = call(*arguments)
+    if status != _RESULT.CUDA_SUCCESS:
+        check_status(status, what)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def check_status(status: Any, what: str) -> None:
+    if status == _RESULT.CUDA_SUCCESS:
+        return
+    known, text = cu.cuGetErrorString(status)
+    reason = text.decode() if known == _RESULT.CUDA_SUCCESS and text else "no further word"
+    error = OutOfMemoryError if status == _RESULT.CUDA_ERROR_OUT_OF_MEMORY else LaunchError
+    raise error(f"the GPU could not {what}: {reason} ({getattr(status, 'name', status)})")
+
+
+def node_params(launch: Launch) -> Any:
+    made = cu.CUDA_KERNEL_NODE_PARAMS()
+    made.func = cu.CUfunction(launch.function.value)
+    made.gridDimX, made.gridDimY, made.gridDimZ = launch.grid
+    made.blockDimX, made.blockDimY, made.blockDimZ = launch.block
+    made.sharedMemBytes = launch.shared
+    made.kernelParams = launch.args.table
+    return made
+
+
+def cluster_value(cluster: Size3) -> Any:
+    value = cu.CUlaunchAttributeValue()
+    value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
+    return value
