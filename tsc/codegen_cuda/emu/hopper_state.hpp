@@ -16,6 +16,7 @@ struct Mbarrier {
   std::vector<Fiber*> waiting;  // for the phase under way
   Join next, done;              // what arrived in it, and in the one before
   std::vector<Mark> arrived, before;
+  Mark made;
   u32 actor, time;  // of its transactions, in race mode
   std::string text;  // of the report of a deadlock
 };
@@ -26,6 +27,7 @@ struct Load {
     u64 phase;
     u32 time;
     u8* to;
+    u32 bytes;
   };
   const Fiber* fiber;
   u32 at;

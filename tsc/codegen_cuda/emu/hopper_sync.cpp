@@ -22,7 +22,16 @@ void describe_missing(Mbarrier& barrier) {
 }
 
 void trace(const Mbarrier& barrier, u32 kind, u32 at) {
-  if (Race* race = cluster->launch->race) race->shared(cluster->blocks[barrier.rank], barrier.offset, 8, Race::own(kind, at));
+  Race* const race = cluster->launch->race;
+  if (!race) return;
+  if (kind == TSC_EMU_ATOMIC && !race->knows(*self, barrier.made))
+    fail(TSC_EMU_PROTOCOL, at, "nothing orders this after the initialisation (line %u) of the mbarrier at byte %u", barrier.made.at, barrier.offset);
+  race->shared(cluster->blocks[barrier.rank], barrier.offset, 8, Race::own(kind, at));
+}
+
+// The running thread's own mark, now.
+Mark own_mark(u32 kind, u32 at) {
+  return {cluster->launch->race->cluster_id() + 1, self->index, self->clock.own[PROGRAM], at & 0xfffffff, kind};
 }
 
 // An arrival in a phase must follow the completion of the one before: else, in another order, it would have counted there.
@@ -127,7 +136,10 @@ void mbarrier_init(u32 address, u32 arrivals, u32 at) {
   barrier.rank = owner->rank;
   barrier.offset = offset;
   barrier.arrivals = barrier.pending = arrivals;
-  if (cluster->launch->race) barrier.actor = cluster->launch->race->new_actor();
+  if (Race* race = cluster->launch->race) {
+    barrier.actor = race->new_actor();
+    barrier.made = own_mark(TSC_EMU_WRITE, at);
+  }
   trace(barrier, TSC_EMU_WRITE, at);
   const u64 seal_now = seal(barrier);
   memcpy(place, &seal_now, 8);
@@ -153,7 +165,7 @@ void mbarrier_arrive(u32 address, u32 bytes, u32 arrivals, u32 at) {
            barrier.arrivals, barrier.phase, barrier.offset, static_cast<long long>(barrier.bytes));
     if (cluster->launch->race) {
       check_order(barrier, at);
-      barrier.arrived.push_back({cluster->launch->race->cluster_id() + 1, self->index, self->clock.own[PROGRAM], at & 0xfffffff, TSC_EMU_ATOMIC});
+      barrier.arrived.push_back(own_mark(TSC_EMU_ATOMIC, at));
       barrier.next.add(*self);
     }
     barrier.pending--;
@@ -188,7 +200,10 @@ void mbarrier_wait(u32 address, u32 parity, u32 at) {
   barrier.done.meet(*self);
 }
 
-void fence_async_shared(u32) { tick(); }
+void fence_async_shared(u32) {
+  tick();
+  if (Race* race = cluster->launch->race) race->async_fence(*self);
+}
 
 Index3 cluster_index() {
   const Index3 &block = self->block->index, &size = cluster->launch->cluster;

@@ -174,8 +174,11 @@ void tma_load(u32 target, const tsc_emu_tensor_map* map, u32 barrier, const i32*
     u8* const to = box_at(*map, window, at, &owner);
     Mbarrier& signalled = find_mbarrier((barrier & 0xffffff) | (rank_of + 1) << 24, at);
     const u32 time = race ? ++signalled.time : 0;
-    load.targets.push_back({&signalled, signalled.phase, time, to});
-    if (race) race->shared(*owner, (target & 0xffffff) - shared_window_base, bytes, Race::by_actor(*self, signalled.actor, time, TSC_EMU_WRITE, at));
+    load.targets.push_back({&signalled, signalled.phase, time, to, bytes});
+    if (race) {
+      race->shared(*owner, (target & 0xffffff) - shared_window_base, bytes, Race::by_actor(*self, signalled.actor, time, TSC_EMU_WRITE, at));
+      signalled.next.add(*self);  // who sees the bytes comes after what came before the copy
+    }
     if (engine.lands_later()) memset(to, 0xff, bytes);
   }
   const Load::Target& first = load.targets.front();

@@ -10,29 +10,25 @@ namespace {
 constexpr u32 POISON = 0x7fbad000;  // a signalling NaN
 constexpr u32 ROWS = 64, ROW_BYTES = 32;
 
-typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
-typedef u32 Words __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float Floats __attribute__((vector_size(32)));
+typedef u32 Words __attribute__((vector_size(32)));
 
 // c[ROWS][columns] += a[ROWS][depth] b[depth][columns], k ascending for every number. Four rows at a time share what they read of b.
 template <class Vector, class T>
 __attribute__((always_inline)) inline void multiply(T* c, const T* a, const T* b, u32 columns, u32 depth) {
   for (u32 row = 0; row < ROWS; row += 4)
     for (u32 column = 0; column < columns; column += 8) {
-      T* const place = c + row * columns + column;
       const T* const line = a + row * depth;
-      Vector s0 = *reinterpret_cast<Vector*>(place), s1 = *reinterpret_cast<Vector*>(place + columns);
-      Vector s2 = *reinterpret_cast<Vector*>(place + 2 * columns), s3 = *reinterpret_cast<Vector*>(place + 3 * columns);
+      Vector sum[4], x;
+      for (u32 i = 0; i < 4; i++) memcpy(&sum[i], c + (row + i) * columns + column, sizeof x);
       for (u32 k = 0; k < depth; k++) {
-        const Vector x = *reinterpret_cast<const Vector*>(b + k * columns + column);
-        s0 += x * line[k];
-        s1 += x * line[depth + k];
-        s2 += x * line[2 * depth + k];
-        s3 += x * line[3 * depth + k];
+        memcpy(&x, b + k * columns + column, sizeof x);
+        sum[0] += x * line[k];
+        sum[1] += x * line[depth + k];
+        sum[2] += x * line[2 * depth + k];
+        sum[3] += x * line[3 * depth + k];
       }
-      *reinterpret_cast<Vector*>(place) = s0;
-      *reinterpret_cast<Vector*>(place + columns) = s1;
-      *reinterpret_cast<Vector*>(place + 2 * columns) = s2;
-      *reinterpret_cast<Vector*>(place + 3 * columns) = s3;
+      for (u32 i = 0; i < 4; i++) memcpy(c + (row + i) * columns + column, &sum[i], sizeof x);
     }
 }
 __attribute__((target_clones("avx2", "default"))) void multiply_floats(float* c, const float* a, const float* b, u32 columns, u32 depth) {
@@ -142,6 +138,18 @@ void trace(const WarpGroup& group, const Operand& operand, u32 extent, bool is_a
     chunk_at(group.lanes[0], address, is_a ? "A" : "B", product.at);
     for (u32 warp = is_a ? x / 16 : 0; warp < (is_a ? x / 16 + 1 : 4); warp++)
       race.shared(*group.lanes->block, address - shared_window_base, 16, Race::by_actor(group.lanes[32 * warp], group.actor, product.group, TSC_EMU_READ, product.at));
+  });
+}
+
+// What wgmma reads must have landed when it is issued.
+void check_landed(const WarpGroup& group, const Operand& operand, u32 extent, const char* what, const Product& product) {
+  for_each_chunk(operand, extent, [&](u32, u32, u32 address) {
+    const u8* const chunk = chunk_at(group.lanes[0], address, what, product.at);
+    for (const Load& load : hopper().loads)
+      for (const Load::Target& target : load.targets)
+        if (target.to < chunk + 16 && chunk < target.to + target.bytes)
+          fail(TSC_EMU_PROTOCOL, product.at, "operand %s is read at byte %u of shared memory, where the load of line %u has not landed: nobody has waited for it", what,
+               address - shared_window_base, load.at);
   });
 }
 
@@ -338,11 +346,16 @@ void wgmma(void* d, const u32* a_registers, u64 a, u64 b, bool accumulate, int n
   check_agreement(group, at);
   Product product{at, group.committed[0] + 1, n, kind, accumulate, {}, a, b, a_mn, b_mn, nullptr};
   if (a_registers) product.a = registers_of_a(group);
-  if (cluster->launch->race) {
-    if (!a_registers) trace(group, decode(a, a_mn, ROWS, "A", product, *self), ROWS, true, product);
-    trace(group, decode(b, b_mn, static_cast<u32>(n), "B", product, *self), static_cast<u32>(n), false, product);
+  const u32 columns = static_cast<u32>(n);
+  const Operand b_operand = decode(b, b_mn, columns, "B", product, *self);
+  if (a_registers == nullptr) {
+    const Operand a_operand = decode(a, a_mn, ROWS, "A", product, *self);
+    if (cluster->launch->race) trace(group, a_operand, ROWS, true, product);
+    if (!hopper().loads.empty()) check_landed(group, a_operand, ROWS, "A", product);
   }
-  product.flight = &take_off(group, static_cast<u32>(n) / 2, accumulate, at);
+  if (cluster->launch->race) trace(group, b_operand, columns, false, product);
+  if (!hopper().loads.empty()) check_landed(group, b_operand, columns, "B", product);
+  product.flight = &take_off(group, columns / 2, accumulate, at);
   if (hopper().lands_later())
     group.products.push_back(std::move(product));
   else

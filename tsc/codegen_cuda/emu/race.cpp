@@ -138,7 +138,7 @@ void Race::begin_cluster(u32 id) {
   shared_.clear();
 }
 
-void Race::begin_thread(Fiber& fiber) { fiber.clock = {nullptr, {1, 0, 0, 0}, nullptr, nullptr}; }
+void Race::begin_thread(Fiber& fiber) { fiber.clock = {nullptr, {1, 0, 0, 0}, nullptr, nullptr, {}}; }
 
 bool Race::knows(const Fiber& fiber, const Mark& mark) const {
   const ThreadClock& clock = fiber.clock;
@@ -208,6 +208,7 @@ void Race::touch(Cell& cell, const Access& access, bool is_shared, u64 address) 
     fail(TSC_EMU_PROTOCOL, access.at, "load_constant reads global memory that this kernel writes at line %u", cell.write.at);
   if (written && !atomics && !knows(fiber, cell.write)) report(cell.write, access, is_shared, address);
   if (access.kind == TSC_EMU_READ) {
+    if (is_shared && access.actor >= BULK_READ * threads_ && cell.write.actor < threads_) check_async_fence(cell.write, access);
     record_read(cell, mark, fiber);
     return;
   }
@@ -219,6 +220,14 @@ void Race::touch(Cell& cell, const Access& access, bool is_shared, u64 address) 
   }
   cell.read.cluster = 0;
   cell.write = mark;
+}
+
+// What a thread wrote is seen by the copy engine and by wgmma if it then called fence_async_shared, and then met whoever issues the read.
+void Race::check_async_fence(const Mark& write, const Access& access) const {
+  const std::vector<u32>& fences = cluster->fibers[write.actor].clock.async_fences;
+  const auto fence = std::upper_bound(fences.begin(), fences.end(), write.time);
+  if (fence == fences.end() || !knows(*access.fiber, {write.cluster, write.actor, *fence, 0, 0}))
+    fail(TSC_EMU_PROTOCOL, access.at, "this reads, asynchronously, shared memory that an ordinary store (line %u) wrote without fence_async_shared after it", write.at);
 }
 
 // A read that this one is known to follow need not be kept: who is ordered after this read is ordered after that one.
@@ -292,6 +301,8 @@ void Race::fence(Fiber& fiber) {
   clock.released = snapshot;
   clock.own[PROGRAM]++;
 }
+
+void Race::async_fence(Fiber& fiber) { fiber.clock.async_fences.push_back(++fiber.clock.own[PROGRAM]); }
 
 void Race::atomic(Fiber& fiber, const void* address) {
   ThreadClock& clock = fiber.clock;

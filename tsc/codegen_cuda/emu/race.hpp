@@ -37,6 +37,7 @@ struct ThreadClock {
   u32 own[TRACKS];
   ClockRef released;  // knowledge at the last fence: what an atomic publishes
   ClockRef acquired;  // what atomics found: known from the next fence on
+  std::vector<u32> async_fences;  // times from which on its earlier writes to shared memory can be read asynchronously; ascending
 };
 
 // A meeting of threads: knowledge flows in by `add`, and all of it to those it ends for. Does nothing outside race mode.
@@ -112,6 +113,7 @@ class Race {
 
   // The running thread's fence, and its atomic on `address`, which publishes and receives.
   void fence(Fiber& fiber);
+  void async_fence(Fiber& fiber);
   void atomic(Fiber& fiber, const void* address);
 
   u32 threads() const { return threads_; }
@@ -121,6 +123,7 @@ class Race {
  private:
   void walk(Shadow& shadow, u64 offset, u32 bytes, const Access& access, bool is_shared, u64 address);
   void touch(Cell& cell, const Access& access, bool is_shared, u64 address);
+  void check_async_fence(const Mark& write, const Access& access) const;
   void record_read(Cell& cell, const Mark& mark, const Fiber& fiber);
   void split(Cell& cell);
   u32 copy_of(u32 more);
