@@ -115,6 +115,11 @@ class CudaDriver:
         return self._info
 
     @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """This GPU's memory."""
+        return (2, self._info.index)
+
+    @property
     def default_stream(self) -> Stream:
         """CUDA's legacy default stream."""
         return self._default

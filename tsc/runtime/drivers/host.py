@@ -98,6 +98,11 @@ class HostDriver:
         return self._info
 
     @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """The host's memory."""
+        return (1, 0)
+
+    @property
     def default_stream(self) -> Stream:
         """The stream of value 0."""
         return self._default

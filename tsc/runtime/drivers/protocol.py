@@ -223,6 +223,10 @@ class Driver(Protocol):
         """The device."""
 
     @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """Where its memory is, as DLPack says it: (2, number) a GPU's, (1, 0) the host's."""
+
+    @property
     def default_stream(self) -> Stream:
         """The device's default stream, which other libraries use unless told otherwise."""
 
