@@ -32,13 +32,14 @@ void trace_shared(Block& owner, u32 address, u32 bytes, const Access& access) {
   cluster->launch->race->shared(owner, (address & 0xffffff) - shared_window_base, bytes, access);
 }
 
+// Of ranges that overlap, the first writable one keeps the shadow.
 void trace_global(const void* address, u32 bytes, const Access& access) {
   const tsc_emu_options& options = cluster->launch->options;
-  if (options.range_count == 0) return;
-  const tsc_emu_range& range = options.ranges[cluster->hint];  // as check_global left it
-  if (range.writable)
-    cluster->launch->race->global(cluster->hint, static_cast<const char*>(address) - static_cast<const char*>(range.base),
-                                  bytes, access, address);
+  for (u32 i = 0; i < options.range_count; i++) {
+    const tsc_emu_range& range = options.ranges[i];
+    const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(range.base);
+    if (range.writable && offset < range.bytes) return cluster->launch->race->global(i, offset, bytes, access, address);
+  }
 }
 
 [[noreturn]] void report_outside(const void* address, u32 bytes, bool store, u32 at) {
@@ -261,7 +262,7 @@ void atomic_global(void* old, void* target, const void* value, const void* expec
   check_global(target, bytes, true, bytes, at);
   if (Race* race = cluster->launch->race) {
     trace_global(target, bytes, Race::own(TSC_EMU_ATOMIC, at));
-    race->atomic(*self, target);
+    race->atomic(*self, target, false);
   }
   count(GLOBAL_STORE, reinterpret_cast<uintptr_t>(target), bytes, at);
   update_typed(old, target, value, expected, operation, type);
@@ -275,7 +276,7 @@ void atomic_shared(void* old, u32 target, const void* value, AtomicOperation ope
   u8* const place = shared_at(target, bytes, bytes, at, &owner);
   if (Race* race = cluster->launch->race) {
     trace_shared(*owner, target, bytes, Race::own(TSC_EMU_ATOMIC, at));
-    race->atomic(*self, place);
+    race->atomic(*self, place, true);
   }
   count(SHARED_STORE, target & 0xffffff, bytes, at);
   update_typed(old, place, value, nullptr, operation, type);

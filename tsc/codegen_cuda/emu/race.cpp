@@ -132,10 +132,35 @@ Cell& Shadow::at(u64 word) {
   return last_page_[word % PAGE_CELLS];
 }
 
+Cell& Shadow::byte_of(Cell& cell, u64 byte) {
+  if (cell.bytes == 0) {
+    for (u32 i = 0; i < 4; i++) {
+      Cell part = cell;
+      if (i != 0 && part.more != 0) {
+        std::vector<Mark> reads = more_[part.more - 1];
+        more_.push_back(std::move(reads));
+        part.more = static_cast<u32>(more_.size());
+      }
+      bytes_.push_back(part);
+    }
+    cell.bytes = static_cast<u32>(bytes_.size()) - 3;
+  }
+  return bytes_[cell.bytes - 1 + byte];
+}
+
+std::vector<Mark>& Shadow::more(Cell& cell) {
+  if (cell.more == 0) {
+    more_.emplace_back();
+    cell.more = static_cast<u32>(more_.size());
+  }
+  return more_[cell.more - 1];
+}
+
 void Race::begin_cluster(u32 id) {
   cluster_ = id;
   actors_ = TRACKS * threads_;
   shared_.clear();
+  published_shared_.clear();
 }
 
 void Race::begin_thread(Fiber& fiber) { fiber.clock = {nullptr, {1, 0, 0, 0}, nullptr, nullptr, {}}; }
@@ -172,32 +197,15 @@ void Race::walk(Shadow& shadow, u64 offset, u32 bytes, const Access& access, boo
     Cell& cell = shadow.at(word);
     const u64 low = std::max(offset, word * 4), high = std::min(offset + bytes, word * 4 + 4);
     if (cell.bytes == 0 && high - low == 4) {
-      touch(cell, access, is_shared, address + (low - offset));
+      touch(shadow, cell, access, is_shared, address + (low - offset));
       continue;
     }
-    if (cell.bytes == 0) split(cell);
     for (u64 byte = low; byte < high; byte++)
-      touch(bytes_[cell.bytes - 1 + (byte - word * 4)], access, is_shared, address + (byte - offset));
+      touch(shadow, shadow.byte_of(cell, byte - word * 4), access, is_shared, address + (byte - offset));
   }
 }
 
-void Race::split(Cell& cell) {
-  const u32 first = static_cast<u32>(bytes_.size());
-  for (u32 i = 0; i < 4; i++) {
-    Cell part = cell;
-    if (i != 0 && part.more != 0) part.more = copy_of(part.more);
-    bytes_.push_back(part);
-  }
-  cell.bytes = first + 1;
-}
-
-u32 Race::copy_of(u32 more) {
-  std::vector<Mark> marks = more_[more - 1];
-  more_.push_back(std::move(marks));
-  return static_cast<u32>(more_.size());
-}
-
-void Race::touch(Cell& cell, const Access& access, bool is_shared, u64 address) {
+void Race::touch(Shadow& shadow, Cell& cell, const Access& access, bool is_shared, u64 address) {
   const Fiber& fiber = *access.fiber;
   const Mark mark{cluster_ + 1, access.actor, access.time, access.at & 0xfffffff, access.kind};
   const bool written = cell.write.cluster != 0, atomics = cell.write.kind == TSC_EMU_ATOMIC && access.kind == TSC_EMU_ATOMIC;
@@ -209,29 +217,32 @@ void Race::touch(Cell& cell, const Access& access, bool is_shared, u64 address) 
   if (written && !atomics && !knows(fiber, cell.write)) report(cell.write, access, is_shared, address);
   if (access.kind == TSC_EMU_READ) {
     if (is_shared && access.actor >= BULK_READ * threads_ && cell.write.actor < threads_) check_async_fence(cell.write, access);
-    record_read(cell, mark, fiber);
+    record_read(shadow, cell, mark, fiber);
     return;
   }
   if (cell.read.cluster != 0 && !knows(fiber, cell.read)) report(cell.read, access, is_shared, address);
   if (cell.more != 0) {
-    for (const Mark& read : more_[cell.more - 1])
+    for (const Mark& read : shadow.more(cell))
       if (!knows(fiber, read)) report(read, access, is_shared, address);
-    more_[cell.more - 1].clear();
+    shadow.more(cell).clear();
   }
   cell.read.cluster = 0;
   cell.write = mark;
 }
 
-// What a thread wrote is seen by the copy engine and by wgmma if it then called fence_async_shared, and then met whoever issues the read.
+// What a thread wrote is seen by the copy engine and by wgmma if it then called fence_async_shared, and then met whoever issues
+// the read.
 void Race::check_async_fence(const Mark& write, const Access& access) const {
   const std::vector<u32>& fences = cluster->fibers[write.actor].clock.async_fences;
   const auto fence = std::upper_bound(fences.begin(), fences.end(), write.time);
   if (fence == fences.end() || !knows(*access.fiber, {write.cluster, write.actor, *fence, 0, 0}))
-    fail(TSC_EMU_PROTOCOL, access.at, "this reads, asynchronously, shared memory that an ordinary store (line %u) wrote without fence_async_shared after it", write.at);
+    fail(TSC_EMU_PROTOCOL, access.at,
+         "this reads, asynchronously, shared memory that an ordinary store (line %u) wrote without fence_async_shared after it",
+         write.at);
 }
 
 // A read that this one is known to follow need not be kept: who is ordered after this read is ordered after that one.
-void Race::record_read(Cell& cell, const Mark& mark, const Fiber& fiber) {
+void Race::record_read(Shadow& shadow, Cell& cell, const Mark& mark, const Fiber& fiber) {
   const auto covers = [&](const Mark& old) {
     return (old.actor == mark.actor && old.cluster == mark.cluster) || knows(fiber, old);
   };
@@ -239,11 +250,7 @@ void Race::record_read(Cell& cell, const Mark& mark, const Fiber& fiber) {
     cell.read = mark;
     return;
   }
-  if (cell.more == 0) {
-    more_.emplace_back();
-    cell.more = static_cast<u32>(more_.size());
-  }
-  std::vector<Mark>& reads = more_[cell.more - 1];
+  std::vector<Mark>& reads = shadow.more(cell);
   for (Mark& read : reads)
     if (covers(read)) {
       read = mark;
@@ -304,9 +311,9 @@ void Race::fence(Fiber& fiber) {
 
 void Race::async_fence(Fiber& fiber) { fiber.clock.async_fences.push_back(++fiber.clock.own[PROGRAM]); }
 
-void Race::atomic(Fiber& fiber, const void* address) {
+void Race::atomic(Fiber& fiber, const void* address, bool is_shared) {
   ThreadClock& clock = fiber.clock;
-  Published& published = published_[address];
+  Published& published = (is_shared ? published_shared_ : published_)[address];
   auto all = std::make_shared<Clock>();
   if (published.clock) {
     auto found = clock.acquired ? std::make_shared<Clock>(*clock.acquired) : std::make_shared<Clock>();

@@ -37,7 +37,8 @@ struct ThreadClock {
   u32 own[TRACKS];
   ClockRef released;  // knowledge at the last fence: what an atomic publishes
   ClockRef acquired;  // what atomics found: known from the next fence on
-  std::vector<u32> async_fences;  // times from which on its earlier writes to shared memory can be read asynchronously; ascending
+  std::vector<u32>
+      async_fences;  // times from which on its earlier writes to shared memory can be read asynchronously; ascending
 };
 
 // A meeting of threads: knowledge flows in by `add`, and all of it to those it ends for. Does nothing outside race mode.
@@ -76,11 +77,17 @@ struct Cell {
 class Shadow {
  public:
   Cell& at(u64 word);
+  // The cell of byte `byte` of the word that `cell` stands for.
+  Cell& byte_of(Cell& cell, u64 byte);
+  // The further reads of `cell`.
+  std::vector<Mark>& more(Cell& cell);
 
  private:
   std::unordered_map<u64, std::unique_ptr<Cell[]>> pages_;
   u64 last_ = ~0ull;
   Cell* last_page_ = nullptr;
+  std::vector<std::vector<Mark>> more_;
+  std::vector<Cell> bytes_;
 };
 
 // An access to be checked, done by `fiber` itself or on its behalf by `actor`.
@@ -114,7 +121,7 @@ class Race {
   // The running thread's fence, and its atomic on `address`, which publishes and receives.
   void fence(Fiber& fiber);
   void async_fence(Fiber& fiber);
-  void atomic(Fiber& fiber, const void* address);
+  void atomic(Fiber& fiber, const void* address, bool is_shared);
 
   u32 threads() const { return threads_; }
   u32 cluster_id() const { return cluster_; }
@@ -122,11 +129,9 @@ class Race {
 
  private:
   void walk(Shadow& shadow, u64 offset, u32 bytes, const Access& access, bool is_shared, u64 address);
-  void touch(Cell& cell, const Access& access, bool is_shared, u64 address);
+  void touch(Shadow& shadow, Cell& cell, const Access& access, bool is_shared, u64 address);
   void check_async_fence(const Mark& write, const Access& access) const;
-  void record_read(Cell& cell, const Mark& mark, const Fiber& fiber);
-  void split(Cell& cell);
-  u32 copy_of(u32 more);
+  void record_read(Shadow& shadow, Cell& cell, const Mark& mark, const Fiber& fiber);
   [[noreturn]] void report(const Mark& earlier, const Access& access, bool is_shared, u64 address) const;
   tsc_emu_access place(const Mark& mark) const;
   std::string text(const Mark& mark) const;
@@ -136,13 +141,11 @@ class Race {
   std::map<u32, Shadow> shared_;  // by rank
   std::vector<Shadow> global_;
   u32 actors_;
-  std::vector<std::vector<Mark>> more_;
-  std::vector<Cell> bytes_;
   struct Published {
     u32 cluster;
     ClockRef clock;
   };
-  std::unordered_map<const void*, Published> published_;
+  std::unordered_map<const void*, Published> published_, published_shared_;
 };
 
 }  // namespace tsc::emu
