@@ -17,8 +17,8 @@ DTYPES = {"uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64"
 class TensorMap(ctypes.Structure):
     """tsc_emu_tensor_map of emu/abi.h."""
 
-    _fields_ = [("magic", ctypes.c_uint32), ("dtype", ctypes.c_uint8), ("rank", ctypes.c_uint8), ("swizzle", ctypes.c_uint8),
-                ("fill", ctypes.c_uint8), ("address", ctypes.c_uint64), ("dims", ctypes.c_uint64 * 5), ("strides", ctypes.c_uint64 * 4),
+    _fields_ = [("magic", ctypes.c_uint32), *[(name, ctypes.c_uint8) for name in ("dtype", "rank", "swizzle", "fill")],
+                ("address", ctypes.c_uint64), ("dims", ctypes.c_uint64 * 5), ("strides", ctypes.c_uint64 * 4),
                 ("box", ctypes.c_uint32 * 5), ("reserved", ctypes.c_uint32 * 5)]
 
 
@@ -35,8 +35,8 @@ def tensor_map(array: np.ndarray, box: Sequence[int], swizzle: int = 0) -> Tenso
 
 
 def swizzle_table(span: int, size: int) -> np.ndarray:
-    """Where the bytes of a dense box go. The figures of the ISA (5.5.6): 16-byte units in lines of 128 bytes; unit u of line l goes to unit
-    u xor (l mod 8) for 128 bytes, to u xor (l mod 4) for 64, to u xor (l mod 2) for 32."""
+    """Where the bytes of a dense box go. The figures of the ISA (5.5.6): 16-byte units in lines of 128 bytes; unit u of line l
+    goes to unit u xor (l mod 8) for 128 bytes, to u xor (l mod 4) for 64, to u xor (l mod 2) for 32."""
     out = np.arange(size)
     if span == 0:
         return out
@@ -90,21 +90,24 @@ def a_registers(a: np.ndarray) -> np.ndarray:
     warp, lane = THREADS // 32, THREADS % 32
     words = np.ascontiguousarray(a).view(np.uint32)
     row, column = warp * 16 + lane // 4, lane % 4
-    return np.ascontiguousarray(np.stack([words[row, column], words[row + 8, column], words[row, column + 4], words[row + 8, column + 4]], -1))
+    places = ((row, column), (row + 8, column), (row, column + 4), (row + 8, column + 4))
+    return np.ascontiguousarray(np.stack([words[place] for place in places], -1))
 
 
 def operand(values: np.ndarray, span: int, mn_major: bool, start: int = 0) -> tuple[np.ndarray, int]:
-    """Lay out `values`, [extent, k] with k of 32 bytes, in shared memory as a wgmma operand; returns its bytes and its descriptor (for address
-    `start`). Each layout is written as the ISA's canonical one: tiles of 8 rows of 16 bytes (no swizzle), or of 8 rows of `span` bytes."""
+    """Lay out `values`, [extent, k] with k of 32 bytes, in shared memory as a wgmma operand; returns its bytes and its descriptor
+    (for address `start`). Each layout is written as the ISA's canonical one: tiles of 8 rows of 16 bytes (no swizzle), or of 8
+    rows of `span` bytes."""
     extent, k = values.shape
     size = values.itemsize
+    tiles: np.ndarray
     if not mn_major and span == 0:  # [k chunk][8-row tile][row][16 bytes]: leading steps along k, stride along rows
         tiles = values.reshape(extent // 8, 8, 2, k // 2).transpose(2, 0, 1, 3)
         leading, stride = extent * 16, 128
     elif not mn_major:  # [8-row tile][row][span bytes], the 32 bytes of k first
         wide = np.zeros((extent, span // size), values.dtype)
         wide[:, :k] = values
-        tiles, leading, stride = wide, 16, 8 * span
+        tiles, leading, stride = wide[None], 16, 8 * span
     elif span == 0:  # [8-row tile][k / 8][k % 8][8 rows]
         tiles = values.reshape(extent // 8, 8, 2, 8).transpose(0, 2, 3, 1)
         leading, stride = 128, 256

@@ -1,4 +1,4 @@
-"""What the emulator claims to find in sm_90a kernels it finds, in the modes that claim it; the right pipeline is left in peace."""
+"""Mistakes in sm_90a kernels are found in the modes that claim it; a right pipeline is left in peace."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def run(module: Module, mistake: str, mode: str, seed: int = 0) -> tuple[Report,
     a, b = (aligned(rng.standard_normal((64 * TILES, 64)).astype(np.float16), writable=False) for _ in range(2))
     out = aligned(np.full((64, 64), np.nan, np.float32))
     maps = [tensor_map(a, (64, 64), 128), tensor_map(b, (64, 64), 128), tensor_map(out, (64, 32), 128)]
-    report = module.launch(f"pipeline_{mistake}", [*maps, TILES], block=(256,), shared=SHARED, mode=mode, seed=seed, memory=[a, b, out])
-    expected = np.einsum("tmk,tnk->mn", a.reshape(TILES, 64, 64).astype(np.float64), b.reshape(TILES, 64, 64).astype(np.float64))
+    report = module.launch(f"pipeline_{mistake}", [*maps, TILES], block=(256,), shared=SHARED, mode=mode, seed=seed,
+                           memory=[a, b, out])
+    expected = np.einsum("tmk,tnk->mn", *(x.reshape(TILES, 64, 64).astype(np.float64) for x in (a, b)))
     return report, bool(np.allclose(out, expected, rtol=0, atol=1e-3))
 
 
@@ -64,8 +65,8 @@ def test_mistakes_are_reported(bugs: Module, mistake: str, modes: tuple[str, ...
         assert f"kernel pipeline_{mistake}" in report.text
 
 
-@pytest.mark.parametrize("mistake", ["NO_EMPTY_WAIT", "EARLY_RELEASE", "ALL_ARRIVE", "WRONG_PARITY", "NO_FULL_WAIT", "WRONG_STAGE", "READS_EARLY",
-                                     "NO_COMMIT", "OVERWRITES_SOURCE", "EXPECTS_TOO_LITTLE"])
+@pytest.mark.parametrize("mistake", ["NO_EMPTY_WAIT", "EARLY_RELEASE", "ALL_ARRIVE", "WRONG_PARITY", "NO_FULL_WAIT",
+                                     "WRONG_STAGE", "READS_EARLY", "NO_COMMIT", "OVERWRITES_SOURCE", "EXPECTS_TOO_LITTLE"])
 def test_mistakes_spoil_the_result_in_lazy_mode(bugs: Module, mistake: str) -> None:
     report, right = run(bugs, mistake, "lazy")
     assert report.ended != "ok" or not right

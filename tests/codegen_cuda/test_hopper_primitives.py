@@ -25,6 +25,7 @@ from tsc.config import Options
 
 RUNS = [("fast", 0), ("lazy", 0), ("race", 0), ("stress", 1), ("stress", 2)]
 SPANS = (0, 32, 64, 128)
+Ints = tuple[int, ...]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def run_all(module: Module, name: str, arguments: list[object], out: np.ndarray,
     return seen
 
 
-def random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def random(shape: Ints, dtype: str) -> np.ndarray:
     raw = np.random.default_rng(len(shape) + shape[0]).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
     return aligned(raw.view(dtype)[..., 0])
 
@@ -80,7 +81,7 @@ BOXES = [  # shape, box, start in NumPy's order, dtype, swizzle
 
 
 @pytest.mark.parametrize(("shape", "box", "start", "dtype", "swizzle"), BOXES)
-def test_load_box(hopper: Module, shape: tuple[int, ...], box: tuple[int, ...], start: tuple[int, ...], dtype: str, swizzle: int) -> None:
+def test_load_box(hopper: Module, shape: Ints, box: Ints, start: Ints, dtype: str, swizzle: int) -> None:
     tensor = random(shape, dtype)
     expected = swizzle_bytes(box_of(tensor, start, box), swizzle)
     size = int(np.prod(box)) * tensor.itemsize
@@ -93,7 +94,7 @@ def test_load_box(hopper: Module, shape: tuple[int, ...], box: tuple[int, ...], 
 
 
 @pytest.mark.parametrize(("shape", "box", "start", "dtype", "swizzle"), BOXES)
-def test_store_box(hopper: Module, shape: tuple[int, ...], box: tuple[int, ...], start: tuple[int, ...], dtype: str, swizzle: int) -> None:
+def test_store_box(hopper: Module, shape: Ints, box: Ints, start: Ints, dtype: str, swizzle: int) -> None:
     tensor, values = random(shape, dtype), random(box, dtype)
     image = aligned(swizzle_bytes(values, swizzle), writable=False)
     expected = put_box(tensor, start, values)
@@ -168,8 +169,9 @@ def test_wgmma_from_shared(hopper: Module, kind: str, n: int, span: int, majors:
         check(kind, n, a, b, before, seen, accumulate)
 
 
-@pytest.mark.parametrize(("kind", "n", "majors"), [*((kind, n, "") for kind in DEPTH for n in (8, 24, 64, 256)), ("f16", 64, "_nt"),
-                                                   ("bf16", 64, "_nt"), ("f16", 128, "_nt"), ("bf16", 256, "_nt")])
+@pytest.mark.parametrize(("kind", "n", "majors"), [
+    *((kind, n, "") for kind in DEPTH for n in (8, 24, 64, 256)),
+    ("f16", 64, "_nt"), ("bf16", 64, "_nt"), ("f16", 128, "_nt"), ("bf16", 256, "_nt")])
 def test_wgmma_from_registers(hopper: Module, kind: str, n: int, majors: str) -> None:
     rng = np.random.default_rng(n)
     (a_bits, a), (b_bits, b) = numbers(kind, (64, DEPTH[kind]), rng), numbers(kind, (n, DEPTH[kind]), rng)
@@ -193,7 +195,8 @@ def test_steps_within_a_span(hopper: Module, span: int) -> None:
         out = start_values("f16", 64, rng)
         before = out.astype(np.float64)
         a_descriptor, b_descriptor = (ctypes.c_uint64(base + (at + 32 * step) // 16) for at in (0, 64 * span))
-        seen = run_all(hopper, "ss_f16_64", [image, image.size, a_descriptor, b_descriptor, 1, out], out, block=(128,), shared=image.size)
+        arguments = [image, image.size, a_descriptor, b_descriptor, 1, out]
+        seen = run_all(hopper, "ss_f16_64", arguments, out, block=(128,), shared=image.size)
         part = slice(16 * step, 16 * step + 16)
         check("f16", 64, a[:, part], b[:, part], before, seen, True)
 
@@ -219,8 +222,9 @@ def test_mbarrier_memory_serves_again(hopper: Module) -> None:
     np.testing.assert_array_equal(out, [[0] * 32, [1] * 32])
 
 
-@pytest.mark.parametrize(("grid", "cluster"), [((2, 1, 1), (2, 1, 1)), ((4, 2, 2), (2, 2, 1)), ((3, 2, 1), (1, 1, 1)), ((1, 4, 2), (1, 2, 2))])
-def test_clusters(hopper: Module, grid: tuple[int, ...], cluster: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("grid", "cluster"), [((2, 1, 1), (2, 1, 1)), ((4, 2, 2), (2, 2, 1)), ((3, 2, 1), (1, 1, 1)),
+                                               ((1, 4, 2), (1, 2, 2))])
+def test_clusters(hopper: Module, grid: Ints, cluster: Ints) -> None:
     out = aligned(np.zeros((grid[2], grid[1], grid[0], 128), np.uint32))
     run_all(hopper, "neighbours", [out], out, grid=grid, cluster=cluster, shared=256)
     size = int(np.prod(cluster))
@@ -238,7 +242,8 @@ def test_clusters(hopper: Module, grid: tuple[int, ...], cluster: tuple[int, ...
 def test_multicast(hopper: Module, size: int) -> None:
     tensor = random((3, 64), "uint16")  # the fourth row is outside
     out = aligned(np.zeros((size, 2, 128), np.uint16))
-    run_all(hopper, "multicast", [tensor_map(tensor, (1, 64)), out, 128], out, grid=(size,), cluster=(size,), block=(64,), shared=2048, memory=[tensor])
+    run_all(hopper, "multicast", [tensor_map(tensor, (1, 64)), out, 128], out, grid=(size,), cluster=(size,), block=(64,),
+            shared=2048, memory=[tensor])
     expected = box_of(tensor, (0, 0), (4, 64)).reshape(2, 128)
     np.testing.assert_array_equal(out, np.broadcast_to(expected, out.shape))
 

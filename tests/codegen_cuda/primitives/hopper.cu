@@ -49,7 +49,9 @@ TSC_DEV void store_box(const TensorMap& map, const u32* in, int bytes, const i32
   }
 }
 TSC_KERNEL(load1, 64, 1, const TSC_GRID_CONST TensorMap map, u32* out, int bytes, int a) { load_box(map, out, bytes, {a}); }
-TSC_KERNEL(load2, 64, 1, const TSC_GRID_CONST TensorMap map, u32* out, int bytes, int a, int b) { load_box(map, out, bytes, {a, b}); }
+TSC_KERNEL(load2, 64, 1, const TSC_GRID_CONST TensorMap map, u32* out, int bytes, int a, int b) {
+  load_box(map, out, bytes, {a, b});
+}
 TSC_KERNEL(load3, 64, 1, const TSC_GRID_CONST TensorMap map, u32* out, int bytes, int a, int b, int c) {
   load_box(map, out, bytes, {a, b, c});
 }
@@ -59,8 +61,12 @@ TSC_KERNEL(load4, 64, 1, const TSC_GRID_CONST TensorMap map, u32* out, int bytes
 TSC_KERNEL(load5, 64, 1, const TSC_GRID_CONST TensorMap map, u32* out, int bytes, int a, int b, int c, int d, int e) {
   load_box(map, out, bytes, {a, b, c, d, e});
 }
-TSC_KERNEL(store1, 64, 1, const TSC_GRID_CONST TensorMap map, const u32* in, int bytes, int a) { store_box(map, in, bytes, {a}); }
-TSC_KERNEL(store2, 64, 1, const TSC_GRID_CONST TensorMap map, const u32* in, int bytes, int a, int b) { store_box(map, in, bytes, {a, b}); }
+TSC_KERNEL(store1, 64, 1, const TSC_GRID_CONST TensorMap map, const u32* in, int bytes, int a) {
+  store_box(map, in, bytes, {a});
+}
+TSC_KERNEL(store2, 64, 1, const TSC_GRID_CONST TensorMap map, const u32* in, int bytes, int a, int b) {
+  store_box(map, in, bytes, {a, b});
+}
 TSC_KERNEL(store3, 64, 1, const TSC_GRID_CONST TensorMap map, const u32* in, int bytes, int a, int b, int c) {
   store_box(map, in, bytes, {a, b, c});
 }
@@ -125,19 +131,23 @@ TSC_DEV void multiply_registers(const u32* image, int bytes, const u32* fragment
   wgmma_pin(d);
   TSC_UNROLL for (int i = 0; i < N / 2; i++) store_global(mine + i, d[i]);
 }
-#define SHARED(name, T, N, a_mn, b_mn)                                                                                         \
-  TSC_KERNEL(name, 128, 1, const u32* image, int bytes, u64 a, u64 b, int accumulate, MmaType<T>::Accumulator* out) {          \
-    multiply_shared<T, N, a_mn, b_mn>(image, bytes, a, b, accumulate, out);                                                    \
+#define SHARED(name, T, N, a_mn, b_mn)                                                                                \
+  TSC_KERNEL(name, 128, 1, const u32* image, int bytes, u64 a, u64 b, int accumulate, MmaType<T>::Accumulator* out) { \
+    multiply_shared<T, N, a_mn, b_mn>(image, bytes, a, b, accumulate, out);                                           \
   }
-#define REGISTERS(name, T, N, b_mn)                                                                                            \
-  TSC_KERNEL(name, 128, 1, const u32* image, int bytes, const u32* a, u64 b, int accumulate, MmaType<T>::Accumulator* out) {   \
-    multiply_registers<T, N, b_mn>(image, bytes, a, b, accumulate, out);                                                       \
+#define REGISTERS(name, T, N, b_mn)                                                                                          \
+  TSC_KERNEL(name, 128, 1, const u32* image, int bytes, const u32* a, u64 b, int accumulate, MmaType<T>::Accumulator* out) { \
+    multiply_registers<T, N, b_mn>(image, bytes, a, b, accumulate, out);                                                     \
   }
 #define TYPE(T, N) SHARED(ss_##T##_##N, T, N, false, false) REGISTERS(rs_##T##_##N, T, N, false)
-#define TYPES(N) TYPE(f16, N) TYPE(bf16, N) TYPE(tf32, N) TYPE(i8, N) TYPE(u8, N)
-#define MAJORS(T, N)                                                              \
-  SHARED(ss_##T##_##N##_tn, T, N, true, false) SHARED(ss_##T##_##N##_nt, T, N, false, true) \
-  SHARED(ss_##T##_##N##_tt, T, N, true, true) REGISTERS(rs_##T##_##N##_nt, T, N, true)
+#define TYPES(N)   TYPE(f16, N) TYPE(bf16, N) TYPE(tf32, N) TYPE(i8, N) TYPE(u8, N)
+// clang-format off
+#define MAJORS(T, N)                           \
+  SHARED(ss_##T##_##N##_tn, T, N, true, false) \
+  SHARED(ss_##T##_##N##_nt, T, N, false, true) \
+  SHARED(ss_##T##_##N##_tt, T, N, true, true)  \
+  REGISTERS(rs_##T##_##N##_nt, T, N, true)
+// clang-format on
 TYPES(8)
 TYPES(24)
 TYPES(64)
@@ -147,14 +157,17 @@ MAJORS(bf16, 64)
 MAJORS(f16, 128)
 MAJORS(bf16, 256)
 #ifdef EVERY_N
-TYPE(f16, 16) TYPE(f16, 32) TYPE(f16, 40) TYPE(f16, 48) TYPE(f16, 56) TYPE(f16, 72) TYPE(f16, 80) TYPE(f16, 88) TYPE(f16, 96) TYPE(f16, 104)
-TYPE(f16, 112) TYPE(f16, 120) TYPE(f16, 128) TYPE(f16, 136) TYPE(f16, 144) TYPE(f16, 152) TYPE(f16, 160) TYPE(f16, 168) TYPE(f16, 176)
-TYPE(f16, 184) TYPE(f16, 192) TYPE(f16, 200) TYPE(f16, 208) TYPE(f16, 216) TYPE(f16, 224) TYPE(f16, 232) TYPE(f16, 240) TYPE(f16, 248)
+// clang-format off
+TYPE(f16, 16) TYPE(f16, 32) TYPE(f16, 40) TYPE(f16, 48) TYPE(f16, 56) TYPE(f16, 72) TYPE(f16, 80) TYPE(f16, 88)
+TYPE(f16, 96) TYPE(f16, 104) TYPE(f16, 112) TYPE(f16, 120) TYPE(f16, 128) TYPE(f16, 136) TYPE(f16, 144) TYPE(f16, 152)
+TYPE(f16, 160) TYPE(f16, 168) TYPE(f16, 176) TYPE(f16, 184) TYPE(f16, 192) TYPE(f16, 200) TYPE(f16, 208) TYPE(f16, 216)
+TYPE(f16, 224) TYPE(f16, 232) TYPE(f16, 240) TYPE(f16, 248)
+// clang-format on
 #endif
 
-// ---- mbarrier: threads of two warps hand a number to and fro
+    // ---- mbarrier: threads of two warps hand a number to and fro
 
-TSC_KERNEL(ping_pong, 64, 1, u32* out, int rounds) {
+    TSC_KERNEL(ping_pong, 64, 1, u32* out, int rounds) {
   const u32 there = shared_base(), back = there + 8, box = there + 16, thread = thread_index().x;
   if (thread == 0) {
     mbarrier_init(there, 32);

@@ -1,7 +1,9 @@
-// A pipeline of sm_90a, right and with one mistake each: TMA brings tiles of A and B, a warp group multiplies them, TMA stores the sums.
+// A pipeline of sm_90a, right and with one mistake each: TMA brings tiles of A and B, a warp group multiplies them, TMA stores
+// the sums.
 //
-// D[64, 64] = sum over `tiles` of A_i B_i^T, f16 tiles of 64 x 64, 128-byte swizzled. 256 threads: one of the first warp group loads, the second
-// multiplies. Maps: A and B {64, 64 tiles} by boxes {64, 64} of f16, D {64, 64} by {32, 64} of f32, all 128-byte swizzled.
+// D[64, 64] = sum over `tiles` of A_i B_i^T, f16 tiles of 64 x 64, 128-byte swizzled. 256 threads: one of the first warp group
+// loads, the second multiplies. Maps: A and B {64, 64 tiles} by boxes {64, 64} of f16, D {64, 64} by {32, 64} of f32, all
+// 128-byte swizzled.
 #include "tsc_device.cuh"
 #include "hopper.cuh"
 
@@ -9,22 +11,22 @@ using namespace tsc;
 
 enum Mistake {
   NONE,
-  NO_EMPTY_WAIT,        // the producer does not wait until a stage is free
-  EARLY_RELEASE,        // the consumer frees a stage before wgmma_wait
-  WAIT_OFF_BY_ONE,      // it waits for one group too few before it frees
-  ALL_ARRIVE,           // 128 threads free a stage that one should
-  EXPECTS_TOO_LITTLE,   // the bytes of A only
+  NO_EMPTY_WAIT,       // the producer does not wait until a stage is free
+  EARLY_RELEASE,       // the consumer frees a stage before wgmma_wait
+  WAIT_OFF_BY_ONE,     // it waits for one group too few before it frees
+  ALL_ARRIVE,          // 128 threads free a stage that one should
+  EXPECTS_TOO_LITTLE,  // the bytes of A only
   EXPECTS_TOO_MUCH,
-  WRONG_PARITY,         // the consumer waits for the phase before
-  NO_FULL_WAIT,         // it does not wait at all
-  WRONG_STAGE,          // it reads the stage beside
-  READS_EARLY,          // accumulators are read before wgmma_wait
+  WRONG_PARITY,  // the consumer waits for the phase before
+  NO_FULL_WAIT,  // it does not wait at all
+  WRONG_STAGE,   // it reads the stage beside
+  READS_EARLY,   // accumulators are read before wgmma_wait
   NO_WGMMA_FENCE,
   NO_COMMIT,
-  OVERWRITES_SOURCE,    // the second half of D goes to the first's place without bulk_wait_read
-  LEAVES_EARLY,         // no bulk_wait_read at the end
-  NO_ASYNC_FENCE,       // D's store without fence_async_shared
-  NO_INIT_BARRIER,      // barriers are used without block_sync after their initialisation
+  OVERWRITES_SOURCE,  // the second half of D goes to the first's place without bulk_wait_read
+  LEAVES_EARLY,       // no bulk_wait_read at the end
+  NO_ASYNC_FENCE,     // D's store without fence_async_shared
+  NO_INIT_BARRIER,    // barriers are used without block_sync after their initialisation
 };
 
 constexpr int STAGES = 2;
@@ -34,7 +36,8 @@ template <Mistake MISTAKE>
 TSC_DEV void produce(const TensorMap& a, const TensorMap& b, int tiles) {
   const u32 base = shared_base();
   for (int tile = 0; tile < tiles; tile++) {
-    const u32 stage = static_cast<u32>(tile % STAGES), round = static_cast<u32>(tile / STAGES), full = base + BARRIERS + 8 * stage;
+    const u32 stage = static_cast<u32>(tile % STAGES), round = static_cast<u32>(tile / STAGES);
+    const u32 full = base + BARRIERS + 8 * stage;
     if (MISTAKE != NO_EMPTY_WAIT) mbarrier_wait(full + 8 * STAGES, (round & 1) ^ 1);
     mbarrier_arrive_expect(full, MISTAKE == EXPECTS_TOO_LITTLE ? TILE : MISTAKE == EXPECTS_TOO_MUCH ? 2 * STAGE : STAGE);
     tma_load(base + stage * STAGE, a, full, {0, tile * 64});
@@ -47,13 +50,16 @@ TSC_DEV void consume(float (&d)[32], int tiles) {
   const u32 base = shared_base(), thread = thread_index().x - 128;
   TSC_UNROLL for (int i = 0; i < 32; i++) d[i] = 0.0f;
   for (int tile = 0; tile < tiles; tile++) {
-    const u32 stage = static_cast<u32>(tile % STAGES), parity = static_cast<u32>(tile / STAGES & 1), full = base + BARRIERS + 8 * stage;
+    const u32 stage = static_cast<u32>(tile % STAGES), parity = static_cast<u32>(tile / STAGES & 1);
+    const u32 full = base + BARRIERS + 8 * stage;
     const u32 place = base + (MISTAKE == WRONG_STAGE ? stage ^ 1 : stage) * STAGE;
     if (MISTAKE != NO_FULL_WAIT) mbarrier_wait(full, MISTAKE == WRONG_PARITY ? parity ^ 1 : parity);
     wgmma_pin(d);
     if (MISTAKE != NO_WGMMA_FENCE) wgmma_fence();
-    TSC_UNROLL for (u32 step = 0; step < 4; step++)
-      wgmma<f16, 64>(d, wgmma_descriptor<128>(place + 32 * step, 0, 1024), wgmma_descriptor<128>(place + TILE + 32 * step, 0, 1024));
+    const u64 a = wgmma_descriptor<128>(place, 0, 1024), b = wgmma_descriptor<128>(place + TILE, 0, 1024);
+    TSC_UNROLL for (u32 step = 0; step < 4; step++) {
+      wgmma<f16, 64>(d, wgmma_advance(a, 32 * step), wgmma_advance(b, 32 * step));
+    }
     if (MISTAKE != NO_COMMIT) wgmma_commit();
     if (MISTAKE == EARLY_RELEASE && thread == 0) mbarrier_arrive(full + 8 * STAGES);
     if (MISTAKE == WAIT_OFF_BY_ONE)
@@ -76,9 +82,12 @@ TSC_DEV void store(const float (&d)[32], const TensorMap& out) {
       if (MISTAKE != OVERWRITES_SOURCE && thread == 0) bulk_wait_read<0>();
       named_barrier_sync(1, 128);
     }
-    TSC_UNROLL for (u32 j = 0; j < 4; j++)
-      TSC_UNROLL for (u32 q = 0; q < 4; q++)
-        store_shared(box + swizzled<128>((row + q / 2 * 8) * 128 + (j * 8 + lane % 4 * 2 + q % 2) * 4), d[(half * 4 + j) * 4 + q]);
+    TSC_UNROLL for (u32 j = 0; j < 4; j++) {
+      TSC_UNROLL for (u32 q = 0; q < 4; q++) {
+        const u32 place = (row + q / 2 * 8) * 128 + (j * 8 + lane % 4 * 2 + q % 2) * 4;
+        store_shared(box + swizzled<128>(place), d[(half * 4 + j) * 4 + q]);
+      }
+    }
     if (MISTAKE != NO_ASYNC_FENCE) fence_async_shared();
     named_barrier_sync(1, 128);
     if (thread == 0) {
@@ -108,10 +117,10 @@ TSC_DEV void pipeline(const TensorMap& a, const TensorMap& b, const TensorMap& o
   }
 }
 
-#define PIPELINE(mistake)                                                                                                          \
-  TSC_KERNEL(pipeline_##mistake, 256, 1, const TSC_GRID_CONST TensorMap a, const TSC_GRID_CONST TensorMap b,                       \
-             const TSC_GRID_CONST TensorMap out, int tiles) {                                                                      \
-    pipeline<mistake>(a, b, out, tiles);                                                                                           \
+#define PIPELINE(mistake)                                                                                    \
+  TSC_KERNEL(pipeline_##mistake, 256, 1, const TSC_GRID_CONST TensorMap a, const TSC_GRID_CONST TensorMap b, \
+             const TSC_GRID_CONST TensorMap out, int tiles) {                                                \
+    pipeline<mistake>(a, b, out, tiles);                                                                     \
   }
 PIPELINE(NONE)
 PIPELINE(NO_EMPTY_WAIT)
@@ -176,7 +185,8 @@ TSC_KERNEL(remote_without_sync, 32, 1, u32* out) {
 TSC_KERNEL(groups_differ, 128, 1, int) {
   float d[4] = {0, 0, 0, 0};
   wgmma_fence();
-  wgmma<f16, 8>(d, wgmma_descriptor<0>(shared_base() + thread_index().x / 32 * 16, 128, 128), wgmma_descriptor<0>(shared_base(), 128, 128));
+  wgmma<f16, 8>(d, wgmma_descriptor<0>(shared_base() + thread_index().x / 32 * 16, 128, 128),
+                wgmma_descriptor<0>(shared_base(), 128, 128));
 }
 TSC_KERNEL(begins_within_the_pattern, 128, 1, int) {
   float d[4] = {0, 0, 0, 0};

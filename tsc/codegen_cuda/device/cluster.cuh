@@ -1,16 +1,19 @@
-// Clusters of blocks (sm_90): identity, their barrier, and each other's shared memory. cluster_rank and cluster_size are in platform.cuh.
+// Clusters of blocks (sm_90): identity, their barrier, and each other's shared memory. cluster_rank and cluster_size are in
+// platform.cuh.
 #pragma once
 #include "platform.cuh"
 
 namespace tsc {
 
-// %clusterid, %nclusterid, %cluster_ctaid (PTX ISA 10): this cluster in the grid, clusters of the grid, this block in its cluster.
+// %clusterid, %nclusterid, %cluster_ctaid (PTX ISA 10): this cluster in the grid, clusters of the grid, this block in its
+// cluster.
 TSC_DEV Index3 cluster_index() {
 #ifdef TSC_EMU
   return emu::cluster_index();
 #else
   Index3 index;
-  asm("mov.u32 %0, %%clusterid.x;\nmov.u32 %1, %%clusterid.y;\nmov.u32 %2, %%clusterid.z;" : "=r"(index.x), "=r"(index.y), "=r"(index.z));
+  asm("mov.u32 %0, %%clusterid.x;\nmov.u32 %1, %%clusterid.y;\nmov.u32 %2, %%clusterid.z;"
+      : "=r"(index.x), "=r"(index.y), "=r"(index.z));
   return index;
 #endif
 }
@@ -19,7 +22,8 @@ TSC_DEV Index3 cluster_grid() {
   return emu::cluster_grid();
 #else
   Index3 size;
-  asm("mov.u32 %0, %%nclusterid.x;\nmov.u32 %1, %%nclusterid.y;\nmov.u32 %2, %%nclusterid.z;" : "=r"(size.x), "=r"(size.y), "=r"(size.z));
+  asm("mov.u32 %0, %%nclusterid.x;\nmov.u32 %1, %%nclusterid.y;\nmov.u32 %2, %%nclusterid.z;"
+      : "=r"(size.x), "=r"(size.y), "=r"(size.z));
   return size;
 #endif
 }
@@ -34,9 +38,9 @@ TSC_DEV Index3 block_in_cluster() {
 #endif
 }
 
-// The barrier of all threads of the cluster, in two halves (barrier.cluster.arrive.release, barrier.cluster.wait.acquire; 9.7.13.3): each
-// thread arrives, then waits; what was written before an arrival is visible after the wait. No block may leave while another touches its
-// shared memory: end such kernels with cluster_sync.
+// The barrier of all threads of the cluster, in two halves (barrier.cluster.arrive.release,
+// barrier.cluster.wait.acquire; 9.7.13.3): each thread arrives, then waits; what was written before an arrival is visible after
+// the wait. No block may leave while another touches its shared memory: end such kernels with cluster_sync.
 TSC_DEV void cluster_arrive(TSC_AT0) {
 #ifdef TSC_EMU
   emu::cluster_arrive(at);
@@ -92,14 +96,16 @@ TSC_DEV T load_cluster(u32 source TSC_AT) {
 }
 template <class T>
 TSC_DEV void store_cluster(u32 target, T value TSC_AT) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "distributed shared memory is written by 4, 8 or 16 bytes");
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16,
+                "distributed shared memory is written by 4, 8 or 16 bytes");
 #ifdef TSC_EMU
   emu::check_mapped(target, at);
   emu::shared_store(target, &value, sizeof(T), at);
 #else
   const u32* word = reinterpret_cast<const u32*>(&value);
   if constexpr (sizeof(T) == 16) {
-    asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+    asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+                 "r"(word[3])
                  : "memory");
   } else if constexpr (sizeof(T) == 8) {
     asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};" ::"r"(target), "r"(word[0]), "r"(word[1]) : "memory");

@@ -1,10 +1,11 @@
 // TMA (sm_90): the copy engine moves boxes of a 1- to 5-dimensional tensor between global and shared memory.
 //
 // A TensorMap says what the tensor is: address, element type, sizes, strides, the box, the swizzle. The host encodes it
-// (cuTensorMapEncodeTiled; in the emulator tsc_emu_tensor_map of emu/abi.h) and passes it by value as a `const TSC_GRID_CONST TensorMap` parameter.
-// Axes, and so coordinates, run from the innermost out. A box at `coordinate` is the elements coordinate[i] .. coordinate[i] + box[i] - 1;
-// coordinates may be negative or past the end: what is outside the tensor is loaded as zeros and not stored, and counts in the bytes.
-// In shared memory a box is dense, innermost axis first, and its 16-byte chunks are permuted by the swizzle: see swizzled.
+// (cuTensorMapEncodeTiled; in the emulator tsc_emu_tensor_map of emu/abi.h) and passes it by value as a `const TSC_GRID_CONST
+// TensorMap` parameter. Axes, and so coordinates, run from the innermost out. A box at `coordinate` is the elements
+// coordinate[i] .. coordinate[i] + box[i] - 1; coordinates may be negative or past the end: what is outside the tensor is
+// loaded as zeros and not stored, and counts in the bytes. In shared memory a box is dense, innermost axis first, and its
+// 16-byte chunks are permuted by the swizzle: see swizzled.
 #pragma once
 #include "platform.cuh"
 
@@ -18,9 +19,10 @@ struct alignas(64) TensorMap {
 };
 #endif
 
-// Where the byte at `offset` of a dense box lies: SPAN (0, 32, 64 or 128) is the swizzle, and then also the bytes of a box's innermost axis. The
-// chunk index (bits 4 up) is xored with the lowest 1, 2 or 3 bits of offset / 128 (PTX ISA 5.5.6). The box must begin at a multiple of 8 SPAN (128
-// where SPAN is 0), which makes it a permutation within blocks of that size, of addresses as of offsets.
+// Where the byte at `offset` of a dense box lies: SPAN (0, 32, 64 or 128) is the swizzle, and then also the bytes of a box's
+// innermost axis. The chunk index (bits 4 up) is xored with the lowest 1, 2 or 3 bits of offset / 128 (PTX ISA 5.5.6). The box
+// must begin at a multiple of 8 SPAN (128 where SPAN is 0), which makes it a permutation within blocks of that size, of
+// addresses as of offsets.
 template <u32 SPAN>
 TSC_DEV constexpr u32 swizzled(u32 offset) {
   static_assert(SPAN == 0 || SPAN == 32 || SPAN == 64 || SPAN == 128, "the copy engine swizzles within 32, 64 or 128 bytes");
@@ -37,14 +39,14 @@ TSC_DEV void tma_prefetch(const TensorMap& map TSC_AT) {
 }
 
 #ifndef TSC_EMU
-#define TSC_TMA_LOAD(rank, list, form, tail, ...)                                                                                     \
-  asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes" form " [%0], [%1, {" list "}], [%2]" \
-               tail ";" ::"r"(target),                                                                                                \
-               "l"(&map), "r"(barrier), __VA_ARGS__                                                                                   \
+#define TSC_TMA_LOAD(rank, list, form, tail, ...)                                                                            \
+  asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx::bytes" form " [%0], [%1, {" list \
+               "}], [%2]" tail ";" ::"r"(target),                                                                            \
+               "l"(&map), "r"(barrier), __VA_ARGS__                                                                          \
                : "memory")
-#define TSC_TMA_STORE(rank, list, ...)                                                                                       \
+#define TSC_TMA_STORE(rank, list, ...)                                                                                         \
   asm volatile("cp.async.bulk.tensor." rank ".global.shared::cta.bulk_group [%0, {" list "}], [%1];" ::"l"(&map), "r"(source), \
-               __VA_ARGS__                                                                                                   \
+               __VA_ARGS__                                                                                                     \
                : "memory")
 #define TSC_C1 "r"(coordinate[0])
 #define TSC_C2 TSC_C1, "r"(coordinate[1])
@@ -53,8 +55,9 @@ TSC_DEV void tma_prefetch(const TensorMap& map TSC_AT) {
 #define TSC_C5 TSC_C4, "r"(coordinate[4])
 #endif
 
-// Load a box to `target` (cp.async.bulk.tensor, PTX ISA 9.7.9.25.5.2). One thread issues it and goes on; the box's bytes then complete on
-// `barrier`, a barrier of this block, in the phase it is in now. `target` may be touched after a wait for that phase.
+// Load a box to `target` (cp.async.bulk.tensor, PTX ISA 9.7.9.25.5.2). One thread issues it and goes on; the box's bytes then
+// complete on `barrier`, a barrier of this block, in the phase it is in now. `target` may be touched after a wait for that
+// phase.
 template <int RANK>
 TSC_DEV void tma_load(u32 target, const TensorMap& map, u32 barrier, const i32 (&coordinate)[RANK] TSC_AT) {
   static_assert(1 <= RANK && RANK <= 5, "a tensor map has 1 to 5 axes");
@@ -69,10 +72,11 @@ TSC_DEV void tma_load(u32 target, const TensorMap& map, u32 barrier, const i32 (
 #endif
 }
 
-// The same box to the place `target` of every block whose rank's bit is set in `blocks`, completing in each on its own barrier at the place
-// `barrier` (.multicast::cluster): each of these blocks must expect the bytes.
+// The same box to the place `target` of every block whose rank's bit is set in `blocks`, completing in each on its own barrier
+// at the place `barrier` (.multicast::cluster): each of these blocks must expect the bytes.
 template <int RANK>
-TSC_DEV void tma_load_multicast(u32 target, const TensorMap& map, u32 barrier, const i32 (&coordinate)[RANK], u16 blocks TSC_AT) {
+TSC_DEV void tma_load_multicast(u32 target, const TensorMap& map, u32 barrier, const i32 (&coordinate)[RANK],
+                                u16 blocks TSC_AT) {
   static_assert(1 <= RANK && RANK <= 5, "a tensor map has 1 to 5 axes");
 #ifdef TSC_EMU
   emu::tma_load(target, &map, barrier, coordinate, RANK, blocks, at);
@@ -85,8 +89,8 @@ TSC_DEV void tma_load_multicast(u32 target, const TensorMap& map, u32 barrier, c
 #endif
 }
 
-// Store the box at `source` to the tensor, as part of this thread's open bulk group. What ordinary stores put there needs fence_async_shared by those
-// who stored, then a barrier, before.
+// Store the box at `source` to the tensor, as part of this thread's open bulk group. What ordinary stores put there needs
+// fence_async_shared by those who stored, then a barrier, before.
 template <int RANK>
 TSC_DEV void tma_store(const TensorMap& map, u32 source, const i32 (&coordinate)[RANK] TSC_AT) {
   static_assert(1 <= RANK && RANK <= 5, "a tensor map has 1 to 5 axes");
@@ -120,8 +124,9 @@ TSC_DEV void bulk_commit(TSC_AT0) {
 #endif
 }
 
-// Wait until at most PENDING of this thread's newest groups still read their source (cp.async.bulk.wait_group.read, 9.7.9.25.4.2): the shared
-// memory of the others may be written again. Before it leaves, a thread must have waited so for all its groups.
+// Wait until at most PENDING of this thread's newest groups still read their source
+// (cp.async.bulk.wait_group.read, 9.7.9.25.4.2): the shared memory of the others may be written again. Before it leaves, a
+// thread must have waited so for all its groups.
 template <int PENDING>
 TSC_DEV void bulk_wait_read(TSC_AT0) {
 #ifdef TSC_EMU
@@ -131,7 +136,8 @@ TSC_DEV void bulk_wait_read(TSC_AT0) {
 #endif
 }
 
-// Wait until at most PENDING of this thread's newest groups are under way (cp.async.bulk.wait_group): the writes of the others are visible to it.
+// Wait until at most PENDING of this thread's newest groups are under way (cp.async.bulk.wait_group): the writes of the others
+// are visible to it.
 template <int PENDING>
 TSC_DEV void bulk_wait(TSC_AT0) {
 #ifdef TSC_EMU

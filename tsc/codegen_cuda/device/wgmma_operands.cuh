@@ -1,6 +1,7 @@
 // Operand lists of wgmma's inline assembly: a statement needs its registers written out, and CUDA C++ cannot compute them.
-//   TSC_TEXT_r   the names %0 to %r-1 of the accumulators     TSC_BIND_r(c)   their operands d[0] to d[r-1] with constraint c
-//   TSC_WGMMA_SIZES(X)   X(N, r, p0 .. p6) for every N: r = N / 2 accumulators, and the numbers of the seven operands that follow
+//   TSC_TEXT_r      the names %0 to %r-1 of the accumulators
+//   TSC_BIND_r(c)   their operands d[0] to d[r-1] with constraint c
+//   TSC_WGMMA_SIZES(X)   X(N, r, p0 .. p6) for every N: r = N / 2 accumulators, the numbers of the seven operands that follow
 #pragma once
 
 #ifndef TSC_EMU

@@ -27,7 +27,9 @@ void check_mapped(u32 address, u32 at);  // the block it names has not left
 // ---- the copy engine (hopper_tma.cpp)
 
 void tma_prefetch(const tsc_emu_tensor_map* map, u32 at);
-void tma_load(u32 target, const tsc_emu_tensor_map* map, u32 barrier, const i32* coordinate, int rank, u32 blocks, u32 at);  // 0: this block
+void tma_load(u32 target, const tsc_emu_tensor_map* map, u32 barrier, const i32* coordinate, int rank,
+              u32 blocks,  // of the cluster, a bit each; 0: this block
+              u32 at);
 void tma_store(const tsc_emu_tensor_map* map, u32 source, const i32* coordinate, int rank, u32 at);
 void bulk_commit(u32 at);
 void bulk_wait(u32 pending, bool read, u32 at);

@@ -1,7 +1,8 @@
 // The emulator's own state behind hopper.hpp: one engine a cluster, which holds what sm_90a does asynchronously.
 //
-// In lazy, race and stress modes a load lands when no thread can run (in stress, now and then before); products and stores do so in lazy and
-// stress. Then what comes first is what an unlawful order would show soonest: loads, which overwrite; products, which read; stores.
+// In lazy, race and stress modes a load lands when no thread can run (in stress, now and then before); products and stores do
+// so in lazy and stress. Then what comes first is what an unlawful order would show soonest: loads, which overwrite; products,
+// which read; stores.
 #pragma once
 #include "hopper.hpp"
 #include "state.hpp"
@@ -17,7 +18,7 @@ struct Mbarrier {
   Join next, done;              // what arrived in it, and in the one before
   std::vector<Mark> arrived, before;
   Mark made;
-  u32 actor, time;  // of its transactions, in race mode
+  u32 actor, time;   // of its transactions, in race mode
   std::string text;  // of the report of a deadlock
 };
 
@@ -79,7 +80,7 @@ struct WarpGroup {
   const Multiplicands* slot[128];
   u32 committed[128] = {}, fences[128] = {};
   std::deque<Product> products;
-  std::map<void*, Flight> flights;  // by lane 0's array
+  std::map<void*, Flight> flights;              // by lane 0's array
   std::vector<std::pair<Fiber*, u32>> waiting;  // for all groups up to this one
   u32 actor = 0;
 };
@@ -121,7 +122,8 @@ class Hopper : public Engine {
 // This cluster's engine, made when first asked for.
 Hopper& hopper();
 // As fail, for an operation of `fiber` that lands while another runs.
-[[noreturn]] void fail_for(const Fiber& fiber, int32_t status, u32 at, const char* format, ...) __attribute__((format(printf, 4, 5)));
+[[noreturn]] void fail_for(const Fiber& fiber, int32_t status, u32 at, const char* format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 // The barrier at a window address; fails where there is none.
 Mbarrier& find_mbarrier(u32 address, u32 at);

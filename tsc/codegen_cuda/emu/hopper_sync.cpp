@@ -9,14 +9,18 @@ constexpr u64 MBARRIER_SEAL = 0x6d6261727269e200ull;
 constexpr int64_t MOST_BYTES = (1 << 20) - 1;
 enum : u8 { ARRIVED = 1, COMPLETE = 2 };  // of a thread at the cluster's barrier: the phase goes on; it is over
 
-u64 seal(const Mbarrier& barrier) { return MBARRIER_SEAL ^ (static_cast<u64>(barrier.rank) << 40) ^ (static_cast<u64>(barrier.offset) << 12); }
+u64 seal(const Mbarrier& barrier) {
+  return MBARRIER_SEAL ^ (static_cast<u64>(barrier.rank) << 40) ^ (static_cast<u64>(barrier.offset) << 12);
+}
 
 // What a thread that waits for the phase under way still waits for.
 void describe_missing(Mbarrier& barrier) {
   char text[160];
-  snprintf(text, sizeof text, "mbarrier_wait on the barrier at byte %u%s%s, phase %llu (%u of %u arrivals and %lld bytes are missing)", barrier.offset,
-           cluster->blocks.size() > 1 ? " of block " : "", cluster->blocks.size() > 1 ? std::to_string(barrier.rank).c_str() : "", barrier.phase,
-           barrier.pending, barrier.arrivals, static_cast<long long>(barrier.bytes));
+  snprintf(text, sizeof text,
+           "mbarrier_wait on the barrier at byte %u%s%s, phase %llu (%u of %u arrivals and %lld bytes are missing)",
+           barrier.offset, cluster->blocks.size() > 1 ? " of block " : "",
+           cluster->blocks.size() > 1 ? std::to_string(barrier.rank).c_str() : "", barrier.phase, barrier.pending,
+           barrier.arrivals, static_cast<long long>(barrier.bytes));
   barrier.text = text;
   for (Fiber* fiber : barrier.waiting) fiber->waits_for = barrier.text.c_str();
 }
@@ -25,7 +29,8 @@ void trace(const Mbarrier& barrier, u32 kind, u32 at) {
   Race* const race = cluster->launch->race;
   if (!race) return;
   if (kind == TSC_EMU_ATOMIC && !race->knows(*self, barrier.made))
-    fail(TSC_EMU_PROTOCOL, at, "nothing orders this after the initialisation (line %u) of the mbarrier at byte %u", barrier.made.at, barrier.offset);
+    fail(TSC_EMU_PROTOCOL, at, "nothing orders this after the initialisation (line %u) of the mbarrier at byte %u",
+         barrier.made.at, barrier.offset);
   race->shared(cluster->blocks[barrier.rank], barrier.offset, 8, Race::own(kind, at));
 }
 
@@ -38,8 +43,11 @@ Mark own_mark(u32 kind, u32 at) {
 void check_order(const Mbarrier& barrier, u32 at) {
   for (const Mark& mark : barrier.before)
     if (!cluster->launch->race->knows(*self, mark))
-      fail(TSC_EMU_PROTOCOL, at, "an arrival on the mbarrier at byte %u that nothing orders after the end of phase %llu (an arrival at line %u): one too many "
-           "there, or a missing wait", barrier.offset, barrier.phase - 1, mark.at);
+      fail(TSC_EMU_PROTOCOL, at,
+           "an arrival on the mbarrier at byte %u that nothing orders after the end of phase %llu (an arrival at line %u): one "
+           "too many "
+           "there, or a missing wait",
+           barrier.offset, barrier.phase - 1, mark.at);
 }
 
 }  // namespace
@@ -149,7 +157,8 @@ void mbarrier_invalidate(u32 address, u32 at) {
   tick();
   const Mbarrier& barrier = find_mbarrier(address, at);
   trace(barrier, TSC_EMU_WRITE, at);
-  if (!barrier.waiting.empty()) fail(TSC_EMU_PROTOCOL, at, "%zu threads wait for the mbarrier that is invalidated", barrier.waiting.size());
+  if (!barrier.waiting.empty())
+    fail(TSC_EMU_PROTOCOL, at, "%zu threads wait for the mbarrier that is invalidated", barrier.waiting.size());
   memset(shared_at(address, 8, 8, at, nullptr), 0xff, 8);
   hopper().barriers.erase(barrier.rank << 24 | barrier.offset);
 }
@@ -161,7 +170,8 @@ void mbarrier_arrive(u32 address, u32 bytes, u32 arrivals, u32 at) {
   barrier.bytes += bytes;
   if (arrivals != 0) {
     if (barrier.pending == 0)
-      fail(TSC_EMU_PROTOCOL, at, "an arrival too many: all %u of phase %llu of the mbarrier at byte %u have come, and only %lld bytes are missing",
+      fail(TSC_EMU_PROTOCOL, at,
+           "an arrival too many: all %u of phase %llu of the mbarrier at byte %u have come, and only %lld bytes are missing",
            barrier.arrivals, barrier.phase, barrier.offset, static_cast<long long>(barrier.bytes));
     if (cluster->launch->race) {
       check_order(barrier, at);
@@ -195,7 +205,9 @@ void mbarrier_wait(u32 address, u32 parity, u32 at) {
     barrier.waiting.push_back(self);
     wait("mbarrier_wait", at);
     if (barrier.phase != phase + 1)
-      fail(TSC_EMU_PROTOCOL, at, "the mbarrier at byte %u went through phases %llu and %llu while this thread waited for the first", barrier.offset, phase, phase + 1);
+      fail(TSC_EMU_PROTOCOL, at,
+           "the mbarrier at byte %u went through phases %llu and %llu while this thread waited for the first", barrier.offset,
+           phase, phase + 1);
   }
   barrier.done.meet(*self);
 }
@@ -260,7 +272,8 @@ void cluster_wait(u32 at) {
 }
 
 u32 map_shared(u32 address, u32 rank, u32 at) {
-  if (rank >= cluster->blocks.size()) fail(TSC_EMU_PROTOCOL, at, "map_shared to block %u of a cluster of %zu", rank, cluster->blocks.size());
+  if (rank >= cluster->blocks.size())
+    fail(TSC_EMU_PROTOCOL, at, "map_shared to block %u of a cluster of %zu", rank, cluster->blocks.size());
   return (rank + 1) << 24 | (address & 0xffffff);
 }
 

@@ -25,27 +25,39 @@ u32 box_rows(const tsc_emu_tensor_map& map) {
 // What cuTensorMapEncodeTiled would refuse, and what the emulator does not know.
 void check_map(const tsc_emu_tensor_map& map, int rank, u32 at) {
   if (map.magic != TSC_EMU_TENSOR_MAP_MAGIC) fail(TSC_EMU_PROTOCOL, at, "the tensor map is not one of the emulator's");
-  if (map.rank != rank || rank < 1 || rank > 5) fail(TSC_EMU_PROTOCOL, at, "a copy of %d axes with a tensor map of %u", rank, map.rank);
+  if (map.rank != rank || rank < 1 || rank > 5)
+    fail(TSC_EMU_PROTOCOL, at, "a copy of %d axes with a tensor map of %u", rank, map.rank);
   if (map.dtype > 9 || map.swizzle > 3 || map.fill != 0)
-    fail(TSC_EMU_PROTOCOL, at, "the tensor map has type %u, swizzle %u and fill %u; the emulator knows types to 9, swizzles to 3 and fill 0", map.dtype, map.swizzle, map.fill);
-  if (map.address % 16 != 0) fail(TSC_EMU_PROTOCOL, at, "the tensor begins at %llx, which is no multiple of 16", static_cast<unsigned long long>(map.address));
+    fail(TSC_EMU_PROTOCOL, at,
+         "the tensor map has type %u, swizzle %u and fill %u; the emulator knows types to 9, swizzles to 3 and fill 0",
+         map.dtype, map.swizzle, map.fill);
+  if (map.address % 16 != 0)
+    fail(TSC_EMU_PROTOCOL, at, "the tensor begins at %llx, which is no multiple of 16",
+         static_cast<unsigned long long>(map.address));
   for (int axis = 0; axis < rank; axis++) {
-    if (map.box[axis] < 1 || map.box[axis] > 256) fail(TSC_EMU_PROTOCOL, at, "axis %d of the box has %u elements; 1 to 256 can be", axis, map.box[axis]);
-    if (map.dims[axis] < 1 || map.dims[axis] > 1ull << 32) fail(TSC_EMU_PROTOCOL, at, "axis %d of the tensor has %llu elements", axis, static_cast<unsigned long long>(map.dims[axis]));
+    if (map.box[axis] < 1 || map.box[axis] > 256)
+      fail(TSC_EMU_PROTOCOL, at, "axis %d of the box has %u elements; 1 to 256 can be", axis, map.box[axis]);
+    if (map.dims[axis] < 1 || map.dims[axis] > 1ull << 32)
+      fail(TSC_EMU_PROTOCOL, at, "axis %d of the tensor has %llu elements", axis,
+           static_cast<unsigned long long>(map.dims[axis]));
     if (axis > 0 && (map.strides[axis - 1] % 16 != 0 || map.strides[axis - 1] >= 1ull << 40))
-      fail(TSC_EMU_PROTOCOL, at, "axis %d of the tensor has stride %llu; it must be a multiple of 16 below 2^40", axis, static_cast<unsigned long long>(map.strides[axis - 1]));
+      fail(TSC_EMU_PROTOCOL, at, "axis %d of the tensor has stride %llu; it must be a multiple of 16 below 2^40", axis,
+           static_cast<unsigned long long>(map.strides[axis - 1]));
   }
   const u32 inner = row_bytes(map), span = span_of(map);
   if (inner % 16 != 0) fail(TSC_EMU_PROTOCOL, at, "the box's innermost axis has %u bytes, no multiple of 16", inner);
-  if (span != 0 && inner != span) fail(TSC_EMU_PROTOCOL, at, "the box's innermost axis has %u bytes, but the swizzle %u", inner, span);
+  if (span != 0 && inner != span)
+    fail(TSC_EMU_PROTOCOL, at, "the box's innermost axis has %u bytes, but the swizzle %u", inner, span);
 }
 
-// Call part(offset in the box, its innermost row's global address, from, to) for every row of the box; bytes [from, to) of it are inside the tensor.
+// Call part(offset in the box, its innermost row's global address, from, to) for every row of the box; bytes [from, to) of it
+// are inside the tensor.
 template <class Part>
 void for_each_row(const tsc_emu_tensor_map& map, const i32* coordinate, Part part) {
   const u32 rows = box_rows(map), inner = row_bytes(map), bytes = element_bytes(map);
   const int64_t first = coordinate[0], size = static_cast<int64_t>(map.dims[0]), count = map.box[0];
-  const int64_t low = std::min<int64_t>(std::max<int64_t>(-first, 0), count), high = std::max(std::min<int64_t>(size - first, count), low);
+  const int64_t low = std::min<int64_t>(std::max<int64_t>(-first, 0), count),
+                high = std::max(std::min<int64_t>(size - first, count), low);
   for (u32 row = 0; row < rows; row++) {
     bool inside = high > low;
     u64 address = map.address + static_cast<u64>(first) * bytes;
@@ -56,7 +68,8 @@ void for_each_row(const tsc_emu_tensor_map& map, const i32* coordinate, Part par
       inside = inside && 0 <= index && index < static_cast<int64_t>(map.dims[axis]);
       address += static_cast<u64>(index) * map.strides[axis - 1];
     }
-    part(row * inner, reinterpret_cast<u8*>(address), inside ? static_cast<u32>(low) * bytes : 0, inside ? static_cast<u32>(high) * bytes : 0);
+    part(row * inner, reinterpret_cast<u8*>(address), inside ? static_cast<u32>(low) * bytes : 0,
+         inside ? static_cast<u32>(high) * bytes : 0);
   }
 }
 
@@ -67,13 +80,15 @@ void land(const Load& load) {
     memset(line.data(), 0, inner);
     if (high > low) memcpy(line.data() + low, from + low, high - low);
     for (const Load::Target& target : load.targets)
-      for (u32 byte = 0; byte < inner; byte += 16) memcpy(target.to + swizzle_bytes(offset + byte, span), line.data() + byte, 16);
+      for (u32 byte = 0; byte < inner; byte += 16)
+        memcpy(target.to + swizzle_bytes(offset + byte, span), line.data() + byte, 16);
   });
   const u32 bytes = inner * box_rows(load.map);
   for (const Load::Target& target : load.targets) {
     Mbarrier& barrier = *target.barrier;
     if (barrier.phase != target.phase)
-      fail_for(*load.fiber, TSC_EMU_PROTOCOL, load.at, "phase %llu of the mbarrier at byte %u ended before the %u bytes of this copy landed: too few were expected",
+      fail_for(*load.fiber, TSC_EMU_PROTOCOL, load.at,
+               "phase %llu of the mbarrier at byte %u ended before the %u bytes of this copy landed: too few were expected",
                target.phase, barrier.offset, bytes);
     barrier.bytes -= bytes;
     barrier.next.add_actor(barrier.actor, target.time);
@@ -116,7 +131,9 @@ void trace_global(const void* address, u32 bytes, const Access& access) {
   if (options.range_count == 0) return;
   const tsc_emu_range& range = options.ranges[cluster->hint];  // as check_global left it
   if (range.writable)
-    cluster->launch->race->global(cluster->hint, static_cast<u64>(static_cast<const char*>(address) - static_cast<const char*>(range.base)), bytes, access, address);
+    cluster->launch->race->global(cluster->hint,
+                                  static_cast<u64>(static_cast<const char*>(address) - static_cast<const char*>(range.base)),
+                                  bytes, access, address);
 }
 
 // Where a box lies in shared memory, checked.
@@ -141,7 +158,9 @@ bool Hopper::land_store() {
   const size_t index = cluster->launch->stress() ? random_bits() % stores.size() : 0;
   Store& store = stores[index];
   if (!store.has_read) {
-    if (store.fiber->done) fail_for(*store.fiber, TSC_EMU_PROTOCOL, store.at, "the thread has left the kernel, but its bulk store still reads shared memory");
+    if (store.fiber->done)
+      fail_for(*store.fiber, TSC_EMU_PROTOCOL, store.at,
+               "the thread has left the kernel, but its bulk store still reads shared memory");
     read(store);
   } else {
     write(store);
@@ -166,7 +185,8 @@ void tma_load(u32 target, const tsc_emu_tensor_map* map, u32 barrier, const i32*
   const u32 bytes = row_bytes(*map) * box_rows(*map);
   if (blocks >> cluster->blocks.size() != 0)
     fail(TSC_EMU_PROTOCOL, at, "a multicast to the blocks %04x of a cluster of %zu", blocks, cluster->blocks.size());
-  if (blocks == 0 && (target >> 24 | barrier >> 24) != 0) fail(TSC_EMU_PROTOCOL, at, "a load without multicast goes to the own block");
+  if (blocks == 0 && (target >> 24 | barrier >> 24) != 0)
+    fail(TSC_EMU_PROTOCOL, at, "a load without multicast goes to the own block");
   for (u32 rank_of = 0; rank_of < cluster->blocks.size(); rank_of++) {
     if (blocks != 0 ? !(blocks >> rank_of & 1) : rank_of != self->block->rank) continue;
     Block* owner;
@@ -176,7 +196,8 @@ void tma_load(u32 target, const tsc_emu_tensor_map* map, u32 barrier, const i32*
     const u32 time = race ? ++signalled.time : 0;
     load.targets.push_back({&signalled, signalled.phase, time, to, bytes});
     if (race) {
-      race->shared(*owner, (target & 0xffffff) - shared_window_base, bytes, Race::by_actor(*self, signalled.actor, time, TSC_EMU_WRITE, at));
+      race->shared(*owner, (target & 0xffffff) - shared_window_base, bytes,
+                   Race::by_actor(*self, signalled.actor, time, TSC_EMU_WRITE, at));
       signalled.next.add(*self);  // who sees the bytes comes after what came before the copy
     }
     if (engine.lands_later()) memset(to, 0xff, bytes);
@@ -202,7 +223,9 @@ void tma_store(const tsc_emu_tensor_map* map, u32 source, const i32* coordinate,
   memcpy(store.coordinate, coordinate, sizeof(i32) * static_cast<u32>(rank));
   const u32 bytes = row_bytes(*map) * box_rows(*map);
   Race* const race = cluster->launch->race;
-  if (race) race->shared(*owner, (source & 0xffffff) - shared_window_base, bytes, race->on_track(BULK_READ, store.group, TSC_EMU_READ, at));
+  if (race)
+    race->shared(*owner, (source & 0xffffff) - shared_window_base, bytes,
+                 race->on_track(BULK_READ, store.group, TSC_EMU_READ, at));
   for_each_row(*map, store.coordinate, [&](u32, const u8* to, u32 low, u32 high) {
     if (high <= low) return;
     check_global(to + low, high - low, true, 1, at);

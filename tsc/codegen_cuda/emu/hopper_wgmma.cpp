@@ -13,7 +13,8 @@ constexpr u32 ROWS = 64, ROW_BYTES = 32;
 typedef float Floats __attribute__((vector_size(32)));
 typedef u32 Words __attribute__((vector_size(32)));
 
-// c[ROWS][columns] += a[ROWS][depth] b[depth][columns], k ascending for every number. Four rows at a time share what they read of b.
+// c[ROWS][columns] += a[ROWS][depth] b[depth][columns], k ascending for every number. Four rows at a time share what they read
+// of b.
 template <class Vector, class T>
 __attribute__((always_inline)) inline void multiply(T* c, const T* a, const T* b, u32 columns, u32 depth) {
   for (u32 row = 0; row < ROWS; row += 4)
@@ -31,10 +32,12 @@ __attribute__((always_inline)) inline void multiply(T* c, const T* a, const T* b
       for (u32 i = 0; i < 4; i++) memcpy(c + (row + i) * columns + column, &sum[i], sizeof x);
     }
 }
-__attribute__((target_clones("avx2", "default"))) void multiply_floats(float* c, const float* a, const float* b, u32 columns, u32 depth) {
+__attribute__((target_clones("avx2", "default"))) void multiply_floats(float* c, const float* a, const float* b, u32 columns,
+                                                                       u32 depth) {
   multiply<Floats>(c, a, b, columns, depth);
 }
-__attribute__((target_clones("avx2", "default"))) void multiply_words(u32* c, const u32* a, const u32* b, u32 columns, u32 depth) {
+__attribute__((target_clones("avx2", "default"))) void multiply_words(u32* c, const u32* a, const u32* b, u32 columns,
+                                                                      u32 depth) {
   multiply<Words>(c, a, b, columns, depth);
 }
 
@@ -53,7 +56,8 @@ void widen(float* out, const u8* row, int kind, u32 step) {
     u16 half;
     memcpy(&half, row + 2 * k, 2);
     u32 bits = static_cast<u32>(half) << 16;
-    if (kind == 0) {  // exponent and mantissa moved into place, then rebased by an exact product, which also makes subnormals normal
+    if (kind ==
+        0) {  // exponent and mantissa moved into place, then rebased by an exact product, which also makes subnormals normal
       bits = (half & 0x7fffu) << 13;
       float value;
       memcpy(&value, &bits, 4);
@@ -79,13 +83,18 @@ Operand decode(u64 descriptor, bool mn, u32 extent, const char* what, const Prod
   static constexpr u32 spans[] = {0, 128, 64, 32};
   const auto field = [&](u32 bit) { return static_cast<u32>(descriptor >> bit & 0x3fff) << 4; };
   const Operand operand{field(0), field(16), field(32), spans[descriptor >> 62], mn};
-  if ((descriptor >> 49 & 7) != 0) fail_for(fiber, TSC_EMU_PROTOCOL, product.at, "operand %s has a base offset: let the tile begin at a multiple of 8 times the swizzle", what);
+  if ((descriptor >> 49 & 7) != 0)
+    fail_for(fiber, TSC_EMU_PROTOCOL, product.at,
+             "operand %s has a base offset: let the tile begin at a multiple of 8 times the swizzle", what);
   if (operand.span == 0) return operand;
   const u32 within = operand.address % operand.span, needed = mn ? 2 * extent : ROW_BYTES;
   if (operand.address % (8 * operand.span) != within)
-    fail_for(fiber, TSC_EMU_PROTOCOL, product.at, "operand %s begins in the middle of its %u-byte swizzle's pattern", what, operand.span);
+    fail_for(fiber, TSC_EMU_PROTOCOL, product.at, "operand %s begins in the middle of its %u-byte swizzle's pattern", what,
+             operand.span);
   if (within != 0 && within + needed > operand.span)
-    fail_for(fiber, TSC_EMU_PROTOCOL, product.at, "operand %s begins %u bytes into its %u-byte swizzle and does not fit in what is left", what, within, operand.span);
+    fail_for(fiber, TSC_EMU_PROTOCOL, product.at,
+             "operand %s begins %u bytes into its %u-byte swizzle and does not fit in what is left", what, within,
+             operand.span);
   return operand;
 }
 
@@ -115,8 +124,8 @@ void for_each_chunk(const Operand& operand, u32 extent, Part part) {
 const u8* chunk_at(const Fiber& fiber, u32 address, const char* what, u32 at) {
   const u32 size = cluster->launch->shared_bytes, offset = address - shared_window_base;
   if (address < shared_window_base || offset + 16 > size)
-    fail_for(fiber, TSC_EMU_OUT_OF_BOUNDS, at, "operand %s reaches byte %lld of shared memory, but the block has %u bytes", what,
-             static_cast<long long>(address) - shared_window_base + 16, size);
+    fail_for(fiber, TSC_EMU_OUT_OF_BOUNDS, at, "operand %s reaches byte %lld of shared memory, but the block has %u bytes",
+             what, static_cast<long long>(address) - shared_window_base + 16, size);
   return fiber.block->shared + offset;
 }
 
@@ -137,7 +146,8 @@ void trace(const WarpGroup& group, const Operand& operand, u32 extent, bool is_a
   for_each_chunk(operand, extent, [&](u32 x, u32, u32 address) {
     chunk_at(group.lanes[0], address, is_a ? "A" : "B", product.at);
     for (u32 warp = is_a ? x / 16 : 0; warp < (is_a ? x / 16 + 1 : 4); warp++)
-      race.shared(*group.lanes->block, address - shared_window_base, 16, Race::by_actor(group.lanes[32 * warp], group.actor, product.group, TSC_EMU_READ, product.at));
+      race.shared(*group.lanes->block, address - shared_window_base, 16,
+                  Race::by_actor(group.lanes[32 * warp], group.actor, product.group, TSC_EMU_READ, product.at));
   });
 }
 
@@ -148,8 +158,10 @@ void check_landed(const WarpGroup& group, const Operand& operand, u32 extent, co
     for (const Load& load : hopper().loads)
       for (const Load::Target& target : load.targets)
         if (target.to < chunk + 16 && chunk < target.to + target.bytes)
-          fail(TSC_EMU_PROTOCOL, product.at, "operand %s is read at byte %u of shared memory, where the load of line %u has not landed: nobody has waited for it", what,
-               address - shared_window_base, load.at);
+          fail(TSC_EMU_PROTOCOL, product.at,
+               "operand %s is read at byte %u of shared memory, where the load of line %u has not landed: nobody has waited "
+               "for it",
+               what, address - shared_window_base, load.at);
   });
 }
 
@@ -174,13 +186,15 @@ void compute(const WarpGroup& group, const Product& product) {
   const u32 registers = product.flight->registers;
   if (product.accumulate)
     for (u32 lane = 0; lane < 128; lane++)
-      for (u32 pair = 0; pair < pairs; pair++) memcpy(&c[row_of(lane, pair) * n + column_of(lane, pair)], values + lane * registers + 2 * pair, 8);
+      for (u32 pair = 0; pair < pairs; pair++)
+        memcpy(&c[row_of(lane, pair) * n + column_of(lane, pair)], values + lane * registers + 2 * pair, 8);
   if constexpr (std::is_same_v<T, float>)
     multiply_floats(c.data(), a.data(), b.data(), n, depth);
   else
     multiply_words(c.data(), a.data(), b.data(), n, depth);
   for (u32 lane = 0; lane < 128; lane++)
-    for (u32 pair = 0; pair < pairs; pair++) memcpy(values + lane * registers + 2 * pair, &c[row_of(lane, pair) * n + column_of(lane, pair)], 8);
+    for (u32 pair = 0; pair < pairs; pair++)
+      memcpy(values + lane * registers + 2 * pair, &c[row_of(lane, pair) * n + column_of(lane, pair)], 8);
   cluster->mma_instructions++;
 }
 
@@ -190,7 +204,8 @@ void check_poison(const WarpGroup& group, const Flight& flight, u32 at) {
       u32 word;
       memcpy(&word, static_cast<const u32*>(flight.d[lane]) + i, 4);
       if (word != POISON)
-        fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at, "accumulator register %u of this wgmma was written before wgmma_wait", i);
+        fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at, "accumulator register %u of this wgmma was written before wgmma_wait",
+                 i);
     }
 }
 
@@ -225,7 +240,9 @@ void wake_group(WarpGroup& group) {
 
 WarpGroup& own_group(const char* what, u32 at) {
   const u32 per_block = cluster->launch->threads / 128, index = self->thread / 128;
-  if (index >= per_block) fail(TSC_EMU_PROTOCOL, at, "%s by a warp that is in no whole warp group: the block has %u threads", what, cluster->launch->threads);
+  if (index >= per_block)
+    fail(TSC_EMU_PROTOCOL, at, "%s by a warp that is in no whole warp group: the block has %u threads", what,
+         cluster->launch->threads);
   WarpGroup& group = hopper().groups[self->block->rank * per_block + index];
   if (cluster->launch->race && group.actor == 0) group.actor = cluster->launch->race->new_actor();
   return group;
@@ -236,7 +253,8 @@ bool gather(WarpGroup& group, const Multiplicands& mine, u32 at) {
   if (group.arrived == 0)
     group.arrived_at = at;
   else if (group.arrived_at != at)
-    fail(TSC_EMU_DIVERGED, at, "at wgmma while %u threads of its warp group stand at wgmma, line %u", group.arrived, group.arrived_at);
+    fail(TSC_EMU_DIVERGED, at, "at wgmma while %u threads of its warp group stand at wgmma, line %u", group.arrived,
+         group.arrived_at);
   group.slot[self->thread % 128] = &mine;
   if (++group.arrived < 128) {
     wait("wgmma", at);
@@ -254,10 +272,14 @@ void check_agreement(const WarpGroup& group, u32 at) {
   for (u32 lane = 0; lane < 128; lane++) {
     const Multiplicands& m = *group.slot[lane];
     if (m.a_descriptor != first.a_descriptor || m.b_descriptor != first.b_descriptor || m.accumulate != first.accumulate)
-      fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at, "the descriptors of wgmma, or whether it accumulates, differ within the warp group");
+      fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at,
+               "the descriptors of wgmma, or whether it accumulates, differ within the warp group");
     if (group.committed[lane] != group.committed[0])
-      fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at, "this thread has committed %u groups of wgmma, the first of its warp group %u", group.committed[lane], group.committed[0]);
-    if (group.fences[lane] == 0) fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at, "no wgmma_fence comes before the first wgmma");
+      fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at,
+               "this thread has committed %u groups of wgmma, the first of its warp group %u", group.committed[lane],
+               group.committed[0]);
+    if (group.fences[lane] == 0)
+      fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at, "no wgmma_fence comes before the first wgmma");
   }
 }
 
@@ -275,8 +297,10 @@ Flight& take_off(WarpGroup& group, u32 registers, bool accumulate, u32 at) {
     for (u32 lane = 0; lane < 128; lane++) {
       u32* const values = &flight.values[lane * registers];
       memcpy(values, group.slot[lane]->d, 4 * registers);
-      if (later && accumulate && is_known && flight.fences[lane] == group.fences[lane] && memcmp(values, &before[lane * registers], 4 * registers) != 0)
-        fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at, "the accumulators were written since the wgmma before, but no wgmma_fence comes between");
+      if (later && accumulate && is_known && flight.fences[lane] == group.fences[lane] &&
+          memcmp(values, &before[lane * registers], 4 * registers) != 0)
+        fail_for(group.lanes[lane], TSC_EMU_PROTOCOL, at,
+                 "the accumulators were written since the wgmma before, but no wgmma_fence comes between");
       flight.d[lane] = group.slot[lane]->d;
       flight.fences[lane] = group.fences[lane];
       if (later)
@@ -291,7 +315,8 @@ Flight& take_off(WarpGroup& group, u32 registers, bool accumulate, u32 at) {
 std::vector<u8> registers_of_a(const WarpGroup& group) {
   std::vector<u8> rows(ROWS * ROW_BYTES);
   for (u32 lane = 0; lane < 128; lane++)
-    for (u32 i = 0; i < 4; i++) memcpy(&rows[row_of(lane, i) * ROW_BYTES + i / 2 * 16 + lane % 4 * 4], group.slot[lane]->a + i, 4);
+    for (u32 i = 0; i < 4; i++)
+      memcpy(&rows[row_of(lane, i) * ROW_BYTES + i / 2 * 16 + lane % 4 * 4], group.slot[lane]->a + i, 4);
   return rows;
 }
 
