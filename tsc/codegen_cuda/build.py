@@ -94,7 +94,8 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> 
     compiler = find_cxx(read_environment().compiler)
     headers = {**_texts(_DEVICE, "*.cuh"), **_texts(_EMULATOR, "*.h"), **_texts(_EMULATOR, "*.hpp")}
     flags = (*_HOST_FLAGS, *(_ASAN_FLAGS if asan else ()))
-    units = [(name, text, (*flags, *_EMULATOR_FLAGS)) for name, text in _texts(_EMULATOR, "*.cpp").items()]
+    parts = {name: text for name, text in _texts(_EMULATOR, "*.cpp").items() if _is_needed(name, source)}
+    units = [(name, text, (*flags, *_EMULATOR_FLAGS)) for name, text in parts.items()]
     units.append((f"{source.name}.cu", source.text, (*flags, *(f"-D{define}" for define in source.defines))))
     keys = [digest("emulated", compiler.identity, name, text, *unit_flags, *_flat(headers)) for name, text, unit_flags in units]
     whole = digest("emulated module", *keys)
@@ -118,6 +119,11 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> 
         module = caller.link(objects, flags)
     cache.put(whole, module)
     return module
+
+
+def _is_needed(unit: str, source: CudaSource) -> bool:
+    """Whether `source` can call what `unit` of the emulator defines: only what includes hopper.cuh needs sm_90a's part."""
+    return not unit.startswith("hopper") or "hopper.cuh" in source.text
 
 
 def find_cxx(asked: str | None) -> Compiler:
