@@ -101,6 +101,19 @@ def test_remote_reads_need_the_cluster_barrier(bugs: Module) -> None:
     assert report.ended in ("race", "uninitialised"), report.text
 
 
+def test_a_bulk_store_is_waited_for_twice_over(bugs: Module) -> None:
+    for mode, seed in RUNS:
+        out = aligned(np.zeros(160, np.uint32))
+        report = bugs.launch("reads_back", [out], shared=512, mode=mode, seed=seed)
+        assert report.ended == "ok" and out[128] == 2, report.text
+    out = aligned(np.zeros(160, np.uint32))
+    report = bugs.launch("reads_back_early", [out], shared=512, mode="race")
+    assert report.ended == "race" and "global memory" in report.text
+    out[...] = 0
+    bugs.launch("reads_back_early", [out], shared=512, mode="lazy")
+    assert out[128] == 1
+
+
 @pytest.mark.parametrize(("change", "text"), [
     ({"box": (64, 32)}, "64 bytes, but the swizzle 128"),
     ({"rank": 1}, "a copy of 2 axes with a tensor map of 1"),

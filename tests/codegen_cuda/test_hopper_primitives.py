@@ -111,6 +111,26 @@ def test_strided_tensor(hopper: Module) -> None:
     np.testing.assert_array_equal(out.view(np.uint16).reshape(8, 16), box_of(part, (1, 8), (8, 16)))
 
 
+@pytest.mark.parametrize("size", [32, 1008, 4096])
+def test_copy_bytes(hopper: Module, size: int) -> None:
+    source, out = random((size + 16,), "uint8"), aligned(np.zeros(size + 16, np.uint8))
+    run_all(hopper, "copy_bytes", [out, source, size], out, block=(64,), shared=size + 16)
+    np.testing.assert_array_equal(out[:size], source[:size])
+    assert not out[size:].any()
+
+
+def test_engines_are_counted(hopper: Module) -> None:
+    tensor, out = random((37, 72), "uint16"), aligned(np.zeros(2048, np.uint8))
+    arguments = [tensor_map(tensor, (16, 64), 128), out, 2048, 56, 30]
+    report = hopper.launch("load2", arguments, block=(64,), shared=3072, count=True, memory=[tensor])
+    assert (report.global_load_bytes, report.shared_store_bytes) == (7 * 16 * 2, 2048)
+    image = aligned(np.zeros(4096, np.uint8))
+    sums = aligned(np.zeros((128, 12), np.float32))
+    descriptor = ctypes.c_uint64(operand(np.zeros((64, 16), np.uint16), 0, False)[1])
+    report = hopper.launch("ss_f16_24", [image, 4096, descriptor, descriptor, 1, sums], block=(128,), shared=4096, count=True)
+    assert report.shared_load_bytes == (64 + 24) * 32
+
+
 # ---- wgmma
 
 DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "i8": 32, "u8": 32}

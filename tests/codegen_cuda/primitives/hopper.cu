@@ -77,6 +77,21 @@ TSC_KERNEL(store5, 64, 1, const TSC_GRID_CONST TensorMap map, const u32* in, int
   store_box(map, in, bytes, {a, b, c, d, e});
 }
 
+// Bytes in a row, through shared memory.
+TSC_KERNEL(copy_bytes, 64, 1, u8* out, const u8* in, int bytes) {
+  const u32 barrier = shared_base(), place = shared_base() + 16;
+  one_barrier(barrier);
+  if (thread_index().x == 0) {
+    mbarrier_arrive_expect(barrier, static_cast<u32>(bytes));
+    bulk_load(place, in, static_cast<u32>(bytes) - 16, barrier);
+    bulk_load(place + static_cast<u32>(bytes) - 16, in + bytes - 16, 16, barrier);
+    mbarrier_wait(barrier, 0);
+    bulk_store(out, place, static_cast<u32>(bytes));
+    bulk_commit();
+    bulk_wait_read<0>();
+  }
+}
+
 // Where each byte of a box goes, for each swizzle.
 TSC_KERNEL(swizzles, 32, 1, u32* out, int bytes) {
   for (u32 i = thread_index().x; i < static_cast<u32>(bytes); i += 32) {

@@ -140,6 +140,24 @@ PIPELINE(LEAVES_EARLY)
 PIPELINE(NO_ASYNC_FENCE)
 PIPELINE(NO_INIT_BARRIER)
 
+// A thread reads back what its bulk store wrote: after bulk_wait it may, after bulk_wait_read it may not.
+template <bool READ>
+TSC_DEV void read_back(u32* out) {
+  store_shared(shared_base() + 16 * thread_index().x, b128{{1, 2, 3, 4}});
+  fence_async_shared();
+  warp_sync();
+  if (thread_index().x != 0) return;
+  bulk_store(out, shared_base(), 512);
+  bulk_commit();
+  if (READ)
+    bulk_wait_read<0>();
+  else
+    bulk_wait<0>();
+  store_global(out + 128, load_global(out) + 1);
+}
+TSC_KERNEL(reads_back, 32, 1, u32* out) { read_back<false>(out); }
+TSC_KERNEL(reads_back_early, 32, 1, u32* out) { read_back<true>(out); }
+
 // Protocol mistakes of a single primitive.
 TSC_KERNEL(not_initialised, 32, 1, int) { mbarrier_arrive(shared_base()); }
 TSC_KERNEL(overwritten, 32, 1, int) {

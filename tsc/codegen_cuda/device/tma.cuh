@@ -115,7 +115,27 @@ TSC_DEV void tma_store(const TensorMap& map, u32 source, const i32 (&coordinate)
 #undef TSC_C5
 #endif
 
-// Close this thread's open group of stores (cp.async.bulk.commit_group, 9.7.9.25.4.1).
+// Copies without a tensor map: `bytes`, a multiple of 16, between addresses that are multiples of 16 (cp.async.bulk, PTX
+// ISA 9.7.9.25.4.1). bulk_load completes on `barrier` as tma_load does; bulk_store belongs to the open bulk group as tma_store
+// does.
+TSC_DEV void bulk_load(u32 target, const void* source, u32 bytes, u32 barrier TSC_AT) {
+#ifdef TSC_EMU
+  emu::bulk_load(target, source, bytes, barrier, at);
+#else
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+               "l"(source), "r"(bytes), "r"(barrier)
+               : "memory");
+#endif
+}
+TSC_DEV void bulk_store(void* target, u32 source, u32 bytes TSC_AT) {
+#ifdef TSC_EMU
+  emu::bulk_store(target, source, bytes, at);
+#else
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(source), "r"(bytes) : "memory");
+#endif
+}
+
+// Close this thread's open group of stores (cp.async.bulk.commit_group, 9.7.9.25.3.1).
 TSC_DEV void bulk_commit(TSC_AT0) {
 #ifdef TSC_EMU
   emu::bulk_commit(at);
@@ -125,7 +145,7 @@ TSC_DEV void bulk_commit(TSC_AT0) {
 }
 
 // Wait until at most PENDING of this thread's newest groups still read their source
-// (cp.async.bulk.wait_group.read, 9.7.9.25.4.2): the shared memory of the others may be written again. Before it leaves, a
+// (cp.async.bulk.wait_group.read, 9.7.9.25.3.3): the shared memory of the others may be written again. Before it leaves, a
 // thread must have waited so for all its groups.
 template <int PENDING>
 TSC_DEV void bulk_wait_read(TSC_AT0) {

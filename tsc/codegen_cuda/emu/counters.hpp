@@ -19,6 +19,8 @@ class Tally {
   void lane(u32 warp, u32 lane, Traffic traffic, u64 address, u32 bytes, u32 at);
   // A whole warp's shared access of 8 x 16 bytes at once (ldmatrix's unit).
   void rows(const u32 (&address)[8], u32 at);
+  // Bytes that an engine moves: no warp's requests, so neither conflicts nor sectors.
+  void bulk(Traffic traffic, u64 bytes) { bytes_[traffic] += bytes; }
   // The cluster is over: account for what not all lanes took part in.
   void flush();
   // Add everything to `report`.

@@ -31,6 +31,8 @@ void tma_load(u32 target, const tsc_emu_tensor_map* map, u32 barrier, const i32*
               u32 blocks,  // of the cluster, a bit each; 0: this block
               u32 at);
 void tma_store(const tsc_emu_tensor_map* map, u32 source, const i32* coordinate, int rank, u32 at);
+void bulk_load(u32 target, const void* source, u32 bytes, u32 barrier, u32 at);
+void bulk_store(void* target, u32 source, u32 bytes, u32 at);
 void bulk_commit(u32 at);
 void bulk_wait(u32 pending, bool read, u32 at);
 

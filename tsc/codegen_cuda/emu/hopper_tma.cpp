@@ -136,11 +136,92 @@ void trace_global(const void* address, u32 bytes, const Access& access) {
                                   bytes, access, address);
 }
 
-// Where a box lies in shared memory, checked.
-u8* box_at(const tsc_emu_tensor_map& map, u32 address, u32 at, Block** owner) {
-  const u32 span = span_of(map);
-  return shared_at(address, row_bytes(map) * box_rows(map), span == 0 ? 128 : 8 * span, at, owner);
+u32 box_bytes(const tsc_emu_tensor_map& map) { return row_bytes(map) * box_rows(map); }
+
+u32 box_alignment(const tsc_emu_tensor_map& map) { return map.swizzle == 0 ? 128 : 8 * span_of(map); }
+
+void count(Traffic traffic, u64 bytes) {
+  if (cluster->launch->options.count) cluster->tally.bulk(traffic, bytes);
 }
+
+// `blocks` as of tma_load.
+void issue_load(const tsc_emu_tensor_map& map, const i32* coordinate, u32 target, u32 alignment, u32 barrier, u32 blocks,
+                u32 at) {
+  Hopper& engine = hopper();
+  Race* const race = cluster->launch->race;
+  Load load{self, at, map, {}, {}};
+  memcpy(load.coordinate, coordinate, sizeof(i32) * map.rank);
+  const u32 bytes = box_bytes(map);
+  if (blocks >> cluster->blocks.size() != 0)
+    fail(TSC_EMU_PROTOCOL, at, "a multicast to the blocks %04x of a cluster of %zu", blocks, cluster->blocks.size());
+  if (blocks == 0 && (target >> 24 | barrier >> 24) != 0)
+    fail(TSC_EMU_PROTOCOL, at, "a load without multicast goes to the own block");
+  for (u32 rank = 0; rank < cluster->blocks.size(); rank++) {
+    if (blocks != 0 ? !(blocks >> rank & 1) : rank != self->block->rank) continue;
+    Block* owner;
+    u8* const to = shared_at((target & 0xffffff) | (rank + 1) << 24, bytes, alignment, at, &owner);
+    Mbarrier& signalled = find_mbarrier((barrier & 0xffffff) | (rank + 1) << 24, at);
+    const u32 time = race ? ++signalled.time : 0;
+    load.targets.push_back({&signalled, signalled.phase, time, to, bytes});
+    if (race) {
+      race->shared(*owner, (target & 0xffffff) - shared_window_base, bytes,
+                   Race::by_actor(*self, signalled.actor, time, TSC_EMU_WRITE, at));
+      signalled.next.add(*self);  // who sees the bytes comes after what came before the copy
+    }
+    count(SHARED_STORE, bytes);
+    if (engine.lands_later()) memset(to, 0xff, bytes);
+  }
+  const Load::Target& first = load.targets.front();
+  for_each_row(map, load.coordinate, [&](u32, const u8* from, u32 low, u32 high) {
+    if (high <= low) return;
+    check_global(from + low, high - low, false, 1, at);
+    count(GLOBAL_LOAD, high - low);
+    if (race) trace_global(from + low, high - low, Race::by_actor(*self, first.barrier->actor, first.time, TSC_EMU_READ, at));
+  });
+  if (engine.loads_land_later())
+    engine.loads.push_back(std::move(load));
+  else
+    land(load);
+}
+
+void issue_store(const tsc_emu_tensor_map& map, const i32* coordinate, u32 source, u32 alignment, u32 at) {
+  Hopper& engine = hopper();
+  Race* const race = cluster->launch->race;
+  const u32 bytes = box_bytes(map);
+  Block* owner;
+  const u8* const from = shared_at(source, bytes, alignment, at, &owner);
+  Store store{self, at, engine.bulk_committed[self->index] + 1, map, {}, from, {}, false};
+  memcpy(store.coordinate, coordinate, sizeof(i32) * map.rank);
+  if (race)
+    race->shared(*owner, (source & 0xffffff) - shared_window_base, bytes,
+                 race->on_track(BULK_READ, store.group, TSC_EMU_READ, at));
+  count(SHARED_LOAD, bytes);
+  for_each_row(map, store.coordinate, [&](u32, const u8* to, u32 low, u32 high) {
+    if (high <= low) return;
+    check_global(to + low, high - low, true, 1, at);
+    count(GLOBAL_STORE, high - low);
+    if (race) trace_global(to + low, high - low, race->on_track(BULK_WRITE, store.group, TSC_EMU_WRITE, at));
+  });
+  if (engine.lands_later()) {
+    engine.stores.push_back(std::move(store));
+  } else {
+    read(store);
+    write(store);
+  }
+}
+
+// Bytes in a row as a tensor of one box.
+tsc_emu_tensor_map row_of_bytes(const void* address, u32 bytes, u32 at) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0 || bytes % 16 != 0 || bytes == 0)
+    fail(TSC_EMU_MISALIGNED, at, "a bulk copy of %u bytes at %p: both must be multiples of 16", bytes, address);
+  tsc_emu_tensor_map map{};
+  map.rank = 1;
+  map.address = reinterpret_cast<uintptr_t>(address);
+  map.dims[0] = map.box[0] = bytes;
+  return map;
+}
+
+constexpr i32 ORIGIN[1] = {0};
 
 }  // namespace
 
@@ -178,65 +259,23 @@ void tma_prefetch(const tsc_emu_tensor_map* map, u32 at) {
 void tma_load(u32 target, const tsc_emu_tensor_map* map, u32 barrier, const i32* coordinate, int rank, u32 blocks, u32 at) {
   tick();
   check_map(*map, rank, at);
-  Hopper& engine = hopper();
-  Race* const race = cluster->launch->race;
-  Load load{self, at, *map, {}, {}};
-  memcpy(load.coordinate, coordinate, sizeof(i32) * static_cast<u32>(rank));
-  const u32 bytes = row_bytes(*map) * box_rows(*map);
-  if (blocks >> cluster->blocks.size() != 0)
-    fail(TSC_EMU_PROTOCOL, at, "a multicast to the blocks %04x of a cluster of %zu", blocks, cluster->blocks.size());
-  if (blocks == 0 && (target >> 24 | barrier >> 24) != 0)
-    fail(TSC_EMU_PROTOCOL, at, "a load without multicast goes to the own block");
-  for (u32 rank_of = 0; rank_of < cluster->blocks.size(); rank_of++) {
-    if (blocks != 0 ? !(blocks >> rank_of & 1) : rank_of != self->block->rank) continue;
-    Block* owner;
-    const u32 window = (target & 0xffffff) | (rank_of + 1) << 24;
-    u8* const to = box_at(*map, window, at, &owner);
-    Mbarrier& signalled = find_mbarrier((barrier & 0xffffff) | (rank_of + 1) << 24, at);
-    const u32 time = race ? ++signalled.time : 0;
-    load.targets.push_back({&signalled, signalled.phase, time, to, bytes});
-    if (race) {
-      race->shared(*owner, (target & 0xffffff) - shared_window_base, bytes,
-                   Race::by_actor(*self, signalled.actor, time, TSC_EMU_WRITE, at));
-      signalled.next.add(*self);  // who sees the bytes comes after what came before the copy
-    }
-    if (engine.lands_later()) memset(to, 0xff, bytes);
-  }
-  const Load::Target& first = load.targets.front();
-  for_each_row(*map, load.coordinate, [&](u32, const u8* from, u32 low, u32 high) {
-    if (high <= low) return;
-    check_global(from + low, high - low, false, 1, at);
-    if (race) trace_global(from + low, high - low, Race::by_actor(*self, first.barrier->actor, first.time, TSC_EMU_READ, at));
-  });
-  if (engine.loads_land_later())
-    engine.loads.push_back(std::move(load));
-  else
-    land(load);
+  issue_load(*map, coordinate, target, box_alignment(*map), barrier, blocks, at);
 }
 
 void tma_store(const tsc_emu_tensor_map* map, u32 source, const i32* coordinate, int rank, u32 at) {
   tick();
   check_map(*map, rank, at);
-  Hopper& engine = hopper();
-  Block* owner;
-  Store store{self, at, engine.bulk_committed[self->index] + 1, *map, {}, box_at(*map, source, at, &owner), {}, false};
-  memcpy(store.coordinate, coordinate, sizeof(i32) * static_cast<u32>(rank));
-  const u32 bytes = row_bytes(*map) * box_rows(*map);
-  Race* const race = cluster->launch->race;
-  if (race)
-    race->shared(*owner, (source & 0xffffff) - shared_window_base, bytes,
-                 race->on_track(BULK_READ, store.group, TSC_EMU_READ, at));
-  for_each_row(*map, store.coordinate, [&](u32, const u8* to, u32 low, u32 high) {
-    if (high <= low) return;
-    check_global(to + low, high - low, true, 1, at);
-    if (race) trace_global(to + low, high - low, race->on_track(BULK_WRITE, store.group, TSC_EMU_WRITE, at));
-  });
-  if (engine.lands_later()) {
-    engine.stores.push_back(std::move(store));
-  } else {
-    read(store);
-    write(store);
-  }
+  issue_store(*map, coordinate, source, box_alignment(*map), at);
+}
+
+void bulk_load(u32 target, const void* source, u32 bytes, u32 barrier, u32 at) {
+  tick();
+  issue_load(row_of_bytes(source, bytes, at), ORIGIN, target, 16, barrier, 0, at);
+}
+
+void bulk_store(void* target, u32 source, u32 bytes, u32 at) {
+  tick();
+  issue_store(row_of_bytes(target, bytes, at), ORIGIN, source, 16, at);
 }
 
 void bulk_commit(u32) {

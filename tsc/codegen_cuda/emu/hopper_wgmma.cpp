@@ -380,6 +380,7 @@ void wgmma(void* d, const u32* a_registers, u64 a, u64 b, bool accumulate, int n
   }
   if (cluster->launch->race) trace(group, b_operand, columns, false, product);
   if (!hopper().loads.empty()) check_landed(group, b_operand, columns, "B", product);
+  if (cluster->launch->options.count) cluster->tally.bulk(SHARED_LOAD, (columns + (a_registers ? 0 : ROWS)) * ROW_BYTES);
   product.flight = &take_off(group, columns / 2, accumulate, at);
   if (hopper().lands_later())
     group.products.push_back(std::move(product));
