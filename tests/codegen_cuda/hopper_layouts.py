@@ -96,8 +96,8 @@ def a_registers(a: np.ndarray) -> np.ndarray:
 
 def operand(values: np.ndarray, span: int, mn_major: bool, start: int = 0) -> tuple[np.ndarray, int]:
     """Lay out `values`, [extent, k] with k of 32 bytes, in shared memory as a wgmma operand; returns its bytes and its
-    descriptor (for address `start`). Each layout is written as the ISA's canonical one: tiles of 8 rows of 16 bytes (no swizzle), or of 8
-    rows of `span` bytes."""
+    descriptor (for address `start`). Each layout is written as the ISA's canonical one: tiles of 8 rows of 16 bytes (no
+    swizzle), or of 8 rows of `span` bytes."""
     extent, k = values.shape
     size = values.itemsize
     tiles: np.ndarray
