@@ -5,6 +5,8 @@
     python3 dev.py test [args]     make .venv with the test extras, run the suite (args go to pytest)
     python3 dev.py check           lint, types, import floors and the tiny end-to-end test
     python3 dev.py bench [args]    side-by-side times on MiniLM (args go to benchmarks/minilm.py)
+    python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
+    python3 dev.py gpu --run [..]  measure a GPU with it, without a venv (args go to benchmarks/gpu/run.py)
     python3 dev.py help            this text
 
 Where no C compiler is on PATH, the `[zig]` extra (clang in a wheel) is installed as well.
@@ -85,13 +87,21 @@ def bench(args: Sequence[str]) -> int:
     return run(PYTHON, "benchmarks/minilm.py", *args)
 
 
+def gpu(args: Sequence[str]) -> int:
+    if "--run" in args:  # on the GPU's machine, with the Python that is there
+        return run(sys.executable, "benchmarks/gpu/run.py", *(arg for arg in args if arg != "--run"))
+    install("test", "demo", "cuda")
+    return run(PYTHON, "-m", "benchmarks.gpu.build", *args)
+
+
 def show_help(args: Sequence[str]) -> int:
     print((__doc__ or "").strip())
     return 0
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "demo": demo, "test": test, "check": check, "bench": bench, "help": show_help, "--help": show_help, "-h": show_help}
+    "demo": demo, "test": test, "check": check, "bench": bench, "gpu": gpu,
+    "help": show_help, "--help": show_help, "-h": show_help}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -100,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     name, *args = argv or ["help"]
     if name not in COMMANDS:
-        print(f"dev.py: unknown command '{name}'; choose demo, test, check, bench or help", file=sys.stderr)
+        print(f"dev.py: unknown command '{name}'; choose demo, test, check, bench, gpu or help", file=sys.stderr)
         return 2
     return COMMANDS[name](args)
 

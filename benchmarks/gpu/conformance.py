@@ -1,0 +1,146 @@
+"""Every primitive on random fragments: what a device makes of them beside what the emulator made.
+
+Cases are data: a file holds the launches, their inputs, and the outputs of whoever ran them last. The emulator's are made with
+the build; a device's become the goldens that the emulator is held to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.gpu.session import Session
+from tsc.runtime.drivers.protocol import Argument, Arguments, Driver, Function, Launch, Memory, Size3, Stream, TensorMap
+
+Array = NDArray[Any]
+#: How far a float sum may be off, as a part of the largest one: the order and the rounding of sums are the hardware's.
+CLOSE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument: `array` numbers the case's array whose memory it is, or, as a map, whose tensor; or a scalar of `dtype`. A
+    map's box is innermost first."""
+
+    kind: Literal["memory", "map", "scalar"]
+    array: int = 0
+    dtype: str = ""
+    value: int = 0
+    box: tuple[int, ...] = ()
+    swizzle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A launch of `kernel` of `source` on `arrays`; those numbered in `written` are results: the same to the bit, or close."""
+
+    name: str
+    source: str
+    kernel: str
+    grid: Size3
+    block: Size3
+    cluster: Size3
+    shared: int
+    parameters: tuple[Parameter, ...]
+    arrays: tuple[Array, ...]
+    written: tuple[int, ...]
+    close: bool = False
+
+
+Results = dict[str, tuple[Array, ...]]
+
+
+def write_cases(path: Path, cases: list[Case], results: Results) -> None:
+    """Cases and what they gave, as one .npz."""
+    arrays: dict[str, Array] = {}
+    heads = []
+    for number, case in enumerate(cases):
+        heads.append({field: value for field, value in asdict(case).items() if field != "arrays"} | {"count": len(case.arrays)})
+        arrays |= {f"{number}_in{i}": array for i, array in enumerate(case.arrays)}
+        arrays |= {f"{number}_out{i}": array for i, array in enumerate(results[case.name])}
+    arrays["heads"] = np.frombuffer(json.dumps(heads).encode(), np.uint8)
+    np.savez_compressed(path, allow_pickle=False, **arrays)
+
+
+def read_cases(path: Path) -> tuple[list[Case], Results]:
+    """What write_cases wrote."""
+    cases, results = [], {}
+    with np.load(path) as file:
+        for number, head in enumerate(json.loads(bytes(file["heads"]))):
+            count = head.pop("count")
+            head["parameters"] = tuple(Parameter(**{**p, "box": tuple(p["box"])}) for p in head["parameters"])
+            head |= {key: tuple(value) for key, value in head.items() if isinstance(value, list)}
+            case = Case(arrays=tuple(file[f"{number}_in{i}"] for i in range(count)), **head)
+            cases.append(case)
+            results[case.name] = tuple(file[f"{number}_out{i}"] for i in range(len(case.written)))
+    return cases, results
+
+
+def run_case(driver: Driver, function: Function, case: Case, stream: Stream) -> tuple[Array, ...]:
+    """What the launch leaves in the arrays that it writes."""
+    memories = []
+    for array in case.arrays:
+        memories.append(driver.allocate(array.nbytes))
+        driver.upload(memories[-1], array, stream)
+    arguments = Arguments([_argument(driver, parameter, case.arrays, memories) for parameter in case.parameters])
+    driver.launch(Launch(function, case.grid, case.block, arguments, case.shared, case.cluster), stream)
+    outputs = tuple(np.empty_like(case.arrays[number]) for number in case.written)
+    for output, number in zip(outputs, case.written):
+        driver.download(output, memories[number], stream)
+    driver.synchronize(stream)
+    for memory in memories:
+        driver.release(memory)
+    return outputs
+
+
+def difference(case: Case, got: tuple[Array, ...], expected: tuple[Array, ...]) -> str | None:
+    """How two sets of results differ more than they may, or None."""
+    for number, one, other in zip(case.written, got, expected):
+        if one.tobytes() == other.tobytes():
+            continue
+        if not case.close:
+            places = np.flatnonzero(one.ravel() != other.ravel())
+            first = int(places[0]) if places.size else 0
+            return (f"array {number}: {places.size} of {one.size} differ, first at {first}: "
+                    f"{one.ravel()[first]} where {other.ravel()[first]} was expected")
+        error = float(np.max(np.abs(one.astype(np.float64) - other))) / float(np.max(np.abs(other)))
+        if not error <= CLOSE:
+            return f"array {number}: off by {error:.2e} of the largest value, {CLOSE} is allowed"
+    return None
+
+
+def measure(session: Session, keep: Callable[[list[Case], Results], None]) -> dict[str, Any]:
+    """Run every case that this device has the code for; `keep` is handed the results. Fails after the last, if any differ."""
+    cases, expected = read_cases(session.folder / session.manifest["cases"])
+    done = [case for case in cases if session.has(case.source)]
+    results = {case.name: run_case(session.driver, session.function(case.source, case.kernel), case, session.stream)
+               for case in done}
+    if not session.computes:
+        return {"cases": len(done), "compared": 0}
+    differences = {case.name: found for case in done if (found := difference(case, results[case.name], expected[case.name]))}
+    session.kept["differences"] = differences
+    session.kept["not_to_the_bit"] = sum(
+        any(a.tobytes() != b.tobytes() for a, b in zip(results[case.name], expected[case.name])) for case in done)
+    keep(done, results)
+    names = ", ".join(sorted(differences)[:8])
+    assert not differences, f"{len(differences)} of {len(done)} cases differ from the emulator: {names}"
+    return {**session.kept, "cases": len(done), "compared": len(done)}
+
+
+def _argument(driver: Driver, parameter: Parameter, arrays: tuple[Array, ...], memories: list[Memory]) -> Argument:
+    match parameter.kind:
+        case "memory":
+            return memories[parameter.array]
+        case "scalar":
+            scalar: np.generic[Any] = np.dtype(parameter.dtype).type(parameter.value)
+            return scalar
+        case "map":
+            array = arrays[parameter.array]
+            return driver.tensor_map(TensorMap(memories[parameter.array], array.dtype.name, array.shape[::-1],
+                                               array.strides[-2::-1], parameter.box, parameter.swizzle))

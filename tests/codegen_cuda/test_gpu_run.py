@@ -1,0 +1,143 @@
+"""Both halves of the GPU run: the built folder is small, and the run passes on the emulator and on the stub."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu import build as gpu_build
+from benchmarks.gpu.cases import make_cases
+from benchmarks.gpu.conformance import difference, read_cases, run_case, write_cases
+from benchmarks.gpu.session import code_for, runs
+from tsc.codegen_cuda import nvrtc
+from tsc.codegen_cuda.build import CudaSource, build_emulated
+from tsc.config import Options
+from tsc.errors import LaunchError
+from tsc.runtime.drivers.emu import EmuPlatform
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+ARCHS = ("sm_80", "sm_90a")  # the others differ in nothing that is tested here
+#: What the GPU's machine lacks: no process of a run may ask for it.
+ABSENT = ("islpy", "onnx", "onnxruntime", "ml_dtypes", "filelock", "platformdirs", "click", "rich", "pytest", "tests")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the build half makes, with the emulator's modules in it."""
+    out = tmp_path_factory.mktemp("gpu") / "built"
+    try:
+        gpu_build.build(out, emulated=True, options=Options(), archs=ARCHS)
+    except LaunchError as error:
+        pytest.skip(str(error))
+    return out
+
+
+def run(folder: Path, results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The run half as a command, in processes for which some modules do not exist."""
+    site = results.parent / f"{results.name}-site"
+    site.mkdir(parents=True, exist_ok=True)
+    (site / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({ABSENT!r}))\n", encoding="utf-8")
+    where = ("--build", str(folder), "--results", str(results))
+    command = [sys.executable, "benchmarks/gpu/run.py", *where, "--small", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
+
+
+def record(results: Path) -> dict[str, Any]:
+    """The one record in a folder."""
+    (path,) = results.glob("gpu-*.json")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("device", ["emu", "stub"])
+def test_the_run_passes_without_a_gpu(folder: Path, tmp_path: Path, device: str) -> None:
+    if device == "stub" and not nvrtc.available():
+        pytest.skip("NVRTC is not installed: the stub loads cubins")
+    done = run(folder, tmp_path, "--device", device)
+    assert done.returncode == 0, done.stdout + done.stderr
+    content = record(tmp_path)
+    parts = content["parts"]
+    assert {name: part["state"] for name, part in parts.items()} == dict.fromkeys(
+        ("conformance", "references", "launches", "bandwidth", "products"), "done")
+    assert parts["conformance"]["results"]["cases"] == len(make_cases())
+    if device == "emu":
+        assert parts["conformance"]["results"]["not_to_the_bit"] == 0
+        assert set(parts["products"]["results"]["rows"]) == {"1x72x64", "77x72x64"}
+
+
+def test_a_run_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
+    run(folder, tmp_path, "--device", "emu", "--parts", "bandwidth", "references")
+    first = record(tmp_path)["parts"]
+    run(folder, tmp_path, "--device", "emu", "--parts", "bandwidth", "references", "--again", "references")
+    second = record(tmp_path)["parts"]
+    assert second["bandwidth"] == first["bandwidth"]
+    assert second["references"]["seconds"] != first["references"]["seconds"]
+
+
+def test_a_wrong_result_fails_the_run(folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "built"
+    broken.mkdir()
+    for path in folder.iterdir():
+        if path.name != "cases.npz":
+            (broken / path.name).symlink_to(path)
+    cases, results = read_cases(folder / "cases.npz")
+    name = next(case.name for case in cases if case.kernel == "mma_f16_1x1")
+    results[name][0][0, 0, 0, 0] += 0.5
+    write_cases(broken / "cases.npz", cases, results)
+    done = run(broken, tmp_path / "results", "--device", "emu", "--parts", "conformance")
+    assert done.returncode == 1
+    part = record(tmp_path / "results")["parts"]["conformance"]
+    assert part["state"] == "failed"
+    assert list(part["results"]["differences"]) == [name]
+
+
+def test_the_folder_is_small_and_complete(folder: Path) -> None:
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 60e6
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    for name, files in manifest["binaries"].items():
+        assert all((folder / file).is_file() for file in files.values())
+        if nvrtc.available():
+            wanted = {"sm_90a"} if name in ("hopper", "gemm_bf16_sm90a") else set(ARCHS)
+            assert files.keys() == {*wanted, "emu"}
+
+
+def test_which_code_runs_where() -> None:
+    assert code_for("sm_90") == "sm_90a"
+    assert runs("sm_80", "sm_87") and runs("sm_89", "sm_89") and runs("sm_90a", "sm_90")
+    assert not runs("sm_89", "sm_86") and not runs("sm_80", "sm_90") and not runs("sm_100a", "sm_103")
+
+
+GOLDENS = sorted(RESULTS.glob("gpu-*-conformance.npz"))
+
+
+@pytest.mark.skipif(not GOLDENS, reason="no GPU has run the conformance cases yet")
+@pytest.mark.parametrize("path", GOLDENS, ids=lambda path: path.stem)
+def test_the_emulator_does_what_the_device_did(path: Path) -> None:
+    driver = EmuPlatform("sm_90a").open()
+    stream = driver.create_stream()
+    cases, results = read_cases(path)
+    sources = {name: CudaSource(name, text) for name, (text, _) in gpu_build.sources().items()}
+    modules = {name: driver.load(build_emulated(sources[name], Options()), name) for name in {case.source for case in cases}}
+    for case in cases:
+        got = run_case(driver, driver.function(modules[case.source], case.kernel), case, stream)
+        assert difference(case, got, results[case.name]) is None, case.name
+
+
+def test_goldens_survive_the_file(tmp_path: Path) -> None:
+    cases = make_cases()[:12]
+    results = {case.name: tuple(case.arrays[number] for number in case.written) for case in cases}
+    write_cases(tmp_path / "cases.npz", cases, results)
+    read, outputs = read_cases(tmp_path / "cases.npz")
+    for case, other in zip(cases, read, strict=True):
+        assert replace(case, arrays=()) == replace(other, arrays=())
+        for one, two in zip((*case.arrays, *results[case.name]), (*other.arrays, *outputs[case.name]), strict=True):
+            np.testing.assert_array_equal(one, two)
