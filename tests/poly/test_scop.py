@@ -12,7 +12,7 @@ from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.scop import build_scop
 from tsc.sym import dim
-from tsc.te.compute import Compute, Program, SizeParam
+from tsc.te.compute import Compute, Fact, Program, SizeParam
 from tsc.te.expr import Const, Size, add, call, mul
 
 
@@ -46,7 +46,7 @@ def test_context_has_facts() -> None:
     program = Program((x,), (out,), (Compute(out, (i,), at(x, mul(v(i), Const(2, "int64")))),), sizes)
     with pytest.raises(InternalError, match="outside its extents"):
         build_scop(program)
-    build_scop(replace(program, facts=(("H", (dim("N") + 1) // 2),)))
+    build_scop(replace(program, facts=(Fact(dim("H"), "==", (dim("N") + 1) // 2),)))
 
 
 def test_data_dependent_index_is_opaque() -> None:

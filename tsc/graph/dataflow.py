@@ -135,6 +135,8 @@ def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int)
                 expensive=any(isinstance(e, Call) and e.fn in EXPENSIVE for e in walk(body)))
     if isinstance(made, Reduction):
         return _with_reduction(item, made, found)
+    if item.kind is PatternKind.REDUCE:  # over no axes: nothing is reduced
+        item = replace(item, kind=PatternKind.ELEMENTWISE)
     if isinstance(body, Load) and len(found) == 1:
         dims = [extents[e.name] for e in body.index if isinstance(e, Var)]
         return replace(item, map_index=body.index, is_permutation=(

@@ -142,6 +142,6 @@ def _check_access(load: Load, nest: _Nest, points: isl.Set, store: Store, scop: 
     reached = _relation(nest, "cell", [t for t, _ in known], scop)
     cells = [f"d{i}_" for i in range(len(known))]
     inside = isl.Set(f"{scop.params} -> {{ cell[{', '.join(cells)}] : {box_text([e for _, e in known], cells)} }}")
-    if not points.is_subset(reached.intersect_range(inside).domain()):
+    if not points.intersect_params(scop.known).is_subset(reached.intersect_range(inside).domain()):
         raise InternalError(
             f"the loops reach {load.buffer} outside its extents, at {format_expr(load)} in a store to {store.buffer.name}")

@@ -60,11 +60,17 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Scop:
     """The polyhedral view of one Program. `params` is the text "[M, N]" that isl objects over its sizes start with;
-    `notes` lists what was over-approximated."""
+    `notes` lists what was over-approximated.
+
+    `context` holds the sizes' ranges and divisors: what domains, dependences and loops are made in. `known` is the part of it
+    in which the Program's facts hold. Facts with min, max and divisions make it a union of many pieces, and loops made in it
+    would branch on them; it only serves to prove that accesses stay within extents.
+    """
 
     program: Program
     params: str
     context: isl.Set
+    known: isl.Set
     statements: Mapping[str, Statement]
     domain: isl.UnionSet
     reads: tuple[Access, ...]
@@ -99,24 +105,35 @@ def build_scop(program: Program) -> Scop:
     bounds = [f"{s.name} >= {s.lo}" for s in program.sizes]
     bounds += [f"{s.name} <= {s.hi}" for s in program.sizes if s.hi is not None]
     bounds += [f"{s.name} mod {s.divisor} = 0" for s in program.sizes if s.divisor > 1]
-    bounds += [f"{s.name} <= {s.hi}" for s in program.sizes if s.hi is not None]
-    equalities = ((name, size_text(value)) for name, value in program.facts)
-    bounds += [f"{name} = {text}" for name, text in equalities if text is not None]
     context = isl.Set(f"{params} -> {{ : {' and '.join(bounds)} }}")
+    known = context.intersect(_facts(program, params))
     statements = {s.name: s for compute in program.computes for s in _statements(compute, params, context)}
     domain = isl.union_of_sets(params, (s.domain for s in statements.values()))
     notes: list[str] = []
     reads = tuple(a for s in statements.values() for a in _reads(s, params, notes))
     writes = tuple(_write(s, params) for s in statements.values())
     for access in reads + writes:
-        _check_extents(access, params, context)
+        _check_extents(access, params, known)
     _check_defined(program, reads, writes)
     depth = max(len(s.axes) for s in statements.values())
     order = "; ".join(
         f"{_instance(s)} -> [{', '.join([str(i), *_dims(s), *['0'] * (depth - len(s.axes))])}]"
         for i, s in enumerate(statements.values()))
-    return Scop(program, params, context, statements, domain, reads, writes,
+    return Scop(program, params, context, known, statements, domain, reads, writes,
                 isl.UnionMap(f"{params} -> {{ {order} }}").intersect_domain(domain), tuple(dict.fromkeys(notes)))
+
+
+def _facts(program: Program, params: str) -> isl.Set:
+    """The sizes at which the Program's facts hold; its hidden names are projected out."""
+    sizes = {size.name for size in program.sizes}
+    hidden = dict.fromkeys(n for fact in program.facts for n in sorted(fact.names() - sizes))
+    texts = ["1 = 1"]
+    for fact in program.facts:
+        left, right = size_text(fact.left), size_text(fact.right)
+        if left is not None and right is not None:
+            texts.append(f"{left} {'=' if fact.relation == '==' else fact.relation} {right}")
+    where = " and ".join(texts)
+    return isl.Set(f"{params} -> {{ : " + (f"exists ({', '.join(hidden)} : {where})" if hidden else where) + " }")
 
 
 def box_text(shape: Sequence[SymExpr], names: Sequence[str]) -> str:
@@ -213,10 +230,10 @@ def _relation(statement: Statement, load: Load, names: Mapping[str, str], condit
     return isl.Map(text).intersect_domain(statement.domain), all(t is not None for t in texts)
 
 
-def _check_extents(access: Access, params: str, context: isl.Set) -> None:
+def _check_extents(access: Access, params: str, known: isl.Set) -> None:
     cells = _cells(access.buffer)
     inside = isl.Set(f"{params} -> {{ {access.buffer.name}[{', '.join(cells)}] : {box_text(access.buffer.shape, cells)} }}")
-    outside = access.relation.range().subtract(inside).intersect_params(context)
+    outside = access.relation.range().subtract(inside).intersect_params(known)
     if not outside.is_empty():
         raise InternalError(f"statement {access.statement} accesses {access.buffer} outside its extents, at {outside}")
 

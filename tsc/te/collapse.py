@@ -106,9 +106,15 @@ def _targets_read(compute: Compute, pair: Pair, targets: Collection[str]) -> lis
 def _pair_dim(load: Load, pair: Pair) -> int | None:
     """The dim `d` where the load's index is exactly `.., outer, inner, ..` over a buffer whose dim d+1 is the inner extent."""
     for d, (a, b) in enumerate(zip(load.index, load.index[1:])):
-        if a == Var(pair.outer.name) and b == Var(pair.inner.name) and load.buffer.shape[d + 1] == pair.inner.extent:
+        if a == Var(pair.outer.name) and b == Var(pair.inner.name) and _fits(pair, *load.buffer.shape[d:d + 2]):
             return d
     return None
+
+
+def _fits(pair: Pair, outer: SymExpr, inner: SymExpr) -> bool:
+    """Whether the collapsed axis provably stays within the product of two dims: not where a part of them is read whose extent,
+    times a symbolic one, is no longer affine in sizes."""
+    return pair.inner.extent == inner and (pair.outer.extent == outer or inner.as_int() is not None)
 
 
 def _joined(form: Linear, pair: Pair) -> Linear | None:
@@ -124,7 +130,7 @@ def _joined(form: Linear, pair: Pair) -> Linear | None:
 def _entailed(program: Program, written: Compute, dim: int) -> list[Pair] | None:
     """The axis pairs that must collapse when dims `dim`, `dim + 1` of a target do: its writer's and its readers'."""
     result = [Pair(written.name, written.axes[dim], written.axes[dim + 1])]
-    inner = written.target.shape[dim + 1]
+    outer, inner = written.target.shape[dim:dim + 2]
     for compute in program.computes:
         for load in loads(compute.body):
             if load.buffer.name != written.name:
@@ -133,7 +139,7 @@ def _entailed(program: Program, written: Compute, dim: int) -> list[Pair] | None
             if _quotient_of(a, b, inner) is not None:
                 continue
             pair = _axis_pair(compute, a, b)
-            if pair is None or pair.inner.extent != inner:
+            if pair is None or not _fits(pair, outer, inner):
                 return None
             result.append(pair)
     return result

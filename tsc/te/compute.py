@@ -76,18 +76,18 @@ class Program:
 
     `outputs` are the targets that live on after the kernel; other targets are local to it. `sizes` are the kernel's integer
     parameters: the names of every Dim occurring in its shapes, each with its provable lower bound (0 or 1) and divisor.
-    `facts` are equalities between them (`s1 == (s0 - 3) // 2 + 1` for a strided window), which hold at every call.
+    `facts` relate them to each other (`s1 == (s0 - 3) // 2 + 1` for a strided window).
     """
 
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     computes: tuple[Compute, ...]
     sizes: tuple[SizeParam, ...]
-    facts: tuple[tuple[str, SymExpr], ...] = ()
+    facts: tuple[Fact, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"sizes {', '.join(map(str, self.sizes))}"]
-        lines += [f"with {name} == {value}" for name, value in self.facts]
+        lines += [f"with {fact}" for fact in self.facts]
         lines += [f"in  {b}" for b in self.inputs] + [f"out {b}" for b in self.outputs]
         return "\n".join(lines + [str(c) for c in self.computes]) + "\n"
 
@@ -104,6 +104,23 @@ class SizeParam:
     def __str__(self) -> str:
         upper = "" if self.hi is None else f" <={self.hi}"
         return f"{self.name}>={self.lo}{upper}" + (f" by {self.divisor}" if self.divisor > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """`left relation right` holds at every call. A name that is no size of the Program stands for some integer, the same one in
+    all facts."""
+
+    left: SymExpr
+    relation: str  # "==" or "<="
+    right: SymExpr
+
+    def names(self) -> frozenset[str]:
+        """All names that occur."""
+        return self.left.dims() | self.right.dims()
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.relation} {self.right}"
 
 
 def _int_range(dtype: str) -> tuple[int, int]:

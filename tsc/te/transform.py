@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
-from tsc.sym.expr import Apply, Monomial
+from tsc.sym.expr import Monomial
 from tsc.te.collapse import collapse
 from tsc.te.compute import Axis, Compute, Program, SizeParam
 from tsc.te.expr import (
@@ -29,6 +29,7 @@ from tsc.te.expr import (
     substitute,
     walk,
 )
+from tsc.te.facts import size_facts
 from tsc.te.linear import Linear, Ranges, linear, simplify, to_expr, within
 
 
@@ -167,7 +168,7 @@ def canonical(program: Program, env: ShapeEnv, accumulator: str | None = None) -
     sizes s0, s1, ..., so that Programs equal up to names print the same text.
     """
     program = drop_unused(program)
-    sizes = _with_shared_dims(_size_names(program))
+    sizes = _size_names(program)
     names = {expr: f"s{k}" for k, expr in enumerate(sizes)}
     axes = {a.name: f"i{k}" for k, a in enumerate(a for c in program.computes for a in (*c.axes, *c.reduce_axes))}
     buffers: dict[tuple[str, tuple[SymExpr, ...]], str] = {}
@@ -200,23 +201,9 @@ def canonical(program: Program, env: ShapeEnv, accumulator: str | None = None) -
         tuple(map(rename_buffer, program.inputs)), tuple(map(rename_buffer, program.outputs)),
         tuple(Compute(rename_buffer(c.target), rename_axes(c.axes), rename(c.body), rename_axes(c.reduce_axes), c.monoid)
               for c in program.computes),
-        tuple(_size_param(names[expr], expr, env) for expr in sizes), _size_facts(names))
+        tuple(_size_param(names[expr], expr, env) for expr in sizes), size_facts(names, env))
     known = {rename_buffer(b).name: b.name for b in (*program.inputs, *program.outputs)}
     return Canonical(result, known, {names[expr]: expr for expr in sizes})
-
-
-def _with_shared_dims(sizes: list[SymExpr]) -> list[SymExpr]:
-    """`sizes` and the Dims through which a strided size (one with a division) is tied to another size."""
-    strided = {d for e in sizes if any(isinstance(a, Apply) for a in e.atoms()) for d in e.dims()}
-    shared = [d for d in sorted(strided) if sum(d in e.dims() for e in sizes) > 1]
-    return sizes + [dim(d) for d in shared if dim(d) not in sizes]
-
-
-def _size_facts(names: dict[SymExpr, str]) -> tuple[tuple[str, SymExpr], ...]:
-    """The sizes that are expressions of other ones (the output of a strided window), as equalities."""
-    dims = {d.name: dim(name) for expr, name in names.items() if (d := expr.as_dim()) is not None}
-    derived = ((name, expr) for expr, name in names.items() if expr.as_dim() is None)
-    return tuple((name, expr.substitute(dims)) for name, expr in derived if expr.dims() <= dims.keys())
 
 
 def drop_unused(program: Program) -> Program:

@@ -1,0 +1,97 @@
+"""Facts of a Program: what ties its sizes to each other and holds at every call, read off a ShapeEnv.
+
+A size like `min(n, 4) - 1` or `(h - 3) // 2 + 1` is one integer to the kernel; that an index made from it stays within `n`
+can be proved from the fact alone. Dims that are no size of the Program occur in facts as integers that exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard
+
+from tsc.sym import ShapeEnv, SymExpr, dim
+from tsc.sym.expr import Apply, Atom, Monomial, apply
+from tsc.te.compute import Fact
+
+
+def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv) -> tuple[Fact, ...]:
+    """The equalities and the guards that relate the sizes `names` (expression -> size name) to each other."""
+    hidden: dict[Monomial, str] = {}
+    made = [Fact(dim(name), "==", _expanded(expr, names, hidden)) for expr, name in names.items()
+            if any(monomial for monomial, _ in expr.terms[1:]) or _applies(expr)]
+    facts = _related(made, set(names.values()))
+    known = set(names.values()) | {name for fact in facts for name in fact.names()}
+    for guard in env.remaining_guards():
+        if guard.relation in ("==", "<="):
+            found = Fact(_renamed(guard.left, names, hidden), guard.relation, _renamed(guard.right, names, hidden))
+            if len(found.names()) > 1 and found.names() <= known:
+                facts.append(found)
+    used = {name for fact in facts for name in fact.names()}
+    return tuple(_numbered([*_ranges(hidden, used, env), *facts], set(names.values())))
+
+
+def _expanded(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> SymExpr:
+    """`expr` in terms of the other sizes."""
+    return _renamed(expr, {e: n for e, n in names.items() if e != expr}, hidden)
+
+
+def _renamed(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> SymExpr:
+    """`expr` over the names of sizes; what is neither a size nor affine in sizes gets a name in `hidden`."""
+    if expr in names:
+        return dim(names[expr])
+    total = SymExpr.of(0)
+    for monomial, coefficient in expr.terms:
+        single = SymExpr(((monomial, 1),))
+        if not monomial:
+            factor = SymExpr.of(1)
+        elif single in names:
+            factor = dim(names[single])
+        elif len(monomial) == 1 and _is_affine(monomial[0]):
+            factor = apply(monomial[0].fn, [_renamed(a, names, hidden) for a in monomial[0].args])
+        else:
+            factor = dim(hidden.setdefault(monomial, f"?{len(hidden)}"))
+        total = total + factor * coefficient
+    return total
+
+
+def _is_affine(atom: Atom) -> TypeGuard[Apply]:
+    """Whether an atom is a min or max, or a division by a positive integer."""
+    return isinstance(atom, Apply) and (atom.fn in ("min", "max") or (atom.args[1].as_int() or 0) > 0)
+
+
+def _applies(expr: SymExpr) -> bool:
+    return any(isinstance(atom, Apply) for atom in expr.atoms())
+
+
+def _related(facts: Iterable[Fact], sizes: set[str]) -> list[Fact]:
+    """The facts that, with others over the same hidden names, say something about two sizes at least."""
+    groups: list[tuple[frozenset[str], list[Fact]]] = []
+    for fact in facts:
+        hidden, together = fact.names() - sizes, [fact]
+        for group in [g for g in groups if g[0] & hidden]:
+            groups.remove(group)
+            hidden |= group[0]
+            together = group[1] + together
+        groups.append((hidden, together))
+    return [fact for _, together in groups if len({n for f in together for n in f.names()} & sizes) > 1 for fact in together]
+
+
+def _ranges(hidden: Mapping[Monomial, str], used: set[str], env: ShapeEnv) -> list[Fact]:
+    found = []
+    for monomial, name in hidden.items():
+        low, high = env.bounds(SymExpr(((monomial, 1),)))
+        if name in used:
+            found += [Fact(SymExpr.of(low), "<=", dim(name))] if low is not None else []
+            found += [Fact(dim(name), "<=", SymExpr.of(high))] if high is not None else []
+    return found
+
+
+def _numbered(facts: Iterable[Fact], sizes: set[str]) -> list[Fact]:
+    """`facts` with hidden names h0, h1, ... in order of use."""
+    result: list[Fact] = []
+    numbers: dict[str, SymExpr] = {}
+    for fact in facts:
+        for name in sorted(fact.names() - sizes - numbers.keys(), key=lambda n: int(n[1:])):
+            numbers[name] = dim(f"h{len(numbers)}")
+        result.append(Fact(fact.left.substitute(numbers), fact.relation, fact.right.substitute(numbers)))
+    return result
