@@ -18,7 +18,15 @@ from cuda.bindings import driver as cu
 from numpy.typing import NDArray
 
 from tsc.errors import InternalError, LaunchError
-from tsc.runtime.drivers.cuda_api import call_driver, check_status, cluster_value, device_info, node_params, start_driver
+from tsc.runtime.drivers.cuda_api import (
+    call_driver,
+    check_status,
+    cluster_value,
+    device_info,
+    encode_tensor_map,
+    node_params,
+    start_driver,
+)
 from tsc.runtime.drivers.protocol import (
     ONE,
     ArchitectureError,
@@ -70,18 +78,17 @@ class CudaPlatform:
         return CudaDriver(devices[index])
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class _Context:
-    """A device's primary context, and whether it is still open: what gives things back needs both, and no driver."""
+    """A device's primary context, and the memory pools in it. Given back when neither the driver nor a handle needs it."""
 
     value: Any
-    open: bool = True
+    pools: list[Any] = field(default_factory=list)
 
     def give_back(self, call: Callable[..., Any], *arguments: Any) -> None:
         """Call, from any thread, without a complaint: nobody could hear it."""
-        if self.open:
-            cu.cuCtxSetCurrent(self.value)
-            call(*arguments)
+        cu.cuCtxSetCurrent(self.value)
+        call(*arguments)
 
 
 @dataclass(slots=True)
@@ -99,15 +106,14 @@ class CudaDriver:
     def __init__(self, info: DeviceInfo) -> None:
         self._info = info
         self._device = call_driver("open the GPU", cu.cuDeviceGet, info.index)
-        self._context = _Context(call_driver("open the GPU's context", cu.cuDevicePrimaryCtxRetain, self._device))
+        context = _Context(call_driver("open the GPU's context", cu.cuDevicePrimaryCtxRetain, self._device))
+        weakref.finalize(context, _leave, context.value, context.pools, self._device).atexit = False
+        self._opened: _Context | None = context
         self._lock = threading.Lock()
-        self._pool: Any = None
         self._functions: dict[int, _Known] = {}
         self._captures: dict[int, list[int]] = {}  # the driver's number of a capture -> its kernel nodes
         self._clusters: dict[int, Size3] = {}  # kernel node -> its cluster, where it has one
         self._default = Stream(0)
-        self._finalizer = weakref.finalize(self, _close, self._context, self._device)
-        self._finalizer.atexit = False
 
     @property
     def info(self) -> DeviceInfo:
@@ -125,12 +131,16 @@ class CudaDriver:
         return self._default
 
     def close(self) -> None:
-        """Wait for all work, then give the context back."""
-        if self._context.open:
+        """Wait for all work, then give the context back, once no handle needs it."""
+        if self._opened is not None:
             self.synchronize()
-            if self._pool is not None:
-                self._context.give_back(cu.cuMemPoolDestroy, self._pool)
-            self._finalizer()
+            self._opened = None
+
+    @property
+    def _context(self) -> _Context:
+        if self._opened is None:
+            raise InternalError("the driver is closed")
+        return self._opened
 
     # ---- modules
 
@@ -205,18 +215,19 @@ class CudaDriver:
         """What the device and the pool say."""
         self._enter()
         free, total = call_driver("ask for the free memory", cu.cuMemGetInfo)
-        if self._pool is None:
+        pools = self._context.pools
+        if not pools:
             return MemoryUse(int(free), int(total), 0, 0)
         kind = cu.CUmemPool_attribute
         kinds = (kind.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, kind.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
-        reserved, used = (int(call_driver("ask the memory pool", cu.cuMemPoolGetAttribute, self._pool, kind)) for kind in kinds)
+        reserved, used = (int(call_driver("ask the memory pool", cu.cuMemPoolGetAttribute, pools[0], kind)) for kind in kinds)
         return MemoryUse(int(free), int(total), reserved, used)
 
     def trim(self, keep: int = 0) -> None:
         """Shrink the pool."""
-        if self._pool is not None:
-            self._enter()
-            call_driver("trim the memory pool", cu.cuMemPoolTrimTo, self._pool, keep)
+        self._enter()
+        for pool in self._context.pools:
+            call_driver("trim the memory pool", cu.cuMemPoolTrimTo, pool, keep)
 
     def host_array(self, size: int) -> NDArray[np.uint8]:
         """Page-locked memory, which is given back with the array and all its views."""
@@ -228,7 +239,8 @@ class CudaDriver:
 
     def _own_pool(self) -> Any:
         with self._lock:
-            if self._pool is None:
+            pools = self._context.pools
+            if not pools:
                 properties = cu.CUmemPoolProps()
                 properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
                 properties.handleTypes = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
@@ -237,8 +249,8 @@ class CudaDriver:
                 pool = call_driver("make a memory pool", cu.cuMemPoolCreate, properties)
                 threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
                 call_driver("keep the pool's memory", cu.cuMemPoolSetAttribute, pool, threshold, cu.cuuint64_t(_KEEP_ALL))
-                self._pool = pool
-        return self._pool
+                pools.append(pool)
+            return pools[0]
 
     # ---- streams and events
 
@@ -337,15 +349,7 @@ class CudaDriver:
 
     def tensor_map(self, what: TensorMap) -> bytes:
         """cuTensorMapEncodeTiled."""
-        dtype, swizzle = check_tensor_map(what)
-        made = call_driver(
-            "make a tensor map", cu.cuTensorMapEncodeTiled, cu.CUtensorMapDataType(dtype), len(what.shape),
-            what.memory.value + what.offset, [cu.cuuint64_t(size) for size in what.shape],
-            [cu.cuuint64_t(stride) for stride in what.strides], [cu.cuuint32_t(size) for size in what.box],
-            [cu.cuuint32_t(1) for _ in what.shape], cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            cu.CUtensorMapSwizzle(swizzle), cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
-        return ctypes.string_at(int(made.getPtr()), 128)
+        return encode_tensor_map(what, *check_tensor_map(what))
 
     def launch(self, launch: Launch, stream: Stream) -> None:
         """cuLaunchKernel, or cuLaunchKernelEx for clusters."""
@@ -382,8 +386,6 @@ class CudaDriver:
 
     def _enter(self) -> None:
         """Make the context current: other libraries, and other threads, have their own."""
-        if not self._context.open:
-            raise InternalError("the driver is closed")
         cu.cuCtxSetCurrent(self._context.value)
 
     # ---- graphs
@@ -467,7 +469,8 @@ def _drop_graph(context: _Context, graph: Any, clusters: dict[int, Size3], kerne
         clusters.pop(node, None)
 
 
-def _close(context: _Context, device: Any) -> None:
-    if context.open:
-        context.open = False
-        cu.cuDevicePrimaryCtxRelease(device)
+def _leave(context: Any, pools: list[Any], device: Any) -> None:
+    cu.cuCtxSetCurrent(context)
+    for pool in pools:
+        cu.cuMemPoolDestroy(pool)
+    cu.cuDevicePrimaryCtxRelease(device)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
 from cuda.bindings import driver as cu
 
 from tsc.errors import LaunchError
-from tsc.runtime.drivers.protocol import DeviceInfo, DriverVersionError, Launch, NoDriverError, OutOfMemoryError, Size3
+from tsc.runtime.drivers.protocol import (
+    DeviceInfo,
+    DriverVersionError,
+    Launch,
+    NoDriverError,
+    OutOfMemoryError,
+    Size3,
+    TensorMap,
+)
 
 #: The oldest driver that runs what the NVRTC of the [cuda] extra makes, as cuDriverGetVersion says it.
 OLDEST_DRIVER = 13000
 _RESULT = cu.CUresult
 _ATTRIBUTE = cu.CUdevice_attribute
+_TENSOR_MAP_BYTES = 128
+_Pointer, _Int, _U32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
+_EncodeTiled = ctypes.CFUNCTYPE(_Int, _Pointer, _Int, _U32, *[_Pointer] * 5, *[_Int] * 4)
 
 
 def start_driver() -> int:
@@ -50,6 +62,23 @@ def device_info(index: int, version: int) -> DeviceInfo:
         (version // 1000, version % 1000 // 10))
 
 
+def encode_tensor_map(what: TensorMap, dtype: int, swizzle: int) -> bytes:
+    """cuTensorMapEncodeTiled, called without its binding: the binding's object for the result is not always at a multiple of 64
+    bytes, which the driver demands."""
+    entry, _ = call_driver("find cuTensorMapEncodeTiled", cu.cuGetProcAddress, b"cuTensorMapEncodeTiled", 12000, 0)
+    rank = len(what.shape)
+    place = ctypes.create_string_buffer(_TENSOR_MAP_BYTES + 64)
+    target = ctypes.addressof(place) + 63 & ~63
+    status = _EncodeTiled(int(entry))(
+        target, dtype, rank, what.memory.value + what.offset, (ctypes.c_uint64 * 5)(*what.shape),
+        (ctypes.c_uint64 * 5)(*what.strides), (ctypes.c_uint32 * 5)(*what.box), (ctypes.c_uint32 * 5)(*[1] * rank),
+        int(cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE), swizzle,
+        int(cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+        int(cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
+    check_status(_RESULT(status), "make a tensor map")
+    return ctypes.string_at(target, _TENSOR_MAP_BYTES)
+
+
 def call_driver(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
     """Call the driver. Returns what comes after the status: nothing, one thing or a tuple. Raises as `_check` does."""
     status, *results = call(*arguments)
@@ -78,6 +107,6 @@ def node_params(launch: Launch) -> Any:
 
 
 def cluster_value(cluster: Size3) -> Any:
-    value = cu.CUlaunchAttributeValue()
+    value = cu.CUkernelNodeAttrValue()  # a CUlaunchAttributeValue too
     value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
     return value
