@@ -168,8 +168,10 @@ def _attributes(cubin: bytes, section: _Section) -> Iterator[tuple[int, bytes]]:
 def _sections(cubin: bytes) -> list[_Section]:
     if cubin[:5] != b"\x7fELF\x02":
         raise ValueError("no 64-bit ELF header")
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    segments, table = struct.unpack_from("<QQ", cubin, 0x20)
+    segment_size, segment_count, size, count, names = struct.unpack_from("<HHHHH", cubin, 0x36)
+    if segments + segment_size * segment_count > len(cubin):
+        raise ValueError("its segment table ends past the end")
     headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + i * size) for i in range(count)]
     for header in headers:
         if header[1] != 8 and header[4] + header[5] > len(cubin):  # 8: a section that occupies no space in the file

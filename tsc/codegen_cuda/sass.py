@@ -1,5 +1,5 @@
-"""Machine code as text, for checks of what the compiler made of a kernel. Needs nvdisasm: from the CUDA toolkit, or from the wheel
-`nvidia-cuda-nvdisasm`."""
+"""Machine code as text, for checks of what the compiler made of a kernel. Needs nvdisasm: from the CUDA toolkit, or from the
+wheel `nvidia-cuda-nvdisasm`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Sass:
 
     def counts(self) -> Counter[str]:
         """How often each opcode occurs, without modifiers: HMMA and IMMA (mma.sync), HGMMA (wgmma), LDSM (ldmatrix), LDGSTS
-        (cp.async), UTMALDG and UTMASTG (bulk tensor copies), LDL and STL (spills and local arrays), BAR, SYNCS (mbarriers), ..."""
+        (cp.async), UTMALDG and UTMASTG (bulk tensor copies), LDL and STL (spills and local arrays), BAR, SYNCS (mbarriers),
+        ..."""
         return Counter(opcode.partition(".")[0] for opcode in self.opcodes)
 
 

@@ -286,7 +286,8 @@ def nothing_leaks(driver: Driver, log: Log) -> None:
 
 
 CASES = (
-    launches, shared_memory, clusters, modules, memory, graphs, capture, tensor_maps, threads_and_events, interop, nothing_leaks)
+    launches, shared_memory, clusters, modules, memory, graphs, capture, tensor_maps, threads_and_events, interop,
+    nothing_leaks)
 REFUSALS = {
     "none": (NoDriverError, "no NVIDIA driver"), "old": (DriverVersionError, "CUDA 12.2"),
     "no_gpu": (NoDriverError, "no GPU")}
