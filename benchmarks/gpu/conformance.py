@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.gpu.session import Session
+from benchmarks.gpu.session import Again, Session
+from tsc.errors import LaunchError
 from tsc.runtime.drivers.protocol import Argument, Arguments, Driver, Function, Launch, Memory, Size3, Stream, TensorMap
 
 Array = NDArray[Any]
@@ -116,21 +117,36 @@ def difference(case: Case, got: tuple[Array, ...], expected: tuple[Array, ...]) 
 
 
 def measure(session: Session, keep: Callable[[list[Case], Results], None]) -> dict[str, Any]:
-    """Run every case that this device has the code for; `keep` is handed the results. Fails after the last, if any differ."""
+    """Run every case that this device has the code for; `keep` is handed the results. Fails after the last, if any differ.
+
+    A case that breaks the device is noted, by name, before it runs: raises Again, and the next process leaves it out."""
     cases, expected = read_cases(session.folder / session.manifest["cases"])
-    done = [case for case in cases if session.has(case.source)]
-    results = {case.name: run_case(session.driver, session.function(case.source, case.kernel), case, session.stream)
-               for case in done}
+    broken: dict[str, str] = session.kept.setdefault("broken", {})
+    done = [case for case in cases if session.has(case.source) and case.name not in broken]
+    results = {case.name: _run_noted(session, case, broken) for case in done}
+    session.kept["cases"] = len(done) + len(broken)
     if not session.computes:
-        return {"cases": len(done), "compared": 0}
+        return session.kept
     differences = {case.name: found for case in done if (found := difference(case, results[case.name], expected[case.name]))}
     session.kept["differences"] = differences
     session.kept["not_to_the_bit"] = sum(
         any(a.tobytes() != b.tobytes() for a, b in zip(results[case.name], expected[case.name])) for case in done)
     keep(done, results)
-    names = ", ".join(sorted(differences)[:8])
-    assert not differences, f"{len(differences)} of {len(done)} cases differ from the emulator: {names}"
-    return {**session.kept, "cases": len(done), "compared": len(done)}
+    wrong = sorted({*differences, *broken})
+    assert not wrong, f"{len(wrong)} of {session.kept['cases']} cases are not as in the emulator: {', '.join(wrong[:8])}"
+    return session.kept
+
+
+def _run_noted(session: Session, case: Case, broken: dict[str, str]) -> tuple[Array, ...]:
+    broken[case.name] = "its process ended"
+    session.save()
+    try:
+        results = run_case(session.driver, session.function(case.source, case.kernel), case, session.stream)
+    except LaunchError as error:
+        broken[case.name] = str(error)
+        raise Again(f"'{case.name}' fails: {error}") from error
+    del broken[case.name]
+    return results
 
 
 def _argument(driver: Driver, parameter: Parameter, arrays: tuple[Array, ...], memories: list[Memory]) -> Argument:

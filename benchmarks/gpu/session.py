@@ -36,6 +36,10 @@ class Skip(Exception):
     """A part that cannot be done here, with the reason."""
 
 
+class Again(Exception):
+    """A part that must go on in a new process, since this one's device is of no use any more; with the reason."""
+
+
 @dataclass(slots=True)
 class Session:
     """`kind` is "cuda", "emu" or "stub"; `small` says that sizes are for trying out, not for measuring. `kept` is what this

@@ -13,6 +13,7 @@ from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins
 from tsc.codegen_cuda.sass import disassemble, find_disassembler
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
+from tsc.errors import LaunchError
 from tsc.target import parse_target
 
 pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed: `pip install tsc-compiler[cuda]`")
@@ -22,9 +23,13 @@ PAIRS = [(reference, arch) for reference in REFERENCES for arch in CUDA_SPECS if
 
 @functools.cache
 def cubins() -> dict[tuple[str, str], Cubin]:
-    """All of them, built side by side."""
+    """All of them, built side by side. Skips the test where NVRTC cannot be loaded."""
     wanted = [(CudaSource(reference.name, reference.source), arch) for reference, arch in PAIRS]
-    return {(source.name, arch): cubin for (source, arch), cubin in zip(wanted, build_cubins(wanted, Options()))}
+    try:
+        built = build_cubins(wanted, Options())
+    except LaunchError as error:
+        pytest.skip(str(error))
+    return {(source.name, arch): cubin for (source, arch), cubin in zip(wanted, built)}
 
 
 def test_every_architecture_is_covered() -> None:

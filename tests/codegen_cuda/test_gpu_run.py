@@ -69,6 +69,7 @@ def test_the_run_passes_without_a_gpu(folder: Path, tmp_path: Path, device: str)
     assert {name: part["state"] for name, part in parts.items()} == dict.fromkeys(
         ("conformance", "references", "launches", "bandwidth", "products"), "done")
     assert parts["conformance"]["results"]["cases"] == len(make_cases())
+    assert parts["conformance"]["results"]["broken"] == {}
     if device == "emu":
         assert parts["conformance"]["results"]["not_to_the_bit"] == 0
         assert set(parts["products"]["results"]["rows"]) == {"1x72x64", "77x72x64"}
@@ -83,21 +84,23 @@ def test_a_run_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
     assert second["references"]["seconds"] != first["references"]["seconds"]
 
 
-def test_a_wrong_result_fails_the_run(folder: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "built"
-    broken.mkdir()
+def test_wrong_results_and_broken_launches_are_named(folder: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "built"
+    changed.mkdir()
     for path in folder.iterdir():
         if path.name != "cases.npz":
-            (broken / path.name).symlink_to(path)
+            (changed / path.name).symlink_to(path)
     cases, results = read_cases(folder / "cases.npz")
-    name = next(case.name for case in cases if case.kernel == "mma_f16_1x1")
-    results[name][0][0, 0, 0, 0] += 0.5
-    write_cases(broken / "cases.npz", cases, results)
-    done = run(broken, tmp_path / "results", "--device", "emu", "--parts", "conformance")
+    results["mma_f16_1x1"][0][0, 0, 0, 0] += 0.5
+    cases = [replace(case, shared=0) if case.name in ("ldmatrix_4", "ping_pong") else case for case in cases]
+    write_cases(changed / "cases.npz", cases, results)
+    done = run(changed, tmp_path / "results", "--device", "emu", "--parts", "conformance")
     assert done.returncode == 1
     part = record(tmp_path / "results")["parts"]["conformance"]
     assert part["state"] == "failed"
-    assert list(part["results"]["differences"]) == [name]
+    assert list(part["results"]["differences"]) == ["mma_f16_1x1"]
+    assert list(part["results"]["broken"]) == ["ldmatrix_4", "ping_pong"]
+    assert part["results"]["cases"] == len(cases)
 
 
 def test_the_folder_is_small_and_complete(folder: Path) -> None:
