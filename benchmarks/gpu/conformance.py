@@ -119,11 +119,13 @@ def difference(case: Case, got: tuple[Array, ...], expected: tuple[Array, ...]) 
 def measure(session: Session, keep: Callable[[list[Case], Results], None]) -> dict[str, Any]:
     """Run every case that this device has the code for; `keep` is handed the results. Fails after the last, if any differ.
 
-    A case that breaks the device is noted, by name, before it runs: raises Again, and the next process leaves it out."""
+    A case is noted as broken before it runs: where it takes the process or the device with it (raises Again), the next process
+    leaves it out."""
     cases, expected = read_cases(session.folder / session.manifest["cases"])
     broken: dict[str, str] = session.kept.setdefault("broken", {})
-    done = [case for case in cases if session.has(case.source) and case.name not in broken]
-    results = {case.name: _run_noted(session, case, broken) for case in done}
+    left = [case for case in cases if session.has(case.source) and case.name not in broken]
+    results = {case.name: gave for case in left if (gave := _run_noted(session, case, broken)) is not None}
+    done = [case for case in left if case.name in results]
     session.kept["cases"] = len(done) + len(broken)
     if not session.computes:
         return session.kept
@@ -137,14 +139,18 @@ def measure(session: Session, keep: Callable[[list[Case], Results], None]) -> di
     return session.kept
 
 
-def _run_noted(session: Session, case: Case, broken: dict[str, str]) -> tuple[Array, ...]:
+def _run_noted(session: Session, case: Case, broken: dict[str, str]) -> tuple[Array, ...] | None:
     broken[case.name] = "its process ended"
     session.save()
     try:
         results = run_case(session.driver, session.function(case.source, case.kernel), case, session.stream)
     except LaunchError as error:
         broken[case.name] = str(error)
-        raise Again(f"'{case.name}' fails: {error}") from error
+        try:  # what a kernel did wrong stays with the device's context; what was refused does not
+            session.driver.synchronize(session.stream)
+        except LaunchError:
+            raise Again(f"'{case.name}' fails: {error}") from error
+        return None
     del broken[case.name]
     return results
 

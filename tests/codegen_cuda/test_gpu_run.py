@@ -15,13 +15,14 @@ import pytest
 
 from benchmarks.gpu import build as gpu_build
 from benchmarks.gpu.cases import make_cases
-from benchmarks.gpu.conformance import difference, read_cases, run_case, write_cases
-from benchmarks.gpu.session import code_for, runs
+from benchmarks.gpu.conformance import difference, measure, read_cases, run_case, write_cases
+from benchmarks.gpu.session import Again, Session, code_for, runs
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.build import CudaSource, build_emulated
 from tsc.config import Options
 from tsc.errors import LaunchError
 from tsc.runtime.drivers.emu import EmuPlatform
+from tsc.runtime.drivers.stub import StubDriver
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -101,6 +102,20 @@ def test_wrong_results_and_broken_launches_are_named(folder: Path, tmp_path: Pat
     assert list(part["results"]["differences"]) == ["mma_f16_1x1"]
     assert list(part["results"]["broken"]) == ["ldmatrix_4", "ping_pong"]
     assert part["results"]["cases"] == len(cases)
+
+
+def test_a_case_that_breaks_the_device_ends_the_process(folder: Path) -> None:
+    driver = StubDriver()
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest["binaries"] = {name: {"sm_90a": "manifest.json"} for name in manifest["binaries"]}  # the stub runs anything
+    kept: dict[str, Any] = {}
+    session = Session("stub", driver, folder, manifest, True, kept, lambda: None)
+    driver.fail_at = {"launch": 3, "synchronize": 3}
+    with pytest.raises(Again, match="'copy_2' fails"):
+        measure(session, lambda cases, results: None)
+    assert list(kept["broken"]) == ["copy_2"]
+    assert measure(session, lambda cases, results: None)["cases"] == len(make_cases())
+    assert list(kept["broken"]) == ["copy_2"]
 
 
 def test_the_folder_is_small_and_complete(folder: Path) -> None:
