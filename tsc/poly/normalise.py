@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from tsc.te.compute import Axis, Compute, Program
-from tsc.te.expr import Buffer, Expr, Load, Var, map_children, substitute
+from tsc.sym import ZERO, SymExpr
+from tsc.te.compute import SUM, Axis, Compute, Program
+from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children, substitute
 
 
 def separate_outputs(program: Program) -> Program:
@@ -25,6 +27,36 @@ def separate_outputs(program: Program) -> Program:
         computes.append(replace(compute, target=local, body=body))
         computes.append(Compute(compute.target, axes, Load(local, tuple(Var(a.name) for a in axes))))
     return replace(program, computes=tuple(computes))
+
+
+def without_empty(program: Program) -> Program:
+    """`program` without what is empty at all sizes: Computes of no elements go away (an output stays, and nothing writes it),
+    and a reduction over no elements is its identity."""
+    empty = {c.name for c in program.computes if _has_zero(c.target.shape)}
+    computes: list[Compute] = []
+    needed = {b.name for b in program.outputs} - empty
+    for compute in reversed(program.computes):
+        if compute.name not in needed:
+            continue
+        if compute.monoid is not None and _has_zero(a.extent for a in compute.reduce_axes):
+            dtype = compute.target.dtype
+            compute = Compute(compute.target, compute.axes, Const(compute.monoid.identity(dtype), dtype))
+        compute = replace(compute, body=_without(compute.body, empty))
+        needed |= {load.buffer.name for load in loads(compute.body)}
+        computes.insert(0, compute)
+    return replace(program, computes=tuple(computes))
+
+
+def _has_zero(extents: Iterable[SymExpr]) -> bool:
+    return any(extent == ZERO for extent in extents)
+
+
+def _without(expr: Expr, empty: Collection[str]) -> Expr:
+    """`expr` without loads of targets that have no elements: they stand where no instance gets to."""
+    inner = map_children(lambda c: _without(c, empty), expr)
+    if not isinstance(inner, Load) or inner.buffer.name not in empty:
+        return inner
+    return Const(SUM.identity(inner.dtype), inner.dtype)
 
 
 def inlined(program: Program, name: str) -> Program:

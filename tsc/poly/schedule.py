@@ -6,14 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tsc.errors import InputError, InternalError
-from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.nodes import Block, Func
 from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_tree, coincident
 from tsc.poly.matrix import solve
-from tsc.poly.normalise import inlined, separate_outputs
+from tsc.poly.normalise import inlined, separate_outputs, without_empty
 from tsc.poly.panel import promote_panel
 from tsc.poly.pattern import Contraction, Staged, match
 from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
@@ -58,8 +58,10 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     the inputs that can be laid out at compile time: a contraction's column operand among them is read in panels.
     """
     with isl.budget(OPERATIONS):
-        # 1. a reduction accumulates into a local, whatever becomes of its result
-        program = separate_outputs(program)
+        # 1. what is empty at all sizes goes away; a reduction accumulates into a local, whatever becomes of its result
+        program = separate_outputs(without_empty(program))
+        if not program.computes:
+            return _nothing(program, name)
         # 2. statements, domains, access relations, and the pattern that they fit
         log: list[str] = []
         program, scop, found = _matched(program, log)
@@ -99,6 +101,13 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     if recorder is not None:
         recorder.record("schedule", name, text)
     return ScheduledProgram(func, text, tuple(log), chosen)
+
+
+def _nothing(program: Program, name: str) -> ScheduledProgram:
+    """The kernel of a Program all of whose outputs are empty at all sizes."""
+    outputs = tuple(b.name for b in program.outputs)
+    func = Func(name, program.inputs + program.outputs, outputs, program.sizes, Block(()))
+    return ScheduledProgram(func, "", ("no output has an element at any size",), TileConfig((1, 1), (1, 1)))
 
 
 def _matched(program: Program, log: list[str]) -> tuple[Program, Scop, Contraction | Staged]:

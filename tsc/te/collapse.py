@@ -49,7 +49,8 @@ def _pairs(program: Program) -> Iterator[Pair]:
     for compute in program.computes:
         for axes in (compute.axes, compute.reduce_axes):
             for outer, inner in pairwise(axes):
-                yield Pair(compute.name, outer, inner)
+                if ZERO not in (outer.extent, inner.extent):
+                    yield Pair(compute.name, outer, inner)
 
 
 def _closure(program: Program, first: Pair) -> _Plan | None:
