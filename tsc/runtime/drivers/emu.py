@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tsc.errors import LaunchError, PackageError
-from tsc.runtime.drivers.cpu import load_library
+from tsc.runtime.drivers.cpu import default_threads, load_library
 from tsc.runtime.drivers.host import HostDriver
 from tsc.runtime.drivers.protocol import (
     ArchitectureError,
@@ -163,7 +163,7 @@ class EmuDriver(HostDriver):
         options, regions = self.options, self.regions()
         ranges = (_Range * len(regions))(*[_Range(r.address, r.size, r.writable, 0) for r in regions])
         asked = _Options(
-            ctypes.sizeof(_Options), _MODES[options.mode], options.seed, options.host_threads or len(os.sched_getaffinity(0)),
+            ctypes.sizeof(_Options), _MODES[options.mode], options.seed, options.host_threads or default_threads(),
             options.count, options.timeout_ms, len(regions), ranges, self.info.shared_per_block, 0)
         report = _Report(struct_size=ctypes.sizeof(_Report))
         status = launch.function.owner.owner.tsc_emu_launch(
@@ -185,7 +185,7 @@ class EmuPlatform:
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The emulated device, with as many multiprocessors as this process has cores and the host's memory."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        cores = len(os.sched_getaffinity(0))
+        cores = default_threads()
         return (DeviceInfo(0, f"emulated {self._arch}", self._arch, cores, memory, EMULATED[self._arch], 1 << 20),)
 
     def open(self, index: int = 0) -> Driver:
