@@ -39,14 +39,17 @@ def test_context_has_bounds_and_divisors() -> None:
     assert build_scop(program).context.is_equal(isl.Set("[B, L] -> { : B >= 0 and B mod 4 = 0 and 1 <= L <= 64 }"))
 
 
-def test_context_has_facts() -> None:
+def test_facts_prove_extents_and_stay_out_of_the_context() -> None:
     x, out = buffer("x", "N"), buffer("out", "H")
     i = axis("i", "H")
     sizes = (SizeParam("N"), SizeParam("H"))
     program = Program((x,), (out,), (Compute(out, (i,), at(x, mul(v(i), Const(2, "int64")))),), sizes)
     with pytest.raises(InternalError, match="outside its extents"):
         build_scop(program)
-    build_scop(replace(program, facts=(Fact(dim("H"), "==", (dim("N") + 1) // 2),)))
+    scop = build_scop(replace(program, facts=(Fact(dim("H"), "==", (dim("N") + 1) // 2),)))
+    assert scop.context.is_equal(isl.Set("[N, H] -> { : N >= 1 and H >= 1 }"))
+    hidden = (Fact(dim("H"), "<=", dim("h0")), Fact(2 * dim("h0"), "<=", dim("N") + 1))
+    assert build_scop(replace(program, facts=hidden)).known.is_equal(isl.Set("[N, H] -> { : N >= 1 and 1 <= H and 2H <= N + 1 }"))
 
 
 def test_data_dependent_index_is_opaque() -> None:

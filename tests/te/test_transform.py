@@ -99,6 +99,14 @@ def test_axes_that_one_access_takes_apart_do_not_collapse() -> None:
     assert len(found.program.computes[0].axes) == 2
 
 
+def test_a_part_of_symbolic_rows_does_not_collapse() -> None:
+    x, out = buffer("x", N, K), buffer("out", A, K)
+    i, j = axis("i", A), axis("j", K)
+    program = loose(Compute(out, (i, j), at(x, i, j)))
+    found = check(program, {"x": np.arange(35.0).reshape(7, 5)}, {"A": 3, "N": 7, "K": 5})
+    assert len(found.program.computes[0].axes) == 2  # A * K <= N * K is affine in no sizes
+
+
 def test_a_transposed_access_does_not_collapse() -> None:
     x, out = buffer("x", B, A), buffer("out", A, B)
     i, j = axis("i", A), axis("j", B)

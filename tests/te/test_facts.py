@@ -1,0 +1,59 @@
+"""Facts of a Program: they hold at every size in range, and only what relates two sizes is kept."""
+
+from __future__ import annotations
+
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, ceildiv, dim, sym_min
+from tsc.te.facts import size_facts
+
+A, B, N = dim("A"), dim("B"), dim("N")
+
+
+def facts(sizes: dict[SymExpr, str], env: ShapeEnv | None = None) -> list[str]:
+    env = env or environment()
+    return [str(fact) for fact in size_facts(sizes, env)]
+
+
+def environment() -> ShapeEnv:
+    env = ShapeEnv()
+    for name in "ABN":
+        env.declare(name)
+    return env
+
+
+def test_a_derived_size_is_tied_to_its_dim() -> None:
+    assert facts({sym_min(N, 4) - ONE: "s0", N: "s1"}) == ["s0 == min(s1, 4) - 1"]
+
+
+def test_a_dim_that_is_no_size_is_hidden_with_its_range() -> None:
+    assert facts({N // 2: "s0", N // 3: "s1"}) == ["1 <= h0", "s0 == (h0 // 2)", "s1 == (h0 // 3)"]
+
+
+def test_a_product_is_one_hidden_integer() -> None:
+    assert facts({(A * B) // 2: "s0", (A * B) // 3: "s1"}) == ["1 <= h0", "s0 == (h0 // 2)", "s1 == (h0 // 3)"]
+
+
+def test_a_size_that_nothing_else_shares_has_no_facts() -> None:
+    assert facts({(N - 3) // 2 + ONE: "s0", A: "s1"}) == []
+    assert facts({A: "s0", B: "s1", A * B: "s2"}) == []
+
+
+def test_guards_between_sizes_are_facts() -> None:
+    env = environment()
+    env.assume_le(ZERO, N - 2 * ceildiv(N, 3), "the last part")
+    env.assume_le(A, B, "another kernel's dims")
+    assert facts({ceildiv(N, 3): "s0", N: "s1"}, env) == ["s0 == ((s1 + 2) // 3)", "0 <= -2*s0 + s1"]
+
+
+def test_facts_hold() -> None:
+    env = environment()
+    env.assume_le(A, B, "a symbolic bound")
+    sizes = {sym_min(A, N - 1): "s0", N: "s1", (A + B) // 2: "s2", B: "s3", (A + 1) % 3: "s4"}
+    found = size_facts(sizes, env)
+    assert len(found) >= 4
+    for a, b, n in ((1, 1, 1), (2, 7, 3), (5, 5, 9), (4, 130, 2)):
+        known = {name: expr.evaluate({"A": a, "B": b, "N": n}) for expr, name in sizes.items()}
+        hidden, = {name for fact in found for name in fact.names()} - known.keys()
+        known[hidden] = a
+        for fact in found:
+            left, right = fact.left.evaluate(known), fact.right.evaluate(known)
+            assert left == right if fact.relation == "==" else left <= right, fact
