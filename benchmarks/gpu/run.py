@@ -28,6 +28,7 @@ import numpy as np  # noqa: E402
 from benchmarks.gpu import conformance, launches, throughput  # noqa: E402
 from benchmarks.gpu.references import REFERENCES, SHAPES, execute  # noqa: E402
 from benchmarks.gpu.session import Again, Record, Session, Skip, find_platform, open_record  # noqa: E402
+from tsc.errors import TscError  # noqa: E402
 from tsc.runtime.drivers.protocol import DeviceInfo  # noqa: E402
 
 #: Seconds a process of a part may take, and how many processes it may have: those of the last part go on with its rows.
@@ -139,7 +140,12 @@ def main(arguments: Sequence[str]) -> int:
     if options.one:
         run_here(options.one, options, manifest)
         return 0
-    record = run_all(options, manifest, find_platform(options.device).devices()[0])
+    try:
+        device = find_platform(options.device).devices()[0]
+    except TscError as error:  # the machine's: no binding, no driver, too old a driver
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 4
+    record = run_all(options, manifest, device)
     states = ", ".join(f"{name} {part['state']}" for name, part in record.parts.items())
     print(f"{record.path}: {states}")
     return int(any(part["state"] == "failed" for part in record.parts.values()))
