@@ -71,11 +71,6 @@ def _readers(values: Iterable[str], consumers: Mapping[str, list[Node]]) -> Iter
     return {id(n): n for value in values for n in consumers.get(value, ())}.values()
 
 
-def infer_context(graph: Graph, node: Node, env: ShapeEnv) -> InferContext:
-    """What the rules of `node`'s OpDef see, once `graph` is inferred."""
-    return Knowledge.of(graph, env).context(node)
-
-
 def constant_contents(array: NDArray[Any]) -> Contents | None:
     """Symbolic contents of a small constant of integer or bool dtype, else None."""
     return symbolic(array) if array.dtype.kind in "iub" and array.size <= CONTENTS_LIMIT else None

@@ -29,15 +29,13 @@ class LoweredGroup:
     """A group as a canonical Program.
 
     `values` maps the names of the Program's inputs and outputs to graph values; a Buffer may have another shape than its value,
-    then it is the same memory row-major. `sizes` gives each size parameter as an expression of model Dims. `what` names the
-    ONNX nodes that the kernel computes.
+    then it is the same memory row-major. `sizes` gives each size parameter as an expression of model Dims.
     """
 
     program: Program
     values: dict[str, str]
     sizes: dict[str, SymExpr]
     kind: PatternKind
-    what: tuple[str, ...]
 
 
 def lower_group(group: FusionGroup, graph: Graph, env: ShapeEnv) -> LoweredGroup:
@@ -60,8 +58,7 @@ def lower_group(group: FusionGroup, graph: Graph, env: ShapeEnv) -> LoweredGroup
             computes.append(_copy(puller, computes[-1], value))
     loose = Program((), tuple(c.target for c in computes if c.name in group.outputs), tuple(computes), ())
     found = lower(loose, env, None if contraction is None else targets[contraction])
-    what = tuple(dict.fromkeys(n.name for n in group.nodes if not is_view(n)))
-    return LoweredGroup(found.program, found.buffers, found.sizes, group.kind, what)
+    return LoweredGroup(found.program, found.buffers, found.sizes, group.kind)
 
 
 def _items(group: FusionGroup, graph: Graph, env: ShapeEnv) -> Iterator[Item]:
