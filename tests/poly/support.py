@@ -12,8 +12,9 @@ import numpy as np
 from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.nodes import Func
 from tsc.poly.deps import Dependences, dependences
+from tsc.poly.match import match
 from tsc.poly.normalise import separate_outputs
-from tsc.poly.pattern import Contraction, Staged, match
+from tsc.poly.pattern import Contraction, Staged
 from tsc.poly.promote import Promoted
 from tsc.poly.schedule import ScheduledProgram, contraction_tree, schedule_program, solve_pattern, staged_tree
 from tsc.poly.scop import Scop, build_scop

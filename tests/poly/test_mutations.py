@@ -18,8 +18,9 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_instances, check_tree, violations
+from tsc.poly.match import match
 from tsc.poly.matrix import function
-from tsc.poly.pattern import Contraction, Staged, match
+from tsc.poly.pattern import Contraction, Staged
 from tsc.poly.promote import check_promoted
 from tsc.poly.schedule import solve_pattern, staged_tree
 from tsc.poly.scop import Scop, build_scop

@@ -1,4 +1,4 @@
-"""Patterns: which ScheduleMatrix a Program gets. The order of PATTERNS is the policy; a refusal carries its reason.
+"""Patterns: which ScheduleMatrix a Program gets; a refusal carries its reason. Their order stands in `match.py`.
 
 What a pattern knows about a statement comes from access relations: the rows of a statement that reads the anchor's result are
 the coordinates of the cell that it reads, whatever the operator. Section 5.2 of the paper (mapping types).
@@ -235,22 +235,6 @@ def match_injective(scop: Scop) -> Staged:
         raise PatternMismatch("injective: there is a reduction")
     anchor = next(c for c in reversed(scop.program.computes) if c.target in scop.program.outputs)
     return _staged(scop, anchor, False)
-
-
-PATTERNS = (match_contraction, match_reduction, match_injective)
-
-
-def match(scop: Scop) -> tuple[Contraction | Staged, tuple[str, ...]]:
-    """The first pattern that fits and the reasons of those before it. Raises PatternMismatch with all reasons."""
-    reasons: list[str] = []
-    blamed = ""
-    for pattern in PATTERNS:
-        try:
-            return pattern(scop), tuple(reasons)
-        except PatternMismatch as refusal:
-            reasons.append(str(refusal))
-            blamed = blamed or refusal.compute
-    raise PatternMismatch("; ".join(reasons), blamed)
 
 
 def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:

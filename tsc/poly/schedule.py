@@ -12,10 +12,11 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_tree, coincident
+from tsc.poly.match import match
 from tsc.poly.matrix import solve
 from tsc.poly.normalise import inlined, separate_outputs, without_empty
 from tsc.poly.panel import promote_panel
-from tsc.poly.pattern import Contraction, Staged, match
+from tsc.poly.pattern import Contraction, Staged
 from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.tile import TileConfig, default_config

@@ -1,0 +1,23 @@
+"""The patterns in order: the first that fits is taken, and those before it leave their reasons."""
+
+from __future__ import annotations
+
+from tsc.poly import PatternMismatch
+from tsc.poly.pattern import Contraction, Staged, match_contraction, match_injective, match_reduction
+from tsc.poly.scop import Scop
+
+#: The order is the policy.
+PATTERNS = (match_contraction, match_reduction, match_injective)
+
+
+def match(scop: Scop) -> tuple[Contraction | Staged, tuple[str, ...]]:
+    """The first pattern that fits and the reasons of those before it. Raises PatternMismatch with all reasons."""
+    reasons: list[str] = []
+    blamed = ""
+    for pattern in PATTERNS:
+        try:
+            return pattern(scop), tuple(reasons)
+        except PatternMismatch as refusal:
+            reasons.append(str(refusal))
+            blamed = blamed or refusal.compute
+    raise PatternMismatch("; ".join(reasons), blamed)
