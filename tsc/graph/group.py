@@ -23,7 +23,9 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class FusionGroup:
     """Nodes in topological order that become one kernel. `kind` is the anchor's: contraction, reduce or injective (which
-    stands for all groups without a reduction). `inputs` and `outputs` are value names in a deterministic order."""
+    stands for all groups without a reduction). `inputs` and `outputs` are value names in a deterministic order. A chain has
+    `links`: the groups that it is made of, in order, each a kernel if no schedule fits them all; their outputs are stored within
+    the chain's kernel."""
 
     name: str
     kind: PatternKind
@@ -32,11 +34,12 @@ class FusionGroup:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     decisions: tuple[Decision, ...] = ()
+    links: tuple[FusionGroup, ...] = ()
 
 
 def split_group(group: FusionGroup, graph: Graph) -> tuple[FusionGroup, ...]:
-    """One group a node, in order: what is left when no schedule fits the whole group."""
-    return tuple(
+    """The links of a chain, else one group a node, in order: what is left when no schedule fits the whole group."""
+    return group.links or tuple(
         FusionGroup(f"{group.name}.{i}", node_kind(node), (node,), node, tuple(dict.fromkeys(graph.used_inputs(node))),
                     tuple(o for o in node.outputs if o))
         for i, node in enumerate(group.nodes) if not definition(node).is_view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tsc.graph.dataflow import Item, item_of, value_type
 from tsc.graph.group import FusionGroup
@@ -43,22 +43,43 @@ def lower_group(group: FusionGroup, graph: Graph, env: ShapeEnv) -> LoweredGroup
 
     A contraction group is `[acc, outputs...]`: the contraction is a local Compute, and each output an epilogue of it alone. A
     reduction group stores its reductions, row statistics made of them, and what is costly and used twice; all else is inlined.
-    Raises InternalError when a node has no te body.
+    A chain is its links one after the other, what they hand on being local. Raises InternalError when a node has no te body.
     """
-    producers = graph.producers()
-    items = {item.value: item for item in _items(group, graph, env)}
-    stored = stored_values(group, items, producers)
-    contraction = next((v for v in stored if items[v].kind is PatternKind.CONTRACTION), None)
-    targets = {v: v for v in stored} if contraction is None else {contraction: f"{contraction}.acc"}
-    puller = Puller(graph, env, producers, items.keys(), targets)
-    computes: list[Compute] = []
-    for value in (v for v in items if v in stored):
-        computes.append(_compute(puller, value, targets.get(value, value)))
-        if value == contraction and value in group.outputs:
-            computes.append(_copy(puller, computes[-1], value))
-    loose = Program((), tuple(c.target for c in computes if c.name in group.outputs), tuple(computes), ())
-    found = lower(loose, env, None if contraction is None else targets[contraction])
+    parts = _Parts(graph, env, graph.producers(), {item.value for item in _items(group, graph, env)})
+    for link in group.links or (group,):
+        parts.add(link)
+    loose = Program((), tuple(c.target for c in parts.computes if c.name in group.outputs), tuple(parts.computes), ())
+    found = lower(loose, env, parts.accumulators)
     return LoweredGroup(found.program, found.buffers, found.sizes, group.kind)
+
+
+@dataclass(slots=True)
+class _Parts:
+    """A kernel's Computes in the making; `made` are the values that the links before hand on."""
+
+    graph: Graph
+    env: ShapeEnv
+    producers: Producers
+    computed: set[str]
+    extents: dict[str, SymExpr] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)
+    computes: list[Compute] = field(default_factory=list)
+    accumulators: list[str] = field(default_factory=list)
+
+    def add(self, link: FusionGroup) -> None:
+        """The Computes of one link."""
+        items = {item.value: item for item in _items(link, self.graph, self.env)}
+        stored = stored_values(link, items, self.producers)
+        contraction = next((v for v in stored if items[v].kind is PatternKind.CONTRACTION), None)
+        targets = {v: v for v in stored} if contraction is None else {contraction: f"{contraction}.acc"}
+        puller = Puller(self.graph, self.env, self.producers, self.computed, {**self.made, **targets}, self.extents)
+        for value in (v for v in items if v in stored):
+            self.computes.append(_compute(puller, value, targets.get(value, value)))
+            if value == contraction:
+                self.accumulators.append(targets[value])
+                if value in link.outputs:
+                    self.computes.append(_copy(puller, self.computes[-1], value))
+        self.made |= {v: v for v in link.outputs}
 
 
 def _items(group: FusionGroup, graph: Graph, env: ShapeEnv) -> Iterator[Item]:

@@ -6,7 +6,7 @@ as several Buffers of the same name and different shapes (views of the same memo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
@@ -43,13 +43,13 @@ class Canonical:
     sizes: dict[str, SymExpr]
 
 
-def lower(program: Program, env: ShapeEnv, accumulator: str | None = None) -> Canonical:
+def lower(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ()) -> Canonical:
     """All passes in order: a loose Program to a canonical one."""
     program = simplified(program, env)                  # indices in linear form
     program = drop_unit_dims(program)                   # dims of extent 1 are no dims
     program = merge_divisions(program, env)             # inputs read at (x // E, x % E) are viewed flat
     program = collapse(program, env)                    # axes that always go together become one
-    return canonical(simplified(program, env), env, accumulator)
+    return canonical(simplified(program, env), env, accumulators)
 
 
 def map_bodies(fn: Callable[[Expr], Expr], program: Program) -> Program:
@@ -161,19 +161,20 @@ def _undivided(quotient: Expr, remainder: Expr, inner: SymExpr, outer: SymExpr, 
 
 # -- sizes and names -------------------------------------------------------------------------------------------
 
-def canonical(program: Program, env: ShapeEnv, accumulator: str | None = None) -> Canonical:
+def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ()) -> Canonical:
     """Size parameters for all symbolic extents, unused buffers dropped, and names that depend on structure only.
 
-    Buffers become t0, t1, ... (inputs by first use, then targets; the target named `accumulator` is `acc`), axes i0, i1, ...,
-    sizes s0, s1, ..., so that Programs equal up to names print the same text.
+    Buffers become t0, t1, ... (inputs by first use, then targets; the `accumulators` are acc, acc1, ...), axes i0, i1, ..., sizes
+    s0, s1, ..., so that Programs equal up to names print the same text.
     """
     program = drop_unused(program)
     sizes = _size_names(program)
     names = {expr: f"s{k}" for k, expr in enumerate(sizes)}
     axes = {a.name: f"i{k}" for k, a in enumerate(a for c in program.computes for a in (*c.axes, *c.reduce_axes))}
+    special = {name: f"acc{k or ''}" for k, name in enumerate(accumulators)}
     buffers: dict[tuple[str, tuple[SymExpr, ...]], str] = {}
     for buffer in (*program.inputs, *(c.target for c in program.computes)):
-        buffers[buffer.name, buffer.shape] = "acc" if buffer.name == accumulator else f"t{len(buffers)}"
+        buffers[buffer.name, buffer.shape] = special.get(buffer.name, f"t{len(buffers)}")
 
     def rename_size(expr: SymExpr) -> SymExpr:
         return _renamed(expr, names)
