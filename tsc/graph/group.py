@@ -24,8 +24,8 @@ class Decision:
 class FusionGroup:
     """Nodes in topological order that become one kernel. `kind` is the anchor's: contraction, reduce or injective (which
     stands for all groups without a reduction). `inputs` and `outputs` are value names in a deterministic order. A chain has
-    `links`: the groups that it is made of, in order, each a kernel if no schedule fits them all; their outputs are stored within
-    the chain's kernel."""
+    `links`: the groups that it is made of, in order, each a kernel if no schedule fits them all; what they hand on is stored
+    within the chain's kernel."""
 
     name: str
     kind: PatternKind

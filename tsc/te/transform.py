@@ -164,8 +164,8 @@ def _undivided(quotient: Expr, remainder: Expr, inner: SymExpr, outer: SymExpr, 
 def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ()) -> Canonical:
     """Size parameters for all symbolic extents, unused buffers dropped, and names that depend on structure only.
 
-    Buffers become t0, t1, ... (inputs by first use, then targets; the `accumulators` are acc, acc1, ...), axes i0, i1, ..., sizes
-    s0, s1, ..., so that Programs equal up to names print the same text.
+    Buffers become t0, t1, ... (inputs by first use, then targets; the `accumulators` are acc, acc1, ...), axes i0, i1, ...,
+    sizes s0, s1, ..., so that Programs equal up to names print the same text.
     """
     program = drop_unused(program)
     sizes = _size_names(program)
