@@ -7,6 +7,7 @@ their own statements, whose dependences exist only below them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
@@ -15,6 +16,9 @@ from tsc.poly.deps import Dependences
 from tsc.poly.scop import Scop
 
 BLOCK = "block"
+
+#: Who wants to see the tree after each step: the step's name and the tree.
+Seen = Callable[[str, isl.Schedule], None]
 
 
 def violations(node: isl.ScheduleNode, deps: isl.UnionMap, added: isl.UnionMap | None = None) -> isl.UnionMap:
@@ -55,12 +59,14 @@ def _below(node: isl.ScheduleNode, deps: isl.UnionMap, added: isl.UnionMap | Non
 
 
 def check_tree(schedule: isl.Schedule, scop: Scop, deps: Dependences, step: str, added: isl.UnionMap | None = None,
-               sunk: bool = False) -> None:
+               sunk: bool = False, seen: Seen | None = None) -> None:
     """Raise InternalError unless `schedule` respects the relaxed dependences and executes exactly the Scop's instances.
 
     `sunk`: statements still sit at a row of the anchor that an empty reduction does not have; sizes where one is empty are left
-    to the check of the separated tree.
+    to the check of the separated tree. `seen` is told the step and its tree.
     """
+    if seen is not None:
+        seen(step, schedule)
     relaxed = deps.relaxed.intersect_params(scop.populated) if sunk else deps.relaxed
     wrong = violations(schedule.get_root(), relaxed, added)
     if not wrong.is_empty():

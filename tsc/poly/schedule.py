@@ -11,7 +11,7 @@ from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
-from tsc.poly.legality import check_blocks, check_tree, coincident
+from tsc.poly.legality import Seen, check_blocks, check_tree, coincident
 from tsc.poly.match import match
 from tsc.poly.matrix import solve
 from tsc.poly.normalise import inlined, separate_outputs, without_empty
@@ -19,6 +19,7 @@ from tsc.poly.panel import promote_panel
 from tsc.poly.pattern import Contraction, Staged
 from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
 from tsc.poly.scop import Scop, build_scop
+from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig, default_config
 from tsc.poly.to_loops import assignments_of, iterators_for, to_loops
 from tsc.poly.tree import (
@@ -52,11 +53,13 @@ class ScheduledProgram:
 
 
 def schedule_program(program: Program, kind_hint: PatternKind | None, spec: DeviceSpec, config: TileConfig | None,
-                     recorder: Recorder | None, name: str, constants: Collection[str] = ()) -> ScheduledProgram:
+                     recorder: Recorder | None, name: str, constants: Collection[str] = (),
+                     steps: Steps | None = None) -> ScheduledProgram:
     """Schedule one kernel. Raises PatternMismatch when no pattern fits, InternalError when a check fails.
 
     Every tree is checked against the unmodified dependences after every step. `kind_hint` is for the log only. `constants` are
-    the inputs that can be laid out at compile time: a contraction's column operand among them is read in panels.
+    the inputs that can be laid out at compile time: a contraction's column operand among them is read in panels. `steps` is
+    told what was done, for whoever wants to see it.
     """
     with isl.budget(OPERATIONS):
         # 1. what is empty at all sizes goes away; a reduction accumulates into a local, whatever becomes of its result
@@ -78,11 +81,14 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         # 4. dependences, those of declared monoids on themselves dropped
         deps = dependences(scop)
         log += [*scop.notes, *deps.log]
+        if steps is not None:
+            steps.scop(scop, deps)
         # 5. the pattern's ScheduleMatrix, its `?` solved from the dependences
         solved = solve_pattern(found, scop, deps, log)
         # 6. the tree: a band of rows, tiled, separated, with local buffers; checked after every step
-        promoted = contraction_tree(scop, solved, deps, chosen) if isinstance(solved, Contraction) else staged_tree(
-            scop, solved, deps, chosen)
+        seen = None if steps is None else steps.tree
+        promoted = contraction_tree(scop, solved, deps, chosen, seen) if isinstance(solved, Contraction) else staged_tree(
+            scop, solved, deps, chosen, seen)
         # 7. the user's own tree instead, if there is one
         override = None if recorder is None else recorder.override("schedule", name)
         if override is not None:
@@ -90,7 +96,7 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
             log.append("the schedule tree was overridden")
         # 8. the final tree, whoever wrote it: legal, complete, blocks independent, locals within their tiles
         try:
-            check_final(promoted, scop, deps)
+            check_final(promoted, scop, deps, seen)
         except InternalError as error:
             if override is not None:
                 raise InputError(f"the schedule given for kernel '{name}' cannot be used: {error}") from error
@@ -99,6 +105,8 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         func = to_loops(promoted, scop, name)
         check_loops(func, promoted.schedule, scop, iterators_for(scop))
         text = isl.tree_text(promoted.schedule)
+        if steps is not None:
+            steps.promoted(promoted, scop)
     if recorder is not None:
         recorder.record("schedule", name, text)
     return ScheduledProgram(func, text, tuple(log), chosen)
@@ -127,9 +135,9 @@ def _matched(program: Program, log: list[str]) -> tuple[Program, Scop, Contracti
             return program, scop, found
 
 
-def check_final(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
+def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | None = None) -> None:
     """Raise InternalError unless a schedule is legal and complete, its blocks independent and its locals local."""
-    check_tree(promoted.schedule, scop, deps, "final", promoted.added)
+    check_tree(promoted.schedule, scop, deps, "final", promoted.added, seen=seen)
     check_blocks(promoted.schedule, deps)
     check_promoted(promoted, scop, deps)
 
@@ -151,15 +159,16 @@ def solve_pattern(found: Contraction | Staged, scop: Scop, deps: Dependences, lo
     return replace(found, stages=tuple(stages))
 
 
-def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: TileConfig) -> Promoted:
+def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: TileConfig,
+                     seen: Seen | None = None) -> Promoted:
     """The schedule of a solved contraction. Raises PatternMismatch when a local is not local to its tile."""
     node = initial_contraction(scop, found, deps.relaxed)
     _check_parallel(node, deps, found.matrix.names[:found.parallel])
-    check_tree(node.get_schedule(), scop, deps, "initial contraction", sunk=True)
+    check_tree(node.get_schedule(), scop, deps, "initial contraction", sunk=True, seen=seen)
     node = tile_contraction(node, found, config)
-    check_tree(node.get_schedule(), scop, deps, "tile contraction", sunk=True)
+    check_tree(node.get_schedule(), scop, deps, "tile contraction", sunk=True, seen=seen)
     node = separate_contraction(node, scop, found)
-    check_tree(node.get_schedule(), scop, deps, "separate contraction")
+    check_tree(node.get_schedule(), scop, deps, "separate contraction", seen=seen)
     axes = [a.name for a in found.anchor.axes]
     promoted = []
     for buffer in scop.locals().values():
@@ -181,15 +190,15 @@ def _check_parallel(band: isl.ScheduleNode, deps: Dependences, names: tuple[str,
                 raise PatternMismatch(f"values are used across different {name}, so that its blocks would not be independent")
 
 
-def staged_tree(scop: Scop, found: Staged, deps: Dependences, config: TileConfig) -> Promoted:
+def staged_tree(scop: Scop, found: Staged, deps: Dependences, config: TileConfig, seen: Seen | None = None) -> Promoted:
     """The schedule of solved stages. Raises PatternMismatch when a local is not local to its tile."""
     node = initial_staged(scop, found, deps.relaxed)
     _check_parallel(node, deps, found.matrix.names)
-    check_tree(node.get_schedule(), scop, deps, "initial stages", sunk=True)
+    check_tree(node.get_schedule(), scop, deps, "initial stages", sunk=True, seen=seen)
     node = tile_staged(node, found, config)
-    check_tree(node.get_schedule(), scop, deps, "tile stages", sunk=True)
+    check_tree(node.get_schedule(), scop, deps, "tile stages", sunk=True, seen=seen)
     schedule = separate_staged(node, scop, found, config).get_schedule()
-    check_tree(schedule, scop, deps, "separate stages")
+    check_tree(schedule, scop, deps, "separate stages", seen=seen)
     places: dict[frozenset[str], list[tuple[isl.Map, Local]]] = {ROW_POINT: [], BLOCK_POINT: []}
     for buffer in scop.locals().values():
         refusals = []
