@@ -45,8 +45,8 @@ class Canonical:
 
 def lower(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ()) -> Canonical:
     """All passes in order: a loose Program to a canonical one."""
-    program = simplified(program, env)                  # indices in linear form
     program = drop_unit_dims(program)                   # dims of extent 1 are no dims
+    program = simplified(program, env)                  # indices in linear form
     program = merge_divisions(program, env)             # inputs read at (x // E, x % E) are viewed flat
     program = collapse(program, env)                    # axes that always go together become one
     return canonical(simplified(program, env), env, accumulators)
