@@ -13,7 +13,7 @@ from tsc.sym import ONE, SymExpr, ceildiv
 from tsc.sym.expr import Dim, apply
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "bitxor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _LOGIC = {"and": "&&", "or": "||", "xor": "!="}
 

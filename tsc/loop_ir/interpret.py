@@ -23,7 +23,8 @@ _Eval = Callable[[_Env], Any]
 
 _INDEX_OPERATORS: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b, "min": min, "max": max, "neg": lambda a: -a}
+    "mod": lambda a, b: a % b, "min": min, "max": max, "neg": lambda a: -a,
+    "bitxor": lambda a, b: a ^ b}
 
 
 @dataclass(slots=True)

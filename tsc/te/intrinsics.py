@@ -37,6 +37,8 @@ MEANING: dict[str, Callable[..., Any]] = {
     "isnan": np.isnan, "isinf": np.isinf,
     # logic (bool in, bool out)
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not,
+    # bits (integers)
+    "bitxor": np.bitwise_xor,
     # choice
     "select": np.where,
 }

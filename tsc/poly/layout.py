@@ -1,0 +1,198 @@
+"""Layout maps of promoted buffers: where each element of a box is stored. A value: a function from logical to storage index.
+
+isl schedules logical indices; a layout is applied to them when loops are made, outside isl, so that it may be no affine
+function at all (a swizzle). What has to hold is certified: every element has a place of its own within the storage, and no
+place is left over. `panel` is what `te.expr.Buffer.panel` says of packed weights; `swizzle` and the fragments are what ldmatrix
+and mma expect (PTX ISA 9.7.14.5; tsc/codegen_cuda/device/mma.cuh).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.errors import InternalError
+from tsc.poly import isl
+from tsc.poly.affine import index_text
+from tsc.poly.scop import box_text
+from tsc.sym import SymExpr
+from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, add, call, index, mul, substitute
+from tsc.te.intrinsics import MEANING
+
+#: Boxes up to this many elements are certified by looking at every one.
+EXHAUSTIVE = 1 << 18
+#: Bytes that ldmatrix and asynchronous copies move at once, and that all banks of shared memory deliver at once.
+CHUNK_BYTES, BANK_BYTES = 16, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`index[d]` is coordinate d of the place, in an array of shape `storage`, of the element at (i0, i1, ...) of `box`.
+
+    The first `owners` coordinates say who holds the element (a warp, then a lane of it); the rest is storage of the owner's.
+    """
+
+    name: str
+    box: tuple[SymExpr, ...]
+    storage: tuple[SymExpr, ...]
+    index: tuple[Expr, ...]
+    owners: int = 0
+
+    def place(self, logical: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The storage index of a logical one."""
+        mapping = {_axis(d).name: value for d, value in enumerate(logical)}
+        return tuple(substitute(i, mapping) for i in self.index)
+
+
+def plain(box: Sequence[SymExpr | int]) -> Layout:
+    """Row-major."""
+    shape = tuple(SymExpr.of(extent) for extent in box)
+    return Layout("plain", shape, shape, tuple(_axis(d) for d in range(len(shape))))
+
+
+def panel(box: Sequence[SymExpr | int], axis: int, width: int) -> Layout:
+    """`axis` split by `width`, the quotient first and the remainder last; that extent of the box must be a multiple."""
+    shape = tuple(SymExpr.of(extent) for extent in box)
+    rest = [d for d in range(len(shape)) if d != axis]
+    storage = (shape[axis] // width, *(shape[d] for d in rest), SymExpr.of(width))
+    place = (_div(_axis(axis), width), *(_axis(d) for d in rest), _mod(_axis(axis), width))
+    return Layout(f"panel({axis}, {width})", shape, storage, place)
+
+
+def swizzle(rows: int, columns: int, item_bytes: int) -> Layout:
+    """[rows][columns] with the 16-byte chunks permuted in each row: eight consecutive rows of a chunk lie in different banks.
+
+    Raises InternalError unless a row is a power of two of at least two chunks.
+    """
+    size = CHUNK_BYTES // item_bytes
+    chunks = columns // size
+    if chunks < 2 or chunks & (chunks - 1) or columns % size:
+        raise InternalError(f"a row of {columns} elements of {item_bytes} bytes cannot be swizzled")
+    row, column = _axis(0), _axis(1)
+    span = min(chunks, BANK_BYTES // CHUNK_BYTES)
+    phase = _mod(_div(row, BANK_BYTES // CHUNK_BYTES // span), span)
+    chunk = Call("bitxor", (_div(column, size), phase), INDEX)
+    shape = (SymExpr.of(rows), SymExpr.of(columns))
+    return Layout("swizzle", shape, shape, (row, _sum((size, chunk), (1, _mod(column, size)))))
+
+
+def accumulator_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
+    """C of mma m16n8: a block tile cut into warp tiles, those into 16 x 8 tiles of 4 numbers a lane.
+
+    Storage [warp row][warp column][lane][number]; with g = lane / 4, t = lane % 4, a lane holds rows g and g + 8 at columns
+    2t and 2t + 1. Raises InternalError where the tiles do not divide each other.
+    """
+    return _fragment("accumulator", block, warp, (16, 8))
+
+
+def a_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
+    """A of mma m16n8k16 on 2-byte numbers, as `accumulator_fragment`: 16 x 16 tiles (rows, k) of 8 numbers a lane."""
+    return _fragment("a", block, warp, (16, 16))
+
+
+def b_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
+    """B of mma m16n8k16 on 2-byte numbers, as `accumulator_fragment`: 8 x 16 tiles (columns, k) of 4 numbers a lane."""
+    return _fragment("b", block, warp, (8, 16))
+
+
+def _fragment(name: str, block: tuple[int, int], warp: tuple[int, int], tile: tuple[int, int]) -> Layout:
+    """All fragments consist of 8 x 8 quadrants in which a lane holds two neighbours of one row; its numbers run over the tiles,
+    in a tile over the quadrants (rows first), then over the two."""
+    if any(b % w or w % t for b, w, t in zip(block, warp, tile)):
+        raise InternalError(f"a block of {block} in warps of {warp} has no whole fragments of {tile}")
+    i, j = _axis(0), _axis(1)
+    lane = _sum((4, _mod(i, 8)), (1, _div(_mod(j, 8), 2)))
+    across, quadrants = warp[1] // tile[1], (tile[0] // 8, tile[1] // 8)
+    number = _sum((tile[0] * tile[1] // 32 * across, _div(_mod(i, warp[0]), tile[0])),
+                  (tile[0] * tile[1] // 32, _div(_mod(j, warp[1]), tile[1])),
+                  (2 * quadrants[0], _div(_mod(j, tile[1]), 8)), (2, _div(_mod(i, tile[0]), 8)), (1, _mod(j, 2)))
+    storage = (block[0] // warp[0], block[1] // warp[1], 32, warp[0] * warp[1] // 32)
+    return Layout(f"{name} fragment", tuple(SymExpr.of(b) for b in block), tuple(SymExpr.of(s) for s in storage),
+                  (_div(i, warp[0]), _div(j, warp[1]), lane, number), owners=3)
+
+
+# -- certificate -----------------------------------------------------------------------------------------------
+
+def certify(layout: Layout, params: str = "[]", context: isl.Set | None = None) -> None:
+    """Raise InternalError unless `layout` is a bijection from its box onto its storage.
+
+    A constant box is looked at element by element; one with symbolic extents, over `params` in `context`, goes to isl and must
+    be affine.
+    """
+    box, storage = ([e.as_int() for e in shape] for shape in (layout.box, layout.storage))
+    sizes, places = [e for e in box if e is not None], [e for e in storage if e is not None]
+    if len(sizes) == len(box) and len(places) == len(storage) and math.prod(sizes) <= EXHAUSTIVE:
+        _certify_each(layout, sizes, places)
+    else:
+        _certify_affine(layout, params, context)
+
+
+def _certify_each(layout: Layout, box: Sequence[int], storage: Sequence[int]) -> None:
+    grid = {_axis(d).name: values for d, values in enumerate(np.indices(tuple(box), dtype=np.int64))}
+    coordinates = [np.broadcast_to(_evaluated(i, grid), tuple(box)).ravel() for i in layout.index]
+    linear = np.zeros(math.prod(box), np.int64)
+    for coordinate, extent in zip(coordinates, storage, strict=True):
+        if coordinate.size and not 0 <= coordinate.min() <= coordinate.max() < extent:
+            raise InternalError(f"the layout {layout.name} leaves its storage {tuple(storage)}")
+        linear = linear * extent + coordinate
+    if len(np.unique(linear)) != linear.size:
+        raise InternalError(f"the layout {layout.name} gives two elements one place")
+    if linear.size != math.prod(storage):
+        raise InternalError(f"the layout {layout.name} leaves places of its storage {tuple(storage)} empty")
+
+
+def _certify_affine(layout: Layout, params: str, context: isl.Set | None) -> None:
+    names = {_axis(d).name: _axis(d).name for d in range(len(layout.box))}
+    texts = [index_text(i, names) for i in layout.index]
+    if any(t is None for t in texts):
+        raise InternalError(f"the layout {layout.name} of a symbolic box is not affine")
+    cells = [f"s{d}" for d in range(len(layout.storage))]
+    places = " and ".join(f"{c} = {t}" for c, t in zip(cells, texts)) or "1 = 1"
+    inside = box_text(layout.box, list(names))
+    relation = isl.Map(f"{params} -> {{ [{', '.join(names)}] -> [{', '.join(cells)}] : {inside} and {places} }}")
+    storage = isl.Set(f"{params} -> {{ [{', '.join(cells)}] : {box_text(layout.storage, cells)} }}")
+    if context is not None:
+        relation, storage = relation.intersect_params(context), storage.intersect_params(context)
+    if not relation.range().is_subset(storage):
+        raise InternalError(f"the layout {layout.name} leaves its storage {[str(s) for s in layout.storage]}")
+    if not relation.is_injective():
+        raise InternalError(f"the layout {layout.name} gives two elements one place")
+    if not storage.is_subset(relation.range()):
+        raise InternalError(f"the layout {layout.name} leaves places of its storage {[str(s) for s in layout.storage]} empty")
+
+
+def _axis(d: int) -> Var:
+    return Var(f"i{d}")
+
+
+def _div(value: Expr, by: int) -> Expr:
+    return call("floordiv", value, index(by))
+
+
+def _mod(value: Expr, by: int) -> Expr:
+    return call("mod", value, index(by))
+
+
+def _sum(*terms: tuple[int, Expr]) -> Expr:
+    total = index(0)
+    for factor, value in terms:
+        total = add(total, mul(index(factor), value))
+    return total
+
+
+def _evaluated(expr: Expr, grid: Mapping[str, NDArray[Any]]) -> Any:
+    match expr:
+        case Var(name=name):
+            return grid[name]
+        case Const(value=value):
+            return np.int64(value)
+        case Size(value=value) if value.as_int() is not None:
+            return np.int64(value.as_int() or 0)
+        case Call(fn=fn, args=args) if fn in MEANING:
+            return MEANING[fn](*(_evaluated(a, grid) for a in args))
+    raise InternalError(f"a layout cannot use {expr!r}")
