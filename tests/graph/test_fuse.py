@@ -165,8 +165,8 @@ def test_softmax_guarded_against_empty_rows_is_one_kernel() -> None:
     assert sum(c.monoid is not None for c in low.program.computes) == 2
 
 
-@pytest.mark.parametrize("axes, stitched", [((1, 1), True), ((1, 0), False), ((0, 0), False)])
-def test_only_reductions_over_the_same_consecutive_rows_are_stitched(axes: tuple[int, int], stitched: bool) -> None:
+@pytest.mark.parametrize("axes, stitched", [((1, 1), True), ((1, 0), False), ((0, 0), True)])
+def test_only_reductions_over_the_same_rows_are_stitched(axes: tuple[int, int], stitched: bool) -> None:
     first, second = axes
     proto = model(f"a = ReduceMax<keepdims = 1, axes = [{first}]>(x)\n d = Sub(x, a)\n"
                   f"s = ReduceMax<keepdims = 1, axes = [{second}]>(d)\n y = Add(d, s)",
@@ -174,7 +174,48 @@ def test_only_reductions_over_the_same_consecutive_rows_are_stitched(axes: tuple
     groups = check_values(proto, {"x": normal(5, 7)})
     assert (len(groups) == 1) is stitched
     if not stitched:
-        assert "rows" in reasons(groups) or "reduced dims" in reasons(groups)
+        assert "it reduces other rows" in reasons(groups)
+
+
+@pytest.mark.parametrize("axes", ["[0]", "[1]", "[0, 2]", "[1, 2]", "[0, 1, 2]"])
+def test_a_normalisation_over_any_axes_is_one_kernel(axes: str) -> None:
+    proto = model(f"m = ReduceMean<axes = {axes}>(x)\n d = Sub(x, m)\n q = Mul(d, d)\n v = ReduceMean<axes = {axes}>(q)\n"
+                  "s = Sqrt(v)\n y = Div(d, s)", "float[B, M, N] x", "float[B, M, N] y")
+    (group, _), = check_values(proto, {"x": normal(3, 5, 7)}, rtol=1e-4)
+    assert ops(group).count("ReduceSum") == 2
+
+
+def test_reductions_of_one_tensor_are_one_kernel() -> None:
+    """Nothing but what they read connects them; row statistics do not count as tensors written."""
+    names = ["ReduceMin", "ReduceMax", "ReduceMean", "ReduceProd"]
+    proto = model("\n".join(f"y{k} = {op}<axes = [1]>(x)" for k, op in enumerate(names)), "float[M, N] x",
+                  ", ".join(f"float[M, 1] y{k}" for k in range(4)))
+    (group, _), = check_values(proto, {"x": normal(5, 7)})
+    assert len(group.outputs) == 4
+
+
+def test_a_mean_and_a_mean_of_squares_are_one_kernel() -> None:
+    """One reduces x and the other its square: what reads both ties them."""
+    proto = model("m = ReduceMean<axes = [1]>(x)\n q = Mul(x, x)\n e = ReduceMean<axes = [1]>(q)\n mm = Mul(m, m)\n"
+                  "v = Sub(e, mm)\n y = Div(x, v)", "float[M, N] x", "float[M, N] y")
+    (group, _), = check_values(proto, {"x": normal(5, 7)}, rtol=1e-3)
+    assert ops(group).count("ReduceSum") == 2
+
+
+def test_a_layer_norm_with_its_statistics_is_one_kernel() -> None:
+    proto = model("y, m, s = LayerNormalization<axis = -1>(x, g)", "float[M, 6] x, float[6] g",
+                  "float[M, 6] y, float[M, 1] m, float[M, 1] s")
+    (group, _), = check_values(proto, {"x": normal(5, 6), "g": normal(6)})
+    assert len(group.outputs) == 3
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_a_group_norm_is_one_kernel(opset: int) -> None:
+    count = 3 if opset == 18 else 6
+    proto = model("y = GroupNormalization<num_groups = 3>(x, g, b)", f"float[B, 6, H, W] x, float[{count}] g, float[{count}] b",
+                  "float[B, 6, H, W] y", opset=opset)
+    check, = check_values(proto, {"x": normal(2, 6, 3, 5), "g": normal(count), "b": normal(count, seed=1)}, rtol=1e-4)
+    assert check[0].kind.value == "reduce"
 
 
 def test_a_costly_small_producer_is_not_recomputed_for_each_row() -> None:

@@ -5,6 +5,7 @@ Softmax and layer norm, decomposed into primitives, become one kernel each again
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tsc.graph.fuse_state import Draft, Fusion
@@ -13,8 +14,8 @@ from tsc.sym import ONE, SymExpr, product
 
 Shape = tuple[SymExpr, ...]
 
-#: A stitched kernel writes at most this many tensors.
-MAX_OUTPUTS = 2
+#: A stitched kernel writes at most this many tensors, and this many row statistics, which are one element a row.
+MAX_OUTPUTS, MAX_STATISTICS = 2, 4
 #: A producer smaller than a full row is recomputed for each row only if that takes no more operations than this.
 CHEAP = 24
 #: What is not read row by row cannot be stored by rows: inlined, it may take at most this many operations.
@@ -35,11 +36,6 @@ class Rows:
         """The shape of a row statistic, reduced dims kept as 1."""
         return tuple(ONE if k in self.reduced else d for k, d in enumerate(self.full))
 
-    @property
-    def trailing(self) -> bool:
-        """Whether the reduced dims are the last ones, so that a row is consecutive in memory."""
-        return self.reduced == tuple(range(len(self.full) - len(self.reduced), len(self.full)))
-
     def is_statistic(self, shape: Shape) -> bool:
         """Whether a tensor of this shape has one element a row."""
         return _without_ones(shape) == _without_ones(self.kept)
@@ -51,30 +47,36 @@ class Rows:
 
 def reduce_level(fusion: Fusion) -> None:
     """Each reduction that no group has yet anchors one, which grows both ways until nothing more fits."""
+    alike: dict[Rows, list[str]] = {}
     for value, item in fusion.items.items():
-        if item.kind is PatternKind.REDUCE and value not in fusion.owner:
-            draft = fusion.start(value, PatternKind.REDUCE)
-            rows = Rows(item.operand, item.reduced)
-            if item.reduced and rows.is_statistic(item.type.shape):  # a running sum has no rows to share
-                _grow(fusion, draft, rows)
-                _trim(fusion, draft)
+        if item.kind is PatternKind.REDUCE:
+            alike.setdefault(Rows(item.operand, item.reduced), []).append(value)
+    for rows, reductions in alike.items():
+        for value in reductions:
+            if value not in fusion.owner:
+                draft = fusion.start(value, PatternKind.REDUCE)
+                if rows.reduced and rows.is_statistic(fusion.shape(value)):  # a running sum has no rows to share
+                    _grow(fusion, draft, rows, reductions)
+                    _trim(fusion, draft, rows)
 
 
-def _grow(fusion: Fusion, draft: Draft, rows: Rows) -> None:
-    """Forward in graph order before backward, again and again: what was refused may fit once its readers have joined."""
+def _grow(fusion: Fusion, draft: Draft, rows: Rows, reductions: list[str]) -> None:
+    """Forward in graph order, then the other `reductions` of what is reduced here, then backward, again and again: what was
+    refused may fit once its readers have joined."""
     grown, shifted = True, dict[str, int]()
     while grown:
         refusals: dict[str, str] = {}
-        grown = _grow_once(fusion, draft, rows, shifted, refusals)
+        grown = _grow_once(fusion, draft, rows, reductions, shifted, refusals)
     for value, reason in refusals.items():
         fusion.refuse(draft, value, reason)
 
 
-def _grow_once(fusion: Fusion, draft: Draft, rows: Rows, shifted: dict[str, int], refusals: dict[str, str]) -> bool:
+def _grow_once(fusion: Fusion, draft: Draft, rows: Rows, reductions: list[str], shifted: dict[str, int],
+               refusals: dict[str, str]) -> bool:
     """One more member, if any fits. `shifted` are the members that are not read row by row, which can only be inlined, with
     the number of times that the kernel writes their bodies out."""
     forward = {r for m in draft.members for r in fusion.readers.get(m, ())} - draft.members
-    for value in fusion.ordered(forward):
+    for value in [*fusion.ordered(forward), *_siblings(fusion, draft, reductions, forward)]:
         reason = _consumer_refusal(fusion, draft, rows, value)
         if reason is None:
             fusion.join(draft, value, "same rows as the reduction")
@@ -93,19 +95,22 @@ def _grow_once(fusion: Fusion, draft: Draft, rows: Rows, shifted: dict[str, int]
     return False
 
 
+def _siblings(fusion: Fusion, draft: Draft, reductions: list[str], others: set[str]) -> list[str]:
+    """Reductions of the same rows that read what a reduction of the group reads, and none of its members."""
+    read = {r for m in draft.members & set(reductions) for r in fusion.items[m].reads}
+    return [v for v in reductions if v not in fusion.owner and v not in others and not read.isdisjoint(fusion.items[v].reads)]
+
+
 def _consumer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> str | None:
     item = fusion.items[value]
     if value in fusion.owner:
         return _owned(fusion, value)
     if item.kind is PatternKind.REDUCE:
-        if (item.operand, item.reduced) != (rows.full, rows.reduced) or not rows.trailing:
-            return "it reduces other rows, or rows that are not consecutive"
+        if (item.operand, item.reduced) != (rows.full, rows.reduced):
+            return "it reduces other rows"
     elif item.kind is not PatternKind.ELEMENTWISE:
         return f"a {item.kind.value} node does not keep the rows"
-    elif item.type.shape == rows.full:
-        if not rows.trailing:
-            return "the reduced dims are not the last ones"
-    elif not rows.is_statistic(item.type.shape):
+    elif item.type.shape != rows.full and not rows.is_statistic(item.type.shape):
         return "its shape is neither the rows' nor a row statistic's"
     for read in item.reads:
         base, passed = fusion.trace(read)
@@ -136,11 +141,16 @@ def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str, shif
     item = fusion.items[value]
     if value in fusion.owner:
         return _owned(fusion, value)
-    if item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE):
+    alike = item.kind is PatternKind.REDUCE and Rows(item.operand, item.reduced) == rows
+    if item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE) and not alike:
         return f"a {item.kind.value} anchors a kernel of its own"
     outside = [r for r in fusion.readers[value] if r not in draft.members]
     if item.weight * shifted_copies > SHIFTED_LIMIT or (item.expensive and shifted_copies > 1):
         return "it is not read row by row and too costly to compute again and again"
+    if alike and shifted_copies:
+        return "it is a reduction that is not read row by row"
+    if alike:
+        return "it needs this kernel's result itself" if fusion.makes_cycle(draft.members | {value}) else None
     if not outside and value not in fusion.kept:
         if _has_rows(fusion, rows, value):
             return None
@@ -148,13 +158,13 @@ def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str, shif
             return "it is smaller than the rows that read it and too costly to compute again for each"
         return None
     other = "the model's caller" if not outside else fusion.name(outside[0])
-    if item.type.shape != rows.full or not rows.trailing:
+    if item.type.shape != rows.full:
         return f"{other} reads it too, and it has not the shape of the rows"
     members = draft.members | {value}
     if any(base == value and (passed or fusion.shape(r) != rows.full)
            for m in draft.members for r in fusion.items[m].reads for base, passed in [fusion.trace(r)]):
         return f"{other} reads it too, and it is read in another order here"
-    if len(fusion.outputs(members)) > MAX_OUTPUTS:
+    if _too_many(fusion, members, rows):
         return f"{other} reads it too, and the kernel would write more than {MAX_OUTPUTS} tensors"
     if fusion.makes_cycle(members):
         return f"{other} reads it too, and this kernel needs what is made from it there"
@@ -165,10 +175,18 @@ def _has_rows(fusion: Fusion, rows: Rows, value: str) -> bool:
     return fusion.count(value) == fusion.env.canon(product(rows.full)) or rows.is_statistic(fusion.shape(value))
 
 
-def _trim(fusion: Fusion, draft: Draft) -> None:
+def _too_many(fusion: Fusion, members: Collection[str], rows: Rows) -> bool:
+    """Whether a kernel of `members` would write more than it may."""
+    outputs = fusion.outputs(members)
+    statistics = sum(rows.is_statistic(fusion.shape(v)) for v in outputs)
+    return statistics > MAX_STATISTICS or len(outputs) - statistics > MAX_OUTPUTS
+
+
+def _trim(fusion: Fusion, draft: Draft, rows: Rows) -> None:
     """Give back last members while there are too many outputs."""
-    while len(outputs := fusion.outputs(draft.members)) > MAX_OUTPUTS:
-        last = next(v for v in reversed(outputs) if not any(r in draft.members for r in fusion.readers.get(v, ())))
+    while _too_many(fusion, draft.members, rows):
+        last = next(v for v in reversed(fusion.outputs(draft.members))
+                    if not any(r in draft.members for r in fusion.readers.get(v, ())))
         fusion.leave(draft, last, f"the kernel would write more than {MAX_OUTPUTS} tensors")
 
 

@@ -147,18 +147,20 @@ def _group(builder: Builder) -> tuple[str, ...]:
     shape, groups = canonical(ctx, 0), int(ctx.attr("num_groups"))
     own = ctx.type(0).dtype
     x, stash = _stash(builder)
-    grouped: Shape = (shape[0], SymExpr.of(groups), product(shape[1:]) // groups)
+    width, rest = shape[1] // groups, product(shape[2:])
+    grouped: Shape = (shape[0], SymExpr.of(groups), width, rest)
     spread = builder.emit("Reshape", x, shape_operand(builder, grouped))
-    normal, _, _ = _standardised(builder, spread, (2,), grouped[2], stash)
+    normal, _, _ = _standardised(builder, spread, (2, 3), width * rest, stash)
     if stash != own:
         normal = _cast(builder, normal, own)
+    scale, bias = ctx.node.inputs[1:3]
     if ctx.opset < 21:  # one scale a group
-        scale, bias = (builder.emit("Unsqueeze", v, axes=(1,)) for v in ctx.node.inputs[1:3])
-        normal = builder.emit("Add", builder.emit("Mul", normal, scale), bias)
-        return (builder.emit("Reshape", normal, shape_operand(builder, shape)),)
-    normal = builder.emit("Reshape", normal, shape_operand(builder, shape))
-    scale, bias = (_by_channel(builder, v, len(shape)) for v in ctx.node.inputs[1:3])
-    return (builder.emit("Add", builder.emit("Mul", normal, scale), bias),)
+        scale, bias = (builder.emit("Unsqueeze", v, axes=(1, 2)) for v in (scale, bias))
+    else:  # scaled before the groups are joined again, so that nothing stands between the statistics and the result
+        per_channel = shape_operand(builder, (SymExpr.of(groups), width, ONE))
+        scale, bias = (builder.emit("Reshape", v, per_channel) for v in (scale, bias))
+    normal = builder.emit("Add", builder.emit("Mul", normal, scale), bias)
+    return (builder.emit("Reshape", normal, shape_operand(builder, shape)),)
 
 
 # -- samples ---------------------------------------------------------------------------------------------------

@@ -238,17 +238,16 @@ def match_injective(scop: Scop) -> Staged:
 
 
 def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
-    cells = row_relations(scop, anchor)
     names = tuple(a.name for a in anchor.axes)
+    cells = row_relations(scop, anchor)
+    for part in _parts(scop, reducing):  # nothing connects it to the anchor: any rows are legal, its own anchor's first axes
+        if part.name not in cells and len(part.axes) >= len(names):
+            cells |= row_relations(scop, part)
     entries: dict[str, tuple[Row, ...]] = {}
     for statement in scop.statements.values():
         relation = cells.get(statement.compute.name)
         if relation is not None:
-            entries[statement.name] = tuple(row_functions(scop, statement, relation))
-        elif _isolated(scop, statement.compute) and len(statement.compute.axes) >= len(names):
-            # nothing connects it to the anchor, so that any rows are legal: its own first axes
-            entries[statement.name] = tuple(
-                function(scop, statement.name, a.name) for a in statement.compute.axes[:len(names)])
+            entries[statement.name] = tuple(row_functions(scop, statement, relation)[:len(names)])
         else:
             pattern = "reduction" if reducing else "injective"
             blamed = "" if statement.role != "store" or statement.compute.name not in scop.locals() else statement.compute.name
@@ -258,11 +257,17 @@ def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
     return Staged(ScheduleMatrix(names, entries), anchor, stages, reducing, reducing and _across(anchor))
 
 
-def _isolated(scop: Scop, compute: Compute) -> bool:
-    """Whether no other Compute reads it and it reads no other."""
-    others = {c.name for c in scop.program.computes if c is not compute}
-    mine = {s.name for s in scop.of(compute)}
-    return not any(a.buffer.name in others if a.statement in mine else a.buffer.name == compute.name for a in scop.reads)
+def _parts(scop: Scop, reducing: bool) -> list[Compute]:
+    """One Compute of each part of the Program that reads nothing of another part: its first reduction, or else its last
+    Compute."""
+    computes = {c.name: c for c in scop.program.computes}
+    part = {name: name for name in computes}
+    for access in scop.reads:
+        if access.buffer.name in part:
+            old, new = part[access.buffer.name], part[scop.statements[access.statement].compute.name]
+            part = {name: new if p == old else p for name, p in part.items()}
+    members = [[c for c in computes.values() if part[c.name] == p] for p in dict.fromkeys(part.values())]
+    return [next((c for c in found if c.monoid is not None and reducing), found[-1]) for found in members]
 
 
 def _groups(scop: Scop, entries: dict[str, tuple[Row, ...]]) -> Iterator[list[Statement]]:
