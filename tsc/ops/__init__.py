@@ -13,12 +13,13 @@ from tsc.ops import (
     normalization,
     pool,
     reduce,
+    resize,
 )
 from tsc.ops.base import OpDef
 
 _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
-    *contraction.OPS, *normalization.OPS, *pool.OPS,
+    *contraction.OPS, *normalization.OPS, *pool.OPS, *resize.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

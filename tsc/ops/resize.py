@@ -1,0 +1,365 @@
+"""Resize: nearest, linear and cubic interpolation, one axis at a time.
+
+The standard gives the source coordinate of an output position as a real number. Sizes and float scales are ratios of integers,
+so here it is an exact quotient of integers: no rounding decides which element is the nearest, and where the scale is known
+(2: a half of the position) the access is affine. Only the bounds of a crop (`roi`) are data; then it is a float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tsc.errors import ModelError, UnsupportedError
+from tsc.ir import TensorType
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample
+from tsc.ops.contraction import scalar_operand
+from tsc.ops.generate import converted, typed
+from tsc.ops.samples import floats, ints, vector
+from tsc.ops.shapes import DTYPES, Shape, canonical, is_float, tensor, where
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, product, sym_max, sym_min
+from tsc.te.expr import INDEX, Cast, Const, Expr, add, call, index, mul, select
+
+_NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
+_CROP = "tf_crop_and_resize"
+_NUMBERS = {name: number for number, name in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """What happens to one axis: `length` elements after, and the exact scale `numerator / denominator`."""
+
+    axis: int
+    length: SymExpr
+    numerator: SymExpr
+    denominator: SymExpr
+
+
+@dataclass(frozen=True, slots=True)
+class _Quotient:
+    """A coordinate as a quotient of two integer expressions, the divisor positive."""
+
+    dividend: Expr
+    divisor: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Real:
+    """A coordinate as a float64 expression."""
+
+    value: Expr
+
+
+_Place = _Quotient | _Real
+
+
+# -- sizes and scales ------------------------------------------------------------------------------------------
+
+def _resize_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape = list(canonical(ctx, 0))
+    for scaled in _scaled_axes(ctx):
+        shape[scaled.axis] = scaled.length
+    return tensor(ctx.type(0).dtype, shape)
+
+
+def _scaled_axes(ctx: InferContext) -> tuple[_Scaled, ...]:
+    _check_attributes(ctx)
+    rank, shape = ctx.type(0).rank, canonical(ctx, 0)
+    axes = [ctx.axis(int(a), rank) for a in ctx.attr("axes", range(rank))]
+    extents = [shape[a] for a in axes]
+    by_sizes = ctx.has(3) and canonical(ctx, 3) != (ZERO,)
+    found = _by_sizes(ctx, extents) if by_sizes else _by_scales(ctx, extents)
+    result = tuple(_Scaled(axis, *each) for axis, each in zip(axes, found))
+    if _crops(ctx):
+        ctx.env.assume_eq(canonical(ctx, 1)[0], 2 * len(axes), f"{where(ctx)}: a crop has two bounds an axis")
+    enlarges = all(ctx.env.prove_le(s.denominator, s.numerator) for s in result)
+    if ctx.attr("antialias", 0) and ctx.attr("mode", "nearest") != "nearest" and not enlarges:
+        raise UnsupportedError(f"{where(ctx)} has antialias=1, which is not supported where a dim may become smaller")
+    return result
+
+
+def _check_attributes(ctx: InferContext) -> None:
+    for name, default, known in (("mode", "nearest", ("nearest", "linear", "cubic")),
+                                 ("nearest_mode", "round_prefer_floor", _NEAREST),
+                                 ("coordinate_transformation_mode", "half_pixel", _COORDINATES),
+                                 ("keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller"))):
+        if (given := ctx.attr(name, default)) not in known:
+            raise ModelError(f"{where(ctx)} has {name} '{given}', expected {', '.join(known)}")
+
+
+def _by_sizes(ctx: InferContext, extents: list[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
+    sizes = [ctx.env.canon(s) for s in ctx.known(3, "size").ravel()]
+    if len(sizes) != len(extents):
+        raise ModelError(f"{where(ctx)} has {len(sizes)} sizes for {len(extents)} axes, expected one an axis")
+    policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        yield from ((size, size, extent) for size, extent in zip(sizes, extents))
+        return
+    # the least or greatest ratio over one denominator, so that no comparison has to be decided before the run
+    other = product(extents)
+    extreme = sym_min if policy == "not_larger" else sym_max
+    one = extreme(*(size * product(extents[:k] + extents[k + 1:]) for k, size in enumerate(sizes)))
+    for extent in extents:
+        yield ctx.env.canon((extent * one * 2 + other) // (other * 2)), one, other
+
+
+def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
+    scales = ctx.constants[2] if ctx.has(2) else None
+    if scales is None:
+        raise UnsupportedError(f"{where(ctx)} has scales that only the run knows, not supported yet; export it with sizes")
+    if scales.size != len(extents):
+        raise ModelError(f"{where(ctx)} has {scales.size} scales for {len(extents)} axes, expected one an axis")
+    for scale, extent in zip(scales.ravel(), extents):
+        if not 0 < scale < math.inf:
+            raise ModelError(f"{where(ctx)} has the scale {scale}, expected a positive one")
+        one, other = map(SymExpr.of, Fraction(float(scale)).as_integer_ratio())
+        yield ctx.env.canon(extent * one // other), one, other
+
+
+def _resize(builder: Builder) -> tuple[str, ...]:
+    """A chain of nodes that each resize one axis; what interpolates does so in a float type that holds the values."""
+    ctx = builder.infer
+    value, dtype, attrs = ctx.node.inputs[0], ctx.type(0).dtype, dict(ctx.node.attrs)
+    working = _working_type(dtype) if ctx.attr("mode", "nearest") != "nearest" else dtype
+    if working != dtype:
+        value = builder.emit("Cast", value, to=_NUMBERS[working])
+    scaled_axes = _scaled_axes(ctx)
+    for k, scaled in enumerate(scaled_axes):
+        if (_crops(ctx) and not _whole_crop(ctx, k, len(scaled_axes))) or scaled.numerator != scaled.denominator:
+            bounds = (ctx.node.inputs[1],) if _crops(ctx) else ()
+            value = builder.emit("ResizeAxis", value, *bounds, **attrs, axis=scaled.axis, length=scaled.length,
+                                 scale=(scaled.numerator, scaled.denominator), bounds=(k, k + len(scaled_axes)))
+    if working != dtype:
+        value = _narrowed(builder, value, working, dtype)
+    return (value,)
+
+
+def _crops(ctx: InferContext) -> bool:
+    return bool(ctx.attr("coordinate_transformation_mode", "half_pixel") == _CROP)
+
+
+def _working_type(dtype: str) -> str:
+    if dtype in ("float32", "float64"):
+        return dtype
+    return "float32" if is_float(dtype) or dtype.endswith(("8", "16")) else "float64"
+
+
+def _whole_crop(ctx: InferContext, k: int, count: int) -> bool:
+    """Whether the crop is known to take the whole axis."""
+    bounds = ctx.constants[1]
+    return bounds is not None and bounds[k] == 0 and bounds[k + count] == 1
+
+
+def _narrowed(builder: Builder, value: str, working: str, dtype: str) -> str:
+    """`value` back in `dtype`: rounded and clamped into range where that is an integer type."""
+    if not is_float(dtype):
+        limits = np.iinfo(dtype)
+        low, high = (scalar_operand(builder, float(v), working) for v in (limits.min, limits.max))
+        value = builder.emit("Max", builder.emit("Min", builder.emit("Round", value), high), low)
+    return builder.emit("Cast", value, to=_NUMBERS[dtype])
+
+
+# -- one axis --------------------------------------------------------------------------------------------------
+
+def _axis_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape, axis = canonical(ctx, 0), ctx.attr("axis")
+    return tensor(ctx.type(0).dtype, (*shape[:axis], ctx.env.canon(ctx.attr("length")), *shape[axis + 1:]))
+
+
+def _axis_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx, axis = lowering.infer, lowering.infer.attr("axis")
+    extent = canonical(ctx, 0)[axis]
+    place = _place(lowering, at[axis], extent)
+
+    def read(position: Expr) -> Expr:
+        return lowering.read(0, (*at[:axis], position, *at[axis + 1:]))
+
+    if ctx.attr("mode", "nearest") == "nearest":
+        value = read(_nearest(ctx, place, extent))
+    else:
+        value = _interpolated(ctx, place, extent, read)
+    if isinstance(place, _Real):
+        outside = call("or", call("lt", place.value, _double(0)), call("gt", place.value, _double(extent - 1)))
+        value = select(outside, typed(ctx.attr("extrapolation_value", 0.0), value.dtype), value)
+    return value
+
+
+def _place(lowering: Lowering, position: Expr, extent: SymExpr) -> _Place:
+    """The source coordinate of an output position (the formulas stand in the standard under the modes' names)."""
+    ctx = lowering.infer
+    length = ctx.env.canon(ctx.attr("length"))
+    one, other = (ctx.env.canon(s) for s in ctx.attr("scale"))
+    mode = ctx.attr("coordinate_transformation_mode", "half_pixel")
+    match mode:
+        case "asymmetric":
+            return _quotient(ctx.env, position, other, ZERO, one)
+        case "align_corners":
+            return _quotient(ctx.env, position, (extent - 1) * other, ZERO, one * extent - other)
+        case "half_pixel_symmetric":
+            return _quotient(ctx.env, position, other * 2, (extent - 1) * one + (1 - length) * other, one * 2)
+        case "tf_crop_and_resize":
+            return _cropped(lowering, position, extent, one, other)
+    place = _quotient(ctx.env, position, other * 2, other - one, one * 2)
+    if mode == "pytorch_half_pixel" and not ctx.env.prove_lt(1, length):
+        return _Quotient(select(call("gt", index(length), index(1)), place.dividend, index(0)), place.divisor)
+    return place
+
+
+def _quotient(env: ShapeEnv, position: Expr, slope: SymExpr, offset: SymExpr, divisor: SymExpr) -> _Quotient:
+    """`(slope * position + offset) / divisor` without common factors; where the divisor may be 0 the dividend is 0 too."""
+    slope, offset, divisor = _reduced(slope, offset, divisor)
+    divisor = divisor if env.prove_le(1, divisor) else sym_max(divisor, 1)
+    return _Quotient(add(mul(position, index(slope)), index(offset)), index(divisor))
+
+
+def _reduced(*parts: SymExpr) -> Shape:
+    """Integer expressions without the integers and Dims that divide all of them."""
+    terms = [term for part in parts for term in part.terms]
+    shared = SymExpr.of(math.gcd(*(c for _, c in terms)))
+    left = [list(monomial) for monomial, _ in terms]
+    for atom in left[0][:] if left else ():
+        if all(atom in monomial for monomial in left):
+            for monomial in left:
+                monomial.remove(atom)
+            shared = shared * SymExpr((((atom,), 1),))
+    return parts if shared in (ZERO, ONE) else tuple(part // shared for part in parts)
+
+
+def _cropped(lowering: Lowering, position: Expr, extent: SymExpr, one: SymExpr, other: SymExpr) -> _Real:
+    start, end = (Cast(lowering.read(1, (index(k),)), "float64") for k in lowering.infer.attr("bounds"))
+    last = _double(extent - 1)
+    span, unit = _reduced(one * extent - other, other)  # the length after, which may be fractional, less 1
+    stretched = call("div", call("mul", call("sub", end, start), last), call("div", _double(span), _double(unit)))
+    several = call("add", call("mul", start, last), call("mul", Cast(position, "float64"), stretched))
+    single = call("mul", call("mul", _double(0.5), call("add", start, end)), last)
+    return _Real(select(call("gt", index(span), index(0)), several, single))
+
+
+def _nearest(ctx: InferContext, place: _Place, extent: SymExpr) -> Expr:
+    coordinates = ctx.attr("coordinate_transformation_mode", "half_pixel")
+    match ctx.attr("nearest_mode", "round_prefer_floor"):
+        case "floor":  # o / scale is less than the extent wherever o is less than floor(extent * scale)
+            chosen = _floor(place, 0)
+            return chosen if coordinates == "asymmetric" else _clamped(chosen, extent)
+        case "ceil":
+            chosen = _ceil(place, 0)
+        case "round_prefer_ceil":
+            chosen = _floor(place, 1)
+        case _:
+            chosen = _ceil(place, -1)
+    return _clamped(chosen, extent)
+
+
+def _floor(place: _Place, halves: int) -> Expr:
+    """The integer part of `place + halves / 2`."""
+    if isinstance(place, _Real):
+        return Cast(call("floor", call("add", place.value, _double(halves / 2))), INDEX)
+    dividend, divisor = place.dividend, place.divisor
+    if halves:
+        dividend, divisor = add(mul(dividend, index(2)), mul(divisor, index(halves))), mul(divisor, index(2))
+    return call("floordiv", dividend, divisor)
+
+
+def _ceil(place: _Place, halves: int) -> Expr:
+    """The least integer not below `place + halves / 2`."""
+    if isinstance(place, _Real):
+        return Cast(call("ceil", call("add", place.value, _double(halves / 2))), INDEX)
+    dividend, divisor = place.dividend, place.divisor
+    if halves:
+        dividend, divisor = add(mul(dividend, index(2)), mul(divisor, index(halves))), mul(divisor, index(2))
+    return call("floordiv", add(dividend, call("sub", divisor, index(1))), divisor)
+
+
+def _clamped(position: Expr, extent: SymExpr) -> Expr:
+    return call("min", call("max", position, index(0)), index(extent - 1))
+
+
+def _interpolated(ctx: InferContext, place: _Place, extent: SymExpr, read: Any) -> Expr:
+    """The neighbours' weighted sum. Outside the tensor its border goes on, or (`exclude_outside`) weighs nothing."""
+    first = _floor(place, 0)
+    dtype = ctx.type(0).dtype
+    fraction = _fraction(place, first, dtype)
+    cubic = ctx.attr("mode") == "cubic"
+    weights = _cubic_weights(fraction, float(ctx.attr("cubic_coeff_a", -0.75))) if cubic else _linear_weights(fraction)
+    positions = [call("add", first, index(k - (1 if cubic else 0))) for k in range(len(weights))]
+    if ctx.attr("exclude_outside", 0):
+        weights = [select(_inside(p, extent), w, typed(0, dtype)) for p, w in zip(positions, weights)]
+    value = _total([call("mul", w, read(_clamped(p, extent))) for p, w in zip(positions, weights)])
+    return call("div", value, _total(weights)) if ctx.attr("exclude_outside", 0) else value
+
+
+def _inside(position: Expr, extent: SymExpr) -> Expr:
+    return call("and", call("ge", position, index(0)), call("lt", position, index(extent)))
+
+
+def _total(terms: Sequence[Expr]) -> Expr:
+    result = terms[0]
+    for term in terms[1:]:
+        result = add(result, term)
+    return result
+
+
+def _fraction(place: _Place, floor: Expr, dtype: str) -> Expr:
+    if isinstance(place, _Real):
+        return Cast(call("sub", place.value, Cast(floor, "float64")), dtype)
+    rest = call("mod", place.dividend, place.divisor)
+    return call("div", converted(rest, dtype), converted(place.divisor, dtype))
+
+
+def _linear_weights(fraction: Expr) -> list[Expr]:
+    return [call("sub", typed(1, fraction.dtype), fraction), fraction]
+
+
+def _cubic_weights(fraction: Expr, a: float) -> list[Expr]:
+    """Keys' kernel at distances 1 + f, f, 1 - f and 2 - f: a cubic for distances up to 1 and another up to 2."""
+    def polynomial(t: Expr, *coefficients: float) -> Expr:
+        result: Expr = typed(coefficients[0], t.dtype)
+        for c in coefficients[1:]:
+            result = call("mul", result, t)
+            result = result if c == 0 else call("add", result, typed(c, t.dtype))
+        return result
+
+    rest = call("sub", typed(1, fraction.dtype), fraction)
+    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
+    one = typed(1, fraction.dtype)
+    return [polynomial(add(fraction, one), *far), polynomial(fraction, *near), polynomial(rest, *near),
+            polynomial(add(rest, one), *far)]
+
+
+def _double(value: float | SymExpr) -> Expr:
+    return converted(index(value), "float64") if isinstance(value, SymExpr) else Const(float(value), "float64")
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _resizes() -> Sequence[Sample]:
+    x, wide = floats(1, 2, 4, 5), floats(1, 1, 3, 7)
+    scales = np.array([1, 1, 2, 2], np.float32)
+    uneven = np.array([1, 1, 0.7, 1.75], np.float32)
+    crop = np.array([0, 0, 0.4, 0.6, 1, 1, 0.6, 1.3], np.float32)
+    shared = [{"coordinate_transformation_mode": c} for c in _COORDINATES if c != _CROP]
+    result = [Sample([x, None, None, vector(1, 2, 7, 3)], {"mode": m, **c}) for c in shared for m in ("linear", "cubic")]
+    result += [Sample([x, None, None, vector(1, 2, 9, 10)], {"nearest_mode": n, **c}) for c in shared for n in _NEAREST]
+    result += [Sample([wide, None, s], {"mode": m, **c})
+               for s in (scales, uneven) for c in shared for m in ("nearest", "linear", "cubic")]
+    result += [Sample([x, crop, None, vector(1, 2, 6, 5)],
+                      {"mode": m, "coordinate_transformation_mode": _CROP, "extrapolation_value": 9.5})
+               for m in ("nearest", "linear", "cubic")]
+    result += [Sample([x, None, None, vector(1, 2, 7, 3)], {"mode": m, "exclude_outside": 1}) for m in ("linear", "cubic")]
+    result += [Sample([x, None, None, vector(6, 6)], {"axes": (3, 2), "keep_aspect_ratio_policy": p, "mode": "linear"})
+               for p in ("not_larger", "not_smaller")]
+    return [*result, Sample([x, None, scales], {"mode": "linear", "antialias": 1}),
+            Sample([ints(1, 1, 4, 4, low=-128, high=128, dtype="int8"), None, scales], {"mode": "cubic"}),
+            Sample([ints(1, 1, 4, 4), None, scales])]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("Resize", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=_resizes, static_inputs=(2, 3)),
+    OpDef("ResizeAxis", PatternKind.INJECTIVE, _axis_types, te=_axis_te, domain="tsc"),
+)
