@@ -13,7 +13,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.messages import expressions
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, children, walk
+from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, Func, If, Intrin, Let, Stmt, Store, Wait, children, walk
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import ZERO, SymExpr, product
 from tsc.target import DeviceSpec
@@ -49,6 +49,8 @@ def emit_c(func: Func, spec: DeviceSpec) -> str:
 
 def _emit(stmt: Stmt, scope: Scope, depth: int) -> Lines:
     match stmt:
+        case Store(asynchronous=True) | For(kind="warp" | "thread") | Allocate(scope="shared"):
+            raise InternalError(f"a {type(stmt).__name__} for threads, which C code does not have")
         case Store(buffer=buffer, index=index, value=value):
             target = f"{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, index, scope)}]"
             yield depth, f"{target} = {scalar(value, scope)};"
@@ -84,6 +86,8 @@ def _emit(stmt: Stmt, scope: Scope, depth: int) -> Lines:
             yield from _emit_allocate(stmt, scope, depth)
         case Intrin(name=name, meaning=meaning):
             yield from INTRINSICS[name].render(meaning, scope, depth)
+        case Barrier() | Commit() | Wait():
+            raise InternalError(f"a {type(stmt).__name__} is for threads, which C code does not have")
 
 
 def _emit_lanes(body: Stmt, lanes: Lanes, scope: Scope, depth: int) -> Lines:

@@ -2,6 +2,11 @@
 
 Every statement has a meaning that the interpreter runs. `For.kind` and `Intrin` only say how a back end renders it:
 a `vector` loop has a constant trip count and independent iterations; an `Intrin` means its `meaning`, no more and no less.
+
+Kernels for GPUs. Nests of `warp` and, within them, `thread` loops run their iterations in parallel. The loops of a nest count
+its warps or threads row-major, the outermost slowest, and iteration n of every such nest is the same warp or thread, wherever
+the nest stands; what is between nests is executed by all alike. Nothing orders two threads but a Barrier. Where there are such
+loops, stores stand within thread loops or within an Intrin that a whole warp executes.
 """
 
 from __future__ import annotations
@@ -14,8 +19,9 @@ from tsc.sym import ONE, ZERO, SymExpr
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Buffer, Expr
 
-LoopKind = Literal["serial", "block", "vector", "unroll"]
-Scope = Literal["register", "stack", "scratch"]
+LoopKind = Literal["serial", "block", "warp", "thread", "vector", "unroll"]
+Scope = Literal["register", "stack", "scratch", "shared"]
+Team = Literal["warp", "block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +34,18 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`buffer[index] = value`."""
+    """`buffer[index] = value`.
+
+    An `asynchronous` one copies from global into shared memory beside the thread that issues it, as part of the thread's open
+    group: `value` is a Load of an argument, or `select(condition, Load, zero)`. Its target must not be touched until that
+    thread has waited for the group, and by other threads not before a Barrier after that.
+    """
 
     buffer: Buffer
     index: tuple[Expr, ...]
     value: Expr
     instance: Instance | None = None
+    asynchronous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +88,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """A local buffer, uninitialised, living within `body`: `register` and `stack` have constant shapes, `scratch` may be
-    symbolic and is carved from the kernel's scratch memory (one region a worker), `offset` bytes from its start."""
+    """A local buffer, uninitialised, living within `body`: `register`, `stack` and `shared` have constant shapes, `scratch` may
+    be symbolic and is carved from the kernel's scratch memory (one region a worker), `offset` bytes from its start. A block's
+    threads have `shared` in common; `register` and `stack` are a thread's own, or, outside of thread loops, a warp's, spread
+    over its lanes."""
 
     buffer: Buffer
     scope: Scope
@@ -93,7 +107,26 @@ class Intrin:
     meaning: Stmt
 
 
-Stmt = Store | For | If | Let | Block | Allocate | Intrin
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Every thread of the team waits here for all others of it, and then sees what they did before."""
+
+    team: Team = "block"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Each thread closes its open group of asynchronous copies; an empty group is a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Each thread waits until at most `pending` of its newest closed groups are under way."""
+
+    pending: int
+
+
+Stmt = Store | For | If | Let | Block | Allocate | Intrin | Barrier | Commit | Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +204,13 @@ def block(*stmts: Stmt) -> Stmt:
     for stmt in stmts:
         flat.extend(stmt.body if isinstance(stmt, Block) else (stmt,))
     return flat[0] if len(flat) == 1 else Block(tuple(flat))
+
+
+def nest(loop: For) -> tuple[tuple[For, ...], Stmt]:
+    """The perfect nest of loops of one kind that starts with `loop`, outermost first, and the body within."""
+    loops: list[For] = []
+    body: Stmt = loop
+    while isinstance(body, For) and body.kind == loop.kind:
+        loops.append(body)
+        body = body.body
+    return tuple(loops), body

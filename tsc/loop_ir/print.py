@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
+from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, Func, If, Intrin, Let, Stmt, Store, Wait
 from tsc.te.expr import format_expr
 
 
@@ -23,9 +23,10 @@ def format_stmt(stmt: Stmt, depth: int = 0) -> str:
 
 def _lines(stmt: Stmt, depth: int) -> Iterator[tuple[int, str]]:
     match stmt:
-        case Store(buffer=buffer, index=index, value=value, instance=instance):
+        case Store(buffer=buffer, index=index, value=value, instance=instance, asynchronous=asynchronous):
+            sign = "<~" if asynchronous else "="
             note = f"  # {instance.statement}[{', '.join(map(format_expr, instance.index))}]" if instance else ""
-            yield depth, f"{buffer.name}[{', '.join(map(format_expr, index))}] = {format_expr(value)}{note}"
+            yield depth, f"{buffer.name}[{', '.join(map(format_expr, index))}] {sign} {format_expr(value)}{note}"
         case For(var=var, lo=lo, hi=hi, body=body, step=step, kind=kind, mark=mark):
             by = f" by {step}" if step != 1 else ""
             words = ("" if kind == "serial" else f" {kind}") + (f" mark={mark}" if mark else "")
@@ -50,3 +51,9 @@ def _lines(stmt: Stmt, depth: int) -> Iterator[tuple[int, str]]:
         case Intrin(name=name, meaning=meaning):
             yield depth, f"intrin {name}"
             yield from _lines(meaning, depth + 1)
+        case Barrier(team=team):
+            yield depth, f"barrier {team}"
+        case Commit():
+            yield depth, "commit"
+        case Wait(pending=pending):
+            yield depth, f"wait {pending}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from tsc.errors import InternalError
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
+from tsc.loop_ir.verify_threads import verify_threads
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, CheckedIndex, Const, Expr, Load, Size, Var, format_expr, walk
 from tsc.te.intrinsics import MEANING
 
@@ -21,8 +22,8 @@ class _Scope:
 
 
 def verify(func: Func) -> None:
-    """Names are bound once, ranks and dtypes agree, local extents are constant where they must be, block loops are outermost.
-    Raises InternalError."""
+    """Names are bound once, ranks and dtypes agree, local extents are constant where they must be, block loops are outermost;
+    warps and threads keep the rules of `verify_threads`. Raises InternalError."""
     sizes = frozenset(s.name for s in func.sizes)
     if len({b.name for b in func.buffers}) != len(func.buffers):
         raise InternalError(f"kernel {func.name}: two buffers have one name")
@@ -33,6 +34,7 @@ def verify(func: Func) -> None:
         _check_sizes(func.name, buffer, sizes)
     scope = _Scope(func.name, frozenset(), sizes, {b.name: b for b in func.buffers})
     _verify_stmt(func.body, scope)
+    verify_threads(func)
 
 
 def _fail(scope: _Scope, text: str) -> InternalError:
@@ -62,7 +64,7 @@ def _verify_stmt(stmt: Stmt, scope: _Scope) -> None:
             _verify_index(hi, bounds)
             if step < 1:
                 raise _fail(scope, f"loop {var} has step {step}")
-            if kind in ("vector", "unroll") and not (isinstance(lo, Const) and isinstance(hi, Const)):
+            if kind in ("warp", "thread", "vector", "unroll") and not (isinstance(lo, Const) and isinstance(hi, Const)):
                 raise _fail(scope, f"{kind} loop {var} from {format_expr(lo)} to {format_expr(hi)} has no constant trip count")
             _verify_stmt(body, _bind(var, replace(scope, outer=scope.outer and kind == "block")))
         case If(condition=condition, then=then, otherwise=otherwise):
