@@ -17,7 +17,7 @@ from tsc.config import Options, read_environment
 from tsc.errors import InternalError
 from tsc.graph.decompose import decompose
 from tsc.graph.fuse import fuse
-from tsc.graph.group import FusionGroup, split_group
+from tsc.graph.group import Decision, FusionGroup, split_group
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.rewrite import rewrite
 from tsc.graph.shapes import infer_shapes
@@ -52,7 +52,8 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     graph = record(recorder, "import", graph)
     graph = record(recorder, "shapes", infer_shapes(graph, env))    # Graph            -> Graph + ShapeEnv
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
-    graph = record(recorder, "rewrite", rewrite(graph, env))        # Graph            -> Graph
+    graph = rewrite(graph, env, partial(told, recorder, "merge"))   # Graph            -> Graph
+    graph = record(recorder, "rewrite", graph)
     calls: list[KernelCall] = []
     kernels: dict[str, Kernel] = {}
     groups = fuse(graph, env)                                       # Graph            -> [FusionGroup]
@@ -78,12 +79,17 @@ def record(recorder: Recorder, stage: str, graph: Graph) -> Graph:
     return graph
 
 
+def told(recorder: Recorder, stage: str, decision: Decision) -> None:
+    """A decision about two nodes, for the log."""
+    verb = ("" if decision.fused else "not ") + {"merge": "merged", "fuse": "fused"}[stage]
+    recorder.decide(stage, decision.node, f"{verb} with {decision.anchor}: {decision.reason}")
+
+
 def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, device: Target, cache: CompiledCache,
                   recorder: Recorder) -> list[tuple[KernelCall, Kernel]]:
     """FusionGroup -> kernels with their calls: one, or one a node where no pattern fits the whole (with the reason)."""
     for decision in group.decisions:
-        verb = "fused with" if decision.fused else "not fused with"
-        recorder.decide("fuse", decision.node, f"{verb} {decision.anchor}: {decision.reason}")
+        told(recorder, "fuse", decision)
     lowered = lower_group(group, graph, env)                        # FusionGroup      -> te.Program
     try:
         kernel = compile_program(lowered, graph, device, cache, recorder)

@@ -1,5 +1,5 @@
 """Graph rewriting: symbolic contents settled, constants folded, local rules, equal nodes merged, dead ones dropped, scales
-put behind contractions.
+put behind contractions, contractions of one value merged.
 
 After it no node reads a static operand from memory: such operands are known through `Graph.contents` or `Graph.constants`
 alone and may have no producer.
@@ -16,6 +16,7 @@ import numpy as np
 from tsc.graph.commute import scale_after_contraction
 from tsc.graph.fold import fold_constants
 from tsc.graph.group import definition
+from tsc.graph.merge import Tell, merge_contractions
 from tsc.graph.shapes import constant_contents, infer_shapes
 from tsc.graph.simplify import RULES, Surroundings
 from tsc.ir import Graph, Node, TensorType
@@ -25,8 +26,11 @@ from tsc.sym import ShapeEnv, SymExpr
 _MOST_ROUNDS = 32
 
 
-def rewrite(graph: Graph, env: ShapeEnv) -> Graph:
-    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result, all contents known."""
+def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None) -> Graph:
+    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result, all contents known.
+
+    `tell` gets every decision about contractions that could be merged.
+    """
     for _ in range(_MOST_ROUNDS):
         before = graph.nodes
         graph = settle_contents(graph)
@@ -37,7 +41,7 @@ def rewrite(graph: Graph, env: ShapeEnv) -> Graph:
         if graph.nodes == before:
             break
         graph = infer_shapes(graph, env)
-    return scale_after_contraction(with_static_contents(graph), env)
+    return merge_contractions(scale_after_contraction(with_static_contents(graph), env), env, tell)
 
 
 # -- contents --------------------------------------------------------------------------------------------------
