@@ -235,6 +235,22 @@ def expression(function: PwAff) -> AstExpr:
     return AstBuild.from_context(Set("{ : }")).expr_from_pw_aff(function)
 
 
+def named_function(function: PwAff, names: Sequence[str]) -> AstExpr:
+    """The AST expression of a function of instances whose coordinates are called `names`."""
+    for i, name in enumerate(names):
+        function = function.set_dim_id(IN, i, islpy.Id(name))
+    function = function.move_dims(PARAM, function.dim(PARAM), IN, 0, len(names))
+    return AstBuild.from_context(Set("{ : }")).expr_from_pw_aff(function.project_domain_on_params())
+
+
+def named_condition(points: Set, names: Sequence[str]) -> AstExpr:
+    """The AST expression of being in `points`, whose coordinates are called `names`."""
+    for i, name in enumerate(names):
+        points = points.set_dim_id(SET, i, islpy.Id(name))
+    points = points.move_dims(PARAM, points.dim(PARAM), SET, 0, len(names))
+    return AstBuild.from_context(Set("{ : }")).expr_from_set(points.params())
+
+
 def op_name(expr: AstExpr) -> str:
     """The operation of an AST expression by name: "add", "min", "call"."""
     return _AST_OPS[str(expr.op_get_type())].rstrip("_")
@@ -338,6 +354,11 @@ def within(cells: Map, lives: Map, dimension: int, extent: str, params: str) -> 
     offsets = coordinate_of.sum(low).range()
     everywhere = cells.domain().is_subset(lives.domain())
     return bool(everywhere and offsets.is_subset(Set(f"{params} -> {{ [x] : 0 <= x < {extent} }}")))
+
+
+def split_range(tuples: Set, count: int) -> Map:
+    """Tuples of which the first `count` coordinates belong to the rest, as a relation from the rest to them."""
+    return Map.from_range(tuples.reset_tuple_id()).move_dims(IN, 0, OUT, count, tuples.dim(SET) - count)
 
 
 def prefix_relation(domain: UnionSet, rows_above: MultiUnionPwAff | None) -> UnionMap:

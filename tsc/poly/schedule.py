@@ -9,6 +9,7 @@ from tsc.errors import InputError, InternalError
 from tsc.loop_ir.nodes import Block, Func
 from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch, isl
+from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import Seen, check_blocks, check_tree, coincident
@@ -137,7 +138,7 @@ def _matched(program: Program, log: list[str]) -> tuple[Program, Scop, Contracti
 
 def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | None = None) -> None:
     """Raise InternalError unless a schedule is legal and complete, its blocks independent and its locals local."""
-    check_tree(promoted.schedule, scop, deps, "final", promoted.added, seen=seen)
+    check_tree(promoted.schedule, scop, deps, "final", check_dataflow(promoted, scop, deps), seen=seen)
     check_blocks(promoted.schedule, deps)
     check_promoted(promoted, scop, deps)
 
