@@ -46,7 +46,8 @@ class Canonical:
 
 
 def lower(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ()) -> Canonical:
-    """All passes in order: a loose Program to a canonical one. `accumulators` are its contractions; their scales are hoisted."""
+    """All passes in order: a loose Program to a canonical one. `accumulators` are its contractions; what scales their terms is
+    hoisted."""
     program = drop_unit_dims(program)                   # dims of extent 1 are no dims
     program = simplified(program, env)                  # indices in linear form
     program = hoist(program, accumulators, env)         # what scales whole sums is applied to the sums
