@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tsc import te
+    from tsc.build_te import build
     from tsc.config import Options
     from tsc.errors import (
         InputError,
@@ -33,11 +34,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Dim", "InputError", "InternalError", "LaunchError", "ModelError", "Options", "PackageError", "ShapeError", "TscError",
-    "UnsupportedError", "__version__", "compile", "load", "te",
+    "UnsupportedError", "__version__", "build", "compile", "load", "te",
 ]
 
 _HOME = {
-    "compile": "tsc.pipeline", "load": "tsc.runtime.load", "Dim": "tsc.sym", "Options": "tsc.config", "te": "tsc.te",
+    "compile": "tsc.pipeline", "build": "tsc.build_te",
+    "load": "tsc.runtime.load", "Dim": "tsc.sym", "Options": "tsc.config", "te": "tsc.te",
     **dict.fromkeys(("TscError", "ModelError", "UnsupportedError", "InputError", "ShapeError", "LaunchError", "PackageError",
                      "InternalError"), "tsc.errors"),
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -43,33 +43,58 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     how many cores a run may use (None: all). Raises ModelError, UnsupportedError or ShapeError when the model is at fault and
     LaunchError when the machine lacks a compiler.
     """
-    environment, options = read_environment(), options or Options()
-    recorder = Recorder(environment.dump, environment.override)
-    device = targets.find(target)
-    cache = CompiledCache(options.cache_dir or environment.cache or default_cache_dir() if options.use_cache else None)
+    shop = workshop(target, options)
+    graph, env, groups = front(source, dims, shop.recorder)         # path             -> [FusionGroup]
+    pairs: list[tuple[KernelCall, Kernel]] = []
+    for done, group in enumerate(groups):
+        shop.options.tell("scheduling kernels", done, len(groups))
+        pairs += compile_group(group, graph, env, shop)             # FusionGroup      -> kernels and their calls
+    return link(graph, env, pairs, shop, threads)                   # Graph + kernels  -> Executable
 
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What one compilation works with: how to compile, where traces go, the back end, and the kernels compiled before."""
+
+    options: Options
+    recorder: Recorder
+    device: Target
+    cache: CompiledCache
+
+
+def workshop(target: str, options: Options | None) -> Workshop:
+    """The Workshop for a target, as the options and the environment say. Raises LaunchError for an unknown target."""
+    environment, options = read_environment(), options or Options()
+    cache = CompiledCache(options.cache_dir or environment.cache or default_cache_dir() if options.use_cache else None)
+    return Workshop(options, Recorder(environment.dump, environment.override), targets.find(target), cache)
+
+
+def front(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None,
+          recorder: Recorder) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
+    """From a model to the groups that become kernels."""
     graph, env = import_onnx(source, dims)                          # path             -> Graph
     graph = record(recorder, "import", graph)
     graph = record(recorder, "shapes", infer_shapes(graph, env))    # Graph            -> Graph + ShapeEnv
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     graph = rewrite(graph, env, partial(told, recorder, "merge"))   # Graph            -> Graph
     graph = record(recorder, "rewrite", graph)
-    calls: list[KernelCall] = []
-    kernels: dict[str, Kernel] = {}
-    groups = fuse(graph, env)                                       # Graph            -> [FusionGroup]
-    for done, group in enumerate(groups):
-        options.tell("scheduling kernels", done, len(groups))
-        for call, kernel in compile_group(group, graph, env, device, cache, recorder):
-            calls.append(call)
-            kernels[kernel.symbol] = kernel
+    return graph, env, fuse(graph, env)                             # Graph            -> [FusionGroup]
+
+
+def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop,
+         threads: int | None) -> Executable:
+    """Kernels and their calls to an Executable."""
+    calls = [call for call, _ in pairs]
+    kernels = {kernel.symbol: kernel for _, kernel in pairs}
+    spec = shop.device.spec
     sources = {symbol: kernel.source for symbol, kernel in kernels.items()}
-    options.tell(f"building {len(sources)} kernels", 0, 1)
-    binary = device.build(sources, device.spec, options)            # sources          -> one binary
+    shop.options.tell(f"building {len(sources)} kernels", 0, 1)
+    binary = shop.device.build(sources, spec, shop.options)         # sources          -> one binary
     root = partial(resolve, producers=graph.producers())
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
     package = Package(                                              # Plan + binary    -> Package
-        plan, packed_constants(graph, calls, plan, root), {device.spec.name: Module(binary, device.spec.cpu_flags)},
-        log=(*map(str, recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
+        plan, packed_constants(graph, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
+        log=(*map(str, shop.recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
     return Executable(package, threads=threads)                     # Package          -> Executable
 
 
@@ -85,32 +110,31 @@ def told(recorder: Recorder, stage: str, decision: Decision) -> None:
     recorder.decide(stage, decision.node, f"{verb} with {decision.anchor}: {decision.reason}")
 
 
-def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, device: Target, cache: CompiledCache,
-                  recorder: Recorder) -> list[tuple[KernelCall, Kernel]]:
+def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Workshop) -> list[tuple[KernelCall, Kernel]]:
     """FusionGroup -> kernels with their calls: one, or one a node where no pattern fits the whole (with the reason)."""
     for decision in group.decisions:
-        told(recorder, "fuse", decision)
+        told(shop.recorder, "fuse", decision)
     lowered = lower_group(group, graph, env)                        # FusionGroup      -> te.Program
     try:
-        kernel = compile_program(lowered, graph, device, cache, recorder)
+        kernel = compile_program(lowered, graph, shop)
     except PatternMismatch as mismatch:
         if len(group.nodes) == 1:
             raise InternalError(f"no schedule pattern fits node '{group.anchor.name}' ({mismatch})") from mismatch
-        recorder.decide("split", group.name, str(mismatch))
+        shop.recorder.decide("split", group.name, str(mismatch))
         parts = split_group(group, graph)
-        return [pair for part in parts for pair in compile_group(part, graph, env, device, cache, recorder)]
-    return [(bind(lowered, kernel, group), kernel)]
+        return [pair for part in parts for pair in compile_group(part, graph, env, shop)]
+    return [(bind(lowered, kernel, group.anchor.name), kernel)]
 
 
-def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: CompiledCache, recorder: Recorder) -> Kernel:
+def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kernel:
     """te.Program -> Kernel, from the cache where an equal program was compiled before."""
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
-    program = lowered.program
+    program, device, recorder = lowered.program, shop.device, shop.recorder
     key = digest("kernel", str(program), *sorted(constants), repr(device.spec), code_fingerprint())
     symbol = f"{lowered.kind.value}_{key[:12]}"
     recorder.record("te", symbol, str(program))
     plain = recorder.override_from is None                          # what the user overrides is not for others to find
-    cached = cache.get(key) if plain and recorder.dump_to is None else None  # a dump wants every stage
+    cached = shop.cache.get(key) if plain and recorder.dump_to is None else None  # a dump wants every stage
     if cached is not None:
         return kernel_from_bytes(cached)
     recorder = replace(recorder, decisions=[])                      # what is decided here is kept with the kernel
@@ -123,17 +147,17 @@ def compile_program(lowered: LoweredGroup, graph: Graph, device: Target, cache: 
         func.scratch, func.messages, tuple(b.panel for b in func.buffers),
         scheduled.tree, (*scheduled.log, *(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)))
     if plain:
-        cache.put(key, kernel_to_bytes(kernel))
+        shop.cache.put(key, kernel_to_bytes(kernel))
     return kernel
 
 
-def bind(lowered: LoweredGroup, kernel: Kernel, group: FusionGroup) -> KernelCall:
-    """Tie a kernel's buffers and sizes to this group's values and Dims."""
+def bind(lowered: LoweredGroup, kernel: Kernel, node: str) -> KernelCall:
+    """Tie a kernel's buffers and sizes to this group's values and Dims; `node` is what errors name."""
     sizes = {name: lowered.sizes[name] for name in kernel.sizes}
     messages = tuple(m.format_map({**lowered.values, **sizes}) for m in kernel.messages)
     return KernelCall(
         kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
-        tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), group.anchor.name,
+        tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), node,
         messages, kernel.panels)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.poly import programs
 from tests.poly.support import SMALL, WIDE, check_values, inputs_for, prescribed_order, run, scheduled
+from tests.te.expressions import banded, program_of
 from tsc.errors import InputError
 from tsc.loop_ir.nodes import Allocate, For, Store, walk
 from tsc.loop_ir.print import format_func
@@ -42,6 +43,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Program], list[dict[str, int]]]] = {
     "concat": (programs.concat, [{"A": 1, "B": 1}, {"A": 2, "B": 5}]),
     "where": (programs.where, [{"M": 1, "N": 1}, {"M": 3, "N": 7}]),
     "conv": (programs.conv, [{"B": 1, "H": 1, "W": 1}, {"B": 2, "H": 3, "W": 5}]),
+    "banded": (lambda: program_of(banded()), [{"s0": 1, "s1": 1}, {"s0": 6, "s1": 5}]),
     "conv_wide_kernel": (lambda: programs.conv(2, 3, (1, 4)), [{"B": 1, "H": 2, "W": 6}]),
 }
 

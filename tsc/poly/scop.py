@@ -101,12 +101,7 @@ def build_scop(program: Program) -> Scop:
     clash = {s.name for s in program.sizes} & {a.name for c in program.computes for a in c.axes + c.reduce_axes}
     if clash:
         raise InternalError(f"axes and sizes share the names {sorted(clash)}; they need names of their own")
-    params = "[" + ", ".join(s.name for s in program.sizes) + "]"
-    bounds = [f"{s.name} >= {s.lo}" for s in program.sizes]
-    bounds += [f"{s.name} <= {s.hi}" for s in program.sizes if s.hi is not None]
-    bounds += [f"{s.name} mod {s.divisor} = 0" for s in program.sizes if s.divisor > 1]
-    context = isl.Set(f"{params} -> {{ : {' and '.join(bounds)} }}")
-    known = context.intersect(_facts(program, params))
+    params, context, known = _sizes(program)
     statements = {s.name: s for compute in program.computes for s in _statements(compute, params, context)}
     domain = isl.union_of_sets(params, (s.domain for s in statements.values()))
     notes: list[str] = []
@@ -121,6 +116,16 @@ def build_scop(program: Program) -> Scop:
         for i, s in enumerate(statements.values()))
     return Scop(program, params, context, known, statements, domain, reads, writes,
                 isl.UnionMap(f"{params} -> {{ {order} }}").intersect_domain(domain), tuple(dict.fromkeys(notes)))
+
+
+def _sizes(program: Program) -> tuple[str, isl.Set, isl.Set]:
+    """`params`, `context` and `known` of a Program's Scop."""
+    params = "[" + ", ".join(s.name for s in program.sizes) + "]"
+    bounds = [f"{s.name} >= {s.lo}" for s in program.sizes]
+    bounds += [f"{s.name} <= {s.hi}" for s in program.sizes if s.hi is not None]
+    bounds += [f"{s.name} mod {s.divisor} = 0" for s in program.sizes if s.divisor > 1]
+    context = isl.Set(f"{params} -> {{ : {' and '.join(bounds) or '1 = 1'} }}")
+    return params, context, context.intersect(_facts(program, params))
 
 
 def _facts(program: Program, params: str) -> isl.Set:
@@ -145,6 +150,21 @@ def box_text(shape: Sequence[SymExpr], names: Sequence[str]) -> str:
             raise InternalError(f"extent {extent} is not affine in the kernel's sizes; it needs a size of its own")
         parts.append(f"0 <= {name} < {text}")
     return " and ".join(parts) or "1 = 1"
+
+
+def escapes(program: Program) -> Iterator[tuple[Compute, int, Mapping[str, int]]]:
+    """Reads of `program` that can leave their buffer's extents: the Compute, the read's number in the order of `loads`, and
+    sizes and axes at which it does. Only affine conditions count as guards."""
+    params, context, known = _sizes(program)
+    for compute in program.computes:
+        *_, statement = _statements(compute, params, context)
+        names = {a.name: a.name for a in statement.axes}
+        for number, (load, conditions, _) in enumerate(conditional_loads(compute.body, names)):
+            relation, _ = _relation(statement, load, names, list(conditions), params)
+            outside = relation.subtract_range(_extents(load.buffer, params)).intersect_params(known).domain()
+            if not outside.is_empty():
+                sizes, instance = isl.sample(outside)
+                yield compute, number, {**sizes, **dict(zip(names, instance))}
 
 
 # -- statements ------------------------------------------------------------------------------------------------
@@ -187,8 +207,7 @@ def _reads(statement: Statement, params: str, notes: list[str]) -> Iterator[Acce
         if not exact:
             notes.append(f"{statement.name} may read all of {format_expr(load)} (opaque index)")
         if not certain:
-            inside = isl.Set(f"{params} -> {{ {load.buffer.name}[{', '.join(_cells(load.buffer))}] : "
-                             f"{box_text(load.buffer.shape, _cells(load.buffer))} }}")
+            inside = _extents(load.buffer, params)
             if not relation.range().is_subset(inside):
                 notes.append(f"{statement.name} reads {format_expr(load)} under a condition that is not affine")
                 relation, exact = relation.intersect_range(inside), False
@@ -218,6 +237,12 @@ def _cells(buffer: Buffer) -> list[str]:
     return [f"d{i}_" for i in range(len(buffer.shape))]
 
 
+def _extents(buffer: Buffer, params: str) -> isl.Set:
+    """All cells of a buffer."""
+    cells = _cells(buffer)
+    return isl.Set(f"{params} -> {{ {buffer.name}[{', '.join(cells)}] : {box_text(buffer.shape, cells)} }}")
+
+
 def _relation(statement: Statement, load: Load, names: Mapping[str, str], conditions: list[str],
               params: str) -> tuple[isl.Map, bool]:
     texts = [index_text(i, names) for i in load.index]
@@ -231,9 +256,7 @@ def _relation(statement: Statement, load: Load, names: Mapping[str, str], condit
 
 
 def _check_extents(access: Access, params: str, known: isl.Set) -> None:
-    cells = _cells(access.buffer)
-    inside = isl.Set(f"{params} -> {{ {access.buffer.name}[{', '.join(cells)}] : {box_text(access.buffer.shape, cells)} }}")
-    outside = access.relation.range().subtract(inside).intersect_params(known)
+    outside = access.relation.range().subtract(_extents(access.buffer, params)).intersect_params(known)
     if not outside.is_empty():
         raise InternalError(f"statement {access.statement} accesses {access.buffer} outside its extents, at {outside}")
 

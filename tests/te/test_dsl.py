@@ -1,0 +1,180 @@
+"""The tensor DSL: what expressions mean, what they become, and that `tsc.build` runs them at any shape."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tsc
+import tsc.build_te
+from tests.poly.support import SMALL, WIDE
+from tests.te.expressions import banded, log_sum_exp, program_of
+from tsc import te
+from tsc.poly.schedule import schedule_program
+from tsc.poly.steps import Steps
+from tsc.te import maths, scalar, tensor
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("module", [scalar, tensor, maths, tsc.build_te], ids=lambda m: m.__name__)
+def test_the_examples_of_the_docstrings(module: Any) -> None:
+    done = doctest.testmod(module)
+    assert done.failed == 0 and (done.attempted > 0 or module is scalar)
+
+
+# -- what expressions become -----------------------------------------------------------------------------------
+
+def test_names_of_axes_and_sizes_stay() -> None:
+    m, n = te.dim("M", 1, 64, divisor=8), te.dim("N")
+    x = te.placeholder((m, n), "float32", "x")
+    k = te.reduce_axis(n, "k")
+    y = te.compute((m, 2), lambda row, part: te.sum(x[row, k] * te.cast(part + 1, "float32"), axis=k), "y")
+    assert str(y.definition) == "y[row<M, part<2] = add over k<N: mul(x[row, k], float32(add(part, 1)))"
+    assert str(x) == "x: float32[M, N]" and str(x.shape[1]) == "N" and y.shape[1] == 2
+    assert str(te.dim("a") * 2 + te.dim("b") // 4) == "2*a + (b // 4)"
+
+
+def test_any_number_of_indices() -> None:
+    x = te.placeholder((2, 3, 4), "float32", "x")
+    assert str(te.compute((2, 3, 4), lambda *at: x[at] + 1.0, "y").definition).startswith("y[at0<2, at1<3, at2<4]")
+
+
+@pytest.mark.parametrize("combine, fn", [
+    (lambda a, b: a + b, "add"), (lambda a, b: b * a, "mul"), (te.maximum, "max"), (te.minimum, "min")])
+def test_declared_monoids_are_recognised(combine: Callable[..., Any], fn: str) -> None:
+    x, k = te.placeholder((5,), "float32", "x"), te.reduce_axis(5, "k")
+    monoid = te.reduce(combine, x[k], axis=k).monoid
+    assert monoid.fn == fn
+
+
+# -- running ---------------------------------------------------------------------------------------------------
+
+SHAPES = [(1, 1), (1, 5), (7, 1), (5, 3), (33, 70)]
+
+
+@pytest.fixture(scope="module")
+def banded_kernel() -> tsc.runtime.executable.Executable:
+    return tsc.build(banded(), threads=2)
+
+
+@pytest.mark.parametrize("m, n", SHAPES)
+def test_a_banded_matmul_with_a_row_statistic(banded_kernel: Any, m: int, n: int) -> None:
+    x, w = normal(m, m), normal(m, n)
+    weights = np.exp(x.astype(np.float64)) * (np.abs(np.arange(m)[:, None] - np.arange(m)) <= 2)
+    expected = weights @ w / weights.sum(1, keepdims=True)
+    np.testing.assert_allclose(banded_kernel.run(None, {"x": x, "w": w})[0], expected, rtol=2e-5, atol=2e-5)
+
+
+def test_it_is_one_kernel_and_compiled_once(banded_kernel: Any) -> None:
+    assert banded_kernel.stats["launches"] == 1 and banded_kernel.stats["compiles"] == 1
+
+
+def test_what_is_no_operator_leaves_the_same_dump() -> None:
+    """The steps, the log and the tree of a user's expression have the form of those of a built-in softmax."""
+    found = []
+    for program in (program_of(banded()), program_of(log_sum_exp())):
+        steps = Steps()
+        result = schedule_program(program, None, SMALL, None, None, "kernel", steps=steps)
+        found.append(([title for title, _ in steps.kept], [line.split("\n")[0].split(" ")[0] for line in result.log]))
+    assert found[0][0] == found[1][0]
+    assert {"rows", "stage", "dropped"} <= set(found[0][1]) and set(found[0][1]) == set(found[1][1])
+
+
+def test_golden_of_a_banded_matmul(golden: Callable[[str, str], None]) -> None:
+    result = schedule_program(program_of(banded()), None, WIDE, None, None, "kernel")
+    golden("poly/banded.txt", "\n".join([str(program_of(banded())), *result.log, "tree", result.tree]))
+
+
+def test_matmul_with_epilogue_is_one_contraction() -> None:
+    m, weight = te.dim("M"), normal(6, 70)
+    a, w = te.placeholder((m, 6), "float32", "a"), te.constant(weight, "w")
+    r = te.reduce_axis(6, "r")
+    c = te.compute((m, 70), lambda i, j: te.sum(a[i, r] * w[r, j], axis=r), "c")
+    y = te.compute((m, 70), lambda i, j: te.maximum(c[i, j] - 1.0, 0.0), "y")
+    kernel = tsc.build(y)
+    assert kernel.stats["launches"] == 1 and "the pattern contraction" in kernel.explain()
+    for rows in (1, 8, 13):
+        x = normal(rows, 6)
+        np.testing.assert_allclose(
+            kernel.run(None, {"a": x})[0], np.maximum(x.astype(np.float64) @ weight - 1, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_what_does_not_fit_is_cut_and_said_so() -> None:
+    """Two products of unlike shapes with a reduction over both: several kernels, each cut with its reason."""
+    m, k = te.dim("M"), te.dim("K")
+    a, b = te.placeholder((m, k), "float32", "a"), te.placeholder((k, m), "float32", "b")
+    r, s = te.reduce_axis(k, "r"), te.reduce_axis(m, "s")
+    c = te.compute((m, m), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
+    d = te.compute((m, m), lambda i, j: te.sum(c[i, s] * c[s, j], axis=s), "d")
+    kernel = tsc.build([d, c])
+    assert kernel.stats["launches"] > 1 and "split: d: not in the kernel of c: " in kernel.explain()
+    x, y = normal(9, 4), normal(4, 9)
+    product = x.astype(np.float64) @ y
+    first, second = kernel.run(None, {"a": x, "b": y})
+    np.testing.assert_allclose(second, product, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(first, product @ product, rtol=1e-4, atol=1e-4)
+
+
+def test_indices_that_are_data_are_checked_when_it_runs() -> None:
+    n, v = te.dim("n"), te.dim("v")
+    ids, table = te.placeholder((n,), "int32", "ids"), te.placeholder((v, 3), "float32", "table")
+    kernel = tsc.build(te.compute((n, 3), lambda i, j: table[ids[i], j] * 2.0, "rows"))
+    rows, some = normal(5, 3), np.array([4, 0, -1], np.int32)
+    np.testing.assert_array_equal(kernel.run(None, {"ids": some, "table": rows})[0], rows[some] * 2)
+    assert "is indexed by data" in kernel.explain()
+    with pytest.raises(tsc.InputError, match="'ids' holds an index that is out of bounds"):
+        kernel.run(None, {"ids": some + 2, "table": rows})
+
+
+def test_indices_that_are_not_affine_are_allowed_and_explained() -> None:
+    n, length = te.dim("n"), te.dim("L")
+    x, y = te.placeholder((n * length,), "float32", "x"), te.placeholder((n, length), "float32", "y")
+    flat = te.compute((n * length,), lambda i: x[i] + y[i // length, i % length], "flat")
+    square = te.compute((n,), lambda i: x[i * i], "square")
+    kernel = tsc.build([flat, square])
+    a, b = normal(6), normal(2, 3)
+    outputs = kernel.run(None, {"x": a, "y": b})
+    np.testing.assert_array_equal(outputs[0], a + b.ravel())
+    np.testing.assert_array_equal(outputs[1], a[[0, 1]])
+    text = kernel.explain()
+    assert "proved to stay within it" in text and "'x[i * i]' is not affine" in text and "checked at run time" in text
+    with pytest.raises(tsc.InputError, match="out of bounds"):
+        kernel.run(None, {"x": normal(3), "y": normal(3, 1)})
+
+
+def test_scalars_integers_conditions_and_several_outputs() -> None:
+    n = te.dim("n", 0)
+    x, shift = te.placeholder((n,), "int64", "x"), te.placeholder((), "int64", "shift")
+    k = te.reduce_axis(n, "k")
+    moved = te.compute((n,), lambda i: (x[i] + shift[()]) // 2 * 3 % 5, "moved")
+    odd = te.compute((n,), lambda i: te.any_of(moved[i] % 2 == 1, ~(moved[i] >= 0)), "odd")
+    least = te.compute((), lambda: te.min(x[k], axis=k), "least")
+    total = te.compute((), lambda: te.reduce(lambda a, b: a | b, odd[k], axis=k), "total")
+    kernel = tsc.build([moved, odd, least, total], inputs=[shift, x])
+    assert [i.name for i in kernel.inputs] == ["shift", "x"]
+    a = np.array([5, -3, 8, 0, 2], np.int64)
+    results = kernel.run(None, {"x": a, "shift": np.array(1)})
+    expected = (a + 1) // 2 * 3 % 5
+    for got, want in zip(results, (expected, expected % 2 == 1, a.min(), bool((expected % 2 == 1).any()))):
+        np.testing.assert_array_equal(got, want)
+    empty = kernel.run(None, {"x": a[:0], "shift": np.array(1)})
+    assert empty[0].shape == (0,) and empty[2] == np.iinfo(np.int64).max and not empty[3]
+
+
+def test_ranges_are_checked_when_it_runs() -> None:
+    n = te.dim("n", 4, 16, divisor=4)
+    x = te.placeholder((n,), "float32", "x")
+    kernel = tsc.build(te.compute((n,), lambda i: te.exp(x[i]), "y"))
+    np.testing.assert_allclose(kernel.run(None, {"x": np.zeros(8, np.float32)})[0], np.ones(8))
+    for wrong in (3, 6, 20):
+        with pytest.raises(tsc.ShapeError, match="n"):
+            kernel.run(None, {"x": np.zeros(wrong, np.float32)})

@@ -1,0 +1,157 @@
+"""Tensors -> Computes: everything that outputs need, in order, with names unique and what is not affine checked at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from tsc.errors import ModelError
+from tsc.sym import ZERO, ShapeEnv, SymExpr
+from tsc.te.compute import Axis, Compute
+from tsc.te.expr import Call, CheckedIndex, Expr, Load, Size, Var, as_size, loads, map_children, substitute
+from tsc.te.linear import Ranges, linear, simplify, within
+from tsc.te.scalar import joined_dims, shown
+from tsc.te.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A Compute over the names of tensors and Dims, its axes renamed so that they are unique; and where its user reads each
+    element: the text of the access and its `file:line`, in the order of `loads`."""
+
+    compute: Compute
+    reads: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """What outputs need: definitions in an order in which each reads only earlier ones, and the placeholders and constants."""
+
+    definitions: tuple[Definition, ...]
+    placeholders: tuple[Tensor, ...]
+    constants: tuple[Tensor, ...]
+
+
+def declare(tensors: Collection[Tensor], env: ShapeEnv) -> None:
+    """Tell `env` the ranges of the dims of `tensors`. Raises ModelError where one is declared twice with different ranges."""
+    for name, known in joined_dims(t.dims for t in tensors).items():
+        env.declare(name, known.lo, known.hi, known.divisor, asked=True)
+
+
+def reached(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """All tensors that `outputs` are made of, in the order in which they were made, so that each comes after what it reads.
+
+    Raises ModelError where two share a name.
+    """
+    done: dict[str, Tensor] = {}
+    pending = list(outputs)
+    while pending:
+        tensor = pending.pop()
+        known = done.setdefault(tensor.name, tensor)
+        if known is not tensor:
+            first, second = sorted((known, tensor), key=lambda t: t.serial)
+            raise ModelError(f"{second.place}: this tensor is called '{second.name}' like the one made at {first.place}; "
+                             "rename one")
+        pending += [cast(Tensor, t) for t in tensor.uses.tensors.values() if done.get(t.name) is not t]
+    return sorted(done.values(), key=lambda t: t.serial)
+
+
+def assemble(outputs: Sequence[Tensor], env: ShapeEnv) -> Assembled:
+    """What computes `outputs`; `env` knows the dims. Raises ModelError where two tensors share a name."""
+    tensors = reached(outputs)
+    made = tuple(definition(t, env) for t in tensors if t.definition is not None)
+    given = [t for t in tensors if t.definition is None]
+    return Assembled(made, tuple(t for t in given if t.data is None), tuple(t for t in given if t.data is not None))
+
+
+def definition(tensor: Tensor, env: ShapeEnv) -> Definition:
+    """The Definition of a computed tensor, its sizes canonical under `env`."""
+    compute = tensor.definition
+    if compute is None:
+        raise ModelError(f"{tensor.place}: '{tensor.name}' is given, not computed")
+    names = {a.name: f"{tensor.name}.{a.name}" for a in (*compute.axes, *compute.reduce_axes)}
+    reads = tuple((shown(load), tensor.uses.places[load]) for load in loads(compute.body))
+
+    def axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(names[a.name], env.canon(a.extent)) for a in old)
+
+    own, reduced = axes(compute.axes), axes(compute.reduce_axes)
+    ranges = Ranges({a.name: env.canon(a.extent) for a in (*compute.axes, *compute.reduce_axes)}, env)
+    notes: list[str] = []
+    body = _checked(canonical_sizes(compute.body, env), ranges, notes)
+    body = substitute(body, {a: Var(n) for a, n in names.items()})
+    target = replace(compute.target, shape=tuple(a.extent for a in own))
+    return Definition(Compute(target, own, body, reduced, compute.monoid), reads, tuple(notes))
+
+
+def canonical_sizes(expr: Expr, env: ShapeEnv) -> Expr:
+    """`expr` with every size in it canonical under `env`."""
+    inner = map_children(lambda c: canonical_sizes(c, env), expr)
+    match inner:
+        case Size(value=value):
+            return Size(env.canon(value))
+        case Load(buffer=buffer):
+            return replace(inner, buffer=replace(buffer, shape=tuple(map(env.canon, buffer.shape))))
+        case CheckedIndex(extent=extent):
+            return replace(inner, extent=env.canon(extent))
+    return inner
+
+
+# -- indices that are not affine -------------------------------------------------------------------------------
+
+def _checked(expr: Expr, ranges: Ranges, notes: list[str]) -> Expr:
+    """`expr` with every index checked at run time that is neither affine (isl proves those) nor provably inside."""
+    inner = map_children(lambda c: _checked(c, ranges, notes), expr)
+    if not isinstance(inner, Load):
+        return inner
+    at = []
+    for position, extent in zip(inner.index, inner.buffer.shape):
+        if isinstance(position, CheckedIndex):
+            notes.append(f"'{shown(inner)}' is indexed by data: it may read any element along that dim, and is checked at run "
+                         "time")
+        elif not is_affine(position):
+            simple = simplify(position, ranges)
+            proved = _inside(simple, extent, ranges)
+            if not (proved or is_affine(simple)):
+                position = CheckedIndex(position, extent, "an index expression")
+            notes.append(f"'{shown(inner)}' is not affine: it may read any element along that dim, and is "
+                         + ("proved to stay within it" if proved else "checked at run time"))
+        at.append(position)
+    return replace(inner, index=tuple(at))
+
+
+def is_affine(expr: Expr) -> bool:
+    """Whether an index is (quasi-)affine: what isl can express exactly."""
+    match expr:
+        case Call(fn="add" | "sub" | "neg" | "min" | "max", args=args):
+            return all(map(is_affine, args))
+        case Call(fn="mul", args=args):
+            return all(map(is_affine, args)) and any(_integer(a) is not None for a in args)
+        case Call(fn="floordiv" | "mod", args=(a, b)):
+            return is_affine(a) and (_integer(b) or 0) > 0
+        case Call() | CheckedIndex() | Load():
+            return False
+    return np.dtype(expr.dtype).kind in "iu"
+
+
+def _integer(expr: Expr) -> int | None:
+    size = as_size(expr)
+    return None if size is None else size.as_int()
+
+
+def _inside(expr: Expr, extent: SymExpr, ranges: Ranges) -> bool:
+    """Whether `0 <= expr < extent` is provable from the facts about sizes."""
+    match expr:
+        case Call(fn="floordiv", args=(a, b)):
+            by = as_size(b)
+            return by is not None and ranges.env.prove_lt(ZERO, by) and _inside(a, extent * by, ranges)
+    return within(linear(expr), extent, ranges)
+
+
+def sources(definition: Definition) -> Mapping[str, None]:
+    """The names of the tensors that a definition reads, in order."""
+    return dict.fromkeys(load.buffer.name for load in loads(definition.compute.body))
