@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 
 from tsc.graph.decompose import decompose
-from tsc.graph.fold import node_program
 from tsc.graph.group import definition
+from tsc.graph.node_values import node_program
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.rewrite import rewrite
 from tsc.graph.shapes import Knowledge, infer_shapes
@@ -49,7 +49,8 @@ def run_graph(graph: Graph, env: ShapeEnv, feeds: Mapping[str, np.ndarray]) -> l
         for k, output in enumerate(node.outputs):
             if not output:
                 continue
+            program = node_program(node, k, known.context(node), known.output_types(node))
             inputs = {f"i{j}": values[i] for j, i in enumerate(node.inputs) if i and j not in static}
-            values[output] = evaluate(node_program(node, k, known), inputs, sizes)["o"].astype(graph.types[output].dtype)
+            values[output] = evaluate(program, inputs, sizes)["o"].astype(graph.types[output].dtype)
             assert values[output].shape == tuple(d.evaluate(sizes) for d in graph.types[output].shape), (node, output)
     return [values[o] for o in graph.outputs]

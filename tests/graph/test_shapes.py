@@ -44,6 +44,18 @@ def test_shape_arithmetic_folds_into_products() -> None:
     assert not env.guards
 
 
+def test_a_size_computed_in_floats_from_constants() -> None:
+    """PyTorch writes the side of a square table of positions so: int(16.0 ** 0.5)."""
+    body = """
+        side = Pow(count, half)
+        size = Cast<to = 7>(side)
+        shape = Concat<axis = 0>(size, rest)
+        y = Reshape(x, shape)"""
+    types, _ = inferred(body, "float[16, L] x", "float[o, p, q] y",
+                        "float[1] count = {16.0}, float half = {0.5}, int64[2] rest = {4, -1}")
+    assert types["y"] == "float32[4, 4, L]"
+
+
 def test_operands_that_meet_unify_their_siblings() -> None:
     types, env = inferred("a = Relu(x)\n b = Neg(z)\n s = Shape(z)\n c = Add(a, b)\n y = MatMul(c, w)\n e = Expand(k, s)",
                           "float[n, 4] x, float[m, k] z, float[p, q] w, float k", "float[o, r] y, float[g, h] e")

@@ -28,6 +28,10 @@ def test_a_dim_that_is_no_size_is_hidden_with_its_range() -> None:
     assert facts({N // 2: "s0", N // 3: "s1"}) == ["1 <= h0", "s0 == (h0 // 2)", "s1 == (h0 // 3)"]
 
 
+def test_a_shifted_size_is_tied_to_what_it_is_shifted_from() -> None:
+    assert facts({N // 2: "s0", N + ONE: "s1"}) == ["1 <= h0", "s0 == (h0 // 2)", "s1 == h0 + 1"]
+
+
 def test_a_product_is_one_hidden_integer() -> None:
     assert facts({(A * B) // 2: "s0", (A * B) // 3: "s1"}) == ["1 <= h0", "s0 == (h0 // 2)", "s1 == (h0 // 3)"]
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tsc.errors import InternalError, ModelError, TscError
 from tsc.graph.equal_dims import assume_counted_dims
 from tsc.graph.group import definition
+from tsc.graph.node_values import known_outputs
 from tsc.graph.onnx_schema import check_dtypes
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops.base import InferContext, symbolic
@@ -25,6 +26,8 @@ from tsc.sym import ShapeEnv, SymExpr
 
 #: Constants up to this many elements take part in shape arithmetic.
 CONTENTS_LIMIT = 1024
+#: Nodes over constants are computed while shapes are inferred where they have at most this many bytes: sizes are that small.
+_COMPUTED_BYTES = 64
 #: A node is inferred again when facts about its inputs change; more often than this means a rule that never settles.
 _MOST_VISITS = 64
 
@@ -86,6 +89,7 @@ class Knowledge:
     constants: Mapping[str, NDArray[Any]]
     contents: dict[str, Contents]
     from_constants: dict[str, Contents | None] = field(default_factory=dict)
+    computed: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @staticmethod
     def of(graph: Graph, env: ShapeEnv) -> Knowledge:
@@ -100,17 +104,21 @@ class Knowledge:
                 raise InternalError(f"node '{node.name}' ({node.op}) reads '{value}', whose type is not known")
         return InferContext(
             node, self.opset, tuple(self._type(i) if i else None for i in present),
-            tuple(self.constants.get(i) if i else None for i in present),
+            tuple(self._constant(i) if i else None for i in present),
             tuple(self.contents_of(i) if i else None for i in present), self.env)
 
     def contents_of(self, value: str) -> Contents | None:
         """Symbolic contents of a value of shape arithmetic or of a small integer constant."""
-        found = self.contents.get(value)
-        if found is not None or value not in self.constants:
+        found, constant = self.contents.get(value), self._constant(value)
+        if found is not None or constant is None:
             return found
         if value not in self.from_constants:
-            self.from_constants[value] = constant_contents(self.constants[value])
+            self.from_constants[value] = constant_contents(constant)
         return self.from_constants[value]
+
+    def output_types(self, node: Node) -> tuple[TensorType, ...]:
+        """The types of all outputs of an inferred node; some type for one that is left out."""
+        return tuple(self.types[o] if o else TensorType("float32", ()) for o in node.outputs)
 
     def infer(self, node: Node) -> set[str]:
         """Infer the outputs of `node`; the names whose type or contents changed."""
@@ -127,8 +135,22 @@ class Knowledge:
                              f"({', '.join(map(str, ctx.types))}): {error}") from error
         if len(types) < len(node.outputs):
             raise ModelError(f"node '{node.name}' ({node.op}) has {len(node.outputs)} outputs, expected at most {len(types)}")
+        self._compute(node, ctx, types)
         changed = {name for name, t in zip(node.outputs, types) if name and self._set_type(name, t)}
         return changed | {n for n, c in zip(node.outputs, contents) if n and c is not None and self._set_contents(n, c)}
+
+    def _constant(self, value: str) -> NDArray[Any] | None:
+        return self.constants[value] if value in self.constants else self.computed.get(value)
+
+    def _compute(self, node: Node, ctx: InferContext, types: tuple[TensorType, ...]) -> None:
+        """Sizes may be computed from constants in floats, where no symbolic contents flow (`int(16.0 ** 0.5)`)."""
+        small = all(c is None or c.nbytes <= _COMPUTED_BYTES for c in ctx.constants)
+        if small and not any(o in self.computed for o in node.outputs):
+            found = known_outputs(node, ctx, types, _COMPUTED_BYTES) or {}
+            self.computed |= found
+            for name, contents in ((n, constant_contents(array)) for n, array in found.items()):
+                if contents is not None:
+                    self._set_contents(name, contents)
 
     def refresh(self) -> set[str]:
         """Bring all that is known up to date with the facts; the names that changed."""

@@ -18,7 +18,7 @@ def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv) -> tuple[Fact, ...]:
     """The equalities and the guards that relate the sizes `names` (expression -> size name) to each other."""
     hidden: dict[Monomial, str] = {}
     made = [Fact(dim(name), "==", _expanded(expr, names, hidden)) for expr, name in names.items()
-            if any(monomial for monomial, _ in expr.terms[1:]) or _applies(expr)]
+            if len(expr.terms) > 1 or _applies(expr)]
     facts = _related(made, set(names.values()))
     known = set(names.values()) | {name for fact in facts for name in fact.names()}
     for guard in env.remaining_guards():

@@ -1,0 +1,75 @@
+"""The value of one node by the meaning of its own te body, where its data inputs are known arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.errors import InputError, InternalError, ModelError
+from tsc.graph.group import definition
+from tsc.ir import Node, TensorType
+from tsc.ops.base import InferContext, Lowering, Reduction
+from tsc.sym import SymExpr
+from tsc.te.compute import Axis, Compute, Program
+from tsc.te.evaluate import evaluate
+from tsc.te.expr import Buffer, Expr, Load, Var
+
+
+def known_outputs(node: Node, ctx: InferContext, types: Sequence[TensorType],
+                  most_bytes: int) -> dict[str, NDArray[Any]] | None:
+    """The outputs of a node whose data inputs are all constants and whose outputs, of `types`, are static and take at most
+    `most_bytes`; else None, also for a node that generates data from nothing.
+
+    Raises ModelError when a constant index is out of bounds.
+    """
+    operator = definition(node)
+    data = [ctx.constants[k] for k, i in enumerate(node.inputs) if i and k not in operator.static_inputs]
+    if operator.te is None or not data or any(d is None for d in data):
+        return None
+    outputs = [(k, o, _static(types[k])) for k, o in enumerate(node.outputs) if o]
+    sizes = [prod(s) * np.dtype(types[k].dtype).itemsize for k, _, s in outputs if s is not None]
+    if len(sizes) != len(outputs) or sum(sizes) > most_bytes:
+        return None
+    if operator.is_view and data[0] is not None:
+        return {o: data[0].reshape(s or ()) for _, o, s in outputs}
+    inputs = {f"i{k}": c for k, c in enumerate(ctx.constants) if c is not None}
+    try:
+        return {o: evaluate(node_program(node, k, ctx, types), inputs, {})["o"].astype(types[k].dtype, copy=False)
+                for k, o, _ in outputs}
+    except InputError as error:
+        raise ModelError(f"node '{node.name}' ({node.op}) cannot be computed from its constant inputs: {error}") from error
+
+
+def node_program(node: Node, output: int, ctx: InferContext, out: Sequence[TensorType]) -> Program:
+    """One output of one node as a Program: inputs are `i0, i1, ..` (static ones left out), the target is `o`."""
+    operator = definition(node)
+    if operator.te is None:
+        raise InternalError(f"node '{node.name}' ({node.op}) has no te body; it should have been decomposed")
+    buffers = {k: Buffer(f"i{k}", t.dtype, t.shape) for k, t in enumerate(ctx.types) if t is not None}
+    reduce_axes: list[Axis] = []
+
+    def axis(hint: str, extent: SymExpr) -> Axis:
+        reduce_axes.append(Axis(f"{hint}_{len(reduce_axes)}", extent))
+        return reduce_axes[-1]
+
+    def read(k: int, at: tuple[Expr, ...]) -> Expr:
+        return Load(buffers[k], at)
+
+    axes = tuple(Axis(f"d{k}", d) for k, d in enumerate(out[output].shape))
+    body = operator.te(Lowering(ctx, tuple(out), read, axis), output, tuple(Var(a.name) for a in axes))
+    target = Buffer("o", out[output].dtype, out[output].shape)
+    if isinstance(body, Reduction):
+        compute = Compute(target, axes, body.body, body.axes, body.monoid)
+    else:
+        compute = Compute(target, axes, body)
+    read_inputs = tuple(b for k, b in buffers.items() if k not in operator.static_inputs)
+    return Program(read_inputs, (target,), (compute,), ())
+
+
+def _static(type_: TensorType) -> tuple[int, ...] | None:
+    sizes = tuple(d.as_int() for d in type_.shape)
+    return tuple(s for s in sizes if s is not None) if None not in sizes else None
