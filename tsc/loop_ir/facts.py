@@ -38,6 +38,7 @@ class Facts:
 
     known: Mapping[str, Known] = field(default_factory=dict)
     sizes: frozenset[str] = frozenset()
+    _tried: dict[SymExpr, int] = field(default_factory=dict, init=False, repr=False, compare=False)  # -1: proved
 
     @staticmethod
     def of(sizes: tuple[SizeParam, ...]) -> Facts:
@@ -104,11 +105,17 @@ class Facts:
         return self.nonneg(b - a - 1)
 
     def _nonneg(self, expr: SymExpr, depth: int) -> bool:
-        if self._low(expr) >= 0:
-            return True
-        if depth == 0:
-            return False
-        return any(all(self._nonneg(e, depth - 1) for e in group) for group in self._weaker(expr))
+        """A search `depth` steps deep. What was tried before is not tried again: without that, exponentially many paths lead
+        to the same few expressions."""
+        tried = self._tried.get(expr)
+        if tried is not None and (tried < 0 or tried >= depth):
+            return tried < 0
+        self._tried[expr] = depth  # on a path back to itself it proves nothing
+        proved = self._low(expr) >= 0 or (depth > 0 and any(
+            all(self._nonneg(e, depth - 1) for e in group) for group in self._weaker(expr)))
+        if proved:
+            self._tried[expr] = -1
+        return proved
 
     def _low(self, expr: SymExpr) -> float:
         """A lower bound from constants alone: sizes and variables with constant bounds."""
