@@ -5,6 +5,7 @@
     python3 dev.py test [args]     make .venv with the test extras, run the suite (args go to pytest)
     python3 dev.py check           lint, types, import floors and the tiny end-to-end test
     python3 dev.py bench [args]    side-by-side times on MiniLM (args go to benchmarks/minilm.py)
+    python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
     python3 dev.py gpu --run [..]  measure a GPU with it, without a venv (args go to benchmarks/gpu/run.py)
     python3 dev.py help            this text
@@ -87,6 +88,11 @@ def bench(args: Sequence[str]) -> int:
     return run(PYTHON, "benchmarks/minilm.py", *args)
 
 
+def fuzz(args: Sequence[str]) -> int:
+    install("test", "demo")
+    return run(PYTHON, "-m", "tests.fuzz.run", *args)
+
+
 def gpu(args: Sequence[str]) -> int:
     if "--run" in args:  # on the GPU's machine, with the Python that is there
         return run(sys.executable, "benchmarks/gpu/run.py", *(arg for arg in args if arg != "--run"))
@@ -100,7 +106,7 @@ def show_help(args: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "demo": demo, "test": test, "check": check, "bench": bench, "gpu": gpu,
+    "demo": demo, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "gpu": gpu,
     "help": show_help, "--help": show_help, "-h": show_help}
 
 

@@ -192,7 +192,9 @@ class Args(ctypes.Structure):
     _fields_ = (("buffers", ctypes.c_void_p), ("sizes", ctypes.c_void_p))
 
 
-def call_kernel(kernel: Any, func: Func, arrays: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int]) -> int:
+def call_kernel(kernel: Any, func: Func, arrays: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int],
+                blocks: tuple[int, int] | None = None) -> int:
+    """Run all blocks, or those from `blocks[0]` up to `blocks[1]`; the status."""
     stored = [panels(arrays[b.name], *b.panel) if b.panel is not None else arrays[b.name] for b in func.buffers]
     buffers = np.array([a.ctypes.data for a in stored], np.uintp)
     numbers = np.array([sizes[s.name] for s in func.sizes], np.int64)
@@ -201,7 +203,7 @@ def call_kernel(kernel: Any, func: Func, arrays: Mapping[str, np.ndarray[Any, An
     start += -start % 64
     kernel.restype = ctypes.c_int32
     args = Args(buffers.ctypes.data, numbers.ctypes.data)
-    blocks = ctypes.c_int64(func.blocks.evaluate(sizes))
-    return int(kernel(ctypes.byref(args), ctypes.c_int64(0), blocks, ctypes.c_void_p(start)))
+    begin, end = blocks if blocks is not None else (0, func.blocks.evaluate(sizes))
+    return int(kernel(ctypes.byref(args), ctypes.c_int64(begin), ctypes.c_int64(end), ctypes.c_void_p(start)))
 
 

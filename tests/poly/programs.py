@@ -164,6 +164,14 @@ def total() -> Program:
     return Program((x,), (out,), (Compute(out, (), at(x, r, c), (r, c), SUM),), (SizeParam("R"), SizeParam("C")))
 
 
+def total_and_rows() -> Program:
+    """out[r] = sum over c of (total + x[r, c]), where total = sum over r, c of x[r, c]: rows that the anchor does not have."""
+    x, t, out = buffer("x", "R", "C"), buffer("t"), buffer("out", "R")
+    r0, c0, r1, c1 = axis("r0", "R"), axis("c0", "C"), axis("r1", "R"), axis("c1", "C")
+    return Program((x,), (out,), (Compute(t, (), at(x, r0, c0), (r0, c0), SUM),
+                                  Compute(out, (r1,), add(at(t), at(x, r1, c1)), (c1,), SUM)), (SizeParam("R"), SizeParam("C")))
+
+
 def transpose(shape: tuple[int | str, int | str, int | str] = ("B", "L", 6)) -> Program:
     """out[i, k, j] = x[i, j, k]."""
     x, out = buffer("x", *shape), buffer("out", shape[0], shape[2], shape[1])

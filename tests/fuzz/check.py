@@ -1,0 +1,253 @@
+"""One random Case through every stage, compared with the te evaluator in float64, at several sizes.
+
+Inputs are small integers. Where a program only does what keeps integers exact, results must be equal bit for bit as long as
+they are below 2**24; otherwise the tolerance is scaled by the values and by how far float32 and float64 evaluation differ.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.generate import Case
+from tests.loop_ir.funcs import call_kernel
+from tests.poly.support import SMALL
+from tsc.codegen_c import build
+from tsc.codegen_c.emit import emit_c
+from tsc.codegen_c.specs import host_spec
+from tsc.errors import InternalError
+from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.nodes import Func
+from tsc.poly import PatternMismatch
+from tsc.poly.schedule import schedule_program
+from tsc.poly.steps import Steps
+from tsc.sym import product
+from tsc.te import transform
+from tsc.te.compute import Program
+from tsc.te.evaluate import evaluate
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+#: Reads of inputs and stores that one run may take in the interpreter, and in the evaluator and the compiled kernel.
+INTERPRETED, COMPILED = 4_000, 400_000
+#: Bytes on both sides of a compiled kernel's outputs that it must leave alone.
+MARGIN, FILLER = 256, 0xAB
+
+
+class Wrong(AssertionError):
+    """A stage gave a wrong result."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A Program at concrete sizes: its inputs and what its outputs must be, with the deviation that is allowed."""
+
+    sizes: Mapping[str, int]
+    inputs: Arrays
+    expected: Arrays
+    dtypes: Mapping[str, str]
+    tolerance: Mapping[str, float]
+    work: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of a Case: the Program that was scheduled, its loops before and after the passes, C, and runs to compare."""
+
+    case: Case
+    program: Program
+    func: Func
+    lowered: Func
+    source: str
+    runs: tuple[Run, ...]
+
+
+def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = None) -> Made:
+    """Schedule and interpret a Case. Raises PatternMismatch (refused), Wrong or InternalError."""
+    choices = [_sizes(case, rng, most) for most in (0, 1, 5, 9, 14, 40)]
+    runs = [run for sizes in choices if (run := _run(case, sizes, rng)) is not None]
+    program = case.program
+    if case.loose:
+        program, runs = _lowered(case, runs)
+    spec = rng.choice([SMALL, host_spec()])
+    constants = [b.name for b in program.inputs if rng.random() < 0.3]
+    try:
+        scheduled = schedule_program(program, None, spec, None, None, name, constants, steps)
+    except PatternMismatch as refusal:
+        if not str(refusal).strip():
+            raise Wrong("a refusal without a reason") from refusal
+        raise
+    lowered = lower(scheduled.func, spec)
+    for stage, func in (("scheduled", scheduled.func), ("lowered", lowered)):
+        for run in runs:
+            if run.work <= INTERPRETED:
+                compare(run, f"{stage} loops", lambda arrays, run=run, func=func: interpret(func, arrays, run.sizes))
+    return Made(case, program, scheduled.func, lowered, emit_c(lowered, spec), tuple(runs))
+
+
+# -- data ------------------------------------------------------------------------------------------------------
+
+def _sizes(case: Case, rng: Random, most: int) -> dict[str, int]:
+    """A value for each size, at most about `most` (0: the least that is allowed)."""
+    found = {}
+    for size in case.program.sizes:
+        high = max(size.lo, most if size.hi is None else min(size.hi, most))
+        value = rng.randint(max(size.lo, min(most, 1)), high) if high > size.lo else size.lo
+        value = max(value // size.divisor * size.divisor, size.lo)
+        found[size.name] = value if size.hi is None or value <= size.hi else size.lo
+    return found
+
+
+def _run(case: Case, sizes: Mapping[str, int], rng: Random) -> Run | None:
+    work = sum(product(a.extent for a in (*c.axes, *c.reduce_axes)).evaluate(sizes) for c in case.program.computes)
+    if work > COMPILED:
+        return None
+    inputs = _data(case, sizes, np.random.default_rng(rng.randrange(2**32)))
+    exact = evaluate(case.program, inputs, sizes, "float64")
+    rounded = evaluate(case.program, inputs, sizes)
+    outputs = {b.name: b for b in case.program.outputs}
+    finite = all(np.isfinite(v).all() for v in exact.values())
+    depth = max(product(a.extent for a in c.reduce_axes).evaluate(sizes) for c in case.program.computes)
+    largest = max((float(np.abs(v[np.isfinite(v)]).max(initial=0)) for v in exact.values()), default=0.0)
+    if not finite and any(not b.dtype.startswith("float") for b in outputs.values()):
+        return None  # a cast of an infinity to an integer has no meaning
+    tolerance = {}
+    for name in outputs:
+        if not case.real and largest * max(1, depth) < 2**24:
+            tolerance[name] = 0.0
+            continue
+        scale = float(np.abs(exact[name][np.isfinite(exact[name])]).max(initial=1))
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(exact[name].astype(np.float64) - rounded[name].astype(np.float64))
+        apart = float(apart[np.isfinite(apart)].max(initial=0))
+        if apart > 1e-3 * scale or (np.isfinite(exact[name]) != np.isfinite(rounded[name])).any():
+            return None  # ill-conditioned: float32 itself is far off
+        tolerance[name] = 2e-5 * max(scale, 1e-3 * largest) + 64 * apart
+    return Run(sizes, inputs, {n: exact[n] for n in outputs}, {n: b.dtype for n, b in outputs.items()}, tolerance, work)
+
+
+def _data(case: Case, sizes: Mapping[str, int], rng: np.random.Generator) -> Arrays:
+    made: Arrays = {}
+    for b in case.program.inputs:
+        shape = tuple(e.evaluate(sizes) for e in b.shape)
+        if b.name in case.picks:
+            extent = case.picks[b.name].evaluate(sizes)
+            made[b.name] = np.asarray(rng.integers(-extent, extent, shape, "int64"))
+        elif b.dtype == "bool":
+            made[b.name] = np.asarray(rng.random(shape) > 0.5)
+        else:
+            made[b.name] = np.asarray(rng.integers(0 if b.dtype.startswith("u") else -3, 4, shape), b.dtype)
+    return made
+
+
+def _lowered(case: Case, runs: Sequence[Run]) -> tuple[Program, list[Run]]:
+    """The canonical Program of a loose one, checked by the evaluator, and the runs in its terms."""
+    canonical = transform.lower(case.program, case.env())
+    made = []
+    for run in runs:
+        sizes = {name: expr.evaluate(run.sizes) for name, expr in canonical.sizes.items()}
+
+        def plain(b: Any, array: Any, sizes: Mapping[str, int] = sizes) -> Any:
+            return np.reshape(array, tuple(e.evaluate(sizes) for e in b.shape))
+
+        program, names = canonical.program, canonical.buffers
+        inputs = {b.name: plain(b, run.inputs[names[b.name]]) for b in program.inputs}
+        expected = {b.name: plain(b, run.expected[names[b.name]]) for b in program.outputs}
+        dtypes = {b.name: b.dtype for b in program.outputs}
+        moved = Run(sizes, inputs, expected, dtypes, {n: run.tolerance[names[n]] for n in dtypes}, run.work)
+        found = evaluate(program, inputs, sizes, "float64")
+        for b in program.outputs:
+            _equal(found[b.name], expected[b.name], 1e-9 * run.tolerance[names[b.name]], f"{b.name} lowered by te", moved)
+        made.append(moved)
+    return canonical.program, made
+
+
+# -- comparing -------------------------------------------------------------------------------------------------
+
+def compare(run: Run, what: str, execute: Callable[[Arrays], object]) -> None:
+    """Raise Wrong unless `execute` fills the outputs with what is expected and nothing around them."""
+    arrays, margins = dict(run.inputs), {}
+    for name, want in run.expected.items():
+        kind = np.dtype(run.dtypes[name])
+        margins[name] = memory = np.full(want.size * kind.itemsize + 2 * MARGIN, FILLER, np.uint8)
+        arrays[name] = memory[MARGIN:MARGIN + want.size * kind.itemsize].view(kind).reshape(want.shape)
+    execute(arrays)
+    for name, memory in margins.items():
+        if (memory[:MARGIN] != FILLER).any() or (memory[MARGIN + arrays[name].nbytes:] != FILLER).any():
+            raise Wrong(f"{what}: {name} is written outside its memory at {dict(run.sizes)}")
+    for name, want in run.expected.items():
+        _equal(arrays[name], want, run.tolerance[name], f"{what}: {name}", run)
+
+
+def _equal(got: Any, want: Any, tolerance: float, what: str, run: Run) -> None:
+    if got.dtype.kind != "f":
+        same = got == want
+    else:
+        with np.errstate(invalid="ignore"):
+            same = (got == want) | (np.isnan(got) & np.isnan(want)) | (np.abs(got.astype(np.float64) - want) <= tolerance)
+    if not same.all():
+        at = tuple(int(i) for i in np.argwhere(~same)[0])
+        raise Wrong(f"{what} is {got[at]} instead of {want[at]} at {at}, {(~same).sum()} of {same.size} wrong, "
+                    f"sizes {dict(run.sizes)}")
+
+
+# -- compiled --------------------------------------------------------------------------------------------------
+
+def compiled(all_made: Sequence[Made], optimise: str = "-O1") -> ctypes.CDLL:
+    """One shared object of the kernels, from one translation unit."""
+    compiler = build.find_compiler(None)
+    flags = [optimise if f == "-O3" else f for f in (*build._FLAGS, *build._machine_flags(compiler, host_spec()))]
+    with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as work:
+        (Path(work) / "all.c").write_text(_unit([m.source for m in all_made]))
+        command = [*compiler.command, *flags, f"-I{Path(build.__file__).parent}", "-shared", "all.c", "-o", "all.so", "-lm"]
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise InternalError(f"the C compiler refused a random kernel: {build.first_error(done.stderr)}")
+        return ctypes.CDLL(str(Path(work) / "all.so"))
+
+
+def _unit(sources: Sequence[str]) -> str:
+    """Many kernels as one unit: each width's definitions once."""
+    widths = sorted({int(w) for s in sources for w in re.findall(r"#define TSC_LANES (\d+)", s)})
+    head = ['#include "tsc_kernel.h"']
+    for width in widths:
+        head += [f"#define TSC_LANES {width}", '#include "tsc_math.h"', "#undef TSC_LANES"]
+    bodies = [line for s in sources for line in s.splitlines() if not line.startswith("#")]
+    return "\n".join([*head, *bodies, ""])
+
+
+def check_compiled(made: Made, library: ctypes.CDLL, rng: Random) -> None:
+    """Run a kernel at all sizes, whole and block by block in random order. Raises Wrong."""
+    kernel = getattr(library, made.lowered.name)
+    for run in made.runs:
+        def whole(arrays: Arrays, run: Run = run) -> None:
+            if call_kernel(kernel, made.lowered, arrays, run.sizes):
+                raise Wrong(f"the compiled kernel reports a data error at {dict(run.sizes)}")
+
+        compare(run, "compiled", whole)
+        count = made.lowered.blocks.evaluate(run.sizes)
+        if 1 < count <= 64:
+            order = rng.sample(range(count), count)
+
+            def apart(arrays: Arrays, run: Run = run, order: Sequence[int] = tuple(order)) -> None:
+                for block in order:
+                    call_kernel(kernel, made.lowered, arrays, run.sizes, (block, block + 1))
+
+            compare(run, "compiled, blocks in random order", apart)
+
+
+def reason(error: BaseException) -> str:
+    """An error's text without what differs from program to program."""
+    text = re.sub(r"\{.*|\[.*| is \S+ instead of .*", "…", str(error), flags=re.DOTALL)
+    text = re.sub(r"\b[tacnsix]\d+(_\w+)?\b|\b\d+\b", "_", text)
+    return f"{type(error).__name__}: {text[:160]}"
+

@@ -1,0 +1,137 @@
+"""Random programs at scale: `python3 dev.py fuzz --count 10000 --seed 0 [--start 0] [--jobs 1] [--only N]`.
+
+Program number n of a seed is always the same one, so that a run can be split, resumed (`--start`) and a failure repeated
+(`--only`). Prints what became of the programs, refusals by reason, and each failure with its program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.fuzz.check import Made, check, check_compiled, compiled, reason
+from tests.fuzz.generate import random_case
+from tests.fuzz.mutate import Kept, check_mutants
+from tsc.errors import InternalError
+from tsc.poly import PatternMismatch
+
+#: Programs whose kernels are compiled as one unit.
+BATCH = 50
+
+
+@dataclass
+class Tally:
+    """What became of a range of programs. `failures` maps a reason to the numbers of the programs."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, list[int]] = field(default_factory=dict)
+    slowest: tuple[float, int] = (0.0, -1)
+
+    def add(self, other: Tally) -> None:
+        self.outcomes += other.outcomes
+        self.refusals += other.refusals
+        for why, numbers in other.failures.items():
+            self.failures.setdefault(why, []).extend(numbers)
+        self.slowest = max(self.slowest, other.slowest)
+
+    def fail(self, number: int, error: BaseException) -> None:
+        self.outcomes["failed"] += 1
+        self.failures.setdefault(reason(error), []).append(number)
+
+    def __str__(self) -> str:
+        total = sum(n for what, n in self.outcomes.items() if not what.startswith("mutants"))
+        lines = [f"{total} programs: " + ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))]
+        lines += [f"  refused {n}: {why}" for why, n in self.refusals.most_common()]
+        lines += [f"  FAILED {len(numbers)}: {why} (programs {', '.join(map(str, numbers[:8]))})"
+                  for why, numbers in self.failures.items()]
+        return "\n".join([*lines, f"  slowest: program {self.slowest[1]}, {self.slowest[0]:.1f} s"])
+
+
+def run_batch(seed: int, numbers: range, mutants: int = 1) -> Tally:
+    """Check programs `numbers` of a seed, their kernels compiled together, and `mutants` broken schedules of each."""
+    tally, all_made = Tally(), []
+    for number in numbers:
+        rng, start = Random(f"{seed}/{number}"), time.perf_counter()
+        try:
+            steps = Kept()
+            made = check(random_case(rng), rng, f"k{number}", steps)
+            tally.outcomes.update(check_mutants(made, steps, rng, mutants))
+            all_made.append((number, made, rng))
+        except PatternMismatch as refusal:
+            tally.outcomes["refused"] += 1
+            tally.refusals[reason(refusal)] += 1
+        except Exception as error:
+            tally.fail(number, error)
+        tally.slowest = max(tally.slowest, (time.perf_counter() - start, number))
+    _run_compiled(all_made, tally)
+    return tally
+
+
+def _run_compiled(all_made: list[tuple[int, Made, Random]], tally: Tally) -> None:
+    if not all_made:
+        return
+    try:
+        library = compiled([made for _, made, _ in all_made])
+    except InternalError as error:
+        if len(all_made) == 1:
+            tally.fail(all_made[0][0], error)
+        else:  # find the one that is refused
+            for one in all_made:
+                _run_compiled([one], tally)
+        return
+    for number, made, rng in all_made:
+        try:
+            check_compiled(made, library, rng)
+            tally.outcomes["right"] += 1
+        except Exception as error:
+            tally.fail(number, error)
+
+
+def show(seed: int, number: int) -> int:
+    """One program in full, with the traceback of its failure."""
+    rng = Random(f"{seed}/{number}")
+    case = random_case(rng)
+    print(f"{case.kind}{', loose' if case.loose else ''}{', real' if case.real else ''}\n{case.program}")
+    try:
+        steps = Kept()
+        made = check(case, rng, f"k{number}", steps)
+        print(made.program if case.loose else "", dict(check_mutants(made, steps, rng, 1)))
+        check_compiled(made, compiled([made]), rng)
+    except PatternMismatch as refusal:
+        print(f"refused: {refusal}")
+    except Exception:
+        traceback.print_exc(file=sys.stdout)
+        return 1
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="dev.py fuzz", description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=int, default=0, help="number of the first program")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--mutants", type=int, default=1, help="broken schedules tried for each program")
+    parser.add_argument("--only", type=int, help="show this program alone")
+    asked = parser.parse_args(argv)
+    if asked.only is not None:
+        return show(asked.seed, asked.only)
+    end = asked.start + asked.count
+    batches = [range(a, min(a + BATCH, end)) for a in range(asked.start, end, BATCH)]
+    tally, begin = Tally(), time.perf_counter()
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for done in pool.map(run_batch, [asked.seed] * len(batches), batches, [asked.mutants] * len(batches)):
+            tally.add(done)
+            print(f"{time.perf_counter() - begin:.0f} s: {tally}", flush=True)
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,70 @@
+"""A seeded sample of random programs; ten thousand by `python3 dev.py fuzz --count 10000`. And: the fuzzer itself can fail."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.fuzz import mutate
+from tests.fuzz.check import MARGIN, Arrays, Run, Wrong, check, compare
+from tests.fuzz.generate import Case, cases, random_case
+from tests.fuzz.run import run_batch
+from tsc.poly import PatternMismatch
+
+
+def test_a_sample() -> None:
+    tally = run_batch(1, range(60))
+    assert not tally.failures, str(tally)
+    assert tally.outcomes["right"] >= 42, str(tally)
+    assert tally.outcomes["mutants refused"] > 10, str(tally)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(cases())
+def test_random_programs(case: Case) -> None:
+    """Shrinks what fails; without the C compiler."""
+    try:
+        check(case, Random(0))
+    except PatternMismatch as refusal:
+        assert str(refusal)
+
+
+def _run(case: Case) -> Run:
+    return next(run for run in check(case, Random(0)).runs if all(v.size for v in run.expected.values()))
+
+
+def test_a_wrong_value_and_a_write_outside_are_found() -> None:
+    run = next(_run(c) for n in range(100) if (c := random_case(Random(f"2/{n}"))).kind == "stencil" and not c.loose)
+
+    def right(arrays: Arrays) -> None:
+        for name, want in run.expected.items():
+            arrays[name][...] = want
+
+    def wrong(arrays: Arrays) -> None:
+        right(arrays)
+        next(arrays[name] for name in run.expected).flat[0] += 1
+
+    def outside(arrays: Arrays) -> None:
+        right(arrays)
+        array = next(arrays[name] for name in run.expected)
+        memory = array.base
+        while memory.base is not None:
+            memory = memory.base
+        memory[MARGIN + array.nbytes] = 0
+
+    compare(run, "right", right)
+    with pytest.raises(Wrong, match="instead of"):
+        compare(run, "wrong", wrong)
+    with pytest.raises(Wrong, match="outside its memory"):
+        compare(run, "outside", outside)
+    assert np.isfinite(next(iter(run.tolerance.values())))
+
+
+def test_without_the_checks_broken_schedules_give_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("check_final", "check_loops", "verify"):
+        monkeypatch.setattr(mutate, name, lambda *args: None)
+    tally = run_batch(1, range(12), mutants=4)
+    assert any("accepted an illegal schedule" in why for why in tally.failures), str(tally)
