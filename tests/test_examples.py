@@ -39,3 +39,12 @@ def test_semantic_search() -> None:
     assert best["pets"].startswith("Cats")
     lengths = [int(length) for length in re.findall(r"^ *(\d+) +[0-9.]+ ms +[0-9.]+ ms$", out, re.MULTILINE)]
     assert len(lengths) == 8 and max(lengths) > 10 * min(lengths)
+
+
+@pytest.mark.parametrize("name, kernels", [("03_te_matmul_gelu.py", 1), ("04_te_attention.py", 3), ("05_te_stencil.py", 1)])
+def test_tensor_expressions(name: str, kernels: int) -> None:
+    """Each compares itself with NumPy in float64 and ends with what it took; fewer kernels are welcome."""
+    *errors, counts = run_example(name).splitlines()
+    assert len(errors) >= 3 and all(float(line.rpartition(" ")[2]) < 1e-3 for line in errors)
+    found = dict(part.split(": ") for part in counts.split(", "))
+    assert int(found["kernels"]) <= kernels and found["compilations"] == "1"
