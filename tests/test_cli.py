@@ -87,6 +87,30 @@ def test_explain(shell: Shell, package_path: Path) -> None:
     assert "\n".join(shell.json("explain", package_path, "--size", "batch=3")["explain"]) == out.rstrip("\n")
 
 
+SECTIONS = ["why it was fused", "refused alternatives", "names", "program", "statements", "accesses", "dependences",
+            "pattern and matrix", "tile sizes", "tree: initial contraction", "tree: tile contraction",
+            "tree: separate contraction", "tree: final", "locals", "loops", "memory of locals", "memory traffic"]
+
+
+def test_explain_one_node(shell: Shell, model_path: Path, package_path: Path) -> None:
+    """The whole story of one kernel, in order; the traffic is that of 126 x 16 tiles over 1000 x 4 results."""
+    args = ("explain", model_path, "--node", "squash", "--target", "cpu-avx512")
+    code, out, _ = shell(*args, "--size", "batch=1000")
+    assert code == 0 and [line.removeprefix("--- ") for line in out.splitlines() if line.startswith("--- ")] == SECTIONS
+    for line in ("squash: epilogue: element by element over the contraction's result",
+                 "acc_init    i1  i0  ?", "acc_init    i1  i0  0",
+                 "dropped acc_update -> acc_update: 'add' is declared associative and commutative",
+                 "acc: register, 14 x 16 of float32", "8 blocks", "reads x: at most 126 x 5 a block, 2520 bytes; 20160 in all",
+                 "writes y: at most 126 x 4 a block, 2016 bytes; 16128 in all", "reads at most 20800 bytes in all"):
+        assert line in out, line
+    code, symbolic, _ = shell(*args)
+    assert code == 0 and "((batch + 125) // 126) blocks" in symbolic
+    assert shell.json(*args)["explain"] == symbolic.rstrip("\n").splitlines()
+    answer = shell.json("explain", model_path, "--node", "squish", code=3)
+    assert answer["error"] == "InputError" and "'squash'" in answer["message"]
+    assert shell("explain", package_path, "--node", "squash")[0] == 2
+
+
 def test_doctor(shell: Shell) -> None:
     facts = shell.json("doctor")
     assert facts["tsc"] == tsc.__version__ and facts["target"].startswith("cpu-")

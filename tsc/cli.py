@@ -27,6 +27,7 @@ from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
 from tsc.config import read_environment
 from tsc.errors import InternalError, LaunchError, TscError
+from tsc.explain import explain_node
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import is_package
@@ -108,14 +109,23 @@ def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, rep
 
 @cli.command("explain")
 @click.argument("file", type=FILE)
+@click.option("--node", default=None, metavar="NAME", help="Tell all about the kernel of one node (of an ONNX model).")
 @sizes_option
 @target_option
 @threads_option
 @as_json
-def explain_command(file: Path, sizes: Sequence[str], target: str, threads: int | None, json_: bool) -> None:
-    """Say what FILE compiles to: kernels, what was fused or not and why, memory; with --size, at that shape."""
-    executable = _open(file, target, threads)
-    text = executable.explain(**_sizes(sizes))
+def explain_command(file: Path, node: str | None, sizes: Sequence[str], target: str, threads: int | None, json_: bool) -> None:
+    """Say what FILE compiles to: kernels, what was fused or not and why, memory; with --size, at that shape.
+
+    With --node: why its kernel was fused, its statements, dependences and schedule after each step, and its memory traffic.
+    """
+    if node is None:
+        text = _open(file, target, threads).explain(**_sizes(sizes))
+    elif is_package(file):
+        raise click.UsageError("--node wants an ONNX model; a Package keeps kernels, not how they were made")
+    else:
+        with _progress(f"scheduling '{node}'"):
+            text = explain_node(file, node, target=target, sizes=_sizes(sizes))
     _answer(json_, {"explain": text.splitlines()}, [text])
 
 

@@ -1,0 +1,140 @@
+"""`explain --node`: how the kernel of one node came about, from the fusion decisions to the memory traffic of a block."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tsc.config import Options
+from tsc.errors import InputError
+from tsc.graph.group import FusionGroup, split_group
+from tsc.graph.onnx_import import import_onnx
+from tsc.graph.to_te import LoweredGroup, lower_group
+from tsc.ir import Graph
+from tsc.loop_ir.nodes import Func
+from tsc.pipeline import Workshop, front, workshop
+from tsc.poly import PatternMismatch
+from tsc.poly.schedule import ScheduledProgram, schedule_program
+from tsc.poly.steps import Steps, Traffic
+from tsc.sym import ZERO, ShapeEnv, SymExpr, product
+from tsc.trace import Recorder
+
+
+def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[str, Any] | None = None, target: str = "cpu",
+                 sizes: Mapping[str, int] | None = None) -> str:
+    """Everything about the kernels that `node` (the name of an ONNX node or value) is computed in.
+
+    Why it was fused, the statements, dependences, matrix, the schedule tree after each step, what lives where, and how many
+    bytes a block and all blocks move; `sizes` (by dim) turns the expressions into numbers. Raises InputError for an unknown
+    node, and what `tsc.compile` raises.
+    """
+    shop = workshop(target, Options(use_cache=False))
+    graph, env, groups = front(source, dims, shop.recorder)
+    found = [g for g in groups if any(_is(node, n.name, n.outputs) for n in g.nodes)]
+    if not found:
+        raise InputError(_absent(node, source, dims, groups))
+    lines = [f"node '{node}' is computed in {len(found)} group{'s' if len(found) > 1 else ''}"]
+    for group in found:
+        lines += ["", *_about(group, groups, graph, env, shop, sizes or {})]
+    return "\n".join(lines)
+
+
+def _is(wanted: str, name: str, outputs: Sequence[str]) -> bool:
+    """Whether a node is the one wanted, came from it by decomposition, or makes the value wanted."""
+    return name == wanted or name.startswith(f"{wanted}/") or wanted in outputs
+
+
+def _absent(node: str, source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None,
+            groups: Sequence[FusionGroup]) -> str:
+    graph, _ = import_onnx(source, dims)
+    if any(_is(node, n.name, n.outputs) for n in graph.nodes):
+        return f"node '{node}' is in no kernel: its value is a view of another, shape arithmetic, a constant, or not needed"
+    names = [n.name for g in groups for n in g.nodes]
+    close = difflib.get_close_matches(node, names, 3, 0.4) or names[:3]
+    return f"there is no node '{node}'; did you mean {' or '.join(map(repr, close))}?"
+
+
+# -- one group -------------------------------------------------------------------------------------------------
+
+def _about(group: FusionGroup, groups: Sequence[FusionGroup], graph: Graph, env: ShapeEnv, shop: Workshop,
+           sizes: Mapping[str, int]) -> Iterator[str]:
+    yield f"=== group {group.name}: {group.kind.value}, anchored at '{group.anchor.name}'"
+    yield from (f"  {n.name} ({n.op}) -> {', '.join(f'{o}: {graph.types[o]}' for o in n.outputs if o)}" for n in group.nodes)
+    yield from _section("why it was fused", [f"{d.node}: {d.reason}" for d in group.decisions if d.fused])
+    own = {n.name for n in group.nodes}
+    refused = [f"{d.node} not with {d.anchor}: {d.reason}" for g in groups for d in g.decisions
+               if not d.fused and (g is group or d.node in own)]
+    yield from _section("refused alternatives", list(dict.fromkeys(refused)))
+    lowered = lower_group(group, graph, env)
+    steps, recorder = Steps(), Recorder()
+    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
+    try:
+        made = schedule_program(
+            lowered.program, lowered.kind, shop.device.spec, None, recorder, group.kind.value, constants, steps)
+    except PatternMismatch as mismatch:
+        yield from _section("split", [f"no pattern fits all of it: {mismatch}"])
+        for part in split_group(group, graph):
+            yield ""
+            yield from _about(part, groups, graph, env, shop, sizes)
+        return
+    func = shop.device.lower(made.func, shop.device.spec, recorder)
+    yield from _section("names", [f"{name} is {value}" for name, value in lowered.values.items()]
+                        + [f"{name} is {value}" for name, value in lowered.sizes.items()])
+    yield from _schedule(steps, made, recorder)
+    yield from _section("memory of locals", _locals(steps, lowered, sizes))
+    yield from _section("memory traffic", _traffic(steps.traffic, lowered, func, sizes))
+
+
+def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
+    yield f"--- {title}"
+    yield from (f"  {line}" for text in lines or ["none"] for line in text.splitlines())
+
+
+def _schedule(steps: Steps, made: ScheduledProgram, recorder: Recorder) -> Iterator[str]:
+    trees = [title.startswith("tree: ") for title, _ in steps.kept]
+    first = trees.index(True) if True in trees else len(trees)
+    for title, text in steps.kept[:first]:
+        yield from _section(title, [text])
+    yield from _section("pattern and matrix", made.log)
+    yield from _section("tile sizes", [str(made.config)])
+    for title, text in steps.kept[first:]:
+        yield from _section(title, [text])
+    yield from _section("loops", [f"{d.stage}: {d.reason}" for d in recorder.decisions])
+
+
+# -- memory ----------------------------------------------------------------------------------------------------
+
+def _number(expr: SymExpr, sizes: Mapping[str, int]) -> str:
+    return str(expr.evaluate(sizes)) if expr.dims() <= sizes.keys() else str(expr)
+
+
+def _locals(steps: Steps, lowered: LoweredGroup, sizes: Mapping[str, int]) -> list[str]:
+    lines = []
+    for local in steps.locals:
+        shape = " x ".join(_number(extent.substitute(lowered.sizes), sizes) for extent in local.storage.shape)
+        lines.append(f"{local.buffer.name}: {local.scope}, {shape} of {local.storage.dtype}")
+    return lines
+
+
+def _traffic(found: Sequence[Traffic], lowered: LoweredGroup, func: Func, sizes: Mapping[str, int]) -> list[str]:
+    """Each buffer's bytes a block, and over all blocks beside its own size; then the sums."""
+    blocks = func.blocks.substitute(lowered.sizes)
+    lines = [f"{_number(blocks, sizes)} blocks"]
+    totals: dict[str, SymExpr] = {"reads": ZERO, "writes": ZERO}
+    for item in found:
+        name = lowered.values.get(item.buffer.name, item.buffer.name)
+        if item.extents is None or item.bytes is None:
+            lines.append(f"{item.how} {name}: its footprint has no affine box")
+            continue
+        box = [extent.substitute(lowered.sizes) for extent in item.extents]
+        each = item.bytes.substitute(lowered.sizes)
+        whole = product(e.substitute(lowered.sizes) for e in item.buffer.shape)
+        totals[item.how] = totals[item.how] + each * blocks
+        lines.append(f"{item.how} {name}: at most {' x '.join(_number(e, sizes) for e in box)} a block, {_number(each, sizes)} "
+                     f"bytes; {_number(each * blocks, sizes)} in all, of {_number(whole, sizes)} elements"
+                     + ("" if item.exact else " (opaque: it may touch less)"))
+    return [*lines, *(f"{how} at most {_number(total, sizes)} bytes in all" for how, total in totals.items())]
