@@ -172,6 +172,14 @@ def total_and_rows() -> Program:
                                   Compute(out, (r1,), add(at(t), at(x, r1, c1)), (c1,), SUM)), (SizeParam("R"), SizeParam("C")))
 
 
+def two_row_counts() -> Program:
+    """p[n, c] = exp(x[n, c]) beside q[m] = sum over r of y[m, r]: one kernel, rows of different extents."""
+    x, y, p, q = buffer("x", "N", 3), buffer("y", "M", 2), buffer("p", "N", 3), buffer("q", "M")
+    n, c, m, r = axis("n", "N"), axis("c", 3), axis("m", "M"), axis("r", 2)
+    return Program((x, y), (p, q), (Compute(p, (n, c), call("exp", at(x, n, c))), Compute(q, (m,), at(y, m, r), (r,), SUM)),
+                   (SizeParam("N"), SizeParam("M")))
+
+
 def transpose(shape: tuple[int | str, int | str, int | str] = ("B", "L", 6)) -> Program:
     """out[i, k, j] = x[i, j, k]."""
     x, out = buffer("x", *shape), buffer("out", shape[0], shape[2], shape[1])

@@ -39,6 +39,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Program], list[dict[str, int]]]] = {
     "shared_rows": (programs.shared_rows, [{"B": 1, "L": 1}, {"B": 3, "L": 5}]),
     "column_sums": (programs.column_sums, [{"R": 1, "C": 1}, {"R": 5, "C": 21}]),
     "total_and_rows": (programs.total_and_rows, [{"R": 1, "C": 1}, {"R": 4, "C": 3}]),
+    "two_row_counts": (programs.two_row_counts, [{"N": 1, "M": 1}, {"N": 9, "M": 2}, {"N": 2, "M": 6}]),
     "total": (programs.total, [{"R": 1, "C": 1}, {"R": 4, "C": 3}]),
     "transpose": (programs.transpose, [{"B": 1, "L": 1}, {"B": 3, "L": 5}]),
     "concat": (programs.concat, [{"A": 1, "B": 1}, {"A": 2, "B": 5}]),

@@ -149,7 +149,8 @@ def separate_staged(node: isl.ScheduleNode, scop: Scop, found: Staged, config: T
     below = node.get_tree_depth()
     node = node.cut()
     if shared and values is not None:
-        node = isl.mark_each(node.insert_partial_schedule(isl.select_rows(values, shared)), ["row"] * len(shared))
+        node = isl.atomic(node.insert_partial_schedule(isl.select_rows(values, shared)))
+        node = isl.mark_each(node, ["row"] * len(shared))
     statements = [s for stage in found.stages for s in stage.statements]
     if len(statements) > 1:
         node = node.insert_sequence(isl.filters([_own(scop, [s]) for s in statements]))
