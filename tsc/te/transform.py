@@ -13,6 +13,7 @@ from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
 from tsc.sym.expr import Monomial
 from tsc.te.collapse import collapse
 from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.divide import divide
 from tsc.te.expr import (
     Buffer,
     Call,
@@ -49,6 +50,7 @@ def lower(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ()) -> 
     program = simplified(program, env)                  # indices in linear form
     program = merge_divisions(program, env)             # inputs read at (x // E, x % E) are viewed flat
     program = collapse(program, env)                    # axes that always go together become one
+    program = collapse(divide(program, env), env)       # axes whose parts go different ways become several
     return canonical(simplified(program, env), env, accumulators)
 
 

@@ -1,0 +1,141 @@
+"""Dividing axes, the inverse of collapsing: where a target is read at quotients and remainders of an axis by constants, the
+axis becomes several.
+
+A window partition reads `acc[4 * b + i // 64, i // 16 % 4, ..]`: with `i` divided into parts of 4, 4, 4 and 4 it permutes axes.
+What the parts are is read off the accesses; the memory of a divided target is the same, row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tsc.sym import ZERO, ShapeEnv, SymExpr
+from tsc.te.compute import Axis, Compute, Program
+from tsc.te.expr import Buffer, Call, Expr, Load, Var, add, as_size, call, index, loads, map_children, mul, substitute, walk
+from tsc.te.linear import Linear, Ranges, linear, simplify, within
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Axis `axis` of a Compute becomes two: quotient and remainder by `size`, which divides its extent."""
+
+    compute: str
+    axis: Axis
+    size: int
+
+
+_Finder = Callable[[Program, ShapeEnv], list[_Cut]]
+
+
+def divide(program: Program, env: ShapeEnv) -> Program:
+    """`program` with axes divided until no target is read at quotients or remainders of one, as far as that is possible; then
+    the targets that are read at `a * size + b` of the new axes are divided in the same way."""
+    divided = _exhausted(program, env, _from_divisions)
+    if divided is program:
+        return program
+    return _exhausted(divided, env, lambda p, e: [*_from_divisions(p, e), *_from_sums(p, e)])
+
+
+def _exhausted(program: Program, env: ShapeEnv, find: _Finder) -> Program:
+    changed = True
+    while changed:
+        changed = False
+        for cut in sorted(find(program, env), key=lambda c: -c.size):  # coarse cuts first: what is left is a smaller division
+            made = _applied(program, cut, env)
+            if made is not None:
+                program, changed = made, True
+                break
+    return program
+
+
+# -- finding cuts ----------------------------------------------------------------------------------------------
+
+def _from_divisions(program: Program, env: ShapeEnv) -> list[_Cut]:
+    return [_Cut(compute.name, axis, size)
+            for compute, load in _target_loads(program) for axis, size in _divisions(compute, load)]
+
+
+def _target_loads(program: Program) -> Iterator[tuple[Compute, Load]]:
+    targets = {c.name for c in program.computes}
+    for compute in program.computes:
+        yield from ((compute, load) for load in loads(compute.body) if load.buffer.name in targets)
+
+
+def _divisions(compute: Compute, load: Load) -> Iterator[tuple[Axis, int]]:
+    axes = {a.name: a for a in (*compute.axes, *compute.reduce_axes)}
+    for node in (node for position in load.index for node in walk(position)):
+        match node:
+            case Call(fn="floordiv" | "mod", args=(Var(name=name), divisor)) if name in axes:
+                size = as_size(divisor)
+                if size is not None and _cuts(axes[name].extent, size.as_int()):
+                    yield axes[name], size.as_int() or 1
+
+
+def _from_sums(program: Program, env: ShapeEnv) -> list[_Cut]:
+    computes = {c.name: c for c in program.computes}
+    found = []
+    for reader, load in _target_loads(program):
+        ranges = _ranges(reader, env)
+        for axis, position in zip(computes[load.buffer.name].axes, load.index):
+            form = linear(position)
+            for size in {c.as_int() for _, c in form.terms}:
+                if size is not None and _cuts(axis.extent, size) and within(_rest(form, size), SymExpr.of(size), ranges):
+                    found.append(_Cut(load.buffer.name, axis, size))
+    return found
+
+
+def _rest(form: Linear, size: int) -> Linear:
+    return Linear(tuple((a, c) for a, c in form.terms if c % size != ZERO), form.constant)
+
+
+def _cuts(extent: SymExpr, size: int | None) -> bool:
+    return size is not None and size > 1 and extent != SymExpr.of(size) and extent % size == ZERO
+
+
+# -- making one cut --------------------------------------------------------------------------------------------
+
+def _applied(program: Program, cut: _Cut, env: ShapeEnv) -> Program | None:
+    """The Program after a cut; None when a reader of the target would have to divide something else than an axis."""
+    outer, inner = (Axis(f"{cut.axis.name}/{cut.size}", cut.axis.extent // cut.size),
+                    Axis(f"{cut.axis.name}%{cut.size}", SymExpr.of(cut.size)))
+    computes = {c.name: c for c in program.computes}
+    owner = computes[cut.compute]
+    whole: Expr = add(mul(Var(outer.name), index(cut.size)), Var(inner.name))
+    dim = owner.axes.index(cut.axis) if cut.axis in owner.axes else None
+
+    def replaced(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(part for axis in axes for part in ((outer, inner) if axis == cut.axis else (axis,)))
+
+    def reshaped(buffer: Buffer) -> Buffer:
+        if dim is None or buffer.name != owner.name:
+            return buffer
+        return replace(buffer, shape=(*buffer.shape[:dim], outer.extent, inner.extent, *buffer.shape[dim + 1:]))
+
+    def read(expr: Expr) -> Expr:
+        expr = map_children(read, expr)
+        if dim is None or not isinstance(expr, Load) or expr.buffer.name != owner.name:
+            return expr
+        parts = (call(fn, expr.index[dim], index(cut.size)) for fn in ("floordiv", "mod"))
+        return Load(reshaped(expr.buffer), (*expr.index[:dim], *parts, *expr.index[dim + 1:]))
+
+    result = []
+    for compute in program.computes:
+        body = read(substitute(compute.body, {cut.axis.name: whole}) if compute is owner else compute.body)
+        made = Compute(reshaped(compute.target), replaced(compute.axes), body, replaced(compute.reduce_axes), compute.monoid)
+        made = replace(made, body=simplify(body, _ranges(made, env)))
+        if _awkward(made, owner.name) and not _awkward(compute, owner.name):
+            return None
+        result.append(made)
+    return replace(program, computes=tuple(result), outputs=tuple(map(reshaped, program.outputs)))
+
+
+def _ranges(compute: Compute, env: ShapeEnv) -> Ranges:
+    return Ranges({a.name: a.extent for a in (*compute.axes, *compute.reduce_axes)}, env)
+
+
+def _awkward(compute: Compute, target: str) -> bool:
+    """Whether `target` is read at a quotient or remainder of something else than one axis."""
+    indices = [position for load in loads(compute.body) if load.buffer.name == target for position in load.index]
+    return any(isinstance(node, Call) and node.fn in ("floordiv", "mod") and not isinstance(node.args[0], Var)
+               for position in indices for node in walk(position))
