@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.loop_ir import funcs
-from tests.poly import programs
+from tests.poly import programs, test_chain
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
@@ -29,6 +29,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "gemm_fixed": lambda: programs.gemm("M", 48, 20), "attention_scores": programs.attention_scores,
     "attention_values": programs.attention_values, "head_split": programs.head_split, "softmax": programs.softmax,
     "layer_norm": programs.layer_norm, "gathered_layer_norm": lambda: programs.layer_norm(20, gather=True),
+    **{f"chain_{name}": make for name, make in test_chain.PROGRAMS.items()},
     "transpose": programs.transpose, "concat": programs.concat, "where": programs.where, "conv": programs.conv}
 CASES = [*((name, host_spec()) for name in PROGRAMS),
          *((name, CPU_SPECS["cpu-generic"]) for name in ("gemm", "attention_values", "layer_norm"))]

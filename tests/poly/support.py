@@ -12,11 +12,10 @@ import numpy as np
 from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.nodes import Func
 from tsc.poly.deps import Dependences, dependences
-from tsc.poly.match import match
+from tsc.poly.match import Pattern, match
 from tsc.poly.normalise import separate_outputs
-from tsc.poly.pattern import Contraction, Staged
 from tsc.poly.promote import Promoted
-from tsc.poly.schedule import ScheduledProgram, contraction_tree, schedule_program, solve_pattern, staged_tree
+from tsc.poly.schedule import ScheduledProgram, schedule_program, schedule_tree, solve_pattern
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.tile import TileConfig, default_config
 from tsc.target import DeviceSpec
@@ -39,7 +38,7 @@ class Pieces:
 
     scop: Scop
     deps: Dependences
-    found: Contraction | Staged
+    found: Pattern
     promoted: Promoted
 
 
@@ -48,9 +47,7 @@ def pieces(program: Program, config: TileConfig | None = None) -> Pieces:
     deps = dependences(scop)
     found = solve_pattern(match(scop)[0], scop, deps, [])
     config = config or default_config(found, SMALL)
-    tree = contraction_tree(scop, found, deps, config) if isinstance(found, Contraction) else staged_tree(
-        scop, found, deps, config)
-    return Pieces(scop, deps, found, tree)
+    return Pieces(scop, deps, found, schedule_tree(scop, found, deps, config))
 
 
 def inputs_for(program: Program, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:

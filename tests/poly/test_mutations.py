@@ -15,6 +15,7 @@ from tests.poly.support import SMALL, Pieces, pieces, scheduled
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import For, Func, If, Stmt, map_children
 from tsc.poly import PatternMismatch, isl
+from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_instances, check_tree, violations
@@ -315,7 +316,7 @@ def test_a_panel_filled_in_part_is_rejected() -> None:
     partial = text.replace(line, line.replace("< K", "< K - 1"))
     assert partial != text
     with pytest.raises(InternalError, match="no copy fills it"):
-        check_promoted(replace(made.promoted, schedule=islpy.Schedule(partial)), made.scop, made.deps)
+        check_dataflow(replace(made.promoted, schedule=islpy.Schedule(partial)), made.scop, made.deps)
 
 
 def test_a_local_used_across_tiles_is_refused() -> None:

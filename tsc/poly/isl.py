@@ -20,6 +20,7 @@ from islpy import (
     MultiUnionPwAff,
     MultiVal,
     PwAff,
+    PwMultiAff,
     Schedule,
     ScheduleNode,
     Set,
@@ -235,6 +236,22 @@ def expression(function: PwAff) -> AstExpr:
     return AstBuild.from_context(Set("{ : }")).expr_from_pw_aff(function)
 
 
+def named_function(function: PwAff, names: Sequence[str]) -> AstExpr:
+    """The AST expression of a function of instances whose coordinates are called `names`."""
+    for i, name in enumerate(names):
+        function = function.set_dim_id(IN, i, islpy.Id(name))
+    function = function.move_dims(PARAM, function.dim(PARAM), IN, 0, len(names))
+    return AstBuild.from_context(Set("{ : }")).expr_from_pw_aff(function.project_domain_on_params())
+
+
+def named_condition(points: Set, names: Sequence[str]) -> AstExpr:
+    """The AST expression of being in `points`, whose coordinates are called `names`."""
+    for i, name in enumerate(names):
+        points = points.set_dim_id(SET, i, islpy.Id(name))
+    points = points.move_dims(PARAM, points.dim(PARAM), SET, 0, len(names))
+    return AstBuild.from_context(Set("{ : }")).expr_from_set(points.params())
+
+
 def op_name(expr: AstExpr) -> str:
     """The operation of an AST expression by name: "add", "min", "call"."""
     return _AST_OPS[str(expr.op_get_type())].rstrip("_")
@@ -271,9 +288,19 @@ def extreme_parameters(allowed: Set, names: Sequence[str], context: Set, least: 
     return pieces if all(single_piece(p) for p in pieces) else None
 
 
+def extended(relation: Map, domain: Set) -> Map:
+    """A function that is one affine expression, on all of `domain`; any other relation as it is."""
+    if domain.is_subset(relation.domain()) or not relation.is_single_valued():
+        return relation
+    pieces = PwMultiAff.from_map(relation).coalesce()
+    if pieces.n_piece() != 1:
+        return relation
+    return Map.from_pw_multi_aff(pieces.gist(relation.domain())).intersect_domain(domain)
+
+
 def components(relation: Map) -> list[PwAff]:
     """The coordinates of a single-valued relation, as functions of its domain."""
-    function = islpy.PwMultiAff.from_map(relation)
+    function = PwMultiAff.from_map(relation)
     return [function.get_at(i) for i in range(relation.dim(OUT))]
 
 
@@ -346,6 +373,11 @@ def within(cells: Map, lives: Map, dimension: int, extent: str, params: str) -> 
     offsets = coordinate_of.sum(low).range()
     everywhere = cells.domain().is_subset(lives.domain())
     return bool(everywhere and offsets.is_subset(Set(f"{params} -> {{ [x] : 0 <= x < {extent} }}")))
+
+
+def split_range(tuples: Set, count: int) -> Map:
+    """Tuples of which the first `count` coordinates belong to the rest, as a relation from the rest to them."""
+    return Map.from_range(tuples.reset_tuple_id()).move_dims(IN, 0, OUT, count, tuples.dim(SET) - count)
 
 
 def prefix_relation(domain: UnionSet, rows_above: MultiUnionPwAff | None) -> UnionMap:

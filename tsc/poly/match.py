@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from tsc.poly import PatternMismatch
+from tsc.poly.chain import Chained, match_chained
 from tsc.poly.pattern import Contraction, Staged, match_contraction, match_injective, match_reduction
 from tsc.poly.scop import Scop
 
+Pattern: TypeAlias = Contraction | Chained | Staged
 #: The order is the policy.
-PATTERNS = (match_contraction, match_reduction, match_injective)
+PATTERNS = (match_contraction, match_chained, match_reduction, match_injective)
 
 
-def match(scop: Scop) -> tuple[Contraction | Staged, tuple[str, ...]]:
+def match(scop: Scop) -> tuple[Pattern, tuple[str, ...]]:
     """The first pattern that fits and the reasons of those before it. Raises PatternMismatch with all reasons."""
     reasons: list[str] = []
     blamed = ""

@@ -15,24 +15,23 @@ from tsc.poly.affine import size_text
 from tsc.poly.pattern import Contraction, unit_stride
 from tsc.poly.promote import Assignment, Local, Promoted, graft
 from tsc.poly.scop import Scop
-from tsc.poly.tile import TileConfig
 from tsc.poly.tree import node_below
 from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children
 
 
-def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, config: TileConfig) -> Promoted:
-    """`promoted` with the n operand read from a panel, unless it can be read in whole vectors where it stands.
+def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int) -> Promoted:
+    """`promoted` with the n operand of one contraction read from a panel of `width` columns, unless it can be read in whole
+    vectors where it stands.
 
     Raises InternalError when the copies do not cover what is read.
     """
-    width = config.instr_tile[1]
     if not _needed(scop, found, width):
         return promoted
-    update = next(s for s in scop.statements.values() if s.role == "update")
+    update = scop.of(found.anchor)[-1]
     reduce = [a.name for a in found.anchor.reduce_axes]
     names = (*reduce, found.n, *found.batch)
-    node = node_below(promoted.schedule, {"block", "instr_n"})
+    node = node_below(promoted.schedule, {"instr_n"}, update.name)
     relation = node.get_prefix_schedule_relation()
     live = isl.as_set(node.get_domain().apply(relation))
     low = _first_column(scop, found, relation).intersect_domain(live)
@@ -90,7 +89,7 @@ def _needed(scop: Scop, found: Contraction, width: int) -> bool:
 def _first_column(scop: Scop, found: Contraction, relation: isl.UnionMap) -> isl.PwAff:
     """The least n of each prefix, over all statements, so that it is defined where a reduction is empty."""
     position = found.matrix.names.index(found.n)
-    schedule = found.matrix.band(scop, [position], list(scop.statements))
+    schedule = found.matrix.band(scop, [position], list(found.matrix.entries))
     values = isl.as_map(isl.UnionMap.from_multi_union_pw_aff(schedule).intersect_domain(scop.domain).apply_domain(relation))
     return values.dim_min(0).coalesce().gist(values.domain()).coalesce()
 

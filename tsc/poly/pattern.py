@@ -6,7 +6,7 @@ the coordinates of the cell that it reads, whatever the operator. Section 5.2 of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from tsc.poly import PatternMismatch, isl
@@ -33,7 +33,7 @@ class Contraction:
     @property
     def parallel(self) -> int:
         """How many rows are parallel; the rest are reduce rows."""
-        return len(self.batch) + (1 if self.m is None else 2)
+        return len(self.matrix.names) - len(self.anchor.reduce_axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +117,18 @@ def unit_stride(factor: Expr, axis: str) -> bool:
     return step == index(1) and all(axis not in variables(i) for i in factor.index[:-1])
 
 
+def single_axes(compute: Compute, factors: tuple[Expr, Expr]) -> list[str]:
+    """The axes of a product that belong to one of its factors alone; axes of extent 1 do not count."""
+    left, right = variables(factors[0]), variables(factors[1])
+    return [a.name for a in compute.axes if (a.name in left) != (a.name in right) and a.extent.as_int() != 1]
+
+
 def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
                  factors: tuple[Expr, Expr]) -> tuple[str, str | None, Expr, Expr]:
     """The vector axis n and its partner m, with the factors that vary with them."""
-    left, right = variables(factors[0]), variables(factors[1])
+    left = variables(factors[0])
     sizes = {a.name: a.extent.as_int() for a in anchor.axes}
-    single = [a.name for a in anchor.axes if (a.name in left) != (a.name in right) and sizes[a.name] != 1]
+    single = single_axes(anchor, factors)
     if not single:
         raise PatternMismatch(f"contraction: no axis of {anchor.name} belongs to one factor alone")
     stored = [a for a in _store_axes(scop, anchor, cells) if a in single]
@@ -161,16 +167,23 @@ def _feeds(scop: Scop, compute: Compute, anchor: Compute) -> bool:
 
 # -- rows from access relations --------------------------------------------------------------------------------
 
-def row_relations(scop: Scop, anchor: Compute) -> dict[str, isl.Map]:
-    """For each Compute connected to `anchor`: its cells -> the anchor's cells, through the exact accesses between them.
+def row_relations(scop: Scop, anchor: Compute, axes: Collection[int] | None = None) -> dict[str, isl.Map]:
+    """For each Compute connected to `anchor`: its cells -> the anchor's cells (of these the coordinates `axes`, where given),
+    through the exact accesses between them.
 
     An edge counts only where it determines one anchor cell for every cell; a Compute without such an edge is left out.
     """
     written = {w.statement: w.relation for w in scop.writes}
     cells = {c.name: written[scop.of(c)[0].name].range() for c in scop.program.computes}
-    edges = [(scop.statements[a.statement].compute.name, a.buffer.name, a.relation.apply_domain(written[a.statement]))
+    # a read under a condition says where its cell would be at every instance: the check of the schedule comes later
+    edges = [(scop.statements[a.statement].compute.name, a.buffer.name,
+              isl.extended(a.relation, scop.statements[a.statement].domain).apply_domain(written[a.statement]))
              for a in scop.reads if a.exact and a.buffer.name in cells]
-    found: dict[str, isl.Map] = {anchor.name: cells[anchor.name].identity()}
+    own = cells[anchor.name].identity()
+    for i in reversed(range(len(anchor.axes))):
+        if axes is not None and i not in axes:
+            own = own.project_out(isl.OUT, i, 1)
+    found: dict[str, isl.Map] = {anchor.name: own}
     grown = True
     while grown:
         grown = False
@@ -253,7 +266,7 @@ def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
             blamed = "" if statement.role != "store" or statement.compute.name not in scop.locals() else statement.compute.name
             raise PatternMismatch(f"{pattern}: the row of {anchor.name} that {statement.compute.name} belongs to is not affine "
                                   "or not unique", blamed)
-    stages = tuple(_stage(scop, group, entries) for group in _groups(scop, entries))
+    stages = tuple(row_stage(scop, group, entries) for group in _groups(scop, entries))
     return Staged(ScheduleMatrix(names, entries), anchor, stages, reducing, reducing and _across(anchor))
 
 
@@ -284,7 +297,8 @@ def _groups(scop: Scop, entries: dict[str, tuple[Row, ...]]) -> Iterator[list[St
     yield group
 
 
-def _stage(scop: Scop, group: list[Statement], entries: dict[str, tuple[Row, ...]]) -> Stage:
+def row_stage(scop: Scop, group: list[Statement], entries: Mapping[str, tuple[Row, ...]]) -> Stage:
+    """Statements that share a loop nest inside a row tile, each with the axes that its rows leave open."""
     own = {s.name: completing_axes(scop, s, [r for r in entries[s.name] if r is not None]) for s in group}
     names = max(own.values(), key=len)
     rows: dict[str, tuple[Row, ...]] = {}

@@ -87,13 +87,13 @@ def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buff
 def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
     """Raise InternalError unless in this very tree each local is used only within one life, inside its storage, and every
     copy that is read is made."""
-    introduced = _introduced(promoted.schedule.get_root(), Place(None, scop.domain))
+    added = introduced(promoted.schedule, scop)
     for local in promoted.locals:
         if local.buffer.name not in scop.locals():
             continue
-        if local.statement not in introduced:
+        if local.statement not in added:
             raise InternalError(f"the schedule tree does not say where {local.buffer.name} has storage")
-        place, lives = introduced[local.statement]
+        place, lives = added[local.statement].place, added[local.statement].relation
         flow = through(scop, deps.full, local.buffer.name)
         if place.rows is not None and not flow.is_subset(flow.eq_at_multi_union_pw_aff(place.rows)):
             raise InternalError(f"values of {local.buffer.name} are used outside the tile that computes them")
@@ -104,23 +104,42 @@ def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
         for d, extent in zip(local.dims, local.storage.shape):
             if d >= 0 and not isl.within(cells, lives, d, str(extent), scop.params):
                 raise InternalError(f"{local.buffer.name} leaves its storage {local.storage}")
-    made = isl.UnionMap.empty(promoted.added.get_space()).range()
-    for _, lives in introduced.values():
-        made = made.union(isl.UnionSet.from_set(lives.range()))
-    if not promoted.added.domain().is_subset(made):
-        raise InternalError("a panel is read where no copy fills it")
 
 
-def _introduced(node: isl.ScheduleNode, place: Place) -> dict[str, tuple[Place, isl.Map]]:
-    """The instances that extensions add, by name: where, and the relation from the values of the rows above."""
-    found: dict[str, tuple[Place, isl.Map]] = {}
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """Instances that an extension adds: their place, the relation to them from the values of the rows above, and the statements
+    that were introduced by the extensions around this one (the earlier ones of the same place among them)."""
+
+    statement: str
+    place: Place
+    relation: isl.Map
+    above: frozenset[str]
+
+
+def introduced(schedule: isl.Schedule, scop: Scop) -> dict[str, Introduced]:
+    """All instances that extensions of a tree add, by the name of their statement."""
+    return _introduced(schedule.get_root(), Place(None, scop.domain), frozenset())
+
+
+def _introduced(node: isl.ScheduleNode, place: Place, above: frozenset[str]) -> dict[str, Introduced]:
+    found: dict[str, Introduced] = {}
     if node.get_type() == isl.NodeType.extension:
-        for relation in isl.maps_of(node.extension_get_extension()):
-            found[str(relation.get_tuple_name(isl.OUT))] = (place, relation)
+        relations = {str(r.get_tuple_name(isl.OUT)): r for r in isl.maps_of(node.extension_get_extension())}
+        for names in _in_order(node.child(0), set(relations)):
+            found |= {name: Introduced(name, place, relations[name], above) for name in names}
+            above = above | names
     inner = place.below(node)
     for i in range(node.n_children()):
-        found |= _introduced(node.child(i), inner)
+        found |= _introduced(node.child(i), inner, above)
     return found
+
+
+def _in_order(node: isl.ScheduleNode, names: set[str]) -> list[set[str]]:
+    """`names` as the sequence `node` runs them."""
+    if node.get_type() != isl.NodeType.sequence:
+        return [names]
+    return [isl.tuple_names(node.child(i).filter_get_filter()) & names for i in range(node.n_children())]
 
 
 def scope_of(storage: Buffer) -> str:

@@ -9,14 +9,17 @@ from tsc.errors import InputError, InternalError
 from tsc.loop_ir.nodes import Block, Func
 from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch, isl
+from tsc.poly.chain import Chained
+from tsc.poly.chain_tree import initial_chained, separate_chained, tile_chained
+from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import Seen, check_blocks, check_tree, coincident
-from tsc.poly.match import match
+from tsc.poly.match import Pattern, match
 from tsc.poly.matrix import solve
 from tsc.poly.normalise import inlined, separate_outputs, without_empty
 from tsc.poly.panel import promote_panel
-from tsc.poly.pattern import Contraction, Staged
+from tsc.poly.pattern import Contraction, Stage, Staged
 from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.steps import Steps
@@ -24,6 +27,7 @@ from tsc.poly.tile import TileConfig, default_config
 from tsc.poly.to_loops import assignments_of, iterators_for, to_loops
 from tsc.poly.tree import (
     BLOCK_POINT,
+    INSTR_POINT,
     ROW_POINT,
     initial_contraction,
     initial_staged,
@@ -73,11 +77,12 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         chosen = config or default_config(found, spec)
         if kind_hint is not None:
             log.append(f"the anchor is {kind_hint.value}, the pattern {type(found).__name__.lower()}")
-        if isinstance(found, Contraction):
-            packed = with_panel(program, found.n_factor, found.n, chosen.instr_tile[1], constants)
-            if packed != program:  # a layout changes no instance, access or dependence: only the Buffer that loads name
-                scop = build_scop(packed)
-                found, _ = match(scop)
+        packed = program
+        for stage, width in _column_operands(found, chosen):
+            packed = with_panel(packed, stage.n_factor, stage.n, width, constants)
+        if packed != program:  # a layout changes no instance, access or dependence: only the Buffer that loads name
+            scop = build_scop(packed)
+            found, _ = match(scop)
         # 4. dependences, those of declared monoids on themselves dropped
         deps = dependences(scop)
         log += [*scop.notes, *deps.log]
@@ -87,8 +92,7 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         solved = solve_pattern(found, scop, deps, log)
         # 6. the tree: a band of rows, tiled, separated, with local buffers; checked after every step
         seen = None if steps is None else steps.tree
-        promoted = contraction_tree(scop, solved, deps, chosen, seen) if isinstance(solved, Contraction) else staged_tree(
-            scop, solved, deps, chosen, seen)
+        promoted = schedule_tree(scop, solved, deps, chosen, seen)
         # 7. the user's own tree instead, if there is one
         override = None if recorder is None else recorder.override("schedule", name)
         if override is not None:
@@ -119,7 +123,7 @@ def _nothing(program: Program, name: str) -> ScheduledProgram:
     return ScheduledProgram(func, "", ("no output has an element at any size",), TileConfig((1, 1), (1, 1)))
 
 
-def _matched(program: Program, log: list[str]) -> tuple[Program, Scop, Contraction | Staged]:
+def _matched(program: Program, log: list[str]) -> tuple[Program, Scop, Pattern]:
     """A Program with its Scop and pattern. A local that many rows read is computed where it is read instead."""
     while True:
         scop = build_scop(program)
@@ -135,28 +139,49 @@ def _matched(program: Program, log: list[str]) -> tuple[Program, Scop, Contracti
             return program, scop, found
 
 
+def _column_operands(found: Pattern, config: TileConfig) -> list[tuple[Contraction, int]]:
+    """The contractions of a kernel with the widths of their register tiles."""
+    match found:
+        case Contraction():
+            return [(found, config.instr_tile[1])]
+        case Chained():
+            return [(stage, width) for stage, (_, width) in zip(found.contractions, config.stage_tiles)]
+    return []
+
+
+def schedule_tree(scop: Scop, found: Pattern, deps: Dependences, config: TileConfig,
+                  seen: Seen | None = None) -> Promoted:
+    """The schedule of a solved pattern. Raises PatternMismatch when a local is not local to its tile."""
+    match found:
+        case Contraction():
+            return contraction_tree(scop, found, deps, config, seen)
+        case Chained():
+            return chained_tree(scop, found, deps, config, seen)
+    return staged_tree(scop, found, deps, config, seen)
+
+
 def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | None = None) -> None:
     """Raise InternalError unless a schedule is legal and complete, its blocks independent and its locals local."""
-    check_tree(promoted.schedule, scop, deps, "final", promoted.added, seen=seen)
+    check_tree(promoted.schedule, scop, deps, "final", check_dataflow(promoted, scop, deps), seen=seen)
     check_blocks(promoted.schedule, deps)
     check_promoted(promoted, scop, deps)
 
 
-def solve_pattern(found: Contraction | Staged, scop: Scop, deps: Dependences, log: list[str]) -> Contraction | Staged:
+def solve_pattern(found: Pattern, scop: Scop, deps: Dependences, log: list[str]) -> Pattern:
     """`found` with every `?` of its matrices replaced; `log` gets the matrices. Raises PatternMismatch."""
     if isinstance(found, Contraction):
         matrix = solve(found.matrix, scop, deps.relaxed)
         log += [f"matrix\n{found.matrix}", f"matrix, solved\n{matrix}"]
         return replace(found, matrix=matrix)
     log.append(f"rows\n{found.matrix}")
-    stages = []
+    stages: list[Stage | Contraction] = []
     for stage in found.stages:
-        own = isl.restrict(scop.domain, stage.statements)
+        own = isl.restrict(scop.domain, stage.matrix.entries)
         matrix = solve(stage.matrix, scop, deps.relaxed.intersect_domain(own).intersect_range(own))
         if stage.matrix.names:
             log.append(f"stage\n{stage.matrix}" + (f"solved\n{matrix}" if str(matrix) != str(stage.matrix) else ""))
         stages.append(replace(stage, matrix=matrix))
-    return replace(found, stages=tuple(stages))
+    return replace(found, stages=tuple(stages))  # type: ignore[arg-type]  # a Staged has Stages alone
 
 
 def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: TileConfig,
@@ -167,19 +192,58 @@ def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: 
     check_tree(node.get_schedule(), scop, deps, "initial contraction", sunk=True, seen=seen)
     node = tile_contraction(node, found, config)
     check_tree(node.get_schedule(), scop, deps, "tile contraction", sunk=True, seen=seen)
-    node = separate_contraction(node, scop, found)
-    check_tree(node.get_schedule(), scop, deps, "separate contraction", seen=seen)
-    axes = [a.name for a in found.anchor.axes]
+    schedule = separate_contraction(node, scop, found).get_schedule()
+    check_tree(schedule, scop, deps, "separate contraction", seen=seen)
+    node = node_below(schedule, INSTR_POINT, scop.of(found.anchor)[0].name)
     promoted = []
     for buffer in scop.locals().values():
-        accumulator = buffer.name == found.anchor.name
-        order = [axes.index(found.m) if found.m else -1, axes.index(found.n)] if accumulator else None
-        promoted.append(localise(node, scop, deps, buffer, order, config.instr_tile if accumulator else None))
+        if buffer.name == found.anchor.name:
+            promoted.append(accumulators(node, scop, deps, found, config.instr_tile))
+        else:
+            promoted.append(localise(node, scop, deps, buffer))
     for instances, _ in promoted:
         node = graft(node, instances, [])
     added = isl.UnionMap.empty(deps.full.get_space())
-    return promote_panel(
-        Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), added), scop, found, config)
+    tree = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), added)
+    return promote_panel(tree, scop, found, config.instr_tile[1])
+
+
+def accumulators(node: isl.ScheduleNode, scop: Scop, deps: Dependences, found: Contraction,
+                 tile: tuple[int, int]) -> tuple[isl.Map, Local]:
+    """The register tile of a contraction, to be grafted before `node`: what one run of it accumulates, rounded up to `tile`."""
+    axes = [a.name for a in found.anchor.axes]
+    order = [axes.index(found.m) if found.m else -1, axes.index(found.n)]
+    return localise(node, scop, deps, found.anchor.target, order, tile)
+
+
+def chained_tree(scop: Scop, found: Chained, deps: Dependences, config: TileConfig,
+                 seen: Seen | None = None) -> Promoted:
+    """The schedule of solved chained stages. Raises PatternMismatch when a local is not local to its tile."""
+    node = initial_chained(scop, found, deps.relaxed)
+    _check_parallel(node, deps, found.matrix.names)
+    check_tree(node.get_schedule(), scop, deps, "initial chain", sunk=True, seen=seen)
+    node = tile_chained(node, config)
+    check_tree(node.get_schedule(), scop, deps, "tile chain", sunk=True, seen=seen)
+    schedule = separate_chained(node, scop, found, config).get_schedule()
+    check_tree(schedule, scop, deps, "separate chain", seen=seen)
+    # strips live as long as the row tile, accumulators as long as their register tile
+    tiles = {stage.anchor.name: (stage, tile) for stage, tile in zip(found.contractions, config.stage_tiles)}
+    lives: list[tuple[isl.Map, Local, str]] = []
+    for name, buffer in scop.locals().items():
+        if name in tiles:
+            statement = scop.of(tiles[name][0].anchor)[0].name
+            node = node_below(schedule, INSTR_POINT, statement)
+            lives.append((*accumulators(node, scop, deps, *tiles[name]), statement))
+        else:
+            lives.append((*localise(node_below(schedule, BLOCK_POINT), scop, deps, buffer), ""))
+    for instances, _, statement in lives:
+        node = node_below(schedule, INSTR_POINT if statement else BLOCK_POINT, statement)
+        schedule = graft(node, instances, []).get_schedule()
+    added = isl.UnionMap.empty(deps.full.get_space())
+    promoted = Promoted(schedule, tuple(x for _, x, _ in lives), assignments_of(scop), added)
+    for stage, tile in tiles.values():
+        promoted = promote_panel(promoted, scop, stage, tile[1])
+    return promoted
 
 
 def _check_parallel(band: isl.ScheduleNode, deps: Dependences, names: tuple[str, ...]) -> None:

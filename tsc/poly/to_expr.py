@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.linear import difference, tidy
 from tsc.sym import ONE, ZERO, dim
-from tsc.te.expr import BOOL, Call, Expr, Size, as_size, call, index, select
+from tsc.te.expr import BOOL, Call, Expr, Size, Var, as_size, call, index, select
 
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "floordiv", "fdiv_q": "floordiv", "pdiv_q": "floordiv",
            "pdiv_r": "mod", "zdiv_r": "mod", "min": "min", "max": "max", "eq": "eq", "le": "le", "lt": "lt",
@@ -53,3 +53,8 @@ def _choice(condition: Expr, yes: Expr, no: Expr) -> Expr:
 def parameter_expr(function: isl.PwAff) -> Expr:
     """A function of the sizes alone."""
     return tidy(to_expr(isl.expression(function), {}))
+
+
+def function_expr(function: isl.PwAff, names: Sequence[str]) -> Expr:
+    """A function of instances as an expression of the Vars `names`, their coordinates, and the sizes."""
+    return tidy(to_expr(isl.named_function(function, names), {n: Var(n) for n in names}))

@@ -5,7 +5,7 @@ Each step is a function from tree to tree; the caller checks every result. Secti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tsc.poly import isl
 from tsc.poly.legality import BLOCK, with_flags
@@ -16,6 +16,8 @@ from tsc.poly.tile import TileConfig
 
 #: Where a local of the stages may live: below the shared rows, else below the blocks.
 ROW_POINT, BLOCK_POINT = frozenset({BLOCK, "row"}), frozenset({BLOCK})
+#: Where the accumulators of a contraction live: below the loops over its register tiles.
+INSTR_POINT = frozenset({"instr_n", "instr_m"})
 
 # -- contraction -----------------------------------------------------------------------------------------------
 
@@ -24,7 +26,7 @@ def initial_contraction(scop: Scop, found: Contraction, deps: isl.UnionMap) -> i
     statements = list(scop.statements)
     node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
     node = node.insert_partial_schedule(found.matrix.band(scop, range(len(found.matrix.names)), statements))
-    return with_flags(node, deps).child(0).insert_sequence(isl.filters([_own(scop, [s]) for s in statements])).parent()
+    return with_flags(node, deps).child(0).insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements])).parent()
 
 
 def tile_contraction(node: isl.ScheduleNode, found: Contraction, config: TileConfig) -> isl.ScheduleNode:
@@ -44,19 +46,26 @@ def separate_contraction(node: isl.ScheduleNode, scop: Scop, found: Contraction)
     """Figure 8b to 8c: init | main | epilogues below the instr band, each without the rows that are degenerate there.
 
     Loop order inside a block: instr_n, instr_m, then the reduce rows, then rows and columns of the register tile.
-    Returns the first node below the block band.
+    Returns the first node below the block bands.
     """
-    batch = len(found.batch)
     node = isl.mark_each(isl.atomic(node), [BLOCK] * found.parallel, coincident=True)
+    return register_tile(node, scop, found, list(scop.statements), len(found.batch))
+
+
+def register_tile(node: isl.ScheduleNode, scop: Scop, found: Contraction, statements: Sequence[str],
+                  first: int) -> isl.ScheduleNode:
+    """The loops of one contraction below its tile band, whose rows are those of `found` (reduce rows apart): of these the rows
+    before `first` are loops further out. Returns the node that now stands where the tile band stood."""
     instr = node.band_get_partial_schedule()
+    top = node.get_tree_depth()
     names = ["instr_n", "instr_m"] if found.m else ["instr_n"]
-    node = _replace_band(node, isl.select_rows(instr, range(batch, found.parallel)))
+    node = node.delete().insert_partial_schedule(isl.select_rows(instr, range(first, found.parallel)))
     node = isl.mark_each(node, names)
     reduce, tile_rows = node.band_get_partial_schedule(), node.child(0).band_get_partial_schedule()
-    point = [batch + 1, batch] if found.m else [batch]
+    point = [first + 1, first] if found.m else [first]
     node = node.cut()
-    groups = [[s] for s in scop.statements]
-    node = node.insert_sequence(isl.filters([_own(scop, g) for g in groups])) if len(groups) > 1 else node
+    groups = [[s] for s in statements]
+    node = node.insert_sequence(isl.filters([own_instances(scop, g) for g in groups])) if len(groups) > 1 else node
     for i, (name,) in enumerate(groups):
         branch = node.child(i).child(0) if len(groups) > 1 else node
         statement = scop.statements[name]
@@ -71,9 +80,9 @@ def separate_contraction(node: isl.ScheduleNode, scop: Scop, found: Contraction)
         if statement.role == "update":
             rows = _join(reduce, rows)
             marks = ["k"] * reduce.dim(isl.SET) + marks
-        branch = branch.insert_partial_schedule(rows.intersect_domain(_own(scop, [name])))
+        branch = branch.insert_partial_schedule(rows.intersect_domain(own_instances(scop, [name])))
         node = _up_to(isl.mark_each(branch, marks), node)
-    return node
+    return node.ancestor(node.get_tree_depth() - top)
 
 
 def _epilogue_rows(scop: Scop, found: Contraction, name: str, tile_rows: isl.MultiUnionPwAff,
@@ -113,11 +122,11 @@ def initial_staged(scop: Scop, found: Staged, deps: isl.UnionMap) -> isl.Schedul
         node = with_flags(node, deps).child(0)
     top = node.get_tree_depth()
     if len(found.stages) > 1:
-        node = node.insert_sequence(isl.filters([_own(scop, s.statements) for s in found.stages]))
+        node = node.insert_sequence(isl.filters([own_instances(scop, s.statements) for s in found.stages]))
     for i, stage in enumerate(found.stages):
         branch = node.child(i).child(0) if len(found.stages) > 1 else node
         if len(stage.statements) > 1:
-            branch = branch.insert_sequence(isl.filters([_own(scop, [s]) for s in stage.statements]))
+            branch = branch.insert_sequence(isl.filters([own_instances(scop, [s]) for s in stage.statements]))
         if stage.matrix.names:
             branch = branch.insert_partial_schedule(
                 stage.matrix.band(scop, range(len(stage.matrix.names)), stage.statements))
@@ -151,24 +160,31 @@ def separate_staged(node: isl.ScheduleNode, scop: Scop, found: Staged, config: T
     if shared and values is not None:
         node = isl.atomic(node.insert_partial_schedule(isl.select_rows(values, shared)))
         node = isl.mark_each(node, ["row"] * len(shared))
-    statements = [s for stage in found.stages for s in stage.statements]
+    matrices = {s: stage.matrix for stage in found.stages for s in stage.statements}
+    node = statement_rows(node, scop, matrices, isl.select_rows(values, inner) if inner and values is not None else None)
+    return node.ancestor(node.get_tree_depth() - below)
+
+
+def statement_rows(node: isl.ScheduleNode, scop: Scop, matrices: Mapping[str, ScheduleMatrix],
+                   inner: isl.MultiUnionPwAff | None) -> isl.ScheduleNode:
+    """A sequence of statements, each below the rows of its matrix and then `inner`. Returns the node where `node` stood."""
+    statements = list(matrices)
     if len(statements) > 1:
-        node = node.insert_sequence(isl.filters([_own(scop, [s]) for s in statements]))
-    solved = {s: stage.matrix for stage in found.stages for s in stage.statements}
+        node = node.insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements]))
     for i, name in enumerate(statements):
         branch = node.child(i).child(0) if len(statements) > 1 else node
-        rows, marks = _stage_rows(scop, name, solved[name])
-        parts = rows + ([isl.select_rows(values, inner)] if inner and values is not None else [])
-        marks = marks + ["inner"] * len(inner)
+        rows, marks = _stage_rows(scop, name, matrices[name])
+        parts = rows if inner is None else [*rows, inner]
+        marks = marks + ["inner"] * (0 if inner is None else inner.dim(isl.SET))
         if "reduce" not in marks and marks:
             marks = ["outer"] * (len(marks) - 1) + ["inner"]
         if parts:
             band = parts[0]
             for part in parts[1:]:
                 band = _join(band, part)
-            branch = branch.insert_partial_schedule(band.intersect_domain(_own(scop, [name])))
+            branch = branch.insert_partial_schedule(band.intersect_domain(own_instances(scop, [name])))
             node = _up_to(isl.mark_each(branch, marks), node)
-    return node.ancestor(node.get_tree_depth() - below)
+    return node
 
 
 def _stage_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> tuple[list[isl.MultiUnionPwAff], list[str]]:
@@ -189,12 +205,9 @@ def completing_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> list[isl.P
 
 # -- shared ----------------------------------------------------------------------------------------------------
 
-def _own(scop: Scop, statements: Sequence[str]) -> isl.UnionSet:
+def own_instances(scop: Scop, statements: Sequence[str]) -> isl.UnionSet:
+    """The instances of some statements."""
     return isl.restrict(scop.domain, statements)
-
-
-def _replace_band(node: isl.ScheduleNode, schedule: isl.MultiUnionPwAff) -> isl.ScheduleNode:
-    return node.delete().insert_partial_schedule(schedule)
 
 
 def _join(first: isl.MultiUnionPwAff, second: isl.MultiUnionPwAff) -> isl.MultiUnionPwAff:
@@ -205,18 +218,24 @@ def _up_to(node: isl.ScheduleNode, ancestor: isl.ScheduleNode) -> isl.ScheduleNo
     return node.ancestor(node.get_tree_depth() - ancestor.get_tree_depth())
 
 
-def node_below(schedule: isl.Schedule, marks: Collection[str]) -> isl.ScheduleNode:
-    """The node below the outer bands that stand under `marks`, past what was grafted before them."""
-    node = schedule.get_root().child(0)
-    while True:
-        kind = node.get_type()
-        if kind == isl.NodeType.mark and isl.mark_name(node) in marks:
+def node_below(schedule: isl.Schedule, marks: Collection[str], statement: str = "") -> isl.ScheduleNode:
+    """The node below the bands that stand under `marks`, past what was grafted before it: those that the tree starts with, or,
+    given a statement, the last ones on the way to it."""
+    node = found = schedule.get_root().child(0)
+    while node.n_children():
+        kind, here = node.get_type(), node.get_tree_depth() == found.get_tree_depth()
+        marked = kind == isl.NodeType.mark and isl.mark_name(node) in marks
+        if marked:
             node = node.child(0).child(0)
-        elif kind == isl.NodeType.extension:
-            last = node.child(0).n_children() - 1
-            below = node.child(0).child(last).child(0)
-            if below.get_type() != isl.NodeType.mark or isl.mark_name(below) not in marks:
-                return below
-            node = below
+        elif kind == isl.NodeType.extension and (here or statement):
+            node = node.child(0).child(node.child(0).n_children() - 1).child(0)
+        elif not statement:
+            break
+        elif kind == isl.NodeType.sequence:
+            node = next(child for child in map(node.child, range(node.n_children()))
+                        if statement in isl.tuple_names(child.filter_get_filter())).child(0)
         else:
-            return node
+            node = node.child(0)
+        if marked or (here and kind == isl.NodeType.extension):
+            found = node
+    return found

@@ -138,6 +138,12 @@ def walk(expr: Expr) -> Iterator[Expr]:
         yield from walk(child)
 
 
+def map_loads(fn: Callable[[Load], Expr], expr: Expr) -> Expr:
+    """`expr` with every Load replaced by what `fn` makes of it, inner ones first."""
+    inner = map_children(lambda c: map_loads(fn, c), expr)
+    return fn(inner) if isinstance(inner, Load) else inner
+
+
 def substitute(expr: Expr, mapping: Mapping[str, Expr]) -> Expr:
     """Replace Vars by name."""
     if isinstance(expr, Var):

@@ -27,10 +27,12 @@ from tsc.te.expr import (
     index,
     loads,
     map_children,
+    map_loads,
     substitute,
     walk,
 )
 from tsc.te.facts import size_facts
+from tsc.te.hoist import hoist
 from tsc.te.linear import Linear, Ranges, linear, simplify, to_expr, within
 
 
@@ -45,9 +47,11 @@ class Canonical:
 
 
 def lower(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ()) -> Canonical:
-    """All passes in order: a loose Program to a canonical one."""
+    """All passes in order: a loose Program to a canonical one. `accumulators` are its contractions; what scales their terms is
+    hoisted."""
     program = drop_unit_dims(program)                   # dims of extent 1 are no dims
     program = simplified(program, env)                  # indices in linear form
+    program = hoist(program, accumulators, env)         # what scales whole sums is applied to the sums
     program = merge_divisions(program, env)             # inputs read at (x // E, x % E) are viewed flat
     program = collapse(program, env)                    # axes that always go together become one
     program = collapse(divide(program, env), env)       # axes whose parts go different ways become several
@@ -85,7 +89,7 @@ def drop_unit_dims(program: Program) -> Program:
         zeros: dict[str, Expr] = {a.name: index(0) for a in (*axes, *compute.reduce_axes) if a.name not in names}
         computes.append(replace(
             compute, target=_without_units(target), axes=tuple(kept), reduce_axes=tuple(reduced),
-            body=_map_loads(substitute(compute.body, zeros), _drop_units)))
+            body=map_loads(_drop_units, substitute(compute.body, zeros))))
     inputs, outputs = (tuple(map(_without_units, buffers)) for buffers in (program.inputs, program.outputs))
     return replace(program, inputs=inputs, outputs=outputs, computes=tuple(computes))
 
@@ -104,11 +108,6 @@ def _drop_units(load: Load) -> Load:
     return Load(_without_units(load.buffer), tuple(load.index[k] for k in kept) or (index(0),))
 
 
-def _map_loads(expr: Expr, fn: Callable[[Load], Load]) -> Expr:
-    inner = map_children(lambda c: _map_loads(c, fn), expr)
-    return fn(inner) if isinstance(inner, Load) else inner
-
-
 # -- divisions -------------------------------------------------------------------------------------------------
 
 def merge_divisions(program: Program, env: ShapeEnv) -> Program:
@@ -120,7 +119,7 @@ def merge_divisions(program: Program, env: ShapeEnv) -> Program:
     def merge(load: Load) -> Load:
         return load if load.buffer.name in targets else split(flattened(load, ranges), ranges)
 
-    return map_bodies(lambda body: _map_loads(body, merge), program)
+    return map_bodies(lambda body: map_loads(merge, body), program)
 
 
 def flattened(load: Load, ranges: Ranges) -> Load:

@@ -1,0 +1,454 @@
+"""factor_reductions, te -> te: a reduction over a long axis becomes reductions of its chunks and a fold of their results.
+
+    a[r] = max over c<C: x[r, c]   ->   a_part[r, k] = max over j<n: x[r, k*n + j]   and   a[r] = max over k: a_part[r, k]
+
+A reduction made with the result of another one (a sum of exp(x - maximum), a sum of squares of deviations from the mean) can
+be cut too where the pair is a declared TupleMonoid: recognised by its algebra, it is folded as that declares. What comes out is
+an ordinary Program, which the scheduler proves as any other. The order of summation changes, so that this belongs to
+`reduction="fast"`. Rfactor: Suriana, Adams, Kamil 2017; online softmax: Milakov, Gimelshein 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from tsc.sym import ZERO, SymExpr, ceildiv
+from tsc.te.compute import SUM, Axis, Compute, Monoid, Program
+from tsc.te.expr import (
+    BOOL,
+    INDEX,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Size,
+    Var,
+    add,
+    call,
+    index,
+    loads,
+    map_children,
+    mul,
+    select,
+    substitute,
+    walk,
+)
+from tsc.te.monoids import Component, TupleMonoid, declared, replaced, unify
+
+
+class NotFactored(Exception):
+    """Why a reduction cannot be cut into chunks; names the reduction."""
+
+
+def factor(program: Program, names: str | Collection[str], chunk: int) -> Program:
+    """`program` with the reductions `names` cut into chunks of `chunk` elements along their first reduce axis.
+
+    The results of the chunks of `a` are a new Compute `a_part`. Raises NotFactored where a name is no reduction, where extents
+    differ, or where one is made with another's result in a way that is no declared TupleMonoid.
+    """
+    wanted = [names] if isinstance(names, str) else list(names)
+    reductions = {c.name: c for c in program.computes if c.monoid is not None}
+    for name in wanted:
+        if name not in reductions:
+            raise NotFactored(f"{name} is no reduction of the program, whose reductions are {', '.join(reductions)}")
+    if chunk < 1:
+        raise NotFactored(f"a chunk of {chunk} elements, expected at least 1")
+    matches: dict[str, _Match] = {}
+    for name in (n for n in reductions if n in wanted):
+        found = _match(program, reductions[name], matches)
+        matches[found.compute.name] = found
+    return _without_unread(_Writer(program, matches, chunk).program())
+
+
+def cut(program: Program, names: Collection[str]) -> tuple[Program, Program]:
+    """Two Programs, one to be run after the other: all that the targets `names` need, and the rest, which reads them."""
+    needed: set[str] = set(names)
+    for compute in reversed(program.computes):
+        if compute.name in needed:
+            needed |= {load.buffer.name for load in loads(compute.body)}
+    first = tuple(c for c in program.computes if c.name in needed)
+    second = tuple(c for c in program.computes if c.name not in needed)
+    read = {load.buffer.name for c in second for load in loads(c.body)}
+    kept = tuple(c.target for c in first if c.name in read or c.target in program.outputs)
+    rest = tuple(b for b in program.outputs if b not in kept)
+    return _part(program, program.inputs, first, kept), _part(program, (*program.inputs, *kept), second, rest)
+
+
+def _part(program: Program, inputs: tuple[Buffer, ...], computes: tuple[Compute, ...], outputs: tuple[Buffer, ...]) -> Program:
+    read = {load.buffer.name for c in computes for load in loads(c.body)}
+    inputs = tuple(b for b in inputs if b.name in read)
+    used = {d for b in (*inputs, *outputs) for e in b.shape for d in e.dims()}
+    used |= {d for c in computes for a in (*c.axes, *c.reduce_axes) for d in a.extent.dims()}
+    used |= {d for c in computes for e in walk(c.body) if isinstance(e, Size) for d in e.value.dims()}
+    return replace(program, inputs=inputs, outputs=outputs, computes=computes,
+                   sizes=tuple(s for s in program.sizes if s.name in used))
+
+
+# -- recognising -----------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """A reduction to be cut. One of a pair comes with the reduction `of` whose result it is made with, the cell `at` of that
+    which it reads, the TupleMonoid with this component, and what the component's Vars stand for. `after` is what was pulled
+    out of the sum: a Compute that reads its result."""
+
+    compute: Compute
+    of: Compute | None = None
+    at: tuple[Expr, ...] = ()
+    monoid: TupleMonoid | None = None
+    component: Component | None = None
+    filled: dict[str, Expr] = field(default_factory=dict)
+    after: Compute | None = None
+
+    @property
+    def extent(self) -> SymExpr:
+        """The length of the axis that is cut."""
+        return self.compute.reduce_axes[0].extent
+
+
+def _match(program: Program, compute: Compute, done: dict[str, _Match]) -> _Match:
+    body = _expanded(program, compute.body, done)
+    used = [x for x in loads(body) if x.buffer.name in done]
+    if not used:
+        return _Match(compute)
+    plain = replace(compute, body=body)
+    found = _pair(plain, used, done)
+    if found is None:
+        pulled = _pulled_out(program, plain, done)
+        if pulled is not None:
+            inner, after = pulled
+            found = _pair(inner, [x for x in loads(inner.body) if x.buffer.name in done], done)
+            found = None if found is None else replace(found, after=after)
+    if found is None:
+        others = ", ".join(dict.fromkeys(x.buffer.name for x in used))
+        raise NotFactored(f"{compute.name} is made with the result of {others}, and together they are no declared TupleMonoid")
+    return found
+
+
+def _expanded(program: Program, expr: Expr, done: Collection[str]) -> Expr:
+    """`expr` with those values written out that are made, element by element, of results of `done`."""
+    bodies = {c.name: c for c in program.computes if c.monoid is None}
+
+    def visit(e: Expr) -> Expr:
+        inner = map_children(visit, e)
+        if not isinstance(inner, Load) or inner.buffer.name not in bodies:
+            return inner
+        made = bodies[inner.buffer.name]
+        written = visit(substitute(made.body, {a.name: i for a, i in zip(made.axes, inner.index)}))
+        return written if any(x.buffer.name in done for x in loads(written)) else inner
+
+    return visit(expr)
+
+
+def _pair(compute: Compute, used: list[Load], done: dict[str, _Match]) -> _Match | None:
+    """`compute` as a later component of a TupleMonoid whose first is the one reduction that it reads."""
+    if len(set(used)) != 1 or done[used[0].buffer.name].of is not None:
+        return None
+    load, first = used[0], done[used[0].buffer.name].compute
+    if len(first.reduce_axes) != len(compute.reduce_axes) or first.reduce_axes[0].extent != compute.reduce_axes[0].extent:
+        return None
+    reduced = {a.name for a in compute.reduce_axes}
+    names = {a.name: i for a, i in zip(first.axes, load.index)}
+    names |= {a.name: Var(b.name) for a, b in zip(first.reduce_axes, compute.reduce_axes)}
+    element = substitute(first.body, names)
+    for monoid in declared(first.target.dtype):
+        top, *later = (c for c in monoid.components if not c.counts)
+        if top.monoid != first.monoid:
+            continue
+        for component in later:
+            known = {"x": element, f"whole.{top.name}": load}
+            for form in component.forms or (component.element,):
+                for filled in unify(form, compute.body, known) if component.monoid == compute.monoid else ():
+                    if _sound(filled, load, reduced, first.reduce_axes[0].extent):
+                        return _Match(compute, first, load.index, monoid, component, filled)
+    return None
+
+
+def _sound(filled: dict[str, Expr], load: Load, reduced: set[str], extent: SymExpr) -> bool:
+    """Whether what the Vars stand for may stand there: nothing else is made with the first result, no `none` that varies along
+    the row, and the right count."""
+    free = [e for n, e in filled.items() if not n.startswith("whole.")]
+    if any(x.buffer == load.buffer for e in free for x in loads(e)) or _varies(load, reduced):
+        return False
+    if "none" in filled and _varies(filled["none"], reduced):
+        return False
+    return "whole.count" not in filled or _is_count(filled["whole.count"], extent)
+
+
+def _is_count(expr: Expr, extent: SymExpr) -> bool:
+    match expr:
+        case Const(value=value):
+            return extent.as_int() == value
+        case Cast(value=Size(value=value)):
+            return value == extent
+    return False
+
+
+def _varies(expr: Expr, names: Collection[str]) -> bool:
+    return any(isinstance(e, Var) and e.name in names for e in walk(expr))
+
+
+# -- what leaves a sum -----------------------------------------------------------------------------------------
+
+def _pulled_out(program: Program, compute: Compute, done: dict[str, _Match]) -> tuple[Compute, Compute] | None:
+    """A sum without the factors that are the same along the row, and a Compute that multiplies by them; None if there are
+    none. Shares e / sum of e that turn NaN into 0, which they are in whole rows at once, leave with a test of that sum."""
+    if compute.monoid != SUM:
+        return None
+    over, under, guards = _factors(compute.body)
+    reduced = {a.name for a in compute.reduce_axes}
+    inside = [e for e in over if _varies(e, reduced)], [e for e in under if _varies(e, reduced)]
+    outside = [e for e in over if e not in inside[0]], [e for e in under if e not in inside[1]]
+    if not inside[0] or not any(outside):
+        return None
+    target = replace(compute.target, name=_unused(program, f"{compute.name}_sum"))
+    axes = tuple(Axis(_unused(program, f"{a.name}_after"), a.extent) for a in compute.axes)
+    renamed: dict[str, Expr] = {a.name: Var(b.name) for a, b in zip(compute.axes, axes)}
+    result = _product(Load(target, tuple(renamed.values())),
+                      *([substitute(e, renamed) for e in side] for side in outside))
+    if guards:
+        if len(outside[1]) != 1 or not _is_total(outside[1][0], inside[0], done):
+            return None
+        zero = Const(0.0, result.dtype)
+        result = select(Call("gt", (substitute(outside[1][0], renamed), zero), BOOL), result, zero)
+    inner = _product(inside[0][0], inside[0][1:], inside[1])
+    return replace(compute, target=target, body=inner), Compute(compute.target, axes, result)
+
+
+def _factors(expr: Expr) -> tuple[list[Expr], list[Expr], bool]:
+    """What is multiplied, what it is divided by, and whether some of it turns NaN into 0."""
+    match expr:
+        case Call(fn="mul", args=(a, b)):
+            (over, under, first), (more, below, second) = _factors(a), _factors(b)
+            return over + more, under + below, first or second
+        case Call(fn="div", args=(a, b)):
+            (over, under, first), (more, below, second) = _factors(a), _factors(b)
+            return over + below, under + more, first or second
+        case Call(fn="reciprocal", args=(a,)):
+            over, under, guards = _factors(a)
+            return under, over, guards
+        case Call(fn="select", args=(Call(fn="isnan", args=(a,)), Const(value=0), b)) if a == b:
+            return (*_factors(a)[:2], True)
+        case Const(value=1):
+            return [], [], False
+    return [expr], [], False
+
+
+def _product(start: Expr, over: list[Expr], under: list[Expr]) -> Expr:
+    for e in over:
+        start = mul(start, e)
+    for e in under:
+        start = call("div", start, e)
+    return start
+
+
+def _is_total(expr: Expr, elements: list[Expr], done: dict[str, _Match]) -> bool:
+    """Whether `expr` is the sum of one of `elements`, as a cut reduction."""
+    if not isinstance(expr, Load) or expr.buffer.name not in done or done[expr.buffer.name].component is None:
+        return False
+    total = done[expr.buffer.name].compute
+    names: dict[str, Expr] = {a.name: i for a, i in zip(total.axes, expr.index)}
+    body = substitute(total.body, names)
+    inner = {a.name for a in total.reduce_axes}
+    return any(next(_renamings(body, e, inner), None) is not None for e in elements)
+
+
+def _renamings(a: Expr, b: Expr, names: Collection[str]) -> Iterator[dict[str, Expr]]:
+    """The renaming of Vars `names` in `a` that makes it `b`, if there is one."""
+    mine = [e.name for e in walk(a) if isinstance(e, Var) and e.name in names]
+    theirs = [e for e, m in zip(_vars(b), _vars(a)) if m.name in names]
+    renaming: dict[str, Expr] = dict(zip(mine, theirs))
+    if substitute(a, renaming) == b:
+        yield renaming
+
+
+def _vars(expr: Expr) -> list[Var]:
+    return [e for e in walk(expr) if isinstance(e, Var)]
+
+
+# -- writing ---------------------------------------------------------------------------------------------------
+
+class _Writer:
+    """The factored Program, Compute by Compute."""
+
+    def __init__(self, program: Program, matches: dict[str, _Match], chunk: int) -> None:
+        self.source, self.matches, self.chunk = program, matches, chunk
+        self.numbers = count()
+        self.computes: list[Compute] = []
+        self.terms: dict[str, Buffer] = {}
+
+    def program(self) -> Program:
+        """All Computes in order, each reduction that is cut replaced by its parts and their fold."""
+        replaced_by = {m.compute.name if m.after is None else m.after.name: m for m in self.matches.values()}
+        for compute in self.source.computes:
+            match = replaced_by.get(compute.name)
+            if match is None:
+                self.computes.append(compute)
+                continue
+            self.write(match)
+            if match.after is not None:
+                self.computes.append(match.after)
+        return replace(self.source, computes=tuple(self.computes))
+
+    def write(self, match: _Match) -> None:
+        """The chunks' results and their fold."""
+        compute, monoid = match.compute, _monoid(match.compute)
+        size = self.size(match)
+        chunks = ceildiv(match.extent, size)
+        part = replace(compute.target, name=_unused(self.source, f"{compute.name}_part"),
+                       shape=(*compute.target.shape, chunks))
+        if match.of is not None and self.stores_terms(match):
+            self.write_terms(match.of, match)
+        names, axes, (k, j, *rest) = self.axes(compute, chunks, size)
+        place = add(mul(Var(k.name), index(size)), Var(j.name))
+        names[compute.reduce_axes[0].name] = place
+        body = self.element(match, names, k, j)
+        body = self.guarded(match, place, body, monoid)
+        self.computes.append(Compute(part, (*axes, k), body, (j, *rest), monoid))
+        over = Axis(self.fresh("k"), chunks)
+        rows = tuple(Var(a.name) for a in compute.axes)
+        fold = self.fold(match, Load(part, (*rows, Var(over.name))), over)
+        self.computes.append(Compute(compute.target, compute.axes, fold, (over,), monoid))
+
+    def element(self, match: _Match, names: dict[str, Expr], k: Axis, j: Axis) -> Expr:
+        """What an element contributes to its chunk: the component's element, made with the chunk's first result."""
+        if match.of is None or match.component is None or match.monoid is None:
+            return substitute(match.compute.body, names)
+        filled = {n: substitute(e, names) for n, e in match.filled.items()}
+        at = tuple(substitute(i, names) for i in match.at)
+        filled |= self.whole(match, k, Load(self.part_of(match.of), (*at, Var(k.name))))
+        filled.setdefault("w", Const(1.0, match.compute.target.dtype))
+        body = substitute(match.component.element, filled)
+        terms = self.terms.get(match.of.name)
+        if terms is not None and match.component.shared is not None:
+            body = replaced(body, substitute(match.component.shared, filled), Load(terms, (*at, Var(k.name), Var(j.name))))
+        return _without_ones(body)
+
+    def fold(self, match: _Match, part: Load, over: Axis) -> Expr:
+        """What a chunk's results contribute to the whole's."""
+        if match.of is None or match.component is None or match.monoid is None:
+            return part
+        top = next(c for c in match.monoid.components if not c.counts)
+        k = Var(over.name)
+        filled = {n: e for n, e in match.filled.items() if n == "none"}
+        filled |= {f"part.{match.component.name}": part, f"part.{top.name}": Load(self.part_of(match.of), (*match.at, k)),
+                   f"whole.{top.name}": Load(match.of.target, match.at)}
+        for c in match.monoid.components:
+            if c.counts:
+                filled |= {f"part.{c.name}": self.count(match, k, c.dtype),
+                           f"whole.{c.name}": Cast(index(match.extent), c.dtype)}
+        return substitute(match.component.fold, filled)
+
+    def whole(self, match: _Match, k: Axis, top: Load) -> dict[str, Expr]:
+        """The earlier components' results for a chunk taken as a whole."""
+        components = () if match.monoid is None else match.monoid.components
+        first = next(c for c in components if not c.counts)
+        return {f"whole.{first.name}": top} | {
+            f"whole.{c.name}": self.count(match, Var(k.name), c.dtype) for c in components if c.counts}
+
+    def count(self, match: _Match, k: Expr, dtype: str) -> Expr:
+        """How many elements chunk `k` has."""
+        size = self.size(match)
+        left = call("sub", index(match.extent), mul(k, index(size)))
+        return Cast(index(size) if match.extent % size == ZERO else call("min", index(size), left), dtype)
+
+    def stores_terms(self, match: _Match) -> bool:
+        """Whether a part of the element is stored: where others use it too, or axes that it does not vary along do."""
+        if match.component is None or match.component.shared is None or match.of is None:
+            return False
+        users = [m for m in self.matches.values() if m.of is match.of and m.component == match.component]
+        return len(users) > 1 or len(match.compute.axes) > len(match.of.axes)
+
+    def write_terms(self, first: Compute, match: _Match) -> None:
+        """The shared part of the elements of one TupleMonoid, chunk by chunk; 0 behind the end."""
+        if first.name in self.terms or match.component is None or match.component.shared is None:
+            return
+        size = self.size(match)
+        chunks = ceildiv(match.extent, size)
+        names, axes, (k, j, *rest) = self.axes(first, chunks, size)
+        place = add(mul(Var(k.name), index(size)), Var(j.name))
+        names[first.reduce_axes[0].name] = place
+        rows = tuple(Var(a.name) for a in axes)
+        filled = {"x": substitute(first.body, names)} | self.whole(match, k, Load(self.part_of(first), (*rows, Var(k.name))))
+        shape = (*first.target.shape, chunks, *(a.extent for a in (j, *rest)))
+        terms = Buffer(_unused(self.source, f"{first.name}_terms"), first.target.dtype, shape)
+        body = self.guarded(match, place, substitute(match.component.shared, filled), SUM)
+        self.computes.append(Compute(terms, (*axes, k, j, *rest), body))
+        self.terms[first.name] = terms
+
+    def guarded(self, match: _Match, place: Expr, body: Expr, monoid: Monoid) -> Expr:
+        """`body` where the chunk has an element, the identity behind its end; in a sum of products each factor is guarded for
+        itself, so that it stays one."""
+        if match.extent % self.size(match) == ZERO:
+            return body
+        inside = call("lt", place, index(match.extent))
+        zero_behind = {b.name for b in self.terms.values()}
+
+        def guard(e: Expr) -> Expr:
+            if isinstance(e, Load) and e.buffer.name in zero_behind and monoid == SUM:
+                return e
+            if monoid == SUM and isinstance(e, Call) and e.fn == "mul" and e.args[0] != e.args[1] and all(
+                    any(loads(a)) for a in e.args):
+                return mul(*map(guard, e.args))
+            return select(inside, e, Const(monoid.identity(e.dtype), e.dtype))
+
+        return guard(body)
+
+    def size(self, match: _Match) -> int:
+        """How long a chunk is: no longer than the axis where that is known."""
+        known = match.extent.as_int()
+        return self.chunk if known is None else max(1, min(self.chunk, known))
+
+    def axes(self, compute: Compute, chunks: SymExpr, size: int) -> tuple[dict[str, Expr], tuple[Axis, ...], list[Axis]]:
+        """Axes for a Compute over chunks: what the old ones become, the rows', then chunk, element and the rest."""
+        rows = tuple(Axis(self.fresh(a.name), a.extent) for a in compute.axes)
+        rest = [Axis(self.fresh(a.name), a.extent) for a in compute.reduce_axes[1:]]
+        names: dict[str, Expr] = {a.name: Var(b.name) for a, b in zip(compute.axes, rows)}
+        names |= {a.name: Var(b.name) for a, b in zip(compute.reduce_axes[1:], rest)}
+        return names, rows, [Axis(self.fresh("k"), chunks), Axis(self.fresh("j"), SymExpr.of(size)), *rest]
+
+    def part_of(self, compute: Compute) -> Buffer:
+        """The chunks' results of a reduction written before."""
+        return next(c.target for c in self.computes if c.name == _unused(self.source, f"{compute.name}_part"))
+
+    def fresh(self, name: str) -> str:
+        """A name that no axis has."""
+        return _unused(self.source, f"{name}_f{next(self.numbers)}")
+
+
+def _monoid(compute: Compute) -> Monoid:
+    if compute.monoid is None:
+        raise NotFactored(f"{compute.name} reduces nothing")
+    return compute.monoid
+
+
+def _without_ones(expr: Expr) -> Expr:
+    inner = map_children(_without_ones, expr)
+    match inner:
+        case Call(fn="mul", args=(Const(value=1), other)) if other.dtype != INDEX:
+            return other
+    return inner
+
+
+def _unused(program: Program, name: str) -> str:
+    """`name`, or what begins with it, unless the Program has it already."""
+    taken = {b.name for b in program.inputs} | {s.name for s in program.sizes}
+    taken |= {n for c in program.computes for n in (c.name, *(a.name for a in (*c.axes, *c.reduce_axes)))}
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _without_unread(program: Program) -> Program:
+    """`program` without the Computes that nothing reads."""
+    needed = {b.name for b in program.outputs}
+    kept: list[Compute] = []
+    for compute in reversed(program.computes):
+        if compute.name in needed:
+            needed |= {load.buffer.name for load in loads(compute.body)}
+            kept.append(compute)
+    return replace(program, computes=tuple(reversed(kept)))
