@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tsc.config import Options
-from tsc.errors import ModelError, ShapeError, UnsupportedError
-from tsc.graph.to_te import LoweredGroup
+from tsc.errors import ModelError, ShapeError
 from tsc.ir import Graph, TensorType
-from tsc.ops.base import PatternKind
-from tsc.ops.define import compute_kind
-from tsc.pipeline import Workshop, bind, compile_program, link, workshop
-from tsc.plan.build import KernelCall
-from tsc.plan.kernel import Kernel
-from tsc.poly import PatternMismatch
+from tsc.kernels import compile_definitions, workshop
+from tsc.pipeline import link
 from tsc.poly.extents import check_extents
-from tsc.poly.match import match
-from tsc.poly.normalise import separate_outputs, without_empty
-from tsc.poly.pattern import Staged
-from tsc.poly.scop import build_scop
 from tsc.runtime.executable import Executable
 from tsc.sym import ShapeEnv
-from tsc.te.assemble import Assembled, Definition, assemble, declare, reached, sources
-from tsc.te.compute import Program
+from tsc.te.assemble import Assembled, assemble, declare, reached
 from tsc.te.tensor import Tensor
-from tsc.te.transform import lower
-
-#: At most this many Computes are tried as one kernel.
-MOST_COMPUTES = 12
 
 
 def build(outputs: Tensor | list[Tensor] | tuple[Tensor, ...], inputs: Sequence[Tensor] | None = None, name: str = "te",
@@ -55,7 +41,7 @@ def build(outputs: Tensor | list[Tensor] | tuple[Tensor, ...], inputs: Sequence[
     for definition in made.definitions:
         check_extents(definition, env)
     graph = _graph(name, wanted, inputs, made, env)
-    pairs = compile_definitions(made.definitions, graph, env, shop)  # Computes         -> kernels and their calls
+    pairs = compile_definitions(made.definitions, graph.outputs, graph, env, shop)  # Computes -> kernels and their calls
     return link(graph, env, pairs, shop, threads)                   # kernels          -> Executable
 
 
@@ -95,50 +81,3 @@ def _graph(name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor] | None
     types |= {d.compute.name: TensorType(d.compute.target.dtype, d.compute.target.shape) for d in made.definitions}
     constants = {t.name: t.data for t in made.constants if t.data is not None}
     return Graph(name, tuple(t.name for t in given), tuple(t.name for t in outputs), (), types, constants)
-
-
-def compile_definitions(definitions: Sequence[Definition], graph: Graph, env: ShapeEnv,
-                        shop: Workshop) -> list[tuple[KernelCall, Kernel]]:
-    """Computes to kernels with their calls: the longest run, from the first on, that one pattern takes; then the rest."""
-    for definition in definitions:
-        for note in dict.fromkeys(definition.notes):
-            shop.recorder.decide("access", definition.compute.name, note)
-    pairs: list[tuple[KernelCall, Kernel]] = []
-    start = 0
-    while start < len(definitions):
-        refusal = ""
-        for end in range(min(len(definitions), start + MOST_COMPUTES), start, -1):
-            lowered = _lowered(definitions[start:end], definitions[end:], graph, env)
-            last = definitions[end - 1].compute.name
-            try:
-                _check_worthwhile(lowered, end - start)
-                kernel = compile_program(lowered, graph, shop)
-            except PatternMismatch as mismatch:
-                refusal = f"not in the kernel of {definitions[start].compute.name}: {mismatch}"
-                if end == start + 1:
-                    raise UnsupportedError(f"no schedule pattern takes '{last}' alone: {mismatch}") from mismatch
-                continue
-            if refusal:
-                shop.recorder.decide("split", definitions[end].compute.name, refusal)
-            pairs.append((bind(lowered, kernel, last), kernel))
-            start = end
-            break
-    return pairs
-
-
-def _lowered(run: Sequence[Definition], later: Iterable[Definition], graph: Graph, env: ShapeEnv) -> LoweredGroup:
-    """The canonical Program of a run of Computes; its outputs are the graph's and what `later` ones read."""
-    needed = {*graph.outputs, *(name for d in later for name in sources(d))}
-    computes = tuple(d.compute for d in run)
-    found = lower(Program((), tuple(c.target for c in computes if c.name in needed), computes, ()), env)
-    kinds = {compute_kind(c) for c in computes}
-    kind = next((k for k in (PatternKind.CONTRACTION, PatternKind.REDUCE) if k in kinds), PatternKind.INJECTIVE)
-    return LoweredGroup(found.program, found.buffers, found.sizes, kind)
-
-
-def _check_worthwhile(lowered: LoweredGroup, count: int) -> None:
-    """Raise PatternMismatch where a matrix product would run as one stage of many, without its register tiles."""
-    if count > 1 and lowered.kind is PatternKind.CONTRACTION:
-        found, _ = match(build_scop(separate_outputs(without_empty(lowered.program))))
-        if isinstance(found, Staged):
-            raise PatternMismatch("one kernel for all would run a sum of products without register tiles")

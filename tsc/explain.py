@@ -15,8 +15,9 @@ from tsc.graph.group import FusionGroup, split_group
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.ir import Graph
+from tsc.kernels import Workshop, workshop
 from tsc.loop_ir.nodes import Func
-from tsc.pipeline import Workshop, front, workshop
+from tsc.pipeline import front
 from tsc.poly import PatternMismatch
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps, Traffic

@@ -1,0 +1,160 @@
+"""From Programs to kernels: schedule, lower and print one, from the cache where an equal one was compiled before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+from tsc import targets
+from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
+from tsc.config import Options, read_environment
+from tsc.errors import UnsupportedError
+from tsc.graph.to_te import LoweredGroup
+from tsc.ir import Graph
+from tsc.ops.base import PatternKind
+from tsc.ops.define import compute_kind
+from tsc.plan.build import KernelCall
+from tsc.plan.kernel import Kernel, kernel_from_bytes, kernel_to_bytes
+from tsc.poly import PatternMismatch
+from tsc.poly.match import match
+from tsc.poly.normalise import separate_outputs, without_empty
+from tsc.poly.pattern import Staged
+from tsc.poly.schedule import schedule_program
+from tsc.poly.scop import build_scop
+from tsc.sym import ShapeEnv
+from tsc.targets import Target
+from tsc.te.assemble import Definition, sources
+from tsc.te.compute import Program
+from tsc.te.transform import lower
+from tsc.trace import Recorder
+
+#: At most this many Computes are tried as one kernel.
+MOST_COMPUTES = 12
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What one compilation works with: how to compile, where traces go, the back end, and the kernels compiled before."""
+
+    options: Options
+    recorder: Recorder
+    device: Target
+    cache: CompiledCache
+
+
+def workshop(target: str, options: Options | None) -> Workshop:
+    """The Workshop for a target, as the options and the environment say. Raises LaunchError for an unknown target."""
+    environment, options = read_environment(), options or Options()
+    cache = CompiledCache(options.cache_dir or environment.cache or default_cache_dir() if options.use_cache else None)
+    return Workshop(options, Recorder(environment.dump, environment.override), targets.find(target), cache)
+
+
+def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kernel:
+    """te.Program -> Kernel, from the cache where an equal program was compiled before."""
+    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
+    program, device, recorder = lowered.program, shop.device, shop.recorder
+    key = digest("kernel", str(program), *sorted(constants), repr(device.spec), code_fingerprint())
+    symbol = f"{lowered.kind.value}_{key[:12]}"
+    recorder.record("te", symbol, str(program))
+    plain = recorder.override_from is None                          # what the user overrides is not for others to find
+    cached = shop.cache.get(key) if plain and recorder.dump_to is None else None  # a dump wants every stage
+    if cached is not None:
+        return kernel_from_bytes(cached)
+    recorder = replace(recorder, decisions=[])                      # what is decided here is kept with the kernel
+    scheduled = schedule_program(program, lowered.kind, device.spec, None, recorder, symbol, constants)  # -> Func
+    func = device.lower(scheduled.func, device.spec, recorder)      # Func             -> Func
+    source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
+    recorder.record("c", symbol, source)
+    kernel = Kernel(
+        symbol, source, tuple(b.name for b in func.buffers), func.outputs, tuple(s.name for s in func.sizes), func.blocks,
+        func.scratch, func.messages, tuple(b.panel for b in func.buffers),
+        scheduled.tree, (*scheduled.log, *(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)))
+    if plain:
+        shop.cache.put(key, kernel_to_bytes(kernel))
+    return kernel
+
+
+def bind(lowered: LoweredGroup, kernel: Kernel, node: str) -> KernelCall:
+    """Tie a kernel's buffers and sizes to this group's values and Dims; `node` is what errors name."""
+    sizes = {name: lowered.sizes[name] for name in kernel.sizes}
+    messages = tuple(m.format_map({**lowered.values, **sizes}) for m in kernel.messages)
+    return KernelCall(
+        kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
+        tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), node,
+        messages, kernel.panels)
+
+
+@lru_cache(maxsize=1)
+def code_fingerprint() -> str:
+    """A digest of the compiler's own source: a changed compiler must not find an old compiler's kernels."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+# -- Computes that users wrote ---------------------------------------------------------------------------------
+
+def compile_definitions(definitions: Sequence[Definition], outputs: Collection[str], graph: Graph, env: ShapeEnv,
+                        shop: Workshop, node: str = "") -> list[tuple[KernelCall, Kernel]]:
+    """Computes to kernels with their calls. `node` is what errors name, by default the Compute's own name."""
+    for definition in definitions:
+        for note in dict.fromkeys(definition.notes):
+            shop.recorder.decide("access", definition.compute.name, note)
+    runs = cut(definitions, outputs, env, shop.recorder, partial(compile_program, graph=graph, shop=shop))
+    return [(bind(lowered, kernel, node or last), kernel) for last, lowered, kernel in runs]
+
+
+def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeEnv, recorder: Recorder,
+        attempt: Callable[[LoweredGroup], Made]) -> list[tuple[str, LoweredGroup, Made]]:
+    """The longest run of Computes, from the first on, that one pattern takes; then the rest. For each run its last Compute, its
+    Program, and what `attempt` made of it, which raises PatternMismatch where no pattern fits.
+
+    Raises UnsupportedError for a Compute that no pattern takes alone.
+    """
+    runs: list[tuple[str, LoweredGroup, Made]] = []
+    start = 0
+    while start < len(definitions):
+        refusal = ""
+        for end in range(min(len(definitions), start + MOST_COMPUTES), start, -1):
+            lowered = _lowered(definitions[start:end], definitions[end:], outputs, env)
+            last = definitions[end - 1].compute.name
+            try:
+                _check_worthwhile(lowered, end - start)
+                made = attempt(lowered)
+            except PatternMismatch as mismatch:
+                refusal = f"not in the kernel of {definitions[start].compute.name}: {mismatch}"
+                if end == start + 1:
+                    raise UnsupportedError(f"no schedule pattern takes '{last}' alone: {mismatch}") from mismatch
+                continue
+            if refusal:
+                recorder.decide("split", definitions[end].compute.name, refusal)
+            runs.append((last, lowered, made))
+            start = end
+            break
+    return runs
+
+
+def _lowered(run: Sequence[Definition], later: Iterable[Definition], outputs: Collection[str],
+             env: ShapeEnv) -> LoweredGroup:
+    """The canonical Program of a run of Computes; it gives `outputs` and what `later` ones read."""
+    needed = {*outputs, *(name for d in later for name in sources(d))}
+    computes = tuple(d.compute for d in run)
+    found = lower(Program((), tuple(c.target for c in computes if c.name in needed), computes, ()), env)
+    kinds = {compute_kind(c) for c in computes}
+    kind = next((k for k in (PatternKind.CONTRACTION, PatternKind.REDUCE) if k in kinds), PatternKind.INJECTIVE)
+    return LoweredGroup(found.program, found.buffers, found.sizes, kind)
+
+
+def _check_worthwhile(lowered: LoweredGroup, count: int) -> None:
+    """Raise PatternMismatch where a matrix product would run as one stage of many, without its register tiles."""
+    if count > 1 and lowered.kind is PatternKind.CONTRACTION:
+        found, _ = match(build_scop(separate_outputs(without_empty(lowered.program))))
+        if isinstance(found, Staged):
+            raise PatternMismatch("one kernel for all would run a sum of products without register tiles")
