@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import coefficient_of, to_sym
-from tsc.loop_ir.vector_rules import is_affine
+from tsc.loop_ir.vector_rules import SPACES, LaneRange, is_affine, lane_range
 from tsc.sym import ZERO, SymExpr
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, walk
 
@@ -21,11 +21,15 @@ _BITS = {"float32": "int32", "int32": "int32", "uint32": "int32", "float64": "in
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The vector loop being emitted: its variable, its trip count, and where it is masked how many of its lanes are active."""
+    """The vector loop being emitted: its variable, its trip count, where it is masked how many of its lanes are active, and
+    under a condition that holds in a run of lanes the first of them and the one after the last, with how deep such runs nest."""
 
     var: str
     count: int
     active: str = ""
+    first: str = ""
+    last: str = ""
+    depth: int = 0
 
 
 def vector(expr: Expr, lanes: Lanes, scope: Scope) -> str:
@@ -119,18 +123,25 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     name = scope.name(f"buffer {buffer.name}")
     if factor == SymExpr.of(0) and not any(lanes.var in _names(leaf) for leaf in leaves.values()):
         return splat(f"{name}[{sym_text(offset, leaves, scope)}]", buffer.dtype, lanes.count)
-    if factor != SymExpr.of(1):
-        if lanes.active:
+    kind = f"{buffer.dtype}x{lanes.count}"
+    start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
+    space = None if factor is None or leaves else factor.as_int()
+    first, last = lanes.first or "0", lanes.last or lanes.active or str(lanes.count)
+    if factor == SymExpr.of(1):
+        text = f"*(const tsc_{kind}u *)({name} + {start})"
+        if lanes.first:
+            text = f"tsc_range_{kind}({name} + {start}, {first}, {last})"
+        elif lanes.active:
+            text = f"tsc_load_{kind}({name} + {start}, {lanes.active})"
+    elif space in SPACES:
+        text = f"tsc_spaced_{kind}({name} + {start}, {space}, {first}, {last})"
+    else:
+        if lanes.active or lanes.first:
             raise InternalError(f"a masked load of {buffer} has a stride")
         picked = [f"{name}[{offset_text(buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in index), scope)}]"
                   for n in range(lanes.count)]
         sign = "-" if buffer.dtype == BOOL else ""
         return f"({vector_type(buffer.dtype, lanes.count)}){{{', '.join(sign + p for p in picked)}}}"
-    start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
-    kind = f"{buffer.dtype}x{lanes.count}"
-    text = f"*(const tsc_{kind}u *)({name} + {start})"
-    if lanes.active:
-        text = f"tsc_load_{kind}({name} + {start}, {lanes.active})"
     if buffer.dtype == BOOL:
         return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))"
     return f"({text})"
@@ -150,7 +161,41 @@ def _cast(text: str, source: str, dtype: str, count: int) -> str:
     return f"__builtin_convertvector({text}, {vector_type(dtype, count)})"
 
 
+def _choice(yes: Expr, no: Expr, run: LaneRange, lanes: Lanes, scope: Scope) -> str:
+    """`yes` in the run of lanes where the condition holds, `no` in the others; loads of `yes` touch no others."""
+    if isinstance(yes, Call) and yes.fn == "select" and yes.args[2] == no:
+        inner = lane_range(yes.args[0], lanes.var)
+        if inner is not None:
+            both = LaneRange(run.lows + inner.lows, run.highs + inner.highs, run.others + inner.others)
+            return _choice(yes.args[1], no, both, lanes, scope)
+    first, last = f"tsc_first{lanes.depth}", f"tsc_last{lanes.depth}"
+    lows = [sym_text(scope.facts.reduce(x), {}, scope) for x in run.lows] + [lanes.first or "0"]
+    highs = [sym_text(scope.facts.reduce(x), {}, scope) for x in run.highs] + [lanes.last or lanes.active or str(lanes.count)]
+    low, high = (_folded(f"tsc_{fn}_int64", texts) for fn, texts in (("max", lows), ("min", highs)))
+    if run.others:
+        high = f"{' && '.join(scalar(c, scope) for c in run.others)} ? {high} : 0"
+    inside = replace(lanes, first=first, last=last, depth=lanes.depth + 1)
+    text = vector(yes, inside, scope)
+    if not (isinstance(yes, Load) and any(n.name == lanes.var for n in walk(yes) if isinstance(n, Var))
+            and yes.buffer.name not in scope.registers and isinstance(no, Const) and no.value == 0):
+        bits = "int32" if yes.dtype == BOOL else _BITS[yes.dtype]
+        mask = vector_type(bits, lanes.count)
+        iota = f"({mask}){{{', '.join(map(str, range(lanes.count)))}}}"
+        chosen = f"(({iota} >= {splat(first, bits, lanes.count)}) & ({iota} < {splat(last, bits, lanes.count)}))"
+        text = f"TSC_BLEND({mask}, {vector_type(yes.dtype, lanes.count)}, {chosen}, {text}, {vector(no, lanes, scope)})"
+    return f"({{ const int64_t {first} = {low}, {last} = {high}; {text}; }})"
+
+
+def _folded(fn: str, texts: list[str]) -> str:
+    text = texts[0]
+    for other in texts[1:]:
+        text = f"{fn}({text}, {other})"
+    return text
+
+
 def _call(expr: Call, fn: str, args: tuple[Expr, ...], lanes: Lanes, scope: Scope) -> str:
+    if fn == "select" and (run := lane_range(args[0], lanes.var)) is not None:
+        return _choice(args[1], args[2], run, lanes, scope)
     texts = [vector(a, lanes, scope) for a in args]
     dtype, count = args[-1].dtype, lanes.count
     first = texts[0]

@@ -43,6 +43,7 @@ class _Tile:
 
     acc: Buffer
     rows: Expr
+    width: Expr
     init: Expr
     loops: tuple[For, ...]
     row: str
@@ -118,13 +119,17 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     if refused is not None:
         return refused
     spilled = Buffer(f"{stmt.buffer.name}_tile", stmt.buffer.dtype, stmt.buffer.shape)
-    height = f"{stmt.buffer.name}_rows"
+    height, vectors = f"{stmt.buffer.name}_rows", f"{stmt.buffer.name}_vectors"
     chosen: Stmt = Block(())
     for count in range(1, rows + 1):
-        micro = _micro_kernel(tile, count, columns, lanes, spilled)
+        micro: Stmt = Block(())
+        for wide in range(1, columns // lanes + 1):  # what a narrow tile at the end does not need is not computed
+            narrow = _micro_kernel(tile, count, wide * lanes, lanes, spilled)
+            micro = If(call("le", Var(vectors), index(wide - 1)), micro, narrow) if wide > 1 else narrow
         chosen = If(call("eq", Var(height), index(count)), micro, chosen) if count > 1 else micro
     epilogue = _rebuffer(block(*tile.epilogue), stmt.buffer, spilled)
-    whole = Let(height, tile.rows, block(chosen, epilogue))
+    needed = call("floordiv", add(tile.width, index(lanes - 1)), index(lanes))
+    whole = Let(height, tile.rows, Let(vectors, needed, block(chosen, epilogue)))
     return simplify_stmt(Allocate(spilled, "stack", whole), facts, keep_marked=True)
 
 
@@ -138,7 +143,7 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
         return "not an initialisation followed by one k loop"
     init, epilogue = parts[0], tuple(parts[2:])
     match init:
-        case For(var=i, hi=rows, body=For(var=j, body=Store(buffer=target, index=(Var(name=a), Var(name=b)), value=value))) \
+        case For(var=i, hi=rows, body=For(var=j, hi=width, body=Store(buffer=target, index=(Var(name=a), Var(name=b)), value=value))) \
                 if (a, b) == (i, j) and target == acc:
             if any(isinstance(n, (Var, Load)) for n in walk_expr(value)):
                 return "its initial value is not a constant"
@@ -164,7 +169,7 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
         return "its k step is not a product of a row operand and a column operand"
     if any(isinstance(s, Store) and s.buffer == acc for e in epilogue for s in walk(e)):
         return "its epilogue writes the accumulators"
-    return _Tile(acc, rows, value, tuple(loops), i, j, factors[0], factors[1], epilogue)
+    return _Tile(acc, rows, width, value, tuple(loops), i, j, factors[0], factors[1], epilogue)
 
 
 def _from_zero(stmt: Stmt, facts: Facts) -> Stmt:
@@ -225,7 +230,7 @@ def _check_columns(tile: _Tile, columns: int, facts: Facts) -> str | None:
 
 def _micro_kernel(tile: _Tile, rows: int, columns: int, lanes: int, spilled: Buffer) -> Stmt:
     name = tile.acc.name
-    acc = replace(tile.acc, name=f"{name}_{rows}", shape=(SymExpr.of(rows), SymExpr.of(columns)))
+    acc = replace(tile.acc, name=f"{name}_{rows}x{columns}", shape=(SymExpr.of(rows), SymExpr.of(columns)))
     row, column, lane = (f"{name}_{part}" for part in ("row", "column", "lane"))
     place = (Var(row), Var(column))
     whole = add(Var(column), Var(lane))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
@@ -22,11 +23,28 @@ VECTOR_CALLS: dict[str, frozenset[str]] = {
     "bool": frozenset({"and", "or", "xor", "not", "select"})}
 _LOADED = frozenset({"float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "bool"})
 
-Access = Literal["invariant", "contiguous", "strided"]
+#: How an access moves along the lanes; "spaced" is every second to fourth element of a row.
+Access = Literal["invariant", "contiguous", "spaced", "strided"]
+SPACES = range(2, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRange:
+    """A condition that holds in one run of iterations: from the greatest of `lows` up to the least of `highs` (exclusive), and
+    only where each of `others`, which do not vary, holds. The bounds count from where the variable is 0."""
+
+    lows: tuple[SymExpr, ...]
+    highs: tuple[SymExpr, ...]
+    others: tuple[Expr, ...]
 
 
 class Refused(Exception):
     """Why a loop is not vectorized."""
+
+
+#: Whether a part of an expression is evaluated always (with or without masks at hand), in a run of lanes alone (see
+#: LaneRange), or under another condition.
+When = Literal["always", "unmasked", "in range", "sometimes"]
 
 
 def varies(expr: Expr, var: str) -> bool:
@@ -49,14 +67,17 @@ def check_load(load: Load, var: str) -> Access:
         raise Refused(f"the index of {load.buffer.name} depends on data")
     if load.buffer.panel is not None:
         raise Refused(f"{load.buffer.name} is stored in panels")
-    return "contiguous" if factors[-1] == ONE and all(f == ZERO for f in factors[:-1]) else "strided"
+    if any(f != ZERO for f in factors[:-1]):
+        return "strided"
+    return "contiguous" if factors[-1] == ONE else "spaced" if factors[-1].as_int() in SPACES else "strided"
 
 
-def check_value(value: Expr, var: str, facts: Facts) -> None:
-    """Raises Refused unless `value` can be computed for all lanes at once; `facts` hold inside the loop."""
+def check_value(value: Expr, var: str, facts: Facts, masks: bool = False) -> None:
+    """Raises Refused unless `value` can be computed for all lanes at once; `facts` hold inside the loop. With `masks`, a load
+    may stand under a condition that holds in a run of lanes: no other lane is touched."""
     costly = any(isinstance(n, Call) and n.fn in EXPENSIVE for n in walk(value))
     safe = frozenset(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
-    _check(value, var, facts, costly, False, safe)
+    _check(value, var, facts, costly, "always" if masks else "unmasked", safe)
 
 
 def unconditional(expr: Expr) -> list[Expr]:
@@ -65,8 +86,9 @@ def unconditional(expr: Expr) -> list[Expr]:
     return [*(n for part in parts for n in unconditional(part)), expr]
 
 
-def _check(expr: Expr, var: str, facts: Facts, costly: bool, conditional: bool, safe: frozenset[Expr]) -> None:
-    if conditional and expr not in safe:
+def _check(expr: Expr, var: str, facts: Facts, costly: bool, when: When, safe: frozenset[Expr]) -> None:
+    if when in ("in range", "sometimes") and expr not in safe and not (
+            when == "in range" and isinstance(expr, Load) and varies(expr, var) and check_load(expr, var) != "strided"):
         _check_unconditional(expr, facts)
     if not varies(expr, var):
         return
@@ -87,14 +109,16 @@ def _check(expr: Expr, var: str, facts: Facts, costly: bool, conditional: bool, 
             if fn not in VECTOR_CALLS.get(args[-1].dtype, ()):
                 raise Refused(f"{fn} on {args[-1].dtype} has no vector form")
             if fn == "select":
-                _check(args[0], var, facts, costly, conditional, safe)
-                _check(args[1], var, facts, costly, True, safe)
-                _check(args[2], var, facts, costly, True, safe)
+                ranged = when in ("always", "in range") and lane_range(args[0], var) is not None
+                if not ranged:
+                    _check(args[0], var, facts, costly, when, safe)
+                _check(args[1], var, facts, costly, "in range" if ranged else "sometimes", safe)
+                _check(args[2], var, facts, costly, "sometimes", safe)
                 return
         case CheckedIndex():
             raise Refused("it computes an index from data")
     for child in children(expr):
-        _check(child, var, facts, costly, conditional, safe)
+        _check(child, var, facts, costly, when, safe)
 
 
 def is_affine(expr: Expr, var: str) -> bool:
@@ -117,20 +141,47 @@ def _check_unconditional(expr: Expr, facts: Facts) -> None:
             raise Refused(f"a condition guards {expr.buffer.name}, which may be read out of bounds without it")
 
 
+def lane_range(condition: Expr, var: str) -> LaneRange | None:
+    """The run of iterations in which a condition holds; None where it is not one of that form, or looks at data."""
+    if any(isinstance(n, (Load, CheckedIndex)) for n in walk(condition)):
+        return None
+    if not varies(condition, var):
+        return LaneRange((), (), (condition,))
+    if isinstance(condition, Call) and condition.fn == "and":
+        parts = [lane_range(a, var) for a in condition.args]
+        known = [p for p in parts if p is not None]
+        if len(known) < len(parts):
+            return None
+        return LaneRange(*(tuple(x for p in known for x in getattr(p, name)) for name in ("lows", "highs", "others")))
+    leaves: dict[str, Expr] = {}
+    bound = _margin(condition, leaves)
+    factor = None if bound is None or leaves else coefficient_of(bound, var)
+    if bound is None or factor is None or factor.as_int() not in (1, -1):
+        return None
+    at = bound.substitute({var: ZERO})
+    return LaneRange((1 - at,), (), ()) if factor == ONE else LaneRange((), (at,), ())
+
+
+def _margin(condition: Expr, leaves: dict[str, Expr]) -> SymExpr | None:
+    """`e` where the condition, a comparison of indices, is `e > 0`."""
+    if not (isinstance(condition, Call) and condition.fn in ("lt", "le", "gt", "ge") and condition.args[0].dtype == INDEX):
+        return None
+    a, b = (to_sym(x, leaves) for x in condition.args)
+    if condition.fn in ("gt", "ge"):
+        a, b = b, a
+    return b - a + (1 if condition.fn in ("le", "ge") else 0)
+
+
 def split_point(condition: Expr, var: str, inner: Facts, outer: Facts) -> tuple[Expr, Expr, bool] | None:
     """A comparison within `condition` that changes once along the loop: the comparison, the first iteration at which it has
     changed, and its value before. None where there is none."""
     if isinstance(condition, Call) and condition.fn in ("and", "or", "not"):
         return next((f for f in (split_point(a, var, inner, outer) for a in condition.args) if f is not None), None)
-    if not (isinstance(condition, Call) and condition.fn in ("lt", "le", "gt", "ge") and condition.args[0].dtype == INDEX):
-        return None
     leaves: dict[str, Expr] = {}
-    a, b = (inner.reduce(to_sym(x, leaves)) for x in condition.args)
-    if leaves:
+    margin = _margin(condition, leaves)
+    if margin is None or leaves:
         return None
-    if condition.fn in ("gt", "ge"):
-        a, b = b, a
-    bound = b - a + (1 if condition.fn in ("le", "ge") else 0)  # the condition is `bound > 0`
+    bound = inner.reduce(margin)
     factor = coefficient_of(bound, var)
     value = None if factor is None else factor.as_int()
     if value not in (1, -1):

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
+from tsc.loop_ir.quotients import at_quotients
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.vector_rules import VECTOR_CALLS, Refused, check_load, check_value, split_point, unconditional, varies
@@ -23,6 +24,8 @@ from tsc.te.expr import walk as walk_expr
 
 _MAX_SPLITS = 3
 _MIN_LANES = 4
+#: Vectors this wide come with masks for their lanes; for shorter ones a loop is rather split.
+MASKED_BYTES = 64
 _MONOIDS = frozenset({"add", "mul", "max", "min"})
 
 
@@ -47,10 +50,14 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
 
 
 def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str], splits: int) -> Stmt:
+    by_quotient = at_quotients(loop, facts)
+    if by_quotient is not None:
+        body = _vectorize_loop(by_quotient.body, facts.inside(by_quotient), spec, reasons, splits)
+        return replace(by_quotient, body=body)
     try:
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
-        reduced = _check(loop, stores, facts)
+        reduced = _check(loop, stores, facts, spec.vector_bytes >= MASKED_BYTES)
     except Refused as refused:
         parts = _split(loop, facts) if splits else None
         if parts is not None:
@@ -98,19 +105,19 @@ def _lanes(loop: For, stores: tuple[Store, ...], spec: DeviceSpec, facts: Facts)
     return lanes
 
 
-def _check(loop: For, stores: tuple[Store, ...], facts: Facts) -> frozenset[Buffer]:
+def _check(loop: For, stores: tuple[Store, ...], facts: Facts, masks: bool) -> frozenset[Buffer]:
     """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
     inner = facts.inside(loop)
     reduced: set[Buffer] = set()
     for store in stores:
         if any(varies(i, loop.var) for i in store.index):
             _check_contiguous(store, loop.var)
-            check_value(store.value, loop.var, inner)
+            check_value(store.value, loop.var, inner, masks)
         else:
             operand = reduction_operand(store)
             if operand is None:
                 raise Refused(f"{store.buffer.name} is written at one place again and again")
-            check_value(operand, loop.var, inner)
+            check_value(operand, loop.var, inner, masks)
             if isinstance(store.value, Call) and store.value.fn not in VECTOR_CALLS.get(store.buffer.dtype, ()):
                 raise Refused(f"{store.value.fn} on {store.buffer.dtype} has no vector form")
             reduced.add(store.buffer)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import size_text
-from tsc.poly.pattern import Contraction, unit_stride
+from tsc.poly.pattern import Contraction, unit_stride, variables
 from tsc.poly.promote import Assignment, Local, Promoted, graft
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
@@ -55,7 +55,7 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int
                   f"alloc_{virtual.name}")
     zero = isl.constant_on(live, 0)
     node = graft(node, isl.with_prefix(live, [zero] * len(reduce) + [low], local.statement), [])
-    columns_inside = unit_stride(found.n_factor, found.n)
+    columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(found.n_factor))
     for name, part in (("copy", exact), ("fill", past)):
         instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, f"{name}_{virtual.name}")
         if not instances.is_empty():

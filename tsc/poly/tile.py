@@ -8,10 +8,12 @@ from math import lcm
 from tsc.poly.chain import Chained
 from tsc.poly.pattern import Contraction, Staged
 from tsc.target import DeviceSpec
-from tsc.te.expr import loads
+from tsc.te.expr import Load, loads
 
 #: Elements that one block of an injective kernel should cover, and the extent taken for a symbolic axis to get there.
 BLOCK_ELEMENTS, ASSUMED_EXTENT = 8192, 128
+#: Rows of a contraction's block whose column operand is more than one load.
+TALL_BLOCK = 512
 #: Rows that one block of a chain takes at most, and the columns taken for a symbolic extent when its strips are counted.
 CHAIN_ROWS, ASSUMED_COLUMNS = 128, 512
 
@@ -40,8 +42,10 @@ def default_config(found: Contraction | Chained | Staged, spec: DeviceSpec) -> T
 def _contraction(found: Contraction, spec: DeviceSpec) -> TileConfig:
     m, n = _extents(found)
     mr, nr = _register_tile(found, spec)
-    wide = 128 if m is None else min(128, -(-m // mr) * mr)
-    columns = 2 * nr if n is None or n > nr else nr
+    # a panel is copied for each block: blocks are tall where it takes more than reading elements as they stand
+    most = 128 if isinstance(found.n_factor, Load) else TALL_BLOCK
+    wide = most if m is None else min(most, -(-m // mr) * mr)
+    columns = 2 * nr if (n is None or n > nr) and most < TALL_BLOCK else nr
     return TileConfig((mr, nr), (max(1, wide // mr) * mr, columns))
 
 

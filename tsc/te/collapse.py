@@ -10,8 +10,25 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tsc.sym import ZERO, ShapeEnv, SymExpr
-from tsc.te.compute import Axis, Compute, Program
-from tsc.te.expr import INDEX, Buffer, Call, CheckedIndex, Expr, Load, Var, as_size, children, loads, map_children
+from tsc.te.compute import SUM, Axis, Compute, Program
+from tsc.te.expr import (
+    INDEX,
+    Buffer,
+    Call,
+    Cast,
+    CheckedIndex,
+    Expr,
+    Load,
+    Var,
+    as_size,
+    call,
+    children,
+    index,
+    loads,
+    map_children,
+    substitute,
+    walk,
+)
 from tsc.te.linear import Linear, linear, to_expr
 
 
@@ -30,6 +47,7 @@ class _Plan:
 
     pairs: dict[str, Pair] = field(default_factory=dict)
     targets: dict[str, int] = field(default_factory=dict)
+    divided: Pair | None = None
 
 
 def collapse(program: Program, env: ShapeEnv) -> Program:
@@ -45,6 +63,36 @@ def collapse(program: Program, env: ShapeEnv) -> Program:
     return program
 
 
+def collapse_positions(program: Program, env: ShapeEnv) -> Program:
+    """`program` with the last two axes of a sum of products collapsed though an operand reads windows around them, where both
+    belong to that operand alone and another axis to the other one alone.
+
+    The positions of an image are then one axis, so that narrow images fill wide tiles. The operand is read at the quotient and
+    the remainder of that axis, which are the old axes again: each position stands for one pair of them, and the other way round.
+    """
+    for compute in program.computes:
+        pair = _positions(compute)
+        plan = None if pair is None else _closure(program, pair, pair)
+        if plan is not None:
+            program = _apply(program, plan, env)
+    return program
+
+
+def _positions(compute: Compute) -> Pair | None:
+    body = compute.body
+    while isinstance(body, Cast):
+        body = body.value
+    if compute.monoid != SUM or len(compute.axes) < 3 or not (isinstance(body, Call) and body.fn == "mul"):
+        return None
+    names = [{n.name for n in walk(a) if isinstance(n, Var)} for a in body.args]
+    own = [[a.name for a in compute.axes if a.name in mine - other] for mine, other in (names, names[::-1])]
+    *_, outer, inner = compute.axes
+    ends = {outer.name, inner.name}
+    if ZERO in (outer.extent, inner.extent) or not any(ends <= set(mine) and other for mine, other in (own, own[::-1])):
+        return None
+    return Pair(compute.name, outer, inner)
+
+
 def _pairs(program: Program) -> Iterator[Pair]:
     for compute in program.computes:
         for axes in (compute.axes, compute.reduce_axes):
@@ -53,10 +101,11 @@ def _pairs(program: Program) -> Iterator[Pair]:
                     yield Pair(compute.name, outer, inner)
 
 
-def _closure(program: Program, first: Pair) -> _Plan | None:
-    """The merges that `first` entails, or None when one of them is not possible."""
+def _closure(program: Program, first: Pair, divided: Pair | None = None) -> _Plan | None:
+    """The merges that `first` entails, or None when one of them is not possible. The body of the Compute of `divided` may use
+    that pair in any way: it gets the quotient and the remainder of the collapsed axis."""
     computes = {c.name: c for c in program.computes}
-    plan = _Plan()
+    plan = _Plan(divided=divided)
     pending = [first]
     while pending:
         pair = pending.pop()
@@ -67,7 +116,7 @@ def _closure(program: Program, first: Pair) -> _Plan | None:
             return None  # three axes at once are two rounds
         plan.pairs[pair.inner.name] = pair
         compute = computes[pair.compute]
-        required = _targets_read(compute, pair, computes.keys())
+        required = [] if pair == divided else _targets_read(compute, pair, computes.keys())
         if required is None:
             return None
         if pair.outer in compute.axes:
@@ -188,8 +237,15 @@ def _apply(program: Program, plan: _Plan, env: ShapeEnv) -> Program:
                     return rewrite(to_expr(joined))
         return map_children(rewrite, expr)
 
+    def body(compute: Compute) -> Expr:
+        pair = plan.divided
+        if pair is None or pair.compute != compute.name:
+            return rewrite(compute.body)
+        at, extent = Var(_name(pair)), index(pair.inner.extent)
+        return substitute(compute.body, {pair.outer.name: call("floordiv", at, extent), pair.inner.name: call("mod", at, extent)})
+
     computes = tuple(
-        Compute(reshape(c.target), rename(c.axes), rewrite(c.body), rename(c.reduce_axes), c.monoid) for c in program.computes)
+        Compute(reshape(c.target), rename(c.axes), body(c), rename(c.reduce_axes), c.monoid) for c in program.computes)
     return replace(program, computes=computes, outputs=tuple(map(reshape, program.outputs)))
 
 

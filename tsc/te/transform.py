@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
 from tsc.sym.expr import Monomial
-from tsc.te.collapse import collapse
+from tsc.te.collapse import collapse, collapse_positions
 from tsc.te.compute import Axis, Compute, Program, SizeParam
 from tsc.te.divide import divide
 from tsc.te.expr import (
@@ -55,6 +55,7 @@ def lower(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ()) -> 
     program = merge_divisions(program, env)             # inputs read at (x // E, x % E) are viewed flat
     program = collapse(program, env)                    # axes that always go together become one
     program = collapse(divide(program, env), env)       # axes whose parts go different ways become several
+    program = collapse_positions(program, env)          # the positions of an image are one axis
     return canonical(simplified(program, env), env, accumulators)
 
 
