@@ -13,6 +13,7 @@ from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt,
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.sym import SymExpr
+from tsc.sym.expr import Apply
 from tsc.target import DeviceSpec
 from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, substitute
 from tsc.te.expr import map_children as map_operands
@@ -121,12 +122,13 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     spilled = Buffer(f"{stmt.buffer.name}_tile", stmt.buffer.dtype, stmt.buffer.shape)
     height, vectors = f"{stmt.buffer.name}_rows", f"{stmt.buffer.name}_vectors"
     chosen: Stmt = Block(())
-    for count in range(1, rows + 1):
+    widths = sorted({-(-w // lanes) for w in _extents(tile.width, columns, inner)})
+    for count in sorted(_extents(tile.rows, rows, inner)):
         micro: Stmt = Block(())
-        for wide in range(1, columns // lanes + 1):  # what a narrow tile at the end does not need is not computed
+        for wide in widths:  # what a narrow tile at the end does not need is not computed
             narrow = _micro_kernel(tile, count, wide * lanes, lanes, spilled)
-            micro = If(call("le", Var(vectors), index(wide - 1)), micro, narrow) if wide > 1 else narrow
-        chosen = If(call("eq", Var(height), index(count)), micro, chosen) if count > 1 else micro
+            micro = narrow if micro == Block(()) else If(call("lt", Var(vectors), index(wide)), micro, narrow)
+        chosen = micro if chosen == Block(()) else If(call("eq", Var(height), index(count)), micro, chosen)
     epilogue = _rebuffer(block(*tile.epilogue), stmt.buffer, spilled)
     needed = call("floordiv", add(tile.width, index(lanes - 1)), index(lanes))
     whole = Let(height, tile.rows, Let(vectors, needed, block(chosen, epilogue)))
@@ -196,6 +198,22 @@ def _factors(value: Expr, column: str) -> tuple[Expr, Expr] | None:
     if in_a == in_b:
         return None
     return (b, a) if in_a else (a, b)
+
+
+def _extents(extent: Expr, whole: int, facts: Facts) -> set[int]:
+    """The extents that a tile of up to `whole` can have: `min(e, whole)` takes two values where e is a constant less what
+    `whole` divides."""
+    leaves: dict[str, Expr] = {}
+    sym = facts.reduce(to_sym(extent, leaves))
+    match sym.terms:
+        case (((), value),):
+            return {value}
+        case ((((Apply(fn="min", args=args),), 1)),):
+            rest = [a for a in args if a != SymExpr.of(whole)]
+            constant = sum(c for m, c in rest[0].terms if not m)
+            if len(rest) == 1 and facts.divisor(rest[0] - constant) % whole == 0:
+                return {whole, constant % whole or whole}
+    return set(range(1, whole + 1))
 
 
 # -- legality --------------------------------------------------------------------------------------------------
