@@ -22,7 +22,7 @@ _BITS = {"float32": "int32", "int32": "int32", "uint32": "int32", "float64": "in
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """The vector loop being emitted: its variable, its trip count, where it is masked how many of its lanes are active, and
-    under a condition that holds in a run of lanes the first of them and the one after the last, with how deep such runs nest."""
+    under a condition that holds in a run of lanes the first of them, the one after the last, and how deep such runs nest."""
 
     var: str
     count: int

@@ -145,8 +145,8 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
         return "not an initialisation followed by one k loop"
     init, epilogue = parts[0], tuple(parts[2:])
     match init:
-        case For(var=i, hi=rows, body=For(var=j, hi=width, body=Store(buffer=target, index=(Var(name=a), Var(name=b)), value=value))) \
-                if (a, b) == (i, j) and target == acc:
+        case For(var=i, hi=rows, body=For(var=j, hi=width, body=Store(
+                buffer=target, index=(Var(name=a), Var(name=b)), value=value))) if (a, b) == (i, j) and target == acc:
             if any(isinstance(n, (Var, Load)) for n in walk_expr(value)):
                 return "its initial value is not a constant"
         case _:

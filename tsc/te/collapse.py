@@ -68,7 +68,7 @@ def collapse_positions(program: Program, env: ShapeEnv) -> Program:
     belong to that operand alone and another axis to the other one alone.
 
     The positions of an image are then one axis, so that narrow images fill wide tiles. The operand is read at the quotient and
-    the remainder of that axis, which are the old axes again: each position stands for one pair of them, and the other way round.
+    the remainder of that axis, which are the old axes again: each position is one pair of them, and the other way round.
     """
     for compute in program.computes:
         pair = _positions(compute)
@@ -241,8 +241,8 @@ def _apply(program: Program, plan: _Plan, env: ShapeEnv) -> Program:
         pair = plan.divided
         if pair is None or pair.compute != compute.name:
             return rewrite(compute.body)
-        at, extent = Var(_name(pair)), index(pair.inner.extent)
-        return substitute(compute.body, {pair.outer.name: call("floordiv", at, extent), pair.inner.name: call("mod", at, extent)})
+        at, by = Var(_name(pair)), index(pair.inner.extent)
+        return substitute(compute.body, {pair.outer.name: call("floordiv", at, by), pair.inner.name: call("mod", at, by)})
 
     computes = tuple(
         Compute(reshape(c.target), rename(c.axes), body(c), rename(c.reduce_axes), c.monoid) for c in program.computes)
