@@ -20,8 +20,9 @@ from tsc.te.expr import walk as walk_expr
 _SHORTEST = 4
 
 
-def at_quotients(loop: For, facts: Facts) -> For | None:
-    """`loop` below a loop over the quotients of its first division by something invariant; None where there is none."""
+def at_quotients(loop: For, facts: Facts) -> tuple[For, For] | None:
+    """The loop over the quotients of the first division in `loop` by something invariant, and `loop` as it runs within; None
+    where there is no such division."""
     found = next((d for s in walk(loop.body) if isinstance(s, Store) for e in (*s.index, s.value)
                   for n in walk_expr(e) if (d := _division(n, loop, facts)) is not None), None)
     if found is None or loop.step != 1:
@@ -34,7 +35,7 @@ def at_quotients(loop: For, facts: Facts) -> For | None:
     run = replace(loop, lo=call("max", loop.lo, call("sub", start, offset)),
                   hi=call("min", loop.hi, call("sub", add(start, by), offset)),
                   body=_undivided(loop.body, loop, found, Var(outer), facts))
-    return For(outer, low, high, run, mark=loop.mark)
+    return For(outer, low, high, run, mark=loop.mark), run
 
 
 def _division(expr: Expr, loop: For, facts: Facts) -> tuple[Expr, Expr] | None:

@@ -52,8 +52,8 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
 def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str], splits: int) -> Stmt:
     by_quotient = at_quotients(loop, facts)
     if by_quotient is not None:
-        body = _vectorize_loop(by_quotient.body, facts.inside(by_quotient), spec, reasons, splits)
-        return replace(by_quotient, body=body)
+        outer, run = by_quotient
+        return replace(outer, body=_vectorize_loop(run, facts.inside(outer), spec, reasons, splits))
     try:
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
