@@ -109,14 +109,21 @@ def items_of(graph: Graph, env: ShapeEnv) -> dict[str, Item]:
             for output, value in enumerate(node.outputs) if value in live}
 
 
-def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int) -> Item:
-    """The Item of one output of a node."""
-    value, opdef = node.outputs[output], definition(node)
-    made_type = value_type(graph, env, value)
-    if opdef.te is None:
-        return Item(value, node, output, position, PatternKind.OPAQUE, made_type, dynamic_inputs(graph, node))
-    at = tuple(Var(f"d{k}") for k in range(made_type.rank))
-    extents = {f"d{k}": extent for k, extent in enumerate(made_type.shape)}
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What the element of a value at `d0, d1, ..` is made of: its simplified body over its node's inputs, the reduction that
+    the body is a term of (None: it is no reduction), and the extent of every axis that occurs."""
+
+    body: Expr
+    reduction: Reduction | None
+    extents: dict[str, SymExpr]
+
+
+def element_of(graph: Graph, env: ShapeEnv, node: Node, output: int) -> Element:
+    """The Element of one output of a node that has a te body."""
+    shape = value_type(graph, env, node.outputs[output]).shape
+    at = tuple(Var(f"d{k}") for k in range(len(shape)))
+    extents = {f"d{k}": extent for k, extent in enumerate(shape)}
 
     def read(name: str, idx: tuple[Expr, ...]) -> Expr:
         source = value_type(graph, env, name)
@@ -128,17 +135,28 @@ def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int)
         return made
 
     made = body_of(graph, env, node, output, at, read, axis)
+    reduction = made if isinstance(made, Reduction) else None
     body = simplify(made.body if isinstance(made, Reduction) else made, Ranges(extents, env))
-    found = list(loads(body))
+    return Element(body, reduction, extents)
+
+
+def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int) -> Item:
+    """The Item of one output of a node."""
+    value, opdef = node.outputs[output], definition(node)
+    made_type = value_type(graph, env, value)
+    if opdef.te is None:
+        return Item(value, node, output, position, PatternKind.OPAQUE, made_type, dynamic_inputs(graph, node))
+    element = element_of(graph, env, node, output)
+    body, found = element.body, list(loads(element.body))
     item = Item(value, node, output, position, opdef.kind, made_type, tuple(x.buffer.name for x in found),
                 weight=sum(_WEIGHTS.get(type(e), 0) for e in walk(body)),
                 expensive=any(isinstance(e, Call) and e.fn in EXPENSIVE for e in walk(body)))
-    if isinstance(made, Reduction):
-        return _with_reduction(item, made, found)
+    if element.reduction is not None:
+        return _with_reduction(item, element.reduction, found)
     if item.kind is PatternKind.REDUCE:  # over no axes: nothing is reduced
         item = replace(item, kind=PatternKind.ELEMENTWISE)
     if isinstance(body, Load) and len(found) == 1:
-        dims = [extents[e.name] for e in body.index if isinstance(e, Var)]
+        dims = [element.extents[e.name] for e in body.index if isinstance(e, Var)]
         return replace(item, map_index=body.index, is_permutation=(
             len(set(body.index)) == made_type.rank and tuple(dims) == body.buffer.shape))
     return item

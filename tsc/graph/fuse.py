@@ -6,6 +6,7 @@ Each pass is a list of rules that return None or the reason for a refusal; every
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Sequence
 
 from tsc.graph.fuse_reduce import reduce_level
 from tsc.graph.fuse_state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled_loads
@@ -13,6 +14,8 @@ from tsc.graph.group import FusionGroup
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv
+
+Level = Callable[[Fusion], None]
 
 #: A kernel writes at most this many tensors: each one more keeps registers and cache lines busy.
 MAX_OUTPUTS = 2
@@ -22,16 +25,15 @@ BODY_LIMIT = 200
 CHEAP = 24
 
 
-def fuse(graph: Graph, env: ShapeEnv) -> tuple[FusionGroup, ...]:
-    """Every live value of a graph of primitives in exactly one group, in executable order.
+def fuse(graph: Graph, env: ShapeEnv, levels: Sequence[Level] | None = None) -> tuple[FusionGroup, ...]:
+    """Every live value of a graph of primitives in exactly one group, in executable order. `levels` default to LEVELS.
 
     Views belong to no group's outputs: they are their root's memory (`graph/views.py`). Index maps that all readers can take
     into their own accesses appear in each reader's group and are never stored.
     """
     fusion = analyse(graph, env)
-    contraction_level(fusion)
-    reduce_level(fusion)
-    injective_level(fusion)
+    for level in LEVELS if levels is None else levels:
+        level(fusion)
     return _in_order(fusion)
 
 
@@ -172,6 +174,10 @@ def _inline_refusal(fusion: Fusion, draft: Draft, value: str, copies: dict[str, 
     return None
 
 
+#: In the order of section 4.2.
+LEVELS: tuple[Level, ...] = (contraction_level, reduce_level, injective_level)
+
+
 # -- groups ----------------------------------------------------------------------------------------------------
 
 def _in_order(fusion: Fusion) -> tuple[FusionGroup, ...]:
@@ -197,8 +203,10 @@ def _in_order(fusion: Fusion) -> tuple[FusionGroup, ...]:
     return tuple(groups)
 
 
-def _finished(fusion: Fusion, draft: Draft, number: int) -> FusionGroup:
+def _finished(fusion: Fusion, draft: Draft, number: int, link: bool = False) -> FusionGroup:
+    """The group of a draft; a link's decisions are its chain's."""
     anchor = fusion.items[draft.anchor].node
     return FusionGroup(
         f"{number}.{fusion.name(draft.anchor)}", draft.kind, tuple(path_nodes(fusion, draft.members)), anchor,
-        tuple(group_inputs(fusion, draft.members)), tuple(fusion.outputs(draft.members)), tuple(draft.decisions))
+        tuple(group_inputs(fusion, draft.members)), tuple(fusion.outputs(draft.members)),
+        () if link else tuple(draft.decisions), tuple(_finished(fusion, d, number, True) for d in draft.links))

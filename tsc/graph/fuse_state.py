@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from tsc.graph.dataflow import Item, items_of, scalar_constant, value_type
+from tsc.graph.dataflow import Element, Item, items_of, scalar_constant, value_type
 from tsc.graph.group import Decision
 from tsc.graph.pull import Puller
 from tsc.graph.views import resolve
 from tsc.ir import Graph, Node
 from tsc.ops.base import PatternKind, Reduction
 from tsc.sym import ShapeEnv, SymExpr, product
-from tsc.te.expr import INDEX, Call, Expr, Load, Var, as_size, loads, walk
+from tsc.te.expr import INDEX, Call, Expr, Load, Var, as_size, loads, map_loads, walk
 from tsc.te.linear import linear, simplify
 from tsc.te.transform import flattened
 
 
 @dataclass(slots=True)
 class Draft:
-    """A group in the making: its anchor value, its member values, and what was decided about it."""
+    """A group in the making: its anchor value, its member values, and what was decided about it. A chain has the two groups
+    that it joins as `links`."""
 
     anchor: str
     kind: PatternKind
     members: set[str]
     decisions: list[Decision] = field(default_factory=list)
+    links: tuple[Draft, ...] = ()
 
 
 @dataclass(slots=True)
@@ -133,6 +135,15 @@ class Fusion:
         draft.decisions = [d for d in draft.decisions if d.node != self.name(value)]
         self.refuse(draft, value, reason)
 
+    def chain(self, first: Draft, second: Draft, reason: str) -> Draft:
+        """One group in place of two, the first of which hands values on to the second; with the reason."""
+        decision = Decision(self.name(second.anchor), self.name(first.anchor), True, reason)
+        joined = Draft(first.anchor, first.kind, first.members | second.members,
+                       [*first.decisions, *second.decisions, decision], (first, second))
+        self.drafts = [joined if d is first else d for d in self.drafts if d is not second]
+        self.owner |= dict.fromkeys(joined.members, joined)
+        return joined
+
     def refuse(self, draft: Draft, value: str, reason: str) -> None:
         """Record why a value is not in a group."""
         decision = Decision(self.name(value), self.name(draft.anchor), False, reason)
@@ -196,12 +207,18 @@ def _accepts(fusion: Fusion, reader: str) -> bool:
 
 def pulled_loads(fusion: Fusion, value: str, computed: Collection[str], targets: dict[str, str]) -> list[Load]:
     """The loads of `value`'s body with all of `computed` inlined down to `targets` and inputs, their indices simplified."""
+    return list(loads(pulled(fusion, value, computed, targets).body))
+
+
+def pulled(fusion: Fusion, value: str, computed: Collection[str], targets: dict[str, str]) -> Element:
+    """The Element of `value` with all of `computed` inlined down to `targets` and inputs."""
     puller = Puller(fusion.graph, fusion.env, fusion.producers, computed, targets)
     axes = tuple(puller.new_axis("d", extent) for extent in fusion.shape(value))
     made = puller.reduction(value, tuple(Var(a.name) for a in axes))
     ranges = puller.ranges()
     body = simplify(made.body if isinstance(made, Reduction) else made, ranges)
-    return [load if load.buffer.name in targets else flattened(load, ranges) for load in loads(body)]
+    body = map_loads(lambda load: load if load.buffer.name in targets else flattened(load, ranges), body)
+    return Element(body, made if isinstance(made, Reduction) else None, dict(ranges.extents))
 
 
 def is_quasi_affine(expr: Expr) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tsc.errors import InternalError
@@ -35,6 +36,14 @@ class FusionGroup:
     outputs: tuple[str, ...]
     decisions: tuple[Decision, ...] = ()
     links: tuple[FusionGroup, ...] = ()
+
+
+def leaves(group: FusionGroup) -> Iterator[FusionGroup]:
+    """The groups that a chain is made of in the end, in order; a group that is no chain alone."""
+    for link in group.links:
+        yield from leaves(link)
+    if not group.links:
+        yield group
 
 
 def split_group(group: FusionGroup, graph: Graph) -> tuple[FusionGroup, ...]:

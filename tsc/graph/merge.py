@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.graph.dataflow import body_of, item_of, value_type
+from tsc.graph.dataflow import element_of, item_of, value_type
 from tsc.graph.fuse_state import analyse
 from tsc.graph.group import Decision, definition
 from tsc.graph.views import is_view, resolve
 from tsc.ir import Graph, Node, TensorType
-from tsc.ops.base import PatternKind, Reduction
+from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv, SymExpr, product
-from tsc.te.compute import Axis
-from tsc.te.expr import Buffer, Expr, Load, Var, loads, walk
-from tsc.te.linear import Ranges, simplify
+from tsc.te.expr import Var, loads, walk
 
 #: A merged result may be this many times as wide as a column of its constant is long: all its parts are in memory at once.
 MOST_WIDTH = 4
@@ -139,30 +137,14 @@ class _Merging:
         constant = [k for k, i in enumerate(node.inputs) if i in self.constants and self.constants[i].size > 1]
         if len(constant) != 1:
             return None
-        weight, body = constant[0], self.body(node)
-        found = [load for load in loads(body) if load.buffer.name == node.inputs[weight]] if body is not None else []
-        if body is None or len(found) != 1:
+        weight, body = constant[0], element_of(self.graph, self.env, node, 0).body
+        found = [load for load in loads(body) if load.buffer.name == node.inputs[weight]]
+        if len(found) != 1:
             return None
         for column, place in enumerate(found[0].index):
             if isinstance(place, Var) and place.name.startswith("d") and sum(e == place for e in walk(body)) == 1:
                 return Branch(node, weight, column, int(place.name[1:]))
         return None
-
-    def body(self, node: Node) -> Expr | None:
-        """What a contraction sums up at `d0, d1, ..`."""
-        shape = self.type(node.outputs[0]).shape
-        extents = {f"d{k}": extent for k, extent in enumerate(shape)}
-
-        def axis(hint: str, extent: SymExpr) -> Axis:
-            made = Axis(f"r{len(extents)}", extent)
-            extents[made.name] = extent
-            return made
-
-        def read(name: str, at: tuple[Expr, ...]) -> Expr:
-            return Load(Buffer(name, self.type(name).dtype, self.type(name).shape), at)
-
-        made = body_of(self.graph, self.env, node, 0, tuple(Var(f"d{k}") for k in range(len(shape))), read, axis)
-        return simplify(made.body, Ranges(extents, self.env)) if isinstance(made, Reduction) else None
 
     def key(self, branch: Branch) -> Hashable:
         """Equal for branches that compute the same but for the constant's columns."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tsc.graph.dataflow import Item, item_of, value_type
-from tsc.graph.group import FusionGroup
+from tsc.graph.group import FusionGroup, leaves
 from tsc.graph.pull import Puller
 from tsc.graph.views import is_view, resolve
 from tsc.ir import Graph, Node
@@ -46,7 +46,7 @@ def lower_group(group: FusionGroup, graph: Graph, env: ShapeEnv) -> LoweredGroup
     A chain is its links one after the other, what they hand on being local. Raises InternalError when a node has no te body.
     """
     parts = _Parts(graph, env, graph.producers(), {item.value for item in _items(group, graph, env)})
-    for link in group.links or (group,):
+    for link in leaves(group):
         parts.add(link)
     loose = Program((), tuple(c.target for c in parts.computes if c.name in group.outputs), tuple(parts.computes), ())
     found = lower(loose, env, parts.accumulators)
