@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.poly import programs
+from tests.poly.programs import at, axis, buffer
 from tests.poly.support import SMALL, WIDE, check_values, inputs_for, prescribed_order, run, scheduled
 from tests.te.expressions import banded, program_of
 from tsc.errors import InputError
 from tsc.loop_ir.nodes import Allocate, For, Store, walk
 from tsc.loop_ir.print import format_func
 from tsc.loop_ir.verify import verify
+from tsc.poly import PatternMismatch
 from tsc.poly.tile import TileConfig
-from tsc.te.compute import Program
+from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.expr import loads
 
 PROGRAMS: dict[str, tuple[Callable[[], Program], list[dict[str, int]]]] = {
@@ -125,6 +127,15 @@ def test_reversing_a_relaxed_reduction_is_legal() -> None:
     reversed_ = plain.replace("acc_update[i, j, r] -> [(r)]", "acc_update[i, j, r] -> [(-r)]")
     assert reversed_ != plain
     check_values(scheduled(program, recorder=Overriding(reversed_)).func, program, {"M": 3, "N": 5, "K": 4})
+
+
+def test_blocks_that_are_no_box_are_refused() -> None:
+    x, y, p, q = buffer("x", 7, "N", "K"), buffer("y", "M", "L"), buffer("p", 7, "N"), buffer("q", "M", "L")
+    i, j, k, a, b = axis("i", 7), axis("j", "N"), axis("k", "K"), axis("a", "M"), axis("b", "L")
+    program = Program((x, y), (p, q), (Compute(p, (i, j), at(x, i, j, k), (k,), SUM), Compute(q, (a, b), at(y, a, b))),
+                      tuple(SizeParam(s) for s in "NKML"))
+    with pytest.raises(PatternMismatch, match="no box"):
+        scheduled(program)
 
 
 def test_the_tree_is_recorded() -> None:

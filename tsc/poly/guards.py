@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Stmt, Store
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Stmt, Store, walk
 from tsc.poly import isl
 from tsc.poly.affine import condition_text, index_text
 from tsc.poly.legality import Place, leaves
@@ -34,6 +34,7 @@ def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[
     """
     places = leaves(schedule.get_root(), Place(None, scop.domain))
     executed: set[str] = set()
+    copied: dict[str, isl.Set] = {}
     for store, nest in _stores(func.body, _Nest()):
         if store.instance is None:
             raise InternalError(f"a store to {store.buffer.name} names no statement instance")
@@ -42,16 +43,36 @@ def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[
             _check_access(load, nest, points if not conditions else points.intersect(
                 _loop_points(replace(nest, constraints=conditions), scop)), store, scop)
         name = store.instance.statement
+        instance = _relation(nest, name, [_affine(e, nest) for e in store.instance.index], scop)
         if name not in scop.statements:
+            made = instance.intersect_domain(points).range()
+            copied[name] = made.union(copied[name]) if name in copied else made
             continue
         if name in executed:
             raise InternalError(f"the loops of {func.name} hold statement {name} twice")
         executed.add(name)
         place = next(p for p in places if name in isl.tuple_names(p.domain))
-        instance = _relation(nest, name, [_affine(e, nest) for e in store.instance.index], scop)
         _check_instances(instance, points, place, scop.statements[name].domain, nest, iterators)
     if executed != set(scop.statements):
         raise InternalError(f"the loops of {func.name} lack the statements {sorted(set(scop.statements) - executed)}")
+    allocated = {f"alloc_{s.buffer.name}" for s in walk(func.body) if isinstance(s, Allocate)}
+    for name, wanted in _introduced(schedule.get_root()).items():
+        found = copied.pop(name, None)
+        if name not in allocated and not (wanted.intersect_params(scop.context).is_empty() if found is None else
+                                          found.is_equal(wanted.intersect_params(scop.context))):
+            raise InternalError(f"the loops around {name} do not make the copies that the schedule tree asks for")
+    if copied:
+        raise InternalError(f"the loops of {func.name} make copies that no schedule asks for: {sorted(copied)}")
+
+
+def _introduced(node: isl.ScheduleNode) -> dict[str, isl.Set]:
+    """The instances that the extensions of a tree add, by name."""
+    found: dict[str, isl.Set] = {}
+    if node.get_type() == isl.NodeType.extension:
+        found = {str(m.get_tuple_name(isl.OUT)): m.range() for m in isl.maps_of(node.extension_get_extension())}
+    for i in range(node.n_children()):
+        found |= _introduced(node.child(i))
+    return found
 
 
 def _check_instances(instance: isl.Map, points: isl.Set, place: Place, domain: isl.Set, nest: _Nest,

@@ -8,13 +8,13 @@ from typing import cast
 
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, Scope, Stmt, Store, block
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import BLOCK
 from tsc.poly.linear import difference, shifted, tidy
 from tsc.poly.promote import Assignment, Local, Promoted
 from tsc.poly.scop import Scop
 from tsc.poly.to_expr import to_expr
-from tsc.te.expr import Expr, Load, Var, index, map_children, substitute
+from tsc.te.expr import Call, Expr, Load, Var, format_expr, index, map_children, substitute, walk
 
 #: Loops that later passes look for: they are kept, with one iteration, where isl finds them degenerate.
 KEPT = frozenset({"k", "i", "j", "init", "epilogue"})
@@ -89,9 +89,16 @@ def _loop(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stm
     if comparison not in ("lt", "le"):
         raise InternalError(f"isl made a loop with the condition {condition}, which the loop IR does not have")
     high = shifted(to_expr(bound, scope.iterators), 1 if comparison == "le" else 0)
+    if mark == BLOCK and not (_is_fixed(low) and _is_fixed(high)):
+        raise PatternMismatch(f"the blocks of what is computed together are no box: a loop ends at {format_expr(high)}")
     step = int(node.for_get_inc().get_val().to_python())
     return For(name, low, high, _convert(node.for_get_body(), "", inner, context), step,
                "block" if mark == BLOCK else "serial", mark)
+
+
+def _is_fixed(bound: Expr) -> bool:
+    """Whether a bound is one expression of the sizes."""
+    return not any(isinstance(e, Var) or (isinstance(e, Call) and e.fn == "select") for e in walk(bound))
 
 
 def _marked(node: isl.AstNode, scope: _Scope, context: _Context) -> Stmt:
@@ -131,7 +138,7 @@ def _store(statement: str, values: tuple[Expr, ...], scope: _Scope, context: _Co
     if not isinstance(place, Load):
         raise InternalError(f"{statement} stores to no element")
     value = _localised(substitute(assignment.value, mapping), scope, context)
-    return Store(place.buffer, place.index, value, Instance(statement, values[:len(assignment.names)]))
+    return Store(place.buffer, place.index, value, Instance(statement, values))
 
 
 def _localised(expr: Expr, scope: _Scope, context: _Context) -> Expr:
