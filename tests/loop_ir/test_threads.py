@@ -83,7 +83,6 @@ IN_WARP = call("add", mul(index(4), W), call("sub", index(3), T))
     (team(Allocate(S, "shared", TOUCH)), "shared buffer s: .* is allocated within a thread"),
     (Allocate(S, "shared", store(Y, (index(0),), c32(1.0))), "shared, but there are no threads"),
     (Allocate(buffer("s", "N"), "shared", team(TOUCH)), "extents that are not constant"),
-    (Allocate(R, "register", team(TOUCH)), "belongs to a thread or a warp"),
     (Barrier(), "a Barrier is for threads"),
     (block(team(TOUCH), Barrier("warp")), "a warp barrier is not within a warp"),
     (team(If(call("lt", T, index(2)), Barrier("warp"))), "a Barrier is not reached by all alike: the condition"),
@@ -95,8 +94,8 @@ IN_WARP = call("add", mul(index(4), W), call("sub", index(3), T))
     (warps(2, Intrin("i", threads(2, 2, ZERO))), "thread loop tm stands within an intrinsic"),
     (shared(Wait(-1)), "a Wait for -1 pending groups"),
     (Allocate(S, "shared", team(Store(Y, (LINEAR,), Load(X, (LINEAR,)), asynchronous=True))), "into shared memory only"),
-    (shared(Store(S, (LINEAR,), Load(Y, (LINEAR,)), asynchronous=True)), "only an element of an input"),
-    (shared(Store(S, (LINEAR,), c32(1.0), asynchronous=True)), "only an element of an input"),
+    (shared(Store(S, (LINEAR,), Load(Y, (LINEAR,)), asynchronous=True)), "only elements of inputs"),
+    (shared(Store(S, (LINEAR,), c32(1.0), asynchronous=True)), "only elements of inputs"),
     (Store(Y, (index(0),), Load(X, (index(0),)), asynchronous=True), "a Store is for threads"),
 ])
 def test_the_verifier_names_what_is_wrong(body: Stmt, message: str) -> None:
@@ -137,6 +136,7 @@ def test_what_is_waited_for_and_handed_over_arrives(seed: int) -> None:
     (loop("b", 0, 2, team(TOUCH), kind="block"), "of block 1 after thread . of warp . of block 0 wrote it"),
     (loop("w", 0, 2, Allocate(R, "register", loop("t", 0, 4, store(R, (index(0),), c32(0.0)), kind="thread")), kind="warp"),
      r"r\[0\] .* lies in the registers of"),
+    (Allocate(R, "register", team(store(R, (index(0),), c32(0.0)))), "in the registers of thread"),
 ])
 def test_the_interpreter_sees_what_hardware_would_make_of_it(body: Stmt, message: str) -> None:
     for seed in range(4):

@@ -47,8 +47,8 @@ def _memory(func: Func) -> Memory | None:
     sizes = team_sizes(func.body)
     if sizes is None:
         return None
-    levels = local_buffers(func.body)
-    block_local = frozenset(name for name, level in levels.items() if level == "block")
-    stored = {s.buffer.name for s in walk(func.body) if isinstance(s, Store)} - levels.keys()
-    return Memory(func.name, block_local | stored, block_local,
-                  frozenset(name for name, level in levels.items() if level == "warp"), *sizes)
+    found = local_buffers(func.body)
+    common = frozenset(a.buffer.name for a, _ in found if a.scope in ("shared", "scratch"))
+    spread = {a.buffer.name: level == "warp" for a, level in found if a.scope in ("register", "stack") and level != "thread"}
+    stored = {s.buffer.name for s in walk(func.body) if isinstance(s, Store)} - {a.buffer.name for a, _ in found}
+    return Memory(func.name, common | stored, common, spread, *sizes)

@@ -90,8 +90,8 @@ class Block:
 class Allocate:
     """A local buffer, uninitialised, living within `body`: `register`, `stack` and `shared` have constant shapes, `scratch` may
     be symbolic and is carved from the kernel's scratch memory (one region a worker), `offset` bytes from its start. A block's
-    threads have `shared` in common; `register` and `stack` are a thread's own, or, outside of thread loops, a warp's, spread
-    over its lanes."""
+    threads have `shared` in common; `register` and `stack` are a thread's own, or, outside of thread loops, spread over the
+    threads of the warp or block: no element is touched by two threads."""
 
     buffer: Buffer
     scope: Scope

@@ -7,6 +7,7 @@ target holds nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,18 +62,18 @@ class _Copy:
 
 @dataclass(slots=True)
 class Memory:
-    """What the threads of kernel `name` did so far. `watched` buffers are common, `local` ones are a block's and new for each,
-    `spread` ones lie in the registers of a warp's lanes."""
+    """What the threads of kernel `name` did so far. `watched` buffers are common, `local` ones are a block's and new for each.
+    `spread` ones lie in registers, each element in one thread's; where it says True, every warp has its own."""
 
     name: str
     watched: frozenset[str]
     local: frozenset[str]
-    spread: frozenset[str]
+    spread: Mapping[str, bool]
     warps: int
     lanes: int
     current: Thread = field(default_factory=lambda: Thread(-1, ALL, ALL))
     _cells: dict[str, dict[Place, _Cell]] = field(default_factory=dict)
-    _owners: dict[tuple[str, Place, int], int] = field(default_factory=dict)
+    _owners: dict[tuple[str, Place, int], Thread] = field(default_factory=dict)
     _block_barriers: int = 0
     _warp_barriers: dict[int, int] = field(default_factory=dict)
     _open: dict[Thread, list[_Copy]] = field(default_factory=dict)
@@ -178,10 +179,11 @@ class Memory:
         return earlier.thread.warp == warp and earlier.warp_barriers < self._warp_barriers.get(warp, 0)
 
     def _own(self, buffer: str, at: Place, loops: tuple[str, ...]) -> None:
-        if self.current.lane != ALL:
-            owner = self._owners.setdefault((buffer, at, self.current.warp), self.current.lane)
-            if owner != self.current.lane:
-                raise self._error(buffer, at, loops, f"is accessed by {self.current}, but lies in the registers of {owner}")
+        key = (buffer, at, self.current.warp if self.spread[buffer] else ALL)
+        owner = self._owners.get(key, self.current)
+        if owner.warp != self.current.warp or (ALL not in (owner.lane, self.current.lane) and owner.lane != self.current.lane):
+            raise self._error(buffer, at, loops, f"is accessed by {self.current}, but lies in the registers of {owner}")
+        self._owners[key] = owner if self.current.lane == ALL else self.current
 
     def _cell(self, buffer: str, at: Place) -> _Cell:
         return self._cells.setdefault(buffer, {}).setdefault(at, _Cell())

@@ -16,12 +16,10 @@ def within(stmt: Stmt, level: Level) -> Level:
     return stmt.kind if isinstance(stmt, For) and stmt.kind in ("warp", "thread") else level
 
 
-def local_buffers(stmt: Stmt, level: Level = "block") -> dict[str, Level]:
-    """Each local buffer's name, with the level of its Allocate."""
-    found: dict[str, Level] = {stmt.buffer.name: level} if isinstance(stmt, Allocate) else {}
-    for child in children(stmt):
-        found |= local_buffers(child, within(stmt, level))
-    return found
+def local_buffers(stmt: Stmt, level: Level = "block") -> list[tuple[Allocate, Level]]:
+    """Each Allocate, with the level where it stands."""
+    found = [(stmt, level)] if isinstance(stmt, Allocate) else []
+    return found + [inner for child in children(stmt) for inner in local_buffers(child, within(stmt, level))]
 
 
 def trips(loop: For) -> int | None:

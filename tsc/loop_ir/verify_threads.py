@@ -126,8 +126,6 @@ def _verify_allocate(stmt: Allocate, place: _Place) -> None:
     inside = place.level if not place.in_intrin else "intrinsic"
     if stmt.scope in ("shared", "scratch") and inside != "block":
         raise _fail(place.func, f"{stmt.scope} buffer {stmt.buffer} is allocated within a {inside}; it belongs to a block")
-    if stmt.scope in ("register", "stack") and inside == "block":
-        raise _fail(place.func, f"{stmt.scope} buffer {stmt.buffer} belongs to a thread or a warp, not to a block")
 
 
 def _verify_store(stmt: Store, place: _Place) -> None:
@@ -138,8 +136,13 @@ def _verify_store(stmt: Store, place: _Place) -> None:
         return
     if place.in_intrin or stmt.buffer.name not in place.shared:
         raise _fail(func, f"an asynchronous copy to {stmt.buffer.name}: threads copy so into shared memory only")
-    match stmt.value:
+    if not can_be_asynchronous(stmt.value, func):
+        raise _fail(func, f"an asynchronous copy of {format_expr(stmt.value)}: only elements of inputs, or zero, are copied so")
+
+
+def can_be_asynchronous(value: Expr, func: Func) -> bool:
+    """Whether `value` is an element of an input, or zero where a condition does not hold."""
+    match value:
         case Load(buffer=source) | Call(fn="select", args=(_, Load(buffer=source), Const(value=0))):
-            if source in func.buffers and source.name not in func.outputs:
-                return
-    raise _fail(func, f"an asynchronous copy of {format_expr(stmt.value)}: only an element of an input, or zero, is copied so")
+            return source in func.buffers and source.name not in func.outputs
+    return False
