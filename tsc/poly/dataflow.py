@@ -8,8 +8,11 @@ what each statement stores. Section 5.3 of the paper (prologues combined with pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from tsc.errors import InternalError
 from tsc.poly import isl
@@ -19,7 +22,8 @@ from tsc.poly.legality import Place
 from tsc.poly.promote import Assignment, Introduced, Local, Promoted, introduced
 from tsc.poly.scop import Scop, Statement, conditional_loads
 from tsc.poly.to_expr import function_expr
-from tsc.te.expr import INDEX, Call, Cast, CheckedIndex, Expr, Load, children, format_expr, loads, substitute
+from tsc.te.expr import INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, children, format_expr, loads, substitute
+from tsc.te.intrinsics import MEANING
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class _Tree:
     """What the checks look at: the locals that copies fill, with their copies and the place where a life begins."""
 
     scop: Scop
+    executed: Mapping[str, isl.Set]
     promoted: Promoted
     filled: Mapping[str, Local]
     copies: Mapping[str, tuple[_Copy, ...]]
@@ -64,13 +69,14 @@ class _Reader:
         return isl.Set(f"{self.scop.params} -> {{ {self.statement.name}[{', '.join(self.names)}] : {condition} }}")
 
 
-def check_dataflow(promoted: Promoted, scop: Scop, deps: Dependences) -> isl.UnionMap:
+def check_dataflow(promoted: Promoted, scop: Scop, deps: Dependences, rounded: Scop | None = None) -> isl.UnionMap:
     """The order that the tree must keep: copy instances -> the instances that read what they stored.
 
-    Raises InternalError unless every statement stores the value that it stored before promotion, every value that it reads
-    from a local was put there once in the same life, and nothing writes what was copied while the copy is in use.
+    `rounded` is the Scop with the domains that the tree has, if these are not those of `scop`. Raises InternalError unless
+    every statement stores the value that it stored before promotion, every value that it reads from a local was put there once
+    in the same life, nothing writes what was copied while the copy is in use, and instances that are not in `scop` do no harm.
     """
-    tree = _tree(promoted, scop)
+    tree = _tree(promoted, scop, rounded or scop)
     order = isl.UnionMap.empty(deps.full.get_space())
     for statement in scop.statements.values():
         assignment = promoted.assignments[statement.name]
@@ -85,12 +91,14 @@ def check_dataflow(promoted: Promoted, scop: Scop, deps: Dependences) -> isl.Uni
             for copy, instances in made:
                 order = order.union(isl.UnionMap.from_map(instances.reverse()))
                 _check_sources(statement, copy, tree, deps)
+        if rounded is not None:
+            _check_surplus(statement, rounded.statements[statement.name].domain, reader, tree)
     return order
 
 
 # -- copies and lives ------------------------------------------------------------------------------------------
 
-def _tree(promoted: Promoted, scop: Scop) -> _Tree:
+def _tree(promoted: Promoted, scop: Scop, rounded: Scop) -> _Tree:
     found = introduced(promoted.schedule, scop)
     filled = {x.buffer.name: x for x in promoted.locals if x.buffer.name not in scop.locals()}
     copies: dict[str, tuple[_Copy, ...]] = {}
@@ -101,7 +109,9 @@ def _tree(promoted: Promoted, scop: Scop) -> _Tree:
         makers = [(s, a) for s, a in promoted.assignments.items() if a.buffer.name == name and s in found]
         copies[name] = tuple(_copy(s, a, found[s], life, scop) for s, a in makers)
         _check_storage(local, life, copies[name], scop)
-    return _Tree(scop, promoted, filled, copies, {n: found[x.statement].place for n, x in filled.items()})
+    executed = {n: s.domain if n in promoted.guards else rounded.statements[n].domain for n, s in scop.statements.items()}
+    lives = {x.buffer.name: found[x.statement].place for x in promoted.locals if x.statement in found}
+    return _Tree(scop, executed, promoted, filled, copies, lives)
 
 
 def _copy(name: str, assignment: Assignment, made: Introduced, life: Introduced, scop: Scop) -> _Copy:
@@ -120,7 +130,7 @@ def _check_storage(local: Local, life: Introduced, copies: tuple[_Copy, ...], sc
     for copy in copies:
         cells = isl.split_range(copy.stores.range(), len(local.buffer.shape))
         for d in range(len(local.buffer.shape)):
-            extent = str(local.storage.shape[local.dims.index(d)]) if d in local.dims else "1"
+            extent = str(local.box[local.dims.index(d)]) if d in local.dims else "1"
             if not isl.within(cells, life.relation, d, extent, scop.params):
                 raise InternalError(f"{copy.name} leaves the storage {local.storage}")
 
@@ -139,13 +149,13 @@ def _reader(statement: Statement, tree: _Tree) -> _Reader:
 
 
 def _makers(statement: Statement, load: Load, tree: _Tree) -> _Made:
-    place = tree.lives[load.buffer.name]
-    own = isl.UnionSet.from_set(statement.domain)
+    place, domain = tree.lives[load.buffer.name], tree.executed[statement.name]
+    own = isl.UnionSet.from_set(domain)
     if not own.is_subset(place.domain):
         raise InternalError(f"{statement.name} reads {format_expr(load)} outside its life")
     cell = _cell_map(statement.name, tuple(a.name for a in statement.axes), load.index, tree.scop)
     life = isl.as_map(isl.prefix_relation(own, place.rows))
-    wanted = cell.intersect_domain(statement.domain).flat_range_product(life)
+    wanted = cell.intersect_domain(domain).flat_range_product(life)
     made: list[tuple[_Copy, isl.Map]] = []
     missing = wanted.domain()
     for copy in tree.copies[load.buffer.name]:
@@ -177,6 +187,73 @@ def _check_sources(statement: Statement, copy: _Copy, tree: _Tree, deps: Depende
             inside = inside.eq_at_multi_union_pw_aff(copy.place.rows)
         if not inside.is_empty():
             raise InternalError(f"{source} is written between {copy.name} and its use by {statement.name}")
+
+
+# -- instances that rounding adds ------------------------------------------------------------------------------
+
+def _check_surplus(statement: Statement, rounded: isl.Set, reader: _Reader, tree: _Tree) -> None:
+    """A guard leaves exactly the statement's own instances; without one, the others write to cells of a local that nobody
+    else touches in that life, or combine what changes nothing."""
+    guard = tree.promoted.guards.get(statement.name)
+    if guard is not None:
+        text = condition_text(guard, reader.names)
+        if text is None or not rounded.intersect(reader.where(text)).is_equal(statement.domain):
+            raise InternalError(f"the guard {format_expr(guard)} does not leave the instances of {statement.name}")
+        return
+    surplus = rounded.subtract(statement.domain)
+    if not statement.domain.is_subset(rounded):
+        raise InternalError(f"the rounded domain of {statement.name} lacks some of its instances")
+    if surplus.is_empty():
+        return
+    target = statement.compute.target
+    if target.name not in tree.scop.locals() or target.name not in tree.lives:
+        raise InternalError(f"{statement.name} runs outside its domain, without a guard, and writes to {target.name}")
+    rows = tree.lives[target.name].rows
+    touched = isl.union_of_maps(tree.scop.params, (
+        a.relation for a in tree.scop.reads + tree.scop.writes if a.buffer.name == target.name))
+    held = isl.as_set(_by_life(touched, rows).range())
+    cell = _cell_map(statement.name, tuple(reader.names), statement.cell, tree.scop).intersect_domain(surplus)
+    own = isl.as_map(_by_life(isl.UnionMap.from_map(cell), rows))
+    harmful = own.intersect_range(held).domain()
+    if harmful.is_empty():
+        return
+    monoid, value = statement.compute.monoid, tree.promoted.assignments[statement.name].value
+    if statement.role != "update" or monoid is None or not isinstance(value, Call):
+        raise InternalError(f"{statement.name} runs outside its domain and overwrites what others need: {harmful}")
+    combined = _constant(value.args[1], harmful, reader)
+    if combined is None or combined != monoid.identity(target.dtype):
+        raise InternalError(f"{statement.name} runs outside its domain and combines {combined}, which is not neutral")
+
+
+def _by_life(cells: isl.UnionMap, rows: isl.MultiUnionPwAff | None) -> isl.UnionMap:
+    """Accesses as instance -> (cell, life)."""
+    total = isl.UnionMap.empty(cells.get_space())
+    for part in isl.maps_of(cells):
+        life = isl.as_map(isl.prefix_relation(isl.UnionSet.from_set(part.domain()), rows))
+        total = total.union(isl.UnionMap.from_map(part.reset_tuple_id(isl.OUT).flat_range_product(life)))
+    return total
+
+
+def _constant(expr: Expr, domain: isl.Set, reader: _Reader) -> Any:
+    """The one value that `expr` has at all instances in `domain`; None where that is not evident."""
+    if isinstance(expr, Const):
+        return np.dtype(expr.dtype).type(expr.value)
+    if isinstance(expr, Load) and expr in reader.made:
+        made = [(copy, instances.intersect_domain(domain)) for copy, instances in reader.made[expr]]
+        return _same(_constant(_stored(c, i, reader), i.domain(), reader) for c, i in made if not i.is_empty())
+    if isinstance(expr, Call) and expr.fn == "select" and condition_text(expr.args[0], reader.names) is not None:
+        sides = [(side, part) for side, part in _sides(expr, domain, reader) if not part.is_empty()]
+        return _same(_constant(side, part, reader) for side, part in sides)
+    values = [_constant(c, domain, reader) for c in children(expr)]
+    if any(v is None for v in values) or not isinstance(expr, (Call, Cast)):
+        return None
+    result = values[0] if isinstance(expr, Cast) else MEANING[expr.fn](*values)
+    return np.dtype(expr.dtype).type(result)
+
+
+def _same(values: Iterable[Any]) -> Any:
+    found = list(values)
+    return found[0] if found and all(v is not None and v == found[0] for v in found) else None
 
 
 # -- equal values ----------------------------------------------------------------------------------------------

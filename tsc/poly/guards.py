@@ -20,11 +20,12 @@ from tsc.te.expr import Call, Expr, Load, format_expr
 
 
 @dataclass(frozen=True, slots=True)
-class _Nest:
+class Nest:
     """The loops around a statement: their variables, and the constraints that bounds and guards put on them."""
 
     variables: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    loops: tuple[For, ...] = ()
 
 
 def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[str]) -> None:
@@ -35,15 +36,15 @@ def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[
     places = leaves(schedule.get_root(), Place(None, scop.domain))
     executed: set[str] = set()
     copied: dict[str, isl.Set] = {}
-    for store, nest in _stores(func.body, _Nest()):
+    for store, nest in stores(func.body):
         if store.instance is None:
             raise InternalError(f"a store to {store.buffer.name} names no statement instance")
-        points = _loop_points(nest, scop)
+        points = loop_points(nest, scop)
         for load, conditions in _accesses(store, nest):
             _check_access(load, nest, points if not conditions else points.intersect(
-                _loop_points(replace(nest, constraints=conditions), scop)), store, scop)
+                loop_points(replace(nest, constraints=conditions), scop)), store, scop)
         name = store.instance.statement
-        instance = _relation(nest, name, [_affine(e, nest) for e in store.instance.index], scop)
+        instance = _relation(nest, name, [affine_text(e, nest) for e in store.instance.index], scop)
         if name not in scop.statements:
             made = instance.intersect_domain(points).range()
             copied[name] = made.union(copied[name]) if name in copied else made
@@ -75,7 +76,7 @@ def _introduced(node: isl.ScheduleNode) -> dict[str, isl.Set]:
     return found
 
 
-def _check_instances(instance: isl.Map, points: isl.Set, place: Place, domain: isl.Set, nest: _Nest,
+def _check_instances(instance: isl.Map, points: isl.Set, place: Place, domain: isl.Set, nest: Nest,
                      iterators: list[str]) -> None:
     name = domain.get_tuple_name()
     outside = points.subtract(instance.intersect_range(domain).domain())
@@ -92,36 +93,38 @@ def _check_instances(instance: isl.Map, points: isl.Set, place: Place, domain: i
         raise InternalError(f"the loops around {name} execute instances twice")
 
 
-def _loop_points(nest: _Nest, scop: Scop) -> isl.Set:
+def loop_points(nest: Nest, scop: Scop) -> isl.Set:
+    """The values that the loop variables take together."""
     where = " and ".join(nest.constraints) or "1 = 1"
     return isl.Set(f"{scop.params} -> {{ [{', '.join(nest.variables)}] : {where} }}").intersect_params(scop.context)
 
 
-def _stores(stmt: Stmt, nest: _Nest) -> Iterator[tuple[Store, _Nest]]:
+def stores(stmt: Stmt, nest: Nest = Nest()) -> Iterator[tuple[Store, Nest]]:  # a frozen value
+    """Every store, with what is around it. Raises InternalError where a bound or a guard is not affine."""
     match stmt:
         case Store():
             yield stmt, nest
         case For(var=var, lo=lo, hi=hi, step=step, body=body):
             if var in nest.variables:
                 raise InternalError(f"loop variable {var} is used twice in one nest")
-            inner = _Nest((*nest.variables, var), nest.constraints)
+            inner = Nest((*nest.variables, var), nest.constraints, (*nest.loops, stmt))
             # one conjunct an operand of min and max, so that no case distinction arises
-            bounds = [f"{_affine(e, nest)} <= {var}" for e in _operands(lo, "max")]
-            bounds += [f"{var} < {_affine(e, nest)}" for e in _operands(hi, "min")]
-            bounds += [f"({var} - ({_affine(lo, nest)})) mod {step} = 0"] if step != 1 else []
-            yield from _stores(body, replace(inner, constraints=(*nest.constraints, *bounds)))
+            bounds = [f"{affine_text(e, nest)} <= {var}" for e in _operands(lo, "max")]
+            bounds += [f"{var} < {affine_text(e, nest)}" for e in _operands(hi, "min")]
+            bounds += [f"({var} - ({affine_text(lo, nest)})) mod {step} = 0"] if step != 1 else []
+            yield from stores(body, replace(inner, constraints=(*nest.constraints, *bounds)))
         case If(condition=condition, then=then, otherwise=otherwise):
             for branch, negate in ((then, False), (otherwise, True)):
                 text = condition_text(condition, {v: v for v in nest.variables}, negate)
                 if text is None:
                     raise InternalError(f"the guard {format_expr(condition)} is not affine")
                 if branch is not None:
-                    yield from _stores(branch, replace(nest, constraints=(*nest.constraints, text)))
+                    yield from stores(branch, replace(nest, constraints=(*nest.constraints, text)))
         case Block(body=body):
             for part in body:
-                yield from _stores(part, nest)
+                yield from stores(part, nest)
         case Allocate(body=body):
-            yield from _stores(body, nest)
+            yield from stores(body, nest)
         case _:
             raise InternalError(f"a {type(stmt).__name__} does not come from a schedule")
 
@@ -132,18 +135,19 @@ def _operands(expr: Expr, fn: str) -> list[Expr]:
     return [expr]
 
 
-def _affine(expr: Expr, nest: _Nest) -> str:
+def affine_text(expr: Expr, nest: Nest) -> str:
+    """An index as isl text over the loop variables. Raises InternalError where it is not affine."""
     text = index_text(expr, {v: v for v in nest.variables})
     if text is None:
         raise InternalError(f"{format_expr(expr)} is not affine in the loops around it")
     return text
 
 
-def _relation(nest: _Nest, name: str, index: list[str], scop: Scop) -> isl.Map:
+def _relation(nest: Nest, name: str, index: list[str], scop: Scop) -> isl.Map:
     return isl.Map(f"{scop.params} -> {{ [{', '.join(nest.variables)}] -> {name}[{', '.join(index)}] }}")
 
 
-def _accesses(store: Store, nest: _Nest) -> Iterator[tuple[Load, tuple[str, ...]]]:
+def _accesses(store: Store, nest: Nest) -> Iterator[tuple[Load, tuple[str, ...]]]:
     names = {v: v for v in nest.variables}
     yield Load(store.buffer, store.index), ()
     seen: set[tuple[Load, tuple[str, ...]]] = set()
@@ -154,7 +158,7 @@ def _accesses(store: Store, nest: _Nest) -> Iterator[tuple[Load, tuple[str, ...]
             yield load, conditions
 
 
-def _check_access(load: Load, nest: _Nest, points: isl.Set, store: Store, scop: Scop) -> None:
+def _check_access(load: Load, nest: Nest, points: isl.Set, store: Store, scop: Scop) -> None:
     names = {v: v for v in nest.variables}
     texts = [index_text(i, names) for i in load.index]
     known = [(t, e) for t, e in zip(texts, load.buffer.shape) if t is not None]

@@ -42,6 +42,9 @@ NodeType = islpy.schedule_node_type
 AstNodeType = islpy.ast_node_type
 AstExprType = islpy.ast_expr_type
 
+# loops count the rows of the schedule, whatever their stride: what reads them back relies on it
+islpy.DEFAULT_CONTEXT.set_ast_build_scale_strides(0)
+
 _AST_OPS = {str(getattr(islpy.ast_expr_op_type, name)): name for name in dir(islpy.ast_expr_op_type) if name[0].islower()}
 
 
@@ -133,6 +136,11 @@ def function_text(function: PwAff) -> str:
         found = re.search(r"\[\((.*?)\)\](?: :|\s*$)", piece.strip())
         parts.append(found.group(1) if found else piece.strip())
     return "; ".join(parts)
+
+
+def tile_number(function: PwAff, size: int) -> PwAff:
+    """`function` divided by `size`, rounded down."""
+    return function.scale_down_val(islpy.Val.int_from_si(function.get_ctx(), size)).floor()
 
 
 def rows(space_of: UnionSet, columns: Sequence[Sequence[PwAff]]) -> MultiUnionPwAff:
@@ -358,6 +366,17 @@ def coordinate(relation: Map, position: int) -> PwAff:
     """One coordinate of the range tuples of `relation`, as a function of them."""
     target = relation.range()
     return PwAff.var_on_domain(islpy.LocalSpace.from_space(target.get_space()), SET, position).intersect_domain(target)
+
+
+def instance_coordinate(relation: Map, position: int) -> PwAff:
+    """One coordinate of the range tuples of `relation`, as a function of all tuples of their space."""
+    space = relation.range().get_space()
+    return PwAff.var_on_domain(islpy.LocalSpace.from_space(space), SET, position)
+
+
+def modulo(function: PwAff, size: int) -> PwAff:
+    """`function` modulo a constant."""
+    return function.mod_val(islpy.Val.int_from_si(function.get_ctx(), size))
 
 
 def on_range(relation: Map, function: PwAff) -> PwAff:

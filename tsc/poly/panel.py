@@ -13,11 +13,11 @@ from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import size_text
 from tsc.poly.pattern import Contraction, unit_stride, variables
-from tsc.poly.promote import Assignment, Local, Promoted, graft
+from tsc.poly.promote import Assignment, Local, Promoted, graft, replaced
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
 from tsc.sym import SymExpr
-from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children
+from tsc.te.expr import Buffer, Const, Load, Var, loads
 
 
 def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int) -> Promoted:
@@ -70,7 +70,7 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int
     assignments[f"copy_{virtual.name}"] = Assignment(names, virtual, place, found.n_factor)
     assignments[f"fill_{virtual.name}"] = Assignment(names, virtual, place, Const(_zero(virtual.dtype), virtual.dtype))
     old = assignments[update.name]
-    assignments[update.name] = replace(old, value=_replaced(old.value, found.n_factor, Load(virtual, place)))
+    assignments[update.name] = replace(old, value=replaced(old.value, found.n_factor, Load(virtual, place)))
     copies = read.flat_range_product(at_prefix).set_tuple_name(isl.OUT, f"copy_{virtual.name}").reverse()
     return Promoted(node.get_schedule(), (*promoted.locals, local), assignments,
                     promoted.added.union(isl.UnionMap.from_map(copies)))
@@ -97,6 +97,3 @@ def _first_column(scop: Scop, found: Contraction, relation: isl.UnionMap) -> isl
 def _zero(dtype: str) -> int | float | bool:
     return False if dtype == "bool" else 0.0 if dtype.startswith(("float", "bfloat")) else 0
 
-
-def _replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
-    return new if expr == old else map_children(lambda c: _replaced(c, old, new), expr)

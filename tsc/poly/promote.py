@@ -7,34 +7,46 @@ the schedule rows above it. What has to be inserted into the tree is an *instanc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from tsc.errors import InternalError
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, through
+from tsc.poly.layout import Layout, certify
 from tsc.poly.legality import Place
+from tsc.poly.rounded import guard_of
 from tsc.poly.scop import Scop
 from tsc.poly.to_expr import parameter_expr
 from tsc.sym import SymExpr, product
-from tsc.te.expr import Buffer, Expr, as_size
+from tsc.te.expr import Buffer, Const, Expr, Load, Var, as_size, map_children, select
 
 #: Constant-size locals up to this many bytes live on the stack, larger ones in scratch memory.
 STACK_BYTES = 16384
+#: The loops over copy instances: marks and functions, outermost first.
+CopyRows: TypeAlias = Callable[[isl.Map], Sequence[tuple[str, isl.PwAff]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A buffer given storage of its own below one tree node: element `index` of `buffer` is `storage[index[d] - low[d] for d
-    in dims]`, where `low` are the first arguments of the instance `statement`. A dimension -1 is indexed by 0."""
+    """A buffer given storage of its own below one tree node: element `index` of `buffer` is element `index[d] - low[d] for d in
+    dims` of a box, where `low` are the first arguments of the instance `statement`; a dimension -1 is indexed by 0. The box is
+    `storage` itself, or is stored there as `layout` says."""
 
     buffer: Buffer
     storage: Buffer
     dims: tuple[int, ...]
     scope: str
     statement: str
+    layout: Layout | None = None
+
+    @property
+    def box(self) -> tuple[SymExpr, ...]:
+        """The extents of the box, one for each of `dims`."""
+        return self.storage.shape if self.layout is None else self.layout.box
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +61,17 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """A schedule with its local buffers, what its statements store, and the dependences of the instances it added."""
+    """A schedule with its local buffers, what its statements store, and the dependences of the instances it added.
+
+    `guards[statement]` is a condition under which alone a statement runs, in the names of its axes: the tree may have more
+    instances (a rounded domain).
+    """
 
     schedule: isl.Schedule
     locals: tuple[Local, ...]
     assignments: Mapping[str, Assignment]
     added: isl.UnionMap
+    guards: Mapping[str, Expr] = field(default_factory=dict)
 
 
 def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buffer, order: Sequence[int] | None = None,
@@ -73,7 +90,7 @@ def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buff
     relation = node.get_prefix_schedule_relation()
     footprint = isl.as_map(accesses.intersect_domain(node.get_domain()).apply_domain(relation))
     live = isl.as_set(node.get_domain().apply(relation))
-    lows, extents = _box(footprint, live, scop)
+    lows, extents = box(footprint, live, scop)
     statement = f"alloc_{buffer.name}"
     dims = tuple(order if order is not None else (i for i, e in enumerate(extents) if e != SymExpr.of(1)))
     sizes = tuple(SymExpr.of(s) for s in shape) if shape is not None else tuple(extents[d] for d in dims)
@@ -84,11 +101,69 @@ def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buff
     return isl.with_prefix(live, lows, statement), Local(buffer, storage, dims, scope, statement)
 
 
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value that a statement computes with, seen as an array over those of the statement's axes that it depends on (`cells`):
+    what writes that array is `value` itself, whatever it is, so that a prologue (a cast, a pad, im2col) is composed into the
+    copy. `dims` are the positions in `cells` that vary within the tile, in the order in which the copy is stored."""
+
+    name: str
+    value: Expr
+    cells: tuple[str, ...]
+    dims: tuple[int, ...]
+
+
+def promote_operand(promoted: Promoted, node: isl.ScheduleNode, scop: Scop, exact: isl.Set, operand: Operand,
+                    layout: Layout, scope: str, fill: Const, rows: CopyRows) -> Promoted:
+    """`promoted` with `operand`, as the statement whose own instances are `exact` uses it, read from a copy made before `node`.
+
+    `scop` has the domains of the tree (rounded ones, perhaps): the footprint of its instances is copied, cells that no instance
+    of `exact` reads are filled. `rows` says in which loops. Raises PatternMismatch where the footprint is not the box of
+    `layout` at an affine place.
+    """
+    reader = scop.statements[str(exact.get_tuple_name())]
+    relation = node.get_prefix_schedule_relation().intersect_domain(isl.UnionSet.from_set(reader.domain))
+    axes = ", ".join(a.name for a in reader.axes)
+    read = isl.Map(f"{scop.params} -> {{ {reader.name}[{axes}] -> [{', '.join(operand.cells)}] }}")
+    footprint = isl.as_map(relation).reverse().apply_range(read)
+    live = footprint.domain()
+    lows, extents = box(footprint, live, scop)
+    if tuple(extents[d] for d in operand.dims) != layout.box or any(
+            e != SymExpr.of(1) for d, e in enumerate(extents) if d not in operand.dims):
+        raise PatternMismatch(f"what a tile reads of {operand.name} is no box of {[str(e) for e in layout.box]}")
+
+    extent = {a.name: a.extent for a in reader.axes}
+    virtual = Buffer(operand.name, operand.value.dtype, tuple(extent[c] for c in operand.cells))
+    local = Local(virtual, replace(virtual, shape=layout.storage), operand.dims, scope, f"alloc_{operand.name}", layout)
+    copies = footprint.flat_range_product(live.identity()).set_tuple_name(isl.OUT, f"copy_{operand.name}")
+    node = graft(node, isl.with_prefix(live, lows, local.statement), [])
+    node = graft(node, copies, rows(copies))
+
+    place = tuple(Var(c) for c in operand.cells)
+    wanted, cells = read.intersect_domain(exact).range(), read.intersect_domain(reader.domain).range()
+    guard = guard_of(wanted, cells, operand.cells)
+    value = operand.value if guard is None else select(guard, operand.value, fill)
+    assignments = dict(promoted.assignments)
+    assignments[f"copy_{operand.name}"] = Assignment(operand.cells, virtual, place, value)
+    old = assignments[reader.name]
+    assignments[reader.name] = replace(old, value=replaced(old.value, operand.value, Load(virtual, place)))
+    return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)
+
+
+def replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
+    """`expr` with `new` for every `old`."""
+    return new if expr == old else map_children(lambda c: replaced(c, old, new), expr)
+
+
 def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
     """Raise InternalError unless in this very tree each local is used only within one life, inside its storage, and every
     copy that is read is made."""
     added = introduced(promoted.schedule, scop)
     for local in promoted.locals:
+        if local.layout is not None:
+            certify(local.layout, scop.params, scop.context)
+            if local.storage.shape != local.layout.storage:
+                raise InternalError(f"the storage {local.storage} is not that of its layout {local.layout.name}")
         if local.buffer.name not in scop.locals():
             continue
         if local.statement not in added:
@@ -101,7 +176,7 @@ def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
         if not writes.domain().is_subset(place.domain):
             raise InternalError(f"{local.buffer.name} is written where it has no storage")
         cells = isl.as_map(writes.apply_domain(isl.prefix_relation(place.domain, place.rows)))
-        for d, extent in zip(local.dims, local.storage.shape):
+        for d, extent in zip(local.dims, local.box):
             if d >= 0 and not isl.within(cells, lives, d, str(extent), scop.params):
                 raise InternalError(f"{local.buffer.name} leaves its storage {local.storage}")
 
@@ -163,7 +238,7 @@ def graft(node: isl.ScheduleNode, instances: isl.Map, rows: Sequence[tuple[str, 
     return node.graft_before(tree)
 
 
-def _box(footprint: isl.Map, live: isl.Set, scop: Scop) -> tuple[list[isl.PwAff], list[SymExpr]]:
+def box(footprint: isl.Map, live: isl.Set, scop: Scop) -> tuple[list[isl.PwAff], list[SymExpr]]:
     """The least cell for each live prefix, and the greatest extents over all of them."""
     lows, extents = [], []
     for i in range(footprint.dim(isl.OUT)):

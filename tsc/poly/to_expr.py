@@ -58,3 +58,8 @@ def parameter_expr(function: isl.PwAff) -> Expr:
 def function_expr(function: isl.PwAff, names: Sequence[str]) -> Expr:
     """A function of instances as an expression of the Vars `names`, their coordinates, and the sizes."""
     return tidy(to_expr(isl.named_function(function, names), {n: Var(n) for n in names}))
+
+
+def condition_expr(points: isl.Set, names: Sequence[str]) -> Expr:
+    """Being in `points` as a condition on the Vars `names`, their coordinates, and the sizes."""
+    return to_expr(isl.named_condition(points, names), {n: Var(n) for n in names})

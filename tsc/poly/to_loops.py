@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from tsc.errors import InternalError
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, Scope, Stmt, Store, block
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, LoopKind, Scope, Stmt, Store, block
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import BLOCK
 from tsc.poly.linear import difference, shifted, tidy
@@ -18,6 +18,8 @@ from tsc.te.expr import Call, Expr, Load, Var, format_expr, index, map_children,
 
 #: Loops that later passes look for: they are kept, with one iteration, where isl finds them degenerate.
 KEPT = frozenset({"k", "i", "j", "init", "epilogue"})
+#: Marks of loops whose iterations run in parallel.
+PARALLEL = frozenset({BLOCK, "warp", "thread"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class _Context:
     assignments: Mapping[str, Assignment]
     locals: Mapping[str, Local]
     allocations: Mapping[str, Local]
+    guards: Mapping[str, Expr]
 
 
 def iterators_for(scop: Scop, depth: int = 48) -> list[str]:
@@ -50,7 +53,7 @@ def to_loops(promoted: Promoted, scop: Scop, name: str) -> Func:
     """The loop IR of a schedule: a perfect nest of block loops around everything else."""
     program = scop.program
     context = _Context(promoted.assignments, {x.buffer.name: x for x in promoted.locals},
-                       {x.statement: x for x in promoted.locals})
+                       {x.statement: x for x in promoted.locals}, promoted.guards)
     body = _convert(isl.generate(promoted.schedule, scop.context, iterators_for(scop)), "", _Scope({}, {}), context)
     return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes,
                 _blocks_outside(body))
@@ -92,8 +95,8 @@ def _loop(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stm
     if mark == BLOCK and not (_is_fixed(low) and _is_fixed(high)):
         raise PatternMismatch(f"the blocks of what is computed together are no box: a loop ends at {format_expr(high)}")
     step = int(node.for_get_inc().get_val().to_python())
-    return For(name, low, high, _convert(node.for_get_body(), "", inner, context), step,
-               "block" if mark == BLOCK else "serial", mark)
+    kind = cast(LoopKind, mark) if mark in PARALLEL else "serial"
+    return For(name, low, high, _convert(node.for_get_body(), "", inner, context), step, kind, mark)
 
 
 def _is_fixed(bound: Expr) -> bool:
@@ -138,7 +141,9 @@ def _store(statement: str, values: tuple[Expr, ...], scope: _Scope, context: _Co
     if not isinstance(place, Load):
         raise InternalError(f"{statement} stores to no element")
     value = _localised(substitute(assignment.value, mapping), scope, context)
-    return Store(place.buffer, place.index, value, Instance(statement, values))
+    store = Store(place.buffer, place.index, value, Instance(statement, values))
+    guard = context.guards.get(statement)
+    return store if guard is None else If(substitute(guard, mapping), store)
 
 
 def _localised(expr: Expr, scope: _Scope, context: _Context) -> Expr:
@@ -150,7 +155,8 @@ def _localised(expr: Expr, scope: _Scope, context: _Context) -> Expr:
     if inner.buffer.name not in scope.lows:
         raise InternalError(f"{inner.buffer.name} is accessed where it has no storage")
     lows = scope.lows[inner.buffer.name]
-    return Load(local.storage, tuple(index(0) if d < 0 else difference(inner.index[d], lows[d]) for d in local.dims))
+    place = tuple(index(0) if d < 0 else difference(inner.index[d], lows[d]) for d in local.dims)
+    return Load(local.storage, place if local.layout is None else local.layout.place(place))
 
 
 def _blocks_outside(stmt: Stmt) -> Stmt:

@@ -1,0 +1,205 @@
+"""Warps and threads in the loops of a GPU schedule: proofs that they may run in parallel, and their loops joined into one nest.
+
+A schedule's loops are nests of `warp` and `thread` loops one after the other (fork and join). `join_teams` turns them inside
+out: one nest a block, in which every thread goes through all steps, so that a thread keeps its registers. What is in shared
+memory is ordered by barriers, which a later pass puts between the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from tsc.errors import InternalError
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, map_children, map_exprs, nest, walk
+from tsc.loop_ir.threads import nest_count, trips
+from tsc.poly.guards import Nest, affine_text, loop_points, stores
+from tsc.poly.linear import tidy
+from tsc.poly.promote import Local, Promoted
+from tsc.poly.scop import Scop
+from tsc.sym import SymExpr
+from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, loads, mul
+from tsc.te.expr import map_children as map_operands
+
+WARP, LANE = "warp", "lane"
+
+
+# -- proofs ----------------------------------------------------------------------------------------------------
+
+def check_teams(func: Func, promoted: Promoted, scop: Scop) -> None:
+    """Raise InternalError unless threads touch nobody else's registers, no step both writes and reads a shared buffer, and what
+    is stored in the arguments is read nowhere."""
+    held = {x.storage.name: x for x in promoted.locals if x.scope == "register"}
+    for store, around in stores(func.body):
+        for load in (Load(store.buffer, store.index), *loads(store.value)):
+            if load.buffer.name in held:
+                _check_owner(load, held[load.buffer.name], store, around, scop)
+            elif load.buffer.name in func.outputs and load.index != store.index:
+                raise InternalError(f"a thread reads {load.buffer.name}, which others store")
+    shared = {x.storage.name for x in promoted.locals if x.scope == "shared"}
+    for step in _steps(func.body):
+        written = {s.buffer.name for s in walk(step) if isinstance(s, Store)} & shared
+        read = {x.buffer.name for s in walk(step) if isinstance(s, Store) for x in loads(s.value)}
+        if written & read:
+            raise InternalError(f"threads write and read {sorted(written & read)} with no barrier in between")
+
+
+def _check_owner(load: Load, local: Local, store: Store, around: Nest, scop: Scop) -> None:
+    if local.layout is None or not local.layout.owners:
+        raise InternalError(f"the registers {local.storage} do not say whose they are")
+    owners = local.layout.owners
+    points = loop_points(around, scop)
+    lanes = local.storage.shape[owners - 1].as_int() or 1
+    told = _linear(load.index[:owners - 1], [e.as_int() or 1 for e in local.storage.shape[:owners - 1]])
+    for kind, said in (("warp", told), ("thread", load.index[owners - 1])):
+        loops = [x for x in around.loops if x.kind == kind]
+        actual = _number(loops)
+        wrong = loop_points(replace(around, constraints=(
+            *around.constraints, f"({affine_text(said, around)}) != ({affine_text(actual, around)})")), scop)
+        if not points.intersect(wrong).is_empty():
+            raise InternalError(f"a {kind} of {lanes} lanes touches registers of another, at {load.buffer.name} in a store to "
+                                f"{store.buffer.name}")
+
+
+def _linear(digits: Sequence[Expr], extents: Sequence[int]) -> Expr:
+    total = index(0)
+    for digit, extent in zip(digits, extents):
+        total = add(mul(index(extent), total), digit)
+    return total
+
+
+def _number(loops: Sequence[For]) -> Expr:
+    """The row-major number of an iteration of a nest."""
+    steps = [call("floordiv", call("sub", Var(x.var), x.lo), index(x.step)) for x in loops]
+    return _linear(steps, [trips(x) or 1 for x in loops])
+
+
+def _steps(stmt: Stmt) -> Iterator[Stmt]:
+    """The nests of warps and threads, in order."""
+    if isinstance(stmt, For) and stmt.kind in ("warp", "thread"):
+        yield stmt
+    elif isinstance(stmt, For | Allocate | Let):
+        yield from _steps(stmt.body)
+    elif isinstance(stmt, If):
+        yield from _steps(stmt.then)
+    elif isinstance(stmt, Block):
+        for part in stmt.body:
+            yield from _steps(part)
+
+
+# -- constant trip counts --------------------------------------------------------------------------------------
+
+def constant_trips(stmt: Stmt, ranges: Mapping[str, tuple[int, int]] | None = None) -> Stmt:
+    """Loops whose bound varies, but not their trip count, get a constant bound: `c < 16 - t by 8` with t in 0 .. 7."""
+    known = dict(ranges or {})
+    if not isinstance(stmt, For):
+        return map_children(lambda s: constant_trips(s, known), stmt)
+    low, high = _range(stmt.lo, known), _range(stmt.hi, known)
+    loop = stmt
+    if low is not None and high is not None and low[0] == low[1]:
+        counts = {-(-(h - low[0]) // stmt.step) for h in high}
+        if len(counts) == 1 and not isinstance(stmt.hi, Const):
+            loop = replace(stmt, hi=index(low[0] + counts.pop() * stmt.step))
+        known[stmt.var] = (low[0], max(low[0], high[1] - 1))
+    return replace(loop, body=constant_trips(loop.body, known))
+
+
+def _range(expr: Expr, known: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
+    match expr:
+        case Const(value=value):
+            return int(value), int(value)
+        case Var(name=name):
+            return known.get(name)
+        case Call(fn="add" | "sub" as fn, args=(a, b)):
+            first, second = _range(a, known), _range(b, known)
+            if first is None or second is None:
+                return None
+            if fn == "sub":
+                second = -second[1], -second[0]
+            return first[0] + second[0], first[1] + second[1]
+    return None
+
+
+# -- one nest a block ------------------------------------------------------------------------------------------
+
+def join_teams(func: Func, promoted: Promoted) -> Func:
+    """`func` with one nest of `warp` and `thread` loops a block, registers a thread's own, shared buffers outside of the nest.
+
+    Raises InternalError where nests differ in size or something is stored outside of them. Steps that have to wait for each
+    other are not separated yet.
+    """
+    counts = {kind: {nest_count(loops) for loops in _nests(func.body, kind)} for kind in ("warp", "thread")}
+    sizes = {kind: found.pop() if len(found) == 1 else 1 if not found else None for kind, found in counts.items()}
+    if None in sizes.values():
+        raise InternalError(f"kernel {func.name}: its steps are made by different numbers of warps or threads")
+    owners = {x.storage.name: x.layout.owners for x in promoted.locals if x.scope == "register" and x.layout is not None}
+    return replace(func, body=_joined(func.body, sizes["warp"] or 1, sizes["thread"] or 1, owners))
+
+
+def _nests(stmt: Stmt, kind: str) -> Iterator[tuple[For, ...]]:
+    for step in _steps(stmt):
+        found = [x for x in walk(step) if isinstance(x, For) and x.kind == kind]
+        yield tuple(found)
+
+
+def _joined(stmt: Stmt, warps: int, lanes: int, owners: Mapping[str, int]) -> Stmt:
+    if isinstance(stmt, For) and stmt.kind == "block":
+        return replace(stmt, body=_joined(stmt.body, warps, lanes, owners))
+    shared = [s for s in walk(stmt) if isinstance(s, Allocate) and s.scope == "shared"]
+    body = _alone(stmt, owners)
+    body = For(WARP, index(0), index(warps), For(LANE, index(0), index(lanes), body, kind="thread", mark="thread"),
+               kind="warp", mark="warp")
+    for allocate in reversed(shared):
+        body = replace(allocate, body=body)
+    return body
+
+
+def _alone(stmt: Stmt, owners: Mapping[str, int]) -> Stmt:
+    """What one thread does: its iterations of every nest, with the nest's variables computed from its number."""
+    match stmt:
+        case For(kind="warp" | "thread" as kind):
+            loops, body = nest(stmt)
+            inner = _alone(body, owners) if kind == "warp" else _owned(body, owners)
+            for loop, digit in reversed(list(zip(loops, _digits(Var(WARP if kind == "warp" else LANE), loops)))):
+                inner = Let(loop.var, tidy(add(loop.lo, mul(index(loop.step), digit))), inner)
+            return inner
+        case Store():
+            raise InternalError(f"a store to {stmt.buffer.name} is made by no thread")
+        case Allocate(scope="shared", body=body):
+            return _alone(body, owners)
+        case Allocate(buffer=buffer) if buffer.name in owners:
+            own: tuple[SymExpr, ...] = buffer.shape[owners[buffer.name]:]
+            return replace(stmt, buffer=replace(buffer, shape=own), body=_alone(stmt.body, owners))
+    return map_children(lambda s: _alone(s, owners), stmt)
+
+
+def _digits(number: Expr, loops: Sequence[For]) -> list[Expr]:
+    counts = [trips(x) or 1 for x in loops]
+    digits = []
+    for i, count in enumerate(counts):
+        digit = call("floordiv", number, index(prod(counts[i + 1:])))
+        digits.append(digit if i == 0 else call("mod", digit, index(count)))
+    return digits
+
+
+def _owned(stmt: Stmt, owners: Mapping[str, int]) -> Stmt:
+    """Accesses to registers without the coordinates that say whose they are."""
+    def visit(expr: Expr) -> Expr:
+        inner = map_operands(visit, expr)
+        return _own(inner, owners) if isinstance(inner, Load) and inner.buffer.name in owners else inner
+
+    def stored(part: Stmt) -> Stmt:
+        if isinstance(part, Store) and part.buffer.name in owners:
+            own = _own(Load(part.buffer, part.index), owners)
+            return replace(part, buffer=own.buffer, index=own.index)
+        return map_children(stored, part)
+
+    return stored(map_exprs(visit, stmt))
+
+
+def _own(load: Load, owners: Mapping[str, int]) -> Load:
+    count = owners[load.buffer.name]
+    return Load(replace(load.buffer, shape=load.buffer.shape[count:]), load.index[count:])
+
+
