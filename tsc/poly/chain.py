@@ -80,9 +80,14 @@ def is_contraction(compute: Compute) -> bool:
 # -- rows ------------------------------------------------------------------------------------------------------
 
 def _shared_axes(scop: Scop, anchor: Compute) -> tuple[int, ...]:
-    """The positions of the anchor's axes of which every cell of every Compute determines the value."""
+    """The positions of the anchor's axes of which every cell of every Compute determines the values, all together: where `c` is
+    read as `c[i, s] * c[s, j]`, the result's cell determines one row or one column of it, not both."""
     everything = {c.name for c in scop.program.computes}
-    return tuple(i for i in range(len(anchor.axes)) if row_relations(scop, anchor, (i,)).keys() == everything)
+    found: tuple[int, ...] = ()
+    for i in range(len(anchor.axes)):
+        if row_relations(scop, anchor, (*found, i)).keys() == everything:
+            found = (*found, i)
+    return found
 
 
 def _column(scop: Scop, compute: Compute, entries: Entries) -> str:
