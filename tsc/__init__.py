@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TscError,
         UnsupportedError,
     )
+    from tsc.ops.define import op
     from tsc.pipeline import compile
     from tsc.runtime.load import load
     from tsc.sym import Dim
@@ -34,11 +35,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Dim", "InputError", "InternalError", "LaunchError", "ModelError", "Options", "PackageError", "ShapeError", "TscError",
-    "UnsupportedError", "__version__", "build", "compile", "load", "te",
+    "UnsupportedError", "__version__", "build", "compile", "load", "op", "te",
 ]
 
 _HOME = {
-    "compile": "tsc.pipeline", "build": "tsc.build_te",
+    "compile": "tsc.pipeline", "build": "tsc.build_te", "op": "tsc.ops.define",
     "load": "tsc.runtime.load", "Dim": "tsc.sym", "Options": "tsc.config", "te": "tsc.te",
     **dict.fromkeys(("TscError", "ModelError", "UnsupportedError", "InputError", "ShapeError", "LaunchError", "PackageError",
                      "InternalError"), "tsc.errors"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import onnx
 
 from tsc.config import Options
 from tsc.errors import InputError
+from tsc.graph.define import needed
 from tsc.graph.group import FusionGroup, split_group
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.ir import Graph
-from tsc.kernels import Workshop, workshop
+from tsc.kernels import Workshop, cut, workshop
 from tsc.loop_ir.nodes import Func
+from tsc.ops.define import CUSTOM, CustomOp
 from tsc.pipeline import front
 from tsc.poly import PatternMismatch
 from tsc.poly.schedule import ScheduledProgram, schedule_program
@@ -26,7 +30,7 @@ from tsc.trace import Recorder
 
 
 def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[str, Any] | None = None, target: str = "cpu",
-                 sizes: Mapping[str, int] | None = None) -> str:
+                 sizes: Mapping[str, int] | None = None, ops: Sequence[CustomOp] = ()) -> str:
     """Everything about the kernels that `node` (the name of an ONNX node or value) is computed in.
 
     Why it was fused, the statements, dependences, matrix, the schedule tree after each step, what lives where, and how many
@@ -34,10 +38,10 @@ def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[
     node, and what `tsc.compile` raises.
     """
     shop = workshop(target, Options(use_cache=False))
-    graph, env, groups = front(source, dims, shop.recorder)
+    graph, env, groups = front(source, dims, shop.recorder, ops)
     found = [g for g in groups if any(_is(node, n.name, n.outputs) for n in g.nodes)]
     if not found:
-        raise InputError(_absent(node, source, dims, groups))
+        raise InputError(_absent(node, import_onnx(source, dims, ops)[0], groups))
     lines = [f"node '{node}' is computed in {len(found)} group{'s' if len(found) > 1 else ''}"]
     for group in found:
         lines += ["", *_about(group, groups, graph, env, shop, sizes or {})]
@@ -49,9 +53,7 @@ def _is(wanted: str, name: str, outputs: Sequence[str]) -> bool:
     return name == wanted or name.startswith(f"{wanted}/") or wanted in outputs
 
 
-def _absent(node: str, source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None,
-            groups: Sequence[FusionGroup]) -> str:
-    graph, _ = import_onnx(source, dims)
+def _absent(node: str, graph: Graph, groups: Sequence[FusionGroup]) -> str:
     if any(_is(node, n.name, n.outputs) for n in graph.nodes):
         return f"node '{node}' is in no kernel: its value is a view of another, shape arithmetic, a constant, or not needed"
     names = [n.name for g in groups for n in g.nodes]
@@ -70,24 +72,51 @@ def _about(group: FusionGroup, groups: Sequence[FusionGroup], graph: Graph, env:
     refused = [f"{d.node} not with {d.anchor}: {d.reason}" for g in groups for d in g.decisions
                if not d.fused and (g is group or d.node in own)]
     yield from _section("refused alternatives", list(dict.fromkeys(refused)))
+    attempt = partial(_scheduled, graph=graph, shop=shop)
+    if group.anchor.op == CUSTOM:
+        recorder = Recorder()
+        runs = cut(needed(group.anchor, group.outputs), group.outputs, env, recorder, attempt)
+        yield from _section("cut", [f"{d.subject}: {d.reason}" for d in recorder.decisions])
+        for last, own_program, kernel in runs:
+            yield f"== the kernel of {last}"
+            yield from _kernel(own_program, kernel, sizes)
+        return
     lowered = lower_group(group, graph, env)
-    steps, recorder = Steps(), Recorder()
-    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
     try:
-        made = schedule_program(
-            lowered.program, lowered.kind, shop.device.spec, None, recorder, group.kind.value, constants, steps)
+        made = attempt(lowered)
     except PatternMismatch as mismatch:
         yield from _section("split", [f"no pattern fits all of it: {mismatch}"])
         for part in split_group(group, graph):
             yield ""
             yield from _about(part, groups, graph, env, shop, sizes)
         return
-    func = shop.device.lower(made.func, shop.device.spec, recorder)
+    yield from _kernel(lowered, made, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One kernel: its schedule with the steps that led to it, and its lowered loops with what was decided about them."""
+
+    steps: Steps
+    made: ScheduledProgram
+    func: Func
+    recorder: Recorder
+
+
+def _scheduled(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Scheduled:
+    """Schedule one Program. Raises PatternMismatch when no pattern fits."""
+    steps, recorder, spec = Steps(), Recorder(), shop.device.spec
+    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
+    made = schedule_program(lowered.program, lowered.kind, spec, None, recorder, lowered.kind.value, constants, steps)
+    return Scheduled(steps, made, shop.device.lower(made.func, spec, recorder), recorder)
+
+
+def _kernel(lowered: LoweredGroup, kernel: Scheduled, sizes: Mapping[str, int]) -> Iterator[str]:
     yield from _section("names", [f"{name} is {value}" for name, value in lowered.values.items()]
                         + [f"{name} is {value}" for name, value in lowered.sizes.items()])
-    yield from _schedule(steps, made, recorder)
-    yield from _section("memory of locals", _locals(steps, lowered, sizes))
-    yield from _section("memory traffic", _traffic(steps.traffic, lowered, func, sizes))
+    yield from _schedule(kernel.steps, kernel.made, kernel.recorder)
+    yield from _section("memory of locals", _locals(kernel.steps, lowered, sizes))
+    yield from _section("memory traffic", _traffic(kernel.steps.traffic, lowered, kernel.func, sizes))
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:

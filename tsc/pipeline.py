@@ -12,6 +12,7 @@ import onnx
 from tsc.config import Options
 from tsc.errors import InternalError
 from tsc.graph.decompose import decompose
+from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fuse import fuse
 from tsc.graph.group import Decision, FusionGroup, split_group
 from tsc.graph.onnx_import import import_onnx
@@ -20,10 +21,12 @@ from tsc.graph.shapes import infer_shapes
 from tsc.graph.to_te import lower_group
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
-from tsc.kernels import Workshop, bind, compile_program, workshop
+from tsc.kernels import Workshop, bind, compile_definitions, compile_program, workshop
+from tsc.ops.define import CUSTOM, CustomOp
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
 from tsc.poly import PatternMismatch
+from tsc.poly.extents import check_extents
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import Module, Package
 from tsc.sym import ShapeEnv
@@ -31,15 +34,15 @@ from tsc.trace import Recorder
 
 
 def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None = None, target: str = "cpu",
-            threads: int | None = None, options: Options | None = None) -> Executable:
+            threads: int | None = None, options: Options | None = None, ops: Sequence[CustomOp] = ()) -> Executable:
     """Compile an ONNX model once, for every shape.
 
     `dims` gives ranges by dim name (`{"batch": (1, 64)}`) or shapes by input name (`{"x": ("N", 3, "H", "W")}`); `threads` is
-    how many cores a run may use (None: all). Raises ModelError, UnsupportedError or ShapeError when the model is at fault and
-    LaunchError when the machine lacks a compiler.
+    how many cores a run may use (None: all); `ops` are operators of your own (see `tsc.op`). Raises ModelError,
+    UnsupportedError or ShapeError when the model is at fault and LaunchError when the machine lacks a compiler.
     """
     shop = workshop(target, options)
-    graph, env, groups = front(source, dims, shop.recorder)         # path             -> [FusionGroup]
+    graph, env, groups = front(source, dims, shop.recorder, ops)    # path             -> [FusionGroup]
     pairs: list[tuple[KernelCall, Kernel]] = []
     for done, group in enumerate(groups):
         shop.options.tell("scheduling kernels", done, len(groups))
@@ -47,15 +50,18 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     return link(graph, env, pairs, shop, threads)                   # Graph + kernels  -> Executable
 
 
-def front(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None,
-          recorder: Recorder) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
+def front(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None, recorder: Recorder,
+          ops: Sequence[CustomOp] = ()) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
     """From a model to the groups that become kernels."""
-    graph, env = import_onnx(source, dims)                          # path             -> Graph
+    graph, env = import_onnx(source, dims, ops)                     # path             -> Graph
     graph = record(recorder, "import", graph)
     graph = record(recorder, "shapes", infer_shapes(graph, env))    # Graph            -> Graph + ShapeEnv
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     graph = rewrite(graph, env, partial(told, recorder, "merge"))   # Graph            -> Graph
     graph = record(recorder, "rewrite", graph)
+    graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
+    for node, definition in definitions_of(graph):
+        check_extents(definition, env, f"node '{node.name}'")
     return graph, env, fuse(graph, env)                             # Graph            -> [FusionGroup]
 
 
@@ -92,6 +98,9 @@ def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Worksho
     """FusionGroup -> kernels with their calls: one, or one a node where no pattern fits the whole (with the reason)."""
     for decision in group.decisions:
         told(shop.recorder, "fuse", decision)
+    if group.anchor.op == CUSTOM:                                   # what users wrote is fused by what they wrote
+        node, outputs = group.anchor, group.outputs
+        return compile_definitions(needed(node, outputs), outputs, graph, env, shop, node.name)
     lowered = lower_group(group, graph, env)                        # FusionGroup      -> te.Program
     try:
         kernel = compile_program(lowered, graph, shop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,16 @@ from tsc.graph.input_dims import DeclaredInput, DimsArgument, input_shapes
 from tsc.graph.onnx_data import constant_value, dtype_name, read_attribute, read_tensor
 from tsc.graph.onnx_schema import check_node
 from tsc.ir import Graph, Node, TensorType
+from tsc.ops.define import CustomOp, custom_node
 from tsc.sym import ShapeEnv, SymExpr
 
 OLDEST_OPSET = 11
 
 
-def import_onnx(source: str | Path | bytes | ModelProto, dims: DimsArgument | None = None) -> tuple[Graph, ShapeEnv]:
-    """Read a model: a path, a ModelProto, or its serialised bytes. `dims` declares ranges and shapes (see `input_dims`).
+def import_onnx(source: str | Path | bytes | ModelProto, dims: DimsArgument | None = None,
+                custom: Sequence[CustomOp] = ()) -> tuple[Graph, ShapeEnv]:
+    """Read a model: a path, a ModelProto, or its serialised bytes. `dims` declares ranges and shapes (see `input_dims`);
+    `custom` are the user's own operators.
 
     Types are known for inputs and constants only; `infer_shapes` finds the rest. What the file says of outputs and of values
     between is not used: exporters name equal dims apart. Raises ModelError for a file that is not a valid model,
@@ -33,8 +36,9 @@ def import_onnx(source: str | Path | bytes | ModelProto, dims: DimsArgument | No
     """
     model, folder, label = _load(source)
     opset = _opset(model, label)
-    model = _inlined(model, opset, label)
-    return _Reader(model.graph, folder, opset, label).read(dims or {})
+    known = {(c.domain, c.name): c for c in custom}
+    model = _inlined(model, opset, label, known.keys())
+    return _Reader(model.graph, folder, opset, label, known).read(dims or {})
 
 
 @dataclass(slots=True)
@@ -45,6 +49,7 @@ class _Reader:
     folder: Path | None
     opset: int
     label: str
+    custom: Mapping[tuple[str, str], CustomOp]
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
     defined: dict[str, str] = field(default_factory=dict)  # value name -> what defines it
 
@@ -85,7 +90,8 @@ class _Reader:
             if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
                 self.constants[node.outputs[0]] = constant_value(node.attrs, where)
             else:
-                yield node
+                definition = self.custom.get((node.domain, node.op))
+                yield node if definition is None else custom_node(definition, node)
 
     def _attrs(self, proto: NodeProto, where: str) -> dict[str, Any]:
         for attribute in proto.attribute:
@@ -206,7 +212,7 @@ def _domain(proto: NodeProto) -> str:
     return _plain(proto.domain)
 
 
-def _inlined(model: ModelProto, opset: int, label: str) -> ModelProto:
+def _inlined(model: ModelProto, opset: int, label: str, custom: Collection[tuple[str, str]]) -> ModelProto:
     """The model without calls of its own functions, nor of standard operators that only have a function body.
 
     Raises UnsupportedError naming every node whose operator has neither an OpDef nor such a body.
@@ -214,10 +220,10 @@ def _inlined(model: ModelProto, opset: int, label: str) -> ModelProto:
     if model.functions:
         _refuse_recursion(model, label)
         model = onnx.inliner.inline_local_functions(model)
-    bodies = {p.op_type for p in _all_nodes(model.graph) if not _supported(p) and _has_body(p, opset)}
+    bodies = {p.op_type for p in _all_nodes(model.graph) if not _supported(p, custom) and _has_body(p, opset)}
     if bodies:
         model = _with_bodies(model, bodies, label)
-    missing = [p for p in _all_nodes(model.graph) if not _supported(p)]
+    missing = [p for p in _all_nodes(model.graph) if not _supported(p, custom)]
     if missing:
         named = dict(zip(map(id, model.graph.node), _node_names(model.graph.node)))
         by_op: dict[str, list[str]] = {}
@@ -254,8 +260,10 @@ def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
                 yield from _all_nodes(subgraph)
 
 
-def _supported(proto: NodeProto) -> bool:
-    return ops.find(proto.op_type, _domain(proto)) is not None or (proto.op_type == "Constant" and not _domain(proto))
+def _supported(proto: NodeProto, custom: Collection[tuple[str, str]]) -> bool:
+    domain = _domain(proto)
+    return (domain, proto.op_type) in custom or ops.find(proto.op_type, domain) is not None or (
+        proto.op_type == "Constant" and not domain)
 
 
 def _has_body(proto: NodeProto, opset: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tsc.ops import (
     activation,
     contraction,
+    define,
     elementwise,
     generate,
     indexing,
@@ -19,7 +20,7 @@ from tsc.ops.base import OpDef
 
 _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
-    *contraction.OPS, *normalization.OPS, *pool.OPS, *resize.OPS,
+    *contraction.OPS, *normalization.OPS, *pool.OPS, *define.OPS, *resize.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

@@ -109,8 +109,9 @@ class OpDef:
     """One operator: shape rule, value rule, te body or decomposition, kind and samples.
 
     `types` gives the output types. `contents` gives the outputs' symbolic contents where the inputs' are known (or None).
-    Exactly one of `te` and `decompose` is set: `te(lowering, output, index)` is the element of output number `output` at
-    `index`; `decompose(builder)` returns the names that replace the outputs. `samples` make models for tests.
+    Exactly one of `te` and `decompose` is set (neither for `te.custom`, whose nodes bring their own): `te(lowering, output,
+    index)` is the element of output number `output` at `index`; `decompose(builder)` returns the names that replace the
+    outputs. `samples` make models for tests.
     """
 
     name: str

@@ -10,8 +10,11 @@ from tsc.te.compute import Program
 from tsc.te.transform import canonical
 
 
-def check_extents(definition: Definition, env: ShapeEnv) -> None:
-    """Raise ShapeError, with the user's line and an example, for a read that can leave its tensor's extents."""
+def check_extents(definition: Definition, env: ShapeEnv, where: str = "") -> None:
+    """Raise ShapeError, with the user's line and an example, for a read that can leave its tensor's extents.
+
+    `where` is named first: the node that the definition is of.
+    """
     compute = definition.compute
     renamed = canonical(Program((), (compute.target,), (compute,), ()), env)
     for found, number, example in escapes(renamed.program):
@@ -19,5 +22,6 @@ def check_extents(definition: Definition, env: ShapeEnv) -> None:
         names = {s: str(expr) for s, expr in renamed.sizes.items()} | {a.name: old.name.rpartition(".")[2] for a, old in axes}
         text, place = definition.reads[number]
         at = ", ".join(f"{names[name]} = {value}" for name, value in example.items())
-        raise ShapeError(f"{place}: {text} reads outside the tensor, for example at {at}; correct the index, or guard it with "
+        start = f"{where}: {place}" if where else place
+        raise ShapeError(f"{start}: {text} reads outside the tensor, for example at {at}; correct the index, or guard it with "
                          "te.where over a condition of indices and sizes")

@@ -152,6 +152,19 @@ def _inside(expr: Expr, extent: SymExpr, ranges: Ranges) -> bool:
     return within(linear(expr), extent, ranges)
 
 
+def renamed(definition: Definition, names: Mapping[str, str]) -> Definition:
+    """`definition` with other names for the tensors in `names`."""
+    def visit(expr: Expr) -> Expr:
+        inner = map_children(visit, expr)
+        if isinstance(inner, Load):
+            return replace(inner, buffer=replace(inner.buffer, name=names.get(inner.buffer.name, inner.buffer.name)))
+        return inner
+
+    compute = definition.compute
+    target = replace(compute.target, name=names.get(compute.name, compute.name))
+    return replace(definition, compute=replace(compute, target=target, body=visit(compute.body)))
+
+
 def sources(definition: Definition) -> Mapping[str, None]:
     """The names of the tensors that a definition reads, in order."""
     return dict.fromkeys(load.buffer.name for load in loads(definition.compute.body))

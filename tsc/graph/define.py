@@ -1,0 +1,68 @@
+"""Users' operators: each of their nodes gets the Computes that its function makes, over the names of graph values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tsc.graph.shapes import Knowledge
+from tsc.ir import Graph, Node, TensorType
+from tsc.ops.define import CUSTOM, applied
+from tsc.sym import ShapeEnv, SymExpr
+from tsc.te.assemble import Definition, assemble, renamed, sources
+
+
+def define(graph: Graph, env: ShapeEnv) -> Graph:
+    """`graph` with the Computes of every `te.custom` node in its attributes, as `definitions`; what is computed on the way and
+    the constants it takes become values of the graph. Raises ModelError or ShapeError, naming the node."""
+    if not any(node.op == CUSTOM for node in graph.nodes):
+        return graph
+    known = Knowledge.of(graph, env)
+    types, constants = dict(graph.types), dict(graph.constants)
+    nodes = tuple(_defined(node, known, types, constants) if node.op == CUSTOM else node for node in graph.nodes)
+    return replace(graph, nodes=nodes, types=types, constants=constants)
+
+
+def _defined(node: Node, known: Knowledge, types: dict[str, TensorType], constants: dict[str, NDArray[Any]]) -> Node:
+    given, outputs = applied(known.context(node))
+    made = assemble(outputs, known.env)
+    names = {t.name: value for t, value in zip(given, node.inputs)}
+    names |= {t.name: value for t, value in zip(outputs, node.outputs) if value}
+    for tensor in made.constants:
+        if tensor.data is not None:
+            value = names[tensor.name] = _unused(f"{node.name}/{tensor.name}", types)
+            constants[value] = tensor.data
+            types[value] = TensorType(tensor.dtype, tuple(map(SymExpr.of, tensor.data.shape)))
+    for item in made.definitions:
+        if item.compute.name not in names:
+            value = names[item.compute.name] = _unused(f"{node.name}/{item.compute.name}", types)
+            types[value] = TensorType(item.compute.target.dtype, item.compute.target.shape)
+    return replace(node, attrs={**node.attrs, "definitions": tuple(renamed(d, names) for d in made.definitions)})
+
+
+def _unused(base: str, taken: Mapping[str, TensorType]) -> str:
+    name, k = base, 1
+    while name in taken:
+        name, k = f"{base}_{k}", k + 1
+    return name
+
+
+def definitions_of(graph: Graph) -> Iterator[tuple[Node, Definition]]:
+    """Every Compute of every user's operator, with its node."""
+    for node in graph.nodes:
+        if node.op == CUSTOM:
+            for item in node.attrs["definitions"]:
+                yield node, item
+
+
+def needed(node: Node, outputs: Collection[str]) -> list[Definition]:
+    """The Computes of a `te.custom` node that `outputs` need."""
+    wanted, kept = set(outputs), list[Definition]()
+    for item in reversed(node.attrs["definitions"]):
+        if item.compute.name in wanted:
+            kept.append(item)
+            wanted |= sources(item).keys()
+    return kept[::-1]
