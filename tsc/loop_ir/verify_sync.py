@@ -165,7 +165,9 @@ class _Checker:
                 return frozenset(self._commit(s) for s in states)
             case Wait(pending=pending):
                 return frozenset(_waited(s, pending, path) for s in states)
-        return self._step(self._at(stmt, scope, path), states)
+        accesses = self._at(stmt, scope, path)
+        self._check_within(accesses)
+        return self._step(accesses, states)
 
     def _block(self, loop: For, states: _States, scope: _Scope, path: Path) -> _States:
         if isinstance(loop.body, For) and loop.body.kind == "block":
@@ -319,7 +321,6 @@ class _Checker:
         key = path, frozenset((v, x.number) for v, x in scope.iterations.items())
         if key not in self.known:
             self.known[key] = self._accesses(stmt, scope, path, path)
-            self._check_within(self.known[key])
         return self.known[key]
 
     def _accesses(self, stmt: Stmt, scope: _Scope, path: Path, step: Path) -> list[tuple[Access, bool]]:
