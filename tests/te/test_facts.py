@@ -36,6 +36,13 @@ def test_a_product_is_one_hidden_integer() -> None:
     assert facts({(A * B) // 2: "s0", (A * B) // 3: "s1"}) == ["1 <= h0", "s0 == (h0 // 2)", "s1 == (h0 // 3)"]
 
 
+def test_a_product_with_a_quotient_lies_between_its_dividend_and_one_less_divisor() -> None:
+    padded = -((-N) // B * B)  # N rounded up to a multiple of B
+    assert facts({padded: "s0", N: "s1"})[-2:] == ["-1*h0 - 1*s1 + 1 <= -1*s0", "-1*s0 <= -1*s1"]
+    assert facts({N // B * B: "s0", N: "s1", B: "s2"})[-2:] == ["s1 - 1*s2 + 1 <= s0", "s0 <= s1"]
+    assert facts({-((SymExpr.of(-8)) // B * B): "s0"})[-1] == "-1*s0 <= -8"
+
+
 def test_a_size_that_nothing_else_shares_has_no_facts() -> None:
     assert facts({(N - 3) // 2 + ONE: "s0", A: "s1"}) == []
     assert facts({A: "s0", B: "s1", A * B: "s2"}) == []

@@ -202,6 +202,24 @@ def test_sizes_carry_their_bounds() -> None:
     assert [(s.lo, s.divisor) for s in found.program.sizes] == [(0, 1), (8, 8), (1, 1)]
 
 
+def test_a_size_that_may_be_negative_says_so() -> None:
+    """`A - 3` as a number is at least -2; as an extent it is not negative, and one rounded up is positive."""
+    out, i = buffer("out", A), axis("i", A)
+
+    def below(size: SymExpr) -> Expr:
+        return Cast(call("lt", Var("i"), Size(size)), "float32")
+
+    def lows(body: Expr) -> list[int]:
+        return [s.lo for s in canonical(loose(Compute(out, (i,), body)), environment()).program.sizes]
+
+    assert lows(at(buffer("x", A - 3), index(0))) == [1]
+    assert lows(at(buffer("x", -((-A) // B * B)), Var("i"))) == [1, 0]
+    alone = canonical(loose(Compute(buffer("out", K), (axis("i", K),), below(A - 3))), environment())
+    assert (alone.program.sizes[1].lo, alone.sizes["s1"]) == (-2, A - 3)
+    apart = canonical(loose(Compute(buffer("out", K), (axis("i", K),), below(A - B))), environment())
+    assert apart.program.sizes[1].lo < -1000 and apart.sizes["s1"] == A - B
+
+
 def test_equal_programs_print_equal_text() -> None:
     one, two = dense(), dense()
     renamed = {a.name: Var(f"other_{a.name}") for c in two.computes for a in (*c.axes, *c.reduce_axes)}

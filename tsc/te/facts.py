@@ -19,7 +19,7 @@ def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv) -> tuple[Fact, ...]:
     hidden: dict[Monomial, str] = {}
     made = [Fact(dim(name), "==", _expanded(expr, names, hidden)) for expr, name in names.items()
             if len(expr.terms) > 1 or _applies(expr)]
-    facts = _related(made, set(names.values()))
+    facts = _related(made, set(names.values())) + [f for expr in names for f in _quotient_facts(expr, names, hidden)]
     known = set(names.values()) | {name for fact in facts for name in fact.names()}
     for guard in env.remaining_guards():
         if guard.relation in ("==", "<="):
@@ -39,19 +39,33 @@ def _renamed(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial,
     """`expr` over the names of sizes; what is neither a size nor affine in sizes gets a name in `hidden`."""
     if expr in names:
         return dim(names[expr])
+    if -expr in names:
+        return -dim(names[-expr])
     total = SymExpr.of(0)
     for monomial, coefficient in expr.terms:
         single = SymExpr(((monomial, 1),))
         if not monomial:
             factor = SymExpr.of(1)
-        elif single in names:
-            factor = dim(names[single])
+        elif single in names or -single in names:
+            factor = dim(names[single]) if single in names else -dim(names[-single])
         elif len(monomial) == 1 and _is_affine(monomial[0]):
             factor = apply(monomial[0].fn, [_renamed(a, names, hidden) for a in monomial[0].args])
         else:
             factor = dim(hidden.setdefault(monomial, f"?{len(hidden)}"))
         total = total + factor * coefficient
     return total
+
+
+def _quotient_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
+    """`x - y < (x // y) * y <= x`, where `expr` is such a product or its negation."""
+    (monomial, sign), *more = expr.terms
+    for position, atom in enumerate(monomial):
+        rest = SymExpr(((monomial[:position] + monomial[position + 1:], 1),))
+        if not more and abs(sign) == 1 and isinstance(atom, Apply) and atom.fn == "//" and atom.args[1] == rest:
+            whole, by = (_renamed(a, names, hidden) for a in atom.args)
+            product = dim(names[expr]) * sign
+            return [Fact(whole - by + 1, "<=", product), Fact(product, "<=", whole)]
+    return []
 
 
 def _is_affine(atom: Atom) -> TypeGuard[Apply]:

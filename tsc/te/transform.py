@@ -35,6 +35,9 @@ from tsc.te.facts import size_facts
 from tsc.te.hoist import hoist
 from tsc.te.linear import Linear, Ranges, linear, simplify, to_expr, within
 
+#: The least value of a size that is no extent and has no known bound.
+_LEAST = -(1 << 62)
+
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
@@ -170,7 +173,7 @@ def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ())
     sizes s0, s1, ..., so that Programs equal up to names print the same text.
     """
     program = drop_unused(program)
-    sizes = _size_names(program)
+    sizes, extents = _size_names(program, env)
     names = {expr: f"s{k}" for k, expr in enumerate(sizes)}
     axes = {a.name: f"i{k}" for k, a in enumerate(a for c in program.computes for a in (*c.axes, *c.reduce_axes))}
     special = {name: f"acc{k or ''}" for k, name in enumerate(accumulators)}
@@ -204,7 +207,7 @@ def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ())
         tuple(map(rename_buffer, program.inputs)), tuple(map(rename_buffer, program.outputs)),
         tuple(Compute(rename_buffer(c.target), rename_axes(c.axes), rename(c.body), rename_axes(c.reduce_axes), c.monoid)
               for c in program.computes),
-        tuple(_size_param(names[expr], expr, env) for expr in sizes), size_facts(names, env))
+        tuple(_size_param(names[expr], expr, expr in extents, env) for expr in sizes), size_facts(names, env))
     known = {rename_buffer(b).name: b.name for b in (*program.inputs, *program.outputs)}
     return Canonical(result, known, {names[expr]: expr for expr in sizes})
 
@@ -222,14 +225,16 @@ def drop_unused(program: Program) -> Program:
     return Program(tuple(inputs), tuple(targets[b.name] for b in program.outputs), tuple(computes), program.sizes)
 
 
-def _size_names(program: Program) -> list[SymExpr]:
-    """The expressions that become size parameters, by first use: monomials, or a whole expression whose monomials occur
-    nowhere else."""
+def _size_names(program: Program, env: ShapeEnv) -> tuple[list[SymExpr], set[SymExpr]]:
+    """The expressions that become size parameters, by first use: monomials (negated where that makes them positive), or a whole
+    expression whose monomials occur nowhere else. With them, the expressions that are extents, hence not negative."""
     found: dict[SymExpr, None] = {}
+    extents: set[SymExpr] = set()
 
-    def note(expr: SymExpr) -> None:
+    def note(expr: SymExpr, is_extent: bool = True) -> None:
         if expr.as_int() is None:
             found.setdefault(expr)
+            extents.update({expr} if is_extent else ())
 
     for compute in program.computes:
         for axis in (*compute.axes, *compute.reduce_axes):
@@ -237,7 +242,7 @@ def _size_names(program: Program) -> list[SymExpr]:
         for node in walk(compute.body):
             match node:
                 case Size(value=value):
-                    note(value)
+                    note(value, is_extent=False)
                 case CheckedIndex(extent=extent):
                     note(extent)
                 case Load(buffer=buffer):
@@ -251,12 +256,14 @@ def _size_names(program: Program) -> list[SymExpr]:
     result: dict[SymExpr, None] = {}
     for expr in found:
         own = [m for m, _ in expr.terms if m]
-        if len(expr.terms) > 1 and all(homes[m] == {expr} for m in own):
+        if (len(expr.terms) > 1 or expr.terms[0][1] < 0) and all(homes[m] == {expr} for m in own):
             result.setdefault(expr)
         else:
             for monomial in own:
-                result.setdefault(SymExpr(((monomial, 1),)))
-    return list(result)
+                positive = SymExpr(((monomial, 1),))
+                high = env.bounds(positive)[1]
+                result.setdefault(positive if high is None or high > 0 else -positive)
+    return list(result), extents
 
 
 def _renamed(expr: SymExpr, names: dict[SymExpr, str]) -> SymExpr:
@@ -264,12 +271,17 @@ def _renamed(expr: SymExpr, names: dict[SymExpr, str]) -> SymExpr:
         return dim(names[expr])
     total = ZERO
     for monomial, coefficient in expr.terms:
-        factor = dim(names[SymExpr(((monomial, 1),))]) if monomial else ONE
-        total = total + factor * coefficient
+        if not monomial:
+            total = total + coefficient
+            continue
+        positive = SymExpr(((monomial, 1),))
+        total = total + (dim(names[positive]) if positive in names else -dim(names[-positive])) * coefficient
     return total
 
 
-def _size_param(name: str, expr: SymExpr, env: ShapeEnv) -> SizeParam:
+def _size_param(name: str, expr: SymExpr, is_extent: bool, env: ShapeEnv) -> SizeParam:
     low, high = env.bounds(expr)
+    if is_extent:
+        low = max(low or 0, 0)
     divisor = next(d for d in (64, 32, 16, 8, 4, 2, 1) if env.prove_divides(d, expr))
-    return SizeParam(name, max(low or 0, 0), divisor, high)
+    return SizeParam(name, _LEAST if low is None else low, divisor, high)
