@@ -16,9 +16,10 @@ import tsc
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "models"
 #: Run by default: every family in one form at least. The others take `-m slow`.
 CHOSEN = ("bert*", "albert*", "gpt2.*", "vit.*", "clip_text*", "clip_vision.dynamo", "gpt2_kv.dynamo", "llama_kv.dynamo",
-          "t5_encoder.dynamo", "t5.dynamo", "vit_hw.dynamo", "swin.dynamo", "nafnet.dynamo", "bsrn.dynamo", "super_resolution")
-#: Recurrent networks and trees, and opsets before 11, are not supported yet.
-NOT_YET = ("silero*", "byte_bidi_lstm", "lgbm*", "ultraface*", "mnist*", "basic_pitch*")
+          "t5_encoder.dynamo", "t5.dynamo", "vit_hw.dynamo", "swin.dynamo", "nafnet.dynamo", "bsrn.dynamo", "super_resolution",
+          "lgbm_regressor", "mnist_cntk")
+#: Recurrent networks are not supported yet; of basic_pitch's logarithm of a spectrum ONNX Runtime itself is out of tolerance.
+LEFT_OUT = ("silero*", "byte_bidi_lstm", "basic_pitch*")
 RANDOM_SHAPES = 10
 
 
@@ -40,7 +41,7 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 RECIPES = load_recipes()
 ENTRIES = {} if RECIPES is None else {
-    entry["name"]: entry for entry in RECIPES.entries() if not matches(entry["name"], NOT_YET)}
+    entry["name"]: entry for entry in RECIPES.entries() if not matches(entry["name"], LEFT_OUT)}
 CASES = [pytest.param(name, id=name, marks=() if matches(name, CHOSEN) else pytest.mark.slow) for name in sorted(ENTRIES)]
 
 pytestmark = pytest.mark.skipif(RECIPES is None, reason=f"no shared model files at {FOLDER}")
@@ -55,7 +56,7 @@ def test_one_compile_serves_every_shape(name: str) -> None:
     names = [output["name"] for output in entry["outputs"]]
     assert [output.name for output in executable.outputs] == names
     shapes = entry["shapes"] + RECIPES.random_shapes(entry, RANDOM_SHAPES, seed=1)
-    assert len(shapes) > len(entry["shapes"]) or entry["note"]
+    assert len(shapes) > len(entry["shapes"]) or entry["note"]  # a note: only what is listed is valid
     for seed, shape in enumerate(shapes):
         feeds = RECIPES.feeds(entry, shape, seed)
         for output, got, want in zip(names, executable.run(None, feeds), reference.run(names, feeds)):

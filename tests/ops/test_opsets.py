@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from tests.ops import test_samples as samples
 from tests.ops.harness import run_node
 from tests.ops.test_samples import check
 from tsc.ir import Node
@@ -17,6 +18,17 @@ from tsc.ops.samples import floats, scalar, vector
 X = floats(2, 3, 4)
 
 CASES: Sequence[tuple[str, int, Sample]] = (
+    ("Slice", 7, Sample([floats(5, 7)], {"starts": (1, -3), "ends": (4, 100), "axes": (0, 1)})),
+    ("Slice", 10, Sample([floats(5, 7), vector(1), vector(4)])),
+    ("Pad", 7, Sample([floats(3, 5)], {"pads": (1, 0, 0, 2), "value": 2.0})),
+    ("Pad", 10, Sample([floats(3, 5)], {"pads": (1, 1, 0, 2), "mode": "reflect"})),
+    ("Clip", 7, Sample([X], {"min": -0.5, "max": 0.5})),
+    ("OneHot", 9, Sample([vector(0, 2, 3, 7), scalar(4, "int64"), np.array([-1.5, 2.5], np.float32)])),
+    ("Flatten", 8, Sample([X], {"axis": 2})),
+    ("MaxPool", 8, Sample([floats(1, 2, 7, 8)], {"kernel_shape": (2, 3), "strides": (2, 2), "auto_pad": "SAME_LOWER"})),
+    ("AveragePool", 7, Sample([floats(1, 2, 7, 8)], {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)})),
+    ("BatchNormalization", 7, Sample([floats(2, 3, 4), *(floats(3, low=0.5) for _ in range(4))])),
+    ("Gemm", 7, Sample([floats(3, 5), floats(5, 2), floats(1, 2)], {"alpha": 0.5})),
     ("Squeeze", 11, Sample([floats(1, 3, 1)], {"axes": (0, -1)})),
     ("Unsqueeze", 11, Sample([floats(3, 5)], {"axes": (0, -1)})),
     ("ReduceSum", 11, Sample([X], {"axes": (0, 2), "keepdims": 0})),
@@ -46,6 +58,15 @@ def test_older_form(name: str, opset: int, sample: Sample, naming: str) -> None:
     op = find(name)
     assert op is not None
     check(op, sample, opset, naming)
+
+
+@pytest.mark.parametrize(("scales", "mode"), [((2, 1.5), "nearest"), ((0.5, 0.75), "nearest"), ((2, 3), "linear")])
+def test_resize_had_one_more_input_only(scales: tuple[float, float], mode: str) -> None:
+    op, sample = find("Resize"), Sample([floats(1, 2, 6, 5), np.array([1, 1, *scales], np.float32)], {"mode": mode})
+    assert op is not None
+    _, node, feeds = samples._model(op, sample, 10)
+    want, = samples._expected(op, sample, 10)
+    np.testing.assert_allclose(run_node(node, feeds, 10, (1,), {"x0": ("N", "", "H", "W")})["y0"], want, rtol=2e-5, atol=2e-6)
 
 
 def test_group_normalization_had_one_scale_a_group() -> None:

@@ -22,7 +22,7 @@ from tsc.ir import Graph, Node, TensorType
 from tsc.ops.define import CustomOp, custom_node
 from tsc.sym import ShapeEnv, SymExpr
 
-OLDEST_OPSET = 11
+OLDEST_OPSET = 7
 
 
 def import_onnx(source: str | Path | bytes | ModelProto, dims: DimsArgument | None = None,

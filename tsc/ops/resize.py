@@ -110,7 +110,7 @@ def _by_sizes(ctx: InferContext, extents: list[SymExpr]) -> Iterator[tuple[SymEx
 
 
 def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
-    scales = ctx.constants[2] if ctx.has(2) else None
+    scales = ctx.constants[_scales_input(ctx)] if ctx.has(_scales_input(ctx)) else None
     if scales is None:
         raise UnsupportedError(f"{where(ctx)} has scales that only the run knows, not supported yet; export it with sizes")
     if scales.size != len(extents):
@@ -120,6 +120,17 @@ def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[
             raise ModelError(f"{where(ctx)} has the scale {scale}, expected a positive one")
         one, other = map(SymExpr.of, Fraction(float(scale)).as_integer_ratio())
         yield ctx.env.canon(extent * one // other), one, other
+
+
+def _scales_input(ctx: InferContext) -> int:
+    return 2 if ctx.opset >= 11 else 1
+
+
+def _old_attributes(scaled: _Scaled, env: ShapeEnv) -> dict[str, str]:
+    """What opset 10 left open and ONNX Runtime does: coordinates scale without a shift, the nearest is the next one below, but
+    above where the dim becomes smaller."""
+    shrinks = env.prove_lt(scaled.numerator, scaled.denominator)
+    return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if shrinks else "floor"}
 
 
 def _resize(builder: Builder) -> tuple[str, ...]:
@@ -133,7 +144,8 @@ def _resize(builder: Builder) -> tuple[str, ...]:
     for k, scaled in enumerate(scaled_axes):
         if (_crops(ctx) and not _whole_crop(ctx, k, len(scaled_axes))) or scaled.numerator != scaled.denominator:
             bounds = (ctx.node.inputs[1],) if _crops(ctx) else ()
-            value = builder.emit("ResizeAxis", value, *bounds, **attrs, axis=scaled.axis, length=scaled.length,
+            older = {} if ctx.opset >= 11 else _old_attributes(scaled, ctx.env)
+            value = builder.emit("ResizeAxis", value, *bounds, **attrs, **older, axis=scaled.axis, length=scaled.length,
                                  scale=(scaled.numerator, scaled.denominator), bounds=(k, k + len(scaled_axes)))
     if working != dtype:
         value = _narrowed(builder, value, working, dtype)
