@@ -120,8 +120,8 @@ def _batch_types(ctx: InferContext) -> tuple[TensorType, ...]:
     if ctx.attr("training_mode", 0) or len(ctx.node.outputs) > 1:
         raise UnsupportedError(f"{where(ctx)} is in training mode, expected inference; export the model with eval()")
     if not ctx.attr("spatial", 1):
-        raise UnsupportedError(f"{where(ctx)} normalises every element by itself (spatial=0), which is not supported; export it "
-                               "in a newer opset")
+        raise UnsupportedError(f"{where(ctx)} normalises every element by itself (spatial=0), which is not supported; "
+                               "export it in a newer opset")
     return _same_types(ctx)
 
 
