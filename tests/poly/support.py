@@ -13,7 +13,7 @@ from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.nodes import Func
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.match import Pattern, match
-from tsc.poly.normalise import separate_outputs
+from tsc.poly.normalise import separate_outputs, settled
 from tsc.poly.promote import Promoted
 from tsc.poly.schedule import ScheduledProgram, schedule_program, schedule_tree, solve_pattern
 from tsc.poly.scop import Scop, build_scop
@@ -43,7 +43,7 @@ class Pieces:
 
 
 def pieces(program: Program, config: TileConfig | None = None) -> Pieces:
-    scop = build_scop(separate_outputs(program))
+    scop = build_scop(settled(separate_outputs(program)))
     deps = dependences(scop)
     found = solve_pattern(match(scop)[0], scop, deps, [])
     config = config or default_config(found, SMALL)

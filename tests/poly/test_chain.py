@@ -18,7 +18,7 @@ from tsc.poly.promote import check_promoted
 from tsc.poly.scop import build_scop
 from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr
-from tsc.te.compute import SUM, Compute, Program, SizeParam
+from tsc.te.compute import MAX, SUM, Compute, Program, SizeParam
 from tsc.te.expr import mul
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
@@ -78,6 +78,20 @@ def test_a_value_that_every_row_needs_is_refused() -> None:
          Compute(out, (m2,), at(acc, m2))), tuple(SizeParam(s) for s in ("M", "K", "J", "N")))
     with pytest.raises(PatternMismatch, match="no axis of bc is a row of all the statements"):
         match_chained(build_scop(program))
+
+
+def raw_statistics() -> Program:
+    """y = a b is an output, and the greatest element of each of its rows another: the accumulators are read by a reduction."""
+    a, b, y, mx = buffer("a", "M", 5), buffer("b", 5, 6), buffer("y", "M", 6), buffer("mx", "M")
+    m, n, k, m1, n1 = axis("m", "M"), axis("n", 6), axis("k", 5), axis("m1", "M"), axis("n1", 6)
+    return Program((a, b), (y, mx), (Compute(y, (m, n), mul(at(a, m, k), at(b, k, n)), (k,), SUM),
+                                     Compute(mx, (m1,), at(y, m1, n1), (n1,), MAX)), (SizeParam("M"),))
+
+
+def test_a_reduction_of_accumulators_reads_a_copy() -> None:
+    assert isinstance(pieces(raw_statistics()).found, Chained)
+    for rows in (1, 2, 9):
+        check_values(scheduled(raw_statistics()).func, raw_statistics(), {"M": rows})
 
 
 # -- mutations -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tsc.poly.matrix import Row, ScheduleMatrix, function
 from tsc.poly.pattern import (
     Contraction,
     Stage,
+    is_contraction,
     product_of,
     row_functions,
     row_relations,
@@ -68,13 +69,6 @@ def match_chained(scop: Scop) -> Chained:
         row_stage(scop, group, entries) if group[0].compute not in products else
         _contraction(scop, group, columns[group[0].compute.name], names, m, entries) for group in _groups(scop, products))
     return Chained(ScheduleMatrix(names, entries), anchor, stages, m)
-
-
-def is_contraction(compute: Compute) -> bool:
-    """Whether it is a sum of products in which some axis belongs to one factor alone."""
-    factors = product_of(compute.body)
-    return factors is not None and compute.monoid is not None and compute.monoid.fn == "add" and bool(
-        single_axes(compute, factors))
 
 
 # -- rows ------------------------------------------------------------------------------------------------------

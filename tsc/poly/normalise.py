@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from tsc.poly.pattern import is_contraction
 from tsc.sym import ZERO, SymExpr
 from tsc.te.compute import SUM, Axis, Compute, Program
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children, substitute
@@ -70,6 +71,30 @@ def inlined(program: Program, name: str) -> Program:
         return substitute(compute.body, {a.name: i for a, i in zip(compute.axes, inner.index)})
 
     return replace(program, computes=tuple(replace(c, body=visit(c.body)) for c in program.computes if c is not compute))
+
+
+def settled(program: Program) -> Program:
+    """`program` with a copy of every contraction that more than the stores behind it read, where there are other reductions:
+    its accumulators live in registers, and only those stores see them."""
+    computes = list(program.computes)
+    if sum(c.monoid is not None for c in computes) < 2:
+        return program
+    for contraction in filter(is_contraction, program.computes):
+        place = computes.index(contraction) + 1
+        readers = [c for c in computes if any(load.buffer == contraction.target for load in loads(c.body))]
+        behind = [c for c, d in zip(computes[place:], readers) if c == d and c.monoid is None]
+        if len(behind) == len(readers):
+            continue
+        copy = next((c for c in behind if c.body == Load(contraction.target, tuple(Var(a.name) for a in c.axes))), None)
+        if copy is None:
+            axes = tuple(Axis(f"{a.name}_copy", a.extent) for a in contraction.axes)
+            copy = Compute(replace(contraction.target, name=f"{contraction.name}_copy"), axes,
+                           Load(contraction.target, tuple(Var(a.name) for a in axes)))
+            behind.append(copy)
+            computes.insert(place, copy)
+        swap = {contraction.name: copy.target}
+        computes = [c if c in behind else replace(c, body=_renamed(c.body, swap)) for c in computes]
+    return replace(program, computes=tuple(computes))
 
 
 def _renamed(expr: Expr, reduced: dict[str, Buffer]) -> Expr:

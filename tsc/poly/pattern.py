@@ -123,6 +123,13 @@ def single_axes(compute: Compute, factors: tuple[Expr, Expr]) -> list[str]:
     return [a.name for a in compute.axes if (a.name in left) != (a.name in right) and a.extent.as_int() != 1]
 
 
+def is_contraction(compute: Compute) -> bool:
+    """Whether it is a sum of products in which some axis belongs to one factor alone."""
+    factors = product_of(compute.body)
+    return factors is not None and compute.monoid is not None and compute.monoid.fn == "add" and bool(
+        single_axes(compute, factors))
+
+
 def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
                  factors: tuple[Expr, Expr]) -> tuple[str, str | None, Expr, Expr]:
     """The vector axis n and its partner m, with the factors that vary with them."""
@@ -239,6 +246,9 @@ def match_reduction(scop: Scop) -> Staged:
     anchor = next((c for c in scop.program.computes if c.monoid is not None), None)
     if anchor is None:
         raise PatternMismatch("reduction: nothing is reduced")
+    products = [c.name for c in scop.program.computes if is_contraction(c)]
+    if products and sum(c.monoid is not None for c in scop.program.computes) > 1:
+        raise PatternMismatch(f"reduction: {products[0]} is a contraction, which wants register tiles")
     return _staged(scop, anchor, True)
 
 

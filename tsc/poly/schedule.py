@@ -17,7 +17,7 @@ from tsc.poly.guards import check_loops
 from tsc.poly.legality import Seen, check_blocks, check_tree, coincident
 from tsc.poly.match import Pattern, match
 from tsc.poly.matrix import solve
-from tsc.poly.normalise import inlined, separate_outputs, without_empty
+from tsc.poly.normalise import inlined, separate_outputs, settled, without_empty
 from tsc.poly.panel import promote_panel
 from tsc.poly.pattern import Contraction, Stage, Staged
 from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
@@ -67,7 +67,7 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
     """
     with isl.budget(OPERATIONS):
         # 1. what is empty at all sizes goes away; a reduction accumulates into a local, whatever becomes of its result
-        program = separate_outputs(without_empty(program))
+        program = settled(separate_outputs(without_empty(program)))
         if not program.computes:
             return _nothing(program, name)
         # 2. statements, domains, access relations, and the pattern that they fit
