@@ -124,10 +124,12 @@ def single_axes(compute: Compute, factors: tuple[Expr, Expr]) -> list[str]:
 
 
 def is_contraction(compute: Compute) -> bool:
-    """Whether it is a sum of products in which some axis belongs to one factor alone."""
+    """Whether it is a sum of products in which each factor has an axis that the other has not."""
     factors = product_of(compute.body)
-    return factors is not None and compute.monoid is not None and compute.monoid.fn == "add" and bool(
-        single_axes(compute, factors))
+    if factors is None or compute.monoid is None or compute.monoid.fn != "add":
+        return False
+    single = set(single_axes(compute, factors))
+    return bool(single & variables(factors[0])) and bool(single & variables(factors[1]))
 
 
 def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
