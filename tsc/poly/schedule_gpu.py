@@ -15,7 +15,7 @@ from tsc.poly.pattern import Contraction
 from tsc.poly.schedule import OPERATIONS, solve_pattern
 from tsc.poly.scop import build_scop
 from tsc.poly.teams import check_teams, constant_trips, join_teams
-from tsc.poly.to_loops import iterators_for, to_loops
+from tsc.poly.to_loops import KEPT, iterators_for, to_loops
 from tsc.te.compute import Program
 from tsc.te.flatten import one_reduce_axis
 
@@ -37,7 +37,7 @@ def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Fu
         # 3. the tree over rounded domains, operands in shared memory, checked
         schedule = gpu_contraction(scop, found, deps, config)
         # 4. loops, read back and compared with the Scop; threads independent
-        func = to_loops(schedule.promoted, schedule.rounded, name)
+        func = to_loops(schedule.promoted, schedule.rounded, name, KEPT | {"copy"})
         func = replace(func, body=constant_trips(func.body))
         check_loops(func, schedule.promoted.schedule, schedule.executed, iterators_for(scop))
         check_teams(func, schedule.promoted, schedule.executed)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from math import prod
 
 from tsc.errors import InternalError
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, map_children, map_exprs, nest, walk
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, block, map_children, map_exprs, nest, walk
+from tsc.loop_ir.simplify import substitute_stmt
 from tsc.loop_ir.threads import nest_count, trips
 from tsc.poly.guards import Nest, affine_text, loop_points, stores
 from tsc.poly.linear import tidy
@@ -161,9 +162,11 @@ def _alone(stmt: Stmt, owners: Mapping[str, int]) -> Stmt:
         case For(kind="warp" | "thread" as kind):
             loops, body = nest(stmt)
             inner = _alone(body, owners) if kind == "warp" else _owned(body, owners)
-            for loop, digit in reversed(list(zip(loops, _digits(Var(WARP if kind == "warp" else LANE), loops)))):
-                inner = Let(loop.var, tidy(add(loop.lo, mul(index(loop.step), digit))), inner)
-            return inner
+            number = Var(WARP if kind == "warp" else LANE)
+            mine = {x.var: tidy(add(x.lo, mul(index(x.step), digit))) for x, digit in zip(loops, _digits(number, loops))}
+            return substitute_stmt(inner, mine)
+        case Block(body=body):
+            return block(*(_alone(part, owners) for part in body))
         case Store():
             raise InternalError(f"a store to {stmt.buffer.name} is made by no thread")
         case Allocate(scope="shared", body=body):

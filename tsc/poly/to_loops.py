@@ -41,6 +41,7 @@ class _Context:
     locals: Mapping[str, Local]
     allocations: Mapping[str, Local]
     guards: Mapping[str, Expr]
+    kept: frozenset[str]
 
 
 def iterators_for(scop: Scop, depth: int = 48) -> list[str]:
@@ -49,11 +50,12 @@ def iterators_for(scop: Scop, depth: int = 48) -> list[str]:
     return [f"c{d}" if f"c{d}" not in taken else f"c{d}_" for d in range(depth)]
 
 
-def to_loops(promoted: Promoted, scop: Scop, name: str) -> Func:
-    """The loop IR of a schedule: a perfect nest of block loops around everything else."""
+def to_loops(promoted: Promoted, scop: Scop, name: str, kept: frozenset[str] = KEPT) -> Func:
+    """The loop IR of a schedule: a perfect nest of block loops around everything else. Loops with a mark in `kept` are there
+    even where they run once."""
     program = scop.program
     context = _Context(promoted.assignments, {x.buffer.name: x for x in promoted.locals},
-                       {x.statement: x for x in promoted.locals}, promoted.guards)
+                       {x.statement: x for x in promoted.locals}, promoted.guards, kept)
     body = _convert(isl.generate(promoted.schedule, scop.context, iterators_for(scop)), "", _Scope({}, {}), context)
     return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes,
                 _blocks_outside(body))
@@ -106,11 +108,11 @@ def _is_fixed(bound: Expr) -> bool:
 
 def _marked(node: isl.AstNode, scope: _Scope, context: _Context) -> Stmt:
     mark, child = str(node.mark_get_id().get_name()), node.mark_get_node()
-    body = _convert(child, mark, scope, context)
     degenerate = child.get_type() in (isl.AstNodeType.mark, isl.AstNodeType.user)
-    if not degenerate or mark not in KEPT:
-        return body
-    return For(f"one{len(scope.iterators)}_{mark}", index(0), index(1), body, mark=mark)
+    if not degenerate or mark not in context.kept:
+        return _convert(child, mark, scope, context)
+    name = f"one{len(scope.iterators)}_{mark}"
+    return For(name, index(0), index(1), _convert(child, mark, scope.with_iterator(name, index(0)), context), mark=mark)
 
 
 def _sequence(nodes: Sequence[isl.AstNode], mark: str, scope: _Scope, context: _Context) -> Stmt:
