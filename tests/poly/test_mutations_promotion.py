@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,15 +11,29 @@ import pytest
 
 from tests.poly import programs
 from tests.poly.programs import at, axis, buffer, f32
-from tests.poly.support import Pieces, pieces
+from tests.poly.support import Pieces, check_values, pieces
 from tsc.errors import InternalError
+from tsc.loop_ir.nodes import Func, If, Stmt, Store, block, map_children, walk
 from tsc.poly import isl
 from tsc.poly.dataflow import check_dataflow
+from tsc.poly.deps import Dependences, dependences
+from tsc.poly.gpu import GpuSchedule, GpuTileConfig, check_gpu, gpu_contraction
+from tsc.poly.guards import check_loops
+from tsc.poly.layout import Layout, plain
 from tsc.poly.legality import check_tree
-from tsc.poly.promote import Assignment, Promoted
+from tsc.poly.match import match
+from tsc.poly.normalise import separate_outputs
+from tsc.poly.pattern import Contraction
+from tsc.poly.promote import Assignment, Operand, Promoted, check_promoted, promote_operand
+from tsc.poly.schedule import solve_pattern
+from tsc.poly.scop import Scop, build_scop
+from tsc.poly.teams import check_teams, constant_trips
+from tsc.poly.to_loops import iterators_for, to_loops
+from tsc.poly.tree import node_below
 from tsc.sym import dim
 from tsc.te.compute import SUM, Compute, Program, SizeParam
-from tsc.te.expr import BOOL, Call, Cast, Const, Expr, Load, Size, Var, add, call, index, map_children, mul, select
+from tsc.te.expr import BOOL, Call, Cast, Const, Expr, Load, Size, Var, add, call, index, mul, select
+from tsc.te.expr import map_children as map_operands
 
 # -- copies on a CPU: the operand panel ------------------------------------------------------------------------
 
@@ -51,7 +66,7 @@ def _valued(change: Callable[[Expr], Expr]) -> Callable[[Assignment], Assignment
 def _everywhere(change: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
     def visit(expr: Expr) -> Expr:
         changed = change(expr)
-        return map_children(visit, expr) if changed is None else changed
+        return map_operands(visit, expr) if changed is None else changed
     return visit
 
 
@@ -191,3 +206,203 @@ def test_a_copy_outside_the_life_is_rejected() -> None:
     late = "\n".join([*lines[:alloc], *lines[alloc + 1:fill], lines[alloc], *lines[fill:]]) + "\n"
     with pytest.raises(InternalError, match="life"):
         _checked(made, replace(made.promoted, schedule=islpy.Schedule(late)))
+
+
+# -- any access, anywhere in a tree ----------------------------------------------------------------------------
+
+def _alone(node: isl.ScheduleNode, statement: str) -> isl.ScheduleNode:
+    """The node below the filter of one statement."""
+    while node.get_type() != isl.NodeType.filter or isl.tuple_names(node.filter_get_filter()) != {statement}:
+        parts = [node.child(i) for i in range(node.n_children())]
+        node = next(p for p in parts if p.get_type() != isl.NodeType.filter
+                    or statement in isl.tuple_names(p.filter_get_filter()))
+    return node.child(0)
+
+
+def _copied_exponentials(complete: bool) -> tuple[Pieces, Promoted]:
+    """Softmax of rows of 6 whose last statement reads its exponentials from a copy: made just before it, or before the row."""
+    made = pieces(programs.softmax("R", 6))
+    reader = made.scop.statements["out_store"]
+    row, column = (a.name for a in reader.axes)
+    value = at(made.scop.locals()["e"], Var(row), Var(column))
+    operand = Operand("e_copy", value, (row, column), (1,))
+    node = node_below(made.promoted.schedule, {"block", "row"})
+    node = _alone(node, "out_store") if complete else node
+    return made, promote_operand(
+        made.promoted, node, made.scop, reader.domain, operand, plain((6,)), "stack", f32(0.0),
+        lambda copies: [("copy", isl.instance_coordinate(copies, 1))])
+
+
+def test_an_intermediate_is_promoted_where_it_is_complete() -> None:
+    made, promoted = _copied_exponentials(True)
+    assert promoted.assignments["out_store"] != made.promoted.assignments["out_store"]
+    _checked(made, promoted)
+    check_promoted(promoted, made.scop, made.deps)
+    func = to_loops(promoted, made.scop, "kernel")
+    check_loops(func, promoted.schedule, made.scop, iterators_for(made.scop))
+    check_values(func, made.scop.program, {"R": 5})
+
+
+def test_a_source_that_is_written_after_the_copy_is_rejected() -> None:
+    made, promoted = _copied_exponentials(False)
+    with pytest.raises(InternalError, match="is written between"):
+        _checked(made, promoted)
+
+
+# -- rounded domains, fills, layouts, owners: a product on a GPU -----------------------------------------------
+
+@functools.cache
+def _gpu(divisor: int = 1) -> tuple[Scop, Dependences, GpuSchedule]:
+    program = programs.gemm()
+    program = replace(program, sizes=tuple(replace(s, divisor=divisor) for s in program.sizes))
+    scop = build_scop(separate_outputs(program))
+    deps = dependences(scop)
+    found = solve_pattern(match(scop)[0], scop, deps, [])
+    assert isinstance(found, Contraction)
+    return scop, deps, gpu_contraction(scop, found, deps, GpuTileConfig((32, 16, 16), (16, 8)))
+
+
+def _gpu_checked(promoted: Promoted) -> None:
+    scop, deps, schedule = _gpu()
+    check_gpu(replace(schedule, promoted=promoted), scop, deps)
+
+
+def _gpu_loops(promoted: Promoted, schedule: GpuSchedule) -> Func:
+    func = to_loops(promoted, schedule.rounded, "kernel")
+    return replace(func, body=constant_trips(func.body))
+
+
+def test_a_divisible_context_has_neither_guards_nor_fills() -> None:
+    scop, _, schedule = _gpu(32)
+    assert not schedule.promoted.guards
+    assert schedule.rounded.domain.is_equal(scop.domain)
+    func = _gpu_loops(schedule.promoted, schedule)
+    assert not any(isinstance(s, If) for s in walk(func.body))
+    copies = [s for s in walk(func.body) if isinstance(s, Store) and s.instance and s.instance.statement.startswith("copy")]
+    assert len(copies) == 2 and all(isinstance(s.value, Load) for s in copies)
+
+
+def test_an_indivisible_one_has_them() -> None:
+    _, _, schedule = _gpu()
+    assert list(schedule.promoted.guards) == ["out_store"]
+    assert all(isinstance(a.value, Call) and a.value.fn == "select"
+               for n, a in schedule.promoted.assignments.items() if n.startswith("copy"))
+
+
+def test_a_dropped_guard_is_rejected() -> None:
+    _, _, schedule = _gpu()
+    bare = replace(schedule.promoted, guards={})
+    with pytest.raises(InternalError, match="without a guard, and writes to out"):
+        _gpu_checked(bare)
+    func = _gpu_loops(schedule.promoted, schedule)
+    check_loops(func, schedule.promoted.schedule, schedule.executed, iterators_for(schedule.executed))
+    with pytest.raises(InternalError, match="outside"):
+        check_loops(_gpu_loops(bare, schedule), bare.schedule, schedule.executed, iterators_for(schedule.executed))
+
+
+@pytest.mark.parametrize("guard", [
+    call("lt", Var("x"), Size(dim("M"))), Const(True, "bool"),
+    Call("and", (call("lt", Var("x"), Size(dim("M"))), call("lt", Var("y"), call("sub", Size(dim("N")), index(1)))), BOOL)])
+def test_a_guard_that_is_too_weak_or_too_strong_is_rejected(guard: Expr) -> None:
+    with pytest.raises(InternalError, match="does not leave the instances"):
+        _gpu_checked(replace(_gpu()[2].promoted, guards={"out_store": guard}))
+
+
+def _filling(value: float) -> Callable[[Assignment], Assignment]:
+    return _valued(lambda v: select(v.args[0], v.args[1], f32(value)) if isinstance(v, Call) else v)
+
+
+def _filled(promoted: Promoted, rows: float, columns: float) -> Promoted:
+    return _with(_with(promoted, "copy_acc_i_tile", _filling(rows)), "copy_acc_j_tile", _filling(columns))
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0), (2.0, -1.0), (float("inf"), 0.0), (0.0, float("nan"))])
+def test_a_wrong_fill_is_rejected(values: tuple[float, float]) -> None:
+    with pytest.raises(InternalError, match="which is not neutral"):
+        _gpu_checked(_filled(_gpu()[2].promoted, *values))
+
+
+def test_a_fill_that_changes_no_sum_is_accepted() -> None:
+    """1 x 0 is neutral: the proof is about what is combined."""
+    _gpu_checked(_filled(_gpu()[2].promoted, 1.0, 0.0))
+
+
+def test_a_missing_fill_is_rejected() -> None:
+    """A copy without its condition, and a copy of nothing but what exists."""
+    _, _, schedule = _gpu()
+    broken = _with(schedule.promoted, "copy_acc_i_tile", _valued(lambda v: v.args[1]))
+    with pytest.raises(InternalError, match="which is not neutral"):
+        _gpu_checked(broken)
+    with pytest.raises(InternalError, match="outside its extents"):
+        check_loops(_gpu_loops(broken, schedule), broken.schedule, schedule.executed, iterators_for(schedule.executed))
+
+
+@pytest.mark.parametrize("name", ["acc_i_tile", "acc_j_tile"])
+def test_a_fill_over_what_is_needed_is_rejected(name: str) -> None:
+    def narrow(v: Expr) -> Expr:
+        assert isinstance(v, Call)
+        return select(Call("and", (v.args[0], call("gt", Var("r"), index(0))), BOOL), v.args[1], v.args[2])
+
+    with pytest.raises(InternalError, match="which is not"):
+        _gpu_checked(_with(_gpu()[2].promoted, f"copy_{name}", _valued(narrow)))
+
+
+def test_a_rounded_domain_that_lacks_instances_is_rejected() -> None:
+    scop, deps, schedule = _gpu()
+    update = schedule.rounded.statements["acc_update"]
+    short = replace(update, domain=update.domain.subtract(isl.Set("[M, N, K] -> { acc_update[i, j, r] : r = 0 }")))
+    rounded = replace(schedule.rounded, statements={**schedule.rounded.statements, "acc_update": short})
+    with pytest.raises(InternalError, match="lacks some of its instances"):
+        check_dataflow(schedule.promoted, scop, deps, rounded)
+
+
+def _relaid(promoted: Promoted, name: str, change: Callable[[Layout], Layout]) -> Promoted:
+    locals_ = []
+    for x in promoted.locals:
+        if x.buffer.name == name:
+            assert x.layout is not None
+            layout = change(x.layout)
+            x = replace(x, layout=layout, storage=replace(x.storage, shape=layout.storage))
+        locals_.append(x)
+    return replace(promoted, locals=tuple(locals_))
+
+
+@pytest.mark.parametrize(("name", "change", "message"), [
+    ("acc_i_tile", lambda x: replace(x, index=(x.index[0], add(x.index[1], index(1)))), "leaves its storage"),
+    ("acc_i_tile", lambda x: replace(x, index=(x.index[0], call("mod", x.index[1], index(8)))), "one place"),
+    ("acc_j_tile", lambda x: replace(x, storage=(x.storage[0] + 1, x.storage[1])), "empty"),
+    ("acc", lambda x: replace(x, index=(*x.index[:3], call("floordiv", x.index[3], index(2)))), "one place"),
+    ("acc", lambda x: plain((16, 16)), "leaves its storage"),
+])
+def test_a_layout_that_is_no_bijection_onto_the_footprint_is_rejected(
+        name: str, change: Callable[[Layout], Layout], message: str) -> None:
+    with pytest.raises(InternalError, match=message):
+        _gpu_checked(_relaid(_gpu()[2].promoted, name, change))
+
+
+@pytest.mark.parametrize("change", [
+    lambda x: replace(x, index=(x.index[0], x.index[1], call("sub", index(31), x.index[2]), x.index[3])),  # another lane
+    lambda x: replace(x, index=(call("sub", index(1), x.index[0]), *x.index[1:])),  # another warp
+    lambda x: replace(x, owners=0),
+])
+def test_registers_of_others_are_out_of_reach(change: Callable[[Layout], Layout]) -> None:
+    _, _, schedule = _gpu()
+    check_teams(_gpu_loops(schedule.promoted, schedule), schedule.promoted, schedule.executed)
+    broken = _relaid(schedule.promoted, "acc", change)
+    _gpu_checked(broken)  # a bijection all the same
+    with pytest.raises(InternalError, match="registers"):
+        check_teams(_gpu_loops(broken, schedule), broken, schedule.executed)
+
+
+def test_a_step_that_reads_what_it_writes_is_rejected() -> None:
+    """The products in the nest that copies: no barrier can stand between the threads."""
+    _, _, schedule = _gpu()
+
+    def merged(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store) and stmt.instance and stmt.instance.statement == "copy_acc_j_tile":
+            return block(stmt, replace(stmt, value=Load(stmt.buffer, (index(0), index(0)))))
+        return map_children(merged, stmt)
+
+    func = _gpu_loops(schedule.promoted, schedule)
+    with pytest.raises(InternalError, match="no barrier in between"):
+        check_teams(replace(func, body=merged(func.body)), schedule.promoted, schedule.executed)

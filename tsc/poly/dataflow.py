@@ -247,7 +247,8 @@ def _constant(expr: Expr, domain: isl.Set, reader: _Reader) -> Any:
     values = [_constant(c, domain, reader) for c in children(expr)]
     if any(v is None for v in values) or not isinstance(expr, (Call, Cast)):
         return None
-    result = values[0] if isinstance(expr, Cast) else MEANING[expr.fn](*values)
+    with np.errstate(all="ignore"):
+        result = values[0] if isinstance(expr, Cast) else MEANING[expr.fn](*values)
     return np.dtype(expr.dtype).type(result)
 
 
