@@ -79,8 +79,9 @@ def settled(program: Program) -> Program:
     computes = list(program.computes)
     if sum(c.monoid is not None for c in computes) < 2:
         return program
-    for contraction in filter(is_contraction, program.computes):
-        place = computes.index(contraction) + 1
+    for name in [c.name for c in computes if is_contraction(c)]:
+        place = next(i for i, c in enumerate(computes, 1) if c.name == name)
+        contraction = computes[place - 1]
         readers = [c for c in computes if any(load.buffer == contraction.target for load in loads(c.body))]
         behind = [c for c, d in zip(computes[place:], readers) if c == d and c.monoid is None]
         if len(behind) == len(readers):
