@@ -41,7 +41,7 @@ def test_semantic_search() -> None:
     assert len(lengths) == 8 and max(lengths) > 10 * min(lengths)
 
 
-@pytest.mark.parametrize("name, kernels", [("03_te_matmul_gelu.py", 1), ("04_te_attention.py", 3), ("05_te_stencil.py", 1)])
+@pytest.mark.parametrize("name, kernels", [("03_te_matmul_gelu.py", 1), ("04_te_attention.py", 1), ("05_te_stencil.py", 1)])
 def test_tensor_expressions(name: str, kernels: int) -> None:
     """Each compares itself with NumPy in float64 and ends with what it took; fewer kernels are welcome."""
     *errors, counts = run_example(name).splitlines()

@@ -77,8 +77,8 @@ def _about(group: FusionGroup, groups: Sequence[FusionGroup], graph: Graph, env:
         recorder = Recorder()
         runs = cut(needed(group.anchor, group.outputs), group.outputs, env, recorder, attempt)
         yield from _section("cut", [f"{d.subject}: {d.reason}" for d in recorder.decisions])
-        for last, own_program, kernel in runs:
-            yield f"== the kernel of {last}"
+        for names, own_program, kernel in runs:
+            yield f"== the kernel of {', '.join(names)}"
             yield from _kernel(own_program, kernel, sizes)
         return
     lowered = lower_group(group, graph, env)

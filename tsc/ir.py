@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tsc.runtime.draw import Box, chart, page
 from tsc.sym import SymExpr
 
 #: Symbolic contents of a small integer (or bool) tensor: an object array of SymExpr.
@@ -75,9 +76,31 @@ class Graph:
                 result.setdefault(value, []).append(node)
         return result
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: inputs, weights, and the nodes with what flows between them, as inline SVG."""
+        return graph_html(self)
+
     def used_inputs(self, node: Node) -> Iterator[str]:
         """The present inputs of `node`."""
         return (i for i in node.inputs if i)
+
+
+def graph_html(graph: Graph) -> str:
+    """One self-contained `div` with inline SVG, names escaped, of bounded size."""
+    def typed(value: str) -> str:
+        return str(graph.types.get(value, "of unknown type"))
+
+    boxes = [Box(f"input {v}", (typed(v),), "input") for v in graph.inputs]
+    boxes += [Box(f"{n.op} {n.name}", tuple(f"{o}: {typed(o)}" for o in n.outputs if o), "node") for n in graph.nodes]
+    made = {v: k for k, v in enumerate(graph.inputs)}
+    made |= {o: len(graph.inputs) + k for k, n in enumerate(graph.nodes) for o in n.outputs if o}
+    edges = [(made[i], len(graph.inputs) + k) for k, n in enumerate(graph.nodes) for i in n.inputs if i in made]
+    edges += [(made[v], len(boxes) + k) for k, v in enumerate(graph.outputs) if v in made]
+    boxes += [Box(f"output {v}", (typed(v),), "output") for v in graph.outputs]
+    weights = sum(array.nbytes for array in graph.constants.values())
+    return page(f"graph {graph.name}",
+                [f"{len(graph.nodes)} nodes, {len(graph.constants)} constants of {weights} bytes, opset {graph.opset}"],
+                [chart(boxes, edges, "nodes and outputs")])
 
 
 def format_graph(graph: Graph) -> str:

@@ -80,14 +80,14 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kern
     return kernel
 
 
-def bind(lowered: LoweredGroup, kernel: Kernel, node: str) -> KernelCall:
-    """Tie a kernel's buffers and sizes to this group's values and Dims; `node` is what errors name."""
+def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...]) -> KernelCall:
+    """Tie a kernel's buffers and sizes to this group's values and Dims; `node` is what errors name, `nodes` all it computes."""
     sizes = {name: lowered.sizes[name] for name in kernel.sizes}
     messages = tuple(m.format_map({**lowered.values, **sizes}) for m in kernel.messages)
     return KernelCall(
         kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
         tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), node,
-        messages, kernel.panels)
+        messages, kernel.panels, nodes)
 
 
 @lru_cache(maxsize=1)
@@ -108,34 +108,35 @@ def compile_definitions(definitions: Sequence[Definition], outputs: Collection[s
         for note in dict.fromkeys(definition.notes):
             shop.recorder.decide("access", definition.compute.name, note)
     runs = cut(definitions, outputs, env, shop.recorder, partial(compile_program, graph=graph, shop=shop))
-    return [(bind(lowered, kernel, node or last), kernel) for last, lowered, kernel in runs]
+    return [(bind(lowered, kernel, node or names[-1], (*((node,) if node else ()), *names)), kernel)
+            for names, lowered, kernel in runs]
 
 
 def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeEnv, recorder: Recorder,
-        attempt: Callable[[LoweredGroup], Made]) -> list[tuple[str, LoweredGroup, Made]]:
-    """The longest run of Computes, from the first on, that one pattern takes; then the rest. For each run its last Compute, its
+        attempt: Callable[[LoweredGroup], Made]) -> list[tuple[tuple[str, ...], LoweredGroup, Made]]:
+    """The longest run of Computes, from the first on, that one pattern takes; then the rest. For each run its Computes, their
     Program, and what `attempt` made of it, which raises PatternMismatch where no pattern fits.
 
     Raises UnsupportedError for a Compute that no pattern takes alone.
     """
-    runs: list[tuple[str, LoweredGroup, Made]] = []
+    runs: list[tuple[tuple[str, ...], LoweredGroup, Made]] = []
     start = 0
     while start < len(definitions):
         refusal = ""
         for end in range(min(len(definitions), start + MOST_COMPUTES), start, -1):
             lowered = _lowered(definitions[start:end], definitions[end:], outputs, env)
-            last = definitions[end - 1].compute.name
+            names = tuple(d.compute.name for d in definitions[start:end])
             try:
                 _check_worthwhile(lowered, end - start)
                 made = attempt(lowered)
             except PatternMismatch as mismatch:
-                refusal = f"not in the kernel of {definitions[start].compute.name}: {mismatch}"
+                refusal = f"not in the kernel of {names[0]}: {mismatch}"
                 if end == start + 1:
-                    raise UnsupportedError(f"no schedule pattern takes '{last}' alone: {mismatch}") from mismatch
+                    raise UnsupportedError(f"no schedule pattern takes '{names[0]}' alone: {mismatch}") from mismatch
                 continue
             if refusal:
                 recorder.decide("split", definitions[end].compute.name, refusal)
-            runs.append((last, lowered, made))
+            runs.append((names, lowered, made))
             start = end
             break
     return runs

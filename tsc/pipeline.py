@@ -110,4 +110,4 @@ def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Worksho
         shop.recorder.decide("split", group.name, str(mismatch))
         parts = split_group(group, graph)
         return [pair for part in parts for pair in compile_group(part, graph, env, shop)]
-    return [(bind(lowered, kernel, group.anchor.name), kernel)]
+    return [(bind(lowered, kernel, group.anchor.name, tuple(n.name for n in group.nodes)), kernel)]

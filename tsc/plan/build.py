@@ -25,6 +25,7 @@ class KernelCall:
 
     `values` are graph values in the kernel's buffer order, `outputs` those of them that it writes. `panels` has one entry a
     value: the layout in which the kernel reads a constant (see `te.expr.Buffer.panel`), None for plain; () when all are plain.
+    `nodes` are the names of all that it computes.
     """
 
     symbol: str
@@ -36,6 +37,7 @@ class KernelCall:
     node: str
     messages: tuple[str, ...] = ()
     panels: tuple[Panel | None, ...] = ()
+    nodes: tuple[str, ...] = ()
 
     def arguments(self) -> Iterator[tuple[str, Panel | None]]:
         """Each value with its layout."""
@@ -52,7 +54,7 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
     placement = _Placement(graph, env, calls, root)
     launches = tuple(
         Launch(call.symbol, tuple(placement.storage(*a) for a in call.arguments()), tuple(map(env.canon, call.sizes)),
-               env.canon(call.blocks), env.canon(call.scratch), call.node, call.messages) for call in calls)
+               env.canon(call.blocks), env.canon(call.scratch), call.node, call.messages, call.nodes) for call in calls)
     inputs = tuple(_spec(graph, env, name) for name in graph.inputs)
     copies = tuple(placement.copies())
     plan = Plan(

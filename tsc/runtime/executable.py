@@ -18,6 +18,7 @@ from tsc.runtime.context import ContextPool, Program, forget_locks_after_fork
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, default_threads, read_cpu_flags
 from tsc.runtime.explain import explain
 from tsc.runtime.memory import Array, address, allocate_array, placed
+from tsc.runtime.notebook import executable_html
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Plan, TensorSpec
 from tsc.sym import ShapeEnv, SymExpr, ceildiv, sym_max
@@ -183,6 +184,10 @@ class Executable:
         """What runs, where its memory is, and what was decided at compile time and why; with sizes, at that shape."""
         binding = self._binder.bind(self._binder.given(dims)) if dims else None
         return explain(self._package, self._target, self._threads, binding, self.peak_bytes(**dims))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: inputs, outputs, memory, and the kernels with what flows between them, as inline SVG."""
+        return executable_html(self._package, self._target, self._threads, self.peak_bytes())
 
     def save(self, path: str | Path) -> None:
         """Write the Package, whole or not at all. Raises PackageError when the place cannot be written."""

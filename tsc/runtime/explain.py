@@ -27,6 +27,8 @@ def explain(package: Package, target: str, threads: int, binding: Binding | None
     for index, launch in enumerate(plan.launches):
         lines.append(f"  {index:3} {launch.kernel} (node '{launch.node}'): blocks {number(launch.blocks)}"
                      f", sizes {', '.join(map(number, launch.sizes)) or 'none'}, scratch {number(launch.scratch)}")
+        others = [name for name in launch.nodes if name != launch.node]
+        lines += [f"      with {', '.join(others)}"] if others else []
         lines.append("      " + ", ".join(_place(plan, launch, i, number(plan.storages[a].offset))
                                           for i, a in enumerate(launch.args)))
     names = [plan.outputs[plan.storages[c.target].index].name for c in plan.copies]

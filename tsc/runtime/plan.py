@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tsc.sym import ZERO, Guard, Range, SymExpr, parse
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Storage:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel call. `args` index `Plan.storages`; `sizes` are the kernel's integer parameters in order; `blocks` its block
-    count; `scratch` the bytes each worker needs; `messages[i]` is the data error that status code i+1 stands for."""
+    count; `scratch` the bytes each worker needs; `messages[i]` is the data error that status code i+1 stands for; `nodes` are
+    all that the kernel computes, `node` the one that it is named after."""
 
     kernel: str
     args: tuple[int, ...]
@@ -40,6 +41,7 @@ class Launch:
     scratch: SymExpr
     node: str
     messages: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "constants": list(plan.constants),
         "launches": [
             {"kernel": x.kernel, "args": list(x.args), "sizes": [str(s) for s in x.sizes], "blocks": str(x.blocks),
-             "scratch": str(x.scratch), "node": x.node, "messages": list(x.messages)} for x in plan.launches],
+             "scratch": str(x.scratch), "node": x.node, "messages": list(x.messages),
+             "nodes": list(x.nodes)} for x in plan.launches],
         "copies": [[c.source, c.target, str(c.bytes)] for c in plan.copies],
         "arena_bytes": str(plan.arena_bytes),
     }
@@ -97,7 +100,7 @@ def plan_from_json(data: dict[str, Any]) -> Plan:
         constants=tuple(data["constants"]),
         launches=tuple(
             Launch(x["kernel"], tuple(x["args"]), tuple(map(parse, x["sizes"])), parse(x["blocks"]), parse(x["scratch"]),
-                   x["node"], tuple(x["messages"])) for x in data["launches"]),
+                   x["node"], tuple(x["messages"]), tuple(x["nodes"])) for x in data["launches"]),
         copies=tuple(Copy(source, target, parse(size)) for source, target, size in data["copies"]),
         arena_bytes=parse(data["arena_bytes"]),
     )
