@@ -95,7 +95,7 @@ def told(recorder: Recorder, stage: str, decision: Decision) -> None:
 
 
 def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Workshop) -> list[tuple[KernelCall, Kernel]]:
-    """FusionGroup -> kernels with their calls: one, or one a node where no pattern fits the whole (with the reason)."""
+    """FusionGroup -> kernels with their calls: one, or one a part where no pattern fits the whole (with the reason)."""
     for decision in group.decisions:
         told(shop.recorder, "fuse", decision)
     if group.anchor.op == CUSTOM:                                   # what users wrote is fused by what they wrote
@@ -105,7 +105,7 @@ def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Worksho
     try:
         kernel = compile_program(lowered, graph, shop)
     except PatternMismatch as mismatch:
-        if len(group.nodes) == 1:
+        if len(group.nodes) == 1 and len(group.outputs) == 1:
             raise InternalError(f"no schedule pattern fits node '{group.anchor.name}' ({mismatch})") from mismatch
         shop.recorder.decide("split", group.name, str(mismatch))
         parts = split_group(group, graph)

@@ -95,6 +95,23 @@ def test_a_split_group_computes_the_same(proto: object) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+def test_a_node_of_several_outputs_is_split_into_those_needed() -> None:
+    body = """
+        a, b, c = Split<axis = 1>(x, sizes)
+        n = Neg(b)
+        y = ReduceSum<keepdims = 0>(n, axis)
+        z = Add(a, c)"""
+    graph, _, groups = lowered(model(body, "float[M, 6] x", "float[M] y, float[M, 2] z",
+                                     "int64[3] sizes = {2, 2, 2}, int64[1] axis = {1}"))
+    for group, _ in groups:
+        parts = split_group(group, graph)
+        read = {i for part in parts for i in part.inputs}
+        assert all(set(part.outputs) <= read | set(group.outputs) for part in parts)
+        split, = (part for part in parts if part.anchor.op == "Split")
+        assert split.outputs == (("b",) if "y" in group.outputs else ("a", "c"))
+        assert [part.outputs for part in split_group(split, graph)] == [(o,) for o in split.outputs]
+
+
 def test_a_compound_node_is_our_own_mistake() -> None:
     """Lowering needs primitives: a Softmax must have been decomposed."""
     graph, env, ((group, _),) = lowered(model("y = Relu(x)", "float[M, 4] x", "float[M, 4] y"))

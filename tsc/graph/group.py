@@ -47,11 +47,18 @@ def leaves(group: FusionGroup) -> Iterator[FusionGroup]:
 
 
 def split_group(group: FusionGroup, graph: Graph) -> tuple[FusionGroup, ...]:
-    """The links of a chain, else one group a node, in order: what is left when no schedule fits the whole group."""
-    return group.links or tuple(
-        FusionGroup(f"{group.name}.{i}", node_kind(node), (node,), node, tuple(dict.fromkeys(graph.used_inputs(node))),
-                    tuple(o for o in node.outputs if o))
-        for i, node in enumerate(group.nodes) if not definition(node).is_view)
+    """The links of a chain, else one group a node, in order, else one an output: what is left when no schedule fits the whole
+    group. Only what the group's outputs need is made."""
+    if group.links:
+        return group.links
+    read = {i for node in group.nodes for i in graph.used_inputs(node)}
+    needed = [[o for o in node.outputs if o in read or o in group.outputs] for node in group.nodes]
+    parts = [(node, tuple(outputs)) for node, outputs in zip(group.nodes, needed) if not definition(node).is_view]
+    if len(group.nodes) == 1:
+        parts = [(group.anchor, (output,)) for output in group.outputs]
+    return tuple(
+        FusionGroup(f"{group.name}.{i}", node_kind(node), (node,), node, tuple(dict.fromkeys(graph.used_inputs(node))), outputs)
+        for i, (node, outputs) in enumerate(parts))
 
 
 def definition(node: Node) -> OpDef:
