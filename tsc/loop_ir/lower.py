@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tsc.loop_ir.barriers import insert_barriers
 from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.messages import collect_messages
 from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.pipeline import software_pipeline
 from tsc.loop_ir.print import format_func
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify
 from tsc.loop_ir.tensorize import tensorize
 from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
+from tsc.loop_ir.verify_sync import verify_synchronised
 from tsc.target import DeviceSpec
 from tsc.trace import Recorder
 
@@ -26,9 +31,31 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Fun
     func = map_blocks(func)                                 # block nest -> one loop over block numbers
     func = collect_messages(plan_scratch(func))
     verify(func)
+    _record(func, recorder, {"tensorize": scalar_tiles, "vectorize": scalar_loops})
+    return func
+
+
+def lower_gpu(func: Func, stages: int, recorder: Recorder | None = None) -> Func:
+    """`func`, in warps and threads that nothing orders yet, ready for a GPU's printer: copies in a pipeline of `stages` (1 for
+    none), every barrier and wait that shared memory needs derived, and proved enough. What is not pipelined is recorded with
+    its reason. Raises InternalError where a pass broke the rules."""
+    verify(func)
+    func = simplify(func, keep_marked=True)
+    serial: tuple[str, ...] = ()
+    if stages > 1:
+        func, serial = software_pipeline(func, stages)      # copies of later tiles run while a tile is computed
+    func = insert_barriers(func)
+    func = map_blocks(simplify(func))
+    func = collect_messages(plan_scratch(func))
+    verify(func)
+    verify_synchronised(func)
+    _record(func, recorder, {"pipeline": serial})
+    return func
+
+
+def _record(func: Func, recorder: Recorder | None, reasons: Mapping[str, tuple[str, ...]]) -> None:
     if recorder is not None:
-        for stage, reasons in (("tensorize", scalar_tiles), ("vectorize", scalar_loops)):
-            for reason in reasons:
+        for stage, found in reasons.items():
+            for reason in found:
                 recorder.decide(stage, func.name, reason)
         recorder.record("loop_ir", func.name, lambda: format_func(func))
-    return func

@@ -37,7 +37,7 @@ class Store:
     """`buffer[index] = value`.
 
     An `asynchronous` one copies from global into shared memory beside the thread that issues it, as part of the thread's open
-    group: `value` is a Load of an argument, or `select(condition, Load, zero)`. Its target must not be touched until that
+    group: `value` is a Load of an input, or `select(condition, .., zero)` of that. Its target must not be touched until that
     thread has waited for the group, and by other threads not before a Barrier after that.
     """
 

@@ -72,7 +72,7 @@ def _match(loop: For, func: Func) -> _Loop | str:
     if synchronises(loop):
         return "its threads meet already"
     parts = loop.body.body if isinstance(loop.body, Block) else (loop.body,)
-    cut = next((n for n, part in enumerate(parts) if not (isinstance(part, For) and part.mark == "copy")), len(parts))
+    cut = next((n for n, part in enumerate(parts) if not _copies(part)), len(parts))
     copies, compute = parts[:cut], parts[cut:]
     shared = {s.buffer.name for s in walk(func.body) if isinstance(s, Allocate) and s.scope == "shared"}
     stores = [s for part in copies for s in walk(part) if isinstance(s, Store)]
@@ -89,6 +89,12 @@ def _match(loop: For, func: Func) -> _Loop | str:
     if _uses(func.body, buffers) != _uses(loop, buffers):
         return "what it copies is used outside of it"
     return _Loop(loop, copies, compute, buffers)
+
+
+def _copies(stmt: Stmt) -> bool:
+    while isinstance(stmt, Let):
+        stmt = stmt.body
+    return isinstance(stmt, For) and stmt.mark == "copy"
 
 
 def _uses(stmt: Stmt, buffers: frozenset[str]) -> int:

@@ -88,19 +88,22 @@ def _common(func: Func) -> frozenset[str]:
     return frozenset({n for n, scope in local.items() if scope in ("shared", "scratch")} | ((read & written) - local.keys()))
 
 
-def _period(body: Stmt, common: frozenset[str]) -> int:
-    """What the constant moduli divide by which indices of common buffers depend on the iterations in which threads meet."""
-    meeting = {s.var for s in walk(body) if (isinstance(s, For) and s.kind in ("serial", "unroll") and synchronises(s))
-               or isinstance(s, Let)}
-    found = 1
-    for stmt in walk(body):
-        places = [x.index for e in expressions(stmt) for x in loads(e) if x.buffer.name in common]
-        places += [stmt.index] if isinstance(stmt, Store) and stmt.buffer.name in common else []
-        for node in (n for place in places for e in place for n in walk_expr(e)):
-            if isinstance(node, Call) and node.fn == "mod" and any(isinstance(n, Var) and n.name in meeting
-                                                                   for n in walk_expr(node)):
-                found = math.lcm(found, to_sym(node.args[1], {}).as_int() or 1)
-    return found
+def _period(stmt: Stmt, common: frozenset[str], meeting: frozenset[str] = frozenset()) -> int:
+    """What the constant moduli divide by which indices of common buffers depend on the iterations in which threads meet;
+    `meeting` are the variables that tell these apart."""
+    places = [x.index for e in expressions(stmt) for x in loads(e) if x.buffer.name in common]
+    places += [stmt.index] if isinstance(stmt, Store) and stmt.buffer.name in common else []
+    found = [to_sym(n.args[1], {}).as_int() or 1 for place in places for e in place for n in walk_expr(e)
+             if isinstance(n, Call) and n.fn == "mod" and _mentions(n, meeting)]
+    if isinstance(stmt, For | Let):
+        told = _mentions(stmt.value, meeting) if isinstance(stmt, Let) else \
+            stmt.kind in ("serial", "unroll") and synchronises(stmt)
+        meeting = meeting | {stmt.var} if told else meeting - {stmt.var}
+    return math.lcm(1, *found, *(_period(child, common, meeting) for child in children(stmt)))
+
+
+def _mentions(expr: Expr, names: frozenset[str]) -> bool:
+    return any(isinstance(n, Var) and n.name in names for n in walk_expr(expr))
 
 
 def _counts(stmt: Stmt, values: Mapping[str, SymExpr]) -> Iterator[SymExpr]:
@@ -270,8 +273,7 @@ class _Checker:
                 yield (None if value == MANY and least + constant <= 0 else least + constant > 0), assuming
 
     def _alike(self, exprs: tuple[Expr, ...], scope: _Scope) -> bool:
-        return not any(isinstance(n, Load) or (isinstance(n, Var) and n.name in scope.differing)
-                       for e in exprs for n in walk_expr(e))
+        return not any(_mentions(e, scope.differing) or any(isinstance(n, Load) for n in walk_expr(e)) for e in exprs)
 
     # -- steps -------------------------------------------------------------------------------------------------
 

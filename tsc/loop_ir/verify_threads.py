@@ -141,8 +141,10 @@ def _verify_store(stmt: Store, place: _Place) -> None:
 
 
 def can_be_asynchronous(value: Expr, func: Func) -> bool:
-    """Whether `value` is an element of an input, or zero where a condition does not hold."""
+    """Whether `value` is an element of an input, or zero where conditions do not hold."""
     match value:
-        case Load(buffer=source) | Call(fn="select", args=(_, Load(buffer=source), Const(value=0))):
+        case Load(buffer=source):
             return source in func.buffers and source.name not in func.outputs
+        case Call(fn="select", args=(_, inner, Const(value=0))):
+            return can_be_asynchronous(inner, func)
     return False
