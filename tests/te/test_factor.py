@@ -17,10 +17,11 @@ from tests.poly.programs import at, axis, buffer, f32, v
 from tsc.errors import InternalError
 from tsc.sym import dim
 from tsc.te import factor as module
+from tsc.te.chunks import cut
 from tsc.te.compute import MAX, MIN, SUM, Compute, Monoid, Program, SizeParam
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, Var, add, call, mul, select
-from tsc.te.factor import NotFactored, cut, factor
+from tsc.te.factor import NotFactored, factor
 from tsc.te.monoids import TupleMonoid, declared
 
 

@@ -245,13 +245,20 @@ def _determined(rows: isl.UnionMap, candidate: isl.UnionMap) -> bool:
 
 def match_reduction(scop: Scop) -> Staged:
     """Reductions with equal rows, stitched with what stands between them. Raises PatternMismatch with the reason."""
-    anchor = next((c for c in scop.program.computes if c.monoid is not None), None)
-    if anchor is None:
+    anchors = [c for c in scop.program.computes if c.monoid is not None]
+    if not anchors:
         raise PatternMismatch("reduction: nothing is reduced")
     products = [c.name for c in scop.program.computes if is_contraction(c)]
     if products and sum(c.monoid is not None for c in scop.program.computes) > 1:
         raise PatternMismatch(f"reduction: {products[0]} is a contraction, which wants register tiles")
-    return _staged(scop, anchor, True)
+    by_rank = {len(a.axes): a for a in reversed(anchors)}
+    refusals: list[PatternMismatch] = []
+    for rank in sorted(by_rank):  # a reduction whose parts are reduced first has fewer axes than they
+        try:
+            return _staged(scop, by_rank[rank], True)
+        except PatternMismatch as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
 
 
 def match_injective(scop: Scop) -> Staged:
@@ -279,7 +286,7 @@ def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
             raise PatternMismatch(f"{pattern}: the row of {anchor.name} that {statement.compute.name} belongs to is not affine "
                                   "or not unique", blamed)
     stages = tuple(row_stage(scop, group, entries) for group in _groups(scop, entries))
-    return Staged(ScheduleMatrix(names, entries), anchor, stages, reducing, reducing and _across(anchor))
+    return Staged(ScheduleMatrix(names, entries), anchor, stages, reducing, reducing and _across(scop, entries))
 
 
 def _parts(scop: Scop, reducing: bool) -> list[Compute]:
@@ -320,9 +327,14 @@ def row_stage(scop: Scop, group: list[Statement], entries: Mapping[str, tuple[Ro
     return Stage(tuple(s.name for s in group), ScheduleMatrix(tuple(names), rows))
 
 
-def _across(anchor: Compute) -> bool:
-    """Whether every load of the reduced expression that is consecutive along some axis is so along the last parallel one."""
-    if not anchor.axes:
-        return False
-    found = [load for load in loads(anchor.body) if load.index]
-    return bool(found) and all(unit_stride(load, anchor.axes[-1].name) for load in found)
+def _across(scop: Scop, entries: Mapping[str, tuple[Row, ...]]) -> bool:
+    """Whether every input that the first reduction of inputs reads consecutively is read so along its axis that is the last
+    row."""
+    inputs = set(scop.program.inputs)
+    for statement in scop.statements.values():
+        found = [load for load in loads(statement.compute.body) if load.index and load.buffer in inputs]
+        rows = entries[statement.name]
+        if statement.role == "update" and found and rows and rows[-1] is not None:
+            row = isl.function_text(rows[-1])
+            return all(unit_stride(load, row) for load in found)
+    return False

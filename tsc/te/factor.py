@@ -1,6 +1,6 @@
 """factor_reductions, te -> te: a reduction over a long axis becomes reductions of its chunks and a fold of their results.
 
-    a[r] = max over c<C: x[r, c]   ->   a_part[r, k] = max over j<n: x[r, k*n + j]   and   a[r] = max over k: a_part[r, k]
+    a[r] = max over c<C: x[r, c]   ->   a_part[k, r] = max over j<n: x[r, k*n + j]   and   a[r] = max over k: a_part[k, r]
 
 A reduction made with the result of another one (a sum of exp(x - maximum), a sum of squares of deviations from the mean) can
 be cut too where the pair is a declared TupleMonoid: recognised by its algebra, it is folded as that declares. What comes out is
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from tsc.sym import ZERO, SymExpr, ceildiv
+from tsc.te.chunks import chunk_locals, guarded, unused, without_unread
 from tsc.te.compute import SUM, Axis, Compute, Monoid, Program
 from tsc.te.expr import (
     BOOL,
@@ -61,31 +62,7 @@ def factor(program: Program, names: str | Collection[str], chunk: int) -> Progra
     for name in (n for n in reductions if n in wanted):
         found = _match(program, reductions[name], matches)
         matches[found.compute.name] = found
-    return _without_unread(_Writer(program, matches, chunk).program())
-
-
-def cut(program: Program, names: Collection[str]) -> tuple[Program, Program]:
-    """Two Programs, one to be run after the other: all that the targets `names` need, and the rest, which reads them."""
-    needed: set[str] = set(names)
-    for compute in reversed(program.computes):
-        if compute.name in needed:
-            needed |= {load.buffer.name for load in loads(compute.body)}
-    first = tuple(c for c in program.computes if c.name in needed)
-    second = tuple(c for c in program.computes if c.name not in needed)
-    read = {load.buffer.name for c in second for load in loads(c.body)}
-    kept = tuple(c.target for c in first if c.name in read or c.target in program.outputs)
-    rest = tuple(b for b in program.outputs if b not in kept)
-    return _part(program, program.inputs, first, kept), _part(program, (*program.inputs, *kept), second, rest)
-
-
-def _part(program: Program, inputs: tuple[Buffer, ...], computes: tuple[Compute, ...], outputs: tuple[Buffer, ...]) -> Program:
-    read = {load.buffer.name for c in computes for load in loads(c.body)}
-    inputs = tuple(b for b in inputs if b.name in read)
-    used = {d for b in (*inputs, *outputs) for e in b.shape for d in e.dims()}
-    used |= {d for c in computes for a in (*c.axes, *c.reduce_axes) for d in a.extent.dims()}
-    used |= {d for c in computes for e in walk(c.body) if isinstance(e, Size) for d in e.value.dims()}
-    return replace(program, inputs=inputs, outputs=outputs, computes=computes,
-                   sizes=tuple(s for s in program.sizes if s.name in used))
+    return chunk_locals(without_unread(_Writer(program, matches, chunk).program()))
 
 
 # -- recognising -----------------------------------------------------------------------------------------------
@@ -205,8 +182,8 @@ def _pulled_out(program: Program, compute: Compute, done: dict[str, _Match]) -> 
     outside = [e for e in over if e not in inside[0]], [e for e in under if e not in inside[1]]
     if not inside[0] or not any(outside):
         return None
-    target = replace(compute.target, name=_unused(program, f"{compute.name}_sum"))
-    axes = tuple(Axis(_unused(program, f"{a.name}_after"), a.extent) for a in compute.axes)
+    target = replace(compute.target, name=unused(program, f"{compute.name}_sum"))
+    axes = tuple(Axis(unused(program, f"{a.name}_after"), a.extent) for a in compute.axes)
     renamed: dict[str, Expr] = {a.name: Var(b.name) for a, b in zip(compute.axes, axes)}
     result = _product(Load(target, tuple(renamed.values())),
                       *([substitute(e, renamed) for e in side] for side in outside))
@@ -299,33 +276,34 @@ class _Writer:
         compute, monoid = match.compute, _monoid(match.compute)
         size = self.size(match)
         chunks = ceildiv(match.extent, size)
-        part = replace(compute.target, name=_unused(self.source, f"{compute.name}_part"),
-                       shape=(*compute.target.shape, chunks))
+        part = replace(compute.target, name=unused(self.source, f"{compute.name}_part"),
+                       shape=(chunks, *compute.target.shape))
         if match.of is not None and self.stores_terms(match):
             self.write_terms(match.of, match)
         names, axes, (k, j, *rest) = self.axes(compute, chunks, size)
         place = add(mul(Var(k.name), index(size)), Var(j.name))
         names[compute.reduce_axes[0].name] = place
-        body = self.element(match, names, k, j)
+        body = self.element(match, names, k, (j, *rest))
         body = self.guarded(match, place, body, monoid)
-        self.computes.append(Compute(part, (*axes, k), body, (j, *rest), monoid))
+        self.computes.append(Compute(part, (k, *axes), body, (j, *rest), monoid))
         over = Axis(self.fresh("k"), chunks)
         rows = tuple(Var(a.name) for a in compute.axes)
-        fold = self.fold(match, Load(part, (*rows, Var(over.name))), over)
+        fold = self.fold(match, Load(part, (Var(over.name), *rows)), over)
         self.computes.append(Compute(compute.target, compute.axes, fold, (over,), monoid))
 
-    def element(self, match: _Match, names: dict[str, Expr], k: Axis, j: Axis) -> Expr:
+    def element(self, match: _Match, names: dict[str, Expr], k: Axis, inner: tuple[Axis, ...]) -> Expr:
         """What an element contributes to its chunk: the component's element, made with the chunk's first result."""
         if match.of is None or match.component is None or match.monoid is None:
             return substitute(match.compute.body, names)
         filled = {n: substitute(e, names) for n, e in match.filled.items()}
         at = tuple(substitute(i, names) for i in match.at)
-        filled |= self.whole(match, k, Load(self.part_of(match.of), (*at, Var(k.name))))
+        filled |= self.whole(match, k, Load(self.part_of(match.of), (Var(k.name), *at)))
         filled.setdefault("w", Const(1.0, match.compute.target.dtype))
         body = substitute(match.component.element, filled)
         terms = self.terms.get(match.of.name)
         if terms is not None and match.component.shared is not None:
-            body = replaced(body, substitute(match.component.shared, filled), Load(terms, (*at, Var(k.name), Var(j.name))))
+            place = (Var(k.name), *at, *(Var(a.name) for a in inner))
+            body = replaced(body, substitute(match.component.shared, filled), Load(terms, place))
         return _without_ones(body)
 
     def fold(self, match: _Match, part: Load, over: Axis) -> Expr:
@@ -335,7 +313,7 @@ class _Writer:
         top = next(c for c in match.monoid.components if not c.counts)
         k = Var(over.name)
         filled = {n: e for n, e in match.filled.items() if n == "none"}
-        filled |= {f"part.{match.component.name}": part, f"part.{top.name}": Load(self.part_of(match.of), (*match.at, k)),
+        filled |= {f"part.{match.component.name}": part, f"part.{top.name}": Load(self.part_of(match.of), (k, *match.at)),
                    f"whole.{top.name}": Load(match.of.target, match.at)}
         for c in match.monoid.components:
             if c.counts:
@@ -373,11 +351,11 @@ class _Writer:
         place = add(mul(Var(k.name), index(size)), Var(j.name))
         names[first.reduce_axes[0].name] = place
         rows = tuple(Var(a.name) for a in axes)
-        filled = {"x": substitute(first.body, names)} | self.whole(match, k, Load(self.part_of(first), (*rows, Var(k.name))))
-        shape = (*first.target.shape, chunks, *(a.extent for a in (j, *rest)))
-        terms = Buffer(_unused(self.source, f"{first.name}_terms"), first.target.dtype, shape)
+        filled = {"x": substitute(first.body, names)} | self.whole(match, k, Load(self.part_of(first), (Var(k.name), *rows)))
+        shape = (chunks, *first.target.shape, *(a.extent for a in (j, *rest)))
+        terms = Buffer(unused(self.source, f"{first.name}_terms"), first.target.dtype, shape)
         body = self.guarded(match, place, substitute(match.component.shared, filled), SUM)
-        self.computes.append(Compute(terms, (*axes, k, j, *rest), body))
+        self.computes.append(Compute(terms, (k, *axes, j, *rest), body))
         self.terms[first.name] = terms
 
     def guarded(self, match: _Match, place: Expr, body: Expr, monoid: Monoid) -> Expr:
@@ -385,18 +363,8 @@ class _Writer:
         itself, so that it stays one."""
         if match.extent % self.size(match) == ZERO:
             return body
-        inside = call("lt", place, index(match.extent))
-        zero_behind = {b.name for b in self.terms.values()}
-
-        def guard(e: Expr) -> Expr:
-            if isinstance(e, Load) and e.buffer.name in zero_behind and monoid == SUM:
-                return e
-            if monoid == SUM and isinstance(e, Call) and e.fn == "mul" and e.args[0] != e.args[1] and all(
-                    any(loads(a)) for a in e.args):
-                return mul(*map(guard, e.args))
-            return select(inside, e, Const(monoid.identity(e.dtype), e.dtype))
-
-        return guard(body)
+        whole = {b.name for b in self.terms.values()} if monoid == SUM else ()
+        return guarded(body, monoid, call("lt", place, index(match.extent)), whole)
 
     def size(self, match: _Match) -> int:
         """How long a chunk is: no longer than the axis where that is known."""
@@ -413,11 +381,11 @@ class _Writer:
 
     def part_of(self, compute: Compute) -> Buffer:
         """The chunks' results of a reduction written before."""
-        return next(c.target for c in self.computes if c.name == _unused(self.source, f"{compute.name}_part"))
+        return next(c.target for c in self.computes if c.name == unused(self.source, f"{compute.name}_part"))
 
     def fresh(self, name: str) -> str:
         """A name that no axis has."""
-        return _unused(self.source, f"{name}_f{next(self.numbers)}")
+        return unused(self.source, f"{name}_f{next(self.numbers)}")
 
 
 def _monoid(compute: Compute) -> Monoid:
@@ -432,23 +400,3 @@ def _without_ones(expr: Expr) -> Expr:
         case Call(fn="mul", args=(Const(value=1), other)) if other.dtype != INDEX:
             return other
     return inner
-
-
-def _unused(program: Program, name: str) -> str:
-    """`name`, or what begins with it, unless the Program has it already."""
-    taken = {b.name for b in program.inputs} | {s.name for s in program.sizes}
-    taken |= {n for c in program.computes for n in (c.name, *(a.name for a in (*c.axes, *c.reduce_axes)))}
-    while name in taken:
-        name += "_"
-    return name
-
-
-def _without_unread(program: Program) -> Program:
-    """`program` without the Computes that nothing reads."""
-    needed = {b.name for b in program.outputs}
-    kept: list[Compute] = []
-    for compute in reversed(program.computes):
-        if compute.name in needed:
-            needed |= {load.buffer.name for load in loads(compute.body)}
-            kept.append(compute)
-    return replace(program, computes=tuple(reversed(kept)))
