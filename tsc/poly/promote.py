@@ -156,14 +156,18 @@ def replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
 
 
 def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
-    """Raise InternalError unless in this very tree each local is used only within one life, inside its storage, and every
-    copy that is read is made."""
+    """Raise InternalError unless in this very tree each local has storage and is used only within one life and inside it, no
+    two cells of a life in one place, and nothing that outlives the kernel is stored there alone."""
     added = introduced(promoted.schedule, scop)
+    for name in scop.locals().keys() - {x.buffer.name for x in promoted.locals}:
+        raise InternalError(f"the local {name} has no storage")
     for local in promoted.locals:
         if local.layout is not None:
             certify(local.layout, scop.params, scop.context)
             if local.storage.shape != local.layout.storage:
                 raise InternalError(f"the storage {local.storage} is not that of its layout {local.layout.name}")
+        if local.buffer in scop.program.outputs:
+            raise InternalError(f"{local.buffer.name} outlives the kernel, and is stored in a local")
         if local.buffer.name not in scop.locals():
             continue
         if local.statement not in added:
@@ -176,8 +180,9 @@ def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
         if not writes.domain().is_subset(place.domain):
             raise InternalError(f"{local.buffer.name} is written where it has no storage")
         cells = isl.as_map(writes.apply_domain(isl.prefix_relation(place.domain, place.rows)))
-        for d, extent in zip(local.dims, local.box):
-            if d >= 0 and not isl.within(cells, lives, d, str(extent), scop.params):
+        for d in range(len(local.buffer.shape)):
+            extent = str(local.box[local.dims.index(d)]) if d in local.dims else "1"
+            if not isl.within(cells, lives, d, extent, scop.params):
                 raise InternalError(f"{local.buffer.name} leaves its storage {local.storage}")
 
 
