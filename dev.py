@@ -5,6 +5,7 @@
     python3 dev.py test [args]     make .venv with the test extras, run the suite (args go to pytest)
     python3 dev.py check           lint, types, import floors and the tiny end-to-end test
     python3 dev.py bench [args]    side-by-side times on MiniLM (args go to benchmarks/minilm.py)
+    python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
     python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
     python3 dev.py gpu --run [..]  measure a GPU with it, without a venv (args go to benchmarks/gpu/run.py)
@@ -84,6 +85,9 @@ def check(args: Sequence[str]) -> int:
 
 
 def bench(args: Sequence[str]) -> int:
+    if args[:1] == ["poly"]:
+        install("test", "demo")
+        return run(PYTHON, "-m", "benchmarks.poly", *args[1:])
     install("bench", "demo")
     return run(PYTHON, "benchmarks/minilm.py", *args)
 

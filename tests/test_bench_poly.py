@@ -1,0 +1,43 @@
+"""The clock of `dev.py bench poly`: stages do not overlap, claim nearly all the time, and are put back."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.poly import STAGES, Clock, Row, measure, table
+from tests.poly import programs
+from tests.poly.support import SMALL
+from tsc.poly import isl
+
+
+def _burn(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_a_stage_leaves_out_the_stages_inside() -> None:
+    clock = Clock()
+    inner = clock.timed("inner", lambda: _burn(0.02))
+
+    def outer() -> None:
+        _burn(0.01)
+        inner()
+
+    clock.timed("outer", outer)()
+    assert 0.019 < clock.spent["inner"] < 0.03 and 0.009 < clock.spent["outer"] < 0.018
+
+
+def test_a_kernel_is_measured_and_everything_is_put_back() -> None:
+    generate = isl.generate
+    row = measure("gemm_relu", programs.gemm(), SMALL, (), rounds=1)
+    assert isl.generate is generate and all(f is not None for functions in STAGES.values() for f in functions)
+    assert all(row.stages[stage] > 0 for stage in STAGES)
+    assert abs(sum(row.stages.values()) - row.total) < 1e-6 and row.stages["rest"] < 0.2 * row.total
+
+
+def test_what_is_too_slow_is_marked() -> None:
+    stages = dict.fromkeys([*STAGES, "rest"], 0.0)
+    fast, slow = Row("softmax", "cpu", "", stages, 99.0), Row("softmax", "cpu", "", stages, 101.0)
+    assert "SLOW" not in table([fast]) and "SLOW" in table([slow])
+    assert Row("another", "cpu", "", stages, 0.0).limit == 1000.0
