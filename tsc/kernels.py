@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -130,7 +131,7 @@ def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeE
                 _check_worthwhile(lowered, end - start)
                 made = attempt(lowered)
             except PatternMismatch as mismatch:
-                refusal = f"not in the kernel of {names[0]}: {mismatch}"
+                refusal = f"not in the kernel of {names[0]}: {_in_user_names(str(mismatch), lowered, definitions[start:end])}"
                 if end == start + 1:
                     raise UnsupportedError(f"no schedule pattern takes '{names[0]}' alone: {mismatch}") from mismatch
                 continue
@@ -140,6 +141,13 @@ def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeE
             start = end
             break
     return runs
+
+
+def _in_user_names(text: str, lowered: LoweredGroup, run: Sequence[Definition]) -> str:
+    """A reason about a canonical Program, with the names of the tensors that its user knows."""
+    computes = lowered.program.computes
+    names = lowered.values | ({c.name: d.compute.name for c, d in zip(computes, run)} if len(computes) == len(run) else {})
+    return re.sub(r"\b(t\d+)(_acc)?\b", lambda found: names.get(found[1], found[0]), text)
 
 
 def _lowered(run: Sequence[Definition], later: Iterable[Definition], outputs: Collection[str],

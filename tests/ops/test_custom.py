@@ -131,6 +131,43 @@ def test_weights_of_the_model_are_inputs_like_any_other() -> None:
     assert [i.name for i in kernel.inputs] == ["x"]
 
 
+@tsc.op(DOMAIN, "Swish")
+def swish(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda *i: x[i] / (1.0 + te.exp(-x[i])), "y")
+
+
+@tsc.op(DOMAIN, "Skewed", shapes=[("M", "K"), ("K", "N")])
+def skewed(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """A matmul over a's columns in reverse."""
+    (m, k), n = a.shape, b.shape[1]
+    r = te.reduce_axis(k, "r")
+    return te.compute((m, n), lambda i, j: te.sum(a[i, k - 1 - r] * b[r, j], axis=r), "y")
+
+
+@tsc.op(DOMAIN, "Spread")
+def spread(x: te.Tensor) -> te.Tensor:
+    r = te.reduce_axis(x.shape[1], "r")
+    return te.compute(x.shape[:1], lambda i: te.max(x[i, r], axis=r), "y")
+
+
+def test_one_compute_fuses_like_any_other_node() -> None:
+    """Swish is an epilogue of a MatMul; a skewed matmul takes a Relu; a row maximum takes the Exp before it."""
+    w = RNG.standard_normal((6, 5)).astype(np.float32)
+    kernels = [tsc.compile(m, ops=[swish, skewed, spread]) for m in (
+        model([helper.make_node("MatMul", ["x", "w"], ["a"], "dense"), node("Swish", ["a"], ["y"])],
+              {"x": ["n", 6]}, ["y"], w=w),
+        model([node("Skewed", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"], "relu")], {"x": ["n", 6]}, ["y"], w=w),
+        model([helper.make_node("Exp", ["x"], ["a"], "exp"), node("Spread", ["a"], ["y"])], {"x": ["n", "m"]}, ["y"]))]
+    assert [k.stats["launches"] for k in kernels] == [1, 1, 1], [k.explain() for k in kernels]
+    for rows in (1, 9, 23):
+        x = RNG.standard_normal((rows, 6)).astype(np.float32)
+        wide = x.astype(np.float64)
+        product = wide @ w
+        for kernel, want in zip(kernels, (product / (1 + np.exp(-product)), np.maximum(wide[:, ::-1] @ w, 0),
+                                          np.exp(wide).max(1))):
+            np.testing.assert_allclose(kernel.run(None, {"x": x})[0], want, rtol=1e-5, atol=1e-5)
+
+
 def test_the_example_of_the_docstring() -> None:
     done = doctest.testmod(define)
     assert done.attempted and not done.failed

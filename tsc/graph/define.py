@@ -1,4 +1,7 @@
-"""Users' operators: each of their nodes gets the Computes that its function makes, over the names of graph values."""
+"""Users' operators: each of their nodes gets the Computes that its function makes, over the names of graph values.
+
+One Compute alone is a node that fuses like any other. Several are fused by what their user wrote, as one unit.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from numpy.typing import NDArray
 
 from tsc.graph.shapes import Knowledge
 from tsc.ir import Graph, Node, TensorType
-from tsc.ops.define import CUSTOM, applied
+from tsc.ops.define import CUSTOM, applied, defined_node
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.assemble import Definition, assemble, renamed, sources
 
 
 def define(graph: Graph, env: ShapeEnv) -> Graph:
-    """`graph` with the Computes of every `te.custom` node in its attributes, as `definitions`; what is computed on the way and
-    the constants it takes become values of the graph. Raises ModelError or ShapeError, naming the node."""
+    """`graph` with the Computes of every `te.custom` node in its attributes, as `definitions`, or in its place where there is
+    one. What is computed on the way and the constants it takes become values of the graph.
+
+    Raises ModelError or ShapeError, naming the node.
+    """
     if not any(node.op == CUSTOM for node in graph.nodes):
         return graph
     known = Knowledge.of(graph, env)
@@ -40,7 +46,10 @@ def _defined(node: Node, known: Knowledge, types: dict[str, TensorType], constan
         if item.compute.name not in names:
             value = names[item.compute.name] = _unused(f"{node.name}/{item.compute.name}", types)
             types[value] = TensorType(item.compute.target.dtype, item.compute.target.shape)
-    return replace(node, attrs={**node.attrs, "definitions": tuple(renamed(d, names) for d in made.definitions)})
+    definitions = tuple(renamed(d, names) for d in made.definitions)
+    if len(definitions) == 1:
+        return defined_node(definitions[0], definitions[0].compute.name, node.name)
+    return replace(node, attrs={**node.attrs, "definitions": definitions})
 
 
 def _unused(base: str, taken: Mapping[str, TensorType]) -> str:
@@ -53,9 +62,8 @@ def _unused(base: str, taken: Mapping[str, TensorType]) -> str:
 def definitions_of(graph: Graph) -> Iterator[tuple[Node, Definition]]:
     """Every Compute of every user's operator, with its node."""
     for node in graph.nodes:
-        if node.op == CUSTOM:
-            for item in node.attrs["definitions"]:
-                yield node, item
+        found = node.attrs["definitions"] if node.op == CUSTOM else [d for d in [node.attrs.get("definition")] if d is not None]
+        yield from ((node, item) for item in found)
 
 
 def needed(node: Node, outputs: Collection[str]) -> list[Definition]:

@@ -13,11 +13,12 @@ from typing import Any
 
 from tsc.errors import InputError, ModelError, ShapeError
 from tsc.ir import Node, TensorType
-from tsc.ops.base import InferContext, OpDef, PatternKind
+from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Reduction
 from tsc.ops.shapes import canonical, unify
 from tsc.sym import ONE, ZERO, SymExpr
+from tsc.te.assemble import Definition, canonical_sizes, sources
 from tsc.te.compute import Compute
-from tsc.te.expr import Call, Cast, Const, Expr, Load, Var, as_size, loads, walk
+from tsc.te.expr import Call, Cast, Const, Expr, Load, Var, as_size, loads, map_children, walk
 from tsc.te.scalar import place_of, refuse
 from tsc.te.tensor import Tensor
 
@@ -128,8 +129,43 @@ def _types(ctx: InferContext) -> tuple[TensorType, ...]:
     return tuple(TensorType(t.dtype, tuple(map(ctx.env.canon, t.extents))) for t in applied(ctx)[1])
 
 
-#: Neither a te body nor a decomposition: `graph/define.py` gives such a node the Computes that its function makes.
-OPS: tuple[OpDef, ...] = (OpDef(CUSTOM, PatternKind.OPAQUE, _types, domain="tsc"),)
+# -- operators of one Compute ----------------------------------------------------------------------------------
+
+def defined_node(definition: Definition, output: str, name: str) -> Node:
+    """A node that computes one value by one Compute over the names of values: fused like any other of its kind."""
+    kind = compute_kind(definition.compute)
+    return Node(f"te.{kind.value}", tuple(sources(definition)), (output,), {"definition": definition}, name, "tsc")
+
+
+def _defined_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    target = ctx.node.attrs["definition"].compute.target
+    return (TensorType(target.dtype, tuple(map(ctx.env.canon, target.shape))),)
+
+
+def _defined_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr | Reduction:
+    node, env = lowering.infer.node, lowering.infer.env
+    compute: Compute = node.attrs["definition"].compute
+    axes = tuple(lowering.axis("k", env.canon(a.extent)) for a in compute.reduce_axes)
+    places: dict[str, Expr] = {a.name: place for a, place in zip(compute.axes, at)}
+    places |= {a.name: lowering.var(made) for a, made in zip(compute.reduce_axes, axes)}
+
+    def visit(expr: Expr) -> Expr:
+        match expr:
+            case Var(name=name):
+                return places[name]
+            case Load(buffer=buffer, index=index):
+                return lowering.read(node.inputs.index(buffer.name), tuple(map(visit, index)))
+        return map_children(visit, expr)
+
+    body = visit(canonical_sizes(compute.body, env))
+    return body if compute.monoid is None else Reduction(compute.monoid, axes, body)
+
+
+#: `te.custom` has neither a te body nor a decomposition: `graph/define.py` gives its nodes the Computes of their functions.
+OPS: tuple[OpDef, ...] = (
+    OpDef(CUSTOM, PatternKind.OPAQUE, _types, domain="tsc"),
+    *(OpDef(f"te.{kind.value}", kind, _defined_types, te=_defined_te, domain="tsc") for kind in (
+        PatternKind.ELEMENTWISE, PatternKind.INJECTIVE, PatternKind.REDUCE, PatternKind.CONTRACTION)))
 
 
 # -- kinds -----------------------------------------------------------------------------------------------------
