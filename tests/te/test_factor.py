@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.poly import programs
+from tests.poly.chain_programs import attention_chain
 from tests.poly.programs import at, axis, buffer, f32, v
 from tsc.errors import InternalError
 from tsc.sym import dim
@@ -22,7 +23,7 @@ from tsc.te.compute import MAX, MIN, SUM, Compute, Monoid, Program, SizeParam
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, Var, add, call, mul, select
 from tsc.te.factor import NotFactored, factor
-from tsc.te.monoids import TupleMonoid, declared
+from tsc.te.monoids import TupleMonoid, declared, replaced
 
 
 def softmax(shared: bool = True) -> Program:
@@ -108,7 +109,10 @@ CASES: dict[str, tuple[Callable[[], Program], tuple[str, ...]]] = {
     **{f"{extreme.fn}_{'last' if last else 'first'}": (lambda e=extreme, x=last: arg(e, x), ("top", "out"))
        for extreme in (MAX, MIN) for last in (False, True)},
     "split_k": (programs.gemm, ("acc",)), "columns": (programs.column_sums, ("out",)), "total": (programs.total, ("out",)),
-    **{f"attention_{shares}": (lambda s=shares: attention(s), ("mx", "sm", "o")) for shares in ("late", "early", "guarded")}}
+    **{f"attention_{shares}": (lambda s=shares: attention(s), ("mx", "sm", "o")) for shares in ("late", "early", "guarded")},
+    **{f"chain_{'_'.join(flags)}": (lambda f=flags: attention_chain(2, 3, **dict.fromkeys(f, True)), ("mx", "sm", "acc1"))
+       for flags in (("hoisted",), ("guarded",), ("causal",), ("past",), ("causal", "past"))},
+    "chain_shared": (lambda: attention_chain(4, 3, shared=2), ("mx", "sm", "acc1"))}
 
 
 def data(program: Program, sizes: dict[str, int], seed: int) -> dict[str, Any]:
@@ -128,7 +132,7 @@ def check(program: Program, changed: Program, sizes: dict[str, int], seed: int =
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(values=st.lists(st.integers(0, 19), min_size=3, max_size=3), chunk=st.sampled_from([1, 2, 3, 5, 8, 19, 64]),
        seed=st.integers(0, 9))
 def test_factoring_keeps_the_meaning(name: str, values: list[int], chunk: int, seed: int) -> None:
@@ -194,6 +198,25 @@ def _sum_of(body: Callable[[Expr, Expr], Expr], extent: str = "C") -> Program:
 def test_what_is_no_tuple_monoid_is_refused(program: Program, names: list[str], reason: str) -> None:
     with pytest.raises(NotFactored, match=reason):
         factor(program, names, 4)
+
+
+def test_a_scale_does_not_leave_a_sum_that_may_be_empty() -> None:
+    """Nothing divided by nothing is no zero."""
+    program = attention("early")
+    sizes = tuple(replace(s, lo=0) if s.name == "T" else s for s in program.sizes)
+    with pytest.raises(NotFactored, match="o is made with the result of mx, sm"):
+        factor(replace(program, sizes=sizes), ["mx", "sm", "o"], 4)
+
+
+def test_a_guard_against_something_else_stays() -> None:
+    """NaN turned into 0 element by element is not NaN turned into 0 row by row."""
+    program = attention("guarded")
+    other = replace(program, computes=tuple(
+        replace(c, body=replaced(c.body, at(program.computes[3].target, *c.axes), at(program.computes[1].target, *c.axes)))
+        if c.name == "p" else c for c in program.computes))
+    assert other != program
+    with pytest.raises(NotFactored, match="o is made with"):
+        factor(other, ["mx", "sm", "o"], 4)
 
 
 def test_a_chunk_has_elements() -> None:

@@ -10,7 +10,7 @@ an ordinary Program, which the scheduler proves as any other. The order of summa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -38,6 +38,7 @@ from tsc.te.expr import (
     substitute,
     walk,
 )
+from tsc.te.hoist import split_scales
 from tsc.te.monoids import Component, TupleMonoid, declared, replaced, unify
 
 
@@ -172,75 +173,56 @@ def _varies(expr: Expr, names: Collection[str]) -> bool:
 # -- what leaves a sum -----------------------------------------------------------------------------------------
 
 def _pulled_out(program: Program, compute: Compute, done: dict[str, _Match]) -> tuple[Compute, Compute] | None:
-    """A sum without the factors that are the same along the row, and a Compute that multiplies by them; None if there are
-    none. Shares e / sum of e that turn NaN into 0, which they are in whole rows at once, leave with a test of that sum."""
-    if compute.monoid != SUM:
+    """A sum without the scales that are the same along the row, and a Compute that applies them; None if there are none, or
+    where the row may be empty. Shares e / sum of e that turn NaN into 0, which they are in whole rows at once, leave with a
+    test of that sum."""
+    sizes = {s.name: s.lo for s in program.sizes}
+    if compute.monoid != SUM or any(sizes[d] < 1 for a in compute.reduce_axes for d in a.extent.dims()):
         return None
-    over, under, guards = _factors(compute.body)
-    reduced = {a.name for a in compute.reduce_axes}
-    inside = [e for e in over if _varies(e, reduced)], [e for e in under if _varies(e, reduced)]
-    outside = [e for e in over if e not in inside[0]], [e for e in under if e not in inside[1]]
-    if not inside[0] or not any(outside):
+    bare = _without_guards(compute.body)
+    found = split_scales(bare, {a.name for a in compute.reduce_axes})
+    if not found.scales:
         return None
     target = replace(compute.target, name=unused(program, f"{compute.name}_sum"))
     axes = tuple(Axis(unused(program, f"{a.name}_after"), a.extent) for a in compute.axes)
     renamed: dict[str, Expr] = {a.name: Var(b.name) for a, b in zip(compute.axes, axes)}
-    result = _product(Load(target, tuple(renamed.values())),
-                      *([substitute(e, renamed) for e in side] for side in outside))
-    if guards:
-        if len(outside[1]) != 1 or not _is_total(outside[1][0], inside[0], done):
+    result: Expr = Load(target, tuple(renamed.values()))
+    for fn, scale in found.scales:
+        result = call(fn, result, substitute(scale, renamed))
+    if bare != compute.body:
+        totals = {load for _, scale in found.scales for load in loads(scale)}
+        if len(totals) != 1 or not _is_total(next(iter(totals)), found.core, done):
             return None
         zero = Const(0.0, result.dtype)
-        result = select(Call("gt", (substitute(outside[1][0], renamed), zero), BOOL), result, zero)
-    inner = _product(inside[0][0], inside[0][1:], inside[1])
-    return replace(compute, target=target, body=inner), Compute(compute.target, axes, result)
+        result = select(Call("gt", (substitute(totals.pop(), renamed), zero), BOOL), result, zero)
+    return replace(compute, target=target, body=found.core), Compute(compute.target, axes, result)
 
 
-def _factors(expr: Expr) -> tuple[list[Expr], list[Expr], bool]:
-    """What is multiplied, what it is divided by, and whether some of it turns NaN into 0."""
+def _without_guards(expr: Expr) -> Expr:
+    """`expr` with `0 where e is NaN, else e` as e, in factors of products."""
     match expr:
-        case Call(fn="mul", args=(a, b)):
-            (over, under, first), (more, below, second) = _factors(a), _factors(b)
-            return over + more, under + below, first or second
-        case Call(fn="div", args=(a, b)):
-            (over, under, first), (more, below, second) = _factors(a), _factors(b)
-            return over + below, under + more, first or second
-        case Call(fn="reciprocal", args=(a,)):
-            over, under, guards = _factors(a)
-            return under, over, guards
         case Call(fn="select", args=(Call(fn="isnan", args=(a,)), Const(value=0), b)) if a == b:
-            return (*_factors(a)[:2], True)
-        case Const(value=1):
-            return [], [], False
-    return [expr], [], False
+            return a
+        case Call(fn="mul", args=(a, b)):
+            return mul(_without_guards(a), _without_guards(b))
+    return expr
 
 
-def _product(start: Expr, over: list[Expr], under: list[Expr]) -> Expr:
-    for e in over:
-        start = mul(start, e)
-    for e in under:
-        start = call("div", start, e)
-    return start
-
-
-def _is_total(expr: Expr, elements: list[Expr], done: dict[str, _Match]) -> bool:
-    """Whether `expr` is the sum of one of `elements`, as a cut reduction."""
-    if not isinstance(expr, Load) or expr.buffer.name not in done or done[expr.buffer.name].component is None:
+def _is_total(load: Load, term: Expr, done: dict[str, _Match]) -> bool:
+    """Whether `load` reads the sum of a factor of `term`, as a cut reduction."""
+    if load.buffer.name not in done or done[load.buffer.name].component is None:
         return False
-    total = done[expr.buffer.name].compute
-    names: dict[str, Expr] = {a.name: i for a, i in zip(total.axes, expr.index)}
-    body = substitute(total.body, names)
+    total = done[load.buffer.name].compute
+    body = substitute(total.body, dict(zip((a.name for a in total.axes), load.index)))
     inner = {a.name for a in total.reduce_axes}
-    return any(next(_renamings(body, e, inner), None) is not None for e in elements)
+    factors = term.args if isinstance(term, Call) and term.fn == "mul" else (term,)
+    return any(_is_renamed(body, e, inner) for e in factors)
 
 
-def _renamings(a: Expr, b: Expr, names: Collection[str]) -> Iterator[dict[str, Expr]]:
-    """The renaming of Vars `names` in `a` that makes it `b`, if there is one."""
-    mine = [e.name for e in walk(a) if isinstance(e, Var) and e.name in names]
-    theirs = [e for e, m in zip(_vars(b), _vars(a)) if m.name in names]
-    renaming: dict[str, Expr] = dict(zip(mine, theirs))
-    if substitute(a, renaming) == b:
-        yield renaming
+def _is_renamed(a: Expr, b: Expr, names: Collection[str]) -> bool:
+    """Whether `a` is `b` but for the names of the Vars `names` of it."""
+    renaming: dict[str, Expr] = {x.name: y for x, y in zip(_vars(a), _vars(b)) if x.name in names}
+    return substitute(a, renaming) == b
 
 
 def _vars(expr: Expr) -> list[Var]:
