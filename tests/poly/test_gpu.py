@@ -10,17 +10,18 @@ from tests.poly import programs
 from tests.poly.support import check_values
 from tests.poly.test_mutations_promotion import padded_product
 from tsc.loop_ir.barriers import insert_barriers
-from tsc.loop_ir.nodes import Allocate, For, Func, Store, Wait, walk
+from tsc.loop_ir.nodes import Allocate, Barrier, For, Func, Store, Wait, walk
 from tsc.loop_ir.pipeline import software_pipeline
 from tsc.loop_ir.threads import nest_count, nests
 from tsc.loop_ir.verify import verify
 from tsc.poly import PatternMismatch
 from tsc.poly.gpu import GpuTileConfig, copy_shape
 from tsc.poly.schedule_gpu import schedule_gpu
-from tsc.te.compute import Program
+from tsc.te.compute import SUM, Compute, Program, SizeParam
 
 FOUR_WARPS = GpuTileConfig((32, 16, 16), (16, 8))
 ONE_WARP = GpuTileConfig((16, 16, 8), (16, 16))
+TWO_ROWS = GpuTileConfig((32, 16, 16), (16, 16))
 
 
 def kernel(program: Program, config: GpuTileConfig, stages: int = 1) -> Func:
@@ -45,6 +46,10 @@ CASES: dict[str, tuple[Callable[[], Program], GpuTileConfig, list[dict[str, int]
     "head_split": (lambda: programs.head_split(3, 4), ONE_WARP, [{"M": 5, "K": 3}]),
     "conv": (programs.conv, ONE_WARP, [{"B": 1, "H": 1, "W": 1}, {"B": 1, "H": 2, "W": 5}]),
     "conv_wide_kernel": (lambda: programs.conv(2, 3, (1, 4)), ONE_WARP, [{"B": 1, "H": 2, "W": 6}]),
+    "softmax": (programs.softmax, TWO_ROWS, [{"R": 1, "C": 1}, {"R": 3, "C": 37}]),
+    "softmax_empty": (lambda: programs.softmax(lo=0), TWO_ROWS, [{"R": 0, "C": 3}, {"R": 2, "C": 0}]),
+    "layer_norm": (lambda: programs.layer_norm(35), TWO_ROWS, [{"B": 1, "L": 1}, {"B": 2, "L": 3}]),
+    "embedding": (lambda: programs.layer_norm(6, gather=True), TWO_ROWS, [{"B": 1, "L": 3, "V": 4}]),
 }
 
 
@@ -95,8 +100,24 @@ def test_tiles_are_copied_in_whole_steps(shape: tuple[int, int], warps: int, mos
     assert across * down == 32 and shape[0] % (down * warps) == 0 and shape[1] % (across * vector) == 0
 
 
+def test_the_form_of_a_row_kernel() -> None:
+    """A warp a row, its lanes over columns; the only barriers are a warp's own."""
+    func = kernel(programs.softmax(), TWO_ROWS)
+    assert [nest_count(n) for n in nests(func.body, "warp")] == [2]
+    assert [nest_count(n) for n in nests(func.body, "thread")] == [32]
+    assert {s.buffer.name for s in walk(func.body) if isinstance(s, Allocate)} == {"mx_part", "mx", "sm_part", "sm"}
+    assert {s.team for s in walk(func.body) if isinstance(s, Barrier)} == {"warp"}
+
+
 def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     with pytest.raises(PatternMismatch, match="in whole steps"):
         schedule_gpu(programs.gemm(), GpuTileConfig((16, 8, 3), (16, 8)), "kernel")
     with pytest.raises(PatternMismatch, match="no second axis"):
         schedule_gpu(programs.gemm(1, "N", "K"), ONE_WARP, "kernel")
+    x, out, r = programs.buffer("x", "R"), programs.buffer("out"), programs.axis("r", "R")
+    whole = Program((x,), (out,), (Compute(out, (), programs.at(x, r), (r,), SUM),), (SizeParam("R"),))
+    for program, reason in ((whole, "has no rows"), (programs.total(), "several axes of symbolic extents")):
+        with pytest.raises(PatternMismatch, match=reason):
+            schedule_gpu(program, ONE_WARP, "kernel")
+    with pytest.raises(PatternMismatch, match="nothing is reduced"):
+        schedule_gpu(programs.transpose(), ONE_WARP, "kernel")

@@ -7,6 +7,7 @@ outside stands under a guard. Sections 5.3 and 5.4 of the paper; ppcg (Verdoolae
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
@@ -80,16 +81,27 @@ def gpu_contraction(scop: Scop, found: Contraction, deps: Dependences, config: G
         promoted.append((instances, replace(local, storage=replace(local.storage, shape=fragment.storage), layout=fragment)))
     for instances, _ in promoted:
         node = graft(node, instances, [])
-    guards = {s.name: guard for s in scop.statements.values() if s.role == "store"
-              if (guard := guard_of(s.domain, rounded.statements[s.name].domain, [a.name for a in s.axes])) is not None}
+    guards = guards_of(scop, rounded, [s for s in scop.statements.values() if s.role == "store"])
     result = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop),
                       isl.UnionMap.empty(deps.full.get_space()), guards)
     for value, axis, size in ((found.m_factor, found.m, high), (found.n_factor, found.n, wide)):
         result = _share(result, rounded, scop, found, value, axis, size, config)
+    return checked(result, rounded, scop, deps)
+
+
+def guards_of(scop: Scop, rounded: Scop, statements: Iterable[Statement]) -> dict[str, Expr]:
+    """The guards of those of the statements that rounding gave instances to."""
+    guards = {s.name: guard_of(s.domain, rounded.statements[s.name].domain, [a.name for a in s.axes]) for s in statements}
+    return {name: guard for name, guard in guards.items() if guard is not None}
+
+
+def checked(promoted: Promoted, rounded: Scop, scop: Scop, deps: Dependences) -> GpuSchedule:
+    """A schedule of `scop` over rounded domains, after all checks."""
     executed = replace(rounded, statements={
-        n: scop.statements[n] if n in guards else s for n, s in rounded.statements.items()})
-    check_gpu(GpuSchedule(result, rounded, executed), scop, deps)
-    return GpuSchedule(result, rounded, executed)
+        n: scop.statements[n] if n in promoted.guards else s for n, s in rounded.statements.items()})
+    schedule = GpuSchedule(promoted, rounded, executed)
+    check_gpu(schedule, scop, deps)
+    return schedule
 
 
 def check_gpu(schedule: GpuSchedule, scop: Scop, deps: Dependences) -> None:
@@ -127,22 +139,28 @@ def _tree(scop: Scop, found: Contraction, tiled: dict[str, _Functions], config: 
     columns = [[own.batch[i] for own in tiled.values()] for i in range(len(found.batch))]
     columns += [[_floor(scop, own.statement, own.n, wide) for own in tiled.values()],
                 [_floor(scop, own.statement, own.m, high) for own in tiled.values()]]
+    rows: dict[str, Rows] = {}
+    for name, own in tiled.items():
+        mark = {"init": "init", "update": "", "store": "epilogue"}[own.statement.role]
+        rows[name] = [*_team_rows(scop, own, config), *_register_rows(scop, own, config, mark)]
+        if own.k:
+            split = len(rows[name]) - 3
+            rows[name] = [("k_tile", _floor(scop, own.statement, own.k[0], deep)), *rows[name][:split],
+                          ("k", _mod(scop, own.statement, own.k[0], deep)), *rows[name][split:]]
+    return team_tree(scop, columns, rows)
+
+
+def team_tree(scop: Scop, columns: list[list[isl.PwAff]], rows: Mapping[str, Rows]) -> isl.Schedule:
+    """Block loops over the rows `columns` (one function a statement) around a sequence of all statements, each in its own
+    loops `rows`, outermost first."""
     node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
     node = node.insert_partial_schedule(isl.rows(scop.domain, columns))
     node = isl.mark_each(isl.atomic(node), [BLOCK] * len(columns), coincident=True)
-    node = node.insert_sequence(isl.filters([own_instances(scop, [name]) for name in tiled]))
+    node = node.insert_sequence(isl.filters([own_instances(scop, [name]) for name in rows]))
     top = node.get_tree_depth()
-    for i, own in enumerate(tiled.values()):
-        rows = _team_rows(scop, own, config)
-        mark = {"init": "init", "update": "", "store": "epilogue"}[own.statement.role]
-        inside = _register_rows(scop, own, config, mark)
-        if own.k:
-            rows = [("k_tile", _floor(scop, own.statement, own.k[0], deep)), *rows,
-                    ("k", _mod(scop, own.statement, own.k[0], deep))]
-        rows += inside
-        branch = node.child(i).child(0)
-        band = isl.rows(own_instances(scop, [own.statement.name]), [[f] for _, f in rows])
-        branch = isl.mark_each(branch.insert_partial_schedule(band), [m for m, _ in rows])
+    for i, (name, own) in enumerate(rows.items()):
+        band = isl.rows(own_instances(scop, [name]), [[f] for _, f in own])
+        branch = isl.mark_each(node.child(i).child(0).insert_partial_schedule(band), [m for m, _ in own])
         node = branch.ancestor(branch.get_tree_depth() - top)
     return node.get_schedule()
 

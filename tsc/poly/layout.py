@@ -106,11 +106,11 @@ def _fragment(name: str, block: tuple[int, int], warp: tuple[int, int], tile: tu
     if any(b % w or w % t for b, w, t in zip(block, warp, tile)):
         raise InternalError(f"a block of {block} in warps of {warp} has no whole fragments of {tile}")
     i, j = _axis(0), _axis(1)
-    lane = _sum((4, _mod(i, 8)), (1, _div(_mod(j, 8), 2)))
-    across, quadrants = warp[1] // tile[1], (tile[0] // 8, tile[1] // 8)
-    number = _sum((tile[0] * tile[1] // 32 * across, _div(_mod(i, warp[0]), tile[0])),
-                  (tile[0] * tile[1] // 32, _div(_mod(j, warp[1]), tile[1])),
-                  (2 * quadrants[0], _div(_mod(j, tile[1]), 8)), (2, _div(_mod(i, tile[0]), 8)), (1, _mod(j, 2)))
+    lane = _sum((4, _mod(i, 8)), (1, _digit(j, 8, 2)))
+    across, quadrants = warp[1] // tile[1], tile[0] // 8
+    numbers = tile[0] * tile[1] // 32
+    number = _sum((numbers * across, _digit(i, warp[0], tile[0])), (numbers, _digit(j, warp[1], tile[1])),
+                  (2 * quadrants, _digit(j, tile[1], 8)), (2, _digit(i, tile[0], 8)), (1, _mod(j, 2)))
     storage = (block[0] // warp[0], block[1] // warp[1], 32, warp[0] * warp[1] // 32)
     return Layout(f"{name} fragment", tuple(SymExpr.of(b) for b in block), tuple(SymExpr.of(s) for s in storage),
                   (_div(i, warp[0]), _div(j, warp[1]), lane, number), owners=3)
@@ -176,6 +176,11 @@ def _div(value: Expr, by: int) -> Expr:
 
 def _mod(value: Expr, by: int) -> Expr:
     return call("mod", value, index(by))
+
+
+def _digit(value: Expr, outer: int, inner: int) -> Expr:
+    """Which `inner` of an `outer`."""
+    return index(0) if outer == inner else _div(_mod(value, outer), inner)
 
 
 def _sum(*terms: tuple[int, Expr]) -> Expr:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.loop_ir.nodes import Func
-from tsc.poly import PatternMismatch, isl
-from tsc.poly.deps import dependences
+from tsc.poly import isl
+from tsc.poly.deps import Dependences, dependences
 from tsc.poly.gpu import GpuTileConfig, gpu_contraction
+from tsc.poly.gpu_rows import gpu_rows, row_program
 from tsc.poly.guards import check_loops
 from tsc.poly.match import match
+from tsc.poly.matrix import solve
 from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import Contraction
-from tsc.poly.schedule import OPERATIONS, solve_pattern
-from tsc.poly.scop import build_scop
+from tsc.poly.schedule import OPERATIONS
+from tsc.poly.scop import Scop, build_scop
 from tsc.poly.teams import check_teams, constant_trips, join_teams
-from tsc.poly.to_loops import KEPT, iterators_for, to_loops
+from tsc.poly.to_loops import KEPT, PARALLEL, iterators_for, to_loops
 from tsc.te.compute import Program
-from tsc.te.flatten import one_reduce_axis
+from tsc.te.reduce_axes import one_reduce_axis
 
 
 def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Func, str, tuple[str, ...]]:
@@ -26,20 +28,30 @@ def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Fu
     Raises PatternMismatch when no GPU pattern fits, InternalError when a check fails.
     """
     with isl.budget(OPERATIONS):
-        # 1. one reduce axis, so that im2col is one axis of an operand; statements, accesses, dependences
-        scop = build_scop(one_reduce_axis(separate_outputs(without_empty(program))))
-        deps = dependences(scop)
-        # 2. the pattern, its `?` solved
-        log: list[str] = [*scop.notes, *deps.log]
-        found = solve_pattern(match(scop)[0], scop, deps, log)
-        if not isinstance(found, Contraction):
-            raise PatternMismatch(f"gpu: there is no tree for a {type(found).__name__.lower()}")
-        # 3. the tree over rounded domains, operands in shared memory, checked
-        schedule = gpu_contraction(scop, found, deps, config)
-        # 4. loops, read back and compared with the Scop; threads independent
-        func = to_loops(schedule.promoted, schedule.rounded, name, KEPT | {"copy"})
+        # 1. one reduce axis, so that im2col is one axis of an operand; statements, accesses, dependences; the pattern
+        program = separate_outputs(without_empty(program))
+        scop = build_scop(one_reduce_axis(program))
+        found, refused = match(scop)
+        # 2. the tree over rounded domains, with shared buffers and registers, checked
+        log: list[str] = list(refused)
+        if isinstance(found, Contraction):
+            deps = dependences(scop)
+            schedule = gpu_contraction(scop, _solved(found, scop, deps, log), deps, config)
+        else:
+            scop = build_scop(row_program(program))
+            deps = dependences(scop)
+            schedule = gpu_rows(scop, deps, config.warps)
+        log += [*scop.notes, *deps.log]
+        # 3. loops, read back and compared with the Scop; threads independent
+        func = to_loops(schedule.promoted, schedule.rounded, name, KEPT | {"copy"} | PARALLEL)
         func = replace(func, body=constant_trips(func.body))
         check_loops(func, schedule.promoted.schedule, schedule.executed, iterators_for(scop))
         check_teams(func, schedule.promoted, schedule.executed)
-        # 5. one nest of warps and threads a block
+        # 4. one nest of warps and threads a block
         return join_teams(func, schedule.promoted), isl.tree_text(schedule.promoted.schedule), tuple(log)
+
+
+def _solved(found: Contraction, scop: Scop, deps: Dependences, log: list[str]) -> Contraction:
+    matrix = solve(found.matrix, scop, deps.relaxed)
+    log += [f"matrix\n{found.matrix}", f"matrix, solved\n{matrix}"]
+    return replace(found, matrix=matrix)

@@ -10,11 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import cast
 
 from tsc.errors import InternalError
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, block, map_children, map_exprs, nest, walk
+from tsc.loop_ir.nodes import (
+    Allocate,
+    Block,
+    For,
+    Func,
+    If,
+    Let,
+    LoopKind,
+    Stmt,
+    Store,
+    block,
+    map_children,
+    map_exprs,
+    nest,
+    walk,
+)
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.loop_ir.threads import nest_count, trips
+from tsc.poly import isl
 from tsc.poly.guards import Nest, affine_text, loop_points, stores
 from tsc.poly.linear import tidy
 from tsc.poly.promote import Local, Promoted
@@ -29,21 +46,43 @@ WARP, LANE = "warp", "lane"
 # -- proofs ----------------------------------------------------------------------------------------------------
 
 def check_teams(func: Func, promoted: Promoted, scop: Scop) -> None:
-    """Raise InternalError unless threads touch nobody else's registers, no step both writes and reads a shared buffer, and what
-    is stored in the arguments is read nowhere."""
+    """Raise InternalError unless threads touch nobody else's registers, within a step (a nest of warps and threads) nobody
+    touches an element of shared memory that another thread writes, and what is stored in the arguments is read nowhere."""
     held = {x.storage.name: x for x in promoted.locals if x.scope == "register"}
     for store, around in stores(func.body):
-        for load in (Load(store.buffer, store.index), *loads(store.value)):
+        for load in dict.fromkeys((Load(store.buffer, store.index), *loads(store.value))):
             if load.buffer.name in held:
                 _check_owner(load, held[load.buffer.name], store, around, scop)
             elif load.buffer.name in func.outputs and load.index != store.index:
                 raise InternalError(f"a thread reads {load.buffer.name}, which others store")
     shared = {x.storage.name for x in promoted.locals if x.scope == "shared"}
     for step in _steps(func.body):
-        written = {s.buffer.name for s in walk(step) if isinstance(s, Store)} & shared
-        read = {x.buffer.name for s in walk(step) if isinstance(s, Store) for x in loads(s.value)}
-        if written & read:
-            raise InternalError(f"threads write and read {sorted(written & read)} with no barrier in between")
+        touched = [(load, written, around) for store, around in stores(func.body) if step in around.loops
+                   for load, written in ((Load(store.buffer, store.index), True), *((x, False) for x in loads(store.value)))
+                   if load.buffer.name in shared]
+        for i, (first, writes, around) in enumerate(touched):
+            for second, too, beside in touched[i:]:
+                if (writes or too) and first.buffer == second.buffer and not _apart(first, around, second, beside, scop):
+                    raise InternalError(f"threads write {first.buffer.name} and touch what others write, with no barrier in "
+                                        "between")
+
+
+def _apart(first: Load, around: Nest, second: Load, beside: Nest, scop: Scop) -> bool:
+    """Whether different threads of one step never touch one element."""
+    a, b = (_touched(load, nest, scop) for load, nest in ((first, around), (second, beside)))
+    return bool(a.reverse().apply_range(b).is_subset(a.reverse().apply_range(a).domain().identity()))
+
+
+def _touched(load: Load, around: Nest, scop: Scop) -> isl.Map:
+    """(element, loops outside of the threads) -> the thread that touches it."""
+    team = [x for x in around.loops if x.kind in ("warp", "thread")]
+    outer = [x.var for x in around.loops[:around.loops.index(team[0])]]
+    element = [*(affine_text(i, around) for i in load.index), *outer]
+    thread = [affine_text(_number([x for x in team if x.kind == kind]), around) for kind in ("warp", "thread")]
+    points = loop_points(around, scop)
+    at = f"{scop.params} -> {{ [{', '.join(around.variables)}] -> "
+    reached, by = (isl.Map(f"{at}[{', '.join(to)}] }}").intersect_domain(points) for to in (element, thread))
+    return reached.reverse().apply_range(by)
 
 
 def _check_owner(load: Load, local: Local, store: Store, around: Nest, scop: Scop) -> None:
@@ -127,15 +166,15 @@ def _range(expr: Expr, known: Mapping[str, tuple[int, int]]) -> tuple[int, int] 
 def join_teams(func: Func, promoted: Promoted) -> Func:
     """`func` with one nest of `warp` and `thread` loops a block, registers a thread's own, shared buffers outside of the nest.
 
-    Raises InternalError where nests differ in size or something is stored outside of them. Steps that have to wait for each
-    other are not separated yet.
+    A step of fewer warps or threads is made by the first ones. Raises InternalError where something is stored outside of all
+    steps. Steps that have to wait for each other are not separated yet.
     """
-    counts = {kind: {nest_count(loops) for loops in _nests(func.body, kind)} for kind in ("warp", "thread")}
-    sizes = {kind: found.pop() if len(found) == 1 else 1 if not found else None for kind, found in counts.items()}
-    if None in sizes.values():
-        raise InternalError(f"kernel {func.name}: its steps are made by different numbers of warps or threads")
+    counts = {kind: [nest_count(loops) for loops in _nests(func.body, kind)] for kind in ("warp", "thread")}
+    sizes = {kind: max((n for n in found if n is not None), default=1) for kind, found in counts.items()}
+    if any(None in found for found in counts.values()):
+        raise InternalError(f"kernel {func.name}: the number of its warps or threads is not constant")
     owners = {x.storage.name: x.layout.owners for x in promoted.locals if x.scope == "register" and x.layout is not None}
-    return replace(func, body=_joined(func.body, sizes["warp"] or 1, sizes["thread"] or 1, owners))
+    return replace(func, body=_joined(func.body, sizes, owners))
 
 
 def _nests(stmt: Stmt, kind: str) -> Iterator[tuple[For, ...]]:
@@ -144,37 +183,39 @@ def _nests(stmt: Stmt, kind: str) -> Iterator[tuple[For, ...]]:
         yield tuple(found)
 
 
-def _joined(stmt: Stmt, warps: int, lanes: int, owners: Mapping[str, int]) -> Stmt:
+def _joined(stmt: Stmt, sizes: Mapping[str, int], owners: Mapping[str, int]) -> Stmt:
     if isinstance(stmt, For) and stmt.kind == "block":
-        return replace(stmt, body=_joined(stmt.body, warps, lanes, owners))
+        return replace(stmt, body=_joined(stmt.body, sizes, owners))
     shared = [s for s in walk(stmt) if isinstance(s, Allocate) and s.scope == "shared"]
-    body = _alone(stmt, owners)
-    body = For(WARP, index(0), index(warps), For(LANE, index(0), index(lanes), body, kind="thread", mark="thread"),
-               kind="warp", mark="warp")
+    body = _alone(stmt, sizes, owners)
+    for name, kind in ((LANE, "thread"), (WARP, "warp")):
+        body = For(name, index(0), index(sizes[kind]), body, kind=cast(LoopKind, kind), mark=kind)
     for allocate in reversed(shared):
         body = replace(allocate, body=body)
     return body
 
 
-def _alone(stmt: Stmt, owners: Mapping[str, int]) -> Stmt:
+def _alone(stmt: Stmt, sizes: Mapping[str, int], owners: Mapping[str, int]) -> Stmt:
     """What one thread does: its iterations of every nest, with the nest's variables computed from its number."""
     match stmt:
         case For(kind="warp" | "thread" as kind):
             loops, body = nest(stmt)
-            inner = _alone(body, owners) if kind == "warp" else _owned(body, owners)
+            inner = _alone(body, sizes, owners) if kind == "warp" else _owned(body, owners)
             number = Var(WARP if kind == "warp" else LANE)
             mine = {x.var: tidy(add(x.lo, mul(index(x.step), digit))) for x, digit in zip(loops, _digits(number, loops))}
-            return substitute_stmt(inner, mine)
+            inner = substitute_stmt(inner, mine)
+            count = nest_count(loops)
+            return inner if count == sizes[kind] else If(call("lt", number, index(count or 0)), inner)
         case Block(body=body):
-            return block(*(_alone(part, owners) for part in body))
+            return block(*(_alone(part, sizes, owners) for part in body))
         case Store():
             raise InternalError(f"a store to {stmt.buffer.name} is made by no thread")
         case Allocate(scope="shared", body=body):
-            return _alone(body, owners)
+            return _alone(body, sizes, owners)
         case Allocate(buffer=buffer) if buffer.name in owners:
             own: tuple[SymExpr, ...] = buffer.shape[owners[buffer.name]:]
-            return replace(stmt, buffer=replace(buffer, shape=own), body=_alone(stmt.body, owners))
-    return map_children(lambda s: _alone(s, owners), stmt)
+            return replace(stmt, buffer=replace(buffer, shape=own), body=_alone(stmt.body, sizes, owners))
+    return map_children(lambda s: _alone(s, sizes, owners), stmt)
 
 
 def _digits(number: Expr, loops: Sequence[For]) -> list[Expr]:

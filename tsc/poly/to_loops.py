@@ -97,8 +97,7 @@ def _loop(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stm
     if mark == BLOCK and not (_is_fixed(low) and _is_fixed(high)):
         raise PatternMismatch(f"the blocks of what is computed together are no box: a loop ends at {format_expr(high)}")
     step = int(node.for_get_inc().get_val().to_python())
-    kind = cast(LoopKind, mark) if mark in PARALLEL else "serial"
-    return For(name, low, high, _convert(node.for_get_body(), "", inner, context), step, kind, mark)
+    return For(name, low, high, _convert(node.for_get_body(), "", inner, context), step, _kind(mark), mark)
 
 
 def _is_fixed(bound: Expr) -> bool:
@@ -112,7 +111,12 @@ def _marked(node: isl.AstNode, scope: _Scope, context: _Context) -> Stmt:
     if not degenerate or mark not in context.kept:
         return _convert(child, mark, scope, context)
     name = f"one{len(scope.iterators)}_{mark}"
-    return For(name, index(0), index(1), _convert(child, mark, scope.with_iterator(name, index(0)), context), mark=mark)
+    body = _convert(child, mark, scope.with_iterator(name, index(0)), context)
+    return For(name, index(0), index(1), body, kind=_kind(mark), mark=mark)
+
+
+def _kind(mark: str) -> LoopKind:
+    return cast(LoopKind, mark) if mark in PARALLEL else "serial"
 
 
 def _sequence(nodes: Sequence[isl.AstNode], mark: str, scope: _Scope, context: _Context) -> Stmt:

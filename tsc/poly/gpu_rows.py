@@ -1,0 +1,107 @@
+"""Row kernels on a GPU: a warp a row, its lanes over columns; softmax, norms, and whatever else is row-parallel.
+
+Reductions come cut into lanes (`te.reduce_axes.in_lanes`): each lane reduces its turns, lane 0 folds the lanes' parts. What one
+lane leaves for another lives in shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tsc.poly import PatternMismatch, isl
+from tsc.poly.deps import Dependences
+from tsc.poly.gpu import LANES, GpuSchedule, Rows, checked, guards_of, team_tree
+from tsc.poly.legality import BLOCK
+from tsc.poly.matrix import function
+from tsc.poly.normalise import inlined
+from tsc.poly.pattern import completing_axes, row_functions, row_relations
+from tsc.poly.promote import Local, Promoted, graft, localise
+from tsc.poly.rounded import round_domains
+from tsc.poly.scop import Scop, Statement
+from tsc.poly.to_loops import assignments_of
+from tsc.poly.tree import node_below
+from tsc.te.compute import Program
+from tsc.te.reduce_axes import in_lanes, one_reduce_axis
+
+
+def row_program(program: Program) -> Program:
+    """`program` as `gpu_rows` wants it: reductions in lanes; locals of no constant width are computed by their readers.
+
+    Raises PatternMismatch for a reduction over several axes of symbolic extents.
+    """
+    program = one_reduce_axis(program)
+    for compute in program.computes:
+        if len(compute.reduce_axes) > 1:
+            raise PatternMismatch(f"gpu rows: {compute.name} is reduced over several axes of symbolic extents")
+    outputs = {b.name for b in program.outputs}
+    rows = min((len(c.axes) for c in program.computes if c.monoid is not None), default=0)
+    for compute in program.computes:
+        wide = any(a.extent.as_int() is None for a in compute.axes[rows:])
+        if compute.monoid is None and compute.name not in outputs and wide:
+            program = inlined(program, compute.name)
+    return in_lanes(program, LANES)
+
+
+def gpu_rows(scop: Scop, deps: Dependences, warps: int) -> GpuSchedule:
+    """The schedule of a `row_program`, `warps` rows a block, checked. Raises PatternMismatch where its rows do not agree."""
+    reducing = [c for c in scop.program.computes if c.monoid is not None]
+    if not reducing:
+        raise PatternMismatch("gpu rows: nothing is reduced")
+    anchor = min(reducing, key=lambda c: len(c.axes))
+    if not anchor.axes:
+        raise PatternMismatch(f"gpu rows: {anchor.name} has no rows")
+    cells = row_relations(scop, anchor)
+    missing = [c.name for c in scop.program.computes if c.name not in cells]
+    if missing:
+        raise PatternMismatch(f"gpu rows: the row of {anchor.name} that {missing[0]} belongs to is not affine or not unique")
+    rows = {s.name: row_functions(scop, s, cells[s.compute.name]) for s in scop.statements.values()}
+    own = {s.name: completing_axes(scop, s, rows[s.name]) for s in scop.statements.values()}
+    rounded = _rounded(scop, rows, own, warps)
+    columns = [[f[i] for f in rows.values()] for i in range(len(anchor.axes) - 1)]
+    columns.append([f[-1].sub(isl.modulo(f[-1], warps)) for f in rows.values()])
+    schedule = team_tree(rounded, columns, {
+        s.name: _statement_rows(scop, s, rows[s.name][-1], own[s.name], warps) for s in scop.statements.values()})
+
+    node = node_below(schedule, {BLOCK})
+    promoted: list[tuple[isl.Map, Local]] = []
+    for buffer in scop.locals().values():
+        instances, local = localise(node, rounded, deps, buffer)
+        if any(e.as_int() is None for e in local.storage.shape):
+            raise PatternMismatch(f"gpu rows: {buffer.name} has no constant width")
+        promoted.append((instances, replace(local, scope="shared")))
+    for instances, _ in promoted:
+        node = graft(node, instances, [])
+    guards = guards_of(scop, rounded, scop.statements.values())
+    result = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop),
+                      isl.UnionMap.empty(deps.full.get_space()), guards)
+    return checked(result, rounded, scop, deps)
+
+
+def _rounded(scop: Scop, rows: dict[str, list[isl.PwAff]], own: dict[str, list[str]], warps: int) -> Scop:
+    """Rows up to whole blocks, columns up to whole turns of the lanes."""
+    tilings = {}
+    for statement in scop.statements.values():
+        functions = [(f, 1) for f in rows[statement.name][:-1]] + [(rows[statement.name][-1], warps)]
+        lanes = _lane_axis(statement, own[statement.name])
+        functions += [(function(scop, statement.name, a), LANES if a == lanes else 1) for a in own[statement.name]]
+        tilings[statement.name] = functions
+    return round_domains(scop, tilings)
+
+
+def _lane_axis(statement: Statement, own: list[str]) -> str | None:
+    """The axis that lanes share: the last that is not reduced."""
+    reduced = {a.name for a in statement.compute.reduce_axes}
+    return next((a for a in reversed(own) if a not in reduced), None)
+
+
+def _statement_rows(scop: Scop, statement: Statement, row: isl.PwAff, own: list[str], warps: int) -> Rows:
+    """A warp a row; lanes over the last column axis, or lane 0 alone; then the rest in turn."""
+    lanes = _lane_axis(statement, own)
+    rows: Rows = [("warp", isl.modulo(row, warps))]
+    if lanes is None:
+        rows.append(("thread", function(scop, statement.name, "0")))
+    else:
+        column = function(scop, statement.name, lanes)
+        rows += [("thread", isl.modulo(column, LANES)), ("inner", column.sub(isl.modulo(column, LANES)))]
+    reduced = {a.name for a in statement.compute.reduce_axes}
+    return rows + [("reduce" if a in reduced else "outer", function(scop, statement.name, a)) for a in own if a != lanes]
