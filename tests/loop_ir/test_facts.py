@@ -81,6 +81,13 @@ def test_panel_addresses_need_no_division() -> None:
     assert simplify_expr(call("lt", place, Size(dim("N"))), FACTS) == Const(True, "bool")
 
 
+def test_quotient_and_remainder_divide_the_same_rest() -> None:
+    """n1 is a multiple of 8: what is left of either in n1 + d is d, so that one loop over quotients serves both."""
+    position = add(Var("n1"), Var("d"))
+    assert format_expr(simplify_expr(call("mod", position, index(8)), FACTS)) == "mod(d, 8)"
+    assert format_expr(simplify_expr(call("floordiv", position, index(8)), FACTS)) == "add(floordiv(n1, 8), floordiv(d, 8))"
+
+
 def test_symbolic_bounds() -> None:
     assert FACTS.lt(dim("n1") + dim("j"), dim("N"))
     assert FACTS.nonneg(dim("N") * 3 - dim("n1") * 3 - dim("j"))

@@ -211,11 +211,14 @@ class Facts:
         return apply(atom.fn, args)
 
     def _divide(self, fn: str, value: SymExpr, by: int) -> SymExpr:
+        """What the divisor divides leaves a quotient as a quotient of its own, a remainder altogether: so that quotient and
+        remainder of one value divide the same rest."""
         whole = SymExpr(tuple(t for t in value.terms if self.divisor(SymExpr((t,))) % by == 0))
-        rest = value - whole
-        if not (self.nonneg(rest) and self.lt(rest, SymExpr.of(by))):
-            return apply(fn, [value, SymExpr.of(by)]) if fn == "//" else apply(fn, [rest, SymExpr.of(by)])
-        return rest if fn == "%" else apply("//", [whole, SymExpr.of(by)])
+        rest, divisor = value - whole, SymExpr.of(by)
+        within = self.nonneg(rest) and self.lt(rest, divisor)
+        if fn == "%":
+            return rest if within else apply(fn, [rest, divisor])
+        return apply(fn, [whole, divisor]) + (SymExpr.of(0) if within else apply(fn, [rest, divisor]))
 
     def _undo_divisions(self, expr: SymExpr) -> SymExpr:
         """`c*d * (x // d)` is `c * x` where d divides x."""
