@@ -147,7 +147,7 @@ def _in_user_names(text: str, lowered: LoweredGroup, run: Sequence[Definition]) 
     """A reason about a canonical Program, with the names of the tensors that its user knows."""
     computes = lowered.program.computes
     names = lowered.values | ({c.name: d.compute.name for c, d in zip(computes, run)} if len(computes) == len(run) else {})
-    return re.sub(r"\b(t\d+)(_acc)?\b", lambda found: names.get(found[1], found[0]), text)
+    return re.sub(r"\b(t\d+|acc)(_acc)?\b", lambda found: names.get(found[1], found[0]), text)
 
 
 def _lowered(run: Sequence[Definition], later: Iterable[Definition], outputs: Collection[str],
@@ -155,9 +155,10 @@ def _lowered(run: Sequence[Definition], later: Iterable[Definition], outputs: Co
     """The canonical Program of a run of Computes; it gives `outputs` and what `later` ones read."""
     needed = {*outputs, *(name for d in later for name in sources(d))}
     computes = tuple(d.compute for d in run)
-    found = lower(Program((), tuple(c.target for c in computes if c.name in needed), computes, ()), env)
-    kinds = {compute_kind(c) for c in computes}
-    kind = next((k for k in (PatternKind.CONTRACTION, PatternKind.REDUCE) if k in kinds), PatternKind.INJECTIVE)
+    kinds = {c.name: compute_kind(c) for c in computes}
+    sums = [name for name, kind in kinds.items() if kind is PatternKind.CONTRACTION and name not in needed]
+    found = lower(Program((), tuple(c.target for c in computes if c.name in needed), computes, ()), env, sums)
+    kind = next((k for k in (PatternKind.CONTRACTION, PatternKind.REDUCE) if k in kinds.values()), PatternKind.INJECTIVE)
     return LoweredGroup(found.program, found.buffers, found.sizes, kind)
 
 

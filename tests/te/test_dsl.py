@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import doctest
+import math
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tsc
 import tsc.build_te
@@ -106,6 +110,51 @@ def test_matmul_with_epilogue_is_one_contraction() -> None:
         x = normal(rows, 6)
         np.testing.assert_allclose(
             kernel.run(None, {"a": x})[0], np.maximum(x.astype(np.float64) @ weight - 1, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_model_says_too_is_the_same_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """relu(a @ w) as an ONNX model and as expressions: equal Programs, hence one kernel, with every stage dumped alike."""
+    m, r, w = te.dim("M"), te.reduce_axis(6, "r"), normal(6, 70)
+    a, weight = te.placeholder((m, 6), "float32", "a"), te.constant(w, "w")
+    c = te.compute((m, 70), lambda i, j: te.sum(a[i, r] * weight[r, j], axis=r), "c")
+    y = te.compute((m, 70), lambda i, j: te.maximum(c[i, j], 0.0), "y")
+    nodes = [helper.make_node("MatMul", ["a", "w"], ["c"], "dense"), helper.make_node("Relu", ["c"], ["y"], "relu")]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["M", 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["M", 70])], [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    dumps = []
+    for name, make in (("te", lambda: tsc.build(y)), ("onnx", lambda: tsc.compile(model))):
+        monkeypatch.setenv("TSC_DUMP", str(tmp_path / name))
+        make()
+        dumps.append({f.name: f.read_text() for f in (tmp_path / name).iterdir() if f.name.startswith("contraction_")})
+    assert {name.rpartition(".")[2] for name in dumps[0]} == {"te", "schedule", "loop_ir", "c"} and dumps[0] == dumps[1]
+
+
+FLOATS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "exp": (te.exp, np.exp), "log": (lambda x: te.log(abs(x)), lambda x: np.log(np.abs(x))),
+    "sqrt": (lambda x: te.sqrt(x * x), np.abs), "tanh": (te.tanh, np.tanh), "sin": (te.sin, np.sin), "cos": (te.cos, np.cos),
+    "erf": (te.erf, lambda x: np.vectorize(math.erf)(x)), "floor": (te.floor, np.floor), "ceil": (te.ceil, np.ceil),
+    "power": (lambda x: abs(x) ** 1.5, lambda x: np.abs(x) ** 1.5),
+    "shares": (lambda x: 1.0 / (x + 4.0) - x, lambda x: 1 / (x + 4) - x),
+    "cut": (lambda x: te.minimum(te.maximum(x, -1), 1), lambda x: np.clip(x, -1, 1)),
+    "whole": (lambda x: te.cast(te.cast(x * 3.0, "int32"), "float32"), lambda x: np.trunc(x * 3)),
+    "choice": (lambda x: te.where(te.any_of(x < -1.0, x > 1.0) & ~(x == 2.0), -x, np.float32(2) * x),
+               lambda x: np.where((x < -1) | (x > 1), -x, 2 * x))}
+
+
+def test_functions_of_scalars() -> None:
+    n = te.dim("n")
+    x = te.placeholder((n,), "float32", "x")
+    values = [te.compute((n,), partial(_applied, function, x), name) for name, (function, _) in FLOATS.items()]
+    a = normal(37)
+    for name, got in zip(FLOATS, tsc.build(values).run(None, {"x": a})):
+        np.testing.assert_allclose(got, FLOATS[name][1](a.astype(np.float64)), rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+def _applied(function: Callable[..., Any], x: te.Tensor, i: te.Scalar) -> te.Scalar:
+    made: te.Scalar = function(x[i])
+    return made
 
 
 def test_what_does_not_fit_is_cut_and_said_so() -> None:
