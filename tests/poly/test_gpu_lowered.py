@@ -45,6 +45,6 @@ def test_values(name: str) -> None:
 def test_computed_copies_are_not_asynchronous() -> None:
     recorder = Recorder()
     program = padded_product()
-    func = lower_gpu(schedule_gpu(program, ONE_WARP, "kernel")[0], 2, recorder)
+    func = lower_gpu(schedule_gpu(program, ONE_WARP, "kernel")[0], 2, recorder=recorder)
     assert any(d.stage == "pipeline" and "is computed, not copied" in d.reason for d in recorder.decisions)
     check_values(func, program, {"M": 5, "N": 7, "K": 3})

@@ -13,6 +13,7 @@ from tsc.loop_ir.print import format_func
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify
 from tsc.loop_ir.tensorize import tensorize
+from tsc.loop_ir.tensorize_gpu import Mma, tensorize_gpu
 from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
 from tsc.loop_ir.verify_sync import verify_synchronised
@@ -35,12 +36,13 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Fun
     return func
 
 
-def lower_gpu(func: Func, stages: int, recorder: Recorder | None = None) -> Func:
-    """`func`, in warps and threads that nothing orders yet, ready for a GPU's printer: copies in a pipeline of `stages` (1 for
-    none), every barrier and wait that shared memory needs derived, and proved enough. What is not pipelined is recorded with
-    its reason. Raises InternalError where a pass broke the rules."""
+def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recorder: Recorder | None = None) -> Func:
+    """`func`, in warps and threads that nothing orders yet, ready for a GPU's printer: on matrix `instructions` where they fit,
+    copies in a pipeline of `stages` (1 for none), every barrier and wait that shared memory needs derived, and proved enough.
+    What stayed as it was is recorded with its reason. Raises InternalError where a pass broke the rules."""
     verify(func)
     func = simplify(func, keep_marked=True)
+    func, scalar = tensorize_gpu(func, instructions)        # contraction tiles of a warp -> matrix instructions
     serial: tuple[str, ...] = ()
     if stages > 1:
         func, serial = software_pipeline(func, stages)      # copies of later tiles run while a tile is computed
@@ -49,7 +51,7 @@ def lower_gpu(func: Func, stages: int, recorder: Recorder | None = None) -> Func
     func = collect_messages(plan_scratch(func))
     verify(func)
     verify_synchronised(func)
-    _record(func, recorder, {"pipeline": serial})
+    _record(func, recorder, {"tensorize": scalar, "pipeline": serial})
     return func
 
 

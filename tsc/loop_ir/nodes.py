@@ -101,10 +101,12 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Intrin:
-    """A tensor intrinsic: `meaning` is what it does; the back end's TensorIntrin of that `name` says how to render it."""
+    """A tensor intrinsic: `meaning` is what it does; the back end's TensorIntrin of that `name` says how to render it. One of a
+    `team` is executed by all its threads together, `meaning` being each one's part."""
 
     name: str
     meaning: Stmt
+    team: Team | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ def _lines(stmt: Stmt, depth: int) -> Iterator[tuple[int, str]]:
             where = f" at {offset}" if scope == "scratch" else ""
             yield depth, f"allocate {buffer} {scope}{where}"
             yield from _lines(body, depth)
-        case Intrin(name=name, meaning=meaning):
-            yield depth, f"intrin {name}"
+        case Intrin(name=name, meaning=meaning, team=team):
+            yield depth, f"intrin {name}" + ("" if team is None else f" {team}")
             yield from _lines(meaning, depth + 1)
         case Barrier(team=team):
             yield depth, f"barrier {team}"

@@ -24,6 +24,11 @@ def _erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x).astype(np.result_type(x))
 
 
+def _tf32(x: Any) -> Any:
+    """What a matrix instruction takes of a float32: all but the lower 13 bits."""
+    return (np.asarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
 MEANING: dict[str, Callable[..., Any]] = {
     # arithmetic
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _truncating_div, "floordiv": np.floor_divide,
@@ -32,6 +37,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     # transcendental
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "erf": _erf, "tanh": np.tanh, "sin": np.sin, "cos": np.cos,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+    "tf32": _tf32,
     # comparison (bool result)
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "isnan": np.isnan, "isinf": np.isinf,
