@@ -6,12 +6,15 @@ tile height 1 .. mr, a k loop of `fma_tile` on full-width columns; its result is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, map_exprs, walk
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
+from tsc.loop_ir.window_tile import WindowTile
 from tsc.sym import SymExpr
 from tsc.sym.expr import Apply
 from tsc.target import DeviceSpec
@@ -20,6 +23,8 @@ from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 
 FMA_TILE = "fma_tile"
+#: rows, columns, lanes, and the buffer to leave the result in.
+_MicroKernel = Callable[[int, int, int, Buffer], Stmt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class FmaTile:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """A contraction tile as the schedule made it, its loops starting at 0: `left` is the row operand."""
+    """A tile as the schedule made it, its loops starting at 0: `acc[row, column] = fn(acc[row, column], value)`."""
 
     acc: Buffer
     rows: Expr
@@ -49,8 +54,8 @@ class _Tile:
     loops: tuple[For, ...]
     row: str
     column: str
-    left: Expr
-    right: Expr
+    fn: str
+    value: Expr
     epilogue: tuple[Stmt, ...]
 
 
@@ -116,9 +121,9 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     inner = facts
     for loop in tile.loops:
         inner = inner.inside(loop)
-    refused = _check_columns(tile, columns, inner)
-    if refused is not None:
-        return refused
+    micro_kernel = _micro_kernels(tile, columns, inner, spec)
+    if isinstance(micro_kernel, str):
+        return micro_kernel
     spilled = Buffer(f"{stmt.buffer.name}_tile", stmt.buffer.dtype, stmt.buffer.shape)
     height, vectors = f"{stmt.buffer.name}_rows", f"{stmt.buffer.name}_vectors"
     chosen: Stmt = Block(())
@@ -126,13 +131,24 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     for count in sorted(_extents(tile.rows, rows, inner)):
         micro: Stmt = Block(())
         for wide in widths:  # what a narrow tile at the end does not need is not computed
-            narrow = _micro_kernel(tile, count, wide * lanes, lanes, spilled)
+            narrow = micro_kernel(count, wide * lanes, lanes, spilled)
             micro = narrow if micro == Block(()) else If(call("lt", Var(vectors), index(wide)), micro, narrow)
         chosen = micro if chosen == Block(()) else If(call("eq", Var(height), index(count)), micro, chosen)
     epilogue = _rebuffer(block(*tile.epilogue), stmt.buffer, spilled)
     needed = call("floordiv", add(tile.width, index(lanes - 1)), index(lanes))
     whole = Let(height, tile.rows, Let(vectors, needed, block(chosen, epilogue)))
     return simplify_stmt(Allocate(spilled, "stack", whole), facts, keep_marked=True)
+
+
+def _micro_kernels(tile: _Tile, columns: int, facts: Facts, spec: DeviceSpec) -> _MicroKernel | str:
+    """What makes the tile for some rows and columns: a matrix product where it is one, else what a WindowTile can do."""
+    factors = _factors(tile)
+    refused = factors if isinstance(factors, str) else _check_columns(tile, factors[1], columns, facts)
+    if refused is None and not isinstance(factors, str):
+        return partial(_micro_kernel, tile, *factors)
+    window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.fn, tile.value)
+    again = window.refusal(columns, facts, spec)
+    return window.micro_kernel if again is None else f"{refused}; {again}"
 
 
 # -- matching --------------------------------------------------------------------------------------------------
@@ -146,7 +162,7 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
     init, epilogue = parts[0], tuple(parts[2:])
     match init:
         case For(var=i, hi=rows, body=For(var=j, hi=width, body=Store(
-                buffer=target, index=(Var(name=a), Var(name=b)), value=value))) if (a, b) == (i, j) and target == acc:
+                buffer=target, index=place, value=value))) if _is_cell(place, i, j, rows) and target == acc:
             if any(isinstance(n, (Var, Load)) for n in walk_expr(value)):
                 return "its initial value is not a constant"
         case _:
@@ -158,20 +174,22 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
         facts = facts.inside(body)
         body = _from_zero(body.body, facts)
     match body:
-        case For(var=i, hi=update_rows, body=For(var=j, body=Store(buffer=target, index=(Var(name=a), Var(name=b)), value=Call(
-                fn="add", args=(Load(buffer=source, index=(Var(name=c), Var(name=d))), product))))) \
-                if (a, b, c, d) == (i, j, i, j) and target == source == acc:
+        case For(var=i, hi=update_rows, body=For(var=j, body=Store(buffer=target, index=place, value=Call(
+                fn=fn, args=(Load(buffer=source, index=again), operand))))) \
+                if place == again and _is_cell(place, i, j, update_rows) and target == source == acc:
             pass
         case _:
-            return "its k loop is not acc[i, j] = add(acc[i, j], ..) over the tile"
+            return "its k loop is not acc[i, j] = fn(acc[i, j], ..) over the tile"
     if update_rows != rows:
         return "its initialisation and its k loop have different heights"
-    factors = _factors(product, j)
-    if factors is None:
-        return "its k step is not a product of a row operand and a column operand"
     if any(isinstance(s, Store) and s.buffer == acc for e in epilogue for s in walk(e)):
         return "its epilogue writes the accumulators"
-    return _Tile(acc, rows, width, value, tuple(loops), i, j, factors[0], factors[1], epilogue)
+    return _Tile(acc, rows, width, value, tuple(loops), i, j, fn, operand, epilogue)
+
+
+def _is_cell(place: tuple[Expr, ...], row: str, column: str, rows: Expr) -> bool:
+    """Whether `place` is the tile's [row, column]; the only row may be written 0."""
+    return place == (Var(row), Var(column)) or (place == (index(0), Var(column)) and rows == index(1))
 
 
 def _from_zero(stmt: Stmt, facts: Facts) -> Stmt:
@@ -189,15 +207,14 @@ def _from_zero(stmt: Stmt, facts: Facts) -> Stmt:
     return stmt
 
 
-def _factors(value: Expr, column: str) -> tuple[Expr, Expr] | None:
-    """The factors of a product as (row operand, column operand)."""
-    if not (isinstance(value, Call) and value.fn == "mul"):
-        return None
-    a, b = value.args
-    in_a, in_b = (any(isinstance(n, Var) and n.name == column for n in walk_expr(x)) for x in (a, b))
-    if in_a == in_b:
-        return None
-    return (b, a) if in_a else (a, b)
+def _factors(tile: _Tile) -> tuple[Expr, Expr] | str:
+    """The factors of a sum of products as (row operand, column operand), or why there are none."""
+    if tile.fn == "add" and isinstance(tile.value, Call) and tile.value.fn == "mul":
+        a, b = tile.value.args
+        in_a, in_b = (any(isinstance(n, Var) and n.name == tile.column for n in walk_expr(x)) for x in (a, b))
+        if in_a != in_b:
+            return (b, a) if in_a else (a, b)
+    return "its k step is not a product of a row operand and a column operand"
 
 
 def _extents(extent: Expr, whole: int, facts: Facts) -> set[int]:
@@ -218,11 +235,11 @@ def _extents(extent: Expr, whole: int, facts: Facts) -> set[int]:
 
 # -- legality --------------------------------------------------------------------------------------------------
 
-def _check_columns(tile: _Tile, columns: int, facts: Facts) -> str | None:
+def _check_columns(tile: _Tile, right: Expr, columns: int, facts: Facts) -> str | None:
     """Why the column operand cannot be read in whole rows of the tile, or None."""
     inner = facts.inside(For(tile.row, index(0), tile.rows, Block(())))
     inner = inner.inside(For(tile.column, index(0), index(columns), Block(())))
-    for load in loads(tile.right):
+    for load in loads(right):
         position = -1 if load.buffer.panel is None else load.buffer.panel[0]
         leaves: dict[str, Expr] = {}
         places = [to_sym(i, leaves) for i in load.index]
@@ -239,21 +256,21 @@ def _check_columns(tile: _Tile, columns: int, facts: Facts) -> str | None:
                 return f"its column operand {load.buffer.name} has panels of {load.buffer.panel[1]} for a tile of {columns}"
         elif not inner.lt(places[position], load.buffer.shape[-1]):
             return f"columns of {load.buffer.name} beyond its extent would be read"
-    if any(isinstance(n, Call) and n.fn == "select" for n in walk_expr(tile.right)):
+    if any(isinstance(n, Call) and n.fn == "select" for n in walk_expr(right)):
         return "its column operand is chosen by a condition"
     return None
 
 
 # -- building --------------------------------------------------------------------------------------------------
 
-def _micro_kernel(tile: _Tile, rows: int, columns: int, lanes: int, spilled: Buffer) -> Stmt:
+def _micro_kernel(tile: _Tile, left: Expr, right: Expr, rows: int, columns: int, lanes: int, spilled: Buffer) -> Stmt:
     name = tile.acc.name
     acc = replace(tile.acc, name=f"{name}_{rows}x{columns}", shape=(SymExpr.of(rows), SymExpr.of(columns)))
     row, column, lane = (f"{name}_{part}" for part in ("row", "column", "lane"))
     place = (Var(row), Var(column))
     whole = add(Var(column), Var(lane))
-    step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(tile.left, {tile.row: Var(row)}),
-                   substitute(tile.right, {tile.column: whole}))
+    step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(left, {tile.row: Var(row)}),
+                   substitute(right, {tile.column: whole}))
     update: Stmt = fma_tile(step)
     for loop in reversed(tile.loops):
         update = replace(loop, body=update)

@@ -26,6 +26,8 @@ _LOADED = frozenset({"float32", "float64", "int8", "int16", "int32", "int64", "u
 #: How an access moves along the lanes; "spaced" is every second to fourth element of a row.
 Access = Literal["invariant", "contiguous", "spaced", "strided"]
 SPACES = range(2, 5)
+#: Vectors this wide come with masks for their lanes; for shorter ones a loop is rather split.
+MASKED_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +158,11 @@ def lane_range(condition: Expr, var: str) -> LaneRange | None:
     leaves: dict[str, Expr] = {}
     bound = _margin(condition, leaves)
     factor = None if bound is None or leaves else coefficient_of(bound, var)
-    if bound is None or factor is None or factor.as_int() not in (1, -1):
+    step = None if factor is None else factor.as_int()
+    if bound is None or not step:
         return None
-    at = bound.substitute({var: ZERO})
-    return LaneRange((1 - at,), (), ()) if factor == ONE else LaneRange((), (at,), ())
+    at = bound.substitute({var: ZERO})  # step * var + at > 0
+    return LaneRange((-at // step + 1,), (), ()) if step > 0 else LaneRange((), ((at - step - 1) // -step,), ())
 
 
 def _margin(condition: Expr, leaves: dict[str, Expr]) -> SymExpr | None:

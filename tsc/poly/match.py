@@ -8,10 +8,11 @@ from tsc.poly import PatternMismatch
 from tsc.poly.chain import Chained, match_chained
 from tsc.poly.pattern import Contraction, Staged, match_contraction, match_injective, match_reduction
 from tsc.poly.scop import Scop
+from tsc.poly.stencil import match_stencil
 
 Pattern: TypeAlias = Contraction | Chained | Staged
 #: The order is the policy.
-PATTERNS = (match_contraction, match_chained, match_reduction, match_injective)
+PATTERNS = (match_stencil, match_contraction, match_chained, match_reduction, match_injective)
 
 
 def match(scop: Scop) -> tuple[Pattern, tuple[str, ...]]:

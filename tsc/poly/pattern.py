@@ -76,7 +76,7 @@ def match_contraction(scop: Scop) -> Contraction:
             raise PatternMismatch(
                 f"contraction: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique",
                 compute.name if compute.name in scop.locals() else "")
-        if compute is not anchor and _feeds(scop, compute, anchor):
+        if compute is not anchor and feeds(scop, compute, anchor):
             raise PatternMismatch(f"contraction: {compute.name} is computed before {anchor.name}")
     n, m, n_factor, m_factor = _choose_axes(scop, anchor, cells, factors)
     axes = [a.name for a in anchor.axes]
@@ -140,7 +140,7 @@ def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
     single = single_axes(anchor, factors)
     if not single:
         raise PatternMismatch(f"contraction: no axis of {anchor.name} belongs to one factor alone")
-    stored = [a for a in _store_axes(scop, anchor, cells) if a in single]
+    stored = [a for a in store_axes(scop, anchor, cells) if a in single]
     n = stored[0] if stored else single[-1]
     n_factor, m_factor = factors if n in left else factors[::-1]
     partners = [a for a in single if a in variables(m_factor)]
@@ -152,7 +152,7 @@ def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
     return n, best, n_factor, m_factor
 
 
-def _store_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map]) -> list[str]:
+def store_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map]) -> list[str]:
     """The anchor's axes that the last output's dimensions vary, the last dimension's first."""
     last = next(c for c in reversed(scop.program.computes) if c.target in scop.program.outputs)
     statement = scop.of(last)[-1]
@@ -167,11 +167,12 @@ def _store_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map]) -> list[
     return order
 
 
-def _feeds(scop: Scop, compute: Compute, anchor: Compute) -> bool:
+def feeds(scop: Scop, compute: Compute, anchor: Compute) -> bool:
+    """Whether the anchor reads, directly or not, what `compute` makes."""
     readers = {a.statement for a in scop.reads if a.buffer.name == compute.name}
     names = {scop.statements[r].compute.name for r in readers}
     return anchor.name in names or any(
-        _feeds(scop, c, anchor) for c in scop.program.computes if c.name in names and c is not compute)
+        feeds(scop, c, anchor) for c in scop.program.computes if c.name in names and c is not compute)
 
 
 # -- rows from access relations --------------------------------------------------------------------------------

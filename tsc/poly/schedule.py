@@ -22,6 +22,7 @@ from tsc.poly.panel import promote_panel
 from tsc.poly.pattern import Contraction, Stage, Staged
 from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
 from tsc.poly.scop import Scop, build_scop
+from tsc.poly.stencil import Stencil
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig, default_config
 from tsc.poly.to_loops import assignments_of, iterators_for, to_loops
@@ -142,6 +143,8 @@ def _matched(program: Program, log: list[str]) -> tuple[Program, Scop, Pattern]:
 def _column_operands(found: Pattern, config: TileConfig) -> list[tuple[Contraction, int]]:
     """The contractions of a kernel with the widths of their register tiles."""
     match found:
+        case Stencil():
+            return []
         case Contraction():
             return [(found, config.instr_tile[1])]
         case Chained():
@@ -205,7 +208,7 @@ def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: 
         node = graft(node, instances, [])
     added = isl.UnionMap.empty(deps.full.get_space())
     tree = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), added)
-    return promote_panel(tree, scop, found, config.instr_tile[1])
+    return tree if isinstance(found, Stencil) else promote_panel(tree, scop, found, config.instr_tile[1])
 
 
 def accumulators(node: isl.ScheduleNode, scop: Scop, deps: Dependences, found: Contraction,

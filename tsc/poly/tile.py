@@ -7,6 +7,7 @@ from math import lcm
 
 from tsc.poly.chain import Chained
 from tsc.poly.pattern import Contraction, Staged
+from tsc.poly.stencil import Stencil
 from tsc.target import DeviceSpec
 from tsc.te.expr import Load, loads
 
@@ -14,6 +15,8 @@ from tsc.te.expr import Load, loads
 BLOCK_ELEMENTS, ASSUMED_EXTENT = 8192, 128
 #: Rows of a contraction's block whose column operand is more than one load.
 TALL_BLOCK = 512
+#: Rows of a stencil's block, and vectors of one of its register tiles.
+STENCIL_ROWS, STENCIL_VECTORS = 8, 4
 #: Rows that one block of a chain takes at most, and the columns taken for a symbolic extent when its strips are counted.
 CHAIN_ROWS, ASSUMED_COLUMNS = 128, 512
 
@@ -32,6 +35,8 @@ class TileConfig:
 def default_config(found: Contraction | Chained | Staged, spec: DeviceSpec) -> TileConfig:
     """The tile sizes for a matched pattern on a device, without tuning."""
     match found:
+        case Stencil():
+            return _stencil(found, spec)
         case Contraction():
             return _contraction(found, spec)
         case Chained():
@@ -47,6 +52,14 @@ def _contraction(found: Contraction, spec: DeviceSpec) -> TileConfig:
     wide = most if m is None else min(most, -(-m // mr) * mr)
     columns = 2 * nr if (n is None or n > nr) and most < TALL_BLOCK else nr
     return TileConfig((mr, nr), (max(1, wide // mr) * mr, columns))
+
+
+def _stencil(found: Stencil, spec: DeviceSpec) -> TileConfig:
+    """A register tile is a run of outputs, a block some rows of them."""
+    lanes = max(1, spec.vector_bytes // 4)
+    m, n = _extents(found)
+    nr = STENCIL_VECTORS * lanes if n is None else min(STENCIL_VECTORS, -(-n // lanes)) * lanes
+    return TileConfig((1, nr), (1 if m == 1 else STENCIL_ROWS, nr if n is not None and n <= nr else 2 * nr))
 
 
 def _chained(found: Chained, spec: DeviceSpec) -> TileConfig:

@@ -1,0 +1,79 @@
+"""window_tile: a register tile that reduces by any monoid over any expression that has vectors.
+
+Where a tile is no matrix product (`tensorize`), its accumulators live in vector registers all the same: operands are read for
+whole vectors, lanes past the end of the row masked, and a short constant window is unrolled, which shares what its elements do
+alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tsc.loop_ir.facts import Facts
+from tsc.loop_ir.nodes import Allocate, Block, For, Stmt, Store, block
+from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value
+from tsc.sym import SymExpr
+from tsc.target import DeviceSpec
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, select, substitute
+
+#: The most vector operations that are written out one after the other.
+UNROLLED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTile:
+    """`acc[row, column] = fn(acc[row, column], value)` over `loops`, `width` columns of it."""
+
+    acc: Buffer
+    loops: tuple[For, ...]
+    row: str
+    column: str
+    width: Expr
+    init: Expr
+    fn: str
+    value: Expr
+
+    def refusal(self, columns: int, facts: Facts, spec: DeviceSpec) -> str | None:
+        """Why the tile cannot be kept in vector registers, or None; `facts` hold inside `loops`."""
+        if spec.vector_bytes < MASKED_BYTES:
+            return "the vectors of the device have no masks"
+        if self.fn not in VECTOR_CALLS.get(self.acc.dtype, ()):
+            return f"{self.fn} on {self.acc.dtype} has no vector form"
+        try:
+            inner = facts.inside(For(self.column, index(0), index(columns), Block(())))
+            check_value(self._masked(Var(self.column)), self.column, inner, masks=True)
+        except Refused as refused:
+            return str(refused)
+        return None
+
+    def micro_kernel(self, rows: int, columns: int, lanes: int, spilled: Buffer) -> Stmt:
+        """The tile for `rows` rows and the first `columns` columns; its result is left in `spilled`."""
+        name = self.acc.name
+        acc = replace(self.acc, name=f"{name}_{rows}x{columns}", shape=(SymExpr.of(rows), SymExpr.of(columns)))
+        row, column, lane = (f"{name}_{part}" for part in ("row", "column", "lane"))
+        place = (Var(row), add(Var(column), Var(lane)))
+
+        def whole(body: Stmt) -> Stmt:
+            inner = For(lane, index(0), index(lanes), body, kind="vector")
+            return For(row, index(0), index(rows), For(column, index(0), index(columns), inner, lanes, "unroll"), kind="unroll")
+
+        operand = substitute(self._masked(place[1]), {self.row: place[0], self.column: place[1]})
+        update: Stmt = whole(Store(acc, place, Call(self.fn, (Load(acc, place), operand), acc.dtype)))
+        operations = rows * columns // lanes
+        for loop in reversed(self.loops):
+            operations *= _trips(loop) or UNROLLED
+            update = replace(loop, body=update, kind="unroll" if operations <= UNROLLED else "serial")
+        start, finish = whole(Store(acc, place, self.init)), whole(Store(spilled, place, Load(acc, place)))
+        return Allocate(acc, "register", block(start, update, finish))
+
+    def _masked(self, column: Expr) -> Expr:
+        """The operand in the columns that are stored, the initial value in the others."""
+        return select(call("lt", column, self.width), self.value, self.init)
+
+
+
+def _trips(loop: For) -> int | None:
+    """How often a loop with literal bounds runs."""
+    if isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.step == 1:
+        return max(1, int(loop.hi.value) - int(loop.lo.value))
+    return None
