@@ -71,7 +71,7 @@ def test_rows_do_not_depend_on_names() -> None:
 def test_refusals_have_reasons(make: object, reason: str) -> None:
     scop = build_scop(make())  # type: ignore[operator]
     found, reasons = match(scop)
-    assert isinstance(found, Staged) and reason in reasons[0]
+    assert isinstance(found, Staged) and any(reason in r for r in reasons)
 
 
 def test_a_matrix_vector_product_is_a_reduction() -> None:
@@ -79,14 +79,14 @@ def test_a_matrix_vector_product_is_a_reduction() -> None:
     i, r = axis("i", "M"), axis("r", "K")
     found, reasons = match(build_scop(Program(
         (a, x), (out,), (Compute(out, (i,), mul(at(a, i, r), at(x, r)), (r,), SUM),), (SizeParam("M"), SizeParam("K")))))
-    assert isinstance(found, Staged) and "no second axis" in reasons[0]
+    assert isinstance(found, Staged) and any("no second axis" in r for r in reasons)
 
 
 def test_a_maximum_of_products_is_no_contraction() -> None:
     program = programs.gemm()
     first = replace(program.computes[0], monoid=MAX)
     found, reasons = match(build_scop(replace(program, computes=(first, program.computes[1]))))
-    assert isinstance(found, Staged) and "no sum of products" in reasons[0]
+    assert isinstance(found, Staged) and any("no sum of products" in r for r in reasons)
 
 
 def test_stages_of_a_layer_norm() -> None:

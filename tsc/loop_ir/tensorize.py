@@ -180,6 +180,8 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
             pass
         case _:
             return "its k loop is not acc[i, j] = fn(acc[i, j], ..) over the tile"
+    if any(load.buffer == acc for load in loads(operand)):
+        return "its k loop uses the running values"
     if update_rows != rows:
         return "its initialisation and its k loop have different heights"
     if any(isinstance(s, Store) and s.buffer == acc for e in epilogue for s in walk(e)):

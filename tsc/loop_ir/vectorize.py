@@ -14,7 +14,16 @@ from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt,
 from tsc.loop_ir.quotients import at_quotients
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
-from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_load, check_value, split_point, unconditional, varies
+from tsc.loop_ir.vector_rules import (
+    MASKED_BYTES,
+    VECTOR_CALLS,
+    Refused,
+    check_load,
+    check_value,
+    split_point,
+    unconditional,
+    varies,
+)
 from tsc.sym import ONE, SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.compute import Monoid

@@ -17,16 +17,16 @@ from tsc.te.compute import Axis, Compute
 from tsc.te.expr import Expr, Load, loads
 from tsc.te.linear import linear
 
-#: The largest window that is unrolled, and from how many rows that share an operand a contraction reuses more.
-WINDOW, PARTNERS = 64, 4
+#: The largest window.
+WINDOW = 64
 #: The widest spacing of the elements that one vector of operands reads.
 SPACING = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Stencil(Contraction):
-    """A reduction over a window. Rows as in a contraction: batch axes, the vector axis `n`, and `m`, a row of the image (None: no
-    such axis); both factors are the whole reduced expression."""
+    """A reduction over a window. Rows as in a contraction: batch axes, the vector axis `n`, and `m`, which runs over rows of
+    the image (None: no such axis); both factors are the whole reduced expression."""
 
 
 def match_stencil(scop: Scop) -> Stencil:
@@ -41,8 +41,9 @@ def match_stencil(scop: Scop) -> Stencil:
     cells = row_relations(scop, anchor)
     for compute in scop.program.computes:
         if compute.name not in cells:
-            raise PatternMismatch(f"stencil: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique",
-                                  compute.name if compute.name in scop.locals() else "")
+            raise PatternMismatch(
+                f"stencil: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique",
+                compute.name if compute.name in scop.locals() else "")
         if compute is not anchor and feeds(scop, compute, anchor):
             raise PatternMismatch(f"stencil: {compute.name} is computed before {anchor.name}")
     stored = store_axes(scop, anchor, cells)
@@ -109,4 +110,4 @@ def _partner(anchor: Compute, n: str) -> Axis | None:
         return None
     with_n, without = factors if n in variables(factors[0]) else factors[::-1]
     alone = variables(without) - variables(with_n)
-    return next((a for a in anchor.axes if a.name in alone and (a.extent.as_int() or PARTNERS) >= PARTNERS), None)
+    return next((a for a in anchor.axes if a.name in alone and a.extent.as_int() != 1), None)

@@ -1,0 +1,81 @@
+"""Convolutions and pooling, three ways and against NumPy in float64, at odd sizes and size 1."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.loop_ir import funcs
+from tests.poly.conv_programs import DIMS, WINDOWS, Window, canonical, named, reference, shape_of
+from tsc.codegen_c.build import build_module
+from tsc.codegen_c.emit import emit_c
+from tsc.codegen_c.specs import CPU_SPECS, host_spec
+from tsc.config import Options
+from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.nodes import Func
+from tsc.poly.schedule import schedule_program
+from tsc.target import DeviceSpec
+from tsc.te.evaluate import evaluate
+
+CASES = [*((name, host_spec()) for name in WINDOWS), *((name, CPU_SPECS["cpu-avx2"]) for name in ("uneven", "depthwise"))]
+SIZES = ((1, 1, 1, 1), (2, 3, 5, 2), (1, 7, 19, 3), (1, 2, 83, 1))
+
+
+@functools.cache
+def made(name: str, spec: DeviceSpec) -> tuple[Func, list[str]]:
+    scheduled = schedule_program(canonical(WINDOWS[name]).program, None, spec, None, None, f"{name}_{spec.vector_bytes}")
+    return lower(scheduled.func, spec), list(scheduled.log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built_together() -> None:
+    """Compile every kernel at once, in parallel; the cache then has each object."""
+    for spec in dict.fromkeys(s for _, s in CASES):
+        build_module({n: emit_c(made(n, spec)[0], spec) for n, s in CASES if s == spec}, spec, Options())
+
+
+def inputs(window: Window, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, Any]:
+    spatial = [e.evaluate(sizes) for e in window.input_extents()]
+    x = rng.standard_normal((sizes["B"], window.channels, *spatial)).astype(np.float32)
+    weights = (window.out, window.channels // window.groups, *window.kernel)
+    w = {"w": rng.standard_normal(weights).astype(np.float32)} if window.out else {}
+    return {"x": x, **w, "bias": rng.standard_normal(window.out or window.channels).astype(np.float32)}
+
+
+@pytest.mark.parametrize(("name", "spec"), [pytest.param(n, s, id=f"{n}-{s.name}") for n, s in CASES])
+def test_three_ways(name: str, spec: DeviceSpec) -> None:
+    window, lowered = WINDOWS[name], canonical(WINDOWS[name])
+    func, _ = made(name, spec)
+    kernel = funcs.load_kernel(func, spec, Options())
+    least = {d: r.lo for d, r in window.env().ranges.items()}
+    for number, wanted in enumerate(SIZES):
+        sizes = {d: max(n, least.get(d, 1)) for d, n in zip(("B", *DIMS), wanted)}
+        given, own = inputs(window, sizes, np.random.default_rng(number)), named(lowered, sizes)
+        arrays = {b.name: given[lowered.buffers[b.name]].reshape(shape_of(b, own)) for b in lowered.program.inputs}
+        expected = reference(window, given["x"], given.get("w"), given["bias"])
+        (target,) = lowered.program.outputs
+
+        def compare(what: str, found: Any, expected: Any = expected) -> None:
+            np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=2e-5, atol=2e-5, err_msg=what)
+
+        compare("te", evaluate(lowered.program, arrays, own)[target.name])
+        arrays[target.name] = np.full(shape_of(target, own), 77, np.float32)
+        if number < 2:
+            interpret(func, arrays, own)
+            compare("interpreted", arrays[target.name])
+            arrays[target.name][...] = 77
+        funcs.call_kernel(kernel, func, arrays, own)
+        compare("compiled", arrays[target.name])
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_patterns_follow_from_accesses(name: str) -> None:
+    """What shares operands along another axis is a contraction, everything else over a window a stencil."""
+    window = WINDOWS[name]
+    _, log = made(name, host_spec())
+    shared = window.out > 0 and window.groups == 1
+    assert any("stencil" in line for line in log) == shared, log
