@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tsc.graph.decompose import decompose
-from tsc.graph.fuse import fuse
+from tsc.graph.fuse import LEVELS, Level, fuse
+from tsc.graph.fuse_chain import chain_level
 from tsc.graph.group import FusionGroup
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.rewrite import rewrite
@@ -31,10 +32,15 @@ def front_end(source: Any, dims: Mapping[str, Any] | None = None) -> tuple[Graph
 Groups = list[tuple[FusionGroup, LoweredGroup]]
 
 
-def lowered(source: Any, dims: Mapping[str, Any] | None = None) -> tuple[Graph, ShapeEnv, Groups]:
+#: All levels but the one that joins groups.
+UNCHAINED = tuple(level for level in LEVELS if level is not chain_level)
+
+
+def lowered(source: Any, dims: Mapping[str, Any] | None = None,
+            levels: Sequence[Level] | None = None) -> tuple[Graph, ShapeEnv, Groups]:
     """A model's groups with their programs."""
     graph, env = front_end(source, dims)
-    return graph, env, [(g, lower_group(g, graph, env)) for g in fuse(graph, env)]
+    return graph, env, [(g, lower_group(g, graph, env)) for g in fuse(graph, env, levels)]
 
 
 def run_groups(graph: Graph, env: ShapeEnv, groups: Groups, feeds: Mapping[str, Any],

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from tests.graph.group_runner import Groups, lowered, run_groups
+from tests.graph.group_runner import UNCHAINED, Groups, lowered, run_groups
 from tests.graph.models import attention, gelu, model
 from tsc.graph.group import FusionGroup
 from tsc.graph.views import root
@@ -19,7 +19,7 @@ from tsc.ir import Graph
 
 
 def groups_of(proto: onnx.ModelProto) -> tuple[Graph, Groups]:
-    graph, _, groups = lowered(proto)
+    graph, _, groups = lowered(proto, levels=UNCHAINED)
     check_order(graph, [g for g, _ in groups])
     return graph, groups
 
@@ -35,7 +35,7 @@ def check_order(graph: Graph, groups: list[FusionGroup]) -> None:
 
 
 def check_values(proto: onnx.ModelProto, feeds: dict[str, Any], rtol: float = 1e-5) -> Groups:
-    graph, env, groups = lowered(proto)
+    graph, env, groups = lowered(proto, levels=UNCHAINED)
     check_order(graph, [g for g, _ in groups])
     expected = ReferenceEvaluator(proto).run(None, feeds)
     for got, want in zip(run_groups(graph, env, groups, feeds), expected):

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.graph.group_runner import Groups, front_end, run_groups
+from tests.graph.group_runner import UNCHAINED, Groups, lowered, run_groups
 from tests.graph.models import attention, model
 from tests.graph.test_fuse import check_order, normal, random_models
-from tsc.graph.fuse import LEVELS, fuse
-from tsc.graph.fuse_chain import chain_level
+from tsc.graph.fuse import fuse
 from tsc.graph.group import FusionGroup, leaves, split_group
 from tsc.graph.to_te import lower_group
 from tsc.ir import Graph
@@ -27,10 +26,9 @@ MODELS = Path(__file__).resolve().parents[3] / "shared" / "models"
 
 
 def chained(source: Any) -> tuple[Graph, ShapeEnv, Groups]:
-    graph, env = front_end(source)
-    groups = fuse(graph, env, (*(level for level in LEVELS if level is not chain_level), chain_level))
-    check_order(graph, list(groups))
-    return graph, env, [(g, lower_group(g, graph, env)) for g in groups]
+    graph, env, groups = lowered(source)
+    check_order(graph, [g for g, _ in groups])
+    return graph, env, groups
 
 
 def check(proto: onnx.ModelProto, feeds: dict[str, Any], rtol: float = 1e-4) -> Groups:
@@ -177,7 +175,7 @@ def test_a_chain_gives_back_its_last_link_first() -> None:
 
 def test_without_chains_the_groups_are_the_links() -> None:
     graph, env, groups = chained(attention())
-    plain = fuse(graph, env, [level for level in LEVELS if level is not chain_level])
+    plain = fuse(graph, env, UNCHAINED)
     links = [leaf for g, _ in groups for leaf in leaves(g)]
     assert [(g.nodes, g.outputs, g.inputs) for g in plain] == [(g.nodes, g.outputs, g.inputs) for g in links]
 

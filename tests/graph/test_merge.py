@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.graph.group_runner import Groups, lowered, run_groups
+from tests.graph.group_runner import UNCHAINED, Groups, lowered, run_groups
 from tests.graph.models import model
 from tsc.graph.decompose import decompose
 from tsc.graph.group import Decision
@@ -41,7 +41,7 @@ def decisions(proto: Any) -> list[Decision]:
 
 def check(proto: onnx.ModelProto, feeds: dict[str, Any], contractions: int) -> Groups:
     """`proto` has so many contraction kernels, and computes what the reference computes."""
-    graph, env, groups = lowered(proto)
+    graph, env, groups = lowered(proto, levels=UNCHAINED)
     for got, want in zip(run_groups(graph, env, groups, feeds), ReferenceEvaluator(proto).run(None, feeds)):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     assert sum(g.kind.value == "contraction" for g, _ in groups) == contractions

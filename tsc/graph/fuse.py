@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
+from tsc.graph.fuse_chain import chain_level
 from tsc.graph.fuse_reduce import reduce_level
 from tsc.graph.fuse_state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled_loads
 from tsc.graph.group import FusionGroup
@@ -174,8 +175,8 @@ def _inline_refusal(fusion: Fusion, draft: Draft, value: str, copies: dict[str, 
     return None
 
 
-#: In the order of section 4.2.
-LEVELS: tuple[Level, ...] = (contraction_level, reduce_level, injective_level)
+#: In the order of section 4.2; groups that keep each other's rows are joined last.
+LEVELS: tuple[Level, ...] = (contraction_level, reduce_level, injective_level, chain_level)
 
 
 # -- groups ----------------------------------------------------------------------------------------------------
