@@ -29,6 +29,9 @@ def at_quotients(loop: For, facts: Facts) -> tuple[For, For] | None:
         return None
     offset, by = found
     outer = f"{loop.var}_q"
+    taken = {e.name for bound in (loop.lo, loop.hi) for e in walk_expr(bound) if isinstance(e, Var)}
+    while outer in taken:  # the loop runs within the quotients of another division already
+        outer += "q"
     start = call("mul", Var(outer), by)
     last = call("sub", add(loop.hi, offset), index(1))
     low, high = call("floordiv", add(loop.lo, offset), by), add(call("floordiv", last, by), index(1))
