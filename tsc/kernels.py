@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -26,10 +27,11 @@ from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import Staged
 from tsc.poly.schedule import schedule_program
 from tsc.poly.scop import build_scop
-from tsc.sym import ShapeEnv
+from tsc.sym import ShapeEnv, SymExpr
 from tsc.targets import Target
 from tsc.te.assemble import Definition, sources
 from tsc.te.compute import Program
+from tsc.te.share import share
 from tsc.te.transform import lower
 from tsc.trace import Recorder
 
@@ -89,6 +91,20 @@ def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...
         kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
         tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), node,
         messages, kernel.panels, nodes)
+
+
+def shared(lowered: Sequence[LoweredGroup], recorder: Recorder) -> list[LoweredGroup]:
+    """The groups with one Program for all that are equal up to constants, where `te.share` finds that worth it."""
+    found = share(group.program for group in lowered)
+    counts = Counter(one.program for one in found.values())
+    for general, count in counts.items():
+        recorder.decide("share", general.outputs[0].name, f"one kernel for {count} Programs equal up to constants:\n{general}")
+    made = []
+    for group in lowered:
+        one = found.get(group.program)
+        made.append(group if one is None else replace(
+            group, program=one.program, sizes={**group.sizes, **{name: SymExpr.of(v) for name, v in one.values.items()}}))
+    return made
 
 
 @lru_cache(maxsize=1)

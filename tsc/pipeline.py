@@ -18,10 +18,10 @@ from tsc.graph.group import Decision, FusionGroup, split_group
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.rewrite import rewrite
 from tsc.graph.shapes import infer_shapes
-from tsc.graph.to_te import lower_group
+from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
-from tsc.kernels import Workshop, bind, compile_definitions, compile_program, workshop
+from tsc.kernels import Workshop, bind, compile_definitions, compile_program, shared, workshop
 from tsc.ops.define import CUSTOM, CustomOp
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
@@ -44,9 +44,10 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     shop = workshop(target, options)
     graph, env, groups = front(source, dims, shop.recorder, ops)    # path             -> [FusionGroup]
     pairs: list[tuple[KernelCall, Kernel]] = []
+    programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different
     for done, group in enumerate(groups):
         shop.options.tell("scheduling kernels", done, len(groups))
-        pairs += compile_group(group, graph, env, shop)             # FusionGroup      -> kernels and their calls
+        pairs += compile_group(group, graph, env, shop, programs.get(done))  # te.Program -> kernels and their calls
     return link(graph, env, pairs, shop, threads)                   # Graph + kernels  -> Executable
 
 
@@ -94,17 +95,28 @@ def told(recorder: Recorder, stage: str, decision: Decision) -> None:
     recorder.decide(stage, decision.node, f"{verb} with {decision.anchor}: {decision.reason}")
 
 
-def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Workshop) -> list[tuple[KernelCall, Kernel]]:
-    """FusionGroup -> kernels with their calls: one, or one a part where no pattern fits the whole (with the reason)."""
+def lower_groups(groups: Sequence[FusionGroup], graph: Graph, env: ShapeEnv, shop: Workshop) -> dict[int, LoweredGroup]:
+    """The Program of each group by its place; those equal up to constants are one. What users wrote is lowered later."""
+    places = [k for k, group in enumerate(groups) if group.anchor.op != CUSTOM]
+    lowered = [lower_group(groups[k], graph, env) for k in places]  # FusionGroup      -> te.Program
+    return dict(zip(places, shared(lowered, shop.recorder)))
+
+
+def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Workshop,
+                  program: LoweredGroup | None = None) -> list[tuple[KernelCall, Kernel]]:
+    """FusionGroup -> kernels with their calls: one, or one a part where no pattern fits the whole (with the reason). `program`
+    is the one to take for it, by default its own."""
     for decision in group.decisions:
         told(shop.recorder, "fuse", decision)
     if group.anchor.op == CUSTOM:                                   # what users wrote is fused by what they wrote
         node, outputs = group.anchor, group.outputs
         return compile_definitions(needed(node, outputs), outputs, graph, env, shop, node.name)
-    lowered = lower_group(group, graph, env)                        # FusionGroup      -> te.Program
+    lowered = program or lower_group(group, graph, env)             # FusionGroup      -> te.Program
     try:
         kernel = compile_program(lowered, graph, shop)
     except PatternMismatch as mismatch:
+        if program is not None and program.program != lower_group(group, graph, env).program:
+            return compile_group(group, graph, env, shop)           # with its own constants
         if len(group.nodes) == 1 and len(group.outputs) == 1:
             raise InternalError(f"no schedule pattern fits node '{group.anchor.name}' ({mismatch})") from mismatch
         shop.recorder.decide("split", group.name, str(mismatch))

@@ -1,0 +1,116 @@
+"""Programs equal up to constants: one Program stands for them and means the same; what has to be a number stays one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import tsc
+from tests.poly.programs import at, axis, buffer, gemm, softmax, v
+from tests.poly.support import inputs_for
+from tsc.sym import SymExpr, dim
+from tsc.te.compute import SUM, Compute, Program, SizeParam
+from tsc.te.evaluate import evaluate
+from tsc.te.expr import Const, call, index, mul, select
+from tsc.te.share import FEWEST, share
+
+
+def concat(first: int, second: int = 32) -> Program:
+    """x[N, first] and y[N, second] side by side."""
+    x, y, out = buffer("x", "N", first), buffer("y", "N", second), buffer("out", "N", first + second)
+    i, j = axis("i", "N"), axis("j", first + second)
+    value = select(call("lt", v(j), index(first)), at(x, i, j), at(y, i, call("sub", v(j), index(first))))
+    return Program((x, y), (out,), (Compute(out, (i, j), value),), (SizeParam("N"),))
+
+
+def test_constants_that_grow_together_are_one_size() -> None:
+    members = [concat(n) for n in (64, 96, 128, 160)]
+    found = share(members)
+    general = found[members[0]].program
+    assert set(found) == set(members) and {s.program for s in found.values()} == {general}
+    size = general.sizes[-1]
+    assert (size.lo, size.divisor) == (64, 32) and general.inputs[1].shape[1] == SymExpr.of(32)
+    assert general.outputs[0].shape[1] - general.inputs[0].shape[1] == SymExpr.of(32)
+    for member in members:
+        sizes = {"N": 3, **found[member].values}
+        inputs = inputs_for(member, {"N": 3})
+        np.testing.assert_array_equal(evaluate(general, inputs, sizes)["out"], evaluate(member, inputs, {"N": 3})["out"])
+
+
+def test_what_is_equal_stays_a_constant_and_the_rest_gets_its_divisor() -> None:
+    members = [gemm("M", 128, k) for k in (64, 192, 256, 320)]
+    general = share(members)[members[0]].program
+    assert [str(s) for s in general.sizes] == ["M>=1", "s1>=64 by 64"]
+    assert [str(b) for b in general.inputs[:2]] == ["a: float32[M, s1]", "w: float32[s1, 128]"]
+
+
+def divided(width: int) -> Program:
+    x, out = buffer("x", dim("N") * 1, 512), buffer("out", "N", 512)
+    i, j = axis("i", "N"), axis("j", 512)
+    where = call("add", mul(call("floordiv", v(j), index(width)), index(width)), call("mod", v(j), index(width)))
+    return Program((x,), (out,), (Compute(out, (i, j), at(x, i, where)),), (SizeParam("N"),))
+
+
+@pytest.mark.parametrize("members", [
+    [softmax("R", n) for n in (3, 5, 7, 9, 63)],                  # small
+    [divided(n) for n in (64, 128, 256, 512)],                    # divisors and factors
+    [concat(n) for n in (64, 96, 128)],                           # few
+    [concat(64), concat(64), concat(96), concat(128)],            # few different ones
+    [softmax("R", 64), gemm("M", 64, 96), concat(128), gemm("M", 64, 96, act="gelu")],  # not alike
+], ids=["small", "divisors", "few", "equal", "different"])
+def test_they_keep_their_own(members: list[Program]) -> None:
+    assert share(members) == {}
+
+
+def test_a_sum_over_a_size_means_the_same() -> None:
+    def program(n: int) -> Program:
+        x, out = buffer("x", "N", n), buffer("out", "N")
+        i, j = axis("i", "N"), axis("j", n)
+        value = mul(at(x, i, j), call("sub", Const(1.0, "float32"), at(x, i, call("sub", index(n - 1), v(j)))))
+        return Program((x,), (out,), (Compute(out, (i,), value, (j,), SUM),), (SizeParam("N"),))
+
+    members = [program(n) for n in (65, 80, 99, 200)]
+    found = share(members)
+    assert found[members[0]].program.sizes[-1].divisor == 1
+    for member in members:
+        inputs = inputs_for(member, {"N": 2})
+        np.testing.assert_array_equal(evaluate(found[member].program, inputs, {"N": 2, **found[member].values})["out"],
+                                      evaluate(member, inputs, {"N": 2})["out"])
+
+
+# -- a whole model ---------------------------------------------------------------------------------------------
+
+def dense_block(layers: int, growth: int = 32, first: int = 64) -> onnx.ModelProto:
+    """Each layer normalises, reduces to 64 channels by a 1x1 convolution, adds `growth` by a 3x3 one, and is concatenated."""
+    rng = np.random.default_rng(0)
+    nodes, constants, x, width = [], [], "x", first
+
+    def constant(name: str, *shape: int) -> str:
+        constants.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 8, name))
+        return name
+
+    for k in range(layers):
+        nodes += [
+            helper.make_node("Mul", [x, constant(f"scale{k}", 1, width, 1, 1)], [f"scaled{k}"]),
+            helper.make_node("Relu", [f"scaled{k}"], [f"active{k}"]),
+            helper.make_node("Conv", [f"active{k}", constant(f"w{k}", 64, width, 1, 1)], [f"narrow{k}"]),
+            helper.make_node("Conv", [f"narrow{k}", constant(f"v{k}", growth, 64, 3, 3)], [f"new{k}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Concat", [x, f"new{k}"], [f"x{k}"], axis=1)]
+        x, width = f"x{k}", width + growth
+    graph = helper.make_graph(nodes, "dense", [helper.make_tensor_value_info("x", 1, ["B", first, "H", "W"])],
+                              [helper.make_tensor_value_info(x, 1, ["B", width, "H", "W"])], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def test_a_dense_block_takes_four_kernels() -> None:
+    made = dense_block(FEWEST + 1)
+    executable = tsc.compile(made, threads=1)
+    assert len({launch.kernel for launch in executable._plan.launches}) == 4
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    for shape in ((1, 64, 1, 1), (2, 64, 5, 7), (1, 64, 14, 14)):
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        want = np.asarray(session.run(None, {"x": x})[0])
+        np.testing.assert_allclose(executable.run(None, {"x": x})[0], want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
