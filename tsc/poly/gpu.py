@@ -82,8 +82,7 @@ def gpu_contraction(scop: Scop, found: Contraction, deps: Dependences, config: G
     for instances, _ in promoted:
         node = graft(node, instances, [])
     guards = guards_of(scop, rounded, [s for s in scop.statements.values() if s.role == "store"])
-    result = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop),
-                      isl.UnionMap.empty(deps.full.get_space()), guards)
+    result = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), guards)
     for value, axis, size in ((found.m_factor, found.m, high), (found.n_factor, found.n, wide)):
         result = _share(result, rounded, scop, found, value, axis, size, config)
     return checked(result, rounded, scop, deps)

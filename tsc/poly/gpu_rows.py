@@ -72,8 +72,7 @@ def gpu_rows(scop: Scop, deps: Dependences, warps: int) -> GpuSchedule:
     for instances, _ in promoted:
         node = graft(node, instances, [])
     guards = guards_of(scop, rounded, scop.statements.values())
-    result = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop),
-                      isl.UnionMap.empty(deps.full.get_space()), guards)
+    result = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), guards)
     return checked(result, rounded, scop, deps)
 
 

@@ -64,16 +64,14 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int
             rows = [*rows, column] if columns_inside or name == "fill" else [column, *rows]
             node = graft(node, instances, [("copy", r) for r in rows])
 
-    # what they store, what the update reads instead, and the order that has to hold between them
+    # what they store, and what the update reads instead
     place = tuple(Var(n) for n in (*reduce, found.n))
     assignments = dict(promoted.assignments)
     assignments[f"copy_{virtual.name}"] = Assignment(names, virtual, place, found.n_factor)
     assignments[f"fill_{virtual.name}"] = Assignment(names, virtual, place, Const(_zero(virtual.dtype), virtual.dtype))
     old = assignments[update.name]
     assignments[update.name] = replace(old, value=replaced(old.value, found.n_factor, Load(virtual, place)))
-    copies = read.flat_range_product(at_prefix).set_tuple_name(isl.OUT, f"copy_{virtual.name}").reverse()
-    return Promoted(node.get_schedule(), (*promoted.locals, local), assignments,
-                    promoted.added.union(isl.UnionMap.from_map(copies)))
+    return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)
 
 
 def _needed(scop: Scop, found: Contraction, width: int) -> bool:

@@ -61,7 +61,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """A schedule with its local buffers, what its statements store, and the dependences of the instances it added.
+    """A schedule with its local buffers and what its statements store, those that promotion added among them.
 
     `guards[statement]` is a condition under which alone a statement runs, in the names of its axes: the tree may have more
     instances (a rounded domain).
@@ -70,7 +70,6 @@ class Promoted:
     schedule: isl.Schedule
     locals: tuple[Local, ...]
     assignments: Mapping[str, Assignment]
-    added: isl.UnionMap
     guards: Mapping[str, Expr] = field(default_factory=dict)
 
 

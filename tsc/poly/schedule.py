@@ -206,8 +206,7 @@ def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: 
             promoted.append(localise(node, scop, deps, buffer))
     for instances, _ in promoted:
         node = graft(node, instances, [])
-    added = isl.UnionMap.empty(deps.full.get_space())
-    tree = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), added)
+    tree = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop))
     return tree if isinstance(found, Stencil) else promote_panel(tree, scop, found, config.instr_tile[1])
 
 
@@ -242,8 +241,7 @@ def chained_tree(scop: Scop, found: Chained, deps: Dependences, config: TileConf
     for instances, _, statement in lives:
         node = node_below(schedule, INSTR_POINT if statement else BLOCK_POINT, statement)
         schedule = graft(node, instances, []).get_schedule()
-    added = isl.UnionMap.empty(deps.full.get_space())
-    promoted = Promoted(schedule, tuple(x for _, x, _ in lives), assignments_of(scop), added)
+    promoted = Promoted(schedule, tuple(x for _, x, _ in lives), assignments_of(scop))
     for stage, tile in tiles.values():
         promoted = promote_panel(promoted, scop, stage, tile[1])
     return promoted
@@ -282,8 +280,7 @@ def staged_tree(scop: Scop, found: Staged, deps: Dependences, config: TileConfig
         for instances, _ in promoted:
             node = graft(node, instances, [])
         schedule = node.get_schedule()
-    return Promoted(schedule, tuple(x for promoted in places.values() for _, x in promoted), assignments_of(scop),
-                    isl.UnionMap.empty(deps.full.get_space()))
+    return Promoted(schedule, tuple(x for promoted in places.values() for _, x in promoted), assignments_of(scop))
 
 
 def _parsed(text: str, name: str) -> isl.Schedule:

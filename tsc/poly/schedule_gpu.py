@@ -12,7 +12,7 @@ from tsc.poly.gpu_rows import gpu_rows, row_program
 from tsc.poly.guards import check_loops
 from tsc.poly.match import match
 from tsc.poly.matrix import solve
-from tsc.poly.normalise import separate_outputs, without_empty
+from tsc.poly.normalise import inlined, separate_outputs, without_empty
 from tsc.poly.pattern import Contraction
 from tsc.poly.schedule import OPERATIONS
 from tsc.poly.scop import Scop, build_scop
@@ -30,11 +30,11 @@ def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Fu
     with isl.budget(OPERATIONS):
         # 1. one reduce axis, so that im2col is one axis of an operand; statements, accesses, dependences; the pattern
         program = separate_outputs(without_empty(program))
-        scop = build_scop(one_reduce_axis(program))
+        scop = build_scop(one_reduce_axis(_composed(program)))
         found, refused = match(scop)
         # 2. the tree over rounded domains, with shared buffers and registers, checked
         log: list[str] = list(refused)
-        if isinstance(found, Contraction):
+        if isinstance(found, Contraction) and found.m is not None:
             deps = dependences(scop)
             schedule = gpu_contraction(scop, _solved(found, scop, deps, log), deps, config)
         else:
@@ -49,6 +49,16 @@ def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Fu
         check_teams(func, schedule.promoted, schedule.executed)
         # 4. one nest of warps and threads a block
         return join_teams(func, schedule.promoted), isl.tree_text(schedule.promoted.schedule), tuple(log)
+
+
+def _composed(program: Program) -> Program:
+    """`program` with what is not reduced computed where it is read: a producer is composed into the copy of an operand, a link
+    of an epilogue into the next."""
+    outputs = {b.name for b in program.outputs}
+    for compute in program.computes:
+        if compute.monoid is None and compute.name not in outputs:
+            program = inlined(program, compute.name)
+    return program
 
 
 def _solved(found: Contraction, scop: Scop, deps: Dependences, log: list[str]) -> Contraction:
