@@ -78,8 +78,12 @@ def test_a_banded_matmul_with_a_row_statistic(banded_kernel: Any, m: int, n: int
     np.testing.assert_allclose(banded_kernel.run(None, {"x": x, "w": w})[0], expected, rtol=2e-5, atol=2e-5)
 
 
-def test_it_is_one_kernel_and_compiled_once(banded_kernel: Any) -> None:
+def test_it_is_one_kernel_compiled_once_and_kept_in_a_package(banded_kernel: Any, tmp_path: Path) -> None:
     assert banded_kernel.stats["launches"] == 1 and banded_kernel.stats["compiles"] == 1
+    banded_kernel.save(tmp_path / "banded.tscpack")
+    feeds = {"x": normal(6, 6), "w": normal(6, 2)}
+    np.testing.assert_array_equal(
+        tsc.load(tmp_path / "banded.tscpack").run(None, feeds)[0], banded_kernel.run(None, feeds)[0])
 
 
 def test_what_is_no_operator_leaves_the_same_dump() -> None:
