@@ -29,6 +29,8 @@ CASES: Sequence[tuple[str, int, Sample]] = (
     ("AveragePool", 7, Sample([floats(1, 2, 7, 8)], {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)})),
     ("BatchNormalization", 7, Sample([floats(2, 3, 4), *(floats(3, low=0.5) for _ in range(4))])),
     ("Gemm", 7, Sample([floats(3, 5), floats(5, 2), floats(1, 2)], {"alpha": 0.5})),
+    ("Upsample", 7, Sample([floats(1, 2, 3, 5)], {"scales": (1.0, 1.0, 2.0, 3.0)})),
+    ("Upsample", 9, Sample([floats(1, 2, 3, 5), np.array([1, 1, 2, 3], np.float32)], {"mode": "linear"})),
     ("Squeeze", 11, Sample([floats(1, 3, 1)], {"axes": (0, -1)})),
     ("Unsqueeze", 11, Sample([floats(3, 5)], {"axes": (0, -1)})),
     ("ReduceSum", 11, Sample([X], {"axes": (0, 2), "keepdims": 0})),

@@ -1,4 +1,4 @@
-"""Resize: nearest, linear and cubic interpolation, one axis at a time.
+"""Resize (and Upsample before it): nearest, linear and cubic interpolation, one axis at a time.
 
 The standard gives the source coordinate of an output position as a real number. Sizes and float scales are ratios of integers,
 so here it is an exact quotient of integers: no rounding decides which element is the nearest, and where the scale is known
@@ -110,7 +110,9 @@ def _by_sizes(ctx: InferContext, extents: list[SymExpr]) -> Iterator[tuple[SymEx
 
 
 def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
-    scales = ctx.constants[_scales_input(ctx)] if ctx.has(_scales_input(ctx)) else None
+    given = ctx.attr("scales")  # an attribute of Upsample up to opset 8
+    at = 2 if ctx.opset >= 11 else 1
+    scales = np.array(given) if given is not None else ctx.constants[at] if ctx.has(at) else None
     if scales is None:
         raise UnsupportedError(f"{where(ctx)} has scales that only the run knows, not supported yet; export it with sizes")
     if scales.size != len(extents):
@@ -122,13 +124,9 @@ def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[
         yield ctx.env.canon(extent * one // other), one, other
 
 
-def _scales_input(ctx: InferContext) -> int:
-    return 2 if ctx.opset >= 11 else 1
-
-
 def _old_attributes(scaled: _Scaled, env: ShapeEnv) -> dict[str, str]:
-    """What opset 10 left open and ONNX Runtime does: coordinates scale without a shift, the nearest is the next one below, but
-    above where the dim becomes smaller."""
+    """What Upsample and Resize of opset 10 left open and ONNX Runtime does: coordinates scale without a shift, the nearest is the
+    next one below, but above where the dim becomes smaller."""
     shrinks = env.prove_lt(scaled.numerator, scaled.denominator)
     return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if shrinks else "floor"}
 
@@ -373,5 +371,6 @@ def _resizes() -> Sequence[Sample]:
 
 OPS: tuple[OpDef, ...] = (
     OpDef("Resize", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=_resizes, static_inputs=(2, 3)),
+    OpDef("Upsample", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=tuple, static_inputs=(1,)),
     OpDef("ResizeAxis", PatternKind.INJECTIVE, _axis_types, te=_axis_te, domain="tsc"),
 )
