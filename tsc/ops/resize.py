@@ -125,8 +125,8 @@ def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[
 
 
 def _old_attributes(scaled: _Scaled, env: ShapeEnv) -> dict[str, str]:
-    """What Upsample and Resize of opset 10 left open and ONNX Runtime does: coordinates scale without a shift, the nearest is the
-    next one below, but above where the dim becomes smaller."""
+    """What Upsample and Resize of opset 10 left open and ONNX Runtime does: coordinates scale without a shift, the nearest is
+    the next one below, but above where the dim becomes smaller."""
     shrinks = env.prove_lt(scaled.numerator, scaled.denominator)
     return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if shrinks else "floor"}
 
