@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from tests.loop_ir.test_threads import without_each
 from tests.poly import programs
 from tests.poly.support import check_values
 from tests.poly.test_gpu import FOUR_WARPS, ONE_WARP
 from tests.poly.test_mutations_promotion import padded_product
+from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower_gpu
-from tsc.loop_ir.nodes import Barrier, Wait, walk
+from tsc.loop_ir.nodes import Barrier, Commit, Wait, walk
+from tsc.loop_ir.verify_sync import verify_synchronised
 from tsc.poly.gpu import GpuTileConfig
 from tsc.poly.schedule_gpu import schedule_gpu
 from tsc.te.compute import Program
@@ -40,6 +44,14 @@ def test_values(name: str) -> None:
     assert [s.pending for s in walk(func.body) if isinstance(s, Wait)] == ([stages - 2] if stages > 1 and not one_tile else [])
     for sizes in cases:
         check_values(func, program, sizes)
+
+
+def test_what_orders_threads_cannot_be_left_out() -> None:
+    """In the static check: that the interpreter sees it too is shown on smaller kernels."""
+    func = lower_gpu(schedule_gpu(programs.gemm(), FOUR_WARPS, "kernel")[0], 3)
+    for body in without_each(func.body, lambda s: isinstance(s, Barrier | Wait | Commit)):
+        with pytest.raises(InternalError):
+            verify_synchronised(replace(func, body=body))
 
 
 def test_computed_copies_are_not_asynchronous() -> None:

@@ -106,13 +106,16 @@ class Memory:
     # -- accesses ----------------------------------------------------------------------------------------------
 
     def read(self, buffer: str, at: Place, loops: tuple[str, ...]) -> None:
-        """The current thread reads a cell. Raises InternalError for a race."""
+        """The current thread reads a cell. Raises InternalError for a race, and where a block's memory was never written."""
         if buffer in self.spread:
             self._own(buffer, at, loops)
         if buffer not in self.watched:
             return
         cell = self._cell(buffer, at)
         self._refuse_copy(cell, "read", buffer, at, loops)
+        if cell.writer is None and buffer in self.local:
+            raise self._error(buffer, at, loops, f"is read by {self.current} before anything is written there: a barrier "
+                                                "or a write is missing")
         if cell.writer is not None and not self._ordered(cell.writer):
             raise self._race("read", buffer, at, loops, cell.writer, "wrote")
         cell.readers[self.current] = self._access(loops)

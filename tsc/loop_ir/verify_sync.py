@@ -186,16 +186,7 @@ class _Checker:
 
     def _parallel(self, loop: For, states: _States, scope: _Scope, path: Path) -> _States:
         loops, body = nest(loop)
-        shape = tuple(trips(x) for x in loops)
-        names = {x.var: f"{loop.kind} {n} of {shape} from {x.lo} by {x.step}" for n, x in enumerate(loops)}
-        telling = frozenset(names[x.var] for x in loops if trips(x) != 1)
-        inner = replace(scope, values={**scope.values, **{v: dim(n) for v, n in names.items()}},
-                        differing=scope.differing | names.keys(), loops=(*scope.loops, *(x.var for x in loops)))
-        if loop.kind == "warp":
-            inner = replace(inner, warps=telling, warped=True, whole_warp=True)
-        else:
-            inner = replace(inner, lanes=telling, whole_warp=False)
-        return self.run(body, states, inner, path + (0,) * len(loops))
+        return self.run(body, states, _with_team(loops, scope), path + (0,) * len(loops))
 
     def _loop(self, loop: For, states: _States, scope: _Scope, path: Path) -> _States:
         """Iteration by iteration, until nothing new comes."""
@@ -332,6 +323,9 @@ class _Checker:
             found.append((self._access(stmt.buffer.name, stmt.index, True, scope, path, step), stmt.asynchronous))
         if isinstance(stmt, Let):
             scope = replace(scope, values={**scope.values, stmt.var: scope.value(stmt.value)})
+        if isinstance(stmt, For) and stmt.kind in ("warp", "thread"):
+            loops, body = nest(stmt)
+            return self._accesses(body, _with_team(loops, scope), path + (0,) * len(loops), step)
         for position, child in enumerate(children(stmt)):
             found += self._accesses(child, scope, (*path, position), step)
         return found
@@ -356,6 +350,19 @@ class _Checker:
         only = here.as_dim()
         named = only is not None and only.name in scope.warps | scope.lanes
         return known if known is not None else only.name if only is not None and named else None
+
+
+def _with_team(loops: tuple[For, ...], scope: _Scope) -> _Scope:
+    """Inside a nest of warps or threads. Their variables go by their place in the nest: in another nest of the same shape the
+    same place is the same warp or thread."""
+    shape = tuple(trips(x) for x in loops)
+    names = {x.var: f"{x.kind} {n} of {shape} from {x.lo} by {x.step}" for n, x in enumerate(loops)}
+    telling = frozenset(names[x.var] for x in loops if trips(x) != 1)
+    inner = replace(scope, values={**scope.values, **{v: dim(n) for v, n in names.items()}},
+                    differing=scope.differing | names.keys(), loops=(*scope.loops, *names))
+    if loops[0].kind == "warp":
+        return replace(inner, warps=telling, warped=True, whole_warp=True)
+    return replace(inner, lanes=telling, whole_warp=False)
 
 
 def _waited(state: _State, pending: int, path: Path) -> _State:
