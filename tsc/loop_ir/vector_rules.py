@@ -74,11 +74,11 @@ def check_load(load: Load, var: str) -> Access:
     return "contiguous" if factors[-1] == ONE else "spaced" if factors[-1].as_int() in SPACES else "strided"
 
 
-def check_value(value: Expr, var: str, facts: Facts, masks: bool = False) -> None:
+def check_value(value: Expr, var: str, facts: Facts, masks: bool = False, made: frozenset[Expr] = frozenset()) -> None:
     """Raises Refused unless `value` can be computed for all lanes at once; `facts` hold inside the loop. With `masks`, a load
-    may stand under a condition that holds in a run of lanes: no other lane is touched."""
+    may stand under a condition that holds in a run of lanes: no other lane is touched. `made` is what is evaluated anyway."""
     costly = any(isinstance(n, Call) and n.fn in EXPENSIVE for n in walk(value))
-    safe = frozenset(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
+    safe = made.union(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
     _check(value, var, facts, costly, "always" if masks else "unmasked", safe)
 
 

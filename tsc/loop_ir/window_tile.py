@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.nodes import Allocate, Block, For, Stmt, Store, block
-from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value
+from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value, unconditional, varies
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, select, substitute
@@ -41,7 +41,8 @@ class WindowTile:
             return f"{self.fn} on {self.acc.dtype} has no vector form"
         try:
             inner = facts.inside(For(self.column, index(0), index(columns), Block(())))
-            check_value(self._masked(Var(self.column)), self.column, inner, masks=True)
+            made = frozenset(n for n in unconditional(self.value) if not varies(n, self.column))  # a tile has a column at least
+            check_value(self._masked(Var(self.column)), self.column, inner, True, made)
         except Refused as refused:
             return str(refused)
         return None
