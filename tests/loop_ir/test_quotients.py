@@ -1,0 +1,74 @@
+"""Loops at quotients, and conditions as runs of lanes: against every single iteration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.loop_ir.funcs import buffer, c32, loop, size, store
+from tsc.codegen_c.specs import CPU_SPECS
+from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.nodes import For, Func, walk
+from tsc.loop_ir.vector_rules import lane_range
+from tsc.loop_ir.vectorize import vectorize
+from tsc.sym import dim
+from tsc.te.compute import SizeParam
+from tsc.te.expr import INDEX, Call, Expr, Load, Size, Var, add, call, index, mul, select
+
+LANE, W = Var("i"), Size(dim("W"))
+
+
+def rows_shifted() -> Func:
+    """y[i] = x[(i + 3) // W, (i + 3) % W - 1] where that column is inside the row, else 0, for 3 <= i + 3 < N."""
+    place = add(LANE, index(3))
+    row, column = Call("floordiv", (place, W), INDEX), call("sub", Call("mod", (place, W), INDEX), index(1))
+    x, y = buffer("x", "H", "W"), buffer("y", "N")
+    value = select(call("ge", column, index(0)), Load(x, (row, column)), c32(0))
+    body = loop("i", 0, call("sub", size("N"), index(3)), store(y, (LANE,), value))
+    return Func("shifted", (x, y), ("y",), (SizeParam("H"), SizeParam("W"), SizeParam("N", 4)), body)
+
+
+@pytest.mark.parametrize("spec", ["cpu-avx512", "cpu-avx2"])
+@pytest.mark.parametrize(("height", "width"), [(1, 4), (1, 40), (7, 5), (5, 16), (3, 33)])
+def test_each_quotient_is_one_run(spec: str, height: int, width: int) -> None:
+    made, reasons = vectorize(rows_shifted(), CPU_SPECS[spec])
+    assert reasons == () and any(isinstance(s, For) and s.var == "i_q" for s in walk(made.body))
+    x = np.random.default_rng(0).standard_normal((height, width)).astype(np.float32)
+    count = height * width
+    y = np.full(max(count, 4), 77, np.float32)
+    interpret(made, {"x": x, "y": y}, {"H": height, "W": width, "N": max(count, 4)})
+    shifted = np.pad(x, ((0, 0), (1, 0)))[:, :-1].reshape(-1)
+    np.testing.assert_array_equal(y[:count - 3], shifted[3:count])
+    assert (y[count - 3:] == 77).all()
+
+
+def test_short_and_varying_divisors_are_left_alone() -> None:
+    x, y = buffer("x", "N"), buffer("y", "N")
+    for by in (index(2), LANE):
+        value = Load(x, (Call("floordiv", (LANE, by), INDEX),))
+        func = Func("f", (x, y), ("y",), (SizeParam("N"),), loop("i", 0, size("N"), store(y, (LANE,), value)))
+        made, _ = vectorize(func, CPU_SPECS["cpu-avx512"])
+        assert not any(isinstance(s, For) and s.var == "i_q" for s in walk(made.body))
+
+
+@pytest.mark.parametrize("factor", [-3, -2, -1, 1, 2, 3])
+@pytest.mark.parametrize("fn", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("offset", range(-7, 8))
+def test_a_comparison_is_a_run_of_lanes(factor: int, fn: str, offset: int) -> None:
+    left: Expr = add(mul(LANE, index(factor)), index(offset))
+    found = lane_range(call(fn, left, index(2)), "i")
+    assert found is not None and not found.others
+    holds = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__}[fn]
+    lows, highs = ([x.evaluate({}) for x in bounds] for bounds in (found.lows, found.highs))
+    for lane in range(-20, 21):
+        inside = all(low <= lane for low in lows) and all(lane < high for high in highs)
+        assert inside == holds(factor * lane + offset, 2), lane
+
+
+def test_what_is_no_run_is_refused() -> None:
+    x = buffer("x", "N")
+    assert lane_range(call("lt", Load(x, (LANE,)), c32(0)), "i") is None
+    assert lane_range(call("lt", Call("mod", (LANE, index(3)), INDEX), index(1)), "i") is None
+    assert lane_range(Call("or", (call("lt", LANE, index(3)), call("gt", LANE, index(5))), "bool"), "i") is None
+    both = lane_range(Call("and", (call("lt", LANE, index(3)), call("lt", Var("j"), index(5))), "bool"), "i")
+    assert both is not None and len(both.highs) == len(both.others) == 1
