@@ -92,6 +92,28 @@ def test_causal_attention_is_one_kernel() -> None:
     assert shapes(check(proto, feeds)) == ["injective", ATTENTION]
 
 
+GROUPED = """
+    k5 = Unsqueeze(k, two)
+    kx = Expand(k5, wide)
+    kr = Reshape(kx, heads)
+    kt = Transpose<perm = [0, 1, 3, 2]>(kr)
+    v5 = Unsqueeze(v, two)
+    vx = Expand(v5, wide)
+    vr = Reshape(vx, heads)
+    s = MatMul(q, kt)
+    p = Softmax<axis = -1>(s)
+    y = MatMul(p, vr)"""
+
+
+@pytest.mark.parametrize("batch, length, total", [(1, 1, 1), (2, 3, 5)])
+def test_heads_in_groups_read_shared_keys_in_place(batch: int, length: int, total: int) -> None:
+    proto = model(GROUPED, "float[B, 6, L, 4] q, float[B, 2, T, 4] k, float[B, 2, T, 4] v", "float[B, 6, L, 4] y",
+                  "int64[1] two = {2}, int64[5] wide = {1, 1, 3, 1, 1}, int64[4] heads = {0, 6, -1, 4}")
+    feeds = {"q": normal(batch, 6, length, 4), "k": normal(batch, 2, total, 4), "v": normal(batch, 2, total, 4, seed=1)}
+    (group, low), = check(proto, feeds)
+    assert shape_of(group) == ATTENTION and "floordiv(i1, 3)" in str(low.program)
+
+
 def norm(tail: str, outputs: str, width: int = 8, depth: int = 8) -> onnx.ModelProto:
     lines = "h = MatMul(x, w)\n b = Add(h, bias)\n a = Add(b, r)\n n = LayerNormalization<axis = -1>(a, gamma, beta)"
     proto = model(lines + tail, f"float[B, L, {depth}] x, float[B, L, {width}] r", outputs)

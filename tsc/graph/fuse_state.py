@@ -199,10 +199,24 @@ def _accepts(fusion: Fusion, reader: str) -> bool:
     item = fusion.items[reader]
     if item.kind is PatternKind.OPAQUE:
         return False
-    found = pulled_loads(fusion, reader, fusion.free | {reader}, {})
+    element = pulled(fusion, reader, fusion.free | {reader}, {})
+    found = list(loads(element.body))
     if item.kind is PatternKind.CONTRACTION:
-        return len(found) == len(item.reads) and all(linear(i).is_affine() for load in found for i in load.index)
+        own = {a.name for a in element.reduction.axes} if element.reduction is not None else set()
+        batch = frozenset[str].intersection(*(_axes(load) for load in found)) - own
+        return len(found) == len(item.reads) and all(_is_affine_within(i, batch) for load in found for i in load.index)
     return all(is_quasi_affine(e) for load in found for i in load.index for e in walk(i))
+
+
+def _axes(load: Load) -> frozenset[str]:
+    return frozenset(e.name for i in load.index for e in walk(i) if isinstance(e, Var))
+
+
+def _is_affine_within(place: Expr, batch: Collection[str]) -> bool:
+    """Whether an index of a contraction's operand is affine within a batch, the dims of the result that all operands have:
+    heads in groups read the same keys at `head // size`."""
+    return linear(place).is_affine() or all(
+        is_quasi_affine(e) and (not isinstance(e, Var) or e.name in batch) for e in walk(place))
 
 
 def pulled_loads(fusion: Fusion, value: str, computed: Collection[str], targets: dict[str, str]) -> list[Load]:

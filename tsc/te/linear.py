@@ -151,6 +151,10 @@ def _extent(atom: Expr, ranges: Ranges) -> SymExpr | None:
             return as_size(divisor)
         case CheckedIndex(extent=extent):
             return extent
+        case Call(fn="floordiv", args=(dividend, divisor)):
+            found, by = _interval(linear(dividend), ranges), as_size(divisor)
+            if found is not None and by is not None and ranges.env.prove_le(0, found[0]) and ranges.env.prove_le(1, by):
+                return found[1] // by + 1
     return None
 
 
