@@ -89,9 +89,6 @@ def _call_text(fn: str, args: tuple[Expr, ...], names: Mapping[str, str]) -> str
             return f"(-({known[0]}))"
         case "min" | "max":
             return f"{fn}({known[0]}, {known[1]})"
-    if fn == "bitxor":
-        text = _xor_text(args[1], known[0], known[1])
-        return None if text is None else f"({text})"
     factors = [size.as_int() if (size := as_size(a)) is not None else None for a in args]
     if fn == "mul":
         for constant, other in ((factors[0], known[1]), (factors[1], known[0])):
@@ -99,14 +96,4 @@ def _call_text(fn: str, args: tuple[Expr, ...], names: Mapping[str, str]) -> str
                 return f"({constant} * ({other}))"
     if fn in ("floordiv", "mod") and factors[1] is not None and factors[1] > 0:
         return f"floor(({known[0]})/{factors[1]})" if fn == "floordiv" else f"(({known[0]}) mod {factors[1]})"
-    return None
-
-
-def _xor_text(second: Expr, a: str, b: str) -> str | None:
-    """`a ^ b`, bit by bit, where `second` (which `b` is the text of) is something modulo a power of two."""
-    match second:
-        case Call(fn="mod", args=(_, Const(value=span))) if int(span) > 0 and int(span) & (int(span) - 1) == 0:
-            powers = [2 ** i for i in range(int(span).bit_length() - 1)]
-            bits = [f"{p} * ((floor(({a})/{p}) + floor(({b})/{p})) mod 2)" for p in powers]
-            return " + ".join([f"(({a}) - (({a}) mod {int(span)}))", *bits])
     return None

@@ -22,7 +22,7 @@ from tsc.poly.legality import Place
 from tsc.poly.promote import Assignment, Introduced, Local, Promoted, introduced
 from tsc.poly.scop import Scop, Statement, conditional_loads
 from tsc.poly.to_expr import function_expr
-from tsc.te.expr import INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, children, format_expr, loads, substitute
+from tsc.te.expr import INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Var, children, format_expr, loads, substitute
 from tsc.te.intrinsics import MEANING
 
 
@@ -122,6 +122,9 @@ def _copy(name: str, assignment: Assignment, made: Introduced, life: Introduced,
     names = (*assignment.names, *(f"p{i}_" for i in range(made.relation.dim(isl.OUT) - len(assignment.names))))
     cell = _cell_map(name, names, assignment.index, scop)
     stores = cell.flat_range_product(made.relation.reverse()).intersect_domain(made.relation.range())
+    told_apart = {Var(n) for n in assignment.names} <= set(assignment.index)  # the rest of an instance is its life
+    if not told_apart and not stores.is_injective():
+        raise InternalError(f"{name} stores to one cell twice")
     return _Copy(name, assignment, stores, made.place)
 
 

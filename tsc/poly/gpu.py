@@ -238,7 +238,7 @@ def _copy_rows(copies: isl.Map, operand: Operand, shape: tuple[int, int], warps:
     def between(value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
         return isl.modulo(value, outer).sub(isl.modulo(value, inner))
 
-    return [("copy", row.sub(isl.modulo(row, together))), ("copy", column.sub(isl.modulo(column, across * vector))),
+    return [("copy", between(row, shape[0], together)), ("copy", between(column, shape[1], across * vector)),
             ("warp", between(row, together, down)), ("thread", isl.modulo(row, down)),
             ("thread", between(column, across * vector, vector)), ("copy", isl.modulo(column, vector))]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tsc.loop_ir.nodes import Func
 from tsc.poly import isl
 from tsc.poly.deps import Dependences, dependences
+from tsc.poly.digits import split_digits
 from tsc.poly.gpu import GpuTileConfig, gpu_contraction
 from tsc.poly.gpu_rows import gpu_rows, row_program
 from tsc.poly.guards import check_loops
@@ -44,7 +45,7 @@ def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Fu
         log += [*scop.notes, *deps.log]
         # 3. loops, read back and compared with the Scop; threads independent
         func = to_loops(schedule.promoted, schedule.rounded, name, KEPT | {"copy"} | PARALLEL)
-        func = replace(func, body=constant_trips(func.body))
+        func = replace(func, body=split_digits(constant_trips(func.body)))
         check_loops(func, schedule.promoted.schedule, schedule.executed, iterators_for(scop))
         check_teams(func, schedule.promoted, schedule.executed)
         # 4. one nest of warps and threads a block

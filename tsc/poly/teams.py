@@ -32,6 +32,7 @@ from tsc.loop_ir.nodes import (
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.loop_ir.threads import nest_count, trips
 from tsc.poly import isl
+from tsc.poly.affine import index_text
 from tsc.poly.guards import Nest, affine_text, loop_points, stores
 from tsc.poly.linear import tidy
 from tsc.poly.promote import Local, Promoted
@@ -47,7 +48,10 @@ WARP, LANE = "warp", "lane"
 
 def check_teams(func: Func, promoted: Promoted, scop: Scop) -> None:
     """Raise InternalError unless threads touch nobody else's registers, within a step (a nest of warps and threads) nobody
-    touches an element of shared memory that another thread writes, and what is stored in the arguments is read nowhere."""
+    touches an element of shared memory that another thread writes, and what is stored in the arguments is read nowhere.
+
+    A copy stores every element once: `check_dataflow` proves that.
+    """
     held = {x.storage.name: x for x in promoted.locals if x.scope == "register"}
     for store, around in stores(func.body):
         for load in dict.fromkeys((Load(store.buffer, store.index), *loads(store.value))):
@@ -57,18 +61,21 @@ def check_teams(func: Func, promoted: Promoted, scop: Scop) -> None:
                 raise InternalError(f"a thread reads {load.buffer.name}, which others store")
     shared = {x.storage.name for x in promoted.locals if x.scope == "shared"}
     for step in _steps(func.body):
-        touched = [(load, written, around) for store, around in stores(func.body) if step in around.loops
-                   for load, written in ((Load(store.buffer, store.index), True), *((x, False) for x in loads(store.value)))
-                   if load.buffer.name in shared]
-        for i, (first, writes, around) in enumerate(touched):
-            for second, too, beside in touched[i:]:
-                if (writes or too) and first.buffer == second.buffer and not _apart(first, around, second, beside, scop):
+        touched = [(load, store, around) for store, around in stores(func.body) if step in around.loops
+                   for load in (Load(store.buffer, store.index), *loads(store.value)) if load.buffer.name in shared]
+        for i, (first, one, around) in enumerate(touched):
+            for second, other, beside in touched[i:]:
+                writes = any(load == Load(s.buffer, s.index) for load, s in ((first, one), (second, other)))
+                once = first is second and one.instance is not None and one.instance.statement not in scop.statements
+                if writes and not once and first.buffer == second.buffer and not _apart(first, around, second, beside, scop):
                     raise InternalError(f"threads write {first.buffer.name} and touch what others write, with no barrier in "
                                         "between")
 
 
 def _apart(first: Load, around: Nest, second: Load, beside: Nest, scop: Scop) -> bool:
-    """Whether different threads of one step never touch one element."""
+    """Whether different threads of one step never touch one element, as far as that is affine."""
+    if any(index_text(i, {v: v for v in n.variables}) is None for x, n in ((first, around), (second, beside)) for i in x.index):
+        return False
     a, b = (_touched(load, nest, scop) for load, nest in ((first, around), (second, beside)))
     return bool(a.reverse().apply_range(b).is_subset(a.reverse().apply_range(a).domain().identity()))
 
