@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.loop_ir import funcs
 from tests.loop_ir.funcs import buffer, c32, loop, minimum, size, store, sub
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
+from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, block, map_children, walk
@@ -228,6 +230,23 @@ def test_reductions_need_a_vector_form_too() -> None:
     update = store(top, (index(0),), call("max", Load(top, (index(0),)), Load(x, (Var("i"),))))
     made, (reason,) = vectorize(func(loop("i", 0, size("N"), update), x, top, outputs=("top",)), AVX512)
     assert "max on float64" in reason and not vectors(made)
+
+
+@pytest.mark.parametrize(("extent", "costly", "ways"), [("N", False, 4), (400, False, 4), (100, False, 1), ("N", True, 1)])
+def test_long_cheap_reductions_have_several_accumulators(extent: str | int, costly: bool, ways: int) -> None:
+    total, x = buffer("total", 1), buffer("x", extent)
+    element = Load(x, (Var("i"),))
+    value = Call("exp", (element,), "float32") if costly else element
+    update = store(total, (index(0),), call("add", Load(total, (index(0),)), value))
+    plain = func(loop("i", 0, size(extent) if isinstance(extent, str) else extent, update), x, total, outputs=("total",))
+    made, reasons = vectorize(plain, AVX512)
+    accumulators = {s.buffer.name for s in walk(made.body) if isinstance(s, Allocate) and s.scope == "register"}
+    assert reasons == () and len(accumulators) == ways
+    for n in (0, 1, 15, 16, 63, 64, 65, 300) if isinstance(extent, str) else (extent,):
+        numbers = np.random.default_rng(n).integers(-4, 5, n).astype("float32")  # their sums are exact in any order
+        found = np.zeros(1, "float32")
+        interpret(made, {"x": numbers, "total": found}, {"N": n})
+        np.testing.assert_allclose(found, [np.sum(np.exp(numbers) if costly else numbers, dtype="float64")], rtol=1e-5)
 
 
 def test_what_stays_scalar_is_recorded() -> None:

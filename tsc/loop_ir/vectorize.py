@@ -30,9 +30,12 @@ from tsc.te.compute import Monoid
 from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
+from tsc.te.intrinsics import EXPENSIVE
 
 _MAX_SPLITS = 3
 _MIN_LANES = 4
+#: Accumulators of a reduction, the least number of vectors for which they pay, and the operations an element may take.
+_WAYS, _LONG, _CHEAP_CALLS = 4, 8, 8
 _MONOIDS = frozenset({"add", "mul", "max", "min"})
 
 
@@ -71,7 +74,8 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
             return block(*(_vectorize_loop(p, facts, spec, reasons, splits - 1) if isinstance(p, For) else p for p in parts))
         reasons.append(f"loop {loop.var}{f' ({loop.mark})' if loop.mark else ''} stays scalar: {refused}")
         return loop
-    return _hoist_checks(_in_vectors(loop, stores, reduced, lanes), loop, facts)
+    ways = _ways(loop, stores, reduced, lanes, facts)
+    return _hoist_checks(_in_vectors(loop, stores, reduced, lanes, ways), loop, facts)
 
 
 def _stores(loop: For) -> tuple[Store, ...]:
@@ -110,6 +114,16 @@ def _lanes(loop: For, stores: tuple[Store, ...], spec: DeviceSpec, facts: Facts)
     if lanes < _MIN_LANES:
         raise Refused(f"it runs {trip} times, less than a vector")
     return lanes
+
+
+def _ways(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lanes: int, facts: Facts) -> int:
+    """How many vectors of accumulators a reduction has: several where one would wait for itself, that is where little is
+    computed for an element and the loop is long."""
+    leaves: dict[str, Expr] = {}
+    trip = facts.reduce(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves)).as_int()
+    calls = [n for s in stores for n in walk_expr(s.value) if isinstance(n, Call)]
+    costly = len(calls) > _CHEAP_CALLS or any(n.fn in EXPENSIVE for n in calls)
+    return 1 if not reduced or costly or (trip is not None and trip < _LONG * lanes) else _WAYS
 
 
 def _check(loop: For, stores: tuple[Store, ...], facts: Facts, masks: bool) -> frozenset[Buffer]:
@@ -189,26 +203,61 @@ def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:
 
 # -- building --------------------------------------------------------------------------------------------------
 
-def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lanes: int) -> Stmt:
-    """Whole vectors, then what is left: one more vector with the lanes beyond the end masked, or scalars."""
+def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lanes: int, ways: int) -> Stmt:
+    """Whole vectors, then what is left: one more vector with the lanes beyond the end masked, or scalars. A reduction takes
+    `ways` vectors at once as long as there are so many, each with accumulators of its own, folded before the last vectors."""
     outer, lane, middle = f"{loop.var}_v", f"{loop.var}_l", f"{loop.var}_m"
-    accumulators = {b: Buffer(f"{b.name}_lanes", b.dtype, (SymExpr.of(lanes),)) for b in sorted(reduced, key=lambda b: b.name)}
-    # A loop may be empty with hi far below lo (a fill behind a full tile); the rest must not begin before lo then.
-    vectors = call("max", index(0), call("floordiv", call("sub", loop.hi, loop.lo), index(lanes)))
-    whole = call("mul", vectors, index(lanes))
-    body = block(*(_moved(s, loop.var, add(Var(outer), Var(lane)), accumulators, lane) for s in stores))
-    rest = block(*(_moved(s, loop.var, add(Var(middle), Var(lane)), accumulators, lane) for s in stores))
-    main: Stmt = For(outer, loop.lo, Var(middle), _vector(lane, lanes, body), step=lanes, mark=loop.mark)
-    before = (_vector(lane, lanes, Store(local, (Var(lane),), _identity(s))) for s, local in _reductions(stores, accumulators))
+    names = sorted(reduced, key=lambda b: b.name)
+    each = [{b: Buffer(f"{b.name}_lanes{w or ''}", b.dtype, (SymExpr.of(lanes),)) for b in names} for w in range(ways)]
+    accumulators = each[0]
+
+    def at(place: Expr, own: dict[Buffer, Buffer] = accumulators) -> Stmt:
+        return block(*(_moved(s, loop.var, add(place, Var(lane)), own, lane) for s in stores))
+
+    def main(start: Expr, end: Expr, together: int) -> Stmt:
+        bodies = (_vector(lane, lanes, at(add(Var(outer), index(w * lanes)), each[w])) for w in range(together))
+        return For(outer, start, end, block(*bodies), step=together * lanes, mark=loop.mark)
+
+    before, *others = ([_vector(lane, lanes, Store(local, (Var(lane),), _identity(s))) for s, local in _reductions(stores, own)]
+                       for own in each)
+    wide: list[Stmt] = []
+    start = loop.lo
+    if ways > 1:
+        start = Var(f"{loop.var}_w")
+        several = block(*(s for own in others for s in own), main(loop.lo, start, ways), *_folded(stores, each, lane, lanes))
+        wide = [If(call("lt", loop.lo, start), several)]
     after = (_combine(s, local, lane, lanes) for s, local in _reductions(stores, accumulators))
     if all(check_load(x, loop.var) != "strided" for s in stores for e in (*s.index, s.value) for x in loads(e)):
-        masked = _vector(lane, lanes, If(call("lt", add(Var(middle), Var(lane)), loop.hi), rest))
-        made = block(*before, main, If(call("lt", Var(middle), loop.hi), masked), *after)
+        masked = _vector(lane, lanes, If(call("lt", add(Var(middle), Var(lane)), loop.hi), at(Var(middle))))
+        made = block(*before, *wide, main(start, Var(middle), 1), If(call("lt", Var(middle), loop.hi), masked), *after)
     else:
-        made = block(*before, main, *after, replace(loop, lo=Var(middle)))
-    for local in accumulators.values():
+        made = block(*before, *wide, main(start, Var(middle), 1), *after, replace(loop, lo=Var(middle)))
+    for local in (local for own in each for local in own.values()):
         made = Allocate(local, "register", made)
-    return Let(middle, add(loop.lo, whole), made)
+    if ways > 1:
+        made = Let(f"{loop.var}_w", add(loop.lo, _whole(loop, ways * lanes)), made)
+    return Let(middle, add(loop.lo, _whole(loop, lanes)), made)
+
+
+def _whole(loop: For, count: int) -> Expr:
+    """How many iterations whole groups of `count` are."""
+    # A loop may be empty with hi far below lo (a fill behind a full tile); the rest must not begin before lo then.
+    groups = call("max", index(0), call("floordiv", call("sub", loop.hi, loop.lo), index(count)))
+    return call("mul", groups, index(count))
+
+
+def _folded(stores: tuple[Store, ...], each: list[dict[Buffer, Buffer]], lane: str, lanes: int) -> list[Stmt]:
+    """All accumulators folded into the first ones, in pairs."""
+    steps: list[Stmt] = []
+    distance = len(each) // 2
+    while distance:
+        for own, other in zip(each[:distance], each[distance:2 * distance]):
+            for (store, local), (_, more) in zip(_reductions(stores, own), _reductions(stores, other)):
+                fn = store.value.fn if isinstance(store.value, Call) else ""
+                pair = (Load(local, (Var(lane),)), Load(more, (Var(lane),)))
+                steps.append(_vector(lane, lanes, Store(local, (Var(lane),), Call(fn, pair, local.dtype))))
+        distance //= 2
+    return steps
 
 
 def _reductions(stores: tuple[Store, ...], accumulators: dict[Buffer, Buffer]) -> list[tuple[Store, Buffer]]:
