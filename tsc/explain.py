@@ -21,7 +21,7 @@ from tsc.ir import Graph
 from tsc.kernels import Workshop, cut, workshop
 from tsc.loop_ir.nodes import Func
 from tsc.ops.define import CUSTOM, CustomOp
-from tsc.pipeline import front
+from tsc.pipeline import front, lower_groups
 from tsc.poly import PatternMismatch
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps, Traffic
@@ -42,15 +42,29 @@ def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[
     found = [g for g in groups if any(_is(node, n.name, n.outputs) for n in g.nodes)]
     if not found:
         raise InputError(_absent(node, import_onnx(source, dims, ops)[0], groups))
+    programs = {groups[k].name: lowered for k, lowered in lower_groups(groups, graph, env, shop).items()}
+    model = Model(graph, env, groups, programs, shop, sizes or {})
     lines = [f"node '{node}' is computed in {len(found)} group{'s' if len(found) > 1 else ''}"]
     for group in found:
-        lines += ["", *_about(group, groups, graph, env, shop, sizes or {})]
+        lines += ["", *_about(group, model)]
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a group is told about in: the graph with its groups and the Programs they get by name, and sizes for numbers."""
+
+    graph: Graph
+    env: ShapeEnv
+    groups: Sequence[FusionGroup]
+    programs: Mapping[str, LoweredGroup]
+    shop: Workshop
+    sizes: Mapping[str, int]
+
+
 def _is(wanted: str, name: str, outputs: Sequence[str]) -> bool:
-    """Whether a node is the one wanted, came from it by decomposition, or makes the value wanted."""
-    return name == wanted or name.startswith(f"{wanted}/") or wanted in outputs
+    """Whether a node is the one wanted, came from it by decomposition or merging, or makes the value wanted."""
+    return wanted in outputs or any(part == wanted or part.startswith(f"{wanted}/") for part in (name, *name.split(" + ")))
 
 
 def _absent(node: str, graph: Graph, groups: Sequence[FusionGroup]) -> str:
@@ -63,34 +77,40 @@ def _absent(node: str, graph: Graph, groups: Sequence[FusionGroup]) -> str:
 
 # -- one group -------------------------------------------------------------------------------------------------
 
-def _about(group: FusionGroup, groups: Sequence[FusionGroup], graph: Graph, env: ShapeEnv, shop: Workshop,
-           sizes: Mapping[str, int]) -> Iterator[str]:
+def _about(group: FusionGroup, model: Model) -> Iterator[str]:
+    graph, env = model.graph, model.env
     yield f"=== group {group.name}: {group.kind.value}, anchored at '{group.anchor.name}'"
     yield from (f"  {n.name} ({n.op}) -> {', '.join(f'{o}: {graph.types[o]}' for o in n.outputs if o)}" for n in group.nodes)
     yield from _section("why it was fused", [f"{d.node}: {d.reason}" for d in group.decisions if d.fused])
-    own = {n.name for n in group.nodes}
-    refused = [f"{d.node} not with {d.anchor}: {d.reason}" for g in groups for d in g.decisions
-               if not d.fused and (g is group or d.node in own)]
+    names = {n.name for n in group.nodes}
+    refused = [f"{d.node} not with {d.anchor}: {d.reason}" for g in model.groups for d in g.decisions
+               if not d.fused and (g is group or d.node in names)]
     yield from _section("refused alternatives", list(dict.fromkeys(refused)))
-    attempt = partial(_scheduled, graph=graph, shop=shop)
+    attempt = partial(_scheduled, graph=graph, shop=model.shop)
     if group.anchor.op == CUSTOM:
         recorder = Recorder()
         runs = cut(needed(group.anchor, group.outputs), group.outputs, env, recorder, attempt)
         yield from _section("cut", [f"{d.subject}: {d.reason}" for d in recorder.decisions])
-        for names, own_program, kernel in runs:
-            yield f"== the kernel of {', '.join(names)}"
-            yield from _kernel(own_program, kernel, sizes)
+        for computes, lowered, kernel in runs:
+            yield f"== the kernel of {', '.join(computes)}"
+            yield from _kernel(lowered, kernel, model.sizes)
         return
-    lowered = lower_group(group, graph, env)
-    try:
-        made = attempt(lowered)
-    except PatternMismatch as mismatch:
-        yield from _section("split", [f"no pattern fits all of it: {mismatch}"])
-        for part in split_group(group, graph):
-            yield ""
-            yield from _about(part, groups, graph, env, shop, sizes)
-        return
-    yield from _kernel(lowered, made, sizes)
+    own = lower_group(group, graph, env)
+    general = model.programs.get(group.name, own)
+    if general.program != own.program:
+        yield from _section("shared", ["its kernel serves other groups too, which are equal to it up to constants: these are "
+                                       "sizes, given with each call"])
+    for lowered in (general, own) if general.program != own.program else (own,):
+        try:
+            made = attempt(lowered)
+        except PatternMismatch as mismatch:
+            yield from _section("refused", [f"no pattern fits all of it: {mismatch}"])
+        else:
+            yield from _kernel(lowered, made, model.sizes)
+            return
+    for part in split_group(group, graph):
+        yield ""
+        yield from _about(part, model)
 
 
 @dataclass(frozen=True, slots=True)
