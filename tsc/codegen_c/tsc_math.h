@@ -43,13 +43,17 @@ TSC_FN F FN(exp_parts)(F x, I *n) {
 }
 
 TSC_FN F FN(exp)(F x) {
-  /* 2^n in two factors, for denormal and infinite results. */
+  /* 2^n in one instruction that knows denormal and infinite results, else in two factors. */
   F z = PICK(MASK(x > 89.0f), (F){0} + 89.0f, x);
   z = PICK(MASK(z < -104.0f), (F){0} - 104.0f, z);
   I n;
   F p = FN(exp_parts)(z, &n);
+#if TSC_LANES == 16 && defined __AVX512F__
+  return __builtin_ia32_scalefps512_mask(p, __builtin_convertvector(n, F), p, 0xffff, 4);
+#else
   I half = n >> 1;
   return p * FLOAT((half + 127) << 23) * FLOAT((n - half + 127) << 23);
+#endif
 }
 
 TSC_FN F FN(exp_bounded)(F x) {
