@@ -236,6 +236,36 @@ def test_what_a_thread_keeps_to_itself_needs_no_barrier() -> None:
     assert insert_barriers(own) == own
 
 
+@pytest.mark.parametrize(("place", "own"), [
+    (add(call("mul", index(2), Var("t")), Var("i")), True),
+    (add(call("mul", index(4), Var("i")), Var("t")), True),
+    (add(Var("t"), Var("i")), False),
+    (Var("i"), False),
+    (call("floordiv", Var("t"), index(2)), False),
+])
+def test_tiles_of_threads_are_told_apart(place: Expr, own: bool) -> None:
+    tile = buffer("s", 8)
+
+    def each(*body: Stmt) -> Stmt:
+        return loop("i", 0, 2, *body)
+
+    there = (place,)
+    body = block(each(store(tile, there, c32(1))), each(store(tile, there, call("add", Load(tile, there), Load(tile, there)))),
+                 each(store(Y, HERE, Load(tile, there))))
+    whole = Allocate(tile, "shared", warps(1, loop("t", 0, 4, body, kind="thread")))
+    func = Func("f", (X, Y), ("y",), (SizeParam("N"),), whole)
+    assert (count(insert_barriers(func), Barrier) == 0) == own
+
+
+def test_an_asynchronous_copy_waits_for_its_own_thread_too() -> None:
+    read = store(Y, HERE, Load(SHARED, HERE))
+    once = (copy(), Commit(), Wait(0), read)
+    verify_synchronised(team(*once))
+    with pytest.raises(Hazard, match="no warp barrier between a read of s"):
+        verify_synchronised(team(*once, copy(), Commit(), Wait(0), read))
+    assert count(insert_barriers(team(*once, copy(), Commit(), Wait(0), read)), Barrier) == 1
+
+
 def _in_copies(change: Callable[[Store], Store]) -> Callable[[Stmt], Stmt]:
     return lambda s: change(s) if isinstance(s, Store) and s.buffer.name == "left" else s
 

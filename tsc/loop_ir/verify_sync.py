@@ -10,12 +10,12 @@ loop marked `copy` (which writes every element once), is one step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import to_sym
-from tsc.loop_ir.hazards import Access, Hazard, Path, apart, barrier_between
+from tsc.loop_ir.hazards import Access, Hazard, Path, apart, barrier_between, injective
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, Func, If, Let, Stmt, Store, Wait, children, nest, walk
 from tsc.loop_ir.threads import team_sizes, trips
@@ -56,13 +56,16 @@ class _Iteration:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
+    """What is known where a statement stands: Lets, and loops by names of their own, with `ranges`; the variables that tell
+    warps and lanes apart (None outside of them); those that differ between threads; and those of loops without a range."""
+
     values: Mapping[str, SymExpr] = field(default_factory=dict)
     iterations: Mapping[str, _Iteration] = field(default_factory=dict)
-    warps: frozenset[str] = frozenset()
-    lanes: frozenset[str] = frozenset()
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    warps: frozenset[str] | None = None
+    lanes: frozenset[str] | None = None
     differing: frozenset[str] = frozenset()
-    warped: bool = False
-    whole_warp: bool = False
+    moving: frozenset[str] = frozenset()
     loops: tuple[str, ...] = ()
 
     def value(self, expr: Expr) -> SymExpr:
@@ -129,7 +132,7 @@ class _Checker:
     period: int
     counts: frozenset[SymExpr]
     barriers: bool
-    known: dict[tuple[Path, frozenset[tuple[str, int]]], list[tuple[Access, bool]]] = field(default_factory=dict)
+    known: dict[tuple[Path, frozenset[tuple[str, int]]], list[Access]] = field(default_factory=dict)
 
     # -- control -----------------------------------------------------------------------------------------------
 
@@ -140,11 +143,11 @@ class _Checker:
             case For(kind="warp" | "thread"):
                 return self._parallel(stmt, states, scope, path)
             case For(var=var) if self._alike((stmt.lo, stmt.hi), scope) and stmt.mark != "copy":
-                inner = replace(scope, loops=(*scope.loops, var))
                 if synchronises(stmt):
-                    return self._loop(stmt, states, inner, path)
+                    return self._loop(stmt, states, replace(scope, loops=(*scope.loops, var)), path)
                 if not self._at(stmt, scope, path):
                     return states
+                inner = _with_loop(stmt, scope)
                 return self.run(stmt.body, self.run(stmt.body, states, inner, (*path, 0)), inner, (*path, 0))
             case If(condition=condition, then=then, otherwise=otherwise) if self._alike((condition,), scope):
                 return self._if(condition, then, otherwise, states, scope, path)
@@ -276,14 +279,14 @@ class _Checker:
             raise InternalError(f"kernel {self.name}: more and more groups of copies are never waited for")
         return replace(state, open=frozenset(), groups=groups)
 
-    def _step(self, accesses: list[tuple[Access, bool]], states: _States) -> _States:
+    def _step(self, accesses: list[Access], states: _States) -> _States:
         """All accesses of one step."""
         if not accesses:
             return states
         after: set[_State] = set()
         for state in states:
             since, opened, filled = state.since, state.open, state.filled
-            for access, copies in accesses:
+            for access in accesses:
                 for flying in (*state.open, *(a for group in state.groups for a in group)):
                     if not apart(flying, access):
                         raise Hazard(self.name, flying, access, None)
@@ -293,7 +296,7 @@ class _Checker:
                         raise Hazard(self.name, earlier, access, team)
                 if not access.write and access.buffer in self.local and all(apart(access, written) for written in filled):
                     raise InternalError(f"kernel {self.name}: {access} comes before any write to it")
-                if copies:
+                if access.copies:
                     opened |= {access}
                 else:
                     since |= {(access, False)}
@@ -301,55 +304,84 @@ class _Checker:
             after.add(replace(state, since=since, open=opened, filled=filled))
         return frozenset(after)
 
-    def _check_within(self, accesses: list[tuple[Access, bool]]) -> None:
+    def _check_within(self, accesses: list[Access]) -> None:
         """The parts of a step need no order; what one Store reads and writes is the programmer's."""
-        for number, (later, _) in enumerate(accesses):
-            for earlier, _ in accesses[:number]:
+        for number, later in enumerate(accesses):
+            for earlier in accesses[:number]:
                 if self.barriers and earlier.path != later.path and barrier_between(earlier, later) is not None:
                     raise InternalError(f"kernel {self.name}: between {earlier} and {later} threads must meet, but not all of "
                                         "them come there")
 
-    def _at(self, stmt: Stmt, scope: _Scope, path: Path) -> list[tuple[Access, bool]]:
+    def _at(self, stmt: Stmt, scope: _Scope, path: Path) -> list[Access]:
         """The accesses of a step, worked out once for each number of an iteration."""
         key = path, frozenset((v, x.number) for v, x in scope.iterations.items())
         if key not in self.known:
             self.known[key] = self._accesses(stmt, scope, path, path)
         return self.known[key]
 
-    def _accesses(self, stmt: Stmt, scope: _Scope, path: Path, step: Path) -> list[tuple[Access, bool]]:
-        """In order: what `stmt` reads and writes of common buffers, and whether it is an asynchronous copy."""
+    def _accesses(self, stmt: Stmt, scope: _Scope, path: Path, step: Path) -> list[Access]:
+        """In order: what `stmt` reads and writes of common buffers."""
         found = self._own_reads(stmt, scope, path, step)
         if isinstance(stmt, Store) and stmt.buffer.name in self.common:
-            found.append((self._access(stmt.buffer.name, stmt.index, True, scope, path, step), stmt.asynchronous))
+            whole = self._access(stmt.buffer.name, stmt.index, scope, path, step)
+            found.append(replace(whole, write=True, copies=stmt.asynchronous))
         if isinstance(stmt, Let):
             scope = replace(scope, values={**scope.values, stmt.var: scope.value(stmt.value)})
         if isinstance(stmt, For) and stmt.kind in ("warp", "thread"):
             loops, body = nest(stmt)
             return self._accesses(body, _with_team(loops, scope), path + (0,) * len(loops), step)
+        if isinstance(stmt, For):
+            scope = _with_loop(stmt, scope)
         for position, child in enumerate(children(stmt)):
             found += self._accesses(child, scope, (*path, position), step)
         return found
 
-    def _own_reads(self, stmt: Stmt, scope: _Scope, path: Path, step: Path) -> list[tuple[Access, bool]]:
-        return [(self._access(x.buffer.name, x.index, False, scope, path, step), False) for e in expressions(stmt)
+    def _own_reads(self, stmt: Stmt, scope: _Scope, path: Path, step: Path) -> list[Access]:
+        return [self._access(x.buffer.name, x.index, scope, path, step) for e in expressions(stmt)
                 for x in loads(e) if x.buffer.name in self.common]
 
-    def _access(self, buffer: str, index: tuple[Expr, ...], write: bool, scope: _Scope, path: Path, step: Path) -> Access:
-        lanes = scope.lanes | ({"all lanes at once"} if scope.whole_warp else set())
-        return Access(buffer, write, tuple(self._place(i, scope) for i in index), scope.warps, lanes, scope.warped, path, step,
+    def _access(self, buffer: str, index: tuple[Expr, ...], scope: _Scope, path: Path, step: Path) -> Access:
+        """A read by all threads that come here."""
+        cells = [self._cell(i, scope) for i in index]
+        return Access(buffer, False, False, tuple(_place(c, scope) for c in cells), _own(cells, scope), scope.warps, path, step,
                       scope.loops)
 
-    def _place(self, expr: Expr, scope: _Scope) -> int | str | None:
+    def _cell(self, expr: Expr, scope: _Scope) -> SymExpr | None:
+        """An index at the present iterations; None where the number of one counts beyond the period."""
         sym = scope.value(expr)
         now = {v: x.low + x.number * x.step for v, x in scope.iterations.items()}
         here = sym.substitute(now)
-        for var, iteration in scope.iterations.items():  # a number counts only modulo the period
+        for var, iteration in scope.iterations.items():
             if not iteration.exact and sym.substitute({**now, var: now[var] + self.period * iteration.step}) != here:
                 return None
-        known = here.as_int()
-        only = here.as_dim()
-        named = only is not None and only.name in scope.warps | scope.lanes
-        return known if known is not None else only.name if only is not None and named else None
+        return here
+
+
+def _place(cell: SymExpr | None, scope: _Scope) -> int | str | None:
+    if cell is None:
+        return None
+    only = cell.as_dim()
+    told = (scope.warps or frozenset()) | (scope.lanes or frozenset())
+    return only.name if only is not None and only.name in told else cell.as_int()
+
+
+def _own(cells: Sequence[SymExpr | None], scope: _Scope) -> tuple[SymExpr, ...] | None:
+    """The index where it tells which thread it is of."""
+    known = tuple(c for c in cells if c is not None)
+    if len(known) != len(cells) or scope.lanes is None:
+        return None
+    if any(n in scope.moving or n.startswith("%") for c in known for n in c.dims()):
+        return None
+    return known if (scope.warps or frozenset()) | scope.lanes <= injective(known, scope.ranges) else None
+
+
+def _with_loop(loop: For, scope: _Scope) -> _Scope:
+    """Inside a loop in which threads do not meet."""
+    count, name = trips(loop), f"loop {len(scope.loops)} from {loop.lo} to {loop.hi} by {loop.step}"
+    inner = replace(scope, loops=(*scope.loops, loop.var))
+    if count is None:
+        return replace(inner, moving=scope.moving | {loop.var})
+    return replace(inner, values={**scope.values, loop.var: dim(name)}, ranges={**scope.ranges, name: (count, loop.step)})
 
 
 def _with_team(loops: tuple[For, ...], scope: _Scope) -> _Scope:
@@ -359,16 +391,15 @@ def _with_team(loops: tuple[For, ...], scope: _Scope) -> _Scope:
     names = {x.var: f"{x.kind} {n} of {shape} from {x.lo} by {x.step}" for n, x in enumerate(loops)}
     telling = frozenset(names[x.var] for x in loops if trips(x) != 1)
     inner = replace(scope, values={**scope.values, **{v: dim(n) for v, n in names.items()}},
+                    ranges={**scope.ranges, **{names[x.var]: (trips(x) or 1, x.step) for x in loops}},
                     differing=scope.differing | names.keys(), loops=(*scope.loops, *names))
-    if loops[0].kind == "warp":
-        return replace(inner, warps=telling, warped=True, whole_warp=True)
-    return replace(inner, lanes=telling, whole_warp=False)
+    return replace(inner, warps=telling) if loops[0].kind == "warp" else replace(inner, lanes=telling)
 
 
 def _waited(state: _State, pending: int, path: Path) -> _State:
     """What arrives is written here: others may read it after a barrier from here on."""
     cut = max(0, len(state.groups) - pending)
-    arrived = frozenset((replace(a, step=path), False) for group in state.groups[:cut] for a in group)
+    arrived = frozenset((replace(a, step=path, copies=False), False) for group in state.groups[:cut] for a in group)
     return replace(state, since=state.since | arrived, groups=state.groups[cut:],
                    filled=state.filled.union(*state.groups[:cut]))
 
