@@ -19,7 +19,8 @@ from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, 
 
 _OPERATORS = {"floordiv": "//", "mod": "%", "min": "min", "max": "max"}
 _NAMES = {fn: name for name, fn in _OPERATORS.items()}
-_DEPTH = 12
+#: How deep a proof may be, and how many expressions it may look at: proofs that are found take less than ten.
+_DEPTH, _STEPS = 12, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Facts:
 
     def nonneg(self, expr: SymExpr) -> bool:
         """True only if `expr >= 0` for all values in scope."""
-        return self._nonneg(expr, _DEPTH)
+        return self._nonneg(expr, _DEPTH, [_STEPS])
 
     def le(self, a: SymExpr, b: SymExpr) -> bool:
         """True only if `a <= b` for all values in scope."""
@@ -104,15 +105,16 @@ class Facts:
         """True only if `a < b` for all values in scope."""
         return self.nonneg(b - a - 1)
 
-    def _nonneg(self, expr: SymExpr, depth: int) -> bool:
-        """A search `depth` steps deep. What was tried before is not tried again: without that, exponentially many paths lead
-        to the same few expressions."""
+    def _nonneg(self, expr: SymExpr, depth: int, left: list[int]) -> bool:
+        """A search `depth` deep; `left` is how many expressions it may still look at. What was tried before is not tried again:
+        without that, exponentially many paths lead to the same few expressions."""
         tried = self._tried.get(expr)
         if tried is not None and (tried < 0 or tried >= depth):
             return tried < 0
         self._tried[expr] = depth  # on a path back to itself it proves nothing
-        proved = self._low(expr) >= 0 or (depth > 0 and any(
-            all(self._nonneg(e, depth - 1) for e in group) for group in self._weaker(expr)))
+        left[0] -= 1
+        proved = self._low(expr) >= 0 or (depth > 0 and left[0] > 0 and any(
+            all(self._nonneg(e, depth - 1, left) for e in group) for group in self._weaker(expr)))
         if proved:
             self._tried[expr] = -1
         return proved
