@@ -63,6 +63,8 @@ CASES: dict[str, tuple[Callable[[], Program], GpuTileConfig, list[dict[str, int]
     "conv_wide_kernel": (lambda: programs.conv(2, 3, (1, 4)), ONE_WARP, [{"B": 1, "H": 2, "W": 6}]),
     "chain_of_producers": (with_producers, ONE_WARP, [{"M": 5, "N": 7, "K": 3}]),
     "one_row": (lambda: programs.gemm(1, "N", "K"), TWO_ROWS, [{"N": 1, "K": 1}, {"N": 3, "K": 37}]),
+    "transpose": (programs.transpose, TWO_ROWS, [{"B": 1, "L": 1}, {"B": 2, "L": 35}]),
+    "concat": (programs.concat, TWO_ROWS, [{"A": 1, "B": 1}, {"A": 2, "B": 5}]),
     "softmax": (programs.softmax, TWO_ROWS, [{"R": 1, "C": 1}, {"R": 3, "C": 37}]),
     "softmax_empty": (lambda: programs.softmax(lo=0), TWO_ROWS, [{"R": 0, "C": 3}, {"R": 2, "C": 0}]),
     "layer_norm": (lambda: programs.layer_norm(35), TWO_ROWS, [{"B": 1, "L": 1}, {"B": 2, "L": 3}]),
@@ -123,5 +125,3 @@ def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     for program, reason in ((whole, "has no rows"), (programs.total(), "several axes of symbolic extents")):
         with pytest.raises(PatternMismatch, match=reason):
             schedule_gpu(program, ONE_WARP, "kernel")
-    with pytest.raises(PatternMismatch, match="nothing is reduced"):
-        schedule_gpu(programs.transpose(), ONE_WARP, "kernel")

@@ -34,30 +34,21 @@ def row_program(program: Program) -> Program:
         if len(compute.reduce_axes) > 1:
             raise PatternMismatch(f"gpu rows: {compute.name} is reduced over several axes of symbolic extents")
     outputs = {b.name for b in program.outputs}
-    rows = min((len(c.axes) for c in program.computes if c.monoid is not None), default=0)
+    rows = min((len(c.axes) for c in program.computes if c.monoid is not None), default=None)
     for compute in program.computes:
-        wide = any(a.extent.as_int() is None for a in compute.axes[rows:])
-        if compute.monoid is None and compute.name not in outputs and wide:
-            program = inlined(program, compute.name)
+        wide = rows is None or any(a.extent.as_int() is None for a in compute.axes[rows:])
+        if compute.monoid is None and (wide or compute.name in outputs):
+            program = inlined(program, compute.name, compute.name in outputs)
     return in_lanes(program, LANES)
 
 
 def gpu_rows(scop: Scop, deps: Dependences, warps: int) -> GpuSchedule:
     """The schedule of a `row_program`, `warps` rows a block, checked. Raises PatternMismatch where its rows do not agree."""
-    reducing = [c for c in scop.program.computes if c.monoid is not None]
-    if not reducing:
-        raise PatternMismatch("gpu rows: nothing is reduced")
-    anchor = min(reducing, key=lambda c: len(c.axes))
-    if not anchor.axes:
-        raise PatternMismatch(f"gpu rows: {anchor.name} has no rows")
-    cells = row_relations(scop, anchor)
-    missing = [c.name for c in scop.program.computes if c.name not in cells]
-    if missing:
-        raise PatternMismatch(f"gpu rows: the row of {anchor.name} that {missing[0]} belongs to is not affine or not unique")
-    rows = {s.name: row_functions(scop, s, cells[s.compute.name]) for s in scop.statements.values()}
+    rows = _row_functions(scop)
+    count = len(next(iter(rows.values())))
     own = {s.name: completing_axes(scop, s, rows[s.name]) for s in scop.statements.values()}
     rounded = _rounded(scop, rows, own, warps)
-    columns = [[f[i] for f in rows.values()] for i in range(len(anchor.axes) - 1)]
+    columns = [[f[i] for f in rows.values()] for i in range(count - 1)]
     columns.append([f[-1].sub(isl.modulo(f[-1], warps)) for f in rows.values()])
     schedule = team_tree(rounded, columns, {
         s.name: _statement_rows(scop, s, rows[s.name][-1], own[s.name], warps) for s in scop.statements.values()})
@@ -74,6 +65,24 @@ def gpu_rows(scop: Scop, deps: Dependences, warps: int) -> GpuSchedule:
     guards = guards_of(scop, rounded, scop.statements.values())
     result = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), guards)
     return checked(result, rounded, scop, deps)
+
+
+def _row_functions(scop: Scop) -> dict[str, list[isl.PwAff]]:
+    """The row that each statement's instances belong to: the cell of the reduction with the fewest axes; where nothing is
+    reduced, every statement is on its own, and its last axis is its columns."""
+    computes = scop.program.computes
+    reducing = [c for c in computes if c.monoid is not None]
+    anchor = min(reducing or computes, key=lambda c: len(c.axes))
+    count = len(anchor.axes) if reducing else len(anchor.axes) - 1
+    if count < 1:
+        raise PatternMismatch(f"gpu rows: {anchor.name} has no rows")
+    if not reducing:
+        return {s.name: [function(scop, s.name, a.name) for a in s.axes[:count]] for s in scop.statements.values()}
+    cells = row_relations(scop, anchor)
+    missing = [c.name for c in computes if c.name not in cells]
+    if missing:
+        raise PatternMismatch(f"gpu rows: the row of {anchor.name} that {missing[0]} belongs to is not affine or not unique")
+    return {s.name: row_functions(scop, s, cells[s.compute.name]) for s in scop.statements.values()}
 
 
 def _rounded(scop: Scop, rows: dict[str, list[isl.PwAff]], own: dict[str, list[str]], warps: int) -> Scop:

@@ -60,8 +60,9 @@ def _without(expr: Expr, empty: Collection[str]) -> Expr:
     return Const(SUM.identity(inner.dtype), inner.dtype)
 
 
-def inlined(program: Program, name: str) -> Program:
-    """`program` without the local Compute `name`, which reduces nothing: its readers compute its elements themselves."""
+def inlined(program: Program, name: str, keep: bool = False) -> Program:
+    """`program` in which nobody reads the Compute `name`, which reduces nothing: its readers compute its elements themselves.
+    A local goes away; `keep` an output."""
     compute = next(c for c in program.computes if c.name == name)
 
     def visit(expr: Expr) -> Expr:
@@ -70,7 +71,8 @@ def inlined(program: Program, name: str) -> Program:
             return inner
         return substitute(compute.body, {a.name: i for a, i in zip(compute.axes, inner.index)})
 
-    return replace(program, computes=tuple(replace(c, body=visit(c.body)) for c in program.computes if c is not compute))
+    return replace(program, computes=tuple(
+        c if c is compute else replace(c, body=visit(c.body)) for c in program.computes if keep or c is not compute))
 
 
 def settled(program: Program) -> Program:

@@ -57,8 +57,8 @@ def _composed(program: Program) -> Program:
     of an epilogue into the next."""
     outputs = {b.name for b in program.outputs}
     for compute in program.computes:
-        if compute.monoid is None and compute.name not in outputs:
-            program = inlined(program, compute.name)
+        if compute.monoid is None:
+            program = inlined(program, compute.name, compute.name in outputs)
     return program
 
 
