@@ -121,11 +121,11 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     inner = facts
     for loop in tile.loops:
         inner = inner.inside(loop)
-    micro_kernel = _micro_kernels(tile, columns, inner, spec)
+    height, width, vectors = (f"{stmt.buffer.name}_{part}" for part in ("rows", "width", "vectors"))
+    micro_kernel = _micro_kernels(replace(tile, width=Var(width)), columns, inner, spec)
     if isinstance(micro_kernel, str):
         return micro_kernel
     spilled = Buffer(f"{stmt.buffer.name}_tile", stmt.buffer.dtype, stmt.buffer.shape)
-    height, vectors = f"{stmt.buffer.name}_rows", f"{stmt.buffer.name}_vectors"
     chosen: Stmt = Block(())
     widths = sorted({-(-w // lanes) for w in _extents(tile.width, columns, inner)})
     for count in sorted(_extents(tile.rows, rows, inner)):
@@ -135,8 +135,8 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
             micro = narrow if micro == Block(()) else If(call("lt", Var(vectors), index(wide)), micro, narrow)
         chosen = micro if chosen == Block(()) else If(call("eq", Var(height), index(count)), micro, chosen)
     epilogue = _rebuffer(block(*tile.epilogue), stmt.buffer, spilled)
-    needed = call("floordiv", add(tile.width, index(lanes - 1)), index(lanes))
-    whole = Let(height, tile.rows, Let(vectors, needed, block(chosen, epilogue)))
+    needed = call("floordiv", add(Var(width), index(lanes - 1)), index(lanes))
+    whole = Let(height, tile.rows, Let(width, tile.width, Let(vectors, needed, block(chosen, epilogue))))
     return simplify_stmt(Allocate(spilled, "stack", whole), facts, keep_marked=True)
 
 
