@@ -9,8 +9,10 @@ from tests.loop_ir.funcs import buffer, c32, loop, size, store
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.nodes import For, Func, walk
+from tsc.loop_ir.simplify import simplify
 from tsc.loop_ir.vector_rules import lane_range
 from tsc.loop_ir.vectorize import vectorize
+from tsc.loop_ir.verify import verify
 from tsc.sym import dim
 from tsc.te.compute import SizeParam
 from tsc.te.expr import INDEX, Call, Expr, Load, Size, Var, add, call, index, mul, select
@@ -40,6 +42,20 @@ def test_each_quotient_is_one_run(spec: str, height: int, width: int) -> None:
     shifted = np.pad(x, ((0, 0), (1, 0)))[:, :-1].reshape(-1)
     np.testing.assert_array_equal(y[:count - 3], shifted[3:count])
     assert (y[count - 3:] == 77).all()
+
+
+def test_a_quotient_of_a_quotient_is_a_loop_of_its_own() -> None:
+    """y[i] = x[i // 30, i // 5 % 6, i % 5]: three loops."""
+    plane = Call("mod", (Call("floordiv", (LANE, index(5)), INDEX), index(6)), INDEX)
+    place = (Call("floordiv", (LANE, index(30)), INDEX), plane, Call("mod", (LANE, index(5)), INDEX))
+    x, y = buffer("x", "H", 6, 5), buffer("y", "N")
+    body = loop("i", 0, size("N"), store(y, (LANE,), Load(x, place)))
+    made, _ = vectorize(Func("f", (x, y), ("y",), (SizeParam("H"), SizeParam("N")), body), CPU_SPECS["cpu-avx512"])
+    verify(simplify(made))
+    data = np.arange(90, dtype=np.float32).reshape(3, 6, 5)
+    found = np.zeros(83, np.float32)
+    interpret(made, {"x": data, "y": found}, {"H": 3, "N": 83})
+    np.testing.assert_array_equal(found, data.reshape(-1)[:83])
 
 
 def test_short_and_varying_divisors_are_left_alone() -> None:

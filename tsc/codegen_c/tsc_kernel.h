@@ -115,18 +115,20 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {
   __builtin_ia32_storeups512_mask(p, v, (unsigned short)((1u << n) - 1));
 }
 TSC_FN uint32_t tsc_lanes_below(int64_t n) { return (1u << (n < 0 ? 0 : n > 16 ? 16 : n)) - 1; }
-TSC_FN tsc_bits64 tsc_masked_range(const void *p, int64_t first, int64_t last) {
-  return __builtin_ia32_loadups512_mask(p, (tsc_bits64){0}, (unsigned short)(tsc_lanes_below(last) & ~tsc_lanes_below(first)));
+TSC_FN tsc_bits64 tsc_masked_range(const void *p, int64_t first, int64_t last, int64_t when) {
+  uint32_t mask = tsc_lanes_below(last) & ~tsc_lanes_below(first) & (0 - (uint32_t)when);
+  return __builtin_ia32_loadups512_mask(p, (tsc_bits64){0}, (unsigned short)mask);
 }
 /* Every second element: lane l is p[2 * l]; two ranges of memory, then the even lanes of both. */
-TSC_FN tsc_bits64 tsc_masked_evens(const float *p, int64_t first, int64_t last) {
-  tsc_bits64 a = tsc_masked_range(p, 2 * first, 2 * last - 1), b = tsc_masked_range(p + 16, 2 * first - 16, 2 * last - 17);
+TSC_FN tsc_bits64 tsc_masked_evens(const float *p, int64_t first, int64_t last, int64_t when) {
+  tsc_bits64 a = tsc_masked_range(p, 2 * first, 2 * last - 1, when);
+  tsc_bits64 b = tsc_masked_range(p + 16, 2 * first - 16, 2 * last - 17, when);
   return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 }
 #else
 #define TSC_HAS_MASKS 0
-TSC_FN tsc_bits64 tsc_masked_range(const void *p, int64_t first, int64_t last) { return (tsc_bits64){0}; }
-TSC_FN tsc_bits64 tsc_masked_evens(const float *p, int64_t first, int64_t last) { return (tsc_bits64){0}; }
+TSC_FN tsc_bits64 tsc_masked_range(const void *p, int64_t first, int64_t last, int64_t when) { return (tsc_bits64){0}; }
+TSC_FN tsc_bits64 tsc_masked_evens(const float *p, int64_t first, int64_t last, int64_t when) { return (tsc_bits64){0}; }
 TSC_FN tsc_bits64 tsc_masked_load(const void *p, int64_t n) { return (tsc_bits64){0}; }
 TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
 #endif
@@ -144,24 +146,24 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
     for (int l = 0; l < L; l++) r[l] = l < n ? p[l] : 0;                                                                      \
     return r;                                                                                                                 \
   }                                                                                                                           \
-  TSC_FN tsc_##NAME##x##L tsc_range_##NAME##x##L(const T *p, int64_t first, int64_t last) {                                   \
+  TSC_FN tsc_##NAME##x##L tsc_range_##NAME##x##L(const T *p, int64_t first, int64_t last, int64_t when) {                     \
     if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
-      tsc_bits64 r = tsc_masked_range(p, first, last);                                                                        \
+      tsc_bits64 r = tsc_masked_range(p, first, last, when);                                                                  \
       tsc_##NAME##x##L v;                                                                                                     \
       return memcpy(&v, &r, sizeof v), v;                                                                                     \
     }                                                                                                                         \
     tsc_##NAME##x##L r = {0};                                                                                                 \
-    for (int l = 0; l < L; l++) r[l] = l >= first && l < last ? p[l] : 0;                                                     \
+    for (int l = 0; l < L; l++) r[l] = when && l >= first && l < last ? p[l] : 0;                                             \
     return r;                                                                                                                 \
   }                                                                                                                           \
-  TSC_FN tsc_##NAME##x##L tsc_spaced_##NAME##x##L(const T *p, int64_t space, int64_t first, int64_t last) {                   \
+  TSC_FN tsc_##NAME##x##L tsc_spaced_##NAME##x##L(const T *p, int64_t space, int64_t first, int64_t last, int64_t when) {     \
     if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16 && space == 2) {                                                           \
-      tsc_bits64 r = tsc_masked_evens((const float *)p, first, last);                                                         \
+      tsc_bits64 r = tsc_masked_evens((const float *)p, first, last, when);                                                   \
       tsc_##NAME##x##L v;                                                                                                     \
       return memcpy(&v, &r, sizeof v), v;                                                                                     \
     }                                                                                                                         \
     tsc_##NAME##x##L r = {0};                                                                                                 \
-    for (int l = 0; l < L; l++) r[l] = l >= first && l < last ? p[l * space] : 0;                                             \
+    for (int l = 0; l < L; l++) r[l] = when && l >= first && l < last ? p[l * space] : 0;                                     \
     return r;                                                                                                                 \
   }                                                                                                                           \
   TSC_FN void tsc_store_##NAME##x##L(T *p, int64_t n, tsc_##NAME##x##L v) {                                                   \

@@ -22,13 +22,15 @@ _BITS = {"float32": "int32", "int32": "int32", "uint32": "int32", "float64": "in
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """The vector loop being emitted: its variable, its trip count, where it is masked how many of its lanes are active, and
-    under a condition that holds in a run of lanes the first of them, the one after the last, and how deep such runs nest."""
+    under a condition that holds in a run of lanes the first of them, the one after the last, whether there is one at all (what
+    does not vary stands apart, so that runs alike in the rest share their masks), and how deep such runs nest."""
 
     var: str
     count: int
     active: str = ""
     first: str = ""
     last: str = ""
+    when: str = "1"
     depth: int = 0
 
 
@@ -130,11 +132,11 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     if factor == SymExpr.of(1):
         text = f"*(const tsc_{kind}u *)({name} + {start})"
         if lanes.first:
-            text = f"tsc_range_{kind}({name} + {start}, {first}, {last})"
+            text = f"tsc_range_{kind}({name} + {start}, {first}, {last}, {lanes.when})"
         elif lanes.active:
             text = f"tsc_load_{kind}({name} + {start}, {lanes.active})"
     elif space in SPACES:
-        text = f"tsc_spaced_{kind}({name} + {start}, {space}, {first}, {last})"
+        text = f"tsc_spaced_{kind}({name} + {start}, {space}, {first}, {last}, {lanes.when})"
     else:
         if lanes.active or lanes.first:
             raise InternalError(f"a masked load of {buffer} has a stride")
@@ -168,22 +170,22 @@ def _choice(yes: Expr, no: Expr, run: LaneRange, lanes: Lanes, scope: Scope) -> 
         if inner is not None:
             both = LaneRange(run.lows + inner.lows, run.highs + inner.highs, run.others + inner.others)
             return _choice(yes.args[1], no, both, lanes, scope)
-    first, last = f"tsc_first{lanes.depth}", f"tsc_last{lanes.depth}"
+    first, last, when = (f"tsc_{part}{lanes.depth}" for part in ("first", "last", "when"))
     lows = [sym_text(scope.facts.reduce(x), {}, scope) for x in run.lows] + [lanes.first or "0"]
     highs = [sym_text(scope.facts.reduce(x), {}, scope) for x in run.highs] + [lanes.last or lanes.active or str(lanes.count)]
     low, high = (_folded(f"tsc_{fn}_int64", texts) for fn, texts in (("max", lows), ("min", highs)))
-    if run.others:
-        high = f"{' && '.join(scalar(c, scope) for c in run.others)} ? {high} : 0"
-    inside = replace(lanes, first=first, last=last, depth=lanes.depth + 1)
+    holds = " && ".join([*([lanes.when] if lanes.when != "1" else []), *(scalar(c, scope) for c in run.others)]) or "1"
+    inside = replace(lanes, first=first, last=last, when=when, depth=lanes.depth + 1)
     text = vector(yes, inside, scope)
     if not (isinstance(yes, Load) and any(n.name == lanes.var for n in walk(yes) if isinstance(n, Var))
             and yes.buffer.name not in scope.registers and isinstance(no, Const) and no.value == 0):
         bits = "int32" if yes.dtype == BOOL else _BITS[yes.dtype]
         mask = vector_type(bits, lanes.count)
         iota = f"({mask}){{{', '.join(map(str, range(lanes.count)))}}}"
-        chosen = f"(({iota} >= {splat(first, bits, lanes.count)}) & ({iota} < {splat(last, bits, lanes.count)}))"
-        text = f"TSC_BLEND({mask}, {vector_type(yes.dtype, lanes.count)}, {chosen}, {text}, {vector(no, lanes, scope)})"
-    return f"({{ const int64_t {first} = {low}, {last} = {high}; {text}; }})"
+        chosen = " & ".join((f"({iota} >= {splat(first, bits, lanes.count)})", f"({iota} < {splat(last, bits, lanes.count)})",
+                             splat(f"-{when}", bits, lanes.count)))
+        text = f"TSC_BLEND({mask}, {vector_type(yes.dtype, lanes.count)}, ({chosen}), {text}, {vector(no, lanes, scope)})"
+    return f"({{ const int64_t {first} = {low}, {last} = {high}, {when} = {holds}; {text}; }})"
 
 
 def _folded(fn: str, texts: list[str]) -> str:

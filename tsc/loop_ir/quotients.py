@@ -29,6 +29,8 @@ def at_quotients(loop: For, facts: Facts) -> tuple[For, For] | None:
         return None
     offset, by = found
     outer = f"{loop.var}_q"
+    while outer in facts.known:  # a quotient of a quotient
+        outer += "q"
     taken = {e.name for bound in (loop.lo, loop.hi) for e in walk_expr(bound) if isinstance(e, Var)}
     while outer in taken:  # the loop runs within the quotients of another division already
         outer += "q"
