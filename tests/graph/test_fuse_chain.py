@@ -72,6 +72,8 @@ def test_attention_is_one_kernel(batch: int, length: int) -> None:
     assert program.outputs == (program.computes[-1].target,)
     assert str(program.computes[6]).endswith("mul(t7[i24, i25, i26, i28], t3[i24, i28, i25, i27])"), "plain exponentials"
     assert "t9[" in str(program.computes[7]), "the sum's reciprocal comes once an output"
+    members = {n.name for n in groups[3][0].nodes}
+    assert not any(d.node in members for d in groups[3][0].decisions if not d.fused), "what was refused at first has joined"
 
 
 CAUSAL = """

@@ -136,10 +136,13 @@ class Fusion:
         self.refuse(draft, value, reason)
 
     def chain(self, first: Draft, second: Draft, reason: str) -> Draft:
-        """One group in place of two, the first of which hands values on to the second; with the reason."""
-        decision = Decision(self.name(second.anchor), self.name(first.anchor), True, reason)
-        joined = Draft(first.anchor, first.kind, first.members | second.members,
-                       [*first.decisions, *second.decisions, decision], (first, second))
+        """One group in place of two, the first of which hands values on to the second; with the reason. That the one refused
+        what is in the other is no longer so."""
+        members = first.members | second.members
+        names = {self.name(v) for v in members}
+        decisions = [d for d in (*first.decisions, *second.decisions) if d.fused or d.node not in names]
+        decisions.append(Decision(self.name(second.anchor), self.name(first.anchor), True, reason))
+        joined = Draft(first.anchor, first.kind, members, decisions, (first, second))
         self.drafts = [joined if d is first else d for d in self.drafts if d is not second]
         self.owner |= dict.fromkeys(joined.members, joined)
         return joined
