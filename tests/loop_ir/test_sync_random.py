@@ -118,4 +118,4 @@ def test_what_is_accepted_runs_clean(stages: int) -> None:
         assert outcome in outcomes, f"accepted, but does not run clean: {plan}"
         outcomes[outcome] += 1
     assert outcomes[True, True] > 20 and outcomes[False, False] > 40
-    assert outcomes[False, True] <= 12, "the check refuses too much"
+    assert not outcomes[False, True], "the check refuses too much"

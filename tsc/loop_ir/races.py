@@ -2,7 +2,7 @@
 
 Every cell remembers who wrote it last and who has read it since. Two accesses of different threads, one of them a write, must
 have a barrier of both threads between them. An asynchronous copy arrives as late as it may: until its thread waits for it, its
-target holds nothing.
+target holds nothing. It is not even ordered after what its own thread did there before.
 """
 
 from __future__ import annotations
@@ -120,24 +120,24 @@ class Memory:
             raise self._race("read", buffer, at, loops, cell.writer, "wrote")
         cell.readers[self.current] = self._access(loops)
 
-    def write(self, buffer: str, at: Place, loops: tuple[str, ...]) -> None:
-        """The current thread writes a cell. Raises InternalError for a race."""
+    def write(self, buffer: str, at: Place, loops: tuple[str, ...], copies: bool = False) -> None:
+        """The current thread writes a cell, or begins to copy to it. Raises InternalError for a race."""
         if buffer in self.spread:
             self._own(buffer, at, loops)
         if buffer not in self.watched:
             return
         cell = self._cell(buffer, at)
         self._refuse_copy(cell, "written", buffer, at, loops)
-        if cell.writer is not None and not self._ordered(cell.writer):
+        if cell.writer is not None and not self._ordered(cell.writer, copies):
             raise self._race("written", buffer, at, loops, cell.writer, "wrote")
         for reader in cell.readers.values():
-            if not self._ordered(reader):
+            if not self._ordered(reader, copies):
                 raise self._race("written", buffer, at, loops, reader, "read")
         cell.writer, cell.readers = self._access(loops), {}
 
     def copy(self, buffer: str, at: Place, loops: tuple[str, ...], array: NDArray[Any], value: Any) -> None:
         """The current thread begins a copy of `value` to `array[at]`."""
-        self.write(buffer, at, loops)
+        self.write(buffer, at, loops, copies=True)
         self._cell(buffer, at).copy = self._access(loops)
         array[at] = np.nan if array.dtype.kind == "f" else 77
         self._open.setdefault(self.current, []).append(_Copy(buffer, at, array, value, loops))
@@ -170,9 +170,9 @@ class Memory:
         who = thread or self.current
         return _Access(who, self._block_barriers, self._warp_barriers.get(who.warp, 0), loops)
 
-    def _ordered(self, earlier: _Access) -> bool:
-        """Whether what `earlier` did came before what the current thread does now."""
-        if earlier.thread == self.current and self.current.lane != ALL:
+    def _ordered(self, earlier: _Access, copies: bool = False) -> bool:
+        """Whether what `earlier` did came before what the current thread does now, or `copies`."""
+        if earlier.thread == self.current and self.current.lane != ALL and not copies:
             return True
         if earlier.thread.block != self.current.block:
             return False

@@ -10,7 +10,7 @@ loop marked `copy` (which writes every element once), is one step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tsc.errors import InternalError
@@ -26,7 +26,8 @@ from tsc.te.expr import walk as walk_expr
 #: More iterations than any guard looks ahead.
 MANY = -1
 _MOST_GROUPS = 32
-_States = frozenset["_State"]
+#: States in the order in which they were found, so that the first hazard is always the same.
+_States = tuple["_State", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def verify_synchronised(func: Func, barriers: bool = True) -> None:
     common = _common(func)
     local = frozenset(s.buffer.name for s in walk(func.body) if isinstance(s, Allocate))
     checker = _Checker(func.name, common, local, _period(func.body, common), frozenset(_counts(func.body, {})), barriers)
-    checker.check_end(checker.run(func.body, frozenset({_State()}), _Scope(), ()))
+    checker.check_end(checker.run(func.body, (_State(),), _Scope(), ()))
 
 
 def _common(func: Func) -> frozenset[str]:
@@ -164,13 +165,13 @@ class _Checker:
             case Allocate(body=body):
                 return self.run(body, states, scope, (*path, 0))
             case Barrier(team="block"):
-                return frozenset(replace(s, since=frozenset()) for s in states)
+                return _unique(replace(s, since=frozenset()) for s in states)
             case Barrier():
-                return frozenset(replace(s, since=frozenset((a, True) for a, _ in s.since)) for s in states)
+                return _unique(replace(s, since=frozenset((a, True) for a, _ in s.since)) for s in states)
             case Commit():
-                return frozenset(self._commit(s) for s in states)
+                return _unique(self._commit(s) for s in states)
             case Wait(pending=pending):
-                return frozenset(_waited(s, pending, path) for s in states)
+                return _unique(_waited(s, pending, path) for s in states)
         accesses = self._at(stmt, scope, path)
         self._check_within(accesses)
         return self._step(accesses, states)
@@ -178,7 +179,7 @@ class _Checker:
     def _block(self, loop: For, states: _States, scope: _Scope, path: Path) -> _States:
         if isinstance(loop.body, For) and loop.body.kind == "block":
             return self.run(loop.body, states, scope, (*path, 0))
-        self.check_end(self.run(loop.body, frozenset({_State()}), scope, (*path, 0)))
+        self.check_end(self.run(loop.body, (_State(),), scope, (*path, 0)))
         return states
 
     def check_end(self, states: _States) -> None:
@@ -196,24 +197,24 @@ class _Checker:
         low, high = scope.value(loop.lo), scope.value(loop.hi)
         count = ceildiv(high - low, loop.step)
         exact = (count.as_int() or MANY) in range(2 * self._most + 1)
-        exits: set[_State] = set()
+        exits: list[_State] = []
         todo = [(0, left, s) for split in states for left, s in self._counted(count, split)]
         seen = set(todo)
         while todo:
             number, left, state = todo.pop()
             if left == 0:
-                exits.add(replace(state, counts=frozenset(c for c in state.counts if c[0] != count)))
+                exits.append(replace(state, counts=frozenset(c for c in state.counts if c[0] != count)))
                 continue
             now = _Iteration(number, left, count, low, loop.step, exact)
             here = replace(scope, iterations={**scope.iterations, loop.var: now})
-            for after in self.run(loop.body, frozenset({state}), here, (*path, 0)):
+            for after in self.run(loop.body, (state,), here, (*path, 0)):
                 after = replace(after, counts=frozenset(c for c in after.counts if loop.var not in c[0].dims()))
                 for rest in ((MANY, self._most) if left == MANY else (left - 1,)):
                     following = (number + 1 if exact else (number + 1) % self.period, rest, after)
                     if following not in seen:
                         seen.add(following)
                         todo.append(following)
-        return frozenset(exits)
+        return _unique(exits)
 
     @property
     def _most(self) -> int:
@@ -231,15 +232,14 @@ class _Checker:
             yield value, replace(state, counts=state.counts | {(count, value)})
 
     def _if(self, condition: Expr, then: Stmt, otherwise: Stmt | None, states: _States, scope: _Scope, path: Path) -> _States:
-        after: frozenset[_State] = frozenset()
+        after: list[_State] = []
         for state in states:
             for holds, assuming in self._decided(condition, state, scope):
                 if holds is not False:
-                    after |= self.run(then, frozenset({assuming}), scope, (*path, 0))
+                    after += self.run(then, (assuming,), scope, (*path, 0))
                 if holds is not True:
-                    rest = frozenset({assuming})
-                    after |= rest if otherwise is None else self.run(otherwise, rest, scope, (*path, 1))
-        return after
+                    after += (assuming,) if otherwise is None else self.run(otherwise, (assuming,), scope, (*path, 1))
+        return _unique(after)
 
     # -- conditions on iterations ------------------------------------------------------------------------------
 
@@ -283,14 +283,14 @@ class _Checker:
         """All accesses of one step."""
         if not accesses:
             return states
-        after: set[_State] = set()
+        after: list[_State] = []
         for state in states:
             since, opened, filled = state.since, state.open, state.filled
             for access in accesses:
-                for flying in (*state.open, *(a for group in state.groups for a in group)):
+                for flying in sorted((*state.open, *(a for group in state.groups for a in group)), key=_order):
                     if not apart(flying, access):
                         raise Hazard(self.name, flying, access, None)
-                for earlier, met in state.since if self.barriers else ():
+                for earlier, met in sorted(state.since, key=_order) if self.barriers else ():
                     team = barrier_between(earlier, access)
                     if team == "block" or (team == "warp" and not met):
                         raise Hazard(self.name, earlier, access, team)
@@ -301,8 +301,8 @@ class _Checker:
                 else:
                     since |= {(access, False)}
                     filled |= {access} if access.write else set()
-            after.add(replace(state, since=since, open=opened, filled=filled))
-        return frozenset(after)
+            after.append(replace(state, since=since, open=opened, filled=filled))
+        return _unique(after)
 
     def _check_within(self, accesses: list[Access]) -> None:
         """The parts of a step need no order; what one Store reads and writes is the programmer's."""
@@ -355,6 +355,15 @@ class _Checker:
             if not iteration.exact and sym.substitute({**now, var: now[var] + self.period * iteration.step}) != here:
                 return None
         return here
+
+
+def _unique(states: Iterable[_State]) -> _States:
+    return tuple(dict.fromkeys(states))
+
+
+def _order(access: Access | tuple[Access, bool]) -> tuple[Path, Path, str]:
+    whole = access if isinstance(access, Access) else access[0]
+    return whole.step, whole.path, str(whole.place)
 
 
 def _place(cell: SymExpr | None, scope: _Scope) -> int | str | None:
