@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -114,3 +116,23 @@ def test_a_dense_block_takes_four_kernels() -> None:
         x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
         want = np.asarray(session.run(None, {"x": x})[0])
         np.testing.assert_allclose(executable.run(None, {"x": x})[0], want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+def test_layers_of_growing_width_take_one_kernel() -> None:
+    """Rows and columns of the weights differ, which are read in panels."""
+    rng = np.random.default_rng(2)
+    widths = [64, 576, 640, 704, 768, 832, 896]
+    weights = [numpy_helper.from_array(rng.standard_normal((a, b)).astype(np.float32) / 16, f"w{k}")
+               for k, (a, b) in enumerate(itertools.pairwise(widths))]
+    nodes = []
+    for k in range(len(weights)):
+        nodes += [helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"y{k}"]), helper.make_node("Relu", [f"y{k}"], [f"x{k + 1}"])]
+    graph = helper.make_graph(nodes, "mlp", [helper.make_tensor_value_info("x0", 1, ["M", widths[0]])],
+                              [helper.make_tensor_value_info(f"x{len(weights)}", 1, ["M", widths[-1]])], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    executable = tsc.compile(made, threads=1)
+    assert len({launch.kernel for launch in executable._plan.launches}) == 1 < len(executable._plan.launches)
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    for rows in (1, 7, 33):
+        x = rng.standard_normal((rows, widths[0])).astype(np.float32)
+        np.testing.assert_allclose(executable.run(None, {"x0": x})[0], session.run(None, {"x0": x})[0], rtol=1e-4, atol=1e-5)
