@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from tests.fuzz.check import _lowered as lowered
+from tests.fuzz.check import _run as run_of
+from tests.fuzz.check import _sizes as sizes_of
+from tests.fuzz.check import compare
+from tests.fuzz.generate import random_case
 from tests.poly import programs
 from tests.poly.support import check_values
 from tests.poly.test_mutations_promotion import padded_product
+from tsc.errors import InternalError
 from tsc.loop_ir.barriers import insert_barriers
-from tsc.loop_ir.nodes import Allocate, Barrier, For, Func, walk
+from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.nodes import Allocate, Barrier, For, Func, Stmt, Store, map_children, walk
 from tsc.loop_ir.pipeline import software_pipeline
 from tsc.loop_ir.threads import nest_count, nests
 from tsc.loop_ir.verify import verify
 from tsc.poly import PatternMismatch
+from tsc.poly.deps import dependences
 from tsc.poly.gpu import GpuTileConfig, copy_shape
+from tsc.poly.gpu_rows import gpu_rows, row_program
+from tsc.poly.normalise import separate_outputs
 from tsc.poly.promote import replaced
 from tsc.poly.schedule_gpu import schedule_gpu
+from tsc.poly.scop import build_scop
+from tsc.poly.teams import check_teams
+from tsc.poly.to_loops import to_loops
 from tsc.te.compute import SUM, Compute, Program, SizeParam
-from tsc.te.expr import add, call
+from tsc.te.expr import add, call, index
 
 FOUR_WARPS = GpuTileConfig((32, 16, 16), (16, 8))
 ONE_WARP = GpuTileConfig((16, 16, 8), (16, 16))
@@ -125,3 +139,39 @@ def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     for program, reason in ((whole, "has no rows"), (programs.total(), "several axes of symbolic extents")):
         with pytest.raises(PatternMismatch, match=reason):
             schedule_gpu(program, ONE_WARP, "kernel")
+
+
+@pytest.mark.parametrize("seeds", [range(400, 404), range(404, 408)])
+def test_random_programs(seeds: range) -> None:
+    """What is scheduled at all gives the right values, with all its threads; each refusal has a reason."""
+    scheduled = 0
+    for seed in seeds:
+        rng = Random(seed)
+        case = random_case(rng)
+        runs = [r for most in (1, 3) if (r := run_of(case, sizes_of(case, rng, most), rng)) is not None and r.work < 500]
+        program, runs = lowered(case, runs) if case.loose else (case.program, runs)
+        try:
+            func = kernel(program, ONE_WARP)
+        except PatternMismatch as refusal:
+            assert str(refusal)
+            continue
+        for run in runs:
+            compare(run, f"seed {seed}", lambda arrays, run=run, func=func: interpret(func, arrays, run.sizes))
+        scheduled += 1
+    assert scheduled
+
+
+def test_threads_that_share_an_element_are_rejected() -> None:
+    """Every lane's part in one place."""
+    scop = build_scop(row_program(separate_outputs(programs.softmax())))
+    schedule = gpu_rows(scop, dependences(scop), 2)
+    func = to_loops(schedule.promoted, schedule.rounded, "kernel")
+    check_teams(func, schedule.promoted, schedule.executed)
+
+    def together(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store) and stmt.buffer.name == "mx_part":
+            return replace(stmt, index=(stmt.index[0], index(0)))
+        return map_children(together, stmt)
+
+    with pytest.raises(InternalError, match="no barrier in between"):
+        check_teams(replace(func, body=together(func.body)), schedule.promoted, schedule.executed)

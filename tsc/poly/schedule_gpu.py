@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.loop_ir.nodes import Func
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.digits import split_digits
 from tsc.poly.gpu import GpuTileConfig, gpu_contraction
 from tsc.poly.gpu_rows import gpu_rows, row_program
 from tsc.poly.guards import check_loops
-from tsc.poly.match import match
 from tsc.poly.matrix import solve
 from tsc.poly.normalise import inlined, separate_outputs, without_empty
-from tsc.poly.pattern import Contraction
+from tsc.poly.pattern import Contraction, match_contraction
 from tsc.poly.schedule import OPERATIONS
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.teams import check_teams, constant_trips, join_teams
@@ -32,10 +31,10 @@ def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Fu
         # 1. one reduce axis, so that im2col is one axis of an operand; statements, accesses, dependences; the pattern
         program = separate_outputs(without_empty(program))
         scop = build_scop(one_reduce_axis(_composed(program)))
-        found, refused = match(scop)
+        log: list[str] = []
+        found = _contraction(scop, log)
         # 2. the tree over rounded domains, with shared buffers and registers, checked
-        log: list[str] = list(refused)
-        if isinstance(found, Contraction) and found.m is not None:
+        if found is not None:
             deps = dependences(scop)
             schedule = gpu_contraction(scop, _solved(found, scop, deps, log), deps, config)
         else:
@@ -50,6 +49,19 @@ def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Fu
         check_teams(func, schedule.promoted, schedule.executed)
         # 4. one nest of warps and threads a block
         return join_teams(func, schedule.promoted), isl.tree_text(schedule.promoted.schedule), tuple(log)
+
+
+def _contraction(scop: Scop, log: list[str]) -> Contraction | None:
+    """A product with rows and columns; what has none is left to the row kernels, with the reason in `log`."""
+    try:
+        found = match_contraction(scop)
+    except PatternMismatch as refusal:
+        log.append(str(refusal))
+        return None
+    if found.m is None:
+        log.append(f"gpu contraction: {found.anchor.name} has no second axis")
+        return None
+    return found
 
 
 def _composed(program: Program) -> Program:
