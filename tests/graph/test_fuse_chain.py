@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import tsc
 from tests.graph.group_runner import UNCHAINED, Groups, lowered, run_groups
 from tests.graph.models import attention, model
 from tests.graph.test_fuse import check_order, normal, random_models
@@ -20,6 +21,8 @@ from tsc.graph.fuse import fuse
 from tsc.graph.group import FusionGroup, leaves, split_group
 from tsc.graph.to_te import lower_group
 from tsc.ir import Graph
+from tsc.poly import match
+from tsc.poly.chain import match_chained
 from tsc.sym import ShapeEnv
 
 MODELS = Path(__file__).resolve().parents[3] / "shared" / "models"
@@ -195,6 +198,17 @@ def test_a_chain_gives_back_its_last_link_first() -> None:
         check_order(graph, [g for g, _ in split])
         for got, want in zip(run_groups(graph, env, split, feeds), ReferenceEvaluator(attention()).run(None, feeds)):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_where_no_pattern_fits_a_chain_its_links_are_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one kernel a node: the groups that fusion makes without chains."""
+    monkeypatch.setenv("TSC_CACHE", str(tmp_path))
+    monkeypatch.setattr(match, "PATTERNS", tuple(p for p in match.PATTERNS if p is not match_chained))
+    executable = tsc.compile(norm("\n y = Identity(n)", "float[B, L, 8] y"), threads=1)
+    feeds = norm_feeds()
+    want, = ReferenceEvaluator(norm("\n y = Identity(n)", "float[B, L, 8] y")).run(None, feeds)
+    np.testing.assert_allclose(executable.run(None, feeds)[0], want, rtol=1e-5, atol=1e-5)
+    assert executable.stats["launches"] == 2 and "split: " in executable.explain()
 
 
 def test_without_chains_the_groups_are_the_links() -> None:
