@@ -215,3 +215,12 @@ def test_printed() -> None:
 def test_c_code_has_no_threads(body: Stmt) -> None:
     with pytest.raises(InternalError, match="which C code does not have"):
         emit_c(kernel(body), CPU_SPECS["cpu-generic"])
+
+
+def test_what_a_team_does_together_is_reached_by_all_of_it() -> None:
+    together = Intrin("i", TOUCH, "warp")
+    verify(kernel(team(If(call("lt", W, index(1)), together))))
+    with pytest.raises(InternalError, match="i is not reached by a whole warp alike: the condition"):
+        verify(kernel(team(If(call("lt", T, index(1)), together))))
+    with pytest.raises(InternalError, match="i is not within a warp"):
+        verify(kernel(loop("t", 0, 8, Intrin("i", store(Y, (T,), c32(1.0)), "warp"), kind="thread")))

@@ -71,9 +71,10 @@ def _verify(stmt: Stmt, place: _Place) -> None:
             _verify_store(stmt, place)
         case Intrin(name=name, team=team):
             parts = place.lanes_part or (place.warps_part if team == "block" else "")
-            if team is not None and (parts or not place.in_warp):
-                raise _fail(func, f"{name} is not reached by a whole {team} alike: {parts or 'it'} differs between threads"
-                            if parts else f"{name} is not within a warp")
+            if team is not None and parts:
+                raise _fail(func, f"{name} is not reached by a whole {team} alike: {parts} differs between threads")
+            if team is not None and not place.in_warp:
+                raise _fail(func, f"{name} is not within a warp")
             place = replace(place, in_intrin=True)
         case Barrier(team="warp") if not place.in_warp:
             raise _fail(func, "a warp barrier is not within a warp")
