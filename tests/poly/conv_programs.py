@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Window:
     """A window along each spatial dim. `out` 0 means a maximum over each channel, `groups` parts the channels of a convolution;
-    `slack` is by how much the input is longer than the windows need."""
+    `slack` is by how much the input is longer than the windows need; `rectified` reads max(x - 1/4, 0) for x, a prologue."""
 
     kernel: tuple[int, ...]
     channels: int = 3
@@ -32,6 +32,7 @@ class Window:
     ends: tuple[int, ...] = ()
     groups: int = 1
     slack: int = 0
+    rectified: bool = False
 
     def per_dim(self) -> list[tuple[int, int, int, int, int]]:
         """(kernel, stride, dilation, begin, end) of each spatial dim."""
@@ -69,6 +70,8 @@ def canonical(window: Window) -> Canonical:
     positions = [call("sub", add(mul(v(p), index(s)), mul(v(k), index(d))), index(b))
                  for p, k, (_, s, d, b, _) in zip(places, window_axes, window.per_dim())]
     value: Expr = Load(x, (v(outer[0]), channel, *positions))
+    if window.rectified:
+        value = call("max", call("sub", value, f32(0.25)), f32(0.0))
     outside = f32(0.0 if window.out else float("-inf"))
     for position, extent, (_, _, _, begin, end) in zip(positions, spatial, window.per_dim()):
         if end:
@@ -95,7 +98,9 @@ def _channel(window: Window, out: Axis, inner: list[Axis]) -> Expr:
 def reference(window: Window, x: Array, w: Array | None, bias: Array) -> Array:
     """The same in NumPy, in float64, window element by window element over a padded image."""
     dims = window.per_dim()
-    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *((b, e) for _, _, _, b, e in dims)],
+    image = x.astype(np.float64)
+    image = np.maximum(image - 0.25, 0.0) if window.rectified else image
+    padded = np.pad(image, [(0, 0), (0, 0), *((b, e) for _, _, _, b, e in dims)],
                     constant_values=0.0 if window.out else -np.inf)
     counts = [(n - ((k - 1) * d + 1)) // s + 1 for n, (k, s, d, _, _) in zip(padded.shape[2:], dims)]
     total: Array | None = None
@@ -129,6 +134,7 @@ WINDOWS: dict[str, Window] = {
     "spaced": Window((3, 3), 4, 8, strides=(2, 2), begins=(1, 1), ends=(1, 1), slack=1),
     "row_1x7": Window((1, 7), 3, 5, begins=(0, 3), ends=(0, 3)),
     "column_7x1": Window((7, 1), 3, 5, begins=(3, 0), ends=(3, 0)),
+    "prologue": Window((3, 3), begins=(1, 1), ends=(1, 1), rectified=True),
     "line": Window((3,), 4, 10, begins=(1,), ends=(1,)),
     "volume": Window((2, 2, 3), 2, 7, begins=(0, 1, 1), ends=(1, 0, 1)),
     "point": Window((1, 1), 6, 9),
@@ -136,6 +142,7 @@ WINDOWS: dict[str, Window] = {
     "depthwise": Window((3, 3), 4, 4, groups=4, begins=(1, 1), ends=(1, 1)),
     "depthwise_spaced": Window((5, 3), 3, 3, groups=3, strides=(2, 2), begins=(2, 1), ends=(2, 1), slack=1),
     "depthwise_line": Window((3,), 3, 3, groups=3, dilations=(2,)),
+    "depthwise_prologue": Window((3, 3), 3, 3, groups=3, begins=(1, 0), ends=(0, 1), rectified=True),
     "pool": Window((3, 3), 3, 0, strides=(2, 2), begins=(1, 1), ends=(1, 1), slack=1),
     "pool_third": Window((2, 3), 2, 0, strides=(1, 3), ends=(1, 0)),
 }
