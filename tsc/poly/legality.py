@@ -143,25 +143,32 @@ def _has_mark(node: isl.ScheduleNode, name: str) -> bool:
 
 def coincident(node: isl.ScheduleNode, deps: isl.UnionMap) -> list[bool]:
     """For each row of a band: whether all dependences inside it have distance zero there."""
-    schedule, local = _inside(node, deps)
-    return [bool(local.is_subset(local.eq_at_multi_union_pw_aff(isl.row(schedule, i)))) for i in range(node.band_n_member())]
+    return _coincident(*_inside(node, deps))
 
 
 def permutable(node: isl.ScheduleNode, deps: isl.UnionMap) -> bool:
     """Whether every dependence inside a band has a non-negative distance in each of its rows."""
-    schedule, local = _inside(node, deps)
-    for i in range(node.band_n_member()):
-        values = isl.row_map(schedule, i)
-        if not local.intersect(values.lex_gt_union_map(values)).is_empty():
-            return False
-    return True
+    return _permutable(*_inside(node, deps))
 
 
 def with_flags(node: isl.ScheduleNode, deps: isl.UnionMap) -> isl.ScheduleNode:
     """The band with its permutable and coincident flags as computed."""
-    for i, flag in enumerate(coincident(node, deps)):
+    schedule, local = _inside(node, deps)
+    for i, flag in enumerate(_coincident(schedule, local)):
         node = node.band_member_set_coincident(i, int(flag))
-    return node.band_set_permutable(int(permutable(node, deps)))
+    return node.band_set_permutable(int(_permutable(schedule, local)))
+
+
+def _coincident(schedule: isl.MultiUnionPwAff, local: isl.UnionMap) -> list[bool]:
+    return [bool(local.is_subset(local.eq_at_multi_union_pw_aff(isl.row(schedule, i)))) for i in range(schedule.dim(isl.SET))]
+
+
+def _permutable(schedule: isl.MultiUnionPwAff, local: isl.UnionMap) -> bool:
+    for i in range(schedule.dim(isl.SET)):
+        values = isl.row_map(schedule, i)
+        if not local.intersect(values.lex_gt_union_map(values)).is_empty():
+            return False
+    return True
 
 
 def _inside(node: isl.ScheduleNode, deps: isl.UnionMap) -> tuple[isl.MultiUnionPwAff, isl.UnionMap]:
