@@ -11,7 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,8 +33,9 @@ from tsc.poly.schedule import schedule_program
 from tsc.poly.steps import Steps
 from tsc.sym import product
 from tsc.te import transform
-from tsc.te.compute import Program
+from tsc.te.compute import SUM, Program
 from tsc.te.evaluate import evaluate
+from tsc.te.expr import call
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 #: Reads of inputs and stores that one run may take in the interpreter, and in the evaluator and the compiled kernel.
@@ -121,6 +122,7 @@ def _run(case: Case, sizes: Mapping[str, int], rng: Random) -> Run | None:
     if not finite and any(not b.dtype.startswith("float") for b in outputs.values()):
         return None  # a cast of an infinity to an integer has no meaning
     tolerance = {}
+    summed = _summed(case.program, inputs, sizes)
     for name in outputs:
         if not case.real and largest * max(1, depth) < 2**24:
             tolerance[name] = 0.0
@@ -131,8 +133,16 @@ def _run(case: Case, sizes: Mapping[str, int], rng: Random) -> Run | None:
         apart = float(apart[np.isfinite(apart)].max(initial=0))
         if apart > 1e-3 * scale or (np.isfinite(exact[name]) != np.isfinite(rounded[name])).any():
             return None  # ill-conditioned: float32 itself is far off
-        tolerance[name] = 2e-5 * max(scale, 1e-3 * largest) + 64 * apart
+        tolerance[name] = 2e-5 * max(scale, 1e-3 * largest) + 64 * apart + 1e-6 * summed
     return Run(sizes, inputs, {n: exact[n] for n in outputs}, {n: b.dtype for n, b in outputs.items()}, tolerance, work)
+
+
+def _summed(program: Program, inputs: Arrays, sizes: Mapping[str, int]) -> float:
+    """The greatest sum of magnitudes over all sums: what rounding is relative to where terms cancel."""
+    sums = [replace(c, target=replace(c.target, name=f"{c.name}_magnitude"), body=call("abs", c.body))
+            for c in program.computes if c.monoid == SUM and c.body.dtype.startswith("float")]
+    found = evaluate(replace(program, computes=(*program.computes, *sums)), inputs, sizes, "float64")
+    return max((float(found[c.name][np.isfinite(found[c.name])].max(initial=0)) for c in sums), default=0.0)
 
 
 def _data(case: Case, sizes: Mapping[str, int], rng: np.random.Generator) -> Arrays:
