@@ -38,7 +38,7 @@ from tsc.te.evaluate import evaluate
 from tsc.te.expr import call
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-#: Reads of inputs and stores that one run may take in the interpreter, and in the evaluator and the compiled kernel.
+#: Steps that one run may take in the interpreter, and in the evaluator and the compiled kernel, whose inputs are no larger.
 INTERPRETED, COMPILED = 4_000, 400_000
 #: Bytes on both sides of a compiled kernel's outputs that it must leave alone.
 MARGIN, FILLER = 256, 0xAB
@@ -110,7 +110,7 @@ def _sizes(case: Case, rng: Random, most: int) -> dict[str, int]:
 
 def _run(case: Case, sizes: Mapping[str, int], rng: Random) -> Run | None:
     work = sum(product(a.extent for a in (*c.axes, *c.reduce_axes)).evaluate(sizes) for c in case.program.computes)
-    if work > COMPILED:
+    if max(work, *(product(b.shape).evaluate(sizes) for b in case.program.inputs), 0) > COMPILED:
         return None
     inputs = _data(case, sizes, np.random.default_rng(rng.randrange(2**32)))
     exact = evaluate(case.program, inputs, sizes, "float64")
