@@ -30,7 +30,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "attention_values": programs.attention_values, "head_split": programs.head_split, "softmax": programs.softmax,
     "layer_norm": programs.layer_norm, "gathered_layer_norm": lambda: programs.layer_norm(20, gather=True),
     **{f"chain_{name}": make for name, make in test_chain.PROGRAMS.items()},
-    "transpose": programs.transpose, "concat": programs.concat, "where": programs.where, "conv": programs.conv}
+    "transpose": programs.transpose, "concat": programs.concat, "where": programs.where,
+    "chosen_columns": programs.chosen_columns, "conv": programs.conv}
 CASES = [*((name, host_spec()) for name in PROGRAMS),
          *((name, CPU_SPECS["cpu-generic"]) for name in ("gemm", "attention_values", "layer_norm"))]
 

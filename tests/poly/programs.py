@@ -209,6 +209,14 @@ def where() -> Program:
         (SizeParam("M"), SizeParam("N")))
 
 
+def chosen_columns() -> Program:
+    """out[i, j] = exp(x[j, i] where c[i, j], else y[i, j]): lanes picked one by one in a choice."""
+    x, y, c, out = buffer("x", "N", "M"), buffer("y", "M", "N"), buffer("c", "M", "N", dtype=BOOL), buffer("out", "M", "N")
+    i, j = axis("i", "M"), axis("j", "N")
+    return Program((x, y, c), (out,), (Compute(out, (i, j), call("exp", select(at(c, i, j), at(x, j, i), at(y, i, j)))),),
+                   (SizeParam("M"), SizeParam("N")))
+
+
 def conv(channels: int = 3, out_channels: int = 5, kernel: tuple[int, int] = (3, 2)) -> Program:
     """out[b, o, h, w] = relu(sum over c, p, q of x[b, c, h+p-1, w+q] * k[o, c, p, q]), padded by one row above and below."""
     kh, kw = kernel

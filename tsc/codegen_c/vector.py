@@ -143,7 +143,7 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
         picked = [f"{name}[{offset_text(buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in index), scope)}]"
                   for n in range(lanes.count)]
         sign = "-" if buffer.dtype == BOOL else ""
-        return f"({vector_type(buffer.dtype, lanes.count)}){{{', '.join(sign + p for p in picked)}}}"
+        return f"(({vector_type(buffer.dtype, lanes.count)}){{{', '.join(sign + p for p in picked)}}})"  # commas, for macros
     if buffer.dtype == BOOL:
         return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))"
     return f"({text})"
