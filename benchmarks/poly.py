@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -229,6 +230,7 @@ def main(argv: list[str] | None = None) -> int:
     if asked.output is not None:
         asked.output.write_text(json.dumps({
             "machine": cpu_name(), "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
+            "load_average": round(os.getloadavg()[0], 1),  # above the number of cores, times come out high
             "command": "python3 dev.py bench poly", "unit": "ms of CPU time",
             "results": [{"kernel": r.name, "device": r.spec, "tiles": r.tiles, "total": round(r.total, 1), "limit": r.limit,
                          "stages": {n: round(t, 1) for n, t in r.stages.items()}} for r in rows]}, indent=1) + "\n")

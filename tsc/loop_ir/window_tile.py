@@ -62,8 +62,9 @@ class WindowTile:
         update: Stmt = whole(Store(acc, place, Call(self.fn, (Load(acc, place), operand), acc.dtype)))
         operations = rows * columns // lanes
         for loop in reversed(self.loops):
-            operations *= _trips(loop) or UNROLLED
-            update = replace(loop, body=update, kind="unroll" if operations <= UNROLLED else "serial")
+            trips = _trips(loop)
+            operations *= trips or UNROLLED
+            update = replace(loop, body=update, kind="unroll" if trips and operations <= UNROLLED else "serial")
         start, finish = whole(Store(acc, place, self.init)), whole(Store(spilled, place, Load(acc, place)))
         return Allocate(acc, "register", block(start, update, finish))
 
