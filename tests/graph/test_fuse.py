@@ -135,6 +135,27 @@ def test_arithmetic_on_an_operand_is_a_kernel_of_its_own() -> None:
     assert [g.kind.value for g, _ in groups] == ["injective", "contraction"]
 
 
+def test_what_windows_read_is_computed_in_their_copy() -> None:
+    conv = "z = Conv<pads = [1, 1, 1, 1]>(y, k)"
+    pads = "int64[8] pads = {0, 0, 1, 2, 0, 0, 2, 0}"
+    for body, inputs, constants, names in (
+            ("y = Relu(x)", "float[B, 2, H, W] x", "", ["Convolve", "Relu"]),
+            ("r = Relu(x)\n y = Pad(r, pads)", "float[B, 2, H, W] x", pads, ["Convolve", "Pad", "Relu"]),
+            ("y = Concat<axis = 1>(a, b)", "float[B, 1, H, W] a, float[B, 1, H, W] b", "", ["Concat", "Convolve"])):
+        proto = model(f"{body}\n {conv}", f"{inputs}, float[3, 2, 3, 3] k", "float[B, 3, P, Q] z", constants)
+        feeds = {i.name: normal(2, i.type.tensor_type.shape.dim[1].dim_value, 4, 5) for i in proto.graph.input if i.name != "k"}
+        (group, _), = check_values(proto, {**feeds, "k": normal(3, 2, 3, 3)})
+        assert sorted(ops(group)) == names
+
+
+def test_what_is_costly_or_read_elsewhere_stays_out_of_the_copy() -> None:
+    for body, outputs, reason in (("y = Exp(x)", "float[B, 3, P, Q] z", "too costly to compute again for every window"),
+                                  ("y = Relu(x)", "float[B, 3, P, Q] z, float[B, 2, H, W] y", "reads it too")):
+        proto = model(f"{body}\n z = Conv(y, k)", "float[B, 2, H, W] x, float[3, 2, 3, 3] k", outputs)
+        groups = check_values(proto, {"x": normal(1, 2, 4, 5), "k": normal(3, 2, 3, 3)})
+        assert len(groups) == 2 and reason in reasons(groups)
+
+
 # -- reduce level ----------------------------------------------------------------------------------------------
 
 def test_layer_norm_with_its_embedding_is_one_kernel() -> None:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 
 from tsc.graph.fuse_chain import chain_level
 from tsc.graph.fuse_reduce import reduce_level
-from tsc.graph.fuse_state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled_loads
+from tsc.graph.fuse_state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled, pulled_loads
 from tsc.graph.group import FusionGroup
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv
+from tsc.te.expr import Var, loads, walk
 
 Level = Callable[[Fusion], None]
 
@@ -41,12 +42,13 @@ def fuse(graph: Graph, env: ShapeEnv, levels: Sequence[Level] | None = None) -> 
 # -- contraction level -----------------------------------------------------------------------------------------
 
 def contraction_level(fusion: Fusion) -> None:
-    """Each contraction anchors a group that grows forward over its epilogue."""
+    """Each contraction anchors a group that grows forward over its epilogue, and back over what its windows read."""
     for value, item in fusion.items.items():
         if item.kind is PatternKind.CONTRACTION:
             draft = fusion.start(value, PatternKind.CONTRACTION)
             _grow_epilogue(fusion, draft)
             _trim_epilogue(fusion, draft)
+            _grow_prologue(fusion, draft)
 
 
 def _grow_epilogue(fusion: Fusion, draft: Draft) -> None:
@@ -124,6 +126,50 @@ def _trim_epilogue(fusion: Fusion, draft: Draft) -> None:
                 break
         else:
             return
+
+
+def _grow_prologue(fusion: Fusion, draft: Draft) -> None:
+    """Last to first: what is composed into the copy of an operand may be made from something that is, too."""
+    asked: set[str] = set()
+    inner = {draft.anchor}
+    while candidates := {s for m in inner for s in fusion.sources[m]} - draft.members - asked:
+        value = fusion.ordered(candidates)[-1]
+        asked.add(value)
+        reason = _prologue_refusal(fusion, draft, inner, value)
+        if reason is None:
+            inner.add(value)
+            fusion.join(draft, value, "prologue: computed where the contraction's operand is copied")
+        elif value not in fusion.owner:
+            fusion.refuse(draft, value, reason)
+
+
+def _prologue_refusal(fusion: Fusion, draft: Draft, inner: set[str], value: str) -> str | None:
+    item = fusion.items[value]
+    if value in fusion.owner or item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE):
+        return f"a {item.kind.value} anchors a kernel of its own"
+    outside = [r for r in fusion.readers[value] if r not in inner]
+    if value in fusion.kept or outside:
+        other = fusion.name(outside[0]) if outside else "the model's caller"
+        return f"{other} reads it too"
+    if item.expensive or item.weight > CHEAP:
+        return "it is too costly to compute again for every window that it is part of"
+    if not _in_windows(fusion, draft.anchor, inner, value):
+        return "it is not read by windows: without a copy of the operand it would be computed for every column"
+    if fusion.makes_cycle(draft.members | {value}):
+        return "it needs a value that is made from this kernel's result by another kernel"
+    return None
+
+
+def _in_windows(fusion: Fusion, anchor: str, inner: set[str], value: str) -> bool:
+    """Whether the contraction reads `value` at sums of its own axes and its reduce axes: that operand is copied in any case."""
+    element = pulled(fusion, anchor, fusion.free | inner, {value: value})
+    reduced = {a.name for a in element.reduction.axes} if element.reduction is not None else set()
+    for load in loads(element.body):
+        for index in load.index if load.buffer.name == value else ():
+            names = {e.name for e in walk(index) if isinstance(e, Var)}
+            if names & reduced and names - reduced:
+                return True
+    return False
 
 
 # -- the rest --------------------------------------------------------------------------------------------------
