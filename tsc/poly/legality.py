@@ -41,12 +41,11 @@ def violations(node: isl.ScheduleNode, deps: isl.UnionMap, added: isl.UnionMap |
         parts = [node.child(i).filter_get_filter() for i in range(node.n_children())]
         for i, first in enumerate(parts):
             leaving = deps.intersect_domain(first)
-            for j, second in enumerate(parts):
-                pairs = leaving.intersect_range(second)
-                if i == j:
-                    found = found.union(violations(node.child(i).child(0), pairs, added))
-                elif j < i or kind == isl.NodeType.set:
-                    found = found.union(pairs)
+            inside = leaving.intersect_range(first)
+            found = found.union(violations(node.child(i).child(0), inside, added))
+            others = parts[:i] if kind == isl.NodeType.sequence else [p for j, p in enumerate(parts) if j != i]
+            for second in others if not leaving.is_empty() else []:
+                found = found.union(leaving.intersect_range(second))
         return found
     return found.union(_below(node, deps, added))
 
