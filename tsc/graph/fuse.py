@@ -14,7 +14,7 @@ from tsc.graph.fuse_state import Draft, Fusion, analyse, group_inputs, path_node
 from tsc.graph.group import FusionGroup
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
-from tsc.sym import ShapeEnv
+from tsc.sym import ONE, ShapeEnv
 from tsc.te.expr import Var, loads, walk
 
 Level = Callable[[Fusion], None]
@@ -163,11 +163,12 @@ def _prologue_refusal(fusion: Fusion, draft: Draft, inner: set[str], value: str)
 def _in_windows(fusion: Fusion, anchor: str, inner: set[str], value: str) -> bool:
     """Whether the contraction reads `value` at sums of its own axes and its reduce axes: that operand is copied in any case."""
     element = pulled(fusion, anchor, fusion.free | inner, {value: value})
-    reduced = {a.name for a in element.reduction.axes} if element.reduction is not None else set()
+    axes = element.reduction.axes if element.reduction is not None else ()
+    reduced = {a.name for a in axes if a.extent != ONE}
     for load in loads(element.body):
         for index in load.index if load.buffer.name == value else ():
             names = {e.name for e in walk(index) if isinstance(e, Var)}
-            if names & reduced and names - reduced:
+            if names & reduced and names - {a.name for a in axes}:
                 return True
     return False
 
