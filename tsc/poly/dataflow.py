@@ -132,10 +132,8 @@ def _check_storage(local: Local, life: Introduced, copies: tuple[_Copy, ...], sc
     """Every copy stores inside the storage of its life, two cells of a life never in one place."""
     for copy in copies:
         cells = isl.split_range(copy.stores.range(), len(local.buffer.shape))
-        for d in range(len(local.buffer.shape)):
-            extent = str(local.box[local.dims.index(d)]) if d in local.dims else "1"
-            if not isl.within(cells, life.relation, d, extent, scop.params):
-                raise InternalError(f"{copy.name} leaves the storage {local.storage}")
+        if not isl.within(cells, life.relation, local.extents, scop.params):
+            raise InternalError(f"{copy.name} leaves the storage {local.storage}")
 
 
 def _reader(statement: Statement, tree: _Tree) -> _Reader:

@@ -384,14 +384,16 @@ def on_range(relation: Map, function: PwAff) -> PwAff:
     return components(relation.reverse().apply_range(Map.from_pw_aff(function)))[0]
 
 
-def within(cells: Map, lives: Map, dimension: int, extent: str, params: str) -> bool:
-    """Whether coordinate `dimension` of `cells` lies in `low .. low + extent - 1`, `low` being that of `lives`, everywhere."""
-    last = cells.dim(OUT) - dimension - 1
-    coordinate_of = cells.project_out(OUT, dimension + 1, last).project_out(OUT, 0, dimension)
-    low = Map.from_pw_aff(components(lives)[dimension].neg())
-    offsets = coordinate_of.sum(low).range()
-    everywhere = cells.domain().is_subset(lives.domain())
-    return bool(everywhere and offsets.is_subset(Set(f"{params} -> {{ [x] : 0 <= x < {extent} }}")))
+def within(cells: Map, lives: Map, extents: Sequence[str], params: str) -> bool:
+    """Whether `cells` (prefix values -> cells) lie in boxes of `extents`, each of which begins where the first coordinates of
+    `lives` say."""
+    count = len(extents)
+    lows = lives.project_out(OUT, count, lives.dim(OUT) - count).reset_tuple_id(OUT)
+    names = ", ".join(f"x{i}" for i in range(count))
+    begins = ", ".join(f"l{i}" for i in range(count))
+    where = " and ".join(f"l{i} <= x{i} < l{i} + {extent}" for i, extent in enumerate(extents)) or "1 = 1"
+    boxes = lows.apply_range(Map(f"{params} -> {{ [{begins}] -> [{names}] : {where} }}"))
+    return bool(cells.reset_tuple_id(OUT).is_subset(boxes))
 
 
 def split_range(tuples: Set, count: int) -> Map:

@@ -48,6 +48,11 @@ class Local:
         """The extents of the box, one for each of `dims`."""
         return self.storage.shape if self.layout is None else self.layout.box
 
+    @property
+    def extents(self) -> tuple[str, ...]:
+        """How many cells of each of the buffer's dims the box has, as text."""
+        return tuple(str(self.box[self.dims.index(d)]) if d in self.dims else "1" for d in range(len(self.buffer.shape)))
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
@@ -178,11 +183,9 @@ def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
         writes = isl.union_of_maps(scop.params, (a.relation for a in scop.writes if a.buffer.name == local.buffer.name))
         if not writes.domain().is_subset(place.domain):
             raise InternalError(f"{local.buffer.name} is written where it has no storage")
-        cells = isl.as_map(writes.apply_domain(isl.prefix_relation(place.domain, place.rows)))
-        for d in range(len(local.buffer.shape)):
-            extent = str(local.box[local.dims.index(d)]) if d in local.dims else "1"
-            if not isl.within(cells, lives, d, extent, scop.params):
-                raise InternalError(f"{local.buffer.name} leaves its storage {local.storage}")
+        cells = isl.as_map(writes.apply_domain(isl.prefix_relation(writes.domain(), place.rows)))
+        if not isl.within(cells, lives, local.extents, scop.params):
+            raise InternalError(f"{local.buffer.name} leaves its storage {local.storage}")
 
 
 @dataclass(frozen=True, slots=True)
