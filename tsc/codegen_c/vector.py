@@ -137,8 +137,8 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
             text = f"tsc_load_{kind}({name} + {start}, {lanes.active})"
     elif space in SPACES:
         text = f"tsc_spaced_{kind}({name} + {start}, {space}, {first}, {last}, {lanes.when})"
-    else:
-        if lanes.active or lanes.first:
+    else:  # under a condition, only a load that is harmless in all lanes may have a stride (loop_ir/vector_rules.py)
+        if lanes.active:
             raise InternalError(f"a masked load of {buffer} has a stride")
         picked = [f"{name}[{offset_text(buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in index), scope)}]"
                   for n in range(lanes.count)]
