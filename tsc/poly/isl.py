@@ -334,7 +334,7 @@ def as_set(union: UnionSet) -> Set:
 
 def maximum(function: PwAff) -> int | None:
     """The greatest value that `function` takes anywhere, None when that depends on a parameter."""
-    value = function.max_val()
+    value = Map.from_pw_aff(function).range().dim_max_val(0)  # PwAff.max_val refuses quotients
     return int(value.to_python()) if value.is_int() else None
 
 
