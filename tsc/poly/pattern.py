@@ -6,7 +6,7 @@ the coordinates of the cell that it reads, whatever the operator. Section 5.2 of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tsc.poly import PatternMismatch, isl
@@ -63,24 +63,41 @@ class Staged:
 
 def match_contraction(scop: Scop) -> Contraction:
     """One sum of products with its epilogues. Raises PatternMismatch with the reason."""
-    reducing = [c for c in scop.program.computes if c.monoid is not None]
-    if len(reducing) != 1:
-        raise PatternMismatch(f"contraction: there are {len(reducing)} reductions, not one")
-    anchor, = reducing
+    anchor = only_reduction(scop, "contraction")
     factors = product_of(anchor.body)
     if anchor.monoid is None or anchor.monoid.fn != "add" or factors is None:
         raise PatternMismatch(f"contraction: {anchor.name} is no sum of products")
+    cells = cells_behind(scop, anchor, "contraction")
+    n, m, n_factor, m_factor = _choose_axes(scop, anchor, cells, factors)
+    batch = tuple(a.name for a in anchor.axes if a.name not in (n, m))
+    order = [*batch, n, *([m] if m else [])]
+    return Contraction(anchor_matrix(scop, anchor, cells, order), anchor, batch, n, m, n_factor, m_factor)
+
+
+def only_reduction(scop: Scop, pattern: str) -> Compute:
+    """The one Compute that reduces. Raises PatternMismatch where there are more or none."""
+    reducing = [c for c in scop.program.computes if c.monoid is not None]
+    if len(reducing) != 1:
+        raise PatternMismatch(f"{pattern}: there are {len(reducing)} reductions, not one")
+    return reducing[0]
+
+
+def cells_behind(scop: Scop, anchor: Compute, pattern: str) -> dict[str, isl.Map]:
+    """For each Compute, its cells -> the anchor's. Raises PatternMismatch unless all others come after it, cell by cell."""
     cells = row_relations(scop, anchor)
     for compute in scop.program.computes:
         if compute.name not in cells:
             raise PatternMismatch(
-                f"contraction: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique",
+                f"{pattern}: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique",
                 compute.name if compute.name in scop.locals() else "")
         if compute is not anchor and feeds(scop, compute, anchor):
-            raise PatternMismatch(f"contraction: {compute.name} is computed before {anchor.name}")
-    n, m, n_factor, m_factor = _choose_axes(scop, anchor, cells, factors)
+            raise PatternMismatch(f"{pattern}: {compute.name} is computed before {anchor.name}")
+    return cells
+
+
+def anchor_matrix(scop: Scop, anchor: Compute, cells: Mapping[str, isl.Map], order: Sequence[str]) -> ScheduleMatrix:
+    """The rows of all statements: the anchor's axes in `order`, then its reduce axes, which only its update knows."""
     axes = [a.name for a in anchor.axes]
-    order = [a for a in axes if a not in (n, m)] + [n] + ([m] if m else [])
     reduce = [a.name for a in anchor.reduce_axes]
     entries: dict[str, tuple[Row, ...]] = {}
     for statement in scop.statements.values():
@@ -88,8 +105,7 @@ def match_contraction(scop: Scop) -> Contraction:
         rows: list[Row] = [coordinates[axes.index(a)] for a in order]
         rows += [function(scop, statement.name, r) if statement.role == "update" else None for r in reduce]
         entries[statement.name] = tuple(rows)
-    matrix = ScheduleMatrix(tuple(order + reduce), entries)
-    return Contraction(matrix, anchor, tuple(a for a in order if a not in (n, m)), n, m, n_factor, m_factor)
+    return ScheduleMatrix((*order, *reduce), entries)
 
 
 def product_of(body: Expr) -> tuple[Expr, Expr] | None:

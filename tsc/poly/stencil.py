@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tsc.poly import PatternMismatch
-from tsc.poly.matrix import Row, ScheduleMatrix, function
-from tsc.poly.pattern import Contraction, feeds, product_of, row_functions, row_relations, store_axes, variables
+from tsc.poly.pattern import Contraction, anchor_matrix, cells_behind, only_reduction, product_of, store_axes, variables
 from tsc.poly.scop import Scop
 from tsc.te.compute import Axis, Compute
 from tsc.te.expr import Expr, Load, loads
@@ -31,43 +30,21 @@ class Stencil(Contraction):
 
 def match_stencil(scop: Scop) -> Stencil:
     """One reduction over a window with its epilogues. Raises PatternMismatch with the reason."""
-    reducing = [c for c in scop.program.computes if c.monoid is not None]
-    if len(reducing) != 1:
-        raise PatternMismatch(f"stencil: there are {len(reducing)} reductions, not one")
-    anchor, = reducing
+    anchor = only_reduction(scop, "stencil")
     size = _window_size(anchor)
     if size is None or size > WINDOW:
         raise PatternMismatch(f"stencil: {anchor.name} reduces over no constant window of up to {WINDOW} elements")
-    cells = row_relations(scop, anchor)
-    for compute in scop.program.computes:
-        if compute.name not in cells:
-            raise PatternMismatch(
-                f"stencil: the cell of {anchor.name} that {compute.name} belongs to is not affine or not unique",
-                compute.name if compute.name in scop.locals() else "")
-        if compute is not anchor and feeds(scop, compute, anchor):
-            raise PatternMismatch(f"stencil: {compute.name} is computed before {anchor.name}")
+    cells = cells_behind(scop, anchor, "stencil")
     stored = store_axes(scop, anchor, cells)
     if not stored or not _is_window(anchor, stored[0]):
         raise PatternMismatch(f"stencil: {anchor.name} reads no window along the last axis stored")
     partner = _partner(anchor, stored[0])
     if partner is not None:
         raise PatternMismatch(f"stencil: {partner.name} shares an operand, a contraction's panel reuses it")
-    return _stencil(scop, anchor, stored[0], stored[1] if len(stored) > 1 else None)
-
-
-def _stencil(scop: Scop, anchor: Compute, n: str, m: str | None) -> Stencil:
-    cells = row_relations(scop, anchor)
-    axes = [a.name for a in anchor.axes]
-    batch = tuple(a for a in axes if a not in (n, m))
+    n, m = stored[0], stored[1] if len(stored) > 1 else None
+    batch = tuple(a.name for a in anchor.axes if a.name not in (n, m))
     order = [*batch, n, *([m] if m else [])]
-    reduce = [a.name for a in anchor.reduce_axes]
-    entries: dict[str, tuple[Row, ...]] = {}
-    for statement in scop.statements.values():
-        coordinates = row_functions(scop, statement, cells[statement.compute.name])
-        rows: list[Row] = [coordinates[axes.index(a)] for a in order]
-        rows += [function(scop, statement.name, r) if statement.role == "update" else None for r in reduce]
-        entries[statement.name] = tuple(rows)
-    return Stencil(ScheduleMatrix((*order, *reduce), entries), anchor, batch, n, m, anchor.body, anchor.body)
+    return Stencil(anchor_matrix(scop, anchor, cells, order), anchor, batch, n, m, anchor.body, anchor.body)
 
 
 def _window_size(anchor: Compute) -> int | None:
