@@ -14,6 +14,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, walk
 from tsc.poly import PatternMismatch
 from tsc.poly.chain import Chained, match_chained
+from tsc.poly.legality import order_of
 from tsc.poly.promote import check_promoted
 from tsc.poly.scop import build_scop
 from tsc.poly.tile import TileConfig
@@ -101,16 +102,18 @@ def test_a_strip_of_too_few_rows_is_found(name: str) -> None:
     made = pieces(chains.attention_chain(), TileConfig(row_tile=(1, 1, 4), stage_tiles=((2, 4), (2, 4))))
     small = tuple(replace(x, storage=replace(x.storage, shape=(SymExpr.of(3), *x.storage.shape[1:])))
                   if x.buffer.name == name else x for x in made.promoted.locals)
+    order = order_of(made.promoted.schedule, made.deps.full)
     with pytest.raises(InternalError, match=f"{name} leaves its storage"):
-        check_promoted(replace(made.promoted, locals=small), made.scop, made.deps)
+        check_promoted(replace(made.promoted, locals=small), made.scop, made.deps, order)
 
 
 def test_a_strip_that_dies_with_the_register_tile_is_found() -> None:
     """The accumulators' life is one register tile; a strip that is read by later stages must not get it."""
     made = pieces(chains.attention_chain())
     moved = tuple(replace(x, statement="alloc_acc") if x.buffer.name == "x" else x for x in made.promoted.locals)
+    order = order_of(made.promoted.schedule, made.deps.full)
     with pytest.raises(InternalError, match="values of x are used outside the tile"):
-        check_promoted(replace(made.promoted, locals=moved), made.scop, made.deps)
+        check_promoted(replace(made.promoted, locals=moved), made.scop, made.deps, order)
 
 
 def test_default_rows_are_whole_register_tiles() -> None:

@@ -18,7 +18,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
-from tsc.poly.legality import check_blocks, check_instances, check_tree, violations
+from tsc.poly.legality import check_blocks, check_instances, check_tree, order_of
 from tsc.poly.match import match
 from tsc.poly.matrix import function
 from tsc.poly.pattern import Contraction, Staged
@@ -45,14 +45,14 @@ def test_a_reversed_dependence_is_rejected(make: Callable[[], Program]) -> None:
     check_tree(made.promoted.schedule, made.scop, made.deps, "as made", _order(made))
     back = made.deps.relaxed.reverse()
     with pytest.raises(InternalError, match="breaks dependences"):
-        check_tree(made.promoted.schedule, made.scop, replace(made.deps, relaxed=back), "reversed", _order(made))
+        check_tree(made.promoted.schedule, made.scop, replace(made.deps, full=back, relaxed=back), "reversed", _order(made))
 
 
 def test_every_single_reversed_dependence_is_rejected() -> None:
     made = pieces(programs.layer_norm(6))
     for one in isl.maps_of(made.deps.relaxed):
         back = isl.UnionMap.from_map(one).reverse()
-        assert not violations(made.promoted.schedule.get_root(), back).is_empty(), one
+        assert not order_of(made.promoted.schedule, back).broken.is_empty(), one
 
 
 def test_only_the_updates_own_dependences_are_dropped() -> None:
@@ -116,6 +116,10 @@ def test_a_widened_domain_is_rejected() -> None:
 
 # -- blocks ----------------------------------------------------------------------------------------------------
 
+def _check_blocks(schedule: isl.Schedule, deps: Dependences) -> None:
+    check_blocks(schedule, deps, order_of(schedule, deps.full))
+
+
 def _blocks_over_k(scop: Scop, statements: list[str]) -> isl.Schedule:
     rows = [[function(scop, s, "r" if s == "acc_update" else "0") for s in statements]]
     node = islpy.Schedule.from_domain(scop.domain).get_root().child(0)
@@ -126,7 +130,7 @@ def _blocks_over_k(scop: Scop, statements: list[str]) -> isl.Schedule:
 def test_a_block_parallel_reduction_is_rejected() -> None:
     scop = build_scop(programs.gemm())
     with pytest.raises(InternalError, match="depend on each other"):
-        check_blocks(_blocks_over_k(scop, list(scop.statements)), dependences(scop))
+        _check_blocks(_blocks_over_k(scop, list(scop.statements)), dependences(scop))
 
 
 def test_a_block_parallel_reduction_without_init_is_rejected() -> None:
@@ -135,19 +139,19 @@ def test_a_block_parallel_reduction_without_init_is_rejected() -> None:
     scop = replace(
         scop, statements={"acc_update": scop.statements["acc_update"]}, domain=only,
         reads=tuple(a for a in scop.reads if a.statement == "acc_update"),
-        writes=tuple(a for a in scop.writes if a.statement == "acc_update"), order=scop.order.intersect_domain(only))
+        writes=tuple(a for a in scop.writes if a.statement == "acc_update"))
     deps = dependences(scop)
     schedule = _blocks_over_k(scop, ["acc_update"])
-    assert deps.relaxed.is_empty() and violations(schedule.get_root(), deps.relaxed).is_empty()
+    assert deps.relaxed.is_empty() and order_of(schedule, deps.relaxed).broken.is_empty()
     with pytest.raises(InternalError, match="depend on each other"):
-        check_blocks(schedule, deps)
+        _check_blocks(schedule, deps)
 
 
 def test_a_block_mark_inside_is_rejected() -> None:
     made = pieces(programs.gemm())
     text = isl.tree_text(made.promoted.schedule).replace('mark: "k"', 'mark: "block"')
     with pytest.raises(InternalError, match="outermost"):
-        check_blocks(islpy.Schedule(text), made.deps)
+        _check_blocks(islpy.Schedule(text), made.deps)
 
 
 # -- accesses --------------------------------------------------------------------------------------------------
@@ -290,19 +294,18 @@ def test_storage_that_is_too_small_is_rejected(name: str) -> None:
         check_loops(func, promoted.schedule, made.scop, iterators_for(made.scop))
     if name == "acc":
         with pytest.raises(InternalError, match="leaves its storage"):
-            check_promoted(promoted, made.scop, made.deps)
+            check_promoted(promoted, made.scop, made.deps, order_of(promoted.schedule, made.deps.full))
 
 
 # -- promotion -------------------------------------------------------------------------------------------------
 
 def test_a_panel_copied_too_late_is_rejected() -> None:
     made = pieces(programs.gemm())
-    root = made.promoted.schedule.get_root()
     order = _order(made)
     assert not order.is_empty()
-    assert violations(root, made.deps.relaxed, order).is_empty()
+    assert order_of(made.promoted.schedule, made.deps.relaxed, order).broken.is_empty()
     late = order.reverse()  # what would hold if the copies came after the updates
-    moved = violations(_with_update_first(made).get_root(), made.deps.relaxed, order)
+    moved = order_of(_with_update_first(made), made.deps.relaxed, order).broken
     assert not late.is_empty() and not moved.is_empty()
 
 
@@ -320,7 +323,7 @@ def _with_update_first(made: Pieces) -> isl.Schedule:
 
 def test_a_panel_filled_in_part_is_rejected() -> None:
     made = pieces(programs.gemm())
-    check_promoted(made.promoted, made.scop, made.deps)
+    check_promoted(made.promoted, made.scop, made.deps, order_of(made.promoted.schedule, made.deps.full))
     text = isl.tree_text(made.promoted.schedule)
     line = next(x for x in text.splitlines() if "extension" in x and "-> copy_acc_panel[" in x)
     partial = text.replace(line, line.replace("< K", "< K - 1"))
@@ -344,13 +347,13 @@ def test_a_wrong_row_is_refused_by_locality() -> None:
     """Row sums used by another row: sum[r] read at the mirrored row."""
     made = build_scop(programs.softmax())
     deps = dependences(made)
-    whole = Dependences(deps.full.union(isl.UnionMap(
-        "[R, C] -> { mx_update[r, c] -> e_store[r + 1, c] : 0 <= r < R - 1 and 0 <= c < C }")), deps.relaxed, deps.log)
+    whole = replace(deps, full=deps.full.union(isl.UnionMap(
+        "[R, C] -> { mx_update[r, c] -> e_store[r + 1, c] : 0 <= r < R - 1 and 0 <= c < C }")))
     found = solve_pattern(match(made)[0], made, deps, [])
     assert isinstance(found, Staged)
     schedule = staged_tree(made, found, deps, default_config(found, SMALL)).schedule
     with pytest.raises(InternalError, match="depend on each other"):
-        check_blocks(schedule, whole)
+        _check_blocks(schedule, whole)
 
 
 def test_an_opaque_read_of_a_local_splits() -> None:

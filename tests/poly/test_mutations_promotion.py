@@ -20,7 +20,7 @@ from tsc.poly.deps import Dependences, dependences
 from tsc.poly.gpu import GpuSchedule, GpuTileConfig, check_gpu, gpu_contraction
 from tsc.poly.guards import check_loops
 from tsc.poly.layout import Layout, plain
-from tsc.poly.legality import check_tree
+from tsc.poly.legality import check_tree, order_of
 from tsc.poly.match import match
 from tsc.poly.normalise import separate_outputs
 from tsc.poly.pattern import Contraction
@@ -237,7 +237,7 @@ def test_an_intermediate_is_promoted_where_it_is_complete() -> None:
     made, promoted = _copied_exponentials(True)
     assert promoted.assignments["out_store"] != made.promoted.assignments["out_store"]
     _checked(made, promoted)
-    check_promoted(promoted, made.scop, made.deps)
+    check_promoted(promoted, made.scop, made.deps, order_of(promoted.schedule, made.deps.full))
     func = to_loops(promoted, made.scop, "kernel")
     check_loops(func, promoted.schedule, made.scop, iterators_for(made.scop))
     check_values(func, made.scop.program, {"R": 5})

@@ -15,7 +15,8 @@ from tests.poly.support import Pieces, check_values, pieces, scheduled
 from tests.te.test_factor import softmax, variance
 from tsc.errors import InternalError
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
+from tsc.poly.legality import order_of
+from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise, site
 from tsc.poly.schedule import check_final
 from tsc.poly.tree import BLOCK_POINT, ROW_POINT, node_below
 from tsc.sym import SymExpr, dim
@@ -55,7 +56,8 @@ def test_all_intermediates_are_local(name: str) -> None:
 def test_an_output_kept_in_a_local_alone_is_rejected(name: str) -> None:
     made = pieces(PROGRAMS[name]())
     node = node_below(made.promoted.schedule, BLOCK_POINT)
-    instances, local = localise(node, made.scop, made.deps, made.scop.program.outputs[-1])
+    place = site(node, order_of(made.promoted.schedule, made.deps.full))
+    instances, local = localise(place, made.scop, made.deps, made.scop.program.outputs[-1])
     schedule = graft(node, instances, []).get_schedule()
     with pytest.raises(InternalError, match="out outlives the kernel"):
         _final(made, replace(made.promoted, schedule=schedule, locals=(*made.promoted.locals, local)))
@@ -118,7 +120,7 @@ def test_an_intermediate_made_by_an_earlier_tile_is_rejected() -> None:
     with pytest.raises(InternalError, match="depend on each other"):
         _final(made, early)
     with pytest.raises(InternalError, match="values of mx are used outside the tile"):
-        check_promoted(early, made.scop, made.deps)
+        check_promoted(early, made.scop, made.deps, order_of(early.schedule, made.deps.full))
 
 
 def test_a_row_that_another_row_reads_is_no_local() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import condition_text, index_text
-from tsc.poly.deps import Dependences, through
+from tsc.poly.deps import Dependences
 from tsc.poly.legality import Place
 from tsc.poly.promote import Assignment, Introduced, Local, Promoted, introduced
 from tsc.poly.scop import Scop, Statement, conditional_loads
@@ -181,7 +181,7 @@ def _check_sources(statement: Statement, copy: _Copy, tree: _Tree, deps: Depende
             raise InternalError(f"{copy.name} copies from {source}, which copies fill")
         if source not in targets:
             continue
-        flow = through(tree.scop, deps.full, source)
+        flow = deps.through[source]
         flow = flow.intersect_range(reader).union(flow.intersect_domain(reader).reverse())
         inside = flow.intersect_domain(copy.place.domain)
         if copy.place.rows is not None:

@@ -7,7 +7,7 @@ of the unrelaxed dependences too. Section 5.2 of the paper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsc.poly import isl
@@ -17,20 +17,22 @@ from tsc.poly.scop import Access, Scop
 @dataclass(frozen=True, slots=True)
 class Dependences:
     """`full`: every dependence, source -> sink; `relaxed`: without those that declared monoids allow to drop; `log` names
-    what was dropped."""
+    what was dropped; `through[buffer]`: those of `full` between accesses to one cell of a buffer that is written."""
 
     full: isl.UnionMap
     relaxed: isl.UnionMap
     log: tuple[str, ...]
+    through: Mapping[str, isl.UnionMap]
 
 
 def dependences(scop: Scop) -> Dependences:
     """The dependences of `scop`, from its access relations and its original order."""
-    written = {a.buffer.name for a in scop.writes}
-    reads = _union(scop, (a for a in scop.reads if a.buffer.name in written))
-    writes = _union(scop, scop.writes)
-    full = _flow(scop, reads, writes).union(_flow(scop, writes, writes)).union(_flow(scop, writes, reads))
-    full = full.intersect_params(scop.context).coalesce()
+    through = {name: _through(scop, name).intersect_params(scop.context).coalesce()
+               for name in dict.fromkeys(a.buffer.name for a in scop.writes)}
+    full = isl.UnionMap(scop.params + " -> { }")
+    for found in through.values():
+        full = full.union(found)
+    full = full.coalesce()
     relaxed, log = full, []
     for statement in scop.statements.values():
         monoid = statement.compute.monoid
@@ -41,18 +43,22 @@ def dependences(scop: Scop) -> Dependences:
         if not dropped.is_empty():
             relaxed = relaxed.subtract(dropped)
             log.append(f"dropped {statement.name} -> {statement.name}: '{monoid.fn}' is declared associative and commutative")
-    return Dependences(full, relaxed, tuple(log))
+    return Dependences(full, relaxed, tuple(log), through)
 
 
-def through(scop: Scop, deps: isl.UnionMap, buffer: str) -> isl.UnionMap:
-    """The dependences of `deps` between accesses to one cell of `buffer`."""
-    touches = _union(scop, (a for a in scop.reads + scop.writes if a.buffer.name == buffer))
-    return deps.intersect(touches.apply_range(touches.reverse()))
+def _through(scop: Scop, buffer: str) -> isl.UnionMap:
+    """Pairs of accesses to one cell of `buffer`, one of them a write, the first earlier in the original order: statements run
+    one after the other, each over its instances in lexicographic order."""
+    writes, reads = (_union(scop, accesses, buffer) for accesses in (scop.writes, scop.reads))
+    touching = writes.apply_range(writes.union(reads).reverse()).union(reads.apply_range(writes.reverse()))
+    number = {name: i for i, name in enumerate(scop.statements)}
+    earlier: list[isl.Map] = []
+    for pairs in isl.maps_of(touching):
+        first, second = (number[str(pairs.get_tuple_name(side))] for side in (isl.IN, isl.OUT))
+        if first <= second:
+            earlier.append(pairs if first < second else pairs.intersect(isl.lex_lt(pairs)))
+    return isl.union_of_maps(scop.params, earlier)
 
 
-def _union(scop: Scop, accesses: Iterable[Access]) -> isl.UnionMap:
-    return isl.union_of_maps(scop.params, (a.relation for a in accesses))
-
-
-def _flow(scop: Scop, sink: isl.UnionMap, source: isl.UnionMap) -> isl.UnionMap:
-    return isl.may_dependences(sink, source, scop.order)
+def _union(scop: Scop, accesses: tuple[Access, ...], buffer: str) -> isl.UnionMap:
+    return isl.union_of_maps(scop.params, (a.relation for a in accesses if a.buffer.name == buffer))

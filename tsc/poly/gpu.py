@@ -15,10 +15,10 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences
 from tsc.poly.layout import Layout, accumulator_fragment, plain, swizzle
-from tsc.poly.legality import BLOCK, check_blocks, check_tree
+from tsc.poly.legality import BLOCK, check_blocks, check_tree, order_of
 from tsc.poly.matrix import function
 from tsc.poly.pattern import Contraction, unit_stride, variables
-from tsc.poly.promote import Local, Operand, Promoted, check_promoted, graft, localise, promote_operand
+from tsc.poly.promote import Local, Operand, Promoted, check_promoted, graft, localise, promote_operand, site
 from tsc.poly.rounded import guard_of, round_domains
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.to_loops import assignments_of
@@ -71,13 +71,14 @@ def gpu_contraction(scop: Scop, found: Contraction, deps: Dependences, config: G
     schedule = _tree(rounded, found, tiled, config)
 
     node = node_below(schedule, {BLOCK})
+    place = site(node, order_of(schedule, deps.full))
     axes = [a.name for a in found.anchor.axes]
     promoted: list[tuple[isl.Map, Local]] = []
     fragment = accumulator_fragment((high, wide), config.warp_tile)
     for buffer in scop.locals().values():
         if buffer.name != found.anchor.name:
             raise PatternMismatch(f"gpu contraction: {buffer.name} is no accumulator and no output")
-        instances, local = localise(node, rounded, deps, buffer, [axes.index(found.m), axes.index(found.n)], (high, wide))
+        instances, local = localise(place, rounded, deps, buffer, [axes.index(found.m), axes.index(found.n)], (high, wide))
         promoted.append((instances, replace(local, storage=replace(local.storage, shape=fragment.storage), layout=fragment)))
     for instances, _ in promoted:
         node = graft(node, instances, [])
@@ -107,10 +108,9 @@ def check_gpu(schedule: GpuSchedule, scop: Scop, deps: Dependences) -> None:
     """Raise InternalError unless the tree is legal and complete, blocks independent, locals local, and what rounding adds is
     guarded or harmless."""
     promoted, rounded = schedule.promoted, schedule.rounded
-    order = check_dataflow(promoted, scop, deps, rounded)
-    check_tree(promoted.schedule, rounded, deps, "gpu", order)
-    check_blocks(promoted.schedule, deps)
-    check_promoted(promoted, rounded, deps)
+    order = check_tree(promoted.schedule, rounded, deps, "gpu", check_dataflow(promoted, scop, deps, rounded))
+    check_blocks(promoted.schedule, deps, order)
+    check_promoted(promoted, rounded, deps, order)
 
 
 # -- the tree --------------------------------------------------------------------------------------------------

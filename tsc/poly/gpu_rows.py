@@ -11,11 +11,11 @@ from dataclasses import replace
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.gpu import LANES, GpuSchedule, Rows, checked, guards_of, team_tree
-from tsc.poly.legality import BLOCK
+from tsc.poly.legality import BLOCK, order_of
 from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern import completing_axes, row_functions, row_relations
-from tsc.poly.promote import Local, Promoted, graft, localise
+from tsc.poly.promote import Local, Promoted, graft, localise, site
 from tsc.poly.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.to_loops import assignments_of
@@ -54,9 +54,10 @@ def gpu_rows(scop: Scop, deps: Dependences, warps: int) -> GpuSchedule:
         s.name: _statement_rows(scop, s, rows[s.name][-1], own[s.name], warps) for s in scop.statements.values()})
 
     node = node_below(schedule, {BLOCK})
+    place = site(node, order_of(schedule, deps.full))
     promoted: list[tuple[isl.Map, Local]] = []
     for buffer in scop.locals().values():
-        instances, local = localise(node, rounded, deps, buffer)
+        instances, local = localise(place, rounded, deps, buffer)
         if any(e.as_int() is None for e in local.storage.shape):
             raise PatternMismatch(f"gpu rows: {buffer.name} has no constant width")
         promoted.append((instances, replace(local, scope="shared")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Stmt, Store, walk
@@ -36,10 +37,11 @@ def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[
     places = leaves(schedule.get_root(), Place(None, scop.domain))
     executed: set[str] = set()
     copied: dict[str, isl.Set] = {}
+    run = cache(lambda variables, constraints: loop_points(Nest(variables, constraints), scop))
     for store, nest in stores(func.body):
         if store.instance is None:
             raise InternalError(f"a store to {store.buffer.name} names no statement instance")
-        points = loop_points(nest, scop)
+        points = run(nest.variables, nest.constraints)
         for load, conditions in _accesses(store, nest):
             _check_access(load, nest, points if not conditions else points.intersect(
                 loop_points(replace(nest, constraints=conditions), scop)), store, scop)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import islpy
 from islpy import (
@@ -37,10 +37,15 @@ __all__ = [
     "UnionPwAff", "UnionSet",
 ]
 
+#: The way to a node of a schedule tree: which child to take, from the root on.
+Path: TypeAlias = tuple[int, ...]
+
 IN, OUT, SET, PARAM = islpy.dim_type.in_, islpy.dim_type.out, islpy.dim_type.set, islpy.dim_type.param
 NodeType = islpy.schedule_node_type
 AstNodeType = islpy.ast_node_type
 AstExprType = islpy.ast_expr_type
+
+_SAME, _BACKWARD = UnionMap("{ [a] -> [a] }"), UnionMap("{ [a] -> [b] : a > b }")
 
 # loops count the rows of the schedule, whatever their stride: what reads them back relies on it
 islpy.DEFAULT_CONTEXT.set_ast_build_scale_strides(0)
@@ -229,6 +234,43 @@ def tree_text(schedule: Schedule) -> str:
     return str(printer.print_schedule(schedule).get_str())
 
 
+def path(node: ScheduleNode) -> Path:
+    """The positions of the children on the way from the root to `node`."""
+    found: Path = ()
+    while node.has_parent():
+        found = (int(node.get_child_position()), *found)
+        node = node.parent()
+    return found
+
+
+class Moves:
+    """How far one row of a schedule moves pairs of instances: the pairs of their values are looked at first, which is all that
+    most rows need."""
+
+    def __init__(self, pairs: UnionMap, schedule: MultiUnionPwAff, position: int) -> None:
+        self._pairs, self._row = pairs, row(schedule, position)
+        self._values = UnionMap.from_multi_union_pw_aff(self._row)
+        self._moves = pairs.apply_domain(self._values).apply_range(self._values)
+
+    def stay(self) -> bool:
+        """Whether both instances of every pair have the same value."""
+        return bool(self._moves.is_subset(_SAME))
+
+    def forward(self) -> bool:
+        """Whether no pair's second instance has a smaller value."""
+        return bool(self._moves.is_disjoint(_BACKWARD))
+
+    def staying(self) -> UnionMap:
+        """The pairs of equal values."""
+        return self._pairs if self.stay() else self._pairs.eq_at_multi_union_pw_aff(self._row)
+
+    def backward(self) -> UnionMap:
+        """The pairs whose second instance has a smaller value."""
+        if self.forward():
+            return UnionMap.empty(self._pairs.get_space())
+        return self._pairs.intersect(self._values.lex_gt_union_map(self._values))
+
+
 # -- abstract syntax trees -------------------------------------------------------------------------------------
 
 def generate(schedule: Schedule, context: Set, iterators: Sequence[str]) -> AstNode:
@@ -270,10 +312,9 @@ def arguments(expr: AstExpr) -> list[AstExpr]:
     return [expr.op_get_arg(i) for i in range(expr.op_get_n_arg())]
 
 
-def may_dependences(sink: UnionMap, source: UnionMap, order: UnionMap) -> UnionMap:
-    """All pairs of a `source` access and a later `sink` access to the same cell, as instance -> instance."""
-    info = islpy.UnionAccessInfo.from_sink(sink).set_may_source(source).set_schedule_map(order)
-    return info.compute_flow().get_may_dependence()
+def lex_lt(pairs: Map) -> Map:
+    """All pairs of tuples of the domain's space, the first lexicographically less than the second."""
+    return Map.lex_lt(pairs.get_space().domain())
 
 
 def extreme_parameters(allowed: Set, names: Sequence[str], context: Set, least: bool) -> list[PwAff] | None:
@@ -411,9 +452,13 @@ def prefix_relation(domain: UnionSet, rows_above: MultiUnionPwAff | None) -> Uni
 def selected_rows(domain: Set, rows_above: MultiUnionPwAff | None, depths: Sequence[int]) -> Map:
     """`domain` -> the values of the rows at `depths`; 0 where a depth is -1."""
     zero = PwAff.zero_on_domain(islpy.LocalSpace.from_space(domain.get_space()))
+    return values_of(domain, [zero if depth < 0 or rows_above is None else
+                              rows_above.get_at(depth).extract_pw_aff(zero.get_space()) for depth in depths])
+
+
+def values_of(domain: Set, functions: Sequence[PwAff]) -> Map:
+    """`domain` -> the values of some functions of it."""
     result = Map.from_domain_and_range(domain, Set("{ [] }"))
-    for depth in depths:
-        values = Map.from_pw_aff(zero) if depth < 0 or rows_above is None else as_map(
-            row_map(rows_above, depth).intersect_domain(UnionSet.from_set(domain)))
-        result = result.flat_range_product(values)
+    for function in functions:
+        result = result.flat_range_product(Map.from_pw_aff(function))
     return result

@@ -7,7 +7,7 @@ their own statements, whose dependences exist only below them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
@@ -21,56 +21,72 @@ BLOCK = "block"
 Seen = Callable[[str, isl.Schedule], None]
 
 
-def violations(node: isl.ScheduleNode, deps: isl.UnionMap, added: isl.UnionMap | None = None) -> isl.UnionMap:
-    """The dependences that the tree below `node` does not respect; `added` are those of instances that extensions introduce."""
-    found = isl.UnionMap.empty(deps.get_space())
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a tree makes of dependences: those it breaks, and by node (its path from the root) those inside single runs of it;
+    a node that is not there has none."""
+
+    broken: isl.UnionMap
+    inside: Mapping[isl.Path, isl.UnionMap]
+
+    def within(self, path: isl.Path) -> isl.UnionMap:
+        """The dependences between instances of one and the same run of a node."""
+        return self.inside.get(path, isl.UnionMap.empty(self.broken.get_space()))
+
+
+def order_of(schedule: isl.Schedule, deps: isl.UnionMap, added: isl.UnionMap | None = None) -> Order:
+    """What `schedule` makes of `deps`; `added` are those of instances that extensions introduce."""
+    inside: dict[isl.Path, isl.UnionMap] = {}
+    return Order(_walk(schedule.get_root(), (), deps, added, inside), inside)
+
+
+def _walk(node: isl.ScheduleNode, path: isl.Path, deps: isl.UnionMap, added: isl.UnionMap | None,
+          inside: dict[isl.Path, isl.UnionMap]) -> isl.UnionMap:
+    """The dependences that the tree below `node` breaks; what is still undecided at each node goes to `inside`."""
+    inside[path] = deps
+    broken = isl.UnionMap.empty(deps.get_space())
     kind = node.get_type()
-    if kind == isl.NodeType.extension and added is not None:
-        deps = deps.union(added.intersect_domain(node.extension_get_extension().range()))
-    if deps.is_empty():
-        return found if added is None or kind == isl.NodeType.leaf else _below(node, deps, added)
     if kind == isl.NodeType.leaf:
         return deps
-    if kind == isl.NodeType.band:
-        schedule = node.band_get_partial_schedule()
-        for i in range(node.band_n_member()):
-            values = isl.row_map(schedule, i)
-            found = found.union(deps.intersect(values.lex_gt_union_map(values)))
-            deps = deps.eq_at_multi_union_pw_aff(isl.row(schedule, i))
-    elif kind in (isl.NodeType.sequence, isl.NodeType.set):
+    if kind == isl.NodeType.extension and added is not None:
+        deps = deps.union(added.intersect_domain(node.extension_get_extension().range()))
+    if deps.is_empty() and added is None:
+        return broken
+    if kind in (isl.NodeType.sequence, isl.NodeType.set):
         parts = [node.child(i).filter_get_filter() for i in range(node.n_children())]
         for i, first in enumerate(parts):
             leaving = deps.intersect_domain(first)
-            inside = leaving.intersect_range(first)
-            found = found.union(violations(node.child(i).child(0), inside, added))
+            broken = broken.union(_walk(node.child(i).child(0), (*path, i, 0), leaving.intersect_range(first), added, inside))
             others = parts[:i] if kind == isl.NodeType.sequence else [p for j, p in enumerate(parts) if j != i]
             for second in others if not leaving.is_empty() else []:
-                found = found.union(leaving.intersect_range(second))
-        return found
-    return found.union(_below(node, deps, added))
-
-
-def _below(node: isl.ScheduleNode, deps: isl.UnionMap, added: isl.UnionMap | None) -> isl.UnionMap:
-    found = isl.UnionMap.empty(deps.get_space())
+                broken = broken.union(leaving.intersect_range(second))
+        return broken
+    if kind == isl.NodeType.band:
+        schedule = node.band_get_partial_schedule()
+        for i in range(node.band_n_member()):
+            moves = isl.Moves(deps, schedule, i)
+            broken, deps = broken.union(moves.backward()), moves.staying()
     for i in range(node.n_children()):
-        found = found.union(violations(node.child(i), deps, added))
-    return found
+        broken = broken.union(_walk(node.child(i), (*path, i), deps, added, inside))
+    return broken
 
 
 def check_tree(schedule: isl.Schedule, scop: Scop, deps: Dependences, step: str, added: isl.UnionMap | None = None,
-               sunk: bool = False, seen: Seen | None = None) -> None:
+               sunk: bool = False, seen: Seen | None = None) -> Order:
     """Raise InternalError unless `schedule` respects the relaxed dependences and executes exactly the Scop's instances.
 
     `sunk`: statements still sit at a row of the anchor that an empty reduction does not have; sizes where one is empty are left
-    to the check of the separated tree. `seen` is told the step and its tree.
+    to the check of the separated tree. `seen` is told the step and its tree. Returns what the tree makes of all dependences.
     """
     if seen is not None:
         seen(step, schedule)
-    relaxed = deps.relaxed.intersect_params(scop.populated) if sunk else deps.relaxed
-    wrong = violations(schedule.get_root(), relaxed, added)
-    if not wrong.is_empty():
-        raise InternalError(f"schedule step '{step}' breaks dependences: {wrong}")
+    order = order_of(schedule, deps.full.intersect_params(scop.populated) if sunk else deps.full, added)
+    if not order.broken.is_empty():
+        wrong = order.broken.subtract(deps.full.subtract(deps.relaxed))
+        if not wrong.is_empty():
+            raise InternalError(f"schedule step '{step}' breaks dependences: {wrong}")
     check_instances(schedule, scop, step)
+    return order
 
 
 def check_instances(schedule: isl.Schedule, scop: Scop, step: str) -> None:
@@ -121,15 +137,13 @@ def below_blocks(schedule: isl.Schedule) -> isl.ScheduleNode:
     return node
 
 
-def check_blocks(schedule: isl.Schedule, deps: Dependences) -> None:
-    """Raise InternalError unless no dependence, a reduction's on itself included, leads from one block to another."""
+def check_blocks(schedule: isl.Schedule, deps: Dependences, order: Order) -> None:
+    """Raise InternalError unless no dependence, a reduction's on itself included, leads from one block to another. `order` is
+    what the schedule makes of all of them."""
     inner = below_blocks(schedule)
     if _has_mark(inner, BLOCK):
         raise InternalError("a band marked 'block' is not part of the outermost nest")
-    prefix = inner.get_prefix_schedule_multi_union_pw_aff()
-    if prefix.dim(isl.SET) == 0:
-        return
-    crossing = deps.full.subtract(deps.full.eq_at_multi_union_pw_aff(prefix))
+    crossing = deps.full.subtract(order.within(isl.path(inner)))
     if not crossing.is_empty():
         raise InternalError(f"blocks that run in parallel depend on each other: {crossing}")
 
@@ -142,38 +156,23 @@ def _has_mark(node: isl.ScheduleNode, name: str) -> bool:
 
 def coincident(node: isl.ScheduleNode, deps: isl.UnionMap) -> list[bool]:
     """For each row of a band: whether all dependences inside it have distance zero there."""
-    return _coincident(*_inside(node, deps))
-
-
-def permutable(node: isl.ScheduleNode, deps: isl.UnionMap) -> bool:
-    """Whether every dependence inside a band has a non-negative distance in each of its rows."""
-    return _permutable(*_inside(node, deps))
+    return [moves.stay() for moves in _moves(node, deps)]
 
 
 def with_flags(node: isl.ScheduleNode, deps: isl.UnionMap) -> isl.ScheduleNode:
-    """The band with its permutable and coincident flags as computed."""
-    schedule, local = _inside(node, deps)
-    for i, flag in enumerate(_coincident(schedule, local)):
-        node = node.band_member_set_coincident(i, int(flag))
-    return node.band_set_permutable(int(_permutable(schedule, local)))
+    """The band with its flags as computed: a row is coincident where every dependence inside the band has distance zero in it,
+    the band permutable where none has a negative distance in any row."""
+    rows = _moves(node, deps)
+    for i, moves in enumerate(rows):
+        node = node.band_member_set_coincident(i, int(moves.stay()))
+    return node.band_set_permutable(int(all(moves.forward() for moves in rows)))
 
 
-def _coincident(schedule: isl.MultiUnionPwAff, local: isl.UnionMap) -> list[bool]:
-    return [bool(local.is_subset(local.eq_at_multi_union_pw_aff(isl.row(schedule, i)))) for i in range(schedule.dim(isl.SET))]
-
-
-def _permutable(schedule: isl.MultiUnionPwAff, local: isl.UnionMap) -> bool:
-    for i in range(schedule.dim(isl.SET)):
-        values = isl.row_map(schedule, i)
-        if not local.intersect(values.lex_gt_union_map(values)).is_empty():
-            return False
-    return True
-
-
-def _inside(node: isl.ScheduleNode, deps: isl.UnionMap) -> tuple[isl.MultiUnionPwAff, isl.UnionMap]:
+def _moves(node: isl.ScheduleNode, deps: isl.UnionMap) -> list[isl.Moves]:
     domain = node.get_domain()
     local = deps.intersect_domain(domain).intersect_range(domain)
     prefix = node.get_prefix_schedule_multi_union_pw_aff()
     if prefix.dim(isl.SET) > 0:
         local = local.eq_at_multi_union_pw_aff(prefix)
-    return node.band_get_partial_schedule(), local
+    schedule = node.band_get_partial_schedule()
+    return [isl.Moves(local, schedule, i) for i in range(schedule.dim(isl.SET))]

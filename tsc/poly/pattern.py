@@ -236,26 +236,17 @@ def row_functions(scop: Scop, statement: Statement, relation: isl.Map) -> list[i
 
 def completing_axes(scop: Scop, statement: Statement, rows: list[isl.PwAff]) -> list[str]:
     """The statement's axes needed, besides `rows`, to tell its instances apart."""
-    def schedule(functions: list[isl.PwAff]) -> isl.UnionMap:
-        return isl.UnionMap.from_multi_union_pw_aff(isl.rows(scop.domain, [[f] for f in functions])).intersect_domain(
-            isl.UnionSet.from_set(statement.domain))
-
     needed: list[str] = []
-    functions = list(rows)
+    told = isl.values_of(statement.domain, rows) if rows else None
     for axis in statement.axes:
-        if functions and schedule(functions).is_injective():
+        if told is not None and told.is_injective():
             break
-        candidate = function(scop, statement.name, axis.name)
-        if functions and _determined(schedule(functions), schedule([candidate])):
-            continue
-        functions.append(candidate)
+        value = isl.values_of(statement.domain, [function(scop, statement.name, axis.name)])
+        if told is not None and told.apply_range(told.reverse()).is_subset(value.apply_range(value.reverse())):
+            continue  # equal rows have an equal value
+        told = value if told is None else told.flat_range_product(value)
         needed.append(axis.name)
     return needed
-
-
-def _determined(rows: isl.UnionMap, candidate: isl.UnionMap) -> bool:
-    """Whether equal rows imply an equal candidate."""
-    return bool(rows.apply_range(rows.reverse()).is_subset(candidate.apply_range(candidate.reverse())))
 
 
 # -- reductions and injective statements -----------------------------------------------------------------------

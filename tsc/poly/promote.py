@@ -15,9 +15,9 @@ import numpy as np
 
 from tsc.errors import InternalError
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.deps import Dependences, through
+from tsc.poly.deps import Dependences
 from tsc.poly.layout import Layout, certify
-from tsc.poly.legality import Place
+from tsc.poly.legality import Order, Place
 from tsc.poly.rounded import guard_of
 from tsc.poly.scop import Scop
 from tsc.poly.to_expr import parameter_expr
@@ -78,23 +78,38 @@ class Promoted:
     guards: Mapping[str, Expr] = field(default_factory=dict)
 
 
-def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buffer, order: Sequence[int] | None = None,
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A tree node before which buffers may get storage, and what is asked of it for each of them: the instances that reach it
+    with the values of the rows above (`prefix`), those values (`live`), and the dependences inside single runs of it. `boxes`
+    remembers footprints with their boxes and alloc instances: most locals of a kernel have the footprint of another."""
+
+    domain: isl.UnionSet
+    prefix: isl.UnionMap
+    live: isl.Set
+    inside: isl.UnionMap
+    boxes: list[tuple[isl.Map, list[SymExpr], isl.Map]] = field(default_factory=list)
+
+
+def site(node: isl.ScheduleNode, order: Order) -> Site:
+    """The site before `node`, in a tree that makes `order` of all dependences."""
+    prefix, domain = node.get_prefix_schedule_relation(), node.get_domain()
+    return Site(domain, prefix, isl.as_set(domain.apply(prefix)), order.within(isl.path(node)))
+
+
+def localise(place: Site, scop: Scop, deps: Dependences, buffer: Buffer, order: Sequence[int] | None = None,
              shape: Sequence[int] | None = None) -> tuple[isl.Map, Local]:
-    """Storage of its own for `buffer` in each run of `node`: the alloc instances to be grafted before it, and the Local.
+    """Storage of its own for `buffer` in each run of a node: the alloc instances to be grafted before it, and the Local.
 
     `order` lists the dimensions kept, -1 for one of extent 1, and `shape` rounds the storage up to constants. Raises
     PatternMismatch when a dependence through the buffer leaves the run, or when the footprint is no box at an affine place.
     """
-    prefix = node.get_prefix_schedule_multi_union_pw_aff()
-    flow = through(scop, deps.full, buffer.name)
-    if prefix.dim(isl.SET) > 0 and not flow.is_subset(flow.eq_at_multi_union_pw_aff(prefix)):
+    if not deps.through[buffer.name].is_subset(place.inside):
         raise PatternMismatch(f"values of {buffer.name} are used outside the tile that computes them")
     # what is read was written before, in the same run: the writes are the whole footprint
     accesses = isl.union_of_maps(scop.params, (a.relation for a in scop.writes if a.buffer.name == buffer.name))
-    relation = node.get_prefix_schedule_relation()
-    footprint = isl.as_map(accesses.intersect_domain(node.get_domain()).apply_domain(relation))
-    live = isl.as_set(node.get_domain().apply(relation))
-    lows, extents = box(footprint, live, scop)
+    footprint = isl.as_map(accesses.intersect_domain(place.domain).apply_domain(place.prefix))
+    extents, instances = _allocated(footprint, place, scop)
     statement = f"alloc_{buffer.name}"
     dims = tuple(order if order is not None else (i for i, e in enumerate(extents) if e != SymExpr.of(1)))
     sizes = tuple(SymExpr.of(s) for s in shape) if shape is not None else tuple(extents[d] for d in dims)
@@ -102,7 +117,18 @@ def localise(node: isl.ScheduleNode, scop: Scop, deps: Dependences, buffer: Buff
         dims, sizes = (-1,), (SymExpr.of(1),)
     storage = Buffer(buffer.name, buffer.dtype, sizes)
     scope = "register" if shape is not None or product(sizes) == SymExpr.of(1) else scope_of(storage)
-    return isl.with_prefix(live, lows, statement), Local(buffer, storage, dims, scope, statement)
+    return instances.set_tuple_name(isl.OUT, statement), Local(buffer, storage, dims, scope, statement)
+
+
+def _allocated(footprint: isl.Map, place: Site, scop: Scop) -> tuple[list[SymExpr], isl.Map]:
+    """The extents of a footprint's box, and the instances that say where it begins. Raises PatternMismatch."""
+    cells = footprint.reset_tuple_id(isl.OUT)
+    for known, extents, instances in place.boxes:
+        if cells.plain_is_equal(known):
+            return extents, instances
+    lows, extents = box(footprint, place.live, scop)
+    place.boxes.append((cells, extents, isl.with_prefix(place.live, lows, "alloc")))
+    return extents, place.boxes[-1][2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +185,10 @@ def replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
     return new if expr == old else map_children(lambda c: replaced(c, old, new), expr)
 
 
-def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
-    """Raise InternalError unless in this very tree each local has storage and is used only within one life and inside it, no
-    two cells of a life in one place, and nothing that outlives the kernel is stored there alone."""
+def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences, order: Order) -> None:
+    """Raise InternalError unless in this very tree, which makes `order` of all dependences, each local has storage and is used
+    only within one life and inside it, no two cells of a life in one place, and nothing that outlives the kernel is kept there
+    alone."""
     added = introduced(promoted.schedule, scop)
     for name in scop.locals().keys() - {x.buffer.name for x in promoted.locals}:
         raise InternalError(f"the local {name} has no storage")
@@ -177,8 +204,7 @@ def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
         if local.statement not in added:
             raise InternalError(f"the schedule tree does not say where {local.buffer.name} has storage")
         place, lives = added[local.statement].place, added[local.statement].relation
-        flow = through(scop, deps.full, local.buffer.name)
-        if place.rows is not None and not flow.is_subset(flow.eq_at_multi_union_pw_aff(place.rows)):
+        if not deps.through[local.buffer.name].is_subset(order.within(added[local.statement].path)):
             raise InternalError(f"values of {local.buffer.name} are used outside the tile that computes them")
         writes = isl.union_of_maps(scop.params, (a.relation for a in scop.writes if a.buffer.name == local.buffer.name))
         if not writes.domain().is_subset(place.domain):
@@ -190,30 +216,31 @@ def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Introduced:
-    """Instances that an extension adds: their place, the relation to them from the values of the rows above, and the statements
-    that were introduced by the extensions around this one (the earlier ones of the same place among them)."""
+    """Instances that an extension adds: the place and path of its node, the relation to them from the values of the rows above,
+    and the statements that the extensions around this one introduced (the earlier ones of the same place among them)."""
 
     statement: str
     place: Place
+    path: isl.Path
     relation: isl.Map
     above: frozenset[str]
 
 
 def introduced(schedule: isl.Schedule, scop: Scop) -> dict[str, Introduced]:
     """All instances that extensions of a tree add, by the name of their statement."""
-    return _introduced(schedule.get_root(), Place(None, scop.domain), frozenset())
+    return _introduced(schedule.get_root(), Place(None, scop.domain), (), frozenset())
 
 
-def _introduced(node: isl.ScheduleNode, place: Place, above: frozenset[str]) -> dict[str, Introduced]:
+def _introduced(node: isl.ScheduleNode, place: Place, path: isl.Path, above: frozenset[str]) -> dict[str, Introduced]:
     found: dict[str, Introduced] = {}
     if node.get_type() == isl.NodeType.extension:
         relations = {str(r.get_tuple_name(isl.OUT)): r for r in isl.maps_of(node.extension_get_extension())}
         for names in _in_order(node.child(0), set(relations)):
-            found |= {name: Introduced(name, place, relations[name], above) for name in names}
+            found |= {name: Introduced(name, place, path, relations[name], above) for name in names}
             above = above | names
     inner = place.below(node)
     for i in range(node.n_children()):
-        found |= _introduced(node.child(i), inner, above)
+        found |= _introduced(node.child(i), inner, (*path, i), above)
     return found
 
 

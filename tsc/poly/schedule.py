@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cache
 
 from tsc.errors import InputError, InternalError
 from tsc.loop_ir.nodes import Block, Func
@@ -14,13 +15,13 @@ from tsc.poly.chain_tree import initial_chained, separate_chained, tile_chained
 from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
-from tsc.poly.legality import Seen, check_blocks, check_tree, coincident
+from tsc.poly.legality import Order, Seen, check_blocks, check_tree, coincident
 from tsc.poly.match import Pattern, match
 from tsc.poly.matrix import solve
 from tsc.poly.normalise import inlined, separate_outputs, settled, without_empty
 from tsc.poly.panel import promote_panel
 from tsc.poly.pattern import Contraction, Stage, Staged
-from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise
+from tsc.poly.promote import Local, Promoted, Site, check_promoted, graft, localise, site
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.stencil import Stencil
 from tsc.poly.steps import Steps
@@ -165,9 +166,9 @@ def schedule_tree(scop: Scop, found: Pattern, deps: Dependences, config: TileCon
 
 def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | None = None) -> None:
     """Raise InternalError unless a schedule is legal and complete, its blocks independent and its locals local."""
-    check_tree(promoted.schedule, scop, deps, "final", check_dataflow(promoted, scop, deps), seen=seen)
-    check_blocks(promoted.schedule, deps)
-    check_promoted(promoted, scop, deps)
+    order = check_tree(promoted.schedule, scop, deps, "final", check_dataflow(promoted, scop, deps), seen=seen)
+    check_blocks(promoted.schedule, deps, order)
+    check_promoted(promoted, scop, deps, order)
 
 
 def solve_pattern(found: Pattern, scop: Scop, deps: Dependences, log: list[str]) -> Pattern:
@@ -190,54 +191,50 @@ def solve_pattern(found: Pattern, scop: Scop, deps: Dependences, log: list[str])
 def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: TileConfig,
                      seen: Seen | None = None) -> Promoted:
     """The schedule of a solved contraction. Raises PatternMismatch when a local is not local to its tile."""
-    node = initial_contraction(scop, found, deps.relaxed)
-    _check_parallel(node, deps, found.matrix.names[:found.parallel])
-    check_tree(node.get_schedule(), scop, deps, "initial contraction", sunk=True, seen=seen)
-    node = tile_contraction(node, found, config)
-    check_tree(node.get_schedule(), scop, deps, "tile contraction", sunk=True, seen=seen)
-    schedule = separate_contraction(node, scop, found).get_schedule()
-    check_tree(schedule, scop, deps, "separate contraction", seen=seen)
+    build = _Build("contraction", scop, deps, seen)
+    node = build.initial(initial_contraction(scop, found, deps.relaxed), found.matrix.names[:found.parallel])
+    node = build.tiled(tile_contraction(node, found, config))
+    schedule, order = build.separated(separate_contraction(node, scop, found))
     node = node_below(schedule, INSTR_POINT, scop.of(found.anchor)[0].name)
+    place = site(node, order)
     promoted = []
     for buffer in scop.locals().values():
         if buffer.name == found.anchor.name:
-            promoted.append(accumulators(node, scop, deps, found, config.instr_tile))
+            promoted.append(accumulators(place, scop, deps, found, config.instr_tile))
         else:
-            promoted.append(localise(node, scop, deps, buffer))
+            promoted.append(localise(place, scop, deps, buffer))
     for instances, _ in promoted:
         node = graft(node, instances, [])
     tree = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop))
     return tree if isinstance(found, Stencil) else promote_panel(tree, scop, found, config.instr_tile[1])
 
 
-def accumulators(node: isl.ScheduleNode, scop: Scop, deps: Dependences, found: Contraction,
+def accumulators(place: Site, scop: Scop, deps: Dependences, found: Contraction,
                  tile: tuple[int, int]) -> tuple[isl.Map, Local]:
-    """The register tile of a contraction, to be grafted before `node`: what one run of it accumulates, rounded up to `tile`."""
+    """The register tile of a contraction, to be grafted at `place`: what one run there accumulates, rounded up to `tile`."""
     axes = [a.name for a in found.anchor.axes]
     order = [axes.index(found.m) if found.m else -1, axes.index(found.n)]
-    return localise(node, scop, deps, found.anchor.target, order, tile)
+    return localise(place, scop, deps, found.anchor.target, order, tile)
 
 
 def chained_tree(scop: Scop, found: Chained, deps: Dependences, config: TileConfig,
                  seen: Seen | None = None) -> Promoted:
     """The schedule of solved chained stages. Raises PatternMismatch when a local is not local to its tile."""
-    node = initial_chained(scop, found, deps.relaxed)
-    _check_parallel(node, deps, found.matrix.names)
-    check_tree(node.get_schedule(), scop, deps, "initial chain", sunk=True, seen=seen)
-    node = tile_chained(node, config)
-    check_tree(node.get_schedule(), scop, deps, "tile chain", sunk=True, seen=seen)
-    schedule = separate_chained(node, scop, found, config).get_schedule()
-    check_tree(schedule, scop, deps, "separate chain", seen=seen)
+    build = _Build("chain", scop, deps, seen)
+    node = build.initial(initial_chained(scop, found, deps.relaxed), found.matrix.names)
+    node = build.tiled(tile_chained(node, config))
+    schedule, order = build.separated(separate_chained(node, scop, found, config))
     # strips live as long as the row tile, accumulators as long as their register tile
     tiles = {stage.anchor.name: (stage, tile) for stage, tile in zip(found.contractions, config.stage_tiles)}
+    strips = site(node_below(schedule, BLOCK_POINT), order)
     lives: list[tuple[isl.Map, Local, str]] = []
     for name, buffer in scop.locals().items():
         if name in tiles:
             statement = scop.of(tiles[name][0].anchor)[0].name
-            node = node_below(schedule, INSTR_POINT, statement)
-            lives.append((*accumulators(node, scop, deps, *tiles[name]), statement))
+            place = site(node_below(schedule, INSTR_POINT, statement), order)
+            lives.append((*accumulators(place, scop, deps, *tiles[name]), statement))
         else:
-            lives.append((*localise(node_below(schedule, BLOCK_POINT), scop, deps, buffer), ""))
+            lives.append((*localise(strips, scop, deps, buffer), ""))
     for instances, _, statement in lives:
         node = node_below(schedule, INSTR_POINT if statement else BLOCK_POINT, statement)
         schedule = graft(node, instances, []).get_schedule()
@@ -247,40 +244,59 @@ def chained_tree(scop: Scop, found: Chained, deps: Dependences, config: TileConf
     return promoted
 
 
-def _check_parallel(band: isl.ScheduleNode, deps: Dependences, names: tuple[str, ...]) -> None:
-    """Raise PatternMismatch unless no dependence crosses the rows that a pattern takes for parallel (the first ones)."""
-    if names:
-        for name, free in zip(names, coincident(band, deps.full)):
-            if not free:
-                raise PatternMismatch(f"values are used across different {name}, so that its blocks would not be independent")
-
-
 def staged_tree(scop: Scop, found: Staged, deps: Dependences, config: TileConfig, seen: Seen | None = None) -> Promoted:
     """The schedule of solved stages. Raises PatternMismatch when a local is not local to its tile."""
-    node = initial_staged(scop, found, deps.relaxed)
-    _check_parallel(node, deps, found.matrix.names)
-    check_tree(node.get_schedule(), scop, deps, "initial stages", sunk=True, seen=seen)
-    node = tile_staged(node, found, config)
-    check_tree(node.get_schedule(), scop, deps, "tile stages", sunk=True, seen=seen)
-    schedule = separate_staged(node, scop, found, config).get_schedule()
-    check_tree(schedule, scop, deps, "separate stages", seen=seen)
-    places: dict[frozenset[str], list[tuple[isl.Map, Local]]] = {ROW_POINT: [], BLOCK_POINT: []}
+    build = _Build("stages", scop, deps, seen)
+    node = build.initial(initial_staged(scop, found, deps.relaxed), found.matrix.names)
+    node = build.tiled(tile_staged(node, found, config))
+    schedule, order = build.separated(separate_staged(node, scop, found, config))
+    place = cache(lambda point: site(node_below(schedule, point), order))
+    found_at: dict[frozenset[str], list[tuple[isl.Map, Local]]] = {ROW_POINT: [], BLOCK_POINT: []}
     for buffer in scop.locals().values():
         refusals = []
-        for point, promoted in places.items():
+        for point, promoted in found_at.items():
             try:
-                promoted.append(localise(node_below(schedule, point), scop, deps, buffer))
+                promoted.append(localise(place(point), scop, deps, buffer))
                 break
             except PatternMismatch as refusal:
                 refusals.append(str(refusal))
         else:
             raise PatternMismatch("; ".join(refusals))
-    for point, promoted in places.items():
-        node = node_below(schedule, point)
+    tree = schedule
+    for point, promoted in found_at.items():
+        node = node_below(tree, point)
         for instances, _ in promoted:
             node = graft(node, instances, [])
+        tree = node.get_schedule()
+    return Promoted(tree, tuple(x for promoted in found_at.values() for _, x in promoted), assignments_of(scop))
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """The steps that every tree is made in, each checked when it is done."""
+
+    kind: str
+    scop: Scop
+    deps: Dependences
+    seen: Seen | None
+
+    def initial(self, band: isl.ScheduleNode, parallel: tuple[str, ...]) -> isl.ScheduleNode:
+        """The band of all rows. Raises PatternMismatch where a dependence crosses one of its first, taken for parallel."""
+        for name, free in zip(parallel, coincident(band, self.deps.full) if parallel else ()):
+            if not free:
+                raise PatternMismatch(f"values are used across different {name}, so that its blocks would not be independent")
+        check_tree(band.get_schedule(), self.scop, self.deps, f"initial {self.kind}", sunk=True, seen=self.seen)
+        return band
+
+    def tiled(self, band: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The tile band."""
+        check_tree(band.get_schedule(), self.scop, self.deps, f"tile {self.kind}", sunk=True, seen=self.seen)
+        return band
+
+    def separated(self, node: isl.ScheduleNode) -> tuple[isl.Schedule, Order]:
+        """The whole tree, and what it makes of all dependences."""
         schedule = node.get_schedule()
-    return Promoted(schedule, tuple(x for promoted in places.values() for _, x in promoted), assignments_of(scop))
+        return schedule, check_tree(schedule, self.scop, self.deps, f"separate {self.kind}", seen=self.seen)
 
 
 def _parsed(text: str, name: str) -> isl.Schedule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from tsc.errors import InternalError
@@ -64,27 +65,20 @@ class Scop:
 
     `context` holds the sizes' ranges and divisors: what domains, dependences and loops are made in. `known` is the part of it
     in which the Program's facts hold. Facts with min, max and divisions make it a union of many pieces, and loops made in it
-    would branch on them; it only serves to prove that accesses stay within extents.
+    would branch on them; it only serves to prove that accesses stay within extents. `populated` is the part of `context` where
+    every statement has instances: what is derived there is extended to empty domains.
     """
 
     program: Program
     params: str
     context: isl.Set
     known: isl.Set
+    populated: isl.Set
     statements: Mapping[str, Statement]
     domain: isl.UnionSet
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
-    order: isl.UnionMap
     notes: tuple[str, ...]
-
-    @property
-    def populated(self) -> isl.Set:
-        """The sizes at which every statement has instances: what is derived there is extended to empty domains."""
-        sizes = self.context
-        for statement in self.statements.values():
-            sizes = sizes.intersect(statement.domain.params())
-        return sizes
 
     def of(self, compute: Compute) -> tuple[Statement, ...]:
         """The statements of a Compute, in order."""
@@ -104,18 +98,16 @@ def build_scop(program: Program) -> Scop:
     params, context, known = _sizes(program)
     statements = {s.name: s for compute in program.computes for s in _statements(compute, params, context)}
     domain = isl.union_of_sets(params, (s.domain for s in statements.values()))
+    populated = context
+    for statement in statements.values():
+        populated = populated.intersect(statement.domain.params())
     notes: list[str] = []
     reads = tuple(a for s in statements.values() for a in _reads(s, params, notes))
     writes = tuple(_write(s, params) for s in statements.values())
     for access in reads + writes:
         _check_extents(access, params, known)
     _check_defined(program, reads, writes)
-    depth = max(len(s.axes) for s in statements.values())
-    order = "; ".join(
-        f"{_instance(s)} -> [{', '.join([str(i), *_dims(s), *['0'] * (depth - len(s.axes))])}]"
-        for i, s in enumerate(statements.values()))
-    return Scop(program, params, context, known, statements, domain, reads, writes,
-                isl.UnionMap(f"{params} -> {{ {order} }}").intersect_domain(domain), tuple(dict.fromkeys(notes)))
+    return Scop(program, params, context, known, populated, statements, domain, reads, writes, tuple(dict.fromkeys(notes)))
 
 
 def _sizes(program: Program) -> tuple[str, isl.Set, isl.Set]:
@@ -237,6 +229,7 @@ def _cells(buffer: Buffer) -> list[str]:
     return [f"d{i}_" for i in range(len(buffer.shape))]
 
 
+@lru_cache(maxsize=256)
 def _extents(buffer: Buffer, params: str) -> isl.Set:
     """All cells of a buffer."""
     cells = _cells(buffer)
