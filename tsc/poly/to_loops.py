@@ -77,10 +77,7 @@ def _convert(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> 
         otherwise = _convert(node.if_get_else_node(), mark, scope, context) if node.if_has_else_node() else None
         condition = to_expr(node.if_get_cond(), scope.iterators)
         return If(condition, _convert(node.if_get_then_node(), mark, scope, context), otherwise)
-    if kind == isl.AstNodeType.block:
-        children = node.block_get_children()
-        return _sequence([children.get_at(i) for i in range(children.n_ast_node())], mark, scope, context)
-    return _sequence([node], mark, scope, context)
+    return _sequence(_parts(node), mark, scope, context)
 
 
 def _loop(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stmt:
@@ -120,23 +117,62 @@ def _kind(mark: str) -> LoopKind:
 
 
 def _sequence(nodes: Sequence[isl.AstNode], mark: str, scope: _Scope, context: _Context) -> Stmt:
-    """Statements in order; an alloc instance opens its buffer's life, which lasts to the end of the sequence."""
+    """Statements in order; an alloc instance opens its buffer's life, which lasts to the end of the sequence. One that stands
+    first under a condition opens it before: what follows may be under another condition."""
     done: list[Stmt] = []
     for i, node in enumerate(nodes):
-        if node.get_type() != isl.AstNodeType.user:
-            done.append(_convert(node, mark, scope, context))
+        guarded = _parts(node.if_get_then_node()) if _is_plain_if(node) else []
+        first = guarded or [node]
+        count = next((k for k, n in enumerate(first) if _allocated(n, context) is None), len(first))
+        if not count:
+            done.append(_statement(node, mark, scope, context))
             continue
-        name, *arguments = isl.arguments(node.user_get_expr())
-        statement = str(name.get_id().get_name())
-        values = tuple(tidy(to_expr(a, scope.iterators)) for a in arguments)
-        local = context.allocations.get(statement)
-        if local is None:
-            done.append(_store(statement, values, scope, context))
-            continue
-        inner = replace(scope, lows={**scope.lows, local.buffer.name: values[:len(local.buffer.shape)]})
-        rest = _sequence(nodes[i + 1:], mark, inner, context)
-        return block(*done, Allocate(local.storage, cast(Scope, local.scope), rest))
+        opened, lives = scope, []
+        for alloc in first[:count]:
+            local = cast(Local, _allocated(alloc, context))
+            values = _arguments(alloc, scope)
+            opened = replace(opened, lows={**opened.lows, local.buffer.name: values[:len(local.buffer.shape)]})
+            lives.append(local)
+        rest = [_sequence(first[count:], mark, opened, context)] if first[count:] else []
+        if guarded:
+            rest = [If(to_expr(node.if_get_cond(), scope.iterators), s) for s in rest]
+        body = block(*rest, _sequence(nodes[i + 1:], mark, opened, context))
+        for local in reversed(lives):
+            body = Allocate(local.storage, cast(Scope, local.scope), body)
+        return block(*done, body)
     return block(*done) if done else Block(())
+
+
+def _is_plain_if(node: isl.AstNode) -> bool:
+    return bool(node.get_type() == isl.AstNodeType.if_ and not node.if_has_else_node())
+
+
+def _parts(node: isl.AstNode) -> list[isl.AstNode]:
+    """The nodes of a block, or the one node."""
+    if node.get_type() != isl.AstNodeType.block:
+        return [node]
+    children = node.block_get_children()
+    return [children.get_at(i) for i in range(children.n_ast_node())]
+
+
+def _allocated(node: isl.AstNode, context: _Context) -> Local | None:
+    """The local whose life an alloc instance opens; None for any other node."""
+    return context.allocations.get(_name(node)) if node.get_type() == isl.AstNodeType.user else None
+
+
+def _name(node: isl.AstNode) -> str:
+    return str(isl.arguments(node.user_get_expr())[0].get_id().get_name())
+
+
+def _arguments(node: isl.AstNode, scope: _Scope) -> tuple[Expr, ...]:
+    """The coordinates of the instance that a user node executes."""
+    return tuple(tidy(to_expr(a, scope.iterators)) for a in isl.arguments(node.user_get_expr())[1:])
+
+
+def _statement(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stmt:
+    if node.get_type() != isl.AstNodeType.user:
+        return _convert(node, mark, scope, context)
+    return _store(_name(node), _arguments(node, scope), scope, context)
 
 
 def _store(statement: str, values: tuple[Expr, ...], scope: _Scope, context: _Context) -> Stmt:
