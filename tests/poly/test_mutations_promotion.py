@@ -225,7 +225,7 @@ def _copied_exponentials(complete: bool) -> tuple[Pieces, Promoted]:
     reader = made.scop.statements["out_store"]
     row, column = (a.name for a in reader.axes)
     value = at(made.scop.locals()["e"], Var(row), Var(column))
-    operand = Operand("e_copy", value, (row, column), (1,))
+    operand = Operand.over_axes("e_copy", value, reader, (row, column), (1,))
     node = node_below(made.promoted.schedule, {"block", "row"})
     node = _alone(node, "out_store") if complete else node
     return made, promote_operand(

@@ -14,7 +14,7 @@ from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, map_exprs, walk
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
-from tsc.loop_ir.window_tile import WindowTile
+from tsc.loop_ir.window_tile import WindowTile, reduce_loops
 from tsc.sym import SymExpr
 from tsc.sym.expr import Apply
 from tsc.target import DeviceSpec
@@ -147,6 +147,7 @@ def _micro_kernels(tile: _Tile, columns: int, facts: Facts, spec: DeviceSpec) ->
     if refused is None and not isinstance(factors, str):
         return partial(_micro_kernel, tile, *factors)
     window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.fn, tile.value)
+    window = window.unmasked(columns, facts)
     again = window.refusal(columns, facts, spec)
     return window.micro_kernel if again is None else f"{refused}; {again}"
 
@@ -215,7 +216,9 @@ def _factors(tile: _Tile) -> tuple[Expr, Expr] | str:
         a, b = tile.value.args
         in_a, in_b = (any(isinstance(n, Var) and n.name == tile.column for n in walk_expr(x)) for x in (a, b))
         if in_a != in_b:
-            return (b, a) if in_a else (a, b)
+            left, right = (b, a) if in_a else (a, b)
+            if not any(isinstance(n, Var) and n.name == tile.row for n in walk_expr(right)):
+                return left, right
     return "its k step is not a product of a row operand and a column operand"
 
 
@@ -273,9 +276,7 @@ def _micro_kernel(tile: _Tile, left: Expr, right: Expr, rows: int, columns: int,
     whole = add(Var(column), Var(lane))
     step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(left, {tile.row: Var(row)}),
                    substitute(right, {tile.column: whole}))
-    update: Stmt = fma_tile(step)
-    for loop in reversed(tile.loops):
-        update = replace(loop, body=update)
+    update = reduce_loops(tile.loops, fma_tile(step), rows * columns // lanes)
     start = _tile_loops(Store(acc, (Var(row), whole), tile.init), step)
     finish = _tile_loops(Store(spilled, (Var(row), whole), Load(acc, (Var(row), whole))), step)
     return Allocate(acc, "register", block(start, update, finish))

@@ -7,6 +7,7 @@ scalar has a reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tsc.loop_ir.facts import Facts, to_sym
@@ -67,11 +68,14 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
     try:
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
-        reduced = _check(loop, stores, facts, spec.vector_bytes >= MASKED_BYTES)
+        # a copy is cut at the edges of what it copies, so that its vectors need no masks
+        reduced = _check(loop, stores, facts, spec.vector_bytes >= MASKED_BYTES and (loop.mark != "copy" or not splits))
     except Refused as refused:
         parts = _split(loop, facts) if splits else None
         if parts is not None:
-            return block(*(_vectorize_loop(p, facts, spec, reasons, splits - 1) if isinstance(p, For) else p for p in parts))
+            return _map_loops(lambda p: _vectorize_loop(p, facts, spec, reasons, splits - 1), parts)
+        if loop.mark == "copy" and splits:
+            return _vectorize_loop(loop, facts, spec, reasons, 0)
         reasons.append(f"loop {loop.var}{f' ({loop.mark})' if loop.mark else ''} stays scalar: {refused}")
         return loop
     ways = _ways(loop, stores, reduced, lanes, facts)
@@ -174,22 +178,33 @@ def reduction_operand(store: Store) -> Expr | None:
 
 # -- splitting -------------------------------------------------------------------------------------------------
 
-def _split(loop: For, facts: Facts) -> list[Stmt] | None:
-    """The loop cut where a condition of one of its selects changes, so that each part has none; None where there is none."""
+def _split(loop: For, facts: Facts) -> Stmt | None:
+    """The loop cut where a condition of one of its selects changes, or under a condition that does not, so that each part has
+    none; None where there is none."""
+    inner = facts.inside(loop)
     for stmt in walk(loop.body):
         if not isinstance(stmt, Store):
             continue
         for node in walk_expr(stmt.value):
-            if isinstance(node, Call) and node.fn == "select":
-                found = split_point(node.args[0], loop.var, facts.inside(loop), facts)
-                if found is None:
-                    continue
-                condition, point, below = found
+            if not (isinstance(node, Call) and node.fn == "select"):
+                continue
+            condition = node.args[0]
+            if not varies(condition, loop.var) and not any(isinstance(n, (Load, CheckedIndex)) for n in walk_expr(condition)):
+                sides = (replace(loop, body=_decided(loop.body, condition, value)) for value in (True, False))
+                return If(condition, *(simplify_stmt(s, facts, keep_marked=True) for s in sides))
+            found = split_point(condition, loop.var, inner, facts)
+            if found is not None:
+                changing, point, below = found
                 cut = call("max", loop.lo, call("min", point, loop.hi))
-                parts = (replace(loop, hi=cut, body=_decided(loop.body, condition, below)),
-                         replace(loop, lo=cut, body=_decided(loop.body, condition, not below)))
-                return [simplify_stmt(p, facts, keep_marked=True) for p in parts]
+                parts = (replace(loop, hi=cut, body=_decided(loop.body, changing, below)),
+                         replace(loop, lo=cut, body=_decided(loop.body, changing, not below)))
+                return block(*(simplify_stmt(p, facts, keep_marked=True) for p in parts))
     return None
+
+
+def _map_loops(change: Callable[[For], Stmt], stmt: Stmt) -> Stmt:
+    """`stmt` with its outermost loops changed."""
+    return change(stmt) if isinstance(stmt, For) else map_children(lambda s: _map_loops(change, s), stmt)
 
 
 def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tsc.loop_ir.facts import Facts
+from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Stmt, Store, block
 from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value, unconditional, varies
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
-from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, select, substitute
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, select, substitute, walk
 
 #: The most vector operations that are written out one after the other.
-UNROLLED = 64
+UNROLLED = 96
 
 
 @dataclass(frozen=True, slots=True)
 class WindowTile:
-    """`acc[row, column] = fn(acc[row, column], value)` over `loops`, `width` columns of it."""
+    """`acc[row, column] = fn(acc[row, column], value)` over `loops`, `width` columns of it; `masked`: only these exist."""
 
     acc: Buffer
     loops: tuple[For, ...]
@@ -32,17 +32,30 @@ class WindowTile:
     init: Expr
     fn: str
     value: Expr
+    masked: bool = True
+
+    def unmasked(self, columns: int, facts: Facts) -> WindowTile:
+        """The tile that computes all `columns`, if everything that they read is there; nobody stores what is too many."""
+        inner = self._inside(columns, facts)
+        moving = [(load, i, extent) for load in loads(self.value) for i, extent in zip(load.index, load.buffer.shape)
+                  if varies(i, self.column)]
+        there = all(load.buffer.panel is None and not _is_data(load) and inner.lt(to_sym(i, {}), extent)
+                    for load, i, extent in moving)
+        return replace(self, masked=False) if there else self
+
+    def _inside(self, columns: int, facts: Facts) -> Facts:
+        return facts.inside(For(self.column, index(0), index(columns), Block(())))
 
     def refusal(self, columns: int, facts: Facts, spec: DeviceSpec) -> str | None:
         """Why the tile cannot be kept in vector registers, or None; `facts` hold inside `loops`."""
-        if spec.vector_bytes < MASKED_BYTES:
+        if self.masked and spec.vector_bytes < MASKED_BYTES:
             return "the vectors of the device have no masks"
         if self.fn not in VECTOR_CALLS.get(self.acc.dtype, ()):
             return f"{self.fn} on {self.acc.dtype} has no vector form"
         try:
-            inner = facts.inside(For(self.column, index(0), index(columns), Block(())))
+            inner = self._inside(columns, facts)
             made = frozenset(n for n in unconditional(self.value) if not varies(n, self.column))  # a tile has a column at least
-            check_value(self._masked(Var(self.column)), self.column, inner, True, made)
+            check_value(self._operand(Var(self.column)), self.column, inner, spec.vector_bytes >= MASKED_BYTES, made)
         except Refused as refused:
             return str(refused)
         return None
@@ -58,20 +71,29 @@ class WindowTile:
             inner = For(lane, index(0), index(lanes), body, kind="vector")
             return For(row, index(0), index(rows), For(column, index(0), index(columns), inner, lanes, "unroll"), kind="unroll")
 
-        operand = substitute(self._masked(place[1]), {self.row: place[0], self.column: place[1]})
+        operand = substitute(self._operand(place[1]), {self.row: place[0], self.column: place[1]})
         update: Stmt = whole(Store(acc, place, Call(self.fn, (Load(acc, place), operand), acc.dtype)))
-        operations = rows * columns // lanes
-        for loop in reversed(self.loops):
-            trips = _trips(loop)
-            operations *= trips or UNROLLED
-            update = replace(loop, body=update, kind="unroll" if trips and operations <= UNROLLED else "serial")
+        update = reduce_loops(self.loops, update, rows * columns // lanes)
         start, finish = whole(Store(acc, place, self.init)), whole(Store(spilled, place, Load(acc, place)))
         return Allocate(acc, "register", block(start, update, finish))
 
-    def _masked(self, column: Expr) -> Expr:
-        """The operand in the columns that are stored, the initial value in the others."""
-        return select(call("lt", column, self.width), self.value, self.init)
+    def _operand(self, column: Expr) -> Expr:
+        """The operand in the columns that are stored, the initial value in the others where those cannot be computed."""
+        return self.value if not self.masked else select(call("lt", column, self.width), self.value, self.init)
 
+
+def _is_data(load: Load) -> bool:
+    """Whether an index of the load is itself loaded."""
+    return any(isinstance(n, (Load, CheckedIndex)) for i in load.index for n in walk(i))
+
+
+def reduce_loops(loops: tuple[For, ...], body: Stmt, operations: int) -> Stmt:
+    """`body`, which takes so many vector operations, in the reduce loops; short constant ones are unrolled."""
+    for loop in reversed(loops):
+        trips = _trips(loop)
+        operations *= trips or UNROLLED
+        body = replace(loop, body=body, kind="unroll" if trips and operations <= UNROLLED else "serial")
+    return body
 
 
 def _trips(loop: For) -> int | None:

@@ -207,12 +207,13 @@ def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, va
     cells = tuple(a.name for a in update.axes if a.name in used)
     inner, outer, shape = (axis, k, (deep, size)) if unit_stride(value, axis) and not unit_stride(value, k) else (
         k, axis, (size, deep))
-    operand = Operand(f"{found.anchor.name}_{axis}_tile", value, cells, (cells.index(outer), cells.index(inner)))
+    dims = (cells.index(outer), cells.index(inner))
+    operand = Operand.over_axes(f"{found.anchor.name}_{axis}_tile", value, update, cells, dims)
     layout = _shared_layout(shape, value.dtype)
     node = node_below(promoted.schedule, {BLOCK, "k_tile"}, update.name)
 
     def rows(copies: isl.Map) -> Rows:
-        return _copy_rows(copies, operand, shape, config.warps, value.dtype)
+        return _copy_rows(copies, dims, shape, config.warps, value.dtype)
 
     zero = Const(0.0 if value.dtype.startswith(("float", "bfloat")) else 0, value.dtype)
     return promote_operand(promoted, node, rounded, update.domain, operand, layout, "shared", zero, rows)
@@ -229,9 +230,9 @@ def _shared_layout(shape: tuple[int, int], dtype: str) -> Layout:
         return plain(shape)
 
 
-def _copy_rows(copies: isl.Map, operand: Operand, shape: tuple[int, int], warps: int, dtype: str) -> Rows:
+def _copy_rows(copies: isl.Map, dims: tuple[int, int], shape: tuple[int, int], warps: int, dtype: str) -> Rows:
     """Loops over a copied tile: steps, warps, lanes, and the vector that a lane copies at once, along the tile's rows."""
-    row, column = (isl.instance_coordinate(copies, d) for d in operand.dims)
+    row, column = (isl.instance_coordinate(copies, d) for d in dims)
     across, down, vector = copy_shape(shape, warps, max(1, VECTOR_BYTES // _item_bytes(dtype)))
     together = down * warps  # rows that all threads copy at once
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from tsc.errors import InternalError
 from tsc.poly import PatternMismatch, isl
+from tsc.poly.affine import index_text
 from tsc.poly.deps import Dependences
 from tsc.poly.layout import Layout, certify
 from tsc.poly.legality import Order, Place
 from tsc.poly.rounded import guard_of
-from tsc.poly.scop import Scop
+from tsc.poly.scop import Scop, Statement
 from tsc.poly.to_expr import parameter_expr
 from tsc.sym import SymExpr, product
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, as_size, map_children, select
@@ -133,14 +134,23 @@ def _allocated(footprint: isl.Map, place: Site, scop: Scop) -> tuple[list[SymExp
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value that a statement computes with, seen as an array over those of the statement's axes that it depends on (`cells`):
-    what writes that array is `value` itself, whatever it is, so that a prologue (a cast, a pad, im2col) is composed into the
-    copy. `dims` are the positions in `cells` that vary within the tile, in the order in which the copy is stored."""
+    """What a statement computes with (`read`, in its axes), seen as element `index` of an array: `value` says what each of its
+    elements is, in coordinates called `cells`, whatever that takes, so that a prologue (a cast, a pad, im2col) is composed into
+    the copy. `dims` are the coordinates that vary within a tile, in the order in which the copy is stored."""
 
-    name: str
-    value: Expr
+    array: Buffer
     cells: tuple[str, ...]
+    value: Expr
     dims: tuple[int, ...]
+    index: tuple[Expr, ...]
+    read: Expr
+
+    @staticmethod
+    def over_axes(name: str, read: Expr, statement: Statement, cells: Sequence[str], dims: tuple[int, ...]) -> Operand:
+        """The array over those of the statement's axes that the operand depends on."""
+        extent = {a.name: a.extent for a in statement.axes}
+        array = Buffer(name, read.dtype, tuple(extent[c] for c in cells))
+        return Operand(array, tuple(cells), read, dims, tuple(Var(c) for c in cells), read)
 
 
 def promote_operand(promoted: Promoted, node: isl.ScheduleNode, scop: Scop, exact: isl.Set, operand: Operand,
@@ -151,33 +161,62 @@ def promote_operand(promoted: Promoted, node: isl.ScheduleNode, scop: Scop, exac
     of `exact` reads are filled. `rows` says in which loops. Raises PatternMismatch where the footprint is not the box of
     `layout` at an affine place.
     """
-    reader = scop.statements[str(exact.get_tuple_name())]
-    relation = node.get_prefix_schedule_relation().intersect_domain(isl.UnionSet.from_set(reader.domain))
-    axes = ", ".join(a.name for a in reader.axes)
-    read = isl.Map(f"{scop.params} -> {{ {reader.name}[{axes}] -> [{', '.join(operand.cells)}] }}")
-    footprint = isl.as_map(relation).reverse().apply_range(read)
-    live = footprint.domain()
-    lows, extents = box(footprint, live, scop)
+    reader, array = scop.statements[str(exact.get_tuple_name())], operand.array
+    footprint = footprint_of(node, scop, reader, operand)
+    lows, extents = box(footprint, footprint.domain(), scop)
     if tuple(extents[d] for d in operand.dims) != layout.box or any(
             e != SymExpr.of(1) for d, e in enumerate(extents) if d not in operand.dims):
-        raise PatternMismatch(f"what a tile reads of {operand.name} is no box of {[str(e) for e in layout.box]}")
+        raise PatternMismatch(f"what a tile reads of {array.name} is no box of {[str(e) for e in layout.box]}")
+    local = Local(array, replace(array, shape=layout.storage), operand.dims, scope, f"alloc_{array.name}", layout)
 
-    extent = {a.name: a.extent for a in reader.axes}
-    virtual = Buffer(operand.name, operand.value.dtype, tuple(extent[c] for c in operand.cells))
-    local = Local(virtual, replace(virtual, shape=layout.storage), operand.dims, scope, f"alloc_{operand.name}", layout)
-    copies = footprint.flat_range_product(live.identity()).set_tuple_name(isl.OUT, f"copy_{operand.name}")
-    node = graft(node, isl.with_prefix(live, lows, local.statement), [])
-    node = graft(node, copies, rows(copies))
-
-    place = tuple(Var(c) for c in operand.cells)
+    read = read_by(reader, operand, scop)
     wanted, cells = read.intersect_domain(exact).range(), read.intersect_domain(reader.domain).range()
     guard = guard_of(wanted, cells, operand.cells)
     value = operand.value if guard is None else select(guard, operand.value, fill)
+    return with_copies(promoted, node, reader, operand, local, lows, [Copy(f"copy_{array.name}", footprint, value)], rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A statement that fills a local: prefix values -> the elements it stores, and what it stores there, in their cells."""
+
+    name: str
+    elements: isl.Map
+    value: Expr
+
+
+def with_copies(promoted: Promoted, node: isl.ScheduleNode, reader: Statement, operand: Operand, local: Local,
+                lows: Sequence[isl.PwAff], copies: Sequence[Copy], rows: CopyRows) -> Promoted:
+    """`promoted` with `local`, whose lives begin before `node` at the elements `lows`, filled by `copies` and read by `reader`
+    in the place of its operand."""
+    live = copies[0].elements.domain()
+    for copy in copies[1:]:
+        live = live.union(copy.elements.domain())
+    node = graft(node, isl.with_prefix(live.coalesce(), lows, local.statement), [])
     assignments = dict(promoted.assignments)
-    assignments[f"copy_{operand.name}"] = Assignment(operand.cells, virtual, place, value)
+    for copy in copies:
+        instances = copy.elements.flat_range_product(copy.elements.domain().identity()).set_tuple_name(isl.OUT, copy.name)
+        node = graft(node, instances, rows(instances))
+        assignments[copy.name] = Assignment(operand.cells, local.buffer, tuple(Var(c) for c in operand.cells), copy.value)
     old = assignments[reader.name]
-    assignments[reader.name] = replace(old, value=replaced(old.value, operand.value, Load(virtual, place)))
+    read = replaced(old.value, operand.read, Load(local.buffer, operand.index))
+    assignments[reader.name] = replace(old, value=read)
     return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)
+
+
+def footprint_of(node: isl.ScheduleNode, scop: Scop, reader: Statement, operand: Operand) -> isl.Map:
+    """The values of the rows above `node` -> the elements of an operand that a statement reads below it."""
+    relation = node.get_prefix_schedule_relation().intersect_domain(isl.UnionSet.from_set(reader.domain))
+    return isl.as_map(relation).reverse().apply_range(read_by(reader, operand, scop))
+
+
+def read_by(reader: Statement, operand: Operand, scop: Scop) -> isl.Map:
+    """The instances of a statement -> the element of an operand that they read. Raises PatternMismatch where not affine."""
+    axes = [a.name for a in reader.axes]
+    texts = [index_text(i, {a: a for a in axes}) for i in operand.index]
+    if None in texts:
+        raise PatternMismatch(f"the element of {operand.array.name} that {reader.name} reads is not affine")
+    return isl.Map(f"{scop.params} -> {{ {reader.name}[{', '.join(axes)}] -> [{', '.join(str(t) for t in texts)}] }}")
 
 
 def replaced(expr: Expr, old: Expr, new: Expr) -> Expr:

@@ -15,6 +15,7 @@ from tsc.poly.chain_tree import initial_chained, separate_chained, tile_chained
 from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
+from tsc.poly.halo import promote_halo
 from tsc.poly.legality import Order, Seen, check_blocks, check_tree, coincident
 from tsc.poly.match import Pattern, match
 from tsc.poly.matrix import solve
@@ -206,7 +207,9 @@ def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: 
     for instances, _ in promoted:
         node = graft(node, instances, [])
     tree = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop))
-    return tree if isinstance(found, Stencil) else promote_panel(tree, scop, found, config.instr_tile[1])
+    if isinstance(found, Stencil):
+        return promote_halo(tree, scop, found)
+    return promote_panel(tree, scop, found, config.instr_tile[1])
 
 
 def accumulators(place: Site, scop: Scop, deps: Dependences, found: Contraction,

@@ -16,7 +16,7 @@ BLOCK_ELEMENTS, ASSUMED_EXTENT = 8192, 128
 #: Rows of a contraction's block whose column operand is more than one load.
 TALL_BLOCK = 512
 #: Rows of a stencil's block, and vectors of one of its register tiles.
-STENCIL_ROWS, STENCIL_VECTORS = 8, 4
+STENCIL_ROWS, STENCIL_TILE = 16, (2, 4)
 #: Rows that one block of a chain takes at most, and the columns taken for a symbolic extent when its strips are counted.
 CHAIN_ROWS, ASSUMED_COLUMNS = 128, 512
 
@@ -55,11 +55,13 @@ def _contraction(found: Contraction, spec: DeviceSpec) -> TileConfig:
 
 
 def _stencil(found: Stencil, spec: DeviceSpec) -> TileConfig:
-    """A register tile is a run of outputs, a block some rows of them."""
+    """A register tile is a run of outputs in neighbouring rows, a block as wide and some rows high."""
     lanes = max(1, spec.vector_bytes // 4)
     m, n = _extents(found)
-    nr = STENCIL_VECTORS * lanes if n is None else min(STENCIL_VECTORS, -(-n // lanes)) * lanes
-    return TileConfig((1, nr), (1 if m == 1 else STENCIL_ROWS, nr if n is not None and n <= nr else 2 * nr))
+    rows, vectors = STENCIL_TILE
+    nr = vectors * lanes if n is None else min(vectors, -(-n // lanes)) * lanes
+    mr = rows if m is None else min(rows, m)
+    return TileConfig((mr, nr), (mr if m == 1 else STENCIL_ROWS // mr * mr, nr))
 
 
 def _chained(found: Chained, spec: DeviceSpec) -> TileConfig:

@@ -8,6 +8,7 @@ from typing import cast
 
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, LoopKind, Scope, Stmt, Store, block
+from tsc.loop_ir.nodes import walk as walk_stmts
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import BLOCK
 from tsc.poly.linear import difference, shifted, tidy
@@ -52,13 +53,18 @@ def iterators_for(scop: Scop, depth: int = 48) -> list[str]:
 
 def to_loops(promoted: Promoted, scop: Scop, name: str, kept: frozenset[str] = KEPT) -> Func:
     """The loop IR of a schedule: a perfect nest of block loops around everything else. Loops with a mark in `kept` are there
-    even where they run once."""
+    even where they run once. Raises PatternMismatch where the statements have no nest of block loops in common."""
     program = scop.program
     context = _Context(promoted.assignments, {x.buffer.name: x for x in promoted.locals},
                        {x.statement: x for x in promoted.locals}, promoted.guards, kept)
     body = _convert(isl.generate(promoted.schedule, scop.context, iterators_for(scop)), "", _Scope({}, {}), context)
-    return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes,
-                _blocks_outside(body))
+    body = _blocks_outside(body)
+    inner = body
+    while isinstance(inner, For) and inner.kind == "block":
+        inner = inner.body
+    if any(isinstance(s, For) and s.kind == "block" for s in walk_stmts(inner)):
+        raise PatternMismatch("what is computed together has no blocks in common: isl made loops of their own for some of it")
+    return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes, body)
 
 
 def assignments_of(scop: Scop) -> dict[str, Assignment]:

@@ -1,0 +1,103 @@
+"""Halos: which stencils read a copy of their image, how large it is, and that a wrong one is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import islpy
+import pytest
+
+from tests.poly.conv_programs import WINDOWS, Window, canonical
+from tests.poly.support import Pieces, pieces
+from tsc.errors import InternalError
+from tsc.poly import isl
+from tsc.poly.dataflow import check_dataflow
+from tsc.poly.legality import check_tree
+from tsc.poly.promote import Promoted, check_promoted
+from tsc.te.expr import Call, Const, Expr, Load, add, index, map_children
+
+#: A block of the small device: rows and columns of outputs.
+ROWS, COLUMNS = 16, 16
+COPIED = ["depthwise", "depthwise_spaced", "depthwise_line", "depthwise_prologue", "grouped", "pool"]
+
+
+def _made(name: str) -> Pieces:
+    return pieces(canonical(WINDOWS[name]).program)
+
+
+def _checked(made: Pieces, promoted: Promoted) -> None:
+    order = check_tree(promoted.schedule, made.scop, made.deps, "halo", check_dataflow(promoted, made.scop, made.deps))
+    check_promoted(promoted, made.scop, made.deps, order)
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_a_block_copies_what_its_windows_see(name: str) -> None:
+    made = _made(name)
+    (halo,) = [x for x in made.promoted.locals if x.buffer.name == "acc_halo"]
+    block = (ROWS, COLUMNS)[-len(WINDOWS[name].kernel):]
+    spans = [(n - 1) * s + (k - 1) * d + 1 for n, (k, s, d, _, _) in zip(block, WINDOWS[name].per_dim())]
+    channels = {"grouped": [2], "depthwise_line": [3]}.get(name, [])  # of a group; rows, where the image has none
+    assert [e.as_int() for e in halo.storage.shape] == channels + spans
+    _checked(made, made.promoted)
+
+
+@pytest.mark.parametrize("window", [
+    Window((2, 2), 2, 0, strides=(2, 2)), Window((2, 3), 2, 0, strides=(1, 3), ends=(1, 0)), Window((1,), 3, 3, groups=3)])
+def test_windows_that_hardly_overlap_read_the_image(window: Window) -> None:
+    made = pieces(canonical(window).program)
+    overlap = any(x.buffer.name == "acc_halo" for x in made.promoted.locals)
+    assert overlap == (window.kernel == (2, 3))  # its rows are read twice
+
+
+# -- mutations -------------------------------------------------------------------------------------------------
+
+def _with(made: Pieces, change: Callable[[Expr], Expr]) -> Promoted:
+    old = made.promoted.assignments["copy_acc_halo"]
+    changed = replace(old, value=change(old.value))
+    assert changed != old
+    return replace(made.promoted, assignments={**made.promoted.assignments, "copy_acc_halo": changed})
+
+
+def _moved(expr: Expr) -> Expr:
+    """Every load one column further."""
+    if isinstance(expr, Load) and expr.index:
+        return replace(expr, index=(*expr.index[:-1], add(expr.index[-1], index(1))))
+    return map_children(_moved, expr)
+
+
+def _unguarded(expr: Expr) -> Expr:
+    """What is chosen inside the image, everywhere."""
+    return _unguarded(expr.args[1]) if isinstance(expr, Call) and expr.fn == "select" else map_children(_unguarded, expr)
+
+
+def _filled(expr: Expr) -> Expr:
+    """Ones around the image."""
+    return Const(1.0, "float32") if expr == Const(0.0, "float32") else map_children(_filled, expr)
+
+
+@pytest.mark.parametrize("change", [_moved, _unguarded, _filled])
+@pytest.mark.parametrize("name", ["depthwise", "depthwise_spaced", "grouped"])
+def test_a_copy_of_something_else_is_rejected(name: str, change: Callable[[Expr], Expr]) -> None:
+    made = _made(name)
+    with pytest.raises(InternalError, match="which is not"):
+        _checked(made, _with(made, change))
+
+
+def test_a_copy_that_lacks_the_border_is_rejected() -> None:
+    made = _made("depthwise")
+    text = isl.tree_text(made.promoted.schedule)
+    line = next(x for x in text.splitlines() if "extension" in x and "-> copy_acc_halo[" in x)
+    assert "15 + i2" in line or "16 + i2" in line, line
+    narrow = text.replace(line, line.replace("<= 16 + i2", "<= 15 + i2"))
+    assert narrow != text
+    with pytest.raises(InternalError, match="no copy fills it"):
+        _checked(made, replace(made.promoted, schedule=islpy.Schedule(narrow)))
+
+
+def test_storage_without_the_border_is_rejected() -> None:
+    made = _made("depthwise")
+    small = tuple(replace(x, storage=replace(x.storage, shape=(x.storage.shape[0], x.storage.shape[1] - 1)))
+                  if x.buffer.name == "acc_halo" else x for x in made.promoted.locals)
+    with pytest.raises(InternalError, match="leaves the storage"):
+        _checked(made, replace(made.promoted, locals=small))

@@ -1,0 +1,79 @@
+"""The part of an image that a block's windows see, copied once with its border, so that windows read it without conditions.
+
+Neighbouring windows overlap: what they share is read, checked against the image's edges and computed (a cast, an activation in
+front) once an element instead of once a window. The copy is one more composed prologue (`promote`), with its proofs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tsc.poly import isl
+from tsc.poly.pattern import product_of, variables
+from tsc.poly.promote import Copy, Local, Operand, Promoted, box, footprint_of, replaced, scope_of, with_copies
+from tsc.poly.scop import Scop
+from tsc.poly.stencil import Stencil
+from tsc.poly.tree import BLOCK_POINT, node_below
+from tsc.sym import SymExpr
+from tsc.te.expr import Buffer, Const, Expr, Var, loads
+from tsc.te.linear import linear
+
+#: How often an element has to be read by a block's windows for a copy to pay.
+REUSE = 2
+
+
+def promote_halo(promoted: Promoted, scop: Scop, found: Stencil) -> Promoted:
+    """`promoted` with the image of a stencil read from a copy, one a block, where its windows overlap enough."""
+    operand = _image(found)
+    if operand is None or _reuse(found, operand) < REUSE:
+        return promoted
+    update = scop.of(found.anchor)[-1]
+    node = node_below(promoted.schedule, BLOCK_POINT)
+    footprint = footprint_of(node, scop, update, operand)
+    lows, extents = box(footprint, footprint.domain(), scop)
+    dims = tuple(d for d, e in enumerate(extents) if e != SymExpr.of(1))
+    if not dims or any(extents[d].as_int() is None for d in dims):
+        return promoted  # it is read where it stands
+    storage = replace(operand.array, shape=tuple(extents[d] for d in dims))
+    local = Local(operand.array, storage, dims, scope_of(storage), f"alloc_{storage.name}")
+
+    def rows(copies: isl.Map) -> list[tuple[str, isl.PwAff]]:
+        return [("copy", isl.instance_coordinate(copies, d)) for d in range(len(operand.cells))]
+
+    copy = Copy(f"copy_{storage.name}", footprint, operand.value)
+    return with_copies(promoted, node, update, operand, local, lows, [copy], rows)
+
+
+def _image(found: Stencil) -> Operand | None:
+    """The factor that moves along the vector axis, as elements of the one tensor that it reads; None where it is not that."""
+    factors = product_of(found.anchor.body) or (found.anchor.body,)
+    moving = [f for f in factors if found.n in variables(f)]
+    read = moving[0]
+    images = list(dict.fromkeys(load for load in loads(read) if load.index))
+    if len(moving) != 1 or len(images) != 1:
+        return None
+    image = images[0]
+    cells = tuple(f"{found.anchor.name}_y{d}" for d in range(len(image.index)))
+    value = read
+    for place, cell in sorted(zip(image.index, cells), key=lambda pair: -len(str(pair[0]))):  # the longest first
+        if not isinstance(place, Const):
+            value = replaced(value, place, Var(cell))
+    if variables(value) - set(cells):
+        return None
+    array = Buffer(f"{found.anchor.name}_halo", read.dtype, image.buffer.shape)
+    return Operand(array, cells, value, (), image.index, read)
+
+
+def _reuse(found: Stencil, operand: Operand) -> float:
+    """How many windows of a block read an element: of the axes that blocks extend over, the window's extent over its step."""
+    extents = {a.name: a.extent.as_int() or 1 for a in found.anchor.reduce_axes}
+    times = 1.0
+    for place in operand.index:
+        steps = [s for s in (_step(place, axis) for axis in (found.n, found.m) if axis) if s]
+        for name, extent in extents.items() if steps else ():
+            times *= extent / steps[0] if _step(place, name) else 1
+    return times
+
+
+def _step(place: Expr, axis: str) -> int | None:
+    return linear(place).coefficient(axis).as_int()
