@@ -5,6 +5,7 @@
     python3 dev.py test [args]     make .venv with the test extras, run the suite (args go to pytest)
     python3 dev.py check           lint, types, import floors and the tiny end-to-end test
     python3 dev.py bench [args]    side-by-side times on MiniLM (args go to benchmarks/minilm.py)
+    python3 dev.py bench layers    side-by-side times of single layers (args go to benchmarks/layers.py)
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
     python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
@@ -89,6 +90,8 @@ def bench(args: Sequence[str]) -> int:
         install("test", "demo")
         return run(PYTHON, "-m", "benchmarks.poly", *args[1:])
     install("bench", "demo")
+    if args[:1] == ["layers"]:
+        return run(PYTHON, "benchmarks/layers.py", *args[1:])
     return run(PYTHON, "benchmarks/minilm.py", *args)
 
 

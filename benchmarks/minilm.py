@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -101,25 +102,30 @@ def serve(runtime: str, path: str) -> None:
         request = json.loads(line)
         feeds = random_feeds(*request["shape"])
         results = run(feeds)
-        times: list[float] = []
-        until = time.perf_counter() + request["seconds"]
-        while len(times) < 3 or time.perf_counter() < until:
-            before = time.perf_counter()
-            run(feeds)
-            times.append((time.perf_counter() - before) * 1000)
+        times = burst(partial(run, feeds), request["seconds"])
         embedding = min(results, key=lambda value: value.ndim)
         print(json.dumps({"ms": times, "sample": embedding[0, :4].tolist()}), flush=True)
+
+
+def burst(action: Callable[[], object], seconds: float) -> list[float]:
+    """Milliseconds of each of the runs that fit into `seconds`, three at least."""
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < until:
+        before = time.perf_counter()
+        action()
+        times.append((time.perf_counter() - before) * 1000)
+    return times
 
 
 # -- all of them, taking turns ------------------------------------------------------------------------------------
 
 
 class Worker:
-    """One runtime's process."""
+    """One runtime's process: `command` says that it is ready, then answers each JSON line with one."""
 
-    def __init__(self, runtime: str, path: Path, **variables: str) -> None:
-        command = [sys.executable, __file__, "--serve", runtime, "--model", str(path)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    def __init__(self, *command: str, **variables: str) -> None:
+        self.process = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, **variables})
         self.ready: float = self.read()["ready"]
 
@@ -131,9 +137,9 @@ class Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def ask(self, shape: tuple[int, int], seconds: float) -> dict[str, Any]:
+    def ask(self, **request: Any) -> dict[str, Any]:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"shape": shape, "seconds": seconds}) + "\n")
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self.read()
 
@@ -143,12 +149,17 @@ class Worker:
         self.process.wait()
 
 
+def serving(runtime: str, path: Path, **variables: str) -> Worker:
+    """A process that serves the model at `path`."""
+    return Worker(__file__, "--serve", runtime, "--model", str(path), **variables)
+
+
 def compile_seconds(path: Path) -> dict[str, float]:
     """What `tsc.compile` takes with an empty cache, and again from that cache, each in a fresh process."""
     seconds = {}
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "cached"):
-            worker = Worker("tsc", path, TSC_CACHE=cache)
+            worker = serving("tsc", path, TSC_CACHE=cache)
             seconds[name] = worker.ready
             worker.close()
     return seconds
@@ -200,16 +211,22 @@ def cpu_name() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
+def results_file(name: str) -> Path:
+    """Where the results of one benchmark on this machine are kept."""
+    slug = "".join(c if c.isalnum() else "-" for c in cpu_name().lower()).strip("-")
+    return ROOT / "benchmarks" / "results" / f"{name}-{slug}.json"
+
+
 def measure(workers: dict[str, Worker], shape: tuple[int, int], rounds: int, seconds: float) -> dict[str, Any]:
     """Best and median milliseconds of each runtime at one shape; their embeddings must agree."""
     times: dict[str, list[float]] = {name: [] for name in workers}
     samples: dict[str, list[float]] = {}
     for name, worker in workers.items():
-        samples[name] = worker.ask(shape, seconds)["sample"]  # warm-up
+        samples[name] = worker.ask(shape=shape, seconds=seconds)["sample"]  # warm-up
     for turn in range(rounds):
         names = list(workers)
         for name in names[turn % len(names):] + names[:turn % len(names)]:
-            times[name] += workers[name].ask(shape, seconds)["ms"]
+            times[name] += workers[name].ask(shape=shape, seconds=seconds)["ms"]
     for name, sample in samples.items():
         if not np.allclose(sample, samples["onnxruntime"], atol=1e-4):
             raise SystemExit(f"benchmark: {name} answers {sample} at {shape}, ONNX Runtime {samples['onnxruntime']}")
@@ -263,7 +280,7 @@ def main() -> None:
     machine = calibrate() if options.calibrate else Machine(options.flops, options.bandwidth)
     runtimes = list(dict.fromkeys([*options.runtimes, "onnxruntime"]))
     compiling = compile_seconds(path) if "tsc" in runtimes else {}
-    workers = {name: Worker(name, path) for name in runtimes}
+    workers = {name: serving(name, path) for name in runtimes}
     print(f"{cpu_name()}, one thread; roofline {machine.gflops:.1f} GFLOP/s, {machine.gbytes:.1f} GB/s")
     print(", ".join(f"{name} {version(name)} ready in {w.ready:.1f} s" for name, w in workers.items()))
     results = []
@@ -278,8 +295,7 @@ def main() -> None:
     report(results, runtimes)
     if compiling:
         print(f"tsc.compile: {compiling['cold']:.1f} s with an empty cache, {compiling['cached']:.1f} s from the cache.")
-    slug = "".join(c if c.isalnum() else "-" for c in cpu_name().lower()).strip("-")
-    output = options.output or ROOT / "benchmarks" / "results" / f"minilm-{slug}.json"
+    output = options.output or results_file("minilm")
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps({
         "machine": cpu_name(), "threads": 1, "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),

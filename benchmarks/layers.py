@@ -1,0 +1,181 @@
+"""Single layers side by side: tsc and ONNX Runtime (all graph optimisations), one thread each, each in its own process.
+
+    python3 dev.py bench layers [--only conv] [--rounds N] [--seconds S] [--flops GFLOP/s --bandwidth GB/s]
+
+Convolutions (with bias and Relu), pooling, softmax, norms and elementwise chains at the sizes of well-known networks, every dim
+that a user would leave open symbolic. The processes take turns, and each runtime's time is the best of all its runs, as in
+`minilm.py`; outputs must agree. The roofline is max(FLOP / peak FLOP rate, bytes of inputs, weights and outputs / bandwidth).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.minilm import GBYTES, GFLOPS, OPENERS, Worker, burst, cpu_name, results_file, version
+
+RUNTIMES = ("tsc", "onnxruntime")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A graph of one input `x` of shape `dims` (text: symbolic), run at `shape`; `flops` of one run."""
+
+    name: str
+    nodes: tuple[onnx.NodeProto, ...]
+    dims: tuple[int | str, ...]
+    shape: tuple[int, ...]
+    weights: dict[str, NDArray[np.float32]]
+    flops: float
+
+    def model(self) -> onnx.ModelProto:
+        x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self.dims)
+        y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [f"y{i}" for i in range(len(self.dims))])
+        made = [numpy_helper.from_array(value, name) for name, value in self.weights.items()]
+        graph = helper.make_graph(list(self.nodes), self.name, [x], [y], made)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+    def feeds(self) -> dict[str, NDArray[np.float32]]:
+        return {"x": np.random.default_rng(1).standard_normal(self.shape).astype(np.float32)}
+
+
+def conv(name: str, shape: tuple[int, int, int, int], out: int, kernel: int, stride: int = 1, groups: int = 1) -> Layer:
+    """A convolution that keeps the size (but for the stride), with bias and Relu."""
+    rng = np.random.default_rng(0)
+    batch, channels, height, width = shape
+    each = channels // groups
+    weights = {"w": rng.standard_normal((out, each, kernel, kernel)) / math.sqrt(each * kernel * kernel),
+               "b": rng.standard_normal(out)}
+    nodes = (helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4,
+                              strides=[stride] * 2, group=groups), helper.make_node("Relu", ["c"], ["y"]))
+    outputs = batch * out * -(-height // stride) * -(-width // stride)
+    return Layer(name, nodes, ("N", channels, "H", "W"), shape, {n: w.astype(np.float32) for n, w in weights.items()},
+                 2.0 * outputs * each * kernel * kernel)
+
+
+def rows(name: str, op: str, shape: tuple[int, int], operations: float, **attributes: Any) -> Layer:
+    """An operator along the last axis; a norm gets a scale and a shift."""
+    rng = np.random.default_rng(0)
+    names = ["s", "t"] if op == "LayerNormalization" else []
+    weights = {n: rng.standard_normal(shape[1]).astype(np.float32) for n in names}
+    dims = ("R", shape[1]) if names else ("R", "C")
+    return Layer(name, (helper.make_node(op, ["x", *names], ["y"], axis=-1, **attributes),), dims, shape, weights,
+                 operations * shape[0] * shape[1])
+
+
+def pool(name: str, shape: tuple[int, int, int, int], kernel: int, stride: int) -> Layer:
+    """A maximum over windows."""
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[kernel // 2] * 4)
+    return Layer(name, (node,), ("N", shape[1], "H", "W"), shape, {}, math.prod(shape) * kernel * kernel / stride / stride)
+
+
+LAYERS = (
+    conv("conv 3x3 64", (1, 64, 56, 56), 64, 3), conv("conv 3x3 256", (1, 256, 14, 14), 256, 3),
+    conv("conv 3x3/2 128", (1, 128, 28, 28), 256, 3, 2), conv("conv 7x7/2 stem", (1, 3, 224, 224), 64, 7, 2),
+    conv("conv 3x3 odd", (2, 48, 37, 53), 80, 3),
+    conv("pointwise 64", (1, 64, 80, 80), 64, 1), conv("pointwise 512", (1, 256, 14, 14), 512, 1),
+    conv("depthwise 3x3", (1, 64, 112, 112), 64, 3, groups=64), conv("depthwise 3x3/2", (1, 64, 112, 112), 64, 3, 2, 64),
+    conv("depthwise 7x7", (1, 96, 56, 56), 96, 7, groups=96), conv("depthwise small", (1, 320, 7, 7), 320, 3, groups=320),
+    conv("grouped 3x3", (1, 128, 28, 28), 128, 3, groups=32),
+    pool("max pool 3x3/2", (1, 64, 112, 112), 3, 2), pool("max pool 2x2/2", (1, 64, 112, 112), 2, 2),
+    rows("softmax 384", "Softmax", (1024, 384), 5), rows("softmax 8192", "Softmax", (64, 8192), 5),
+    rows("layer norm 768", "LayerNormalization", (1024, 768), 8))
+
+
+def serve(runtime: str, folder: str) -> None:
+    """Answer requests until stdin closes, a JSON line each: {"layer": name, "seconds": s} -> times in ms, and a sample."""
+    print(json.dumps({"ready": 0.0}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        layer = next(x for x in LAYERS if x.name == request["layer"])
+        path = Path(folder) / f"{layer.name.replace(' ', '_').replace('/', '_')}.onnx"
+        if layer.name not in _OPEN:
+            _OPEN[layer.name] = OPENERS[runtime](str(path)), layer.feeds()
+        run, feeds = _OPEN[layer.name]
+        (result,) = run(feeds)
+        sample = result.reshape(-1)[:: max(1, result.size // 97)].tolist()
+        times = burst(partial(run, feeds), request["seconds"])
+        print(json.dumps({"ms": times, "sample": sample, "size": result.size}), flush=True)
+
+
+_OPEN: dict[str, Any] = {}
+
+
+def measure(workers: dict[str, Worker], layer: Layer, rounds: int, seconds: float, gflops: float,
+            gbytes: float) -> dict[str, Any]:
+    """Best milliseconds of each runtime, which must agree; the ratio, and the share of the roofline."""
+    answers = {name: worker.ask(layer=layer.name, seconds=seconds) for name, worker in workers.items()}  # warm-up
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    for turn in range(rounds):
+        for name in list(workers)[:: 1 if turn % 2 else -1]:
+            times[name] += workers[name].ask(layer=layer.name, seconds=seconds)["ms"]
+    if not np.allclose(answers["tsc"]["sample"], answers["onnxruntime"]["sample"], rtol=1e-3, atol=1e-4):
+        raise SystemExit(f"benchmark: the results of {layer.name} differ")
+    best = {name: min(t) for name, t in times.items()}
+    size = 4.0 * (math.prod(layer.shape) + answers["tsc"]["size"] + sum(w.size for w in layer.weights.values()))
+    roofline = 1000 * max(layer.flops / (gflops * 1e9), size / (gbytes * 1e9))
+    return {"layer": layer.name, "shape": layer.shape, "roofline_ms": roofline, "best_ms": best,
+            "ratio": best["onnxruntime"] / best["tsc"], "roofline_share": roofline / best["tsc"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="layers whose name holds this text")
+    parser.add_argument("--rounds", type=int, default=7, help="turns each runtime takes at each layer")
+    parser.add_argument("--seconds", type=float, default=0.15, help="length of one burst")
+    parser.add_argument("--flops", type=float, default=GFLOPS, help="peak fp32 GFLOP/s of one core")
+    parser.add_argument("--bandwidth", type=float, default=GBYTES, help="GB/s at which one core reads and writes")
+    parser.add_argument("--output", type=Path, default=None, help="JSON file; default: benchmarks/results/layers-<cpu>.json")
+    parser.add_argument("--serve", choices=RUNTIMES, help=argparse.SUPPRESS)
+    parser.add_argument("--models", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.models)
+        return
+    chosen = [layer for layer in LAYERS if options.only in layer.name]
+    with tempfile.TemporaryDirectory() as folder:
+        for layer in chosen:
+            onnx.save(layer.model(), Path(folder) / f"{layer.name.replace(' ', '_').replace('/', '_')}.onnx")
+        workers = {name: Worker(__file__, "--serve", name, "--models", folder) for name in RUNTIMES}
+        print(f"{cpu_name()}, one thread; roofline {options.flops:.1f} GFLOP/s, {options.bandwidth:.1f} GB/s")
+        print(f"{'layer':18}{'shape':>20}{'tsc ms':>10}{'ORT ms':>10}{'x ORT':>8}{'% roof':>8}")
+        results = []
+        for layer in chosen:
+            row = measure(workers, layer, options.rounds, options.seconds, options.flops, options.bandwidth)
+            results.append(row)
+            print(f"{row['layer']:18}{'x'.join(map(str, row['shape'])):>20}{row['best_ms']['tsc']:>10.3f}"
+                  f"{row['best_ms']['onnxruntime']:>10.3f}{row['ratio']:>8.2f}{100 * row['roofline_share']:>8.1f}", flush=True)
+        for worker in workers.values():
+            worker.close()
+    mean = math.exp(sum(math.log(row["ratio"]) for row in results) / len(results))
+    print(f"geometric mean of x ORT (its time divided by tsc's): {mean:.2f}")
+    if options.only:
+        return
+    output = options.output or results_file("layers")
+    output.write_text(json.dumps({
+        "machine": cpu_name(), "threads": 1, "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
+        "command": "python3 dev.py bench layers " + " ".join(sys.argv[1:]),
+        "versions": {name: version(name) for name in RUNTIMES},
+        "roofline": {"gflops": options.flops, "gbytes_per_s": options.bandwidth},
+        "geometric_mean_vs_onnxruntime": mean, "results": results}, indent=1) + "\n")
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()
