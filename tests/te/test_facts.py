@@ -38,9 +38,11 @@ def test_a_product_is_one_hidden_integer() -> None:
 
 def test_a_product_with_a_quotient_lies_between_its_dividend_and_one_less_divisor() -> None:
     padded = -((-N) // B * B)  # N rounded up to a multiple of B
-    assert facts({padded: "s0", N: "s1"})[-2:] == ["-1*h0 - 1*s1 + 1 <= -1*s0", "-1*s0 <= -1*s1"]
+    assert facts({padded: "s0", N: "s1"})[-2:] == ["s1 <= s0", "s0 <= h0 + s1 - 1"]
     assert facts({N // B * B: "s0", N: "s1", B: "s2"})[-2:] == ["s1 - 1*s2 + 1 <= s0", "s0 <= s1"]
-    assert facts({-((SymExpr.of(-8)) // B * B): "s0"})[-1] == "-1*s0 <= -8"
+    assert facts({-((SymExpr.of(-8)) // B * B): "s0"})[-2:] == ["8 <= s0", "s0 <= h0 + 7"]
+    assert facts({-3 * (SymExpr.of(-8) // B * B): "s0"})[-2:] == ["24 <= s0", "s0 <= 3*h0 + 21"]
+    assert facts({3 * (N // B * B): "s0", N: "s1", B: "s2"})[-2:] == ["3*s1 - 3*s2 + 3 <= s0", "s0 <= 3*s1"]
 
 
 def test_a_size_that_nothing_else_shares_has_no_facts() -> None:

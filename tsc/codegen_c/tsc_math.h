@@ -29,6 +29,24 @@ TSC_FN F PICK(I mask, F yes, F no) { return TSC_BLEND(I, F, mask, yes, no); }
 #define MASK(condition) ((I)(condition))
 #endif
 
+/* a > b ? a : b and a < b ? a : b, so that b is returned where either is no number. */
+#if TSC_LANES == 16 && defined __AVX512F__ && defined __clang__
+TSC_FN F FN(larger)(F a, F b) { return __builtin_ia32_maxps512(a, b, 4); }
+TSC_FN F FN(smaller)(F a, F b) { return __builtin_ia32_minps512(a, b, 4); }
+#elif TSC_LANES == 16 && defined __AVX512F__
+TSC_FN F FN(larger)(F a, F b) { return __builtin_ia32_maxps512_mask(a, b, a, 0xffff, 4); }
+TSC_FN F FN(smaller)(F a, F b) { return __builtin_ia32_minps512_mask(a, b, a, 0xffff, 4); }
+#elif TSC_LANES == 8 && defined __AVX__
+TSC_FN F FN(larger)(F a, F b) { return __builtin_ia32_maxps256(a, b); }
+TSC_FN F FN(smaller)(F a, F b) { return __builtin_ia32_minps256(a, b); }
+#elif TSC_LANES == 4 && defined __SSE__
+TSC_FN F FN(larger)(F a, F b) { return __builtin_ia32_maxps(a, b); }
+TSC_FN F FN(smaller)(F a, F b) { return __builtin_ia32_minps(a, b); }
+#else
+TSC_FN F FN(larger)(F a, F b) { return PICK(MASK(a > b), a, b); }
+TSC_FN F FN(smaller)(F a, F b) { return PICK(MASK(a < b), a, b); }
+#endif
+
 TSC_FN F FN(exp_parts)(F x, I *n) {
   /* e^x = 2^n * e^f with n = round(x / ln 2), |f| <= ln 2 / 2; e^f is returned. */
   F t = x * 1.44269504f + 12582912.0f;
@@ -44,8 +62,7 @@ TSC_FN F FN(exp_parts)(F x, I *n) {
 
 TSC_FN F FN(exp)(F x) {
   /* 2^n in one instruction that knows denormal and infinite results, else in two factors. */
-  F z = PICK(MASK(x > 89.0f), (F){0} + 89.0f, x);
-  z = PICK(MASK(z < -104.0f), (F){0} - 104.0f, z);
+  F z = FN(larger)((F){0} - 104.0f, FN(smaller)((F){0} + 89.0f, x));
   I n;
   F p = FN(exp_parts)(z, &n);
 #if TSC_LANES == 16 && defined __AVX512F__
@@ -145,8 +162,8 @@ TSC_FN F FN(ceil)(F x) {
 }
 
 #if TSC_LANES > 1
-TSC_FN F FN(min)(F a, F b) { return PICK((a < b) | (a != a), a, b); }
-TSC_FN F FN(max)(F a, F b) { return PICK((a > b) | (a != a), a, b); }
+TSC_FN F FN(min)(F a, F b) { return PICK(a != a, a, FN(smaller)(a, b)); }
+TSC_FN F FN(max)(F a, F b) { return PICK(a != a, a, FN(larger)(a, b)); }
 TSC_FN F FN(abs)(F x) { return FLOAT(BITS(x) & 0x7fffffff); }
 TSC_FN F FN(reciprocal)(F x) { return 1.0f / x; }
 TSC_FN F FN(sign)(F x) { return PICK(x != x, x, __builtin_convertvector((x < 0.0f) - (x > 0.0f), F)); }

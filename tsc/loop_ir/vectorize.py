@@ -64,7 +64,8 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
     by_quotient = at_quotients(loop, facts)
     if by_quotient is not None:
         outer, run = by_quotient
-        return replace(outer, body=_vectorize_loop(run, facts.inside(outer), spec, reasons, splits))
+        short = replace(run, mark="")  # its edges are not worth loops of their own
+        return replace(outer, body=_vectorize_loop(short, facts.inside(outer), spec, reasons, splits))
     try:
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)

@@ -16,8 +16,9 @@ from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, select, substitute, walk
 
-#: The most vector operations that are written out one after the other.
-UNROLLED = 96
+#: The most vector operations that are written out one after the other, and the most accumulators for which they are: with
+#: more, compilers keep operands of several steps in registers and spill the accumulators.
+UNROLLED, FEW = 96, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,14 @@ def _is_data(load: Load) -> bool:
     return any(isinstance(n, (Load, CheckedIndex)) for i in load.index for n in walk(i))
 
 
-def reduce_loops(loops: tuple[For, ...], body: Stmt, operations: int) -> Stmt:
-    """`body`, which takes so many vector operations, in the reduce loops; short constant ones are unrolled."""
+def reduce_loops(loops: tuple[For, ...], body: Stmt, accumulators: int) -> Stmt:
+    """`body`, one operation for each of so many vectors, in the reduce loops; short constant ones are unrolled."""
+    operations = accumulators
     for loop in reversed(loops):
         trips = _trips(loop)
         operations *= trips or UNROLLED
-        body = replace(loop, body=body, kind="unroll" if trips and operations <= UNROLLED else "serial")
+        unrolled = trips and operations <= UNROLLED and accumulators <= FEW
+        body = replace(loop, body=body, kind="unroll" if unrolled else "serial")
     return body
 
 

@@ -57,14 +57,15 @@ def _renamed(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial,
 
 
 def _quotient_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
-    """`x - y < (x // y) * y <= x`, where `expr` is such a product or its negation."""
-    (monomial, sign), *more = expr.terms
+    """`x - y < (x // y) * y <= x`, where `expr` is a multiple of such a product."""
+    (monomial, times), *more = expr.terms
     for position, atom in enumerate(monomial):
         rest = SymExpr(((monomial[:position] + monomial[position + 1:], 1),))
-        if not more and abs(sign) == 1 and isinstance(atom, Apply) and atom.fn == "//" and atom.args[1] == rest:
+        if not more and isinstance(atom, Apply) and atom.fn == "//" and atom.args[1] == rest:
             whole, by = (_renamed(a, names, hidden) for a in atom.args)
-            product = dim(names[expr]) * sign
-            return [Fact(whole - by + 1, "<=", product), Fact(product, "<=", whole)]
+            ends = ((whole - by + 1) * times, whole * times)
+            least, most = ends if times > 0 else ends[::-1]
+            return [Fact(least, "<=", dim(names[expr])), Fact(dim(names[expr]), "<=", most)]
     return []
 
 
