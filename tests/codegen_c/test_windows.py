@@ -16,10 +16,12 @@ from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower
-from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.nodes import Allocate, For, Func, Store, walk
 from tsc.poly.schedule import schedule_program
 from tsc.target import DeviceSpec
 from tsc.te.evaluate import evaluate
+from tsc.te.expr import Call
+from tsc.te.expr import walk as walk_expr
 
 CASES = [*((name, host_spec()) for name in WINDOWS), *((name, CPU_SPECS["cpu-avx2"]) for name in ("uneven", "depthwise"))]
 SIZES = ((1, 1, 1, 1), (2, 3, 5, 2), (1, 7, 19, 3), (1, 2, 83, 1))
@@ -79,3 +81,15 @@ def test_patterns_follow_from_accesses(name: str) -> None:
     _, log = made(name, host_spec())
     shared = window.out > 0 and window.groups == 1
     assert any("stencil" in line for line in log) == shared, log
+
+
+@pytest.mark.parametrize("spec", ["cpu-avx512", "cpu-avx2"])
+@pytest.mark.parametrize("name", ["depthwise", "depthwise_spaced", "depthwise_line", "pool", "grouped"])
+def test_windows_accumulate_in_vector_registers(name: str, spec: str) -> None:
+    """Their halos are there for whole vectors, so that no vector needs a mask, whatever the device."""
+    func, _ = made(name, CPU_SPECS[spec])
+    registers = {s.buffer.name for s in walk(func.body) if isinstance(s, Allocate) and s.scope == "register"}
+    assert any(b.startswith("acc_") for b in registers), registers
+    loops = [s for s in walk(func.body) if isinstance(s, For) and s.kind == "vector"]
+    window = [x for s in loops for x in walk(s.body) if isinstance(x, Store) and x.buffer.name in registers]
+    assert window and not any(isinstance(n, Call) and n.fn == "select" for x in window for n in walk_expr(x.value))

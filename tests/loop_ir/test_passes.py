@@ -210,6 +210,23 @@ def test_a_guarded_load_splits_the_loop_instead_of_being_made() -> None:
     assert vectors(one(select(call("gt", Load(X, (Var("i"),)), c32(0)), Load(X, (Var("i"),)), c32(0)))[0])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["cpu-avx512", "cpu-avx2"])
+def test_a_copy_is_cut_at_the_edges_of_what_it_copies(name: str) -> None:
+    """y[i] = x[i - 3], zeros around it, and zeros alone where N < 20: no condition is left inside a loop."""
+    inside = select(call("ge", Size(dim("N") - 20), index(0)), Load(X, (add(Var("i"), index(-3)),)), c32(0))
+    below = select(call("lt", add(Var("i"), index(-3)), Size(dim("N") - 5)), inside, c32(0))
+    value = select(call("ge", add(Var("i"), index(-3)), index(0)), below, c32(0))
+    plain = func(loop("i", 0, size("N"), store(Y, (Var("i"),), value), mark="copy"))
+    made, reasons = vectorize(plain, CPU_SPECS[name])
+    assert reasons == () and vectors(made) and "select" not in format_func(made)
+    for n in (0, 1, 3, 19, 20, 21, 64, 83):
+        x, found, expected = np.arange(1, n + 1, dtype="float32"), np.full(n, 77, "float32"), np.zeros(n, "float32")
+        interpret(made, {"x": x, "y": found}, {"N": n})
+        if n >= 20:
+            expected[3:n - 2] = x[:n - 5]
+        np.testing.assert_array_equal(found, expected, err_msg=str(n))
+
+
 def test_short_loops_take_short_vectors() -> None:
     made, reasons = vectorize(func(loop("i", 0, 9, store(Y, (Var("i"),), c32(0)))), AVX512)
     assert reasons == () and {v.hi for v in vectors(made)} == {index(8)}

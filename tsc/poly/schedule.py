@@ -158,8 +158,10 @@ def schedule_tree(scop: Scop, found: Pattern, deps: Dependences, config: TileCon
                   seen: Seen | None = None) -> Promoted:
     """The schedule of a solved pattern. Raises PatternMismatch when a local is not local to its tile."""
     match found:
+        case Stencil():
+            return promote_halo(contraction_tree(scop, found, deps, config, seen), scop, found)
         case Contraction():
-            return contraction_tree(scop, found, deps, config, seen)
+            return promote_panel(contraction_tree(scop, found, deps, config, seen), scop, found, config.instr_tile[1])
         case Chained():
             return chained_tree(scop, found, deps, config, seen)
     return staged_tree(scop, found, deps, config, seen)
@@ -191,7 +193,8 @@ def solve_pattern(found: Pattern, scop: Scop, deps: Dependences, log: list[str])
 
 def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: TileConfig,
                      seen: Seen | None = None) -> Promoted:
-    """The schedule of a solved contraction. Raises PatternMismatch when a local is not local to its tile."""
+    """The schedule of a solved contraction, operands read where they stand. Raises PatternMismatch when a local is not local
+    to its tile."""
     build = _Build("contraction", scop, deps, seen)
     node = build.initial(initial_contraction(scop, found, deps.relaxed), found.matrix.names[:found.parallel])
     node = build.tiled(tile_contraction(node, found, config))
@@ -206,10 +209,7 @@ def contraction_tree(scop: Scop, found: Contraction, deps: Dependences, config: 
             promoted.append(localise(place, scop, deps, buffer))
     for instances, _ in promoted:
         node = graft(node, instances, [])
-    tree = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop))
-    if isinstance(found, Stencil):
-        return promote_halo(tree, scop, found)
-    return promote_panel(tree, scop, found, config.instr_tile[1])
+    return Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop))
 
 
 def accumulators(place: Site, scop: Scop, deps: Dependences, found: Contraction,
