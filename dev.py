@@ -123,7 +123,8 @@ def main(argv: Sequence[str]) -> int:
         return 2
     name, *args = argv or ["help"]
     if name not in COMMANDS:
-        print(f"dev.py: unknown command '{name}'; choose demo, test, check, bench, gpu or help", file=sys.stderr)
+        names = ", ".join(command for command in COMMANDS if not command.startswith("-"))
+        print(f"dev.py: unknown command '{name}'; choose one of {names}", file=sys.stderr)
         return 2
     return COMMANDS[name](args)
 

@@ -9,13 +9,15 @@ import islpy
 import pytest
 
 from tests.poly.conv_programs import WINDOWS, Window, canonical
-from tests.poly.support import Pieces, pieces
+from tests.poly.programs import at, axis, buffer
+from tests.poly.support import Pieces, check_values, pieces, scheduled
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.dataflow import check_dataflow
 from tsc.poly.legality import check_tree
 from tsc.poly.promote import Promoted, check_promoted
-from tsc.te.expr import Call, Const, Expr, Load, add, index, map_children
+from tsc.te.compute import MAX, Compute, Program, SizeParam
+from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, map_children, mul
 
 #: A block of the small device: rows and columns of outputs.
 ROWS, COLUMNS = 16, 16
@@ -48,6 +50,21 @@ def test_windows_that_hardly_overlap_read_the_image(window: Window) -> None:
     made = pieces(canonical(window).program)
     overlap = any(x.buffer.name == "acc_halo" for x in made.promoted.locals)
     assert overlap == (window.kernel == (2, 3))  # its rows are read twice
+
+
+@pytest.mark.parametrize(("row", "copied"), [
+    (call("sub", index(2), Var("k")), True), (call("max", call("sub", Var("n"), index(1)), index(0)), False)])
+def test_what_is_no_box_is_read_where_it_stands(row: Expr, copied: bool) -> None:
+    """Rows in reverse are a box; rows from a clamped place begin at no affine one."""
+    x, acc, out = buffer("x", "N", 40), buffer("acc", "N", 20), buffer("out", "N", 20)
+    n, i, k, a, b = axis("n", "N"), axis("i", 20), axis("k", 3), axis("a", "N"), axis("b", 20)
+    place = (n, add(mul(Var("i"), index(1)), row)) if copied else (row, add(Var("i"), Var("k")))
+    window = Compute(acc, (n, i), at(x, *place), (k,), MAX)
+    program = Program((x,), (out,), (window, Compute(out, (a, b), at(acc, a, b))), (SizeParam("N"),))
+    made = scheduled(program)
+    assert ("copy_acc_halo" in made.tree) == copied
+    for size in (1, 2, 17):
+        check_values(made.func, program, {"N": size})
 
 
 # -- mutations -------------------------------------------------------------------------------------------------

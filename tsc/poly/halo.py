@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern import product_of, variables
 from tsc.poly.promote import Copy, Local, Operand, Promoted, box, footprint_of, replaced, scope_of, with_copies
 from tsc.poly.scop import Scop
@@ -23,17 +23,21 @@ REUSE = 2
 
 
 def promote_halo(promoted: Promoted, scop: Scop, found: Stencil) -> Promoted:
-    """`promoted` with the image of a stencil read from a copy, one a block, where its windows overlap enough."""
+    """`promoted` with the image of a stencil read from a copy, one a block, where its windows overlap enough and what they see
+    is a box of constant extents; else it is read where it stands."""
     operand = _image(found)
     if operand is None or _reuse(found, operand) < REUSE:
         return promoted
     update = scop.of(found.anchor)[-1]
     node = node_below(promoted.schedule, BLOCK_POINT)
-    footprint = footprint_of(node, scop, update, operand)
-    lows, extents = box(footprint, footprint.domain(), scop)
+    try:
+        footprint = footprint_of(node, scop, update, operand)
+        lows, extents = box(footprint, footprint.domain(), scop)
+    except PatternMismatch:
+        return promoted
     dims = tuple(d for d, e in enumerate(extents) if e != SymExpr.of(1))
     if not dims or any(extents[d].as_int() is None for d in dims):
-        return promoted  # it is read where it stands
+        return promoted
     storage = replace(operand.array, shape=tuple(extents[d] for d in dims))
     local = Local(operand.array, storage, dims, scope_of(storage), f"alloc_{storage.name}")
 
