@@ -45,6 +45,18 @@ def test_a_product_with_a_quotient_lies_between_its_dividend_and_one_less_diviso
     assert facts({3 * (N // B * B): "s0", N: "s1", B: "s2"})[-2:] == ["3*s1 - 3*s2 + 3 <= s0", "s0 <= 3*s1"]
 
 
+def test_a_quotient_rounded_up_is_tied_to_the_one_rounded_down() -> None:
+    assert facts({-(SymExpr.of(-2) // N): "s0", SymExpr.of(1) // N: "s1"}) == ["s0 == s1 + 1"]
+    assert facts({-((-A) // N): "s0", (A - 1) // N: "s1", A: "s2"}) == ["s0 == s1 + 1"]
+    for a, n in ((1, 1), (5, 3), (6, 3), (7, 3), (2, 9)):
+        assert -((-a) // n) == (a - 1) // n + 1
+
+
+def test_a_remainder_is_less_than_its_divisor() -> None:
+    assert facts({A % N: "s0", N: "s1"}) == ["s0 + 1 <= s1"]
+    assert facts({2 * (A % N): "s0", N: "s1"}) == []
+
+
 def test_a_size_that_nothing_else_shares_has_no_facts() -> None:
     assert facts({(N - 3) // 2 + ONE: "s0", A: "s1"}) == []
     assert facts({A: "s0", B: "s1", A * B: "s2"}) == []

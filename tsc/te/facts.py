@@ -50,6 +50,9 @@ def _renamed(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial,
             factor = dim(names[single]) if single in names else -dim(names[-single])
         elif len(monomial) == 1 and _is_affine(monomial[0]):
             factor = apply(monomial[0].fn, [_renamed(a, names, hidden) for a in monomial[0].args])
+        elif len(monomial) == 1 and _rounds_up(monomial[0]):  # x // y == -((-x - 1) // y) - 1
+            whole, by = monomial[0].args
+            factor = -_renamed((-whole - 1) // by, names, hidden) - 1
         else:
             factor = dim(hidden.setdefault(monomial, f"?{len(hidden)}"))
         total = total + factor * coefficient
@@ -57,8 +60,11 @@ def _renamed(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial,
 
 
 def _quotient_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
-    """`x - y < (x // y) * y <= x`, where `expr` is a multiple of such a product."""
+    """`x - y < (x // y) * y <= x`, where `expr` is a multiple of such a product; `x % y < y`, where it is such a remainder."""
     (monomial, times), *more = expr.terms
+    first = monomial[0] if len(monomial) == 1 else None
+    if not more and times == 1 and isinstance(first, Apply) and first.fn == "%":
+        return [Fact(dim(names[expr]) + 1, "<=", _renamed(first.args[1], names, hidden))]
     for position, atom in enumerate(monomial):
         rest = SymExpr(((monomial[:position] + monomial[position + 1:], 1),))
         if not more and isinstance(atom, Apply) and atom.fn == "//" and atom.args[1] == rest:
@@ -72,6 +78,11 @@ def _quotient_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Mo
 def _is_affine(atom: Atom) -> TypeGuard[Apply]:
     """Whether an atom is a min or max, or a division by a positive integer."""
     return isinstance(atom, Apply) and (atom.fn in ("min", "max") or (atom.args[1].as_int() or 0) > 0)
+
+
+def _rounds_up(atom: Atom) -> TypeGuard[Apply]:
+    """Whether an atom is the negation of a quotient that is rounded up, the dividend negative."""
+    return isinstance(atom, Apply) and atom.fn == "//" and all(c < 0 for _, c in atom.args[0].terms) and bool(atom.args[0].terms)
 
 
 def _applies(expr: SymExpr) -> bool:
