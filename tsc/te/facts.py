@@ -81,8 +81,8 @@ def _is_affine(atom: Atom) -> TypeGuard[Apply]:
 
 
 def _rounds_up(atom: Atom) -> TypeGuard[Apply]:
-    """Whether an atom is the negation of a quotient that is rounded up, the dividend negative."""
-    return isinstance(atom, Apply) and atom.fn == "//" and all(c < 0 for _, c in atom.args[0].terms) and bool(atom.args[0].terms)
+    """Whether an atom is a quotient of a negative dividend: the negation of one that is rounded up."""
+    return isinstance(atom, Apply) and atom.fn == "//" and all(times < 0 for _, times in atom.args[0].terms)
 
 
 def _applies(expr: SymExpr) -> bool:
