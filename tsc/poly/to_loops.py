@@ -97,15 +97,17 @@ def _loop(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stm
     if comparison not in ("lt", "le"):
         raise InternalError(f"isl made a loop with the condition {condition}, which the loop IR does not have")
     high = shifted(to_expr(bound, scope.iterators), 1 if comparison == "le" else 0)
-    if mark == BLOCK and not (_is_fixed(low) and _is_fixed(high)):
+    if mark == BLOCK and any(isinstance(e, Var) or not _is_plain(e) for e in (*walk(low), *walk(high))):
         raise PatternMismatch(f"the blocks of what is computed together are no box: a loop ends at {format_expr(high)}")
+    if not (_is_plain(low) and _is_plain(high)):
+        raise PatternMismatch(f"isl made a loop with bounds chosen by a condition: {format_expr(low)} .. {format_expr(high)}")
     step = int(node.for_get_inc().get_val().to_python())
     return For(name, low, high, _convert(node.for_get_body(), "", inner, context), step, _kind(mark), mark)
 
 
-def _is_fixed(bound: Expr) -> bool:
-    """Whether a bound is one expression of the sizes."""
-    return not any(isinstance(e, Var) or (isinstance(e, Call) and e.fn == "select") for e in walk(bound))
+def _is_plain(bound: Expr) -> bool:
+    """Whether a bound is one expression, no choice between several."""
+    return not any(isinstance(e, Call) and e.fn == "select" for e in walk(bound))
 
 
 def _marked(node: isl.AstNode, scope: _Scope, context: _Context) -> Stmt:

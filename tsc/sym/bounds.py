@@ -5,6 +5,7 @@ Nothing here knows equalities; the ShapeEnv hands in canonical expressions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -36,8 +37,8 @@ def interval(expr: SymExpr, ranges: Ranges) -> Interval:
     low: int | None = 0
     high: int | None = 0
     for monomial, coefficient in expr.terms:
-        part: Interval = (1, 1)
-        for atom in monomial:
+        part = _atom_interval(monomial[0], ranges) if monomial else (1, 1)
+        for atom in monomial[1:]:
             part = _multiply(part, _atom_interval(atom, ranges))
         a, b = part if coefficient > 0 else (part[1], part[0])
         low = None if low is None or a is None else low + a * coefficient
@@ -106,12 +107,11 @@ def _openings(expr: SymExpr) -> Iterator[tuple[SymExpr, ...]]:
 
 
 def _multiply(x: Interval, y: Interval) -> Interval:
-    if x[0] is not None and y[0] is not None and x[0] >= 0 and y[0] >= 0:
-        return x[0] * y[0], None if x[1] is None or y[1] is None else x[1] * y[1]
-    if None in x or None in y:
-        return None, None
-    corners = [a * b for a in x for b in y if a is not None and b is not None]
-    return min(corners), max(corners)
+    """All products of two numbers; an open side counts as infinite."""
+    (a, b), (c, d) = (((-math.inf if low is None else low), (math.inf if high is None else high)) for low, high in (x, y))
+    corners = [p * q if p and q else 0 for p in (a, b) for q in (c, d)]
+    low, high = min(corners), max(corners)
+    return None if math.isinf(low) else int(low), None if math.isinf(high) else int(high)
 
 
 def _atom_interval(atom: Atom, ranges: Ranges) -> Interval:
