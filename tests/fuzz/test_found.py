@@ -14,6 +14,7 @@ from tests.fuzz.run import run_batch
     (9001, 10124),  # the upper bound of a quotient without a lower one was lost
     (9001, 10406),  # isl made a loop whose bounds are chosen by a condition
     (9001, 13577),  # no bug: a square root of what cancels to nearly nothing
+    (9001, 21221),  # a size rounded up lost its tie to the size that it was made from
     (9001, 3047),  # nothing tied a quotient that is rounded up to the one rounded down, or a remainder to its divisor
     (5001, 2397),  # isl gave a short output beside a long one no block loop
     (5001, 1),  # isl put a condition around the places where storage begins its life, and another around its use

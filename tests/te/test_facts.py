@@ -52,6 +52,11 @@ def test_a_quotient_rounded_up_is_tied_to_the_one_rounded_down() -> None:
         assert -((-a) // n) == (a - 1) // n + 1
 
 
+def test_what_is_rounded_up_is_tied_to_a_size_that_shares_its_dim() -> None:
+    padded = -((-4 * N - 4) // B * B)  # 4 (N + 1) rounded up
+    assert facts({N + ONE: "s0", padded: "s1"})[-3:] == ["s0 == h0 + 1", "4*h0 + 4 <= s1", "s1 <= 4*h0 + h1 + 3"]
+
+
 def test_a_remainder_is_less_than_its_divisor() -> None:
     assert facts({A % N: "s0", N: "s1"}) == ["s0 + 1 <= s1"]
     assert facts({2 * (A % N): "s0", N: "s1"}) == []

@@ -19,7 +19,9 @@ def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv) -> tuple[Fact, ...]:
     hidden: dict[Monomial, str] = {}
     made = [Fact(dim(name), "==", _expanded(expr, names, hidden)) for expr, name in names.items()
             if len(expr.terms) > 1 or _applies(expr)]
-    facts = _related(made, set(names.values())) + [f for expr in names for f in _quotient_facts(expr, names, hidden)]
+    quotients = [fact for expr in names for fact in _quotient_facts(expr, names, hidden)]
+    facts = _related([*made, *quotients], set(names.values()))
+    facts += [fact for fact in quotients if fact not in facts]  # one size and a number
     known = set(names.values()) | {name for fact in facts for name in fact.names()}
     for guard in env.remaining_guards():
         if guard.relation in ("==", "<="):
