@@ -44,6 +44,10 @@ class Layer:
     weights: dict[str, NDArray[np.float32]]
     flops: float
 
+    def path(self, folder: str) -> Path:
+        """The layer's file in a folder of models."""
+        return Path(folder) / f"{self.name.replace(' ', '_').replace('/', '_')}.onnx"
+
     def model(self) -> onnx.ModelProto:
         x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self.dims)
         y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [f"y{i}" for i in range(len(self.dims))])
@@ -100,21 +104,18 @@ LAYERS = (
 
 def serve(runtime: str, folder: str) -> None:
     """Answer requests until stdin closes, a JSON line each: {"layer": name, "seconds": s} -> times in ms, and a sample."""
+    opened: dict[str, Any] = {}
     print(json.dumps({"ready": 0.0}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         layer = next(x for x in LAYERS if x.name == request["layer"])
-        path = Path(folder) / f"{layer.name.replace(' ', '_').replace('/', '_')}.onnx"
-        if layer.name not in _OPEN:
-            _OPEN[layer.name] = OPENERS[runtime](str(path)), layer.feeds()
-        run, feeds = _OPEN[layer.name]
+        if layer.name not in opened:
+            opened[layer.name] = OPENERS[runtime](str(layer.path(folder))), layer.feeds()
+        run, feeds = opened[layer.name]
         (result,) = run(feeds)
         sample = result.reshape(-1)[:: max(1, result.size // 97)].tolist()
         times = burst(partial(run, feeds), request["seconds"])
         print(json.dumps({"ms": times, "sample": sample, "size": result.size}), flush=True)
-
-
-_OPEN: dict[str, Any] = {}
 
 
 def measure(workers: dict[str, Worker], layer: Layer, rounds: int, seconds: float, gflops: float,
@@ -151,7 +152,7 @@ def main() -> None:
     chosen = [layer for layer in LAYERS if options.only in layer.name]
     with tempfile.TemporaryDirectory() as folder:
         for layer in chosen:
-            onnx.save(layer.model(), Path(folder) / f"{layer.name.replace(' ', '_').replace('/', '_')}.onnx")
+            onnx.save(layer.model(), layer.path(folder))
         workers = {name: Worker(__file__, "--serve", name, "--models", folder) for name in RUNTIMES}
         print(f"{cpu_name()}, one thread; roofline {options.flops:.1f} GFLOP/s, {options.bandwidth:.1f} GB/s")
         print(f"{'layer':18}{'shape':>20}{'tsc ms':>10}{'ORT ms':>10}{'x ORT':>8}{'% roof':>8}")

@@ -14,6 +14,7 @@ from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, map_exprs, walk
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
+from tsc.loop_ir.vector_rules import varies
 from tsc.loop_ir.window_tile import WindowTile, reduce_loops
 from tsc.sym import SymExpr
 from tsc.sym.expr import Apply
@@ -214,10 +215,10 @@ def _factors(tile: _Tile) -> tuple[Expr, Expr] | str:
     """The factors of a sum of products as (row operand, column operand), or why there are none."""
     if tile.fn == "add" and isinstance(tile.value, Call) and tile.value.fn == "mul":
         a, b = tile.value.args
-        in_a, in_b = (any(isinstance(n, Var) and n.name == tile.column for n in walk_expr(x)) for x in (a, b))
+        in_a, in_b = varies(a, tile.column), varies(b, tile.column)
         if in_a != in_b:
             left, right = (b, a) if in_a else (a, b)
-            if not any(isinstance(n, Var) and n.name == tile.row for n in walk_expr(right)):
+            if not varies(right, tile.row):
                 return left, right
     return "its k step is not a product of a row operand and a column operand"
 

@@ -54,6 +54,11 @@ def varies(expr: Expr, var: str) -> bool:
     return any(isinstance(n, Var) and n.name == var for n in walk(expr))
 
 
+def looks_at_data(expr: Expr) -> bool:
+    """Whether `expr` loads something, an index of its own among it."""
+    return any(isinstance(n, (Load, CheckedIndex)) for n in walk(expr))
+
+
 def check_load(load: Load, var: str) -> Access:
     """How an access moves with the variable. Raises Refused where its place is not affine in it."""
     if not any(varies(i, var) for i in load.index):
@@ -145,7 +150,7 @@ def _check_unconditional(expr: Expr, facts: Facts) -> None:
 
 def lane_range(condition: Expr, var: str) -> LaneRange | None:
     """The run of iterations in which a condition holds; None where it is not one of that form, or looks at data."""
-    if any(isinstance(n, (Load, CheckedIndex)) for n in walk(condition)):
+    if looks_at_data(condition):
         return None
     if not varies(condition, var):
         return LaneRange((), (), (condition,))

@@ -21,6 +21,7 @@ from tsc.loop_ir.vector_rules import (
     Refused,
     check_load,
     check_value,
+    looks_at_data,
     split_point,
     unconditional,
     varies,
@@ -190,7 +191,7 @@ def _split(loop: For, facts: Facts) -> Stmt | None:
             if not (isinstance(node, Call) and node.fn == "select"):
                 continue
             condition = node.args[0]
-            if not varies(condition, loop.var) and not any(isinstance(n, (Load, CheckedIndex)) for n in walk_expr(condition)):
+            if not varies(condition, loop.var) and not looks_at_data(condition):
                 sides = (replace(loop, body=_decided(loop.body, condition, value)) for value in (True, False))
                 return If(condition, *(simplify_stmt(s, facts, keep_marked=True) for s in sides))
             found = split_point(condition, loop.var, inner, facts)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Stmt, Store, block
-from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value, unconditional, varies
+from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value, looks_at_data, unconditional, varies
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
-from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, select, substitute, walk
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, select, substitute
 
 #: The most vector operations that are written out one after the other, and the most accumulators for which they are: with
 #: more, compilers keep operands of several steps in registers and spill the accumulators.
@@ -40,7 +40,7 @@ class WindowTile:
         inner = self._inside(columns, facts)
         moving = [(load, i, extent) for load in loads(self.value) for i, extent in zip(load.index, load.buffer.shape)
                   if varies(i, self.column)]
-        there = all(load.buffer.panel is None and not _is_data(load) and inner.lt(to_sym(i, {}), extent)
+        there = all(load.buffer.panel is None and not any(map(looks_at_data, load.index)) and inner.lt(to_sym(i, {}), extent)
                     for load, i, extent in moving)
         return replace(self, masked=False) if there else self
 
@@ -81,11 +81,6 @@ class WindowTile:
     def _operand(self, column: Expr) -> Expr:
         """The operand in the columns that are stored, the initial value in the others where those cannot be computed."""
         return self.value if not self.masked else select(call("lt", column, self.width), self.value, self.init)
-
-
-def _is_data(load: Load) -> bool:
-    """Whether an index of the load is itself loaded."""
-    return any(isinstance(n, (Load, CheckedIndex)) for i in load.index for n in walk(i))
 
 
 def reduce_loops(loops: tuple[For, ...], body: Stmt, accumulators: int) -> Stmt:

@@ -210,8 +210,7 @@ def _check_surplus(statement: Statement, rounded: isl.Set, reader: _Reader, tree
     if target.name not in tree.scop.locals() or target.name not in tree.lives:
         raise InternalError(f"{statement.name} runs outside its domain, without a guard, and writes to {target.name}")
     rows = tree.lives[target.name].rows
-    touched = isl.union_of_maps(tree.scop.params, (
-        a.relation for a in tree.scop.reads + tree.scop.writes if a.buffer.name == target.name))
+    touched = tree.scop.reaching(target.name, tree.scop.reads + tree.scop.writes)
     held = isl.as_set(_by_life(touched, rows).range())
     cell = _cell_map(statement.name, tuple(reader.names), statement.cell, tree.scop).intersect_domain(surplus)
     own = isl.as_map(_by_life(isl.UnionMap.from_map(cell), rows))

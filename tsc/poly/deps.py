@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsc.poly import isl
-from tsc.poly.scop import Access, Scop
+from tsc.poly.scop import Scop
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def dependences(scop: Scop) -> Dependences:
 def _through(scop: Scop, buffer: str) -> isl.UnionMap:
     """Pairs of accesses to one cell of `buffer`, one of them a write, the first earlier in the original order: statements run
     one after the other, each over its instances in lexicographic order."""
-    writes, reads = (_union(scop, accesses, buffer) for accesses in (scop.writes, scop.reads))
+    writes, reads = scop.reaching(buffer, scop.writes), scop.reaching(buffer, scop.reads)
     touching = writes.apply_range(writes.union(reads).reverse()).union(reads.apply_range(writes.reverse()))
     number = {name: i for i, name in enumerate(scop.statements)}
     earlier: list[isl.Map] = []
@@ -58,7 +58,3 @@ def _through(scop: Scop, buffer: str) -> isl.UnionMap:
         if first <= second:
             earlier.append(pairs if first < second else pairs.intersect(isl.lex_lt(pairs)))
     return isl.union_of_maps(scop.params, earlier)
-
-
-def _union(scop: Scop, accesses: tuple[Access, ...], buffer: str) -> isl.UnionMap:
-    return isl.union_of_maps(scop.params, (a.relation for a in accesses if a.buffer.name == buffer))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern import product_of, variables
-from tsc.poly.promote import Copy, Local, Operand, Promoted, box, footprint_of, replaced, scope_of, with_copies
+from tsc.poly.promote import Local, Operand, Promoted, box, footprint_of, replaced, scope_of, with_copy
 from tsc.poly.scop import Scop
 from tsc.poly.stencil import Stencil
 from tsc.poly.tree import BLOCK_POINT, node_below
@@ -44,8 +44,7 @@ def promote_halo(promoted: Promoted, scop: Scop, found: Stencil) -> Promoted:
     def rows(copies: isl.Map) -> list[tuple[str, isl.PwAff]]:
         return [("copy", isl.instance_coordinate(copies, d)) for d in range(len(operand.cells))]
 
-    copy = Copy(f"copy_{storage.name}", footprint, operand.value)
-    return with_copies(promoted, node, update, operand, local, lows, [copy], rows)
+    return with_copy(promoted, node, update, operand, local, lows, footprint, operand.value, rows)
 
 
 def _image(found: Stencil) -> Operand | None:

@@ -108,7 +108,7 @@ def localise(place: Site, scop: Scop, deps: Dependences, buffer: Buffer, order: 
     if not deps.through[buffer.name].is_subset(place.inside):
         raise PatternMismatch(f"values of {buffer.name} are used outside the tile that computes them")
     # what is read was written before, in the same run: the writes are the whole footprint
-    accesses = isl.union_of_maps(scop.params, (a.relation for a in scop.writes if a.buffer.name == buffer.name))
+    accesses = scop.reaching(buffer.name, scop.writes)
     footprint = isl.as_map(accesses.intersect_domain(place.domain).apply_domain(place.prefix))
     extents, instances = _allocated(footprint, place, scop)
     statement = f"alloc_{buffer.name}"
@@ -173,31 +173,19 @@ def promote_operand(promoted: Promoted, node: isl.ScheduleNode, scop: Scop, exac
     wanted, cells = read.intersect_domain(exact).range(), read.intersect_domain(reader.domain).range()
     guard = guard_of(wanted, cells, operand.cells)
     value = operand.value if guard is None else select(guard, operand.value, fill)
-    return with_copies(promoted, node, reader, operand, local, lows, [Copy(f"copy_{array.name}", footprint, value)], rows)
+    return with_copy(promoted, node, reader, operand, local, lows, footprint, value, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A statement that fills a local: prefix values -> the elements it stores, and what it stores there, in their cells."""
-
-    name: str
-    elements: isl.Map
-    value: Expr
-
-
-def with_copies(promoted: Promoted, node: isl.ScheduleNode, reader: Statement, operand: Operand, local: Local,
-                lows: Sequence[isl.PwAff], copies: Sequence[Copy], rows: CopyRows) -> Promoted:
-    """`promoted` with `local`, whose lives begin before `node` at the elements `lows`, filled by `copies` and read by `reader`
-    in the place of its operand."""
-    live = copies[0].elements.domain()
-    for copy in copies[1:]:
-        live = live.union(copy.elements.domain())
+def with_copy(promoted: Promoted, node: isl.ScheduleNode, reader: Statement, operand: Operand, local: Local,
+              lows: Sequence[isl.PwAff], footprint: isl.Map, value: Expr, rows: CopyRows) -> Promoted:
+    """`promoted` with `local`, whose lives begin before `node` at the elements `lows`, filled by a copy of `footprint` (prefix
+    values -> elements, each of them `value`) and read by `reader` in the place of its operand."""
+    live, name = footprint.domain(), f"copy_{local.buffer.name}"
+    copies = footprint.flat_range_product(live.identity()).set_tuple_name(isl.OUT, name)
     node = graft(node, isl.with_prefix(live.coalesce(), lows, local.statement), [])
+    node = graft(node, copies, rows(copies))
     assignments = dict(promoted.assignments)
-    for copy in copies:
-        instances = copy.elements.flat_range_product(copy.elements.domain().identity()).set_tuple_name(isl.OUT, copy.name)
-        node = graft(node, instances, rows(instances))
-        assignments[copy.name] = Assignment(operand.cells, local.buffer, tuple(Var(c) for c in operand.cells), copy.value)
+    assignments[name] = Assignment(operand.cells, local.buffer, tuple(Var(c) for c in operand.cells), value)
     old = assignments[reader.name]
     read = replaced(old.value, operand.read, Load(local.buffer, operand.index))
     assignments[reader.name] = replace(old, value=read)
@@ -245,7 +233,7 @@ def check_promoted(promoted: Promoted, scop: Scop, deps: Dependences, order: Ord
         place, lives = added[local.statement].place, added[local.statement].relation
         if not deps.through[local.buffer.name].is_subset(order.within(added[local.statement].path)):
             raise InternalError(f"values of {local.buffer.name} are used outside the tile that computes them")
-        writes = isl.union_of_maps(scop.params, (a.relation for a in scop.writes if a.buffer.name == local.buffer.name))
+        writes = scop.reaching(local.buffer.name, scop.writes)
         if not writes.domain().is_subset(place.domain):
             raise InternalError(f"{local.buffer.name} is written where it has no storage")
         cells = isl.as_map(writes.apply_domain(isl.prefix_relation(writes.domain(), place.rows)))

@@ -84,6 +84,10 @@ class Scop:
         """The statements of a Compute, in order."""
         return tuple(s for s in self.statements.values() if s.compute.name == compute.name)
 
+    def reaching(self, buffer: str, accesses: Sequence[Access]) -> isl.UnionMap:
+        """Those of `accesses` that are to `buffer`: instances -> cells."""
+        return isl.union_of_maps(self.params, (a.relation for a in accesses if a.buffer.name == buffer))
+
     def locals(self) -> dict[str, Buffer]:
         """Targets that do not outlive the kernel, by name."""
         kept = {b.name for b in self.program.outputs}

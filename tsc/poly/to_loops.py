@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from tsc.errors import InternalError
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, LoopKind, Scope, Stmt, Store, block
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, LoopKind, Scope, Stmt, Store, block, nest
 from tsc.loop_ir.nodes import walk as walk_stmts
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import BLOCK
@@ -59,9 +59,7 @@ def to_loops(promoted: Promoted, scop: Scop, name: str, kept: frozenset[str] = K
                        {x.statement: x for x in promoted.locals}, promoted.guards, kept)
     body = _convert(isl.generate(promoted.schedule, scop.context, iterators_for(scop)), "", _Scope({}, {}), context)
     body = _blocks_outside(body)
-    inner = body
-    while isinstance(inner, For) and inner.kind == "block":
-        inner = inner.body
+    inner = nest(body)[1] if isinstance(body, For) and body.kind == "block" else body
     if any(isinstance(s, For) and s.kind == "block" for s in walk_stmts(inner)):
         raise PatternMismatch("what is computed together has no blocks in common: isl made loops of their own for some of it")
     return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes, body)
