@@ -38,6 +38,7 @@ def test_chain() -> None:
     assert kinds(plan) == [["input0", "arena"], ["arena", "arena"], ["arena", "arena", "output0"]]
     assert plan.copies == () and plan.arena_bytes.evaluate({"B": 4}) == 128
     assert plan.inputs[0].shape == (B, SymExpr.of(4)) and list(plan.ranges) == ["B"]
+    assert [s.bytes for s in plan.storages] == [ZERO, 16 * B, 16 * B, ZERO]  # x, t, u, y
 
 
 def test_an_output_that_is_read_again_stays_an_output() -> None:

@@ -139,7 +139,7 @@ class _Placement:
             return Storage("constant", len(self.constants) - 1)
         if source not in self._offsets:
             raise InternalError(f"value '{value}' is read but no kernel writes it")
-        return Storage("arena", 0, self._offsets[source])
+        return Storage("arena", 0, self._offsets[source], self._bytes(source))
 
     def _lifetimes(self, calls: Sequence[KernelCall]) -> list[Lifetime]:
         found: dict[str, Lifetime] = {}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tsc.sym import ZERO, Guard, Range, SymExpr, parse
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,13 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a value lives: the feed or result number `index`, constant number `index`, or `offset` bytes into the arena."""
+    """Where a value lives: the feed or result number `index`, constant number `index`, or `bytes` bytes of the arena from
+    `offset` on. Only the arena's need both."""
 
     kind: Literal["input", "output", "constant", "arena"]
     index: int = 0
     offset: SymExpr = ZERO
+    bytes: SymExpr = ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "outputs": [_spec_to_json(s) for s in plan.outputs],
         "ranges": {name: [r.lo, r.hi, r.divisor] for name, r in plan.ranges.items()},
         "guards": [[g.relation, str(g.left), str(g.right), g.reason] for g in plan.guards],
-        "storages": [[s.kind, s.index, str(s.offset)] for s in plan.storages],
+        "storages": [[s.kind, s.index, str(s.offset), str(s.bytes)] for s in plan.storages],
         "constants": list(plan.constants),
         "launches": [
             {"kernel": x.kernel, "args": list(x.args), "sizes": [str(s) for s in x.sizes], "blocks": str(x.blocks),
@@ -96,7 +98,8 @@ def plan_from_json(data: dict[str, Any]) -> Plan:
         outputs=tuple(map(_spec_from_json, data["outputs"])),
         ranges={name: Range(*values) for name, values in data["ranges"].items()},
         guards=tuple(Guard(rel, parse(a), parse(b), reason) for rel, a, b, reason in data["guards"]),
-        storages=tuple(Storage(kind, index, parse(offset)) for kind, index, offset in data["storages"]),
+        storages=tuple(Storage(kind, index, parse(offset), parse(size))
+                       for kind, index, offset, size in data["storages"]),
         constants=tuple(data["constants"]),
         launches=tuple(
             Launch(x["kernel"], tuple(x["args"]), tuple(map(parse, x["sizes"])), parse(x["blocks"]), parse(x["scratch"]),
