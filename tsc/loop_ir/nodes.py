@@ -11,13 +11,13 @@ loops, stores stand within thread loops or within an Intrin that a whole warp ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tsc.sym import ONE, ZERO, SymExpr
 from tsc.te.compute import SizeParam
-from tsc.te.expr import Buffer, Expr
+from tsc.te.expr import Buffer, Expr, substitute
 
 LoopKind = Literal["serial", "block", "warp", "thread", "vector", "unroll"]
 Scope = Literal["register", "stack", "scratch", "shared"]
@@ -26,10 +26,15 @@ Team = Literal["warp", "block"]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Which statement instance of the Scop a Store executes: `statement[index]`. What the trace prints."""
+    """Which statement instance of the Scop a Store executes: `statement[index]`. Every pass keeps it; what a pass adds
+    of its own (a fold over lanes, a tile written back) has none."""
 
     statement: str
     index: tuple[Expr, ...]
+
+    def at(self, values: Mapping[str, Expr]) -> Instance:
+        """The instance where the variables have these values."""
+        return Instance(self.statement, tuple(substitute(i, values) for i in self.index))
 
 
 @dataclass(frozen=True, slots=True)

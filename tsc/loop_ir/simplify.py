@@ -100,8 +100,7 @@ def substitute_stmt(stmt: Stmt, mapping: dict[str, Expr]) -> Stmt:
 
 def _substitute_instances(stmt: Stmt, mapping: dict[str, Expr]) -> Stmt:
     if isinstance(stmt, Store) and stmt.instance is not None:
-        moved = tuple(substitute(i, mapping) for i in stmt.instance.index)
-        return replace(stmt, instance=Instance(stmt.instance.statement, moved))
+        return replace(stmt, instance=stmt.instance.at(mapping))
     return map_children(lambda s: _substitute_instances(s, mapping), stmt)
 
 

@@ -11,7 +11,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, map_exprs, walk
+from tsc.loop_ir.nodes import (
+    Allocate,
+    Block,
+    For,
+    Func,
+    If,
+    Instance,
+    Intrin,
+    Let,
+    Stmt,
+    Store,
+    block,
+    map_children,
+    map_exprs,
+    walk,
+)
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.vector_rules import varies
@@ -42,21 +57,25 @@ class FmaTile:
     lanes: int
     left: Expr
     right: Expr
+    instance: Instance | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """A tile as the schedule made it, its loops starting at 0: `acc[row, column] = fn(acc[row, column], value)`."""
+    """A tile as the schedule made it, its loops starting at 0: `acc[row, column] = fn(acc[row, column], value)`. `started` and
+    `instance` are what its initialisation and its update execute."""
 
     acc: Buffer
     rows: Expr
     width: Expr
     init: Expr
+    started: Instance | None
     loops: tuple[For, ...]
     row: str
     column: str
     fn: str
     value: Expr
+    instance: Instance | None
     epilogue: tuple[Stmt, ...]
 
 
@@ -64,7 +83,7 @@ def fma_tile(tile: FmaTile) -> Intrin:
     """The intrinsic and its meaning."""
     place = (*tile.index[:-1], add(tile.index[-1], Var(tile.lane)))
     product = call("mul", tile.left, tile.right)
-    update = Store(tile.acc, place, call("add", Load(tile.acc, place), product))
+    update = Store(tile.acc, place, call("add", Load(tile.acc, place), product), tile.instance)
     return Intrin(FMA_TILE, _tile_loops(update, tile))
 
 
@@ -79,9 +98,9 @@ def read_fma_tile(meaning: Stmt) -> FmaTile | None:
     match meaning:
         case For(var=row, hi=Const(value=rows), kind="unroll", body=For(
                 var=column, hi=Const(value=columns), kind="unroll", body=For(
-                    var=lane, hi=Const(value=lanes), kind="vector", body=Store(
-                        buffer=acc, index=place, value=Call(fn="add", args=(Load(), Call(fn="mul", args=(left, right)))))))):
-            return FmaTile(acc, place, row, int(rows), column, int(columns), lane, int(lanes), left, right)
+                    var=lane, hi=Const(value=lanes), kind="vector", body=Store(buffer=acc, index=place, instance=instance,
+                        value=Call(fn="add", args=(Load(), Call(fn="mul", args=(left, right)))))))):
+            return FmaTile(acc, place, row, int(rows), column, int(columns), lane, int(lanes), left, right, instance)
     return None
 
 
@@ -147,7 +166,8 @@ def _micro_kernels(tile: _Tile, columns: int, facts: Facts, spec: DeviceSpec) ->
     refused = factors if isinstance(factors, str) else _check_columns(tile, factors[1], columns, facts)
     if refused is None and not isinstance(factors, str):
         return partial(_micro_kernel, tile, *factors)
-    window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.fn, tile.value)
+    window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.started, tile.fn, tile.value,
+                        tile.instance)
     window = window.unmasked(columns, facts)
     again = window.refusal(columns, facts, spec)
     return window.micro_kernel if again is None else f"{refused}; {again}"
@@ -163,8 +183,9 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
         return "not an initialisation followed by one k loop"
     init, epilogue = parts[0], tuple(parts[2:])
     match init:
-        case For(var=i, hi=rows, body=For(var=j, hi=width, body=Store(
-                buffer=target, index=place, value=value))) if _is_cell(place, i, j, rows) and target == acc:
+        case For(var=first, hi=rows, body=For(var=second, hi=width, body=Store(
+                buffer=target, index=place, value=value, instance=started))) if (
+                    _is_cell(place, first, second, rows) and target == acc):
             if any(isinstance(n, (Var, Load)) for n in walk_expr(value)):
                 return "its initial value is not a constant"
         case _:
@@ -177,7 +198,7 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
         body = _from_zero(body.body, facts)
     match body:
         case For(var=i, hi=update_rows, body=For(var=j, body=Store(buffer=target, index=place, value=Call(
-                fn=fn, args=(Load(buffer=source, index=again), operand))))) \
+                fn=fn, args=(Load(buffer=source, index=again), operand)), instance=instance))) \
                 if place == again and _is_cell(place, i, j, update_rows) and target == source == acc:
             pass
         case _:
@@ -188,7 +209,8 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
         return "its initialisation and its k loop have different heights"
     if any(isinstance(s, Store) and s.buffer == acc for e in epilogue for s in walk(e)):
         return "its epilogue writes the accumulators"
-    return _Tile(acc, rows, width, value, tuple(loops), i, j, fn, operand, epilogue)
+    started = started and started.at({first: Var(i), second: Var(j)})
+    return _Tile(acc, rows, width, value, started, tuple(loops), i, j, fn, operand, instance, epilogue)
 
 
 def _is_cell(place: tuple[Expr, ...], row: str, column: str, rows: Expr) -> bool:
@@ -275,10 +297,11 @@ def _micro_kernel(tile: _Tile, left: Expr, right: Expr, rows: int, columns: int,
     row, column, lane = (f"{name}_{part}" for part in ("row", "column", "lane"))
     place = (Var(row), Var(column))
     whole = add(Var(column), Var(lane))
-    step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(left, {tile.row: Var(row)}),
-                   substitute(right, {tile.column: whole}))
+    moved: dict[str, Expr] = {tile.row: Var(row), tile.column: whole}
+    step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(left, moved), substitute(right, moved),
+                   tile.instance and tile.instance.at(moved))
     update = reduce_loops(tile.loops, fma_tile(step), rows * columns // lanes)
-    start = _tile_loops(Store(acc, (Var(row), whole), tile.init), step)
+    start = _tile_loops(Store(acc, (Var(row), whole), tile.init, tile.started and tile.started.at(moved)), step)
     finish = _tile_loops(Store(spilled, (Var(row), whole), Load(acc, (Var(row), whole))), step)
     return Allocate(acc, "register", block(start, update, finish))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tsc.loop_ir.facts import Facts, to_sym
-from tsc.loop_ir.nodes import Allocate, Block, For, Stmt, Store, block
+from tsc.loop_ir.nodes import Allocate, Block, For, Instance, Stmt, Store, block
 from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value, looks_at_data, unconditional, varies
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
@@ -23,7 +23,8 @@ UNROLLED, FEW = 96, 8
 
 @dataclass(frozen=True, slots=True)
 class WindowTile:
-    """`acc[row, column] = fn(acc[row, column], value)` over `loops`, `width` columns of it; `masked`: only these exist."""
+    """`acc[row, column] = fn(acc[row, column], value)` over `loops`, `width` columns of it; `masked`: only these exist.
+    `started` and `instance` are what the initialisation and the update execute."""
 
     acc: Buffer
     loops: tuple[For, ...]
@@ -31,8 +32,10 @@ class WindowTile:
     column: str
     width: Expr
     init: Expr
+    started: Instance | None
     fn: str
     value: Expr
+    instance: Instance | None
     masked: bool = True
 
     def unmasked(self, columns: int, facts: Facts) -> WindowTile:
@@ -72,10 +75,13 @@ class WindowTile:
             inner = For(lane, index(0), index(lanes), body, kind="vector")
             return For(row, index(0), index(rows), For(column, index(0), index(columns), inner, lanes, "unroll"), kind="unroll")
 
-        operand = substitute(self._operand(place[1]), {self.row: place[0], self.column: place[1]})
-        update: Stmt = whole(Store(acc, place, Call(self.fn, (Load(acc, place), operand), acc.dtype)))
+        moved = {self.row: place[0], self.column: place[1]}
+        operand = substitute(self._operand(place[1]), moved)
+        value = Call(self.fn, (Load(acc, place), operand), acc.dtype)
+        update: Stmt = whole(Store(acc, place, value, self.instance and self.instance.at(moved)))
         update = reduce_loops(self.loops, update, rows * columns // lanes)
-        start, finish = whole(Store(acc, place, self.init)), whole(Store(spilled, place, Load(acc, place)))
+        start = whole(Store(acc, place, self.init, self.started and self.started.at(moved)))
+        finish = whole(Store(spilled, place, Load(acc, place)))
         return Allocate(acc, "register", block(start, update, finish))
 
     def _operand(self, column: Expr) -> Expr:
