@@ -9,14 +9,30 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model may ask of the compiler: beyond it import raises UnsupportedError, so that no small file can take all memory
+    or time. Real models stay far below."""
+
+    nodes: int = 200_000  # with all functions in place of their calls
+    nesting: int = 64  # of subgraphs, and of functions that call functions
+    rank: int = 16  # of any value
+    elements: int = 1 << 33  # of any value, its Dims at their least sizes
+    folding: int = 1 << 28  # elements computed while compiling, all nodes over constants together
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How to compile. `cache_dir` None means the user's cache; `jobs` how many compiler processes run at once; `progress` is
-    told (what, done, of how many) as the work goes on."""
+    told (what, done, of how many) as the work goes on; `limits` is what a model may ask for."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
     use_cache: bool = True
     progress: Callable[[str, int, int], None] | None = None
+    limits: Limits = DEFAULT_LIMITS
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Report progress to whoever wants it."""

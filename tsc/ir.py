@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from tsc.runtime.draw import Box, chart, page
 from tsc.sym import SymExpr
 
+#: What a file declares of an output: its element type, and its sizes, None where they are not fixed, or None without a rank.
+DeclaredType = tuple[str, tuple[int | None, ...] | None]
 #: Symbolic contents of a small integer (or bool) tensor: an object array of SymExpr.
 Contents = NDArray[np.object_]
 
@@ -52,7 +54,8 @@ class Graph:
     """Nodes in topological order over named values.
 
     `types` holds what is known of each value (all of them after shape inference); `constants` are initializers and folded
-    values; `contents` the symbolic contents of values that are shape arithmetic.
+    values; `contents` the symbolic contents of values that are shape arithmetic; `declared` is what the file says of outputs.
+    The nodes are the model's own, to which the standard's rules apply, until they are decomposed into `primitives`.
     """
 
     name: str
@@ -63,6 +66,8 @@ class Graph:
     constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     contents: Mapping[str, Contents] = field(default_factory=dict)
     opset: int = 0
+    declared: Mapping[str, DeclaredType] = field(default_factory=dict)
+    primitives: bool = False
 
     def producers(self) -> dict[str, Node]:
         """Value name -> the Node that makes it."""

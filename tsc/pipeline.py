@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from tsc.config import Options
+from tsc.config import DEFAULT_LIMITS, Limits, Options
 from tsc.errors import InternalError
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
@@ -42,7 +42,7 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     UnsupportedError or ShapeError when the model is at fault and LaunchError when the machine lacks a compiler.
     """
     shop = workshop(target, options)
-    graph, env, groups = front(source, dims, shop.recorder, ops)    # path             -> [FusionGroup]
+    graph, env, groups = front(source, dims, shop.recorder, ops, shop.options.limits)  # path             -> [FusionGroup]
     pairs: list[tuple[KernelCall, Kernel]] = []
     programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different
     for done, group in enumerate(groups):
@@ -52,11 +52,11 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
 
 
 def front(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None, recorder: Recorder,
-          ops: Sequence[CustomOp] = ()) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
+          ops: Sequence[CustomOp] = (), limits: Limits = DEFAULT_LIMITS) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
     """From a model to the groups that become kernels."""
-    graph, env = import_onnx(source, dims, ops)                     # path             -> Graph
+    graph, env = import_onnx(source, dims, ops, limits)             # path             -> Graph
     graph = record(recorder, "import", graph)
-    graph = record(recorder, "shapes", infer_shapes(graph, env))    # Graph            -> Graph + ShapeEnv
+    graph = record(recorder, "shapes", infer_shapes(graph, env, limits))  # Graph      -> Graph + ShapeEnv
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     graph = rewrite(graph, env, partial(told, recorder, "merge"))   # Graph            -> Graph
     graph = record(recorder, "rewrite", graph)

@@ -12,12 +12,13 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.ops.harness import run_node
+from tsc.graph.onnx_import import NEWEST_OPSET
 from tsc.ir import Node
 from tsc.ops import all_ops, find
 from tsc.ops.base import OpDef, Sample
 from tsc.ops.define import CUSTOM
 
-OPSET = 24
+OPSET = NEWEST_OPSET
 CASES = [pytest.param(op, sample, id=f"{op.name}-{k}")
          for op in all_ops() if op.samples is not None for k, sample in enumerate(op.samples())]
 #: dims that must be static: (operator, input, dim from the end)

@@ -27,7 +27,8 @@ def decompose(graph: Graph, env: ShapeEnv) -> Graph:
     expansion = _Expansion(Knowledge.of(graph, env), dict(graph.constants), _used_names(graph))
     nodes = tuple(new for node in graph.nodes for new in expansion.expand(node))
     known = expansion.known
-    return replace(graph, nodes=nodes, types=known.types, constants=expansion.constants, contents=known.contents)
+    return replace(graph, nodes=nodes, types=known.types, constants=expansion.constants, contents=known.contents,
+                   primitives=True)
 
 
 @dataclass(slots=True)

@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx.inliner
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from tsc import ops
+from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.errors import ModelError, UnsupportedError
 from tsc.graph.input_dims import DeclaredInput, DimsArgument, input_shapes
 from tsc.graph.onnx_data import constant_value, dtype_name, read_attribute, read_tensor
-from tsc.graph.onnx_schema import check_node
-from tsc.ir import Graph, Node, TensorType
+from tsc.graph.onnx_file import Source, all_nodes, load, plain_domain
+from tsc.graph.onnx_inline import IsKnown, inline_bodies, inline_functions
+from tsc.graph.onnx_schema import attribute_defaults, check_node, refuse_unread
+from tsc.ir import DeclaredType, Graph, Node, TensorType
 from tsc.ops.define import CustomOp, custom_node
 from tsc.sym import ShapeEnv, SymExpr
 
-OLDEST_OPSET = 7
+#: The opsets whose operators were read against the OpDefs; a newer onnx package knows more, which nobody has looked at.
+OLDEST_OPSET, NEWEST_OPSET = 7, 28
+#: An error that lists nodes names so many of them.
+_MOST_NAMED = 20
+
+Custom = Mapping[tuple[str, str], CustomOp]
 
 
-def import_onnx(source: str | Path | bytes | ModelProto, dims: DimsArgument | None = None,
-                custom: Sequence[CustomOp] = ()) -> tuple[Graph, ShapeEnv]:
+def import_onnx(source: Source, dims: DimsArgument | None = None, custom: Sequence[CustomOp] = (),
+                limits: Limits = DEFAULT_LIMITS) -> tuple[Graph, ShapeEnv]:
     """Read a model: a path, a ModelProto, or its serialised bytes. `dims` declares ranges and shapes (see `input_dims`);
     `custom` are the user's own operators.
 
-    Types are known for inputs and constants only; `infer_shapes` finds the rest. What the file says of outputs and of values
-    between is not used: exporters name equal dims apart. Raises ModelError for a file that is not a valid model,
-    UnsupportedError for all operators without an OpDef at once, and ShapeError for dims that do not fit the inputs.
+    Types are known for inputs and constants only; `infer_shapes` finds the rest. Of what the file says of outputs, element
+    types, ranks and fixed sizes are kept to be compared; names are not used, nor what it says of values between: exporters name
+    equal dims apart. Raises InputError for a source that is no model, ModelError for one that is not valid, UnsupportedError
+    for all operators without an OpDef at once and beyond `limits`, and ShapeError for dims that do not fit the inputs.
     """
-    model, folder, label = _load(source)
+    model, folder, label = load(source, limits)
     opset = _opset(model, label)
     known = {(c.domain, c.name): c for c in custom}
-    model = _inlined(model, opset, label, known.keys())
+    is_known = partial(_supported, custom=known)
+    model = inline_bodies(inline_functions(model, label, limits), opset, is_known, label, limits)
+    _refuse_unknown(model, is_known, label, limits)
     return _Reader(model.graph, folder, opset, label, known).read(dims or {})
 
 
@@ -49,7 +59,7 @@ class _Reader:
     folder: Path | None
     opset: int
     label: str
-    custom: Mapping[tuple[str, str], CustomOp]
+    custom: Custom
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
     defined: dict[str, str] = field(default_factory=dict)  # value name -> what defines it
 
@@ -71,8 +81,18 @@ class _Reader:
             if name not in self.defined:
                 raise ModelError(f"{self.label}: output '{name}' is made by no node; the file is altered, export it again")
         types |= {n: TensorType(c.dtype.name, tuple(map(SymExpr.of, c.shape))) for n, c in self.constants.items()}
-        graph = Graph(self.proto.name, tuple(i.name for i in inputs), outputs, nodes, types, self.constants, {}, self.opset)
+        graph = Graph(self.proto.name, tuple(i.name for i in inputs), outputs, nodes, types, self.constants, {}, self.opset,
+                      dict(self._declared_outputs(sizes=not dims)))
         return graph, env
+
+    def _declared_outputs(self, sizes: bool) -> Iterator[tuple[str, DeclaredType]]:
+        """What the file says of its outputs; fixed `sizes` only where the user gives no dims, which may change them."""
+        for output in self.proto.output:
+            tensor = output.type.tensor_type
+            if output.type.WhichOneof("value") == "tensor_type" and tensor.elem_type:
+                found = [_dim(d) if sizes else None for d in tensor.shape.dim]
+                yield output.name, (dtype_name(tensor.elem_type, f"output '{output.name}'"), tuple(
+                    d if isinstance(d, int) else None for d in found) if tensor.HasField("shape") else None)
 
     def _nodes(self) -> Iterator[Node]:
         names = _node_names(self.proto.node)
@@ -85,8 +105,8 @@ class _Reader:
                     raise ModelError(f"{self.label}: {where} reads {value!r}, which {reason}")
             for value in filter(None, proto.output):
                 self._define(value, where)
-            check_node(proto, self.opset, where)
-            node = Node(proto.op_type, tuple(proto.input), tuple(proto.output), self._attrs(proto, where), name, _domain(proto))
+            attrs = self._attrs(proto, where)
+            node = Node(proto.op_type, tuple(proto.input), tuple(proto.output), attrs, name, _domain(proto))
             if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
                 self.constants[node.outputs[0]] = constant_value(node.attrs, where)
             else:
@@ -97,7 +117,14 @@ class _Reader:
         for attribute in proto.attribute:
             if attribute.ref_attr_name:
                 raise ModelError(f"{where} refers to the attribute '{attribute.ref_attr_name}' of a function, but is in none")
-        return {a.name: read_attribute(a, self.folder, where) for a in proto.attribute}
+        check_node(proto, self.opset, where)
+        given = {a.name: read_attribute(a, self.folder, where) for a in proto.attribute}
+        operator = None if (key := (_domain(proto), proto.op_type)) in self.custom else ops.find(key[1], key[0])
+        if operator is None:
+            return given
+        defaults = attribute_defaults(operator.name, self.opset)
+        refuse_unread(given, (*operator.reads, *operator.ignores), defaults, where)
+        return {**defaults, **given}
 
     def _define(self, value: str, by: str) -> None:
         if value in self.defined:
@@ -107,60 +134,12 @@ class _Reader:
 
 # -- the file --------------------------------------------------------------------------------------------------
 
-def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | None, str]:
-    """The model, the folder that its external data may lie in, and what errors call it."""
-    if isinstance(source, ModelProto):
-        model, folder, label = source, None, f"model '{source.graph.name}'"
-    else:
-        path = None if isinstance(source, bytes) else Path(source)
-        label, folder = ("model", None) if path is None else (f"'{path.name}'", path.parent)
-        model = _parse(source if isinstance(source, bytes) else _read_file(Path(source)), label)
-    if not model.HasField("graph") or not model.graph.output or not model.opset_import:
-        raise ModelError(f"{label} holds no ONNX graph with outputs and an opset; the file is truncated or not an ONNX file")
-    _check_names(model, label)
-    if model.graph.sparse_initializer:
-        names = ", ".join(f"'{s.values.name}'" for s in model.graph.sparse_initializer)
-        raise UnsupportedError(f"{label} has sparse initializers ({names}), which are not supported; store them dense")
-    return model, folder, label
-
-
-def _check_names(model: ModelProto, label: str) -> None:
-    """Raise ModelError where a name is not printable text; protobuf hands out what is not UTF-8 as bytes."""
-    graph = model.graph
-    names: list[Any] = [v.name for v in (*graph.initializer, *graph.input, *graph.output)]
-    names += [d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim]
-    names += [f.name for f in model.functions] + [f.domain for f in model.functions]
-    for node in (*_all_nodes(graph), *(n for f in model.functions for n in f.node)):
-        names += [node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
-        if not (isinstance(node.op_type, str) and node.op_type.isidentifier() and isinstance(node.name, str)):
-            raise ModelError(f"{label} has a node whose operator is {node.op_type!r}, called {node.name!r}; "
-                             "the file is altered, fetch or export it again")
-    wrong = next((n for n in names if not (isinstance(n, str) and n.isprintable())), None)
-    if wrong is not None:
-        raise ModelError(f"{label} uses {wrong!r} as a name; the file is altered, fetch or export it again")
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"cannot read the model file '{path}': {error.strerror}") from error
-
-
-def _parse(data: bytes, label: str) -> ModelProto:
-    model = ModelProto()
-    try:
-        model.ParseFromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{label} is not a readable ONNX file ({len(data)} bytes); it is truncated or altered, "
-                         "fetch or export it again") from error
-    return model
-
-
 def _opset(model: ModelProto, label: str) -> int:
-    versions = {_plain(o.domain): o.version for o in model.opset_import}
-    newest = onnx.defs.onnx_opset_version()
-    found = versions.get("")
+    versions = {o.version for o in model.opset_import if not plain_domain(o.domain)}
+    newest = min(NEWEST_OPSET, onnx.defs.onnx_opset_version())
+    if len(versions) > 1:
+        raise ModelError(f"{label} imports the standard operators at several opsets ({sorted(versions)}); export it again")
+    found = next(iter(versions), None)
     if found is None:
         raise UnsupportedError(f"{label} imports no opset of the standard operators (domain 'ai.onnx'); export it again")
     if not OLDEST_OPSET <= found <= newest:
@@ -204,89 +183,29 @@ def _node_names(protos: Iterable[NodeProto]) -> list[str]:
     return result
 
 
-def _plain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
-def _domain(proto: NodeProto) -> str:
-    return _plain(proto.domain)
-
-
-def _inlined(model: ModelProto, opset: int, label: str, custom: Collection[tuple[str, str]]) -> ModelProto:
-    """The model without calls of its own functions, nor of standard operators that only have a function body.
-
-    Raises UnsupportedError naming every node whose operator has neither an OpDef nor such a body.
-    """
-    if model.functions:
-        _refuse_recursion(model, label)
-        model = onnx.inliner.inline_local_functions(model)
-    bodies = {p.op_type for p in _all_nodes(model.graph) if not _supported(p, custom) and _has_body(p, opset)}
-    if bodies:
-        model = _with_bodies(model, bodies, label)
-    missing = [p for p in _all_nodes(model.graph) if not _supported(p, custom)]
+def _refuse_unknown(model: ModelProto, is_known: IsKnown, label: str, limits: Limits) -> None:
+    """Raise UnsupportedError naming every node whose operator has no OpDef."""
+    missing = [p for p in all_nodes(model.graph.node, label, limits) if not is_known(p)]
     if missing:
         named = dict(zip(map(id, model.graph.node), _node_names(model.graph.node)))
         by_op: dict[str, list[str]] = {}
         for proto in missing:
             op = ".".join(filter(None, (_domain(proto), proto.op_type)))
             by_op.setdefault(op, []).append(f"'{proto.name or named.get(id(proto), op)}'")
-        listing = "; ".join(f"{op} at {', '.join(nodes)}" for op, nodes in sorted(by_op.items()))
+        listing = "; ".join(f"{op} at {_some(nodes)}" for op, nodes in sorted(by_op.items()))
         raise UnsupportedError(f"{label} uses operators that are not supported: {listing}")
-    return model
 
 
-def _with_bodies(model: ModelProto, operators: set[str], label: str) -> ModelProto:
-    """`model` with the standard's function bodies of `operators` in place of their nodes."""
-    typed = ModelProto()
-    typed.CopyFrom(model)
-    declared = {i.name for i in (*typed.graph.input, *typed.graph.value_info)}
-    typed.graph.value_info.extend(  # a body may depend on the types of its inputs, and initializers count only if declared
-        helper.make_tensor_value_info(t.name, t.data_type, tuple(t.dims))
-        for t in typed.graph.initializer if t.name not in declared)
-    chosen = [(domain, op) for op in sorted(operators) for domain in ("", "ai.onnx")]
-    try:
-        return onnx.inliner.inline_selected_functions(typed, chosen, inline_schema_functions=True)
-    except RuntimeError as error:
-        raise UnsupportedError(f"{label} uses operators that are not supported, and whose function bodies cannot be inlined: "
-                               f"{', '.join(sorted(operators))}") from error
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
 
 
-def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Every node, those of subgraphs included."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for subgraph in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(subgraph)
+def _domain(proto: NodeProto) -> str:
+    return plain_domain(proto.domain)
 
 
-def _supported(proto: NodeProto, custom: Collection[tuple[str, str]]) -> bool:
+def _supported(proto: NodeProto, custom: Custom) -> bool:
+    """Whether there is an OpDef. The compiler's own primitives are no operators of a model."""
     domain = _domain(proto)
-    return (domain, proto.op_type) in custom or ops.find(proto.op_type, domain) is not None or (
-        proto.op_type == "Constant" and not domain)
-
-
-def _has_body(proto: NodeProto, opset: int) -> bool:
-    if _domain(proto) or not onnx.defs.has(proto.op_type, opset, ""):
-        return False
-    schema = onnx.defs.get_schema(proto.op_type, opset, "")
-    return bool(schema.has_function or schema.has_context_dependent_function)
-
-
-def _refuse_recursion(model: ModelProto, label: str) -> None:
-    """Raise ModelError for functions that call themselves: inlining would not end."""
-    bodies = {(_plain(f.domain), f.name): f for f in model.functions}
-    done: set[tuple[str, str]] = set()
-
-    def visit(key: tuple[str, str], path: tuple[tuple[str, str], ...]) -> None:
-        if key in path:
-            raise ModelError(f"{label}: function '{key[1]}' calls itself, which ONNX does not allow; export it again")
-        if key in bodies and key not in done:
-            for proto in bodies[key].node:
-                visit((_domain(proto), proto.op_type), (*path, key))
-            done.add(key)
-
-    for key in bodies:
-        visit(key, ())
-
-
+    found = ops.find(proto.op_type, domain)
+    return (domain, proto.op_type) in custom or (found is not None and found.domain == domain != "tsc")

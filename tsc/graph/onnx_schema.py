@@ -1,50 +1,89 @@
-"""Nodes against the ONNX standard: operand counts, attributes, and element types that must be the same."""
+"""Nodes against the ONNX standard: operand counts, attributes and their defaults, element types."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import NodeProto
 from onnx.defs import OpSchema
 
-from tsc.errors import ModelError
+from tsc.errors import ModelError, UnsupportedError
+from tsc.graph.onnx_data import read_attribute
 
 
 def check_node(node: NodeProto, opset: int, where: str) -> None:
-    """Raise ModelError for operands or attributes that the standard does not know. Other domains are not checked."""
-    schema = _schema(node.op_type, opset) if node.domain in ("", "ai.onnx") else None
-    if schema is None:
+    """Raise ModelError for a node that is not of the standard's form. Other domains are not checked."""
+    if node.domain not in ("", "ai.onnx"):
         return
+    schema = find_schema(node.op_type, opset)
+    if schema is None:
+        raise ModelError(f"{where} is no operator of opset {opset}, which the model imports; export it again for a newer one")
     for what, count, least, most in (("inputs", len(node.input), schema.min_input, schema.max_input),
                                      ("outputs", len(node.output), schema.min_output, schema.max_output)):
         if not least <= count <= most:
             raise ModelError(f"{where} has {count} {what}, but opset {opset} allows {_span(least, most)}; export it again")
-    given = {a.name: a.type for a in node.attribute}
-    for name, kind in given.items():
+    for value, formal in zip(node.input, schema.inputs):
+        if not value and formal.option == OpSchema.FormalParameterOption.Single:
+            raise ModelError(f"{where} lacks its input '{formal.name}', which opset {opset} requires; export it again")
+    given = [a.name for a in node.attribute]
+    for attribute in node.attribute:
+        name = attribute.name
+        if given.count(name) > 1:
+            raise ModelError(f"{where} has the attribute '{name}' more than once; export it again")
         if name not in schema.attributes:
             raise ModelError(f"{where} has the attribute '{name}', which opset {opset} does not know; export it again")
-        if kind != schema.attributes[name].type.value:
+        if attribute.type != schema.attributes[name].type.value:
             raise ModelError(f"{where} has an attribute '{name}' of another type than opset {opset} says; export it again")
     missing = [name for name, a in schema.attributes.items() if a.required and name not in given]
     if missing:
         raise ModelError(f"{where} lacks the attribute '{missing[0]}', which opset {opset} requires; export it again")
 
 
+def refuse_unread(attrs: Mapping[str, Any], known: Collection[str], defaults: Mapping[str, Any], where: str) -> None:
+    """Raise UnsupportedError for an attribute that is neither `known` to the operator's rules nor at its default."""
+    for name, value in attrs.items():
+        if name not in known and not (name in defaults and np.array_equal(value, defaults[name])):
+            raise UnsupportedError(f"{where} has the attribute '{name}' = {str(value)[:60]}, which is not supported; only its "
+                                   f"default ({defaults.get(name, 'to be left out')}) is")
+
+
+@lru_cache(maxsize=4096)
+def attribute_defaults(op: str, opset: int) -> Mapping[str, Any]:
+    """What the standard says of the attributes that a node leaves out."""
+    return {proto.name: read_attribute(proto, None, f"the schema of {op}") for proto in default_protos(op, opset)}
+
+
+def default_protos(op: str, opset: int) -> Iterator[onnx.AttributeProto]:
+    """The attributes with a default, as a node would state them."""
+    schema = find_schema(op, opset)
+    for attribute in () if schema is None else schema.attributes.values():
+        if attribute.default_value.type:
+            yield attribute.default_value
+
+
 def check_dtypes(op: str, domain: str, opset: int, dtypes: Sequence[str | None], where: str) -> None:
-    """Raise ModelError where operands that the standard wants of one element type are of several."""
-    schema = None if domain else _schema(op, opset)
-    if schema is None:
-        return
+    """Raise ModelError where an operand is of an element type that the standard does not allow for it, or where operands that
+    it wants of one type are of several."""
+    schema = None if domain else find_schema(op, opset)
     seen: dict[str, str] = {}
     for k, dtype in enumerate(dtypes):
-        formal = schema.inputs[min(k, len(schema.inputs) - 1)]
-        if dtype is None or not formal.is_homogeneous or "(" in formal.type_str:
+        if schema is None or not schema.inputs or dtype is None:
             continue
+        formal = schema.inputs[min(k, len(schema.inputs) - 1)]
+        if f"tensor({_ONNX_NAMES.get(dtype, dtype)})" not in formal.types:
+            raise ModelError(f"{where} has the input '{formal.name}' of type {dtype}, but opset {opset} does not allow that; "
+                             "cast it")
         first = seen.setdefault(formal.type_str, dtype)
-        if first != dtype:
+        if first != dtype and formal.is_homogeneous and "(" not in formal.type_str:
             raise ModelError(f"{where} has operands of type {first} and {dtype}, expected one type; cast one of them")
+
+
+#: The standard's names of element types where they are not NumPy's.
+_ONNX_NAMES = {"float32": "float", "float64": "double"}
 
 
 def _span(least: int, most: int) -> str:
@@ -52,5 +91,6 @@ def _span(least: int, most: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _schema(op: str, opset: int) -> OpSchema | None:
+def find_schema(op: str, opset: int) -> OpSchema | None:
+    """The standard's schema of an operator at an opset; None where it has none."""
     return onnx.defs.get_schema(op, opset, "") if onnx.defs.has(op, opset, "") else None

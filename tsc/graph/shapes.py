@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.errors import InternalError, ModelError, TscError
+from tsc.config import DEFAULT_LIMITS, Limits
+from tsc.errors import InternalError, ModelError, TscError, UnsupportedError
 from tsc.graph.equal_dims import assume_counted_dims
 from tsc.graph.group import definition
 from tsc.graph.node_values import known_outputs
+from tsc.graph.onnx_file import allow
 from tsc.graph.onnx_schema import check_dtypes
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops.base import InferContext, symbolic
@@ -32,12 +35,13 @@ _COMPUTED_BYTES = 64
 _MOST_VISITS = 64
 
 
-def infer_shapes(graph: Graph, env: ShapeEnv) -> Graph:
+def infer_shapes(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -> Graph:
     """The types of all values and the contents of shape arithmetic, canonical under `env`, which gains facts and Guards.
 
-    Raises ShapeError or ModelError, naming the node, when operands cannot fit, and UnsupportedError for what only data decides.
+    A model's own nodes are held to the standard's element types, and their values to `limits`. Raises ShapeError or ModelError,
+    naming the node, when operands cannot fit, and UnsupportedError for what only data decides.
     """
-    known = Knowledge.of(graph, env)
+    known = Knowledge.of(graph, env, limits)
     consumers = graph.consumers()
     _propagate(known, graph.nodes, graph, consumers)
     version = env.version
@@ -45,7 +49,20 @@ def infer_shapes(graph: Graph, env: ShapeEnv) -> Graph:
     if env.version != version:
         _propagate(known, _readers(known.refresh(), consumers), graph, consumers)
     known.refresh()
+    _check_declared(graph, known.types)
     return replace(graph, types=known.types, contents=known.contents)
+
+
+def _check_declared(graph: Graph, types: Mapping[str, TensorType]) -> None:
+    """Raise ModelError where an output is not what the file says it is."""
+    for output, (dtype, sizes) in graph.declared.items():
+        found = types[output]
+        said = dtype if sizes is None else f"{dtype}[{', '.join('?' if s is None else str(s) for s in sizes)}]"
+        fits = sizes is None or (found.rank == len(sizes) and all(
+            own.as_int() in (None, size) for own, size in zip(found.shape, sizes) if size is not None))
+        if found.dtype != dtype or not fits:
+            raise ModelError(f"output '{output}' is declared as {said}, but its node makes {found}; the file is altered or was "
+                             "exported wrongly, export it again")
 
 
 def _propagate(known: Knowledge, nodes: Iterable[Node], graph: Graph, consumers: Mapping[str, list[Node]]) -> None:
@@ -90,11 +107,14 @@ class Knowledge:
     contents: dict[str, Contents]
     from_constants: dict[str, Contents | None] = field(default_factory=dict)
     computed: dict[str, NDArray[Any]] = field(default_factory=dict)
+    limits: Limits = DEFAULT_LIMITS
+    standard: bool = False  # whether the nodes are held to the standard's element types and the limits
 
     @staticmethod
-    def of(graph: Graph, env: ShapeEnv) -> Knowledge:
+    def of(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -> Knowledge:
         """What `graph` already says."""
-        return Knowledge(env, graph.opset, dict(graph.types), graph.constants, dict(graph.contents))
+        return Knowledge(env, graph.opset, dict(graph.types), graph.constants, dict(graph.contents), limits=limits,
+                         standard=not graph.primitives)
 
     def context(self, node: Node) -> InferContext:
         """What the rules of `node`'s OpDef see now."""
@@ -124,20 +144,34 @@ class Knowledge:
         """Infer the outputs of `node`; the names whose type or contents changed."""
         operator, ctx = definition(node), self.context(node)
         dtypes = [None if t is None else t.dtype for t in ctx.types]
-        check_dtypes(node.op, node.domain, self.opset, dtypes, f"node '{node.name}' ({node.op})")
+        where = f"node '{node.name}' ({node.op})"
+        if self.standard:
+            check_dtypes(node.op, node.domain, self.opset, dtypes, where)
         try:
             types = operator.types(ctx)
             contents = operator.contents(ctx) if operator.contents else ()
         except TscError:
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ModelError(f"node '{node.name}' ({node.op}) does not fit its inputs "
-                             f"({', '.join(map(str, ctx.types))}): {error}") from error
+            raise ModelError(f"{where} does not fit its inputs ({', '.join(map(str, ctx.types))}): {error}") from error
         if len(types) < len(node.outputs):
-            raise ModelError(f"node '{node.name}' ({node.op}) has {len(node.outputs)} outputs, expected at most {len(types)}")
+            raise ModelError(f"{where} has {len(node.outputs)} outputs, expected at most {len(types)}")
+        for made in types if self.standard else ():
+            self._check_size(made, where)
         self._compute(node, ctx, types)
         changed = {name for name, t in zip(node.outputs, types) if name and self._set_type(name, t)}
         return changed | {n for n, c in zip(node.outputs, contents) if n and c is not None and self._set_contents(n, c)}
+
+    def _check_size(self, made: TensorType, where: str) -> None:
+        """Raise ModelError or UnsupportedError for an output that no run could make."""
+        limits = self.limits
+        least = [self.env.bounds(d) for d in made.shape]
+        if made.rank > limits.rank:
+            raise UnsupportedError(f"{where} makes a value of rank {made.rank}, more than {limits.rank}; {allow('rank')}")
+        if any(high is not None and high < 0 for _, high in least):
+            raise ModelError(f"{where} makes {made}, which has a negative size; correct the model or the dims given for it")
+        if prod(low or 0 for low, _ in least) > limits.elements:
+            raise UnsupportedError(f"{where} makes {made}, more than {limits.elements} elements; {allow('elements')}")
 
     def _constant(self, value: str) -> NDArray[Any] | None:
         return self.constants[value] if value in self.constants else self.computed.get(value)

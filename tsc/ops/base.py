@@ -126,6 +126,10 @@ class OpDef:
     #: output dtype is an index or view of the input's memory in the same row-major order (Reshape, Squeeze, …)
     is_view: bool = False
     domain: str = ""
+    #: attributes that the rules read, and those that are of no consequence here (Dropout's seed); import refuses a node that
+    #: gives any other one a value which is not the standard's default
+    reads: tuple[str, ...] = ()
+    ignores: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,9 @@ def _convs() -> Sequence[Sample]:
 
 OPS: tuple[OpDef, ...] = (
     OpDef("MatMul", PatternKind.CONTRACTION, _matmul_types, te=_matmul_te, samples=_matmuls),
-    OpDef("Gemm", PatternKind.CONTRACTION, _gemm_types, decompose=_gemm, samples=_gemms),
-    OpDef("Conv", PatternKind.CONTRACTION, _conv_types, decompose=_conv, samples=_convs),
+    OpDef("Gemm", PatternKind.CONTRACTION, _gemm_types, decompose=_gemm, samples=_gemms,
+          reads=("alpha", "beta", "transA", "transB")),
+    OpDef("Conv", PatternKind.CONTRACTION, _conv_types, decompose=_conv, samples=_convs,
+          reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "group")),
     OpDef("Convolve", PatternKind.CONTRACTION, _conv_types, te=_convolve_te, domain="tsc"),
 )

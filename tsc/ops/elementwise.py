@@ -36,11 +36,11 @@ SampleList = Callable[[], Sequence[Sample]]
 
 
 def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 0, rule: Rule | None = None,
-                operands: int | None = None) -> OpDef:
+                operands: int | None = None, reads: tuple[str, ...] = ()) -> OpDef:
     """An operator whose output element is `body` of the broadcast inputs' elements.
 
     `rule(env, *elements)` computes symbolic contents; `operands` restricts to the first few inputs, `result` is the input
-    whose dtype the output has, or the dtype itself.
+    whose dtype the output has, or the dtype itself; `reads` are its attributes.
     """
     def types(ctx: InferContext) -> tuple[TensorType, ...]:
         shapes = [canonical(ctx, i) for i in range(len(ctx.types))[:operands] if ctx.has(i)]
@@ -58,7 +58,7 @@ def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 
         count = range(len(lowering.infer.types))[:operands]
         return body(lowering.infer, [broadcast_read(lowering, i, at) if lowering.infer.has(i) else None for i in count])
 
-    return OpDef(name, PatternKind.ELEMENTWISE, types, contents=contents if rule else None, te=te, samples=samples)
+    return OpDef(name, PatternKind.ELEMENTWISE, types, contents=contents if rule else None, te=te, samples=samples, reads=reads)
 
 
 def intrinsic(fn: str) -> Body:
@@ -353,7 +353,7 @@ OPS: tuple[OpDef, ...] = (
     elementwise("Div", intrinsic("div"), rule=truncated_quotient, samples=lambda: [
         *pairs("int64")(), Sample([ints(4, 3), np.array([3, -2, 5])]), Sample([floats(2, 3), floats(3, low=1)])]),
     elementwise("Pow", _pow, samples=_mixed_pow, rule=_power),
-    elementwise("Mod", _mod, samples=_mods, rule=_remainder),
+    elementwise("Mod", _mod, samples=_mods, rule=_remainder, reads=("fmod",)),
     elementwise("Max", _chain("max"), samples=_lists, rule=_fold(greater)),
     elementwise("Min", _chain("min"), samples=_lists, rule=_fold(lesser)),
     elementwise("Sum", _chain("add"), samples=_lists, rule=_fold(lambda env, a, b: a + b)),
@@ -371,15 +371,16 @@ OPS: tuple[OpDef, ...] = (
     elementwise("Floor", intrinsic("floor"), samples=singles()),
     elementwise("Ceil", intrinsic("ceil"), samples=singles()),
     elementwise("Round", intrinsic("round"), samples=_rounds),
-    elementwise("Clip", _clip, samples=_clips),
+    elementwise("Clip", _clip, samples=_clips, reads=("min", "max")),
     elementwise("IsNaN", intrinsic("isnan"), samples=_specials, result=BOOL),
-    elementwise("IsInf", _is_inf, samples=_infinities, result=BOOL),
+    elementwise("IsInf", _is_inf, samples=_infinities, result=BOOL, reads=("detect_positive", "detect_negative")),
     elementwise("Where", _where, samples=_wheres, result=1, rule=_where_rule),
-    OpDef("Cast", PatternKind.ELEMENTWISE, _cast_types, contents=_cast_contents, te=_cast_te, samples=_casts),
+    OpDef("Cast", PatternKind.ELEMENTWISE, _cast_types, contents=_cast_contents, te=_cast_te, samples=_casts,
+          reads=("to",), ignores=("saturate", "round_mode")),
     OpDef("CastLike", PatternKind.ELEMENTWISE, _cast_types, contents=_cast_contents, te=_cast_te, static_inputs=(1,),
-          samples=lambda: [Sample([floats(3, 2), ints(1)])]),
+          samples=lambda: [Sample([floats(3, 2), ints(1)])], ignores=("saturate", "round_mode")),
     OpDef("Identity", PatternKind.ELEMENTWISE, _same_types, contents=_same_contents, te=_same_te, is_view=True,
           samples=singles()),
     OpDef("Dropout", PatternKind.ELEMENTWISE, _dropout_types, te=_dropout_te, static_inputs=(1, 2),
-          samples=lambda: [Sample([floats(3, 5)]), Sample([floats(3, 5)], outputs=2)]),
+          samples=lambda: [Sample([floats(3, 5)]), Sample([floats(3, 5)], outputs=2)], ignores=("ratio", "seed")),
 )

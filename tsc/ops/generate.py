@@ -248,17 +248,18 @@ def _fills() -> Sequence[Sample]:
 
 OPS: tuple[OpDef, ...] = (
     OpDef("Shape", PatternKind.INJECTIVE, _shape_types, contents=_shape_contents, te=_shape_te, samples=_shapes,
-          static_inputs=(0,)),
+          static_inputs=(0,), reads=("start", "end")),
     OpDef("Size", PatternKind.INJECTIVE, _size_types, contents=_size_contents, te=_size_te, static_inputs=(0,),
           samples=lambda: [Sample([floats(2, 1, 5)])]),
     OpDef("Range", PatternKind.INJECTIVE, _range_types, contents=_range_contents, te=_range_te, samples=_ranges,
           static_inputs=(0, 1, 2)),
     OpDef("ConstantOfShape", PatternKind.INJECTIVE, _filled_types, contents=_filled_contents, te=_filled_te, samples=_fills,
-          static_inputs=(0,)),
+          static_inputs=(0,), reads=("value",)),
     OpDef("EyeLike", PatternKind.INJECTIVE, _eye_types, te=_eye_te, static_inputs=(0,),
-          samples=lambda: [Sample([floats(3, 5)]), Sample([ints(4, 3)], {"k": -1, "dtype": 1})]),
+          samples=lambda: [Sample([floats(3, 5)]), Sample([ints(4, 3)], {"k": -1, "dtype": 1})], reads=("dtype", "k")),
     OpDef("Constant", PatternKind.INJECTIVE, _constant_types, contents=_constant_contents, te=_constant_te,
-          samples=lambda: [Sample([], {"value": floats(2, 3)}), Sample([], {"value_int": 5})]),
+          samples=lambda: [Sample([], {"value": floats(2, 3)}), Sample([], {"value_int": 5})],
+          reads=("value", "value_int", "value_ints", "value_float", "value_floats")),
     OpDef("SymbolicConstant", PatternKind.INJECTIVE, _symbolic_types, contents=_symbolic_contents, te=_symbolic_te,
           domain="tsc"),
 )

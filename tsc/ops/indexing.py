@@ -340,10 +340,14 @@ def _one_hots() -> Sequence[Sample]:
 
 OPS: tuple[OpDef, ...] = (
     OpDef("Slice", PatternKind.INJECTIVE, _slice_types, contents=_slice_contents, te=_slice_te, samples=_slices,
-          static_inputs=(1, 2, 3, 4)),
-    OpDef("Pad", PatternKind.INJECTIVE, _pad_types, te=_pad_te, samples=_padded, static_inputs=(1, 3)),
-    OpDef("Gather", PatternKind.INJECTIVE, _gather_types, contents=_gather_contents, te=_gather_te, samples=_gathers),
-    OpDef("GatherND", PatternKind.INJECTIVE, _gather_nd_types, te=_gather_nd_te, samples=_gathers_nd),
-    OpDef("GatherElements", PatternKind.INJECTIVE, _gather_elements_types, te=_gather_elements_te, samples=_gathers_elements),
-    OpDef("OneHot", PatternKind.INJECTIVE, _one_hot_types, te=_one_hot_te, samples=_one_hots, static_inputs=(1,)),
+          static_inputs=(1, 2, 3, 4), reads=("starts", "ends", "axes")),
+    OpDef("Pad", PatternKind.INJECTIVE, _pad_types, te=_pad_te, samples=_padded, static_inputs=(1, 3),
+          reads=("mode", "pads", "value")),
+    OpDef("Gather", PatternKind.INJECTIVE, _gather_types, contents=_gather_contents, te=_gather_te, samples=_gathers,
+          reads=("axis",)),
+    OpDef("GatherND", PatternKind.INJECTIVE, _gather_nd_types, te=_gather_nd_te, samples=_gathers_nd, reads=("batch_dims",)),
+    OpDef("GatherElements", PatternKind.INJECTIVE, _gather_elements_types, te=_gather_elements_te, samples=_gathers_elements,
+          reads=("axis",)),
+    OpDef("OneHot", PatternKind.INJECTIVE, _one_hot_types, te=_one_hot_te, samples=_one_hots, static_inputs=(1,),
+          reads=("axis",)),
 )

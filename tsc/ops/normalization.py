@@ -194,9 +194,14 @@ def _groups() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("LayerNormalization", PatternKind.REDUCE, _layer_types, decompose=_layer, samples=_layers),
-    OpDef("RMSNormalization", PatternKind.REDUCE, _rms_types, decompose=_rms, samples=_rmses),
-    OpDef("BatchNormalization", PatternKind.ELEMENTWISE, _batch_types, decompose=_batch, samples=_batches),
-    OpDef("InstanceNormalization", PatternKind.REDUCE, _same_types, decompose=_instance, samples=_instances),
-    OpDef("GroupNormalization", PatternKind.REDUCE, _same_types, decompose=_group, samples=_groups),
+    OpDef("LayerNormalization", PatternKind.REDUCE, _layer_types, decompose=_layer, samples=_layers,
+          reads=("axis", "epsilon", "stash_type")),
+    OpDef("RMSNormalization", PatternKind.REDUCE, _rms_types, decompose=_rms, samples=_rmses,
+          reads=("axis", "epsilon", "stash_type")),
+    OpDef("BatchNormalization", PatternKind.ELEMENTWISE, _batch_types, decompose=_batch, samples=_batches,
+          reads=("epsilon", "training_mode", "spatial"), ignores=("momentum",)),
+    OpDef("InstanceNormalization", PatternKind.REDUCE, _same_types, decompose=_instance, samples=_instances,
+          reads=("epsilon",)),
+    OpDef("GroupNormalization", PatternKind.REDUCE, _same_types, decompose=_group, samples=_groups,
+          reads=("num_groups", "epsilon", "stash_type")),
 )

@@ -166,8 +166,10 @@ def _wholes() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("MaxPool", PatternKind.REDUCE, _pool_types, te=_max_pool_te, samples=_pools),
-    OpDef("AveragePool", PatternKind.REDUCE, _pool_types, decompose=_average_pool, samples=_averages),
+    OpDef("MaxPool", PatternKind.REDUCE, _pool_types, te=_max_pool_te, samples=_pools,
+          reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode"), ignores=("storage_order",)),
+    OpDef("AveragePool", PatternKind.REDUCE, _pool_types, decompose=_average_pool, samples=_averages,
+          reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "count_include_pad")),
     OpDef("GlobalAveragePool", PatternKind.REDUCE, _global_types, decompose=_global_average, samples=_wholes),
     OpDef("GlobalMaxPool", PatternKind.REDUCE, _global_types, decompose=_global_max, samples=_wholes),
     OpDef("WindowSum", PatternKind.REDUCE, _pool_types, te=_window_sum_te, domain="tsc"),

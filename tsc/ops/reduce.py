@@ -225,22 +225,31 @@ def _sums() -> Sequence[Sample]:
             for a, e, r in ((1, 0, 0), (0, 1, 0), (-1, 0, 1), (1, 1, 1))]
 
 
+#: The attributes of every reduction.
+_READS = ("axes", "keepdims", "noop_with_empty_axes")
+
+
 def _compound(name: str, decompose: Callable[[Builder], tuple[str, ...]]) -> OpDef:
-    return OpDef(name, PatternKind.REDUCE, _reduce_types, decompose=decompose, samples=_reductions, static_inputs=(1,))
+    return OpDef(name, PatternKind.REDUCE, _reduce_types, decompose=decompose, samples=_reductions, static_inputs=(1,),
+                 reads=_READS)
 
 
 OPS: tuple[OpDef, ...] = (
     *(OpDef(name, PatternKind.REDUCE, _reduce_types, contents=_reduce_contents, te=_reduce_te, static_inputs=(1,),
-            samples=_extrema if monoid in (MAX, MIN) else _typed_reductions) for name, monoid in _MONOIDS.items()),
+            samples=_extrema if monoid in (MAX, MIN) else _typed_reductions, reads=_READS)
+      for name, monoid in _MONOIDS.items()),
     _compound("ReduceMean", _reduce_mean),
     _compound("ReduceL1", _through("Abs", "ReduceSum", None)),
     _compound("ReduceL2", _through("Square", "ReduceSum", "Sqrt")),
     _compound("ReduceSumSquare", _through("Square", "ReduceSum", None)),
     _compound("ReduceLogSum", _through(None, "ReduceSum", "Log")),
     _compound("ReduceLogSumExp", _log_sum_exp),
-    OpDef("Softmax", PatternKind.REDUCE, _same_types, decompose=_softmax, samples=_softmaxes),
-    OpDef("LogSoftmax", PatternKind.REDUCE, _same_types, decompose=_log_softmax, samples=_softmaxes),
-    OpDef("ArgMax", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMax"), samples=_args),
-    OpDef("ArgMin", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMin"), samples=_args),
-    OpDef("CumSum", PatternKind.REDUCE, _same_types, te=_cumsum_te, samples=_sums, static_inputs=(1,)),
+    OpDef("Softmax", PatternKind.REDUCE, _same_types, decompose=_softmax, samples=_softmaxes, reads=("axis",)),
+    OpDef("LogSoftmax", PatternKind.REDUCE, _same_types, decompose=_log_softmax, samples=_softmaxes, reads=("axis",)),
+    OpDef("ArgMax", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMax"), samples=_args,
+          reads=("axis", "keepdims", "select_last_index")),
+    OpDef("ArgMin", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMin"), samples=_args,
+          reads=("axis", "keepdims", "select_last_index")),
+    OpDef("CumSum", PatternKind.REDUCE, _same_types, te=_cumsum_te, samples=_sums, static_inputs=(1,),
+          reads=("exclusive", "reverse")),
 )

@@ -370,7 +370,10 @@ def _resizes() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("Resize", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=_resizes, static_inputs=(2, 3)),
-    OpDef("Upsample", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=tuple, static_inputs=(1,)),
+    OpDef("Resize", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=_resizes, static_inputs=(2, 3),
+          reads=("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a", "exclude_outside",
+                 "extrapolation_value", "keep_aspect_ratio_policy", "antialias", "axes")),
+    OpDef("Upsample", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=tuple, static_inputs=(1,),
+          reads=("mode", "scales")),
     OpDef("ResizeAxis", PatternKind.INJECTIVE, _axis_types, te=_axis_te, domain="tsc"),
 )
