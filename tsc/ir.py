@@ -69,6 +69,11 @@ class Graph:
     declared: Mapping[str, DeclaredType] = field(default_factory=dict)
     primitives: bool = False
 
+    def names(self) -> set[str]:
+        """Every name that stands for a value: what a new one must not be."""
+        made = (o for node in self.nodes for o in node.outputs)
+        return {*self.types, *self.constants, *self.contents, *self.inputs, *self.outputs, *made}
+
     def producers(self) -> dict[str, Node]:
         """Value name -> the Node that makes it."""
         return {out: node for node in self.nodes for out in node.outputs if out}
@@ -88,6 +93,16 @@ class Graph:
     def used_inputs(self, node: Node) -> Iterator[str]:
         """The present inputs of `node`."""
         return (i for i in node.inputs if i)
+
+
+def unused_name(base: str, taken: set[str]) -> str:
+    """`base`, or with a number behind it where that is `taken`; it is taken from now on. A file may have any names."""
+    name, k = base, 1
+    while name in taken:
+        k += 1
+        name = f"{base}_{k}"
+    taken.add(name)
+    return name
 
 
 def graph_html(graph: Graph) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tsc.graph.dataflow import item_of, scalar_constant
 from tsc.graph.group import definition
 from tsc.graph.views import is_view
-from tsc.ir import Graph, Node, TensorType
+from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv
 
@@ -24,7 +24,8 @@ def scale_after_contraction(graph: Graph, env: ShapeEnv) -> Graph:
 
     Views and index maps may stand between the two. Values keep their names; what is rebuilt before gets new ones.
     """
-    moving = _Moving(graph, env, graph.producers(), {v: len(c) for v, c in graph.consumers().items()}, dict(graph.types))
+    moving = _Moving(graph, env, graph.producers(), {v: len(c) for v, c in graph.consumers().items()}, dict(graph.types),
+                     graph.names())
     nodes: list[Node] = []
     for node in graph.nodes:
         nodes += moving.rebuilt(node) if definition(node).kind is PatternKind.CONTRACTION else [node]
@@ -46,6 +47,7 @@ class _Moving:
     producers: dict[str, Node]
     uses: dict[str, int]
     types: dict[str, TensorType]
+    taken: set[str]
 
     def rebuilt(self, contraction: Node) -> list[Node]:
         """The contraction over unscaled operands, with the nodes that make these, and the scales behind it."""
@@ -61,7 +63,7 @@ class _Moving:
         if not scales:
             return [contraction]
         result = contraction.outputs[0]
-        names = [f"{result}.unscaled{k}" for k in range(len(scales))] + [result]
+        names = [unused_name(f"{result}.unscaled{k}", self.taken) for k in range(len(scales))] + [result]
         self.types |= {name: self.types[result] for name in names}
         made = [*before, replace(contraction, inputs=tuple(operands), outputs=(names[0],))]
         for scale, source, target in zip(scales, names, names[1:]):
@@ -104,8 +106,8 @@ class _Moving:
         steps: list[Node] = []
         wanted = [operand, *(node.inputs[0] for node in chain[:-1])]
         for node, made in zip(reversed(chain[:-1]), reversed(wanted[:-1])):
-            outputs = tuple(f"{o}.unscaled" if o else "" for o in node.outputs)
+            outputs = tuple(unused_name(f"{o}.unscaled", self.taken) if o else "" for o in node.outputs)
             self.types |= {new: self.types[old] for new, old in zip(outputs, node.outputs) if old}
             steps.append(replace(node, inputs=(value, *node.inputs[1:]), outputs=outputs))
-            value = f"{made}.unscaled"
+            value = outputs[node.outputs.index(made)]
         return steps, value

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tsc.errors import InternalError
 from tsc.graph.group import definition
 from tsc.graph.shapes import Knowledge
-from tsc.ir import Graph, Node, TensorType
+from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops.base import Builder
 from tsc.sym import ShapeEnv, SymExpr
 
@@ -24,7 +24,7 @@ def decompose(graph: Graph, env: ShapeEnv) -> Graph:
 
     `graph` is inferred; what is new is inferred on the way. Each new node is named after the node it comes from.
     """
-    expansion = _Expansion(Knowledge.of(graph, env), dict(graph.constants), _used_names(graph))
+    expansion = _Expansion(Knowledge.of(graph, env), dict(graph.constants), graph.names() | {n.name for n in graph.nodes})
     nodes = tuple(new for node in graph.nodes for new in expansion.expand(node))
     known = expansion.known
     return replace(graph, nodes=nodes, types=known.types, constants=expansion.constants, contents=known.contents,
@@ -91,13 +91,4 @@ class _Expansion:
         return nodes + copies
 
     def _unused(self, base: str) -> str:
-        name, k = base, 1
-        while name in self.taken:
-            k += 1
-            name = f"{base}_{k}"
-        self.taken.add(name)
-        return name
-
-
-def _used_names(graph: Graph) -> set[str]:
-    return {*graph.types, *graph.constants, *(n.name for n in graph.nodes), *(o for n in graph.nodes for o in n.outputs)}
+        return unused_name(base, self.taken)

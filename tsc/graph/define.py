@@ -5,14 +5,14 @@ One Compute alone is a node that fuses like any other. Several are fused by what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from tsc.graph.shapes import Knowledge
-from tsc.ir import Graph, Node, TensorType
+from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops.define import CUSTOM, applied, defined_node
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.assemble import Definition, assemble, renamed, sources
@@ -28,35 +28,30 @@ def define(graph: Graph, env: ShapeEnv) -> Graph:
         return graph
     known = Knowledge.of(graph, env)
     types, constants = dict(graph.types), dict(graph.constants)
-    nodes = tuple(_defined(node, known, types, constants) if node.op == CUSTOM else node for node in graph.nodes)
+    taken = graph.names()
+    nodes = tuple(_defined(node, known, types, constants, taken) if node.op == CUSTOM else node for node in graph.nodes)
     return replace(graph, nodes=nodes, types=types, constants=constants)
 
 
-def _defined(node: Node, known: Knowledge, types: dict[str, TensorType], constants: dict[str, NDArray[Any]]) -> Node:
+def _defined(node: Node, known: Knowledge, types: dict[str, TensorType], constants: dict[str, NDArray[Any]],
+             taken: set[str]) -> Node:
     given, outputs = applied(known.context(node))
     made = assemble(outputs, known.env)
     names = {t.name: value for t, value in zip(given, node.inputs)}
     names |= {t.name: value for t, value in zip(outputs, node.outputs) if value}
     for tensor in made.constants:
         if tensor.data is not None:
-            value = names[tensor.name] = _unused(f"{node.name}/{tensor.name}", types)
+            value = names[tensor.name] = unused_name(f"{node.name}/{tensor.name}", taken)
             constants[value] = tensor.data
             types[value] = TensorType(tensor.dtype, tuple(map(SymExpr.of, tensor.data.shape)))
     for item in made.definitions:
         if item.compute.name not in names:
-            value = names[item.compute.name] = _unused(f"{node.name}/{item.compute.name}", types)
+            value = names[item.compute.name] = unused_name(f"{node.name}/{item.compute.name}", taken)
             types[value] = TensorType(item.compute.target.dtype, item.compute.target.shape)
     definitions = tuple(renamed(d, names) for d in made.definitions)
     if len(definitions) == 1:
         return defined_node(definitions[0], definitions[0].compute.name, node.name)
     return replace(node, attrs={**node.attrs, "definitions": definitions})
-
-
-def _unused(base: str, taken: Mapping[str, TensorType]) -> str:
-    name, k = base, 1
-    while name in taken:
-        name, k = f"{base}_{k}", k + 1
-    return name
 
 
 def definitions_of(graph: Graph) -> Iterator[tuple[Node, Definition]]:

@@ -19,7 +19,7 @@ from tsc.graph.dataflow import element_of, item_of, value_type
 from tsc.graph.fuse_state import analyse
 from tsc.graph.group import Decision, definition
 from tsc.graph.views import is_view, resolve
-from tsc.ir import Graph, Node, TensorType
+from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv, SymExpr, product
 from tsc.te.expr import Var, loads, walk
@@ -87,8 +87,11 @@ class _Merging:
     consumers: dict[str, list[Node]] = field(default_factory=dict)
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    made: dict[Hashable, str] = field(default_factory=dict)
 
     def run(self) -> Graph:
+        self.taken = self.graph.names()
         self.producers, self.consumers = self.graph.producers(), self.graph.consumers()
         self.constants, self.types = dict(self.graph.constants), dict(self.graph.types)
         made: dict[int, list[Node]] = {}
@@ -254,24 +257,29 @@ class _Merging:
     def combined(self, node: Node, side: int, other: str, names: Sequence[str], dim: int, branches: Sequence[Branch],
                  name: str) -> Node:
         """`node` over `other` and, as its operand `side`, the named constants side by side."""
-        constant, value = self.side_by_side(names, dim), f"{node.outputs[0]}.merged"
+        constant, value = self.side_by_side(names, dim), unused_name(f"{node.outputs[0]}.merged", self.taken)
         self.types[value] = self.widened(branches)
         return replace(node, inputs=(constant, other) if side == 0 else (other, constant), outputs=(value,), name=name)
 
     def zeros(self, like: str, dim: int, width: int) -> str:
         """A constant of zeros that stands in for one of another width."""
         made = np.zeros_like(self.constants[like], shape=_with(self.constants[like].shape, dim, width))
-        name = f"zeros.{made.dtype.name}.{made.shape}"
-        self.constants.setdefault(name, made)
-        return name
+        return self.new_constant(("zeros", made.dtype.name, made.shape), f"zeros.{made.dtype.name}.{made.shape}", made)
 
     def side_by_side(self, names: Sequence[str], dim: int) -> str:
         """The constant that holds the named ones along `dim`; equal lists share one."""
-        name = "|".join(names)
-        if name not in self.constants:
-            self.constants[name] = np.concatenate([self.constants[n] for n in names], axis=dim)
-            self.types[name] = TensorType(self.constants[name].dtype.name, tuple(map(SymExpr.of, self.constants[name].shape)))
-        return name
+        key = (*names, dim)
+        if key in self.made:
+            return self.made[key]
+        return self.new_constant(key, "|".join(names), np.concatenate([self.constants[n] for n in names], axis=dim))
+
+    def new_constant(self, key: Hashable, base: str, array: NDArray[Any]) -> str:
+        """The name of `array`, which `key` stands for: one constant a key."""
+        if key not in self.made:
+            name = self.made[key] = unused_name(base, self.taken)
+            self.constants[name] = array
+            self.types[name] = TensorType(array.dtype.name, tuple(map(SymExpr.of, array.shape)))
+        return self.made[key]
 
     def widened(self, branches: Sequence[Branch]) -> TensorType:
         found, dim = self.type(branches[0].node.outputs[0]), branches[0].dim

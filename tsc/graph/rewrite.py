@@ -76,7 +76,7 @@ def with_static_contents(graph: Graph) -> Graph:
 
 def apply_rules(graph: Graph) -> Graph:
     """One pass of the local rules over all nodes."""
-    around = Surroundings(graph, graph.producers(), {})
+    around = Surroundings(graph, graph.producers(), {}, graph.names())
     same: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:

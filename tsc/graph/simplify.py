@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.graph.group import definition
-from tsc.ir import Contents, Graph, Node, TensorType
+from tsc.ir import Contents, Graph, Node, TensorType, unused_name
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, ZERO, SymExpr
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """A graph while its nodes are looked at one by one; `producers` are those of the graph."""
+    """A graph while its nodes are looked at one by one; `producers` are those of the graph, `taken` the names in use."""
 
     graph: Graph
     producers: Mapping[str, Node]
     new_contents: dict[str, Contents]
+    taken: set[str]
 
     def type(self, value: str) -> TensorType:
         return self.graph.types[value]
@@ -59,7 +60,7 @@ class Surroundings:
 
     def reshaped(self, node: Node, source: str) -> Node:
         """A Reshape of `source` into the shape of the node's output."""
-        operand = f"{node.outputs[0]}/shape"
+        operand = unused_name(f"{node.outputs[0]}/shape", self.taken)
         shape = self.type(node.outputs[0]).shape
         values = np.empty(len(shape), dtype=object)
         values[:] = shape

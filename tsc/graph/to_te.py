@@ -9,7 +9,7 @@ from tsc.graph.dataflow import Item, item_of, value_type
 from tsc.graph.group import FusionGroup, leaves
 from tsc.graph.pull import Puller
 from tsc.graph.views import is_view, resolve
-from tsc.ir import Graph, Node
+from tsc.ir import Graph, Node, unused_name
 from tsc.ops.base import PatternKind, Reduction
 from tsc.sym import ShapeEnv, SymExpr, product
 from tsc.te.compute import Compute, Program
@@ -46,6 +46,8 @@ def lower_group(group: FusionGroup, graph: Graph, env: ShapeEnv) -> LoweredGroup
     A chain is its links one after the other, what they hand on being local. Raises InternalError when a node has no te body.
     """
     parts = _Parts(graph, env, graph.producers(), {item.value for item in _items(group, graph, env)})
+    named = {value for node in group.nodes for value in (*node.inputs, *node.outputs)}
+    parts.taken = named | {resolve(value, parts.producers) for value in named}
     for link in leaves(group):
         parts.add(link)
     loose = Program((), tuple(c.target for c in parts.computes if c.name in group.outputs), tuple(parts.computes), ())
@@ -62,6 +64,7 @@ class _Parts:
     producers: Producers
     computed: set[str]
     extents: dict[str, SymExpr] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
     made: dict[str, str] = field(default_factory=dict)
     computes: list[Compute] = field(default_factory=list)
     accumulators: list[str] = field(default_factory=list)
@@ -71,7 +74,8 @@ class _Parts:
         items = {item.value: item for item in _items(link, self.graph, self.env)}
         stored = stored_values(link, items, self.producers)
         contraction = next((v for v in stored if items[v].kind is PatternKind.CONTRACTION), None)
-        targets = {v: v for v in stored} if contraction is None else {contraction: f"{contraction}.acc"}
+        targets = {v: v for v in stored} if contraction is None else {
+            contraction: unused_name(f"{contraction}.acc", self.taken)}
         puller = Puller(self.graph, self.env, self.producers, self.computed, {**self.made, **targets}, self.extents)
         for value in (v for v in items if v in stored):
             self.computes.append(_compute(puller, value, targets.get(value, value)))

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 
 def packed_name(value: str, panel: tuple[int, int] | None) -> str:
-    """The plan's name of constant `value` in the given layout."""
-    return value if panel is None else f"{value}@panel{panel[0]}x{panel[1]}"
+    """The plan's name of constant `value` in the given layout, another one for each of both: a file may have any names."""
+    if panel is None:
+        return f"{value}@panel" if "@panel" in value else value
+    return f"{value}@panel{panel[0]}x{panel[1]}"
 
 
 def pack_panel(array: NDArray[Any], panel: tuple[int, int]) -> NDArray[Any]:
