@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from tsc.ir import Graph
 from tsc.ops.base import PatternKind
 from tsc.ops.define import compute_kind
 from tsc.plan.build import KernelCall
-from tsc.plan.kernel import Kernel, kernel_from_bytes, kernel_to_bytes
+from tsc.plan.kernel import Kernel, interface_of, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import PatternMismatch
 from tsc.poly.match import match
 from tsc.poly.normalise import separate_outputs, without_empty
@@ -68,15 +69,16 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kern
     plain = recorder.override_from is None                          # what the user overrides is not for others to find
     cached = shop.cache.get(key) if plain and recorder.dump_to is None else None  # a dump wants every stage
     if cached is not None:
-        return kernel_from_bytes(cached)
+        with suppress(ValueError, KeyError, TypeError):             # what is no Kernel counts as absent, and is replaced
+            return kernel_from_bytes(cached)
     recorder = replace(recorder, decisions=[])                      # what is decided here is kept with the kernel
     scheduled = schedule_program(program, lowered.kind, device.spec, None, recorder, symbol, constants)  # -> Func
     func = device.lower(scheduled.func, device.spec, recorder)      # Func             -> Func
     source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
     recorder.record("c", symbol, source)
     kernel = Kernel(
-        symbol, source, tuple(b.name for b in func.buffers), func.outputs, tuple(s.name for s in func.sizes), func.blocks,
-        func.scratch, func.messages, tuple(b.panel for b in func.buffers),
+        symbol, source, tuple(b.name for b in func.buffers), func.outputs, tuple(s.name for s in func.sizes),
+        interface_of(func, program.facts), func.messages, tuple(b.panel for b in func.buffers),
         scheduled.tree, (*scheduled.log, *(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)))
     if plain:
         shop.cache.put(key, kernel_to_bytes(kernel))
@@ -89,7 +91,7 @@ def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...
     messages = tuple(m.format_map({**lowered.values, **sizes}) for m in kernel.messages)
     return KernelCall(
         kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
-        tuple(sizes.values()), kernel.blocks.substitute(sizes), kernel.scratch.substitute(sizes), node,
+        tuple(sizes.values()), kernel.interface.blocks.substitute(sizes), kernel.interface.scratch.substitute(sizes), node,
         messages, kernel.panels, nodes)
 
 

@@ -74,7 +74,8 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
     spec = shop.device.spec
     sources = {symbol: kernel.source for symbol, kernel in kernels.items()}
     shop.options.tell(f"building {len(sources)} kernels", 0, 1)
-    binary = shop.device.build(sources, spec, shop.options)         # sources          -> one binary
+    interfaces = {symbol: kernel.interface for symbol, kernel in kernels.items()}
+    binary = shop.device.build(sources, spec, shop.options, interfaces)  # sources     -> one binary
     root = partial(resolve, producers=graph.producers())
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
     package = Package(                                              # Plan + binary    -> Package

@@ -11,6 +11,7 @@ from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.runtime.interface import KernelInterface
 from tsc.target import DeviceSpec, parse_target
 from tsc.trace import Recorder
 
@@ -22,7 +23,7 @@ class Target:
     spec: DeviceSpec
     lower: Callable[[Func, DeviceSpec, Recorder], Func]
     emit: Callable[[Func, DeviceSpec], str]
-    build: Callable[[Mapping[str, str], DeviceSpec, Options], bytes]
+    build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface]], bytes]
 
 
 def find(name: str) -> Target:

@@ -10,6 +10,7 @@ import pytest
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
+from tsc.runtime.interface import BufferUse, KernelInterface
 from tsc.runtime.package import Module, Package
 from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr, ceildiv, dim
@@ -66,10 +67,29 @@ int32_t bump(const tsc_args *a, int64_t begin, int64_t end, void *scratch) {
 """
 
 
+R, C = dim("r"), dim("c")
+
+
+def interface(*buffers: tuple[str, SymExpr, bool], sizes: tuple[str, ...] = (), blocks: SymExpr = ONE,
+              scratch: SymExpr = ZERO) -> KernelInterface:
+    """Buffers are (dtype, elements, written); sizes may be 0 and more."""
+    uses = tuple(BufferUse(dtype, count * np.dtype(dtype).itemsize, written) for dtype, count, written in buffers)
+    return KernelInterface(uses, tuple((name, Range(0)) for name in sizes), (), blocks, scratch)
+
+
+INTERFACES = {
+    "add_row": interface(("float32", R * C, False), ("float32", C, False), ("float32", R * C, True), sizes=("r", "c"), blocks=R,
+                         scratch=4 * C),
+    "mirror": interface(("float32", R * C, False), ("float32", R * C, True), sizes=("r", "c"), blocks=ceildiv(R * C, 16)),
+    "gather": interface(("float32", C, False), ("int64", R, False), ("float32", R, True), sizes=("r", "c"), blocks=R),
+    "bump": interface(("float32", ONE, True)),
+}
+
+
 @pytest.fixture(scope="session")
 def binary() -> bytes:
     """A shared object of KERNELS and the runtime."""
-    return build_module({"kernels": KERNELS}, CPU_SPECS["cpu-generic"], Options())
+    return build_module({"kernels": KERNELS}, CPU_SPECS["cpu-generic"], Options(), INTERFACES)
 
 
 def chain_plan() -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tsc.errors import InternalError, ShapeError
+from tsc.errors import ShapeError
 from tsc.runtime.bind import Binder
 from tsc.runtime.plan import Plan, TensorSpec
 from tsc.sym import ZERO, Range, SymExpr, dim, product
@@ -50,5 +50,5 @@ def test_ranges_and_divisors(size: int, fits: bool) -> None:
 
 
 def test_a_dim_that_no_axis_tells() -> None:
-    with pytest.raises(InternalError, match="p, s"):
+    with pytest.raises(ShapeError, match="p, s"):
         binder((product((P, S)),))

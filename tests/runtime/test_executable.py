@@ -16,6 +16,7 @@ import pytest
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.executable import MEMO, Executable
 from tsc.runtime.load import load
+from tsc.runtime.memory import PAGE
 from tsc.runtime.package import Module, Package
 from tsc.sym import Range
 
@@ -181,7 +182,9 @@ def test_many_modules_come_and_go(chain: Package, expected: Oracle) -> None:
 
 def test_peak_bytes_and_explain(chain: Package) -> None:
     executable = Executable(chain, 2)
-    assert executable.peak_bytes(n=3, c=5) == 4 * 15 + 64 + 2 * 64
+    tables = 8 * 5 + 32 * 2 + 8 * (2 + 2 + 2) + 8 * 2  # arguments, launches, bases, and scratch of each thread
+    assert executable.peak_bytes(n=3, c=5) == PAGE + PAGE + tables  # 4*15+64 bytes of arena, 64 of scratch for each thread
+    assert executable.peak_bytes(n=1001, c=63) == -(-(4 * 1001 * 63 + 64) // PAGE) * PAGE + PAGE + tables
     assert "n" in str(executable.peak_bytes())
     ranged = Executable(replace(chain, plan=replace(chain.plan, ranges={"n": Range(1, 8), "c": Range(1, 64)})), 2)
     bound = ranged.peak_bytes()
@@ -209,8 +212,9 @@ def test_binary_for_another_machine(chain: Package) -> None:
         Executable(replace(chain, modules={"cpu-future": Module(binary, ("avx1024",))}))
     both = {"cpu-future": Module(b"", ("avx1024",)), "cpu-generic": Module(binary)}
     Executable(replace(chain, modules=both), 1).run(None, request(2, 2))
-    with pytest.raises(LaunchError, match="cpu-generic"):
-        Executable(replace(chain, modules={"cpu-generic": Module(b"\x7fELF not")}))
+    for other in (b"", b"\x7fELF not", binary[:1000], binary[:18] + b"\x28\0" + binary[20:]):  # 40 is a 32-bit ARM
+        with pytest.raises(PackageError, match="'cpu-generic' that cannot be used"):
+            Executable(replace(chain, modules={"cpu-generic": Module(other)}))
 
 
 def test_malformed_plans_do_not_crash(chain: Package) -> None:

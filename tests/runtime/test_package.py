@@ -149,7 +149,7 @@ def test_an_error_midway_keeps_the_old_file(package: Package, file: Path, tmp_pa
 WRITER = """
 import sys
 from pathlib import Path
-from tsc.runtime.package import write_atomically
+from tsc.runtime.files import write_atomically
 def chunks():
     for _ in range(int(sys.argv[2])):
         yield b"y" * 65536

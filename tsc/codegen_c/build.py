@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
 from tsc.config import Options, child_environment, read_environment
 from tsc.errors import InternalError, LaunchError
+from tsc.runtime.interface import TABLE, KernelInterface, ModuleInterface, table_text
 from tsc.target import DeviceSpec
 
 _HERE = Path(__file__).parent
@@ -34,9 +36,11 @@ class Compiler:
     is_zig: bool = False
 
 
-def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options) -> bytes:
-    """The shared object of all kernels (name -> source) and the runtime's thread pool. Objects are compiled `options.jobs` at a
-    time and cached; the same sources, flags and compiler give the same entry. Raises LaunchError where there is no compiler."""
+def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
+                 interfaces: Mapping[str, KernelInterface] | None = None) -> bytes:
+    """The shared object of all kernels (name -> source), the runtime's thread pool, and the table of the kernels' `interfaces`,
+    without which no plan may call them. Objects are compiled `options.jobs` at a time and cached; the same sources, flags and
+    compiler give the same entry. Raises LaunchError where there is no compiler, or it fails."""
     environment = read_environment()
     folder = options.cache_dir or environment.cache or default_cache_dir()
     cache = CompiledCache(folder if options.use_cache else None)
@@ -44,6 +48,7 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options)
     runtime = _RUNTIME.read_text(encoding="utf-8")
     units = [(name, sources[name]) for name in sorted(sources)]
     units.append(("tsc_cpu_runtime", runtime))
+    units.append((TABLE, _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))))
     headers = [(_HERE / h).read_text(encoding="utf-8") for h in _HEADERS]
     flags = (*_FLAGS, *_machine_flags(compiler, spec))
     keys = [digest("object", compiler.identity, *flags, *headers, text) for _, text in units]
@@ -113,6 +118,12 @@ class _Caller:
         done = subprocess.run(command, cwd=self.work, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise InternalError(f"the C compiler refused {what}: {first_error(done.stderr)} ({' '.join(command)})")
+
+
+def _table_source(module: ModuleInterface) -> str:
+    """C of the table, a string literal a line."""
+    lines = "\n".join(json.dumps(line) for line in table_text(module).splitlines())  # JSON's escapes are C's
+    return f'__attribute__((visibility("default"), used)) const char {TABLE}[] =\n{lines};\n'
 
 
 def _compile(key: str, unit: tuple[str, str], cache: CompiledCache, caller: _Caller) -> bytes:

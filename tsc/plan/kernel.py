@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tsc.sym import SymExpr, parse
+import numpy as np
+
+from tsc.loop_ir.nodes import Func
+from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json
+from tsc.sym import Guard, Range, SymExpr, ceildiv, product
+from tsc.te.compute import Fact
+from tsc.te.expr import Buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel's source and what calling it takes.
 
-    `buffers` and `sizes` name its arguments in order, `outputs` the buffers it writes; `blocks` and `scratch` (bytes a worker)
-    are expressions of its sizes; `messages[i]` is the data error of status code i+1; `panels` are the layouts
-    of the buffers (axis and width, None for plain); `schedule` is the final schedule tree and `log` what was decided.
+    `buffers` and `sizes` name its arguments in order, `outputs` the buffers it writes; `interface` is what every call of it is
+    held against, its blocks and scratch (bytes a worker) among that; `messages[i]` is the data error of status code i+1;
+    `panels` are the layouts of the buffers (axis and width, None for plain); `schedule` is the final schedule tree and `log`
+    what was decided.
     """
 
     symbol: str
@@ -23,18 +31,34 @@ class Kernel:
     buffers: tuple[str, ...]
     outputs: tuple[str, ...]
     sizes: tuple[str, ...]
-    blocks: SymExpr
-    scratch: SymExpr
+    interface: KernelInterface
     messages: tuple[str, ...]
     panels: tuple[tuple[int, int] | None, ...]
     schedule: str
     log: tuple[str, ...]
 
 
+def interface_of(func: Func, facts: Iterable[Fact]) -> KernelInterface:
+    """What a call of `func`, lowered, must be like; `facts` are its Program's."""
+    return KernelInterface(
+        tuple(BufferUse(b.dtype, _bytes(b), b.name in func.outputs) for b in func.buffers),
+        tuple((s.name, Range(s.lo, s.hi, s.divisor)) for s in func.sizes),
+        tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in facts), func.blocks, func.scratch)
+
+
+def _bytes(buffer: Buffer) -> SymExpr:
+    """The bytes of all elements, those that a panel adds included."""
+    shape = list(buffer.shape)
+    if buffer.panel is not None:
+        axis, width = buffer.panel
+        shape[axis] = ceildiv(shape[axis], width) * width
+    return product(shape) * np.dtype(buffer.dtype).itemsize
+
+
 def kernel_to_bytes(kernel: Kernel) -> bytes:
     """Deterministic JSON."""
     plain = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
-    return json.dumps(plain | {"blocks": str(kernel.blocks), "scratch": str(kernel.scratch)}, sort_keys=True).encode()
+    return json.dumps(plain | {"interface": interface_to_json(kernel.interface)}, sort_keys=True).encode()
 
 
 def kernel_from_bytes(data: bytes) -> Kernel:
@@ -42,6 +66,6 @@ def kernel_from_bytes(data: bytes) -> Kernel:
     x = json.loads(data)
     panels = tuple(None if p is None else (p[0], p[1]) for p in x.pop("panels"))
     texts: dict[str, Any] = {name: x.pop(name) for name in ("symbol", "source", "schedule")}
-    blocks, scratch = parse(x.pop("blocks")), parse(x.pop("scratch"))
+    interface = interface_from_json(x.pop("interface"))
     lists: dict[str, Any] = {name: tuple(values) for name, values in x.items()}
-    return Kernel(**texts, panels=panels, blocks=blocks, scratch=scratch, **lists)
+    return Kernel(**texts, panels=panels, interface=interface, **lists)

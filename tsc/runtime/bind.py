@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.errors import InputError, InternalError, LaunchError, ShapeError
-from tsc.runtime.memory import Array, round_up
+from tsc.errors import InputError, LaunchError, ShapeError
+from tsc.runtime.check import Bounds, Numbers, grouped
+from tsc.runtime.memory import Array, as_array, round_up
+from tsc.runtime.places import Place, binding_places, places_of
 from tsc.runtime.plan import Plan, TensorSpec
+from tsc.runtime.schema import MAX_NUMBER
 from tsc.runtime.tape import Tape
 from tsc.sym import SymExpr
 
 Shapes = tuple[tuple[int, ...], ...]
-MAX_BYTES = 1 << 47  # no process has more address space
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +37,24 @@ class Binding:
     scratch_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """One axis of one input."""
-
-    input: int
-    axis: int
-    size: SymExpr
-
-
 class Binder:
-    """Checks requests against a Plan and evaluates the Plan's expressions."""
+    """Checks requests against a Plan and evaluates the Plan's expressions, which must lie within `bounds` if there are any."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, bounds: Bounds | None = None) -> None:
         self.plan = plan
+        self._bounds = bounds
         self.dims = tuple(plan.ranges)
         self._inputs = tuple((spec.name, np.dtype(spec.dtype), len(spec.shape)) for spec in plan.inputs)
         self._names = frozenset(spec.name for spec in plan.inputs)
-        places = [_Place(i, a, size) for i, spec in enumerate(plan.inputs) for a, size in enumerate(spec.shape)]
-        self._binders = list(_binders(places))
+        places = places_of(plan)
+        self._binders = binding_places(plan)
         self._others = [p for p in places if p not in self._binders]
-        unbound = plan.ranges.keys() - frozenset().union(*(p.size.dims() for p in places))
+        unbound = sorted(plan.ranges.keys() - frozenset().union(*(p.size.dims() for p in places)))
         if unbound:
-            raise InternalError(f"no input's shape tells the size of {', '.join(sorted(unbound))}")
+            raise ShapeError(f"no input's shape tells the size of {', '.join(unbound)}; give an input an axis of that size")
         self._expected = Tape(self.dims, [p.size for p in self._others])
         self._guards = Tape(self.dims, [side for g in plan.guards for side in (g.left, g.right)])
+        self._widths = tuple(np.dtype(spec.dtype).itemsize for spec in plan.outputs)
         launches, storages = plan.launches, plan.storages
         self._arguments = [a for launch in launches for a in launch.args]
         self._counts = [len(launch.sizes) for launch in launches]
@@ -67,6 +63,8 @@ class Binder:
             [launch.blocks for launch in launches],
             [launch.scratch for launch in launches],
             [s.offset for s in storages],
+            [s.bytes for s in storages],
+            [size for spec in plan.inputs for size in spec.shape],
             [size for spec in plan.outputs for size in spec.shape],
             [c.bytes for c in plan.copies],
             [plan.arena_bytes],
@@ -77,20 +75,21 @@ class Binder:
     # -- the request ---------------------------------------------------------------------------------------------------
 
     def arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
-        """The feeds in the plan's order, contiguous. Raises InputError for a missing, unknown or ill-typed one."""
+        """The feeds in the plan's order, where they lie. Raises InputError for a missing, unknown or ill-typed one."""
+        if not isinstance(feeds, Mapping):
+            raise InputError(f"feeds are a dict from input names to arrays, not a {type(feeds).__name__}; "
+                             f"give {{'{next(iter(self._names), 'x')}': array}}")
         if feeds.keys() != self._names:
             self._wrong_names(feeds)
         result = []
         for name, dtype, rank in self._inputs:
-            array = np.asarray(feeds[name])
+            array = as_array(feeds[name], f"input '{name}'")
             if array.dtype != dtype:
                 raise InputError(f"input '{name}' has dtype {array.dtype}, expected {dtype}; cast it with .astype('{dtype}')")
             if array.ndim != rank:
                 spec = next(s for s in self.plan.inputs if s.name == name)
                 raise ShapeError(f"input '{name}' has rank {array.ndim} (shape {array.shape}), expected rank {rank}: "
                                  f"{format_shape(spec.shape)}")
-            if not (array.flags.c_contiguous and array.flags.aligned):
-                array = array.copy(order="C")
             result.append(array)
         return result
 
@@ -107,7 +106,7 @@ class Binder:
     def sizes(self, shapes: Shapes) -> list[int]:
         """The size of every Dim, in the order of `dims`. Raises ShapeError naming the input that does not fit."""
         bound: dict[str, int] = {}
-        first: dict[str, _Place] = {}
+        first: dict[str, Place] = {}
         for place in self._binders:
             name, value = _solve(place.size, shapes[place.input][place.axis], bound, self._describe(place, shapes))
             bound[name], first[name] = value, place
@@ -128,8 +127,10 @@ class Binder:
         for name in self.dims:
             if name not in dims:
                 raise ShapeError(f"dim '{name}' is missing; this model's dims are {known}")
-            self._check_range(name, dims[name], f"dim '{name}' is {dims[name]}")
-        values = [dims[name] for name in self.dims]
+            if not isinstance(dims[name], int | np.integer):
+                raise ShapeError(f"dim '{name}' is {dims[name]!r}, expected a whole number")
+            self._check_range(name, int(dims[name]), f"dim '{name}' is {dims[name]}")
+        values = [int(dims[name]) for name in self.dims]
         self._check_guards(values)
         return values
 
@@ -142,14 +143,13 @@ class Binder:
         sides = self._evaluate(self._guards, values)
         for guard, left, right in zip(self.plan.guards, sides[::2], sides[1::2]):
             if left != right if guard.relation == "==" else left > right:
-                at = ", ".join(f"{name}={value}" for name, value in zip(self.dims, values))
                 raise ShapeError(f"the model needs {guard} ({guard.reason}), but {left} {guard.relation} {right} does not hold "
-                                 f"at {at}; use other sizes")
+                                 f"at {self._at(values)}; use other sizes")
 
-    def _describe(self, place: _Place, shapes: Shapes) -> str:
+    def _describe(self, place: Place, shapes: Shapes) -> str:
         return f"input '{self._inputs[place.input][0]}' has size {shapes[place.input][place.axis]} at axis {place.axis}"
 
-    def _contradiction(self, place: _Place, expected: int, first: Mapping[str, _Place], shapes: Shapes) -> ShapeError:
+    def _contradiction(self, place: Place, expected: int, first: Mapping[str, Place], shapes: Shapes) -> ShapeError:
         what = self._describe(place, shapes)
         causes = [self._describe(first[name], shapes) for name in sorted(place.size.dims())]
         if not causes:
@@ -160,20 +160,24 @@ class Binder:
         try:
             return tape.evaluate(values)
         except ZeroDivisionError as error:
-            at = ", ".join(f"{name}={value}" for name, value in zip(self.dims, values))
-            raise ShapeError(f"a size of the model is divided by zero at {at}; use other sizes") from error
+            raise ShapeError(f"a size of the model is divided by zero at {self._at(values)}; use other sizes") from error
 
     # -- the plan at these sizes ---------------------------------------------------------------------------------------
 
     def bind(self, values: Sequence[int]) -> Binding:
-        """Every number of the plan at the sizes `values` of `dims`. Raises LaunchError when that is beyond any memory."""
+        """Every number of the plan at the sizes `values` of `dims`. Raises LaunchError when that is beyond any memory, and
+        PackageError where it is outside the bounds."""
         numbers = iter(self._evaluate(self._tape, values))
         groups = [[next(numbers) for _ in range(length)] for length in self._lengths]
-        sizes, blocks, scratch, offsets, extents, copies, (arena,) = groups
-        if max(arena, max(sizes, default=0), max(scratch, default=0), max(blocks, default=0)) > MAX_BYTES:
-            at = ", ".join(f"{name}={value}" for name, value in zip(self.dims, values))
-            raise LaunchError(f"not enough memory: {arena} bytes are needed at {at}; use a smaller shape")
-        rest = iter(extents)
+        sizes, blocks, scratch, offsets, storages, given, extents, copies, (arena,) = groups
+        if max(arena, *sizes, *scratch, *blocks, *extents, 0) > MAX_NUMBER:
+            raise LaunchError(f"not enough memory: {arena} bytes are needed at {self._at(values)}; use a smaller shape")
+        outputs = tuple(map(tuple, grouped(extents, (len(spec.shape) for spec in self.plan.outputs))))
+        if self._bounds is not None:
+            inputs = grouped(given, (len(spec.shape) for spec in self.plan.inputs))
+            self._bounds.check(Numbers(
+                self._at(values), grouped(sizes, self._counts), blocks, scratch, offsets,
+                self._storage_bytes(storages, inputs, outputs), copies, arena))
         flat = np.array(sizes, np.int64)
         starts = np.cumsum([0, *self._counts[:-1]], dtype=np.int64) if self._counts else np.empty(0, np.int64)
         table = np.empty((len(blocks), 2), np.int64)
@@ -182,8 +186,25 @@ class Binder:
         return Binding(
             dims=dict(zip(self.dims, values)), sizes=flat, table=table,
             offsets=np.array(offsets, np.int64)[self._arguments] if self._arguments else np.empty(0, np.int64),
-            outputs=tuple(tuple(next(rest) for _ in spec.shape) for spec in self.plan.outputs),
-            copies=tuple(copies), arena_bytes=arena, scratch_bytes=round_up(max(scratch, default=0)))
+            outputs=outputs, copies=tuple(copies), arena_bytes=arena, scratch_bytes=round_up(max(scratch, default=0)))
+
+    def _at(self, values: Sequence[int]) -> str:
+        return ", ".join(f"{name}={value}" for name, value in zip(self.dims, values))
+
+    def _storage_bytes(self, arena: Sequence[int], inputs: Sequence[Sequence[int]],
+                       outputs: Sequence[Sequence[int]]) -> list[int]:
+        """The bytes of each storage, from its own expression or from the shape of what it is."""
+        result = []
+        for storage, size in zip(self.plan.storages, arena):
+            match storage.kind:
+                case "input":
+                    size = math.prod(inputs[storage.index]) * self._inputs[storage.index][1].itemsize
+                case "output":
+                    size = math.prod(outputs[storage.index]) * self._widths[storage.index]
+                case "constant" if self._bounds is not None:
+                    size = self._bounds.constants[storage.index]
+            result.append(size)
+        return result
 
 
 def format_shape(shape: Sequence[SymExpr]) -> str:
@@ -194,36 +215,6 @@ def format_shape(shape: Sequence[SymExpr]) -> str:
 def format_spec(spec: TensorSpec) -> str:
     """`ids: int64[batch, seq]`."""
     return f"{spec.name}: {spec.dtype}{format_shape(spec.shape)}"
-
-
-# -- which axis binds which Dim ----------------------------------------------------------------------------------------
-
-def _binders(places: Sequence[_Place]) -> Iterator[_Place]:
-    """The places that bind one new Dim each: first those that are a Dim, then those linear in one Dim not yet bound."""
-    bound: set[str] = set()
-    for place in places:
-        name = place.size.as_dim()
-        if name is not None and name.name not in bound:
-            bound.add(name.name)
-            yield place
-    waiting = [p for p in places if p.size.dims() - bound]
-    while waiting:
-        for place in waiting:
-            new = place.size.dims() - bound
-            if len(new) == 1 and _linear_in(place.size, *new):
-                bound |= new
-                yield place
-                break
-        else:
-            names = ", ".join(sorted(frozenset().union(*(p.size.dims() for p in waiting)) - bound))
-            raise InternalError(f"no input's shape tells the size of {names}")
-        waiting = [p for p in waiting if p.size.dims() - bound]
-
-
-def _linear_in(size: SymExpr, name: str) -> bool:
-    """Whether `size` is `c * name + rest`, with an integer c and a rest without `name`."""
-    using = [m for m, _ in size.terms if any(name in SymExpr((((a,), 1),)).dims() for a in m)]
-    return len(using) == 1 and len(using[0]) == 1 and str(using[0][0]) == name
 
 
 def _solve(size: SymExpr, value: int, bound: Mapping[str, int], what: str) -> tuple[str, int]:

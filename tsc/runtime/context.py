@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.runtime.bind import Binding
-from tsc.runtime.memory import address, allocate
+from tsc.runtime.memory import address, footprint, reserve
 from tsc.runtime.plan import Plan
 
 
@@ -35,6 +35,8 @@ class Program:
         self.fixed = np.array([fixed[a] for a in arguments], np.int64)
         self.starts = np.array(starts[:-1], np.int64)
         self.functions = np.array([kernels[launch.kernel] for launch in launches], np.int64)
+        #: What a Context has beside its arena and scratch.
+        self.table_bytes = 8 * len(arguments) + 32 * len(launches) + 8 * (2 + len(plan.inputs) + len(plan.outputs))
         self.copies = tuple(((bases[c.source], fixed[c.source]), bases[c.target]) for c in plan.copies)
 
 
@@ -49,8 +51,8 @@ class Context:
         self._table[:, 0] = program.functions
         self._table[:, 1] = program.starts * 8 + address(self._pointers)
         self._bound: Binding | None = None
-        self._arena = allocate(0, "the arena")
-        self._scratch = allocate(0, "scratch memory")
+        self._arena = reserve(0, "the arena")
+        self._scratch = reserve(0, "scratch memory")
         self._per_worker: NDArray[np.int64] = np.zeros(threads, np.int64)
         self._addresses = np.zeros(2, np.int64)
         self._scratch_bytes = 0
@@ -60,14 +62,20 @@ class Context:
     def reserve(self, arena: int, scratch: int) -> None:
         """Have at least so many bytes of arena, and of scratch a worker."""
         if arena > self._arena.size:
-            self._arena = allocate(0, "the arena")  # give the old one back first
-            self._arena = allocate(arena, "the arena")
+            self._arena = reserve(0, "the arena")  # give the old one back first
+            self._arena = reserve(arena, "the arena")
         if scratch > self._scratch_bytes:
             self._scratch_bytes = 0
-            self._scratch = allocate(scratch * self._threads, "scratch memory")
+            self._scratch = reserve(0, "scratch memory")
+            self._scratch = reserve(scratch * self._threads, "scratch memory")
             self._scratch_bytes = scratch
             self._per_worker[:] = address(self._scratch) + scratch * np.arange(self._threads)
         self._addresses[1] = address(self._arena)
+
+    @property
+    def held_bytes(self) -> int:
+        """What `reserve` took so far."""
+        return footprint(self._arena.size) + footprint(self._scratch.size)
 
     def bind(self, binding: Binding, feeds: Sequence[int], results: Sequence[int]) -> NDArray[np.int64]:
         """Point the table at the request's memory. Returns the bases."""
@@ -102,6 +110,16 @@ class ContextPool:
         """Hand a Context back."""
         self._idle.append(context)
         self._permits.release()
+
+    def trim(self) -> int:
+        """Let go of all Contexts that nobody uses now; returns the bytes they held."""
+        total = 0
+        while self._idle:
+            try:
+                total += self._idle.pop().held_bytes
+            except IndexError:  # another thread took the last one
+                break
+        return total
 
     def after_fork(self) -> None:
         """The threads that held Contexts are not in the child, and their Contexts are lost there."""

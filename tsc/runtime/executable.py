@@ -14,13 +14,16 @@ import numpy as np
 
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Shapes
+from tsc.runtime.check import Bounds, check_plan
 from tsc.runtime.context import ContextPool, Program, forget_locks_after_fork
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, default_threads, read_cpu_flags
 from tsc.runtime.explain import explain
-from tsc.runtime.memory import Array, address, allocate_array, placed
+from tsc.runtime.interface import ModuleInterface, read_interface
+from tsc.runtime.memory import PAGE, Array, address, allocate_array, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
-from tsc.runtime.package import Package
+from tsc.runtime.package import Module, Package
 from tsc.runtime.plan import Plan, TensorSpec
+from tsc.runtime.schema import shown
 from tsc.sym import ShapeEnv, SymExpr, ceildiv, sym_max
 
 MEMO = 64  # shapes whose sizes are kept
@@ -38,17 +41,19 @@ class Executable:
         where = "the compiled model" if package.path is None else f"Package '{package.path}'"
         if threads is not None and threads < 1:
             raise LaunchError(f"threads is {threads}, expected at least 1")
-        self._package = replace(package, constants=placed(package.constants))
         self._plan = package.plan
         self._threads = threads or default_threads()
-        _check_plan(self._plan, self._package.constants, where)
         self._target = choose_module(package.modules, read_cpu_flags(), where)
-        self._module = CpuModule(package.modules[self._target].binary, self._target)
+        interface = _interface(package.modules[self._target], self._target, where)
+        check_plan(self._plan, package.constants, interface, where)
+        sizes = [package.constants[name].nbytes for name in self._plan.constants]
+        self._binder = Binder(self._plan, Bounds(self._plan, sizes, interface.kernels, where))
+        self._package = replace(package, constants=placed(package.constants))
+        self._module = CpuModule(package.modules[self._target].binary, self._target)  # from here on its code runs
         kernels = self._module.symbols({launch.kernel for launch in self._plan.launches})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
         self._program = Program(self._plan, kernels, [address(a) for a in self._constants])
         self._contexts = ContextPool(self._program, self._threads, max(4, 2 * default_threads()))
-        self._binder = Binder(self._plan)
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
         self._dtypes = tuple(np.dtype(spec.dtype) for spec in self._plan.outputs)
         self._memo: OrderedDict[Shapes, Binding] = OrderedDict()
@@ -88,8 +93,11 @@ class Executable:
         when memory is short.
         """
         chosen = self._choose(output_names)
-        arrays = self._binder.arrays(feeds)
-        binding = self._binding(tuple([a.shape for a in arrays]))
+        given = self._binder.arrays(feeds)
+        binding = self._binding(tuple([a.shape for a in given]))
+        arrays = [contiguous(a, "a copy of an input") for a in given]
+        if self._package.mapped is not None:
+            self._package.mapped.check()
         results = [allocate_array(shape, dtype, "an output") for shape, dtype in zip(binding.outputs, self._dtypes)]
         self._launch(binding, arrays, results)
         return results if chosen is None else [results[i] for i in chosen]
@@ -112,10 +120,11 @@ class Executable:
         return InputError(f"{known} (in the kernel of node '{launch.node}')")
 
     def _choose(self, names: Sequence[str] | None) -> list[int] | None:
-        if not names:
+        if names is None or (isinstance(names, list | tuple) and not names):
             return None
-        if isinstance(names, str):
-            raise InputError(f"output names are a list: give ['{names}'], not '{names}'")
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            given = f"['{names}']" if isinstance(names, str) else f"['{next(iter(self._output_index), 'y')}'] or None for all"
+            raise InputError(f"output names are a list of strings: give {given}, not {shown(names)}")
         for name in names:
             if name not in self._output_index:
                 known = ", ".join(f"'{n}'" for n in self._output_index)
@@ -161,6 +170,15 @@ class Executable:
             raise ShapeError(f"no upper end is declared for {loose}; give sizes to prepare() or compile with ranges")
         return high
 
+    def trim(self) -> int:
+        """Give back the memory that runs have left for later runs, and forget the sizes of all shapes; runs that are under way
+        keep theirs. Returns the bytes given back; the next run allocates what it needs again."""
+        with self._lock:
+            self._memo.clear()
+        total = self._contexts.trim()
+        give_back()
+        return total
+
     def after_fork(self) -> None:
         """In a child: the thread that held the lock, if any did, is not there."""
         self._lock = threading.Lock()
@@ -168,15 +186,18 @@ class Executable:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def peak_bytes(self, **dims: int) -> int | str:
-        """The bytes one run allocates beside weights, inputs and outputs: the arena, and scratch for each thread.
+        """The most bytes that one run allocates beside weights, inputs, outputs and the stacks of threads: the arena and
+        scratch for each thread, in whole pages, and the table of launches.
 
         With the size of every Dim, an int; without any, the upper bound over the declared ranges, or the expression as text
         when a range is open. Raises ShapeError for a missing, unknown or out-of-range Dim.
         """
         if dims:
             binding = self._binder.bind(self._binder.given(dims))
-            return binding.arena_bytes + self._threads * binding.scratch_bytes
-        total = self._plan.arena_bytes + self._threads * _scratch(self._plan)
+            arena, scratch = footprint(binding.arena_bytes), footprint(self._threads * binding.scratch_bytes)
+            return arena + scratch + self._program.table_bytes + 8 * self._threads
+        total = (_pages(self._plan.arena_bytes) + _pages(self._threads * _scratch(self._plan)) + self._program.table_bytes
+                 + 8 * self._threads)
         _, high = ShapeEnv(ranges=dict(self._plan.ranges)).bounds(total)
         return str(total) if high is None else high
 
@@ -194,20 +215,22 @@ class Executable:
         self._package.write(path)
 
 
+def _pages(size: SymExpr) -> SymExpr:
+    """What `footprint` says of an expression."""
+    return size if size.as_int() == 0 else ceildiv(size, PAGE) * PAGE
+
+
+def _interface(module: Module, name: str, where: str) -> ModuleInterface:
+    """The module's own table, from its bytes. Raises PackageError where it has none, or other CPU flags than the Package."""
+    try:
+        interface = read_interface(module.binary)
+    except ValueError as error:
+        raise PackageError(f"{where} has a module '{name}' that cannot be used ({error}); compile it again") from error
+    if sorted(interface.cpu_flags) != sorted(module.cpu_flags):
+        raise PackageError(f"{where} gives its module '{name}' other CPU flags than it was compiled for; compile it again")
+    return interface
+
+
 def _scratch(plan: Plan) -> SymExpr:
     used = [launch.scratch for launch in plan.launches if launch.scratch.as_int() != 0]
     return ceildiv(sym_max(*used), 64) * 64 if used else SymExpr.of(0)
-
-
-def _check_plan(plan: Plan, constants: Mapping[str, Array], where: str) -> None:
-    """What the launch table relies on, so that a malformed plan is an error and not a crash."""
-    limits = {"input": len(plan.inputs), "output": len(plan.outputs), "constant": len(plan.constants), "arena": 1}
-    missing = [name for name in plan.constants if name not in constants]
-    if missing:
-        raise PackageError(f"{where} lacks constant '{missing[0]}'; compile it again")
-    for storage in plan.storages:
-        if not 0 <= storage.index < limits.get(storage.kind, 0):
-            raise PackageError(f"{where} has a storage {storage.kind} {storage.index} that does not exist; compile it again")
-    used = [a for launch in plan.launches for a in launch.args] + [i for c in plan.copies for i in (c.source, c.target)]
-    if any(not 0 <= index < len(plan.storages) for index in used):
-        raise PackageError(f"{where} has a launch or copy of a storage that does not exist; compile it again")

@@ -1,19 +1,31 @@
-"""Aligned host memory, and where constants lie in it."""
+"""Host memory: aligned arrays, mapped blocks that are given back when let go, and where constants lie."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from tsc.errors import LaunchError
+from tsc.errors import InputError, LaunchError
 
 ALIGNMENT = 64
+PAGE = mmap.PAGESIZE
 HUGE_PAGE = 2 << 20
 
 Array = NDArray[Any]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
 
 
 def address(array: Array) -> int:
@@ -26,17 +38,16 @@ def round_up(value: int, unit: int = ALIGNMENT) -> int:
     return -(-value // unit) * unit
 
 
-def allocate(size: int, what: str) -> NDArray[np.uint8]:
-    """`size` uninitialised bytes, 64-byte aligned; on 2 MB pages when large. Raises LaunchError naming `what`.
+# -- arrays that are handed out --------------------------------------------------------------------------------------
 
-    NumPy asks the kernel for huge pages for what it allocates above 4 MB; the alignment makes all of it usable.
-    """
-    unit = HUGE_PAGE if size >= 2 * HUGE_PAGE else ALIGNMENT
+def allocate(size: int, what: str) -> NDArray[np.uint8]:
+    """`size` uninitialised bytes, 64-byte aligned, from the allocator that NumPy uses. Raises LaunchError naming `what`."""
+    _check_room(size, what)
     try:
-        raw = np.empty(size + unit, np.uint8)
+        raw = np.empty(size + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
-        raise LaunchError(f"not enough memory: {what} needs {size} bytes; use a smaller shape") from error
-    start = -address(raw) % unit
+        raise _no_room(size, what) from error
+    start = -address(raw) % ALIGNMENT
     return raw[start:start + size]
 
 
@@ -47,6 +58,90 @@ def allocate_array(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> A
         size *= extent
     return allocate(size, what).view(dtype).reshape(shape)
 
+
+def as_array(value: Any, what: str) -> Array:
+    """`value` as a NumPy array: where it lies if it is one, speaks DLPack or has an array interface, else a copy. Raises
+    InputError naming `what` where no array can be made of it."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except MemoryError as error:
+        raise LaunchError(f"not enough memory for {what}; use a smaller shape") from error
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        kind = type(value).__name__
+        raise InputError(f"{what} is a {kind} of which no array can be made ({first}); give a NumPy array") from error
+
+
+def contiguous(array: Array, what: str) -> Array:
+    """`array`, or a copy of it where its elements are not aligned and one after the other. Raises LaunchError naming `what`."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    result = allocate_array(array.shape, array.dtype, what)
+    result[...] = array
+    return result
+
+
+# -- blocks that are kept --------------------------------------------------------------------------------------------
+
+class _Mapping:
+    """`size` bytes of private memory at `start`, inside whole pages of their own."""
+
+    def __init__(self, start: int, size: int) -> None:
+        self.__array_interface__ = {"data": (start, False), "shape": (size,), "typestr": "|u1", "version": 3}
+        weakref.finalize(self, _libc.munmap, start, round_up(size, PAGE)).atexit = False
+
+
+def reserve(size: int, what: str) -> NDArray[np.uint8]:
+    """`size` bytes, which read as zero, in whole pages that go back to the system when nobody refers to them any more:
+    `footprint(size)` bytes in all. Large blocks begin on a 2 MB page and ask for such. Raises LaunchError naming `what`."""
+    if size == 0:
+        return np.empty(0, np.uint8)
+    _check_room(size, what)
+    length, unit = footprint(size), HUGE_PAGE if size >= 2 * HUGE_PAGE else PAGE
+    access, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    whole = length + unit - PAGE
+    base = _libc.mmap(None, whole, access, kind, -1, 0)
+    if base is None or base == _FAILED:
+        raise _no_room(size, what)
+    start = round_up(base, unit)
+    for begin, end in ((base, start), (start + length, base + whole)):  # what only served to find an aligned place
+        if begin < end:
+            _libc.munmap(begin, end - begin)
+    if unit == HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        _libc.madvise(start, length, mmap.MADV_HUGEPAGE)
+    return np.asarray(_Mapping(start, size))
+
+
+def footprint(size: int) -> int:
+    """The bytes that `reserve` takes for `size`."""
+    return round_up(size, PAGE)
+
+
+def give_back() -> None:
+    """Let the C library return the memory that it keeps for later."""
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)
+
+
+def _check_room(size: int, what: str) -> None:
+    """Raise LaunchError for more than the machine has: systems that promise memory freely would end the process later."""
+    if size > _machine_bytes():
+        raise _no_room(size, what)
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * PAGE
+
+
+def _no_room(size: int, what: str) -> LaunchError:
+    return LaunchError(f"not enough memory: {what} needs {size} bytes; use a smaller shape")
+
+
+# -- constants -------------------------------------------------------------------------------------------------------
 
 def layout(constants: Mapping[str, Array]) -> tuple[dict[str, int], int]:
     """Byte offset of each constant, 64-byte aligned and in the given order, and the bytes of all."""
@@ -60,8 +155,10 @@ def layout(constants: Mapping[str, Array]) -> tuple[dict[str, int], int]:
 def view(block: NDArray[np.uint8], offset: int, dtype: DTypeLike, shape: tuple[int, ...]) -> Array:
     """The array that lies `offset` bytes into `block`. Raises ValueError when it does not fit."""
     kind = np.dtype(dtype)
-    size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
-    if offset < 0 or offset + size > block.size:
+    size = kind.itemsize
+    for extent in shape:
+        size *= extent
+    if offset < 0 or size < 0 or offset + size > block.size:
         raise ValueError(f"{size} bytes at {offset} do not fit in {block.size}")
     return block[offset:offset + size].view(kind).reshape(shape)
 
@@ -72,7 +169,7 @@ def placed(constants: Mapping[str, Array]) -> dict[str, Array]:
     if all(a.flags.c_contiguous and address(a) % ALIGNMENT == 0 for a in constants.values()):
         return dict(constants)
     offsets, total = layout(constants)
-    block = allocate(total, "the weights")
+    block = reserve(total, "the weights")
     result = {name: view(block, offsets[name], array.dtype, array.shape) for name, array in constants.items()}
     for name, array in constants.items():
         result[name][...] = array

@@ -4,34 +4,42 @@ The file: a 64-byte prelude (magic, schema version, header length, sha256 of the
 counted from the next 4096-byte boundary: "plan", "log", one "module/<target>" a binary, and "weights", whose arrays lie
 64-byte aligned as in safetensors. The header names each part's offset, length and sha256. Nothing is pickled, nothing depends
 on time or place, and nothing is mapped or loaded before its hash is checked.
+
+A Package is native code: the hashes find damage, not malice. Load only Packages from whom you trust as you trust their
+programs. What is not code is checked as if it came from a stranger: a plan can make the kernels compute something else than the
+model that was compiled, but not touch memory that is not theirs (see `check.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import mmap
+import math
 import os
-import secrets
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tsc import __version__
 from tsc.errors import LaunchError, PackageError
-from tsc.runtime.memory import Array, allocate, layout, round_up, view
+from tsc.runtime import schema
+from tsc.runtime.files import MappedFile, as_path, machine_fault, open_regular, write_atomically
+from tsc.runtime.memory import Array, layout, reserve, round_up, view
 from tsc.runtime.plan import Plan, plan_from_json, plan_to_json
 
 MAGIC = b"TSCPACK\0"
-SCHEMA = 1
+SCHEMA = 2
 PRELUDE = struct.Struct("<8sIIQ32s8x")  # magic, schema, zero, header bytes, sha256 of the header
 PAGE = 4096
 CHUNK = 4 << 20
+MAX_TEXT = 16 << 20    # bytes of the header, the plan or the log
+MAX_BINARY = 1 << 30   # bytes of a module
 
 Weights = Literal["private", "shared"]
 
@@ -47,7 +55,8 @@ class Module:
 @dataclass(frozen=True, slots=True)
 class Package:
     """Everything an Executable needs. `modules` maps a target's name to its binary; `log` is what was decided at compile time
-    and why; `stats` are counts from compile time; `path` is the file this was read from, None when it was just compiled."""
+    and why; `stats` are counts from compile time; `path` is the file this was read from, None when it was just compiled;
+    `mapped` is that file where the constants lie in it (`weights="shared"`)."""
 
     plan: Plan
     constants: Mapping[str, Array]
@@ -56,24 +65,31 @@ class Package:
     stats: Mapping[str, int] = field(default_factory=dict)
     version: str = __version__
     path: Path | None = None
+    mapped: MappedFile | None = field(default=None, compare=False)
 
     def write(self, path: str | Path) -> None:
-        """Write the file: whole or not at all, equal bytes for equal Packages. Raises PackageError when it cannot."""
-        write_atomically(Path(path), _serialize(self))
+        """Write the file: whole or not at all, equal bytes for equal Packages; only in place of a regular file that may be
+        written, or of nothing. Raises PackageError when it cannot, LaunchError when the machine has no room for it."""
+        if self.mapped is not None:
+            self.mapped.check()
+        write_atomically(as_path(path), _serialize(self))
 
     @staticmethod
     def read(path: str | Path, weights: Weights = "private") -> Package:
         """Read and check a file. `weights="private"` reads constants into 2 MB pages of this process, `"shared"` maps them, one
-        copy for all processes. Raises PackageError naming the part that is truncated, altered or of an unknown version."""
-        return _Reader(Path(path)).package(weights)
+        copy for all processes. Raises PackageError naming the part that is truncated, altered, malformed or of an unknown
+        version. No code of it is run or mapped."""
+        if weights not in get_args(Weights):
+            raise PackageError(f"weights is {weights!r}, expected one of {', '.join(map(repr, get_args(Weights)))}")
+        return _Reader(as_path(path)).package(weights)
 
 
 def is_package(path: str | Path) -> bool:
     """Whether the file begins as a Package does."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(as_path(path)) as file:
             return file.read(len(MAGIC)) == MAGIC
-    except OSError:
+    except (OSError, PackageError):
         return False
 
 
@@ -128,51 +144,6 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
-def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write `chunks` to `path` so that it is there whole, or as it was before: also when the process is killed.
-
-    The data is written without a name where the file system allows it (O_TMPFILE), so that a kill leaves nothing behind.
-    Raises PackageError when the folder cannot be written.
-    """
-    path = path.resolve()
-    spare = f".{path.name}.{secrets.token_hex(8)}.tmp"
-    try:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            descriptor, named = _open_unnamed(path.parent / spare)
-            try:
-                with os.fdopen(descriptor, "wb", buffering=0) as file:
-                    for chunk in chunks:
-                        _write_all(file, chunk)
-                    os.fsync(file.fileno())
-                    if not named:  # the folder's descriptor makes it linkat(), which alone follows the link in /proc
-                        os.link(f"/proc/self/fd/{file.fileno()}", spare, dst_dir_fd=folder, follow_symlinks=True)
-                os.replace(path.parent / spare, path)
-            finally:
-                (path.parent / spare).unlink(missing_ok=True)
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise PackageError(f"cannot write '{path}' ({error.strerror}); choose a writable place with enough room") from error
-
-
-def _open_unnamed(spare: Path) -> tuple[int, bool]:
-    """A new file in the folder of `spare`: without a name, or under that one (True) where there must be a name."""
-    if hasattr(os, "O_TMPFILE") and Path("/proc/self/fd").exists():
-        try:
-            return os.open(spare.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), False
-        except OSError:
-            pass  # a file system without O_TMPFILE: a hidden name does, and is removed on errors
-    return os.open(spare, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), True
-
-
-def _write_all(file: Any, chunk: bytes | memoryview) -> None:
-    rest = memoryview(chunk).cast("B") if _length(chunk) else memoryview(b"")
-    while rest.nbytes:
-        rest = rest[file.write(rest):]
-
-
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 class _Reader:
@@ -188,115 +159,158 @@ class _Reader:
 
     def package(self, weights: Weights) -> Package:
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 self.size = os.fstat(file.fileno()).st_size
-                header = self._header(file)
                 try:
-                    return self._package(file, header, weights)
-                except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-                    raise self.wrong(f"has a malformed header or plan ({type(error).__name__}: {error})") from error
+                    return self._package(file, self._header(file), weights)
+                except ValueError as error:
+                    raise self.wrong(f"has a malformed header or plan ({error})") from error
         except OSError as error:
-            raise PackageError(f"cannot read Package '{self.path}' ({error.strerror}); check the path") from error
+            fault = machine_fault(error, f"cannot read Package '{self.path}'")
+            raise fault or PackageError(f"cannot read Package '{self.path}' ({error.strerror}); check the path") from error
 
-    def _header(self, file: BinaryIO) -> dict[str, Any]:
+    def _header(self, file: io.FileIO) -> dict[str, Any]:
         prelude = file.read(PRELUDE.size)
         if prelude[:len(MAGIC)] != MAGIC[:len(prelude)] or not prelude:
             raise PackageError(f"'{self.path}' is not a Package; compile a model with tsc and save it")
         if len(prelude) < PRELUDE.size:
             raise self.wrong("is truncated in its prelude")
-        _, schema, zero, length, digest = PRELUDE.unpack(prelude)
-        if schema != SCHEMA:
-            raise PackageError(f"Package '{self.path}' has schema version {schema}, but this tsc ({__version__}) reads version "
-                               f"{SCHEMA}; use the tsc that made it or compile again")
+        _, schema_version, zero, length, digest = PRELUDE.unpack(prelude)
+        if schema_version != SCHEMA:
+            raise PackageError(f"Package '{self.path}' has schema version {schema_version}, but this tsc ({__version__}) reads "
+                               f"version {SCHEMA}; use the tsc that made it or compile again")
         if zero or any(prelude[-8:]):
             raise self.wrong("is altered in its prelude")
         if PRELUDE.size + length > self.size:
             raise self.wrong("is truncated in its header")
-        raw = file.read(length)
+        if length > MAX_TEXT:
+            raise self.wrong(f"has a header of {length} bytes, more than any model")
+        raw = self._bytes(file, "header", PRELUDE.size, length)
         if hashlib.sha256(raw).digest() != digest:
             raise self.wrong("is altered in its header (sha256 differs)")
         self.start = round_up(PRELUDE.size + length, PAGE)
-        header = json.loads(raw)
-        if not isinstance(header, dict):
-            raise self.wrong("has a malformed header")
-        return header
+        self._check_gap(file, PRELUDE.size + length, min(self.start, self.size))
+        return schema.table(schema.from_json(raw, "the header"), "the header",
+                            ("tsc", "stats", "parts", "modules", "kernels", "constants"))
 
-    def _package(self, file: BinaryIO, header: dict[str, Any], weights: Weights) -> Package:
-        parts = header["parts"]
+    def _package(self, file: io.FileIO, header: dict[str, Any], weights: Weights) -> Package:
+        parts = {name: _part(name, part) for name, part in schema.table(header["parts"], "parts").items()}
+        modules = {name: schema.table(m, f"module '{name}'", ("part", "cpu_flags"))
+                   for name, m in schema.table(header["modules"], "modules").items()}
+        if parts.keys() != {"plan", "log", "weights", *(f"module/{name}" for name in modules)} or any(
+                m["part"] != f"module/{name}" for name, m in modules.items()):
+            raise ValueError(f"its parts are {schema.shown(sorted(parts))}")
         self._check_layout(file, parts)
         small = {name: self._read(file, name, part).tobytes() for name, part in parts.items() if name != "weights"}
-        block = (self._read if weights == "private" else self._map)(file, "weights", parts["weights"])
-        plan_data = json.loads(small["plan"])
-        package = Package(
-            plan=plan_from_json(plan_data),
-            constants={name: view(block, c["offset"], _dtype(c["dtype"]), tuple(c["shape"]))
-                       for name, c in header["constants"].items()},
-            modules={name: Module(small[m["part"]], tuple(m["cpu_flags"])) for name, m in header["modules"].items()},
-            log=tuple(json.loads(small["log"])),
-            stats=header["stats"], version=header["tsc"], path=self.path)
-        return replace(package, constants={name: package.constants[name] for name in package.plan.constants})
+        stats = schema.table(header["stats"], "stats")
+        for name, value in stats.items():
+            schema.whole(value, f"the count '{name}'")
+        plan = plan_from_json(schema.from_json(small["plan"], "the plan"))
+        places = _constants(header["constants"], parts["weights"].bytes)
+        if sorted(plan.constants) != sorted(places) or header["kernels"] != sorted({launch.kernel for launch in plan.launches}):
+            raise ValueError("its header names other constants or kernels than its plan")
+        mapped = None
+        if weights == "private":
+            block = self._read(file, "weights", parts["weights"])
+        else:
+            mapped = self._map(file, "weights", parts["weights"])
+            begin = self.start + parts["weights"].offset
+            block = mapped.data[begin:begin + parts["weights"].bytes]
+        return Package(
+            plan=plan, constants={name: view(block, *places[name]) for name in plan.constants},
+            modules={name: Module(small[m["part"]], schema.texts(m["cpu_flags"], "CPU flags")) for name, m in modules.items()},
+            log=schema.texts(schema.from_json(small["log"], "the log"), "the log"),
+            stats=stats, version=schema.text(header["tsc"], "the version"), path=self.path, mapped=mapped)
 
-    def _check_layout(self, file: BinaryIO, parts: dict[str, Any]) -> None:
-        """The parts follow each other with only zeros between, and the file ends with the last."""
+    def _check_layout(self, file: io.FileIO, parts: dict[str, _Part]) -> None:
+        """The parts follow each other with only few zeros between, and the file ends with the last."""
         end = self.start
-        gaps = [(PRELUDE.size + self._header_length(file), end)]
-        for name, part in sorted(parts.items(), key=lambda item: (item[1]["offset"], item[1]["bytes"])):
-            begin = self.start + part["offset"]
-            if begin < end or part["bytes"] < 0:
+        for name, part in sorted(parts.items(), key=lambda item: (item[1].offset, item[1].bytes)):
+            begin = self.start + part.offset
+            if begin < end:
                 raise self.wrong(f"has an overlapping part '{name}'")
-            gaps.append((end, begin))
-            end = begin + part["bytes"]
-            if end > self.size:
+            if begin + part.bytes > self.size:
                 raise self.wrong(f"is truncated in part '{name}'")
+            self._check_gap(file, end, begin)
+            end = begin + part.bytes
         if end != self.size:
-            raise self.wrong(f"has {self.size - end} bytes after its last part")
-        for begin, finish in gaps:
-            file.seek(begin)
-            if any(file.read(finish - begin)):
-                raise self.wrong(f"is altered between its parts, at byte {begin}")
+            raise self.wrong(f"has {self.size - end} bytes after its last part" if end < self.size else "is truncated")
 
-    def _header_length(self, file: BinaryIO) -> int:
-        file.seek(0)
-        length: int = PRELUDE.unpack(file.read(PRELUDE.size))[3]
-        return length
+    def _check_gap(self, file: io.FileIO, begin: int, end: int) -> None:
+        if end - begin >= PAGE or any(self._bytes(file, "padding", begin, max(0, end - begin))):
+            raise self.wrong(f"is altered between its parts, at byte {begin}")
 
-    def _read(self, file: BinaryIO, name: str, part: dict[str, Any]) -> NDArray[np.uint8]:
+    def _bytes(self, file: io.FileIO, name: str, begin: int, size: int) -> bytes:
+        """So many bytes of a small part."""
+        return b"".join(self._chunks(file, name, begin, size))
+
+    def _chunks(self, file: io.FileIO, name: str, begin: int, size: int) -> Iterator[bytes]:
+        file.seek(begin)
+        while size:
+            chunk = file.read(min(CHUNK, size))
+            if not chunk:
+                raise self.wrong(f"is truncated in part '{name}'")
+            yield chunk
+            size -= len(chunk)
+
+    def _read(self, file: io.FileIO, name: str, part: _Part) -> NDArray[np.uint8]:
         try:
-            block = allocate(part["bytes"], f"part '{name}' of '{self.path}'")
+            block = reserve(part.bytes, f"part '{name}' of '{self.path}'")
         except LaunchError as error:
             raise self.wrong(f"has a part '{name}' larger than memory") from error
-        file.seek(self.start + part["offset"])
-        filled = 0
-        while filled < block.size:
-            count = file.readinto(block.data[filled:])  # type: ignore[attr-defined]
-            if not count:
-                raise self.wrong(f"is truncated in part '{name}'")
-            filled += count
-        self._check(name, part, hashlib.sha256(block.data).hexdigest())
+        filled, digest = 0, hashlib.sha256()
+        for chunk in self._chunks(file, name, self.start + part.offset, part.bytes):
+            block[filled:filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
+            digest.update(chunk)
+            filled += len(chunk)
+        self._check(name, part, digest.hexdigest())
         block.flags.writeable = False
         return block
 
-    def _map(self, file: BinaryIO, name: str, part: dict[str, Any]) -> NDArray[np.uint8]:
-        file.seek(self.start + part["offset"])
-        digest, left = hashlib.sha256(), part["bytes"]
-        while left:
-            chunk = file.read(min(CHUNK, left))
-            if not chunk:
-                raise self.wrong(f"is truncated in part '{name}'")
+    def _map(self, file: io.FileIO, name: str, part: _Part) -> MappedFile:
+        mapped, digest = MappedFile(file, self.path), hashlib.sha256()
+        for chunk in self._chunks(file, name, self.start + part.offset, part.bytes):
             digest.update(chunk)
-            left -= len(chunk)
         self._check(name, part, digest.hexdigest())
-        whole = np.frombuffer(mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ), np.uint8)
-        begin = self.start + part["offset"]
-        return whole[begin:begin + part["bytes"]]
+        mapped.check()
+        return mapped
 
-    def _check(self, name: str, part: dict[str, Any], digest: str) -> None:
-        if digest != part["sha256"]:
+    def _check(self, name: str, part: _Part, digest: str) -> None:
+        if digest != part.sha256:
             raise self.wrong(f"is altered in part '{name}' (sha256 differs)")
 
 
-def _dtype(name: str) -> np.dtype[Any]:
-    kind = np.dtype(name)
-    if kind.kind not in "biufc":
-        raise ValueError(f"dtype '{name}'")
-    return kind
+@dataclass(frozen=True, slots=True)
+class _Part:
+    offset: int
+    bytes: int
+    sha256: str
+
+
+def _part(name: str, value: Any) -> _Part:
+    known = schema.table(value, f"part '{name}'", ("offset", "bytes", "sha256"))
+    most = schema.MAX_NUMBER if name == "weights" else MAX_BINARY if name.startswith("module/") else MAX_TEXT
+    return _Part(schema.whole(known["offset"], f"the offset of part '{name}'"),
+                 schema.whole(known["bytes"], f"the bytes of part '{name}'", 0, most), schema.text(known["sha256"], "a hash"))
+
+
+def _constants(value: Any, total: int) -> dict[str, tuple[int, str, tuple[int, ...]]]:
+    """Offset, dtype and shape of each constant. Raises ValueError where they do not follow each other in `total` bytes."""
+    found, extents = {}, []
+    for name, entry in schema.table(value, "constants").items():
+        known = schema.table(entry, f"constant '{name}'", ("dtype", "shape", "offset"))
+        dtype = schema.dtype(known["dtype"], f"the dtype of constant '{name}'")
+        shape = tuple(schema.whole(s, f"the shape of constant '{name}'") for s in schema.items(known["shape"], "a shape"))
+        if len(shape) > schema.MAX_RANK:
+            raise ValueError(f"constant '{name}' has rank {len(shape)}")
+        offset = schema.whole(known["offset"], f"the offset of constant '{name}'")
+        found[name] = offset, dtype, shape
+        extents.append((offset, math.prod(shape) * np.dtype(dtype).itemsize))
+    end = 0
+    for offset, size in sorted(extents):
+        if offset != end:
+            raise ValueError(f"its constants do not follow each other at byte {end} of the weights")
+        end += round_up(size)
+    if end != total:
+        raise ValueError(f"its constants have {end} bytes and its weights {total}")
+    return found

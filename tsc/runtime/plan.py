@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
-from tsc.sym import ZERO, Guard, Range, SymExpr, parse
+from tsc.runtime import schema
+from tsc.sym import ZERO, Guard, Range, SymExpr
 
 PLAN_VERSION = 3
+#: No Plan has more storages or launches; nor more inputs, outputs, dims or guards.
+MAX_STEPS, MAX_NAMES = 1 << 16, 1 << 12
+
+Kind = Literal["input", "output", "constant", "arena"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class Storage:
     """Where a value lives: the feed or result number `index`, constant number `index`, or `bytes` bytes of the arena from
     `offset` on. Only the arena's need both."""
 
-    kind: Literal["input", "output", "constant", "arena"]
+    kind: Kind
     index: int = 0
     offset: SymExpr = ZERO
     bytes: SymExpr = ZERO
@@ -89,30 +94,67 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_from_json(data: dict[str, Any]) -> Plan:
-    """The Plan that `plan_to_json` described. Raises KeyError, TypeError or ValueError on malformed data."""
-    if data["version"] != PLAN_VERSION:
-        raise ValueError(f"plan version {data['version']}, expected {PLAN_VERSION}")
+def plan_from_json(data: Any) -> Plan:
+    """The Plan that `plan_to_json` described. Raises ValueError saying what is malformed; what the parts say of each other is
+    left to `check.check_plan`."""
+    known = schema.table(data, "the plan", ("version", *(f.name for f in fields(Plan))))
+    if known["version"] != PLAN_VERSION:
+        raise ValueError(f"plan version {schema.shown(known['version'])}, expected {PLAN_VERSION}")
+    names = ("inputs", "outputs", "guards", "storages", "launches", "copies")
+    lists = {name: schema.items(known[name], name) for name in names}
+    ranges = schema.table(known["ranges"], "ranges")
+    for name, rows in (*lists.items(), ("ranges", ranges)):
+        if len(rows) > (MAX_STEPS if name in ("storages", "launches") else MAX_NAMES):
+            raise ValueError(f"it has {len(rows)} {name}, more than any model")
     return Plan(
-        inputs=tuple(map(_spec_from_json, data["inputs"])),
-        outputs=tuple(map(_spec_from_json, data["outputs"])),
-        ranges={name: Range(*values) for name, values in data["ranges"].items()},
-        guards=tuple(Guard(rel, parse(a), parse(b), reason) for rel, a, b, reason in data["guards"]),
-        storages=tuple(Storage(kind, index, parse(offset), parse(size))
-                       for kind, index, offset, size in data["storages"]),
-        constants=tuple(data["constants"]),
-        launches=tuple(
-            Launch(x["kernel"], tuple(x["args"]), tuple(map(parse, x["sizes"])), parse(x["blocks"]), parse(x["scratch"]),
-                   x["node"], tuple(x["messages"]), tuple(x["nodes"])) for x in data["launches"]),
-        copies=tuple(Copy(source, target, parse(size)) for source, target, size in data["copies"]),
-        arena_bytes=parse(data["arena_bytes"]),
+        inputs=tuple(map(_spec_from_json, lists["inputs"])),
+        outputs=tuple(map(_spec_from_json, lists["outputs"])),
+        ranges={name: schema.limits(values, f"the range of '{name}'") for name, values in ranges.items()},
+        guards=tuple(map(_guard_from_json, lists["guards"])),
+        storages=tuple(map(_storage_from_json, lists["storages"])),
+        constants=schema.texts(known["constants"], "constants"),
+        launches=tuple(map(_launch_from_json, lists["launches"])),
+        copies=tuple(map(_copy_from_json, lists["copies"])),
+        arena_bytes=schema.size(known["arena_bytes"], "arena_bytes"),
     )
+
+
+def _guard_from_json(data: Any) -> Guard:
+    relation, left, right, reason = schema.items(data, "a guard", 4)
+    if relation not in ("==", "<="):
+        raise ValueError(f"a guard's relation is {schema.shown(relation)}")
+    return Guard(relation, schema.size(left, "a guard"), schema.size(right, "a guard"), schema.text(reason, "a guard's reason"))
+
+
+def _storage_from_json(data: Any) -> Storage:
+    kind, index, offset, size = schema.items(data, "a storage", 4)
+    if kind not in get_args(Kind):
+        raise ValueError(f"a storage's kind is {schema.shown(kind)}")
+    return Storage(kind, schema.whole(index, "a storage's index"), schema.size(offset, "a storage's offset"),
+                   schema.size(size, "a storage's bytes"))
+
+
+def _launch_from_json(data: Any) -> Launch:
+    x = schema.table(data, "a launch", [f.name for f in fields(Launch)])
+    args = tuple(schema.whole(a, "an argument") for a in schema.items(x["args"], "arguments"))
+    return Launch(
+        schema.text(x["kernel"], "a kernel"), args,
+        tuple(schema.size(s, "a kernel's size") for s in schema.items(x["sizes"], "a kernel's sizes")),
+        schema.size(x["blocks"], "blocks"), schema.size(x["scratch"], "scratch"), schema.text(x["node"], "a node"),
+        schema.texts(x["messages"], "messages"), schema.texts(x["nodes"], "nodes"))
+
+
+def _copy_from_json(data: Any) -> Copy:
+    source, target, size = schema.items(data, "a copy", 3)
+    return Copy(schema.whole(source, "a copy's source"), schema.whole(target, "a copy's target"),
+                schema.size(size, "a copy's bytes"))
 
 
 def _spec_to_json(spec: TensorSpec) -> list[Any]:
     return [spec.name, spec.dtype, [str(s) for s in spec.shape]]
 
 
-def _spec_from_json(data: list[Any]) -> TensorSpec:
-    name, dtype, shape = data
-    return TensorSpec(name, dtype, tuple(map(parse, shape)))
+def _spec_from_json(data: Any) -> TensorSpec:
+    name, dtype, shape = schema.items(data, "an input or output", 3)
+    what = f"'{schema.text(name, 'a name')}'"
+    return TensorSpec(name, schema.dtype(dtype, f"the dtype of {what}"), schema.shape(shape, f"the shape of {what}"))

@@ -164,6 +164,9 @@ class SymExpr:
     __repr__ = __str__
 
 
+#: A product in a text that is read has at most so many pairs of terms: what `str` writes is multiplied out already.
+_MOST_PRODUCTS = 1 << 12
+
 ZERO = SymExpr(())
 ONE = SymExpr((((), 1),))
 
@@ -231,10 +234,11 @@ def product(factors: Iterable[IntLike]) -> SymExpr:
 
 @lru_cache(maxsize=65536)
 def parse(text: str) -> SymExpr:
-    """Read what `str(SymExpr)` wrote. Raises ValueError on anything else; nothing is evaluated as code."""
+    """Read what `str(SymExpr)` wrote. Raises ValueError on anything else, and on products that would take long to multiply out;
+    nothing is evaluated as code."""
     try:
         return _parse(ast.parse(text, mode="eval").body)
-    except SyntaxError as error:
+    except (SyntaxError, MemoryError) as error:  # the parser's own stack is a MemoryError
         raise ValueError(f"not a size expression: {text!r}") from error
 
 
@@ -342,12 +346,12 @@ def _parse(node: ast.expr) -> SymExpr:
                     return a + b
                 case ast.Sub():
                     return a - b
-                case ast.Mult():
+                case ast.Mult() if len(a.terms) * len(b.terms) <= _MOST_PRODUCTS:
                     return a * b
                 case ast.FloorDiv():
                     return a // b
                 case ast.Mod():
                     return a % b
-        case ast.Call(func=ast.Name(id="max" | "min" as fn), args=args):
+        case ast.Call(func=ast.Name(id="max" | "min" as fn), args=[_, *_] as args, keywords=[]):
             return _extremum(fn, [_parse(a) for a in args])
     raise ValueError(f"not a size expression: {ast.unparse(node)!r}")

@@ -1,0 +1,164 @@
+"""What a module says of its own kernels: the table that is compiled into it, and what it demands of a call.
+
+A Package's plan is data that anybody may have written. The table stands in the binary, so that whoever trusts the code trusts
+it too, and every launch of a plan is held against it. It is read as bytes, before anything of the binary is mapped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tsc.runtime import schema
+from tsc.runtime.elf import read_exports
+from tsc.sym import Dim, Guard, Range, SymExpr
+from tsc.sym.expr import Apply
+
+#: The symbol of the table: JSON text that ends with a zero byte.
+TABLE = "tsc_interface"
+#: What the runtime in every module exports; no kernel has such a name.
+RUNTIME = ("tsc_run", "tsc_stop")
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUse:
+    """One buffer of a kernel: its dtype, the bytes that it has at given sizes, and whether the kernel writes it."""
+
+    dtype: str
+    bytes: SymExpr
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInterface:
+    """How a kernel may be called: `buffers` in order, `sizes` (its integer parameters, in order) with the values that each may
+    have, `facts` that relate them, and the `blocks` and `scratch` bytes that a call has. All expressions are over the sizes; a
+    name in a fact that is none of them stands for some integer, the same one in all facts."""
+
+    buffers: tuple[BufferUse, ...]
+    sizes: tuple[tuple[str, Range], ...]
+    facts: tuple[Guard, ...]
+    blocks: SymExpr
+    scratch: SymExpr
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleInterface:
+    """A module's target, the CPU flags it was compiled for, and its kernels."""
+
+    target: str
+    cpu_flags: tuple[str, ...]
+    kernels: Mapping[str, KernelInterface]
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+def interface_to_json(interface: KernelInterface) -> list[object]:
+    """A JSON-ready list that `interface_from_json` reads back."""
+    return [
+        [[b.dtype, str(b.bytes), b.written] for b in interface.buffers],
+        [[name, known.lo, known.hi, known.divisor] for name, known in interface.sizes],
+        [[fact.relation, str(fact.left), str(fact.right)] for fact in interface.facts],
+        str(interface.blocks), str(interface.scratch)]
+
+
+def interface_from_json(value: object) -> KernelInterface:
+    """What `interface_to_json` wrote. Raises ValueError on anything else."""
+    buffers, sizes, facts, blocks, scratch = schema.items(value, "a kernel's interface", 5)
+    return KernelInterface(
+        tuple(_buffer(b) for b in schema.items(buffers, "a kernel's buffers")),
+        tuple(_size(s) for s in schema.items(sizes, "a kernel's sizes")),
+        tuple(_fact(f) for f in schema.items(facts, "a kernel's facts")),
+        schema.size(blocks, "a kernel's blocks"), schema.size(scratch, "a kernel's scratch"))
+
+
+def _buffer(value: object) -> BufferUse:
+    dtype, size, written = schema.items(value, "a kernel's buffer", 3)
+    return BufferUse(schema.dtype(dtype, "a buffer's dtype"), schema.size(size, "a buffer's bytes"), written is True)
+
+
+def _size(value: object) -> tuple[str, Range]:
+    name, *known = schema.items(value, "a kernel's size", 4)
+    return schema.text(name, "a size's name"), schema.limits(known, "a size's range")
+
+
+def _fact(value: object) -> Guard:
+    relation, left, right = schema.items(value, "a kernel's fact", 3)
+    return Guard(schema.text(relation, "a relation"), schema.size(left, "a fact"), schema.size(right, "a fact"), "")
+
+
+def table_text(module: ModuleInterface) -> str:
+    """The table as it stands in the binary, a line a kernel."""
+    kernels = ",\n".join(f"{json.dumps(name)}: {json.dumps(interface_to_json(kernel))}"
+                         for name, kernel in sorted(module.kernels.items()))
+    flags = json.dumps(list(module.cpu_flags))
+    return f'{{"target": {json.dumps(module.target)}, "cpu_flags": {flags}, "kernels": {{\n{kernels}}}}}'
+
+
+def read_interface(binary: bytes) -> ModuleInterface:
+    """The table in a shared object, which has the code of each kernel in it. Raises ValueError saying what is wrong."""
+    exports = read_exports(binary)
+    raw = exports.data.get(TABLE)
+    lacking = [name for name in RUNTIME if name not in exports.functions]
+    if raw is None or lacking:
+        raise ValueError(f"it lacks '{TABLE if raw is None else lacking[0]}'")
+    table = schema.table(schema.from_json(raw.rstrip(b"\0"), "its table"), "its table", ("target", "cpu_flags", "kernels"))
+    kernels = {name: interface_from_json(value) for name, value in schema.table(table["kernels"], "its kernels").items()}
+    for name in kernels:
+        if name not in exports.functions or name in RUNTIME:
+            raise ValueError(f"it has no code for its kernel '{name}'")
+    return ModuleInterface(schema.text(table["target"], "its target"), schema.texts(table["cpu_flags"], "its flags"), kernels)
+
+
+# -- a call ----------------------------------------------------------------------------------------------------------
+
+def wrong_sizes(interface: KernelInterface, values: Sequence[int]) -> str | None:
+    """Why a kernel must not be called with these sizes, None where it may."""
+    sizes = {name: value for (name, _), value in zip(interface.sizes, values, strict=True)}
+    for (name, known), value in zip(interface.sizes, values):
+        if value < known.lo or (known.hi is not None and value > known.hi) or value % known.divisor:
+            return f"its size {name} is {value}, outside {known}"
+    limits: dict[str, tuple[int | None, int | None]] = {}
+    for fact in interface.facts:
+        hidden = (fact.left.dims() | fact.right.dims()) - sizes.keys()
+        if not hidden:
+            if not fact.holds(sizes):
+                return f"its sizes break {fact} at {_listed(sizes)}"
+        elif len(hidden) == 1:
+            _narrow(limits, next(iter(hidden)), fact, sizes)
+    for name, (low, high) in limits.items():
+        if low is not None and high is not None and low > high:
+            return f"its sizes are those of no {name} at {_listed(sizes)}"
+    return None
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+def _narrow(limits: dict[str, tuple[int | None, int | None]], name: str, fact: Guard, sizes: Mapping[str, int]) -> None:
+    """What a fact says of the one hidden name in it, where that is read off: `h`, or `h // d`, alone on one side."""
+    for side, other, is_left in ((fact.left, fact.right, True), (fact.right, fact.left, False)):
+        divisor = _divisor_of(side, name)
+        if divisor is None or name in other.dims():
+            continue
+        value = other.evaluate(sizes)
+        low, high = limits.get(name, (None, None))
+        if fact.relation == "==" or not is_left:  # value <= h // d
+            low = value * divisor if low is None else max(low, value * divisor)
+        if fact.relation == "==" or is_left:
+            top = value * divisor + divisor - 1
+            high = top if high is None else min(high, top)
+        limits[name] = low, high
+        return
+
+
+def _divisor_of(expr: SymExpr, name: str) -> int | None:
+    """d where `expr` is `name // d` (1 where it is `name`), else None."""
+    match expr.terms:
+        case (((Dim(name=found),), 1),) if found == name:
+            return 1
+        case (((Apply(fn="//", args=(inner, by)),), 1),) if inner.as_dim() == Dim(name):
+            return by.as_int()
+    return None
