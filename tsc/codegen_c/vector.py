@@ -8,7 +8,7 @@ from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import coefficient_of, to_sym
-from tsc.loop_ir.vector_rules import SPACES, LaneRange, is_affine, lane_range
+from tsc.loop_ir.vector_rules import SPACES, LaneRange, is_affine, lane_range, looks_at_data
 from tsc.sym import ZERO, SymExpr
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, walk
 
@@ -38,7 +38,7 @@ def vector(expr: Expr, lanes: Lanes, scope: Scope) -> str:
     """C text of `expr` for all lanes at once."""
     varies = any(isinstance(n, Var) and n.name == lanes.var for n in walk(expr))
     if not varies and not _is_register(expr, scope):
-        return splat(scalar(expr, scope), expr.dtype, lanes.count)
+        return splat(_once(scalar(expr, scope), expr, lanes), expr.dtype, lanes.count)
     if expr.dtype == INDEX and varies and is_affine(expr, lanes.var):
         return _index(expr, lanes, scope)
     match expr:
@@ -49,6 +49,11 @@ def vector(expr: Expr, lanes: Lanes, scope: Scope) -> str:
         case Call(fn=fn, args=args):
             return _call(expr, fn, args, lanes, scope)
     raise InternalError(f"cannot vectorize {expr!r}")
+
+
+def _once(text: str, expr: Expr, lanes: Lanes) -> str:
+    """The text of a scalar for all lanes; what it reads under a condition is read only where that holds in a lane."""
+    return f"({lanes.when} && {lanes.first} < {lanes.last} ? {text} : 0)" if lanes.first and looks_at_data(expr) else text
 
 
 def splat(text: str, dtype: str, count: int) -> str:
@@ -124,7 +129,7 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     factor = coefficient_of(offset, lanes.var)
     name = scope.name(f"buffer {buffer.name}")
     if factor == SymExpr.of(0) and not any(lanes.var in _names(leaf) for leaf in leaves.values()):
-        return splat(f"{name}[{sym_text(offset, leaves, scope)}]", buffer.dtype, lanes.count)
+        return splat(_once(f"{name}[{sym_text(offset, leaves, scope)}]", load, lanes), buffer.dtype, lanes.count)
     kind = f"{buffer.dtype}x{lanes.count}"
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
     space = None if factor is None or leaves else factor.as_int()

@@ -16,6 +16,7 @@ from tsc.loop_ir.tensorize import tensorize
 from tsc.loop_ir.tensorize_gpu import Mma, tensorize_gpu
 from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
+from tsc.loop_ir.verify_reads import verify_reads
 from tsc.loop_ir.verify_sync import verify_synchronised
 from tsc.target import DeviceSpec
 from tsc.trace import Recorder
@@ -29,6 +30,7 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Fun
     func, scalar_tiles = tensorize(func, spec)              # contraction tiles -> fma_tile over vector registers
     func, scalar_loops = vectorize(func, spec)              # innermost loops -> vectors and a rest
     func = simplify(func)
+    verify_reads(func)                                      # what vectors read beyond scalars is proved to be there
     func = map_blocks(func)                                 # block nest -> one loop over block numbers
     func = collect_messages(plan_scratch(func))
     verify(func)

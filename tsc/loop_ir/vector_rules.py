@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.sym import ONE, ZERO, SymExpr
-from tsc.te.expr import INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, walk
+from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, walk
 from tsc.te.intrinsics import EXPENSIVE
 
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -79,11 +80,11 @@ def check_load(load: Load, var: str) -> Access:
     return "contiguous" if factors[-1] == ONE else "spaced" if factors[-1].as_int() in SPACES else "strided"
 
 
-def check_value(value: Expr, var: str, facts: Facts, masks: bool = False, made: frozenset[Expr] = frozenset()) -> None:
+def check_value(value: Expr, var: str, facts: Facts, masks: bool = False) -> None:
     """Raises Refused unless `value` can be computed for all lanes at once; `facts` hold inside the loop. With `masks`, a load
-    may stand under a condition that holds in a run of lanes: no other lane is touched. `made` is what is evaluated anyway."""
+    may stand under a condition that holds in a run of lanes: no other lane is touched."""
     costly = any(isinstance(n, Call) and n.fn in EXPENSIVE for n in walk(value))
-    safe = made.union(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
+    safe = frozenset(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
     _check(value, var, facts, costly, "always" if masks else "unmasked", safe)
 
 
@@ -94,18 +95,27 @@ def unconditional(expr: Expr) -> list[Expr]:
 
 
 def _check(expr: Expr, var: str, facts: Facts, costly: bool, when: When, safe: frozenset[Expr]) -> None:
-    if when in ("in range", "sometimes") and expr not in safe and not (
-            when == "in range" and isinstance(expr, Load) and varies(expr, var) and check_load(expr, var) != "strided"):
-        _check_unconditional(expr, facts)
-    if not varies(expr, var):
+    guarded = when in ("in range", "sometimes")
+    if not varies(expr, var):  # a scalar, which in a run of lanes is computed only where the run has one
+        if when == "sometimes":
+            _check_reads(expr, var, facts, safe)
         return
     if expr.dtype == INDEX and is_affine(expr, var):
+        if guarded:
+            _check_reads(expr, var, facts, safe)
         return
     match expr:
         case Load(buffer=buffer):
+            access = check_load(expr, var)
+            if guarded and expr not in safe:
+                if when == "in range" and access != "strided":  # the lanes are masked, what the index loads is not
+                    for place in expr.index:
+                        _check_reads(place, var, facts, safe)
+                else:
+                    _check_reads(expr, var, facts, safe)
             if buffer.dtype not in _LOADED:
                 raise Refused(f"{buffer.dtype} has no vectors")
-            if check_load(expr, var) == "strided" and not costly:
+            if access == "strided" and not costly:
                 raise Refused(f"{buffer.name} is read with a stride")
             return
         case Cast(value=value, dtype=dtype):
@@ -128,24 +138,101 @@ def _check(expr: Expr, var: str, facts: Facts, costly: bool, when: When, safe: f
         _check(child, var, facts, costly, when, safe)
 
 
+def _check_reads(expr: Expr, var: str, facts: Facts, safe: frozenset[Expr]) -> None:
+    """What stands under a condition that no lane is asked for must be harmless where the condition does not hold."""
+    for read in executed(expr, var, lost=True):
+        if read.what in safe:
+            continue
+        if isinstance(read.what, CheckedIndex):
+            raise Refused("it checks an index under a condition")
+        if not within(read.what, facts, read.known):
+            raise Refused(f"a condition guards {read.what.buffer.name}, which may be read out of bounds without it")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A load or a checked index as one vector of iterations executes it: the conditions that are known to hold then (in some
+    lane, where it is one for all lanes), and whether it stands under others that are `lost`."""
+
+    what: Load | CheckedIndex
+    known: tuple[Expr, ...]
+    lost: bool
+
+
+def executed(expr: Expr, var: str, known: tuple[Expr, ...] = (), lost: bool = False) -> Iterator[Read]:
+    """The reads of `expr` in all lanes of `var` at once: what back ends keep to. Both sides of a choice are computed; but under
+    a LaneRange, loads of neighbouring or spaced elements touch no other lanes, and what does not vary is computed as one scalar,
+    with the choices within it, only where the range has a lane."""
+    if not varies(expr, var):
+        yield from _of_scalar(expr, known, lost)
+        return
+    if isinstance(expr, Call) and expr.fn == "select":
+        condition, yes, no = expr.args
+        ranged = lane_range(condition, var) is not None
+        yield from executed(condition, var, known, lost)
+        yield from executed(yes, var, (*known, condition) if ranged else known, lost or not ranged)
+        yield from executed(no, var, known, True)
+        return
+    if isinstance(expr, (Load, CheckedIndex)) or (expr.dtype == INDEX and is_affine(expr, var)):
+        masked = isinstance(expr, Load) and check_load(expr, var) != "strided"
+        if isinstance(expr, (Load, CheckedIndex)):
+            yield Read(expr, known if masked else (), lost or (bool(known) and not masked))
+        known, lost = (), lost or bool(known)
+    for child in children(expr):
+        yield from executed(child, var, known, lost)
+
+
+def _of_scalar(expr: Expr, known: tuple[Expr, ...], lost: bool) -> Iterator[Read]:
+    if isinstance(expr, Call) and expr.fn == "select":
+        condition, yes, no = expr.args
+        yield from _of_scalar(condition, known, lost)
+        yield from _of_scalar(yes, (*known, condition), lost)
+        yield from _of_scalar(no, (*known, Call("not", (condition,), BOOL)), lost)
+        return
+    if isinstance(expr, (Load, CheckedIndex)):
+        yield Read(expr, known, lost)
+    for child in children(expr):
+        yield from _of_scalar(child, known, lost)
+
+
+def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collection[int] | None = None) -> bool:
+    """Whether a load is proved to stay within the extents of (these `dims` of) its buffer where the conditions `known` hold."""
+    margins = [m for condition in known for m in _margins(condition)]
+    for number, (place, extent) in enumerate(zip(load.index, load.buffer.shape)):
+        leaves: dict[str, Expr] = {}
+        sym = to_sym(place, leaves)
+        if dims is not None and number not in dims:
+            continue
+        if leaves or not all(_nonneg(e, facts, margins) for e in (sym, extent - 1 - sym)):
+            return False
+    return True
+
+
+def _nonneg(expr: SymExpr, facts: Facts, margins: Sequence[SymExpr]) -> bool:
+    return any(facts.nonneg(facts.reduce(expr - m)) for m in (ZERO, *margins))
+
+
+def _margins(condition: Expr) -> list[SymExpr]:
+    """What a condition makes at least 0."""
+    match condition:
+        case Call(fn="and", args=args):
+            return [m for a in args for m in _margins(a)]
+        case Call(fn="not", args=(Call(fn="or", args=args),)):
+            return [m for a in args for m in _margins(Call("not", (a,), BOOL))]
+        case Call(fn="not", args=(inner,)):
+            leaves: dict[str, Expr] = {}
+            margin = _margin(inner, leaves)
+            return [] if margin is None or leaves else [-margin]
+    leaves = {}
+    margin = _margin(condition, leaves)
+    return [] if margin is None or leaves else [margin - 1]
+
+
 def is_affine(expr: Expr, var: str) -> bool:
     """Whether an int64 expression is affine in the variable."""
     leaves: dict[str, Expr] = {}
     factor = coefficient_of(to_sym(expr, leaves), var)
     return factor is not None and not any(varies(leaf, var) for leaf in leaves.values())
-
-
-def _check_unconditional(expr: Expr, facts: Facts) -> None:
-    """What stands under a condition is evaluated for every lane: it must be harmless where the condition does not hold."""
-    if isinstance(expr, CheckedIndex):
-        raise Refused("it checks an index under a condition")
-    if not isinstance(expr, Load):
-        return
-    for place, extent in zip(expr.index, expr.buffer.shape):
-        leaves: dict[str, Expr] = {}
-        sym = facts.reduce(to_sym(place, leaves))
-        if leaves or not (facts.nonneg(sym) and facts.lt(sym, extent)):
-            raise Refused(f"a condition guards {expr.buffer.name}, which may be read out of bounds without it")
 
 
 def lane_range(condition: Expr, var: str) -> LaneRange | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Instance, Stmt, Store, block
-from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value, looks_at_data, unconditional, varies
+from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value, looks_at_data, varies
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, select, substitute
@@ -57,9 +57,8 @@ class WindowTile:
         if self.fn not in VECTOR_CALLS.get(self.acc.dtype, ()):
             return f"{self.fn} on {self.acc.dtype} has no vector form"
         try:
-            inner = self._inside(columns, facts)
-            made = frozenset(n for n in unconditional(self.value) if not varies(n, self.column))  # a tile has a column at least
-            check_value(self._operand(Var(self.column)), self.column, inner, spec.vector_bytes >= MASKED_BYTES, made)
+            operand, inner = self._operand(Var(self.column)), self._inside(columns, facts)
+            check_value(operand, self.column, inner, spec.vector_bytes >= MASKED_BYTES)
         except Refused as refused:
             return str(refused)
         return None
