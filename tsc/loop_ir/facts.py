@@ -80,6 +80,11 @@ class Facts:
         """A number that divides every value of `expr` (0 for the constant 0)."""
         return math.gcd(*(abs(c) * math.prod(self._atom_divisor(a) for a in m) for m, c in expr.terms))
 
+    def whole_part(self, expr: SymExpr, by: int) -> tuple[SymExpr, SymExpr]:
+        """The terms of `expr` that `by` divides, and the rest."""
+        whole = SymExpr(tuple(t for t in expr.terms if self.divisor(SymExpr((t,))) % by == 0))
+        return whole, expr - whole
+
     def _atom_divisor(self, atom: Atom) -> int:
         if isinstance(atom, Dim):
             known = self.known.get(atom.name)
@@ -215,8 +220,8 @@ class Facts:
     def _divide(self, fn: str, value: SymExpr, by: int) -> SymExpr:
         """What the divisor divides leaves a quotient as a quotient of its own, a remainder altogether: so that quotient and
         remainder of one value divide the same rest."""
-        whole = SymExpr(tuple(t for t in value.terms if self.divisor(SymExpr((t,))) % by == 0))
-        rest, divisor = value - whole, SymExpr.of(by)
+        whole, rest = self.whole_part(value, by)
+        divisor = SymExpr.of(by)
         within = self.nonneg(rest) and self.lt(rest, divisor)
         if fn == "%":
             return rest if within else apply(fn, [rest, divisor])

@@ -160,9 +160,9 @@ class Read:
 
 
 def executed(expr: Expr, var: str, known: tuple[Expr, ...] = (), lost: bool = False) -> Iterator[Read]:
-    """The reads of `expr` in all lanes of `var` at once: what back ends keep to. Both sides of a choice are computed; but under
-    a LaneRange, loads of neighbouring or spaced elements touch no other lanes, and what does not vary is computed as one scalar,
-    with the choices within it, only where the range has a lane."""
+    """The reads of `expr` in all lanes of `var` at once: what back ends keep to. Both sides of a choice are computed; but
+    under a LaneRange, loads of neighbouring or spaced elements touch no other lanes, and what does not vary is computed as one
+    scalar, with the choices within it, only where the range has a lane."""
     if not varies(expr, var):
         yield from _of_scalar(expr, known, lost)
         return
@@ -173,13 +173,20 @@ def executed(expr: Expr, var: str, known: tuple[Expr, ...] = (), lost: bool = Fa
         yield from executed(yes, var, (*known, condition) if ranged else known, lost or not ranged)
         yield from executed(no, var, known, True)
         return
+    if isinstance(expr, (Load, CheckedIndex)):
+        masked = isinstance(expr, Load) and _has_masks(expr, var)
+        yield Read(expr, known if masked else (), lost or (bool(known) and not masked))
     if isinstance(expr, (Load, CheckedIndex)) or (expr.dtype == INDEX and is_affine(expr, var)):
-        masked = isinstance(expr, Load) and check_load(expr, var) != "strided"
-        if isinstance(expr, (Load, CheckedIndex)):
-            yield Read(expr, known if masked else (), lost or (bool(known) and not masked))
-        known, lost = (), lost or bool(known)
+        known, lost = (), lost or bool(known)  # an index is computed whatever the mask
     for child in children(expr):
         yield from executed(child, var, known, lost)
+
+
+def _has_masks(load: Load, var: str) -> bool:
+    try:
+        return check_load(load, var) != "strided"
+    except Refused:
+        return False
 
 
 def _of_scalar(expr: Expr, known: tuple[Expr, ...], lost: bool) -> Iterator[Read]:
@@ -196,14 +203,20 @@ def _of_scalar(expr: Expr, known: tuple[Expr, ...], lost: bool) -> Iterator[Read
 
 
 def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collection[int] | None = None) -> bool:
-    """Whether a load is proved to stay within the extents of (these `dims` of) its buffer where the conditions `known` hold."""
+    """Whether a load is proved to stay within the extents of (these `dims` of) its buffer where the conditions `known` hold; an
+    axis in panels has whole panels."""
     margins = [m for condition in known for m in _margins(condition)]
+    axis, width = load.buffer.panel or (-1, 1)
     for number, (place, extent) in enumerate(zip(load.index, load.buffer.shape)):
-        leaves: dict[str, Expr] = {}
-        sym = to_sym(place, leaves)
         if dims is not None and number not in dims:
             continue
-        if leaves or not all(_nonneg(e, facts, margins) for e in (sym, extent - 1 - sym)):
+        leaves: dict[str, Expr] = {}
+        sym = to_sym(place, leaves)
+        needed = [sym, extent - 1 - sym]
+        if number == axis:
+            first, rest = facts.whole_part(sym, width)
+            needed = [first, extent - 1 - first, rest, width - 1 - rest]
+        if leaves or not all(_nonneg(e, facts, margins) for e in needed):
             return False
     return True
 

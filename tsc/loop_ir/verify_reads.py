@@ -6,7 +6,6 @@ is found here in the final Func: both sides of a choice are computed, and regist
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError

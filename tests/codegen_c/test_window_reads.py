@@ -1,0 +1,46 @@
+"""Windows read nothing outside of their image, in any build: what is blended away might be in a page that is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+import tsc
+from tests.memory.guarded import check_guarded
+from tsc.codegen_c.specs import CPU_SPECS, host_spec
+
+SPECS = [name for name, spec in CPU_SPECS.items() if set(spec.cpu_flags) <= set(host_spec().cpu_flags)]
+#: The declared shapes of image and kernel, the kernel's own, and the shape of an image to run with.
+Case = tuple[tuple[int | str, ...], tuple[int | str, ...], tuple[int, ...], tuple[int, ...]]
+CASES: dict[str, Case] = {
+    "column": (("n", 3, "h", 1), ("o", "c", "kh", "kw"), (4, 3, 3, 3), (1, 3, 5, 1)),
+    "point": (("n", 2, 1, 1), (3, 2, 3, 33), (3, 2, 3, 33), (2, 2, 1, 1)),
+}
+
+
+def convolution(image: tuple[int | str, ...], declared: tuple[int | str, ...], kernel: tuple[int, ...]) -> onnx.ModelProto:
+    """A convolution that keeps the size, its kernel fed."""
+    pads = [k // 2 for k in kernel[2:]]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=pads * 2)
+    inputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, dims) for n, dims in (("x", image), ("w", declared))]
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["a", "b", "c", "d"])
+    graph = helper.make_graph([node], "window", inputs, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@pytest.mark.defect(12)
+@pytest.mark.parametrize("target", SPECS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_convolution_stays_within_its_image(name: str, target: str) -> None:
+    image, declared, kernel, shape = CASES[name]
+    model = convolution(image, declared, kernel)
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Any] = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", shape), ("w", kernel))}
+    (found,) = check_guarded(tsc.compile(model, target=target), feeds)
+    (expected,) = ReferenceEvaluator(model).run(None, feeds)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
