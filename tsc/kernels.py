@@ -26,6 +26,7 @@ from tsc.poly import PatternMismatch
 from tsc.poly.match import match
 from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import Staged
+from tsc.poly.refine import check_lowered
 from tsc.poly.schedule import schedule_program
 from tsc.poly.scop import build_scop
 from tsc.sym import ShapeEnv, SymExpr
@@ -74,6 +75,9 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kern
     recorder = replace(recorder, decisions=[])                      # what is decided here is kept with the kernel
     scheduled = schedule_program(program, lowered.kind, device.spec, None, recorder, symbol, constants)  # -> Func
     func = device.lower(scheduled.func, device.spec, recorder)      # Func             -> Func
+    if scheduled.scop is not None:                                  # each instance once, in order, at every size
+        for note in check_lowered(scheduled.func, func, scheduled.scop, scheduled.edges):
+            recorder.decide("validate", symbol, note)
     source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
     recorder.record("c", symbol, source)
     kernel = Kernel(

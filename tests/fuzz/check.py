@@ -29,6 +29,7 @@ from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
 from tsc.poly import PatternMismatch
+from tsc.poly.refine import check_lowered
 from tsc.poly.schedule import schedule_program
 from tsc.poly.steps import Steps
 from tsc.sym import product
@@ -88,6 +89,8 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
             raise Wrong("a refusal without a reason") from refusal
         raise
     lowered = lower(scheduled.func, spec)
+    if scheduled.scop is not None and (unread := check_lowered(scheduled.func, lowered, scheduled.scop, scheduled.edges)):
+        raise Wrong(f"not read back for all sizes: {unread}")
     for stage, func in (("scheduled", scheduled.func), ("lowered", lowered)):
         for run in runs:
             if run.work <= INTERPRETED:

@@ -13,17 +13,18 @@ from tests.poly import programs
 from tests.poly.programs import at, axis, buffer, f32
 from tests.poly.support import SMALL, Pieces, pieces, scheduled
 from tsc.errors import InternalError
-from tsc.loop_ir.nodes import Block, For, Func, If, Stmt, Store, map_children
+from tsc.loop_ir.nodes import Block, For, Func, If, Stmt, Store, map_children, walk
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_instances, check_tree, order_of
+from tsc.poly.loop_order import edges_of
 from tsc.poly.match import match
 from tsc.poly.matrix import function
 from tsc.poly.pattern import Contraction, Staged
 from tsc.poly.promote import check_promoted
-from tsc.poly.schedule import solve_pattern, staged_tree
+from tsc.poly.schedule import check_final, solve_pattern, staged_tree
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.tile import default_config
 from tsc.poly.to_loops import iterators_for, to_loops
@@ -248,6 +249,33 @@ def test_a_dropped_widened_or_narrowed_bound_is_rejected(change: Callable[[Stmt]
     check_loops(func, made.promoted.schedule, made.scop, names)
     with pytest.raises(InternalError, match=r"the loops|names no statement"):
         check_loops(_mutated(func, change), made.promoted.schedule, made.scop, names)
+
+
+@pytest.mark.defect(21)
+@pytest.mark.parametrize("program", [programs.gemm(), programs.softmax(), programs.layer_norm(), programs.attention_scores()])
+def test_loops_in_another_order_are_rejected(program: Program) -> None:
+    """Each pair of neighbours of each sequence, where one needs the other."""
+    made = pieces(program)
+    func, names = to_loops(made.promoted, made.scop, "kernel"), iterators_for(made.scop)
+    edges = edges_of(check_final(made.promoted, made.scop, made.deps))
+    check_loops(func, made.promoted.schedule, made.scop, names, edges)
+    rejected = 0
+    for body in [s.body for s in walk(func.body) if isinstance(s, Block)]:
+        for k in range(len(body) - 1):
+            swapped = Block((*body[:k], body[k + 1], body[k], *body[k + 2:]))
+            needed = any((a, b) in edges for a in _executed(body[k]) for b in _executed(body[k + 1]))
+            broken = _mutated(func, lambda s, old=body, new=swapped: new if isinstance(s, Block) and s.body == old else None)
+            if needed:
+                rejected += 1
+                with pytest.raises(InternalError, match="whose values it needs"):
+                    check_loops(broken, made.promoted.schedule, made.scop, names, edges)
+            else:
+                check_loops(broken, made.promoted.schedule, made.scop, names, edges)
+    assert rejected
+
+
+def _executed(stmt: Stmt) -> set[str]:
+    return {s.instance.statement for s in walk(stmt) if isinstance(s, Store) and s.instance is not None}
 
 
 def _two_outputs() -> Program:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Stmt, Store, walk
 from tsc.poly import isl
 from tsc.poly.affine import condition_text, index_text
 from tsc.poly.legality import Place, leaves
+from tsc.poly.loop_order import Edges, check_order
+from tsc.poly.occurrences import Scope, Unreadable, occurrences
 from tsc.poly.scop import Scop, box_text, conditional_loads
 from tsc.te.expr import Call, Expr, Load, format_expr
 
@@ -29,8 +32,10 @@ class Nest:
     loops: tuple[For, ...] = ()
 
 
-def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[str]) -> None:
-    """Raise InternalError unless `func` executes exactly the instances of `scop`, each once, within all extents.
+def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[str],
+                edges: Edges = MappingProxyType({})) -> None:
+    """Raise InternalError unless `func` executes exactly the instances of `scop`, each once, within all extents, in an order
+    that keeps the dependences in `edges`.
 
     `func` was made from `schedule`; `iterators[d]` is the variable of the loop over row d.
     """
@@ -66,6 +71,12 @@ def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[
             raise InternalError(f"the loops around {name} do not make the copies that the schedule tree asks for")
     if copied:
         raise InternalError(f"the loops of {func.name} make copies that no schedule asks for: {sorted(copied)}")
+    if edges:
+        sizes = tuple(s.name for s in scop.program.sizes)
+        try:
+            check_order(occurrences(func.body, Scope(sizes)), edges, func.name)
+        except Unreadable as why:
+            raise InternalError(f"the loops of {func.name} are not affine: {why}") from why
 
 
 def _introduced(node: isl.ScheduleNode) -> dict[str, isl.Set]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import islpy
@@ -100,6 +101,12 @@ def union_of_maps(params: str, maps: Iterable[Map]) -> UnionMap:
     for item in maps:
         total = total.union(UnionMap.from_map(item))
     return total
+
+
+@lru_cache(maxsize=1024)
+def condition(params: str, text: str) -> Set:
+    """The values of `params` (text such as "[M, N]") at which a Presburger formula holds."""
+    return Set(f"{params} -> {{ : {text} }}")
 
 
 def restrict(union: UnionSet, names: Iterable[str]) -> UnionSet:

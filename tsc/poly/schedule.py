@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from tsc.errors import InputError, InternalError
@@ -17,6 +17,7 @@ from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.halo import promote_halo
 from tsc.poly.legality import Order, Seen, check_blocks, check_tree, coincident
+from tsc.poly.loop_order import Edges, edges_of
 from tsc.poly.match import Pattern, match
 from tsc.poly.matrix import solve
 from tsc.poly.normalise import inlined, separate_outputs, settled, without_empty
@@ -51,12 +52,16 @@ OPERATIONS = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class ScheduledProgram:
-    """A kernel as loop IR (before tensorize), its final schedule tree as text, what was decided, and the tile sizes used."""
+    """A kernel as loop IR (before tensorize), its final schedule tree as text, what was decided, and the tile sizes used; its
+    Scop (None where it computes nothing), and the dependences that loops made of `func` must keep, those of copies among them.
+    """
 
     func: Func
     tree: str
     log: tuple[str, ...]
     config: TileConfig
+    scop: Scop | None = None
+    edges: Edges = field(default_factory=dict)
 
 
 def schedule_program(program: Program, kind_hint: PatternKind | None, spec: DeviceSpec, config: TileConfig | None,
@@ -103,20 +108,20 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
             log.append("the schedule tree was overridden")
         # 8. the final tree, whoever wrote it: legal, complete, blocks independent, locals within their tiles
         try:
-            check_final(promoted, scop, deps, seen)
+            edges = edges_of(check_final(promoted, scop, deps, seen))
         except InternalError as error:
             if override is not None:
                 raise InputError(f"the schedule given for kernel '{name}' cannot be used: {error}") from error
             raise
         # 9. loops, read back and compared with the Scop
         func = to_loops(promoted, scop, name)
-        check_loops(func, promoted.schedule, scop, iterators_for(scop))
+        check_loops(func, promoted.schedule, scop, iterators_for(scop), edges)
         text = isl.tree_text(promoted.schedule)
         if steps is not None:
             steps.promoted(promoted, scop)
     if recorder is not None:
         recorder.record("schedule", name, text)
-    return ScheduledProgram(func, text, tuple(log), chosen)
+    return ScheduledProgram(func, text, tuple(log), chosen, scop, edges)
 
 
 def _nothing(program: Program, name: str) -> ScheduledProgram:
@@ -167,11 +172,14 @@ def schedule_tree(scop: Scop, found: Pattern, deps: Dependences, config: TileCon
     return staged_tree(scop, found, deps, config, seen)
 
 
-def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | None = None) -> None:
-    """Raise InternalError unless a schedule is legal and complete, its blocks independent and its locals local."""
-    order = check_tree(promoted.schedule, scop, deps, "final", check_dataflow(promoted, scop, deps), seen=seen)
+def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | None = None) -> isl.UnionMap:
+    """Raise InternalError unless a schedule is legal and complete, its blocks independent and its locals local. Returns what
+    loops made of it must keep: the relaxed dependences, and copies before what reads them."""
+    copies = check_dataflow(promoted, scop, deps)
+    order = check_tree(promoted.schedule, scop, deps, "final", copies, seen=seen)
     check_blocks(promoted.schedule, deps, order)
     check_promoted(promoted, scop, deps, order)
+    return deps.relaxed.union(copies)
 
 
 def solve_pattern(found: Pattern, scop: Scop, deps: Dependences, log: list[str]) -> Pattern:

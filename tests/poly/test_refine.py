@@ -1,0 +1,192 @@
+"""The final loops against the tree's: what the passes make is accepted, every way of breaking it is found, for all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from tests.poly import programs
+from tsc.codegen_c.specs import CPU_SPECS
+from tsc.errors import InternalError
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.nodes import Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
+from tsc.poly.refine import check_lowered
+from tsc.poly.schedule import ScheduledProgram, schedule_program
+from tsc.te.compute import Program
+from tsc.te.expr import Call, Const, Load, Var, add, call, index, map_loads
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "gemm": programs.gemm, "softmax": programs.softmax, "layer_norm": programs.layer_norm, "head_split": programs.head_split,
+    "scores": programs.attention_scores, "values": programs.attention_values}
+
+
+@cache
+def scheduled(name: str, device: str) -> ScheduledProgram:
+    return schedule_program(PROGRAMS[name](), None, CPU_SPECS[device], None, None, "kernel")
+
+
+@cache
+def lowered(name: str, device: str) -> Func:
+    return lower(scheduled(name, device).func, CPU_SPECS[device])
+
+
+def validate(name: str, device: str, after: Func) -> tuple[str, ...]:
+    made = scheduled(name, device)
+    assert made.scop is not None
+    return check_lowered(made.func, after, made.scop, made.edges)
+
+
+@pytest.mark.parametrize("device", CPU_SPECS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_the_passes_make_is_read_back_for_all_sizes(name: str, device: str) -> None:
+    assert validate(name, device, lowered(name, device)) == ()
+
+
+# -- mutations -------------------------------------------------------------------------------------------------
+
+Change = Callable[[Stmt], Stmt | None]
+
+
+def mutated(func: Func, change: Change) -> Func:
+    """`func` with `change` made where it first applies."""
+    done = False
+
+    def visit(stmt: Stmt) -> Stmt:
+        nonlocal done
+        new = None if done else change(stmt)
+        if new is not None:
+            done = True
+            return new
+        return map_children(visit, stmt)
+
+    found = replace(func, body=visit(func.body))
+    assert done, "the mutation does not apply"
+    return found
+
+
+def executes(name: str) -> Callable[[Stmt], bool]:
+    return lambda s: isinstance(s, Store) and s.instance is not None and s.instance.statement == name
+
+
+def of(name: str, change: Callable[[Store], Stmt | None]) -> Change:
+    """`change` at the first store that executes statement `name`."""
+    return lambda s: change(s) if isinstance(s, Store) and executes(name)(s) else None
+
+
+def moved(store: Store) -> Store:
+    """Writes one place further on."""
+    return replace(store, index=(*store.index[:-1], add(store.index[-1], index(1))))
+
+
+def another(store: Store) -> Store:
+    """Executes the neighbour of its instance."""
+    assert store.instance is not None
+    *first, last = store.instance.index
+    return replace(store, instance=replace(store.instance, index=(*first, add(last, index(1)))))
+
+
+def marked(mark: str, change: Callable[[For], Stmt | None]) -> Change:
+    return lambda s: change(s) if isinstance(s, For) and s.mark == mark else None
+
+
+def swapped(first: str, second: str) -> Change:
+    """Two neighbours that execute statements of these names change places."""
+
+    def change(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Block):
+            for i, (a, b) in enumerate(zip(stmt.body, stmt.body[1:])):
+                if _names(a) == {first} and _names(b) == {second}:
+                    return Block((*stmt.body[:i], b, a, *stmt.body[i + 2:]))
+        return None
+
+    return change
+
+
+def _names(stmt: Stmt) -> set[str]:
+    if isinstance(stmt, Store):
+        return set() if stmt.instance is None else {stmt.instance.statement}
+    found: set[str] = set()
+    map_children(lambda s: (found.update(_names(s)), s)[1], stmt)
+    return found
+
+
+def masks(change: Callable[[If], Stmt | None]) -> Change:
+    """`change` at the condition of a masked vector."""
+    return lambda s: (replace(s, body=new) if isinstance(s, For) and s.kind == "vector" and isinstance(s.body, If)
+                      and (new := change(s.body)) is not None else None)
+
+
+def unmarked(change: Callable[[Store], Stmt | None]) -> Change:
+    """`change` at the first store that executes nothing."""
+    return lambda s: change(s) if isinstance(s, Store) and s.instance is None else None
+
+
+def _without_value(fn: str) -> Change:
+    """The first fold of two accumulators keeps only one of them."""
+    return unmarked(lambda s: replace(s, value=s.value.args[0]) if isinstance(s.value, Call) and s.value.fn == fn else None)
+
+
+def _wrong_start(store: Store) -> Stmt | None:
+    return replace(store, value=Const(1.0, store.buffer.dtype)) if isinstance(store.value, Const) else None
+
+
+MUTATIONS: dict[str, tuple[str, Change]] = {
+    "a statement dropped": ("gemm", of("out_store", lambda s: Block(()))),
+    "an update dropped": ("gemm", of("acc_update", lambda s: Block(()))),
+    "an update twice": ("gemm", lambda s: Block((s, s)) if isinstance(s, Intrin) else None),
+    "tensorize writes a neighbour": ("gemm", of("acc_update", moved)),
+    "tensorize starts a neighbour": ("gemm", of("acc_init", moved)),
+    "tensorize executes a neighbour": ("gemm", of("acc_update", another)),
+    "a tile not written back": ("gemm", unmarked(lambda s: Block(()) if isinstance(s.value, Load) else None)),
+    "a tile written back next to itself": ("gemm", unmarked(lambda s: moved(s) if isinstance(s.value, Load) else None)),
+    "a tile half written back": ("gemm", lambda s: replace(s, hi=index(1)) if isinstance(s, For) and s.kind == "unroll"
+                                 and _names(s) == set() and s.hi != index(1) else None),
+    "the tile of another height": ("gemm", lambda s: replace(s, condition=call("eq", s.condition.args[0], index(1)))
+                                   if isinstance(s, If) and isinstance(s.condition, Call) and s.condition.fn == "eq" else None),
+    "a narrow tile for a wide one": ("gemm", lambda s: replace(s, condition=call("le", *s.condition.args))
+                                     if isinstance(s, If) and isinstance(s.condition, Call)
+                                     and s.condition.args[0] == Var("acc_vectors") else None),
+    "an epilogue reads another row": ("gemm", of("out_store", lambda s: replace(
+        s, value=map_loads(lambda load: replace(load, index=(add(load.index[0], index(1)), load.index[1]))
+                           if "tile" in load.buffer.name else load, s.value)))),
+    "k starts late": ("gemm", marked("k", lambda s: replace(s, lo=index(1)))),
+    "k ends early": ("gemm", marked("k", lambda s: replace(s, hi=call("sub", s.hi, index(1))))),
+    "a copy one short": ("gemm", marked("copy", lambda s: replace(s, hi=call("sub", s.hi, index(1))))),
+    "a copy dropped": ("gemm", marked("copy", lambda s: Block(()))),
+    "a copy after its use": ("gemm", lambda s: Block((*s.body[1:], s.body[0])) if isinstance(s, Block)
+                             and isinstance(s.body[0], For) and s.body[0].mark == "copy" else None),
+    "blocks that overlap": ("gemm", lambda s: replace(s, value=call("floordiv", s.value, index(2)))
+                            if isinstance(s, Let) and s.var == "c0" else None),
+    "vectors off by one lane": ("softmax", of("e_store", moved)),
+    "vectors that execute the next lane": ("softmax", of("out_store", another)),
+    "vectors that overlap": ("softmax", marked("inner", lambda s: replace(s, step=s.step - 1))),
+    "vectors with gaps": ("softmax", marked("inner", lambda s: replace(s, step=s.step + 1))),
+    "a mask inverted": ("softmax", masks(lambda s: replace(s, condition=call("ge", *s.condition.args))
+                                         if isinstance(s.condition, Call) else None)),
+    "a mask one lane wider": ("softmax", masks(lambda s: replace(s, condition=call("le", *s.condition.args))
+                                               if isinstance(s.condition, Call) else None)),
+    "a mask dropped": ("softmax", masks(lambda s: s.then)),
+    "statements swapped": ("softmax", swapped("sm_init", "sm_update")),
+    "exponentials before their maximum": ("softmax", swapped("mx_update", "e_store")),
+    "lanes that start elsewhere": ("softmax", unmarked(_wrong_start)),
+    "a lane's maximum lost": ("softmax", _without_value("max")),
+    "lanes folded twice": ("softmax", unmarked(lambda s: replace(s, value=Call(s.value.fn, (s.value, s.value), s.value.dtype))
+                                               if isinstance(s.value, Call) else None)),
+    "lanes folded by another operator": ("softmax", unmarked(lambda s: replace(s, value=replace(s.value, fn="min"))
+                                                             if isinstance(s.value, Call) and s.value.fn == "max" else None)),
+    "lanes never folded": ("softmax", unmarked(lambda s: Block(()) if s.buffer.name == "mx" else None)),
+    "a rest skipped": ("layer_norm", lambda s: Block(()) if isinstance(s, If) and isinstance(s.then, For)
+                       and s.then.kind == "vector" else None),
+}
+
+
+@pytest.mark.defect(21)
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_broken_loops_are_found(what: str) -> None:
+    name, change = MUTATIONS[what]
+    broken = mutated(lowered(name, "cpu-avx512"), change)
+    with pytest.raises(InternalError, match=r"kernel|accumulators|reduced into|update of|blocks of|bound twice"):
+        validate(name, "cpu-avx512", broken)

@@ -1,0 +1,237 @@
+"""Loops read as Presburger text: where each Store stands, which instances it executes, and when.
+
+What isl cannot express (a product of a variable and a size, an index from data, a condition on values) becomes a parameter of
+its own, as long as it is one and the same value wherever it is read: where it depends on nothing but what is outside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from tsc.errors import InternalError
+from tsc.loop_ir.facts import to_sym
+from tsc.loop_ir.nodes import Allocate, Block, For, If, Intrin, Let, Stmt, Store
+from tsc.poly import isl
+from tsc.poly.affine import index_text, size_text
+from tsc.sym import SymExpr, dim
+from tsc.sym.expr import Apply, Atom, apply
+from tsc.te.expr import BOOL, INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, walk
+
+_COMPARE = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+
+
+class Unreadable(Exception):
+    """Why loops cannot be read for all sizes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is known at a place: the `parameters` (sizes, variables of the loops outside), the `variables` inside, and what
+    bounds, Lets and guards say of the latter. `values` are variables that stand for an expression of others (a loop with a step
+    counts its iterations). `opaque` names what is a parameter for want of a formula; it grows."""
+
+    parameters: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    values: Mapping[str, SymExpr] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    opaque: dict[str, str] = field(default_factory=dict)
+
+    def parameter(self, name: str) -> Scope:
+        """With one more parameter. Raises InternalError where its name is in use."""
+        self._check_new(name)
+        return replace(self, parameters=(*self.parameters, name), names={**self.names, name: name})
+
+    def inside(self, loop: For) -> Scope:
+        """The scope of a loop's body, its variable counting iterations."""
+        self._check_new(loop.var)
+        inner = replace(self, variables=(*self.variables, loop.var), names={**self.names, loop.var: loop.var})
+        if loop.step != 1:
+            inner = inner.let(loop.var, add(loop.lo, mul(Var(loop.var), index(loop.step))))
+        return inner.where(*inner.bounds(loop))
+
+    def let(self, name: str, value: Expr) -> Scope:
+        """With a variable that stands for an expression. Raises Unreadable."""
+        leaves: dict[str, Expr] = {}
+        found = self.formula(to_sym(value, leaves), leaves)
+        return replace(self, values={**self.values, name: found}, names={**self.names, name: f"({self.size(found)})"})
+
+    def bounds(self, loop: For) -> tuple[str, ...]:
+        """What the bounds of a loop say of its variable: one conjunct an operand of min and max, so that no case distinction
+        arises."""
+        variable = self.text(Var(loop.var))
+        lows = [f"{self.text(e)} <= {variable}" for e in _operands(loop.lo, "max")] if loop.step == 1 else [f"0 <= {loop.var}"]
+        return (*lows, *(f"{variable} < {self.text(e)}" for e in _operands(loop.hi, "min")))
+
+    def _check_new(self, name: str) -> None:
+        if name in self.parameters or name in self.variables:
+            raise InternalError(f"variable {name} is bound twice in one nest")
+
+    def where(self, *constraints: str) -> Scope:
+        """With more constraints."""
+        return replace(self, constraints=(*self.constraints, *constraints))
+
+    def params(self, text: str) -> str:
+        """The parameters that occur in `text`, as isl text."""
+        used = set(re.findall(r"\w+", text))
+        return f"[{', '.join(p for p in (*self.parameters, *self.opaque.values()) if p in used)}]"
+
+    # -- expressions -------------------------------------------------------------------------------------------
+
+    def text(self, expr: Expr) -> str:
+        """An index as isl text. Raises Unreadable where a part of it has no formula and varies inside."""
+        found = index_text(expr, self.names)
+        if found is not None:
+            return found
+        leaves: dict[str, Expr] = {}
+        return self.size(self.formula(to_sym(expr, leaves), leaves))
+
+    def size(self, formula: SymExpr) -> str:
+        """A formula as isl text."""
+        found = size_text(formula)
+        if found is None:
+            raise InternalError(f"{formula} is no formula")
+        return found
+
+    def condition(self, expr: Expr, negate: bool = False) -> str:
+        """A condition as a Presburger formula. Raises Unreadable as `text` does."""
+        match expr:
+            case Const(value=value) if expr.dtype == BOOL:
+                return "1 = 1" if bool(value) != negate else "1 = 0"
+            case Call(fn="not", args=(inner,)):
+                return self.condition(inner, not negate)
+            case Call(fn="and" | "or" as fn, args=args):
+                word = " and " if (fn == "and") != negate else " or "
+                return f"({word.join(self.condition(a, negate) for a in args)})"
+            case Call(fn=fn, args=(left, right)) if fn in _COMPARE and left.dtype == INDEX:
+                return f"({self.text(left)}) {_COMPARE[_NEGATED[fn] if negate else fn]} ({self.text(right)})"
+        return f"{self._named(format_expr(expr), variables_of(expr))} {'!=' if negate else '='} 1"
+
+    def formula(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> SymExpr:
+        """`sym` over parameters and variables, with a name for each part that is not affine. Raises Unreadable."""
+        total = SymExpr.of(0)
+        for monomial, coefficient in sym.terms:
+            if len(monomial) > 1:
+                part = self._opaque(SymExpr(((monomial, 1),)), leaves)
+            else:
+                part = self._atom(monomial[0], leaves) if monomial else SymExpr.of(1)
+            total = total + part * coefficient
+        return total
+
+    def _atom(self, atom: Atom, leaves: Mapping[str, Expr]) -> SymExpr:
+        if not isinstance(atom, Apply):
+            return self._opaque(dim(atom.name), leaves) if atom.name in leaves else self.values.get(atom.name, dim(atom.name))
+        by = atom.args[1].as_int() if atom.fn in ("//", "%") else 1
+        if by is None or by <= 0:
+            return self._opaque(SymExpr((((atom,), 1),)), leaves)
+        return apply(atom.fn, [self.formula(a, leaves) for a in atom.args])
+
+    def _opaque(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> SymExpr:
+        used = {name for d in sym.dims() for name in (variables_of(leaves[d]) if d in leaves else {d})}
+        return dim(self._named(str(sym), used))
+
+    def _named(self, text: str, used: Iterable[str]) -> str:
+        behind = {n for name in used for n in ({name} | self.values[name].dims() if name in self.values else {name})}
+        if not behind.isdisjoint(self.variables):
+            raise Unreadable(f"{text} has no formula")
+        return self.opaque.setdefault(text, f"opaque{len(self.opaque)}_")
+
+
+def variables_of(expr: Expr) -> frozenset[str]:
+    """The names of the loop variables that an expression uses."""
+    return frozenset(n.name for n in walk(expr) if isinstance(n, Var))
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A Store and what is around it. `time` orders occurrences: places in sequences and the variables of loops, outermost
+    first; the iterations of a loop in `lanes` have no order. `branches` are the sides taken of the Ifs around, by their places.
+    """
+
+    store: Store
+    scope: Scope
+    time: tuple[int | str, ...]
+    lanes: frozenset[str] = frozenset()
+    branches: Mapping[tuple[int | str, ...], bool] = field(default_factory=dict)
+
+    def relation(self, target: str) -> isl.Map:
+        """The variables around it -> `target`, a tuple in them as isl text."""
+        where = " and ".join(self.scope.constraints) or "1 = 1"
+        text = f"{{ [{', '.join(self.scope.variables)}] -> {target} : {where} }}"
+        return _relation(f"{self.scope.params(text)} -> {text}")
+
+    def tuple_text(self, name: str, index: Iterable[Expr]) -> str:
+        """A tuple of expressions as isl text. Raises Unreadable."""
+        return f"{name}[{', '.join(map(self.scope.text, index))}]"
+
+    def instance_text(self) -> str:
+        """The instance that it executes, as isl text. Raises Unreadable, InternalError where it has none."""
+        instance = self.store.instance
+        if instance is None:
+            raise InternalError(f"a store to {self.store.buffer.name} executes no instance of a statement")
+        return self.tuple_text(instance.statement, instance.index)
+
+    def instances(self) -> isl.Map:
+        """The variables around it -> the instance executed. Raises Unreadable."""
+        return self.relation(self.instance_text())
+
+    def pairs(self, name: str, index: Iterable[Expr]) -> isl.Map:
+        """The variables around it -> the instance executed, paired with a tuple of expressions. Raises Unreadable."""
+        return self.relation(f"[{self.instance_text()} -> {self.tuple_text(name, index)}]")
+
+
+@lru_cache(maxsize=1024)
+def _relation(text: str) -> isl.Map:
+    return isl.Map(text)
+
+
+def occurrences(stmt: Stmt, scope: Scope) -> list[Occurrence]:
+    """Every Store of `stmt`, in the order of the text. Raises Unreadable where bounds or guards have no formula."""
+    return list(_read(stmt, Occurrence(Store(Buffer("", "", ()), (), Const(0, INDEX)), scope, ())))
+
+
+def _read(stmt: Stmt, place: Occurrence) -> Iterator[Occurrence]:
+    scope = place.scope
+    match stmt:
+        case Store():
+            yield replace(place, store=stmt)
+        case For(var=var, body=body):
+            lanes = place.lanes | {var} if stmt.kind in ("block", "vector") else place.lanes
+            yield from _read(body, replace(place, scope=scope.inside(stmt), time=(*place.time, var), lanes=lanes))
+        case Let(var=var, value=value, body=body):
+            yield from _read(body, replace(place, scope=scope.let(var, value)))
+        case If(condition=condition, then=then, otherwise=otherwise):
+            for side, branch in ((True, then), (False, otherwise)):
+                if branch is not None:
+                    inner = scope.where(scope.condition(condition, negate=not side))
+                    taken = {**place.branches, place.time: side}
+                    yield from _read(branch, replace(place, scope=inner, time=(*place.time, int(not side)), branches=taken))
+        case Block(body=body):
+            for i, part in enumerate(body):
+                yield from _read(part, replace(place, time=(*place.time, i)))
+        case Allocate(body=body) | Intrin(meaning=body):
+            yield from _read(body, place)
+        case _:
+            raise Unreadable(f"a {type(stmt).__name__} has no place in serial loops")
+
+
+def _operands(expr: Expr, fn: str) -> list[Expr]:
+    if isinstance(expr, Call) and expr.fn == fn:
+        return [operand for a in expr.args for operand in _operands(a, fn)]
+    return [expr]
+
+
+def exclusive(a: Occurrence, b: Occurrence) -> bool:
+    """Whether two occurrences stand on different sides of one If that no loop is around, so that never both run."""
+    return any(b.branches.get(place, side) != side for place, side in a.branches.items()
+               if not any(isinstance(t, str) for t in place))
+
+
+def stands_after(a: Occurrence, b: Occurrence) -> bool:
+    """Whether `a` stands behind `b` in the text with no loop around both."""
+    first = next((pair for pair in zip(a.time, b.time) if pair[0] != pair[1] or isinstance(pair[0], str)), None)
+    return first is not None and isinstance(first[0], int) and isinstance(first[1], int) and first[0] > first[1]

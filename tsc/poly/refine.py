@@ -1,0 +1,220 @@
+"""Translation validation of the loop passes: what the final loops execute, compared with the loops that the tree gave.
+
+Both are walked together. Where loops and guards are the same, what is within them is compared with the variables outside as
+parameters; where a pass has made something else of a statement, the two are compared as a whole, for all sizes: every instance
+is executed once, stores to the cell that it stored to before, and runs in an order that satisfies the dependences. A pass may
+add three things: lanes beyond the end that write where no instance reads, accumulators of its own that are folded once, and a
+buffer that is a copy of another, cell by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tsc.errors import InternalError
+from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.map_blocks import BLOCK
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, block, nest, walk
+from tsc.poly import isl
+from tsc.poly.loop_order import Edges
+from tsc.poly.occurrences import Scope, Unreadable, occurrences
+from tsc.poly.region import Region
+from tsc.poly.scop import Scop
+from tsc.sym import SymExpr, ceildiv, dim, product
+from tsc.sym.expr import Apply
+from tsc.te.expr import Expr, add, call
+
+
+def check_lowered(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[str, ...]:
+    """Raise InternalError unless `after` executes the instances of `before`, each once, in an order that `edges` allow.
+
+    `before` is what the schedule tree gave, `after` the Func that is printed. Returns what could not be read for all sizes,
+    with the reason; nothing is said of that.
+    """
+    if before.body == Block(()):
+        return ()
+    tree = frozenset(s.buffer.name for s in walk(before.body) if isinstance(s, Allocate)) | {b.name for b in before.buffers}
+    both = _Both(before, scop, edges, tree, aliases={name: name for name in tree})
+    both.walk(*both.blocks(after, _Place(Scope(tuple(s.name for s in before.sizes)), scop.known)), frozenset())
+    return tuple(dict.fromkeys(both.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place that both loops have: the scope, in which all variables are parameters, and what is known of them there."""
+
+    scope: Scope
+    context: isl.Set
+
+    def inside(self, loop: For) -> _Place:
+        """The place within a loop."""
+        inner = replace(self, scope=self.scope.parameter(loop.var))
+        bounds = list(inner.scope.bounds(replace(loop, step=1)))
+        if loop.step != 1:
+            bounds.append(f"({loop.var} - ({inner.scope.text(loop.lo)})) mod {loop.step} = 0")
+        return inner.where(" and ".join(bounds))
+
+    def let(self, stmt: Let) -> _Place:
+        """The place within a Let."""
+        value = self.scope.text(stmt.value)
+        return replace(self, scope=self.scope.parameter(stmt.var)).where(f"{stmt.var} = {value}")
+
+    def where(self, condition: str) -> _Place:
+        """The place with a condition that holds there."""
+        return replace(self, context=self.context.intersect(isl.condition(self.scope.params(condition), condition)).coalesce())
+
+    def holds(self, text: str) -> bool:
+        """Whether a condition follows."""
+        return bool(self.context.is_subset(isl.condition(self.scope.params(text), text)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """`tree`: the buffers of `before`; `aliases[buffer]`: which of them a buffer of `after` stands for, cell by cell."""
+
+    before: Func
+    scop: Scop
+    edges: Edges
+    tree: frozenset[str]
+    notes: list[str] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    def blocks(self, after: Func, place: _Place) -> tuple[Stmt, Stmt, _Place]:
+        """What is within the block loops: in `after` they are one loop over block numbers, decoded by Lets."""
+        old = self.before.body
+        loops, old = nest(old) if isinstance(old, For) and old.kind == "block" else ((), old)
+        if not isinstance(after.body, For) or after.body.kind != "block":
+            raise InternalError(f"the blocks of {after.name} are no loop")
+        new: Stmt = after.body.body
+        counts = [ceildiv(to_sym(x.hi, {}) - to_sym(x.lo, {}), x.step) for x in loops]
+        if product(counts) != after.blocks:
+            raise InternalError(f"{after.name} says that it has {after.blocks} blocks instead of {product(counts)}")
+        for position, loop in enumerate(loops):
+            number = dim(BLOCK) // product(counts[position + 1:])
+            number = number % counts[position] if position else number
+            wanted = to_sym(loop.lo, {}) + (0 if counts[position].as_int() == 1 else number * loop.step)
+            if not isinstance(new, Let) or new.var != loop.var or to_sym(new.value, {}) != wanted:
+                raise InternalError(f"the blocks of {after.name} do not give {loop.var} the value {wanted}")
+            place, new = place.inside(loop), new.body
+        return old, new, place
+
+    def walk(self, old: Stmt, new: Stmt, place: _Place, private: frozenset[str]) -> None:
+        """Compare two statements at one place; `private` are the buffers that live nowhere but there."""
+        while isinstance(old, Allocate):
+            old = old.body
+        while isinstance(new, (Allocate, Let)):
+            if isinstance(new, Let):
+                place = place.let(new)
+            else:
+                private = private | ({new.buffer.name} - self.tree)
+                self._forget([new])
+            new = new.body
+        match old, new:
+            case For(), For() if self._same_loop(old, new, place):
+                self.walk(old.body, new.body, place.inside(old), private)
+            case For(), For() if (run := _run_of(old, new, place, Facts.of(self.before.sizes))) is not None:
+                self.walk(run, new.body, place.inside(new), private)
+            case If(condition=condition), If(condition=again) if condition == again:
+                for a, b, side in self._sides(new, old.then, old.otherwise or Block(()), place):
+                    self.walk(a, b, side, private)
+            case _, If():
+                for a, b, side in self._sides(new, old, old, place):
+                    self.walk(a, b, side, private)
+            case Store(), Store() if old == new:
+                return
+            case _:
+                runs = list(_aligned(_parts(old), _parts(new)))
+                own = any(isinstance(s, Store) and s.instance is not None and s.buffer.name in private for s in walk(new))
+                if own or len(runs) == 1:  # what a buffer of a pass's own holds is judged as a whole
+                    self._changed(old, new, place, private)
+                    return
+                for first, second in runs:
+                    self.walk(block(*first), block(*second), place, private)
+
+    def _same_loop(self, old: For, new: For, place: _Place) -> bool:
+        if old.var != new.var or old.step != new.step or new.kind not in ("serial", old.kind):
+            return False
+        sides = [(old.lo, new.lo), (old.hi, new.hi)]
+        return all(to_sym(a, {}) == to_sym(b, {}) for a, b in sides) or all(
+            place.holds(f"{place.scope.text(a)} = {place.scope.text(b)}") for a, b in sides)
+
+    def _sides(self, choice: If, then: Stmt, otherwise: Stmt, place: _Place) -> Iterator[tuple[Stmt, Stmt, _Place]]:
+        """Both sides of an If with what they should do and where. A condition without a formula is one that may hold or not."""
+        for old, new, negate in ((then, choice.then, False), (otherwise, choice.otherwise or Block(()), True)):
+            yield old, new, place.where(place.scope.condition(choice.condition, negate))
+
+    def _changed(self, old: Stmt, new: Stmt, place: _Place, private: frozenset[str]) -> None:
+        """Compare what a pass has made of a statement with the statement, as a whole."""
+        if place.context.is_empty():
+            return
+        own = [s for s in walk(new) if isinstance(s, Allocate)]
+        private = private | ({s.buffer.name for s in own} - self.tree)
+        self._forget(own)
+        try:
+            region = Region(self.before.name, place.context, occurrences(old, place.scope), occurrences(new, place.scope), new,
+                            private, self.scop, self.tree, self.aliases)
+            region.check(self.edges)
+        except Unreadable as why:
+            names = ", ".join(sorted(statements_of(old) | statements_of(new)))
+            self.notes.append(f"the loops of {names} are not read back for all sizes: {why}")
+
+
+    def _forget(self, begun: Iterable[Allocate]) -> None:
+        """A buffer whose life begins stands for nothing, whatever one of its name did before."""
+        for stmt in begun:
+            if stmt.buffer.name not in self.tree:
+                self.aliases.pop(stmt.buffer.name, None)
+
+
+def _run_of(old: For, new: For, place: _Place, facts: Facts) -> For | None:
+    """`old` within one iteration of `new`, where `new` counts the quotients of `old.var + offset` by something positive: over
+    all of them each iteration of `old` occurs once, and in order. None where `new` is no such loop."""
+    leaves: dict[str, Expr] = {}
+    lo, hi, last = to_sym(old.lo, leaves), to_sym(old.hi, leaves), to_sym(new.hi, leaves) - 1
+    for monomial, coefficient in last.terms:
+        match monomial:
+            case (Apply(fn="//", args=(rest, by)) as quotient,) if (
+                    coefficient == 1 and old.step == new.step == 1 and not leaves):
+                dividend = rest + (last - SymExpr((((quotient,), 1),))) * by
+                offset = dividend - hi + 1
+                if to_sym(new.lo, leaves) != (lo + offset) // by or old.var in offset.dims() | by.dims():
+                    continue
+                if by.dims() <= set(place.scope.parameters) and place.holds(f"{place.scope.size(by)} >= 1"):
+                    first, width = facts.to_expr(dim(new.var) * by - offset, {}), facts.to_expr(by, {})
+                    return replace(old, lo=call("max", old.lo, first), hi=call("min", old.hi, add(first, width)))
+    return None
+
+
+def statements_of(stmt: Stmt) -> frozenset[str]:
+    """The names of the statements whose instances are executed."""
+    return frozenset(s.instance.statement for s in walk(stmt) if isinstance(s, Store) and s.instance is not None)
+
+
+def _parts(stmt: Stmt) -> list[Stmt]:
+    return list(stmt.body) if isinstance(stmt, Block) else [stmt]
+
+
+def _aligned(old: Sequence[Stmt], new: Sequence[Stmt]) -> Iterator[tuple[list[Stmt], list[Stmt]]]:
+    """Two sequences cut into the shortest runs that execute the same statements. What executes none goes with what is behind
+    it, at the end with what is before."""
+    runs: list[tuple[list[Stmt], list[Stmt]]] = [([], [])]
+    at = 0
+    for part in old:
+        runs[-1][0].append(part)
+        wanted = _names(runs[-1][0])
+        end = next((k for k in range(at, len(new) + 1) if _names(new[at:k]) == wanted), None)
+        if wanted and end is not None:
+            runs[-1][1].extend(new[at:end])
+            runs.append(([], []))
+            at = end
+    rest = runs.pop()
+    if not runs:
+        runs.append(([], []))
+    runs[-1][0].extend(rest[0])
+    runs[-1][1].extend(new[at:])
+    yield from runs
+
+
+def _names(stmts: Sequence[Stmt]) -> frozenset[str]:
+    return frozenset(name for s in stmts for name in statements_of(s))

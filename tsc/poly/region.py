@@ -1,0 +1,171 @@
+"""A statement of the tree's loops and what the passes have made of it, compared for all sizes.
+
+Both are read with the variables outside as parameters. Every instance must be executed once and store to the cell that it
+stored to before; see `refine` for the three things that a pass may add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from tsc.errors import InternalError
+from tsc.loop_ir.folds import check_folds
+from tsc.loop_ir.nodes import Stmt, Store
+from tsc.poly import isl
+from tsc.poly.loop_order import Edges, check_order
+from tsc.poly.occurrences import Occurrence, exclusive, stands_after
+from tsc.poly.scop import Scop
+from tsc.te.expr import Call, Load, loads
+
+#: The name of all cells, whatever their buffer is called: a pass may give a buffer another name.
+CELL = "cell"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """An Occurrence of statement `name`: the loop points -> the instances executed, and those -> the cells stored to."""
+
+    name: str
+    at: Occurrence
+    points: isl.Map
+    cells: isl.Map
+
+    @property
+    def buffer(self) -> str:
+        return self.at.store.buffer.name
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`old` and `new` are what should do the same at sizes and variables in `context`; `stmt` is where `new` was read.
+    `private` are buffers that live nowhere else, `tree` those of the tree's loops; `aliases[b]` is which of these b stands for.
+    """
+
+    kernel: str
+    context: isl.Set
+    old: Sequence[Occurrence]
+    new: Sequence[Occurrence]
+    stmt: Stmt
+    private: frozenset[str]
+    scop: Scop
+    tree: frozenset[str]
+    aliases: dict[str, str]
+
+    def check(self, edges: Edges) -> None:
+        """Raise InternalError where `new` does something else. Raises Unreadable."""
+        new = [_run(x) for x in self.new if x.store.instance is not None]
+        old = [_run(x) for x in self.old]
+        before: dict[str, isl.Map] = {}
+        for x in old:
+            before[x.name] = before[x.name].union(x.cells) if x.name in before else x.cells
+        for name in dict.fromkeys(x.name for x in (*old, *new)):
+            self._check_executed([x for x in new if x.name == name], before.get(name), name)
+        self._check_surplus(new, before)
+        real = [replace(x, cells=x.cells.intersect_domain(before[x.name].domain())) for x in new if x.name in before]
+        elsewhere = {x.name for x in real if not self._in_place(x, before[x.name])}
+        added = [x for x in self.new if x.store.instance is None]
+        if elsewhere:
+            check_folds(self.stmt, {name: self.scop.statements[name].compute for name in elsewhere})
+        else:
+            for x in real:
+                self._alias(x.buffer, next(y.buffer for y in old if y.name == x.name))
+            self._check_copies(added, real)
+        check_order(self.new, edges, self.kernel)
+        for x in real:
+            self._check_loads(x, old)
+
+    def _empty(self, points: isl.Set) -> bool:
+        return bool(points.is_empty() or points.params().intersect(self.context).is_empty())
+
+    def _wrong(self, text: str) -> InternalError:
+        return InternalError(f"the passes over the loops of {self.kernel} went wrong: {text}")
+
+    # -- instances and their cells -----------------------------------------------------------------------------
+
+    def _check_executed(self, found: Sequence[_Run], before: isl.Map | None, name: str) -> None:
+        """Every instance is executed, none twice."""
+        missing = None if before is None else reduce(lambda m, x: m.subtract(x.cells.domain()), found, before.domain())
+        if missing is not None and not self._empty(missing):
+            raise self._wrong(f"statement {name} is not executed at {missing}")
+        for i, x in enumerate(found):
+            twice = x.at.scope.variables and not x.points.is_injective()
+            if twice or any(not exclusive(x.at, y.at) and not self._empty(x.cells.domain().intersect(y.cells.domain()))
+                            for y in found[:i]):
+                raise self._wrong(f"statement {name} is executed twice")
+
+    def _check_surplus(self, found: Sequence[_Run], before: Mapping[str, isl.Map]) -> None:
+        """Instances beyond a domain write to cells of a private buffer that no instance uses."""
+        for x in found:
+            surplus = x.cells.subtract_domain(before[x.name].domain()) if x.name in before else x.cells
+            if self._empty(surplus.domain()):
+                continue
+            own = [y.cells.intersect_domain(before[y.name].domain()).range() for y in found
+                   if y.buffer == x.buffer and y.name in before]
+            if x.buffer not in self.private or not all(self._empty(surplus.range().intersect(c)) for c in own):
+                raise self._wrong(f"{x.name} is executed outside its domain, at {surplus.domain()}")
+
+    def _in_place(self, x: _Run, before: isl.Map) -> bool:
+        """Whether instances store to the cells that they stored to before, not to accumulators of a pass's own."""
+        if x.cells.dim(isl.OUT) == before.dim(isl.OUT) and self._empty(x.cells.subtract(before).domain()):
+            return True
+        if x.buffer in self.tree:
+            raise self._wrong(f"statement {x.name} stores to another cell of {x.buffer}")
+        return False
+
+    def _alias(self, name: str, old: str) -> None:
+        if self.aliases.setdefault(name, old) != old:
+            raise self._wrong(f"{name} holds values of {self.aliases[name]} and of {old}")
+
+    # -- what a pass adds --------------------------------------------------------------------------------------
+
+    def _check_copies(self, added: Sequence[Occurrence], real: Sequence[_Run]) -> None:
+        """Stores without an instance copy a buffer whole, cell by cell, once it holds its values; each such buffer is used."""
+        used = {load.buffer.name for x in real if not _runs_on(x.at.store) for load in loads(x.at.store.value)}
+        for x in added:
+            source, target = x.store.value, x.store.buffer.name
+            if not isinstance(source, Load) or source.buffer.name not in self.private or target in self.tree:
+                raise self._wrong(f"a store to {target} executes no instance")
+            writers = [y for y in real if y.buffer == source.buffer.name]
+            pairs = x.relation(f"[{x.tuple_text(CELL, source.index)} -> {x.tuple_text(CELL, x.store.index)}]").range().unwrap()
+            if not writers or not pairs.is_subset(pairs.domain().identity()) or not all(
+                    stands_after(x, y.at) and self._empty(y.cells.range().subtract(pairs.domain())) for y in writers):
+                raise self._wrong(f"{target} is no copy of all of {source.buffer.name}")
+            self._alias(target, self.aliases[source.buffer.name])
+            used.add(source.buffer.name)
+        lost = {x.buffer for x in real} - used - self.tree
+        if lost:
+            raise self._wrong(f"what is stored to {', '.join(sorted(lost))} is not used")
+
+    def _check_loads(self, x: _Run, old: Sequence[_Run]) -> None:
+        """What is read from a buffer of a pass's own is the cell that was read before."""
+        store = x.at.store
+        for load in dict.fromkeys(loads(store.value)):
+            name = load.buffer.name
+            if name in self.tree or (_runs_on(store) and (load.buffer, load.index) == (store.buffer, store.index)):
+                continue
+            if name not in self.aliases:
+                raise self._wrong(f"{x.name} reads {name}, which stands for nothing")
+            before = [_pairs(y.at, z) for y in old if y.name == x.name
+                      for z in loads(y.at.store.value) if z.buffer.name == self.aliases[name]]
+            now = _pairs(x.at, load).intersect_domain(x.cells.domain())
+            if not self._empty(reduce(lambda m, y: m.subtract(y), before, now).domain()):
+                raise self._wrong(f"{x.name} reads another cell of {name} than it read of {self.aliases[name]}")
+
+
+def _run(x: Occurrence) -> _Run:
+    both = x.pairs(CELL, x.store.index)
+    return _Run("" if x.store.instance is None else x.store.instance.statement, x, both.range_factor_domain(),
+                both.range().unwrap())
+
+
+def _pairs(x: Occurrence, load: Load) -> isl.Map:
+    """The instance executed -> the cell read."""
+    return x.pairs(CELL, load.index).range().unwrap()
+
+
+def _runs_on(store: Store) -> bool:
+    """Whether a store combines something with what its own cell held."""
+    return isinstance(store.value, Call) and any(
+        isinstance(a, Load) and (a.buffer, a.index) == (store.buffer, store.index) for a in store.value.args)
