@@ -81,8 +81,8 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kern
     source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
     recorder.record("c", symbol, source)
     kernel = Kernel(
-        symbol, source, tuple(b.name for b in func.buffers), func.outputs, tuple(s.name for s in func.sizes),
-        interface_of(func, program.facts), func.messages, tuple(b.panel for b in func.buffers),
+        symbol, source, func.buffers, func.outputs, tuple(s.name for s in func.sizes), interface_of(func, program.facts),
+        func.messages,
         scheduled.tree, (*scheduled.log, *(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)))
     if plain:
         shop.cache.put(key, kernel_to_bytes(kernel))
@@ -93,10 +93,11 @@ def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...
     """Tie a kernel's buffers and sizes to this group's values and Dims; `node` is what errors name, `nodes` all it computes."""
     sizes = {name: lowered.sizes[name] for name in kernel.sizes}
     messages = tuple(m.format_map({**lowered.values, **sizes}) for m in kernel.messages)
+    buffers = tuple(replace(b, shape=tuple(e.substitute(sizes) for e in b.shape)) for b in kernel.buffers)
+    values, outputs = tuple(lowered.values[b.name] for b in buffers), tuple(lowered.values[b] for b in kernel.outputs)
     return KernelCall(
-        kernel.symbol, tuple(lowered.values[b] for b in kernel.buffers), tuple(lowered.values[b] for b in kernel.outputs),
-        tuple(sizes.values()), kernel.interface.blocks.substitute(sizes), kernel.interface.scratch.substitute(sizes), node,
-        messages, kernel.panels, nodes)
+        kernel.symbol, values, outputs, buffers, tuple(sizes.values()), kernel.interface.blocks.substitute(sizes),
+        kernel.interface.scratch.substitute(sizes), node, messages, nodes)
 
 
 def shared(lowered: Sequence[LoweredGroup], recorder: Recorder) -> list[LoweredGroup]:

@@ -79,7 +79,7 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
     root = partial(resolve, producers=graph.producers())
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
     package = Package(                                              # Plan + binary    -> Package
-        plan, packed_constants(graph, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
+        plan, packed_constants(graph, env, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
         log=(*map(str, shop.recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
     return Executable(package, threads=threads)                     # Package          -> Executable
 

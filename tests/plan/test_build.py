@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from tsc.ir import Graph, TensorType
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.pack import pack_panel
 from tsc.runtime.plan import Plan, Storage
-from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
+from tsc.sym import ZERO, ShapeEnv, SymExpr, dim
+from tsc.te.expr import Buffer
 
 B = dim("B")
 
@@ -24,7 +27,9 @@ def graph(inputs: str, outputs: str, values: str, constants: dict[str, np.ndarra
 
 
 def call(values: str, outputs: str, **more: object) -> KernelCall:
-    return KernelCall("k", tuple(values.split()), tuple(outputs.split()), (B,), B, ZERO, "node", **more)  # type: ignore[arg-type]
+    """Every value is seen as float32[B, 4], but for what `more` says."""
+    buffers = more.pop("buffers", None) or tuple(Buffer(v, "float32", (B, SymExpr.of(4))) for v in values.split())
+    return KernelCall("k", tuple(values.split()), tuple(outputs.split()), buffers, (B,), B, ZERO, "node", **more)  # type: ignore[arg-type]
 
 
 def kinds(plan: Plan) -> list[list[str]]:
@@ -72,14 +77,39 @@ def test_views_share_memory_and_lifetime() -> None:
 
 
 def test_packed_constants() -> None:
-    w = np.arange(40, dtype=np.float32).reshape(10, 4)
-    model = graph("x", "y", "t y", {"w": w})
-    calls = [call("x w t", "t", panels=(None, (1, 16), None)), call("t w y", "y")]
+    w = np.arange(40, dtype=np.float32).reshape(10, 1, 4)
+    model = graph("x", "y", "t u y", {"w": w})
+    shapes = [(10, 4), (2, 5, 4), (40,)]  # as three kernels see it: the first two in panels along an axis 1
+    calls = [call("x w t", "t", buffers=seen("x", "w", (10, 4), (1, 16), "t")),
+             call("t w u", "u", buffers=seen("t", "w", (2, 5, 4), (1, 16), "u")),
+             call("u w y", "y", buffers=seen("u", "w", (40,), None, "y"))]
     plan = build_plan(model, ShapeEnv(), calls)
-    assert kinds(plan) == [["input0", "constant0", "arena"], ["arena", "constant1", "output0"]]
-    packed, plain = packed_constants(model, calls, plan).values()
-    np.testing.assert_array_equal(packed, pack_panel(w, (1, 16)))
+    assert kinds(plan) == [["input0", "constant0", "arena"], ["arena", "constant1", "arena"], ["arena", "constant2", "output0"]]
+    first, second, plain = packed_constants(model, ShapeEnv(), calls, plan).values()
+    np.testing.assert_array_equal(first, pack_panel(w.reshape(shapes[0]), (1, 16)))
+    np.testing.assert_array_equal(second, pack_panel(w.reshape(shapes[1]), (1, 16)))
     assert plain is w
+
+
+def seen(before: str, name: str, shape: tuple[int, ...], panel: tuple[int, int] | None, after: str) -> tuple[Buffer, ...]:
+    plain = (B, SymExpr.of(4))
+    constant = Buffer(name, "float32", tuple(map(SymExpr.of, shape)), panel)
+    return Buffer(before, "float32", plain), constant, Buffer(after, "float32", plain)
+
+
+@pytest.mark.defect(9)
+@pytest.mark.parametrize(("shape", "dtype"), [((1, 40), "float64"), ((10,), "float32"), ((10, 8), "float32")])
+def test_a_constant_that_is_not_what_its_kernel_reads(shape: tuple[int, ...], dtype: str) -> None:
+    model = graph("x", "y", "y", {"w": np.zeros((10, 4), np.dtype(dtype))})
+    calls = [call("x w y", "y", buffers=seen("x", "w", shape, (0, 16), "y"))]
+    plan = build_plan(model, ShapeEnv(), calls)
+    with pytest.raises(InternalError, match="constant 'w'"):
+        packed_constants(model, ShapeEnv(), calls, plan)
+
+
+def test_only_constants_are_packed() -> None:
+    with pytest.raises(InternalError, match="no constant"):
+        build_plan(graph("x", "y", "y"), ShapeEnv(), [call("x y", "y", buffers=seen("x", "y", (4, 4), (0, 16), "y")[1:])])
 
 
 def test_guards_over_representatives() -> None:
@@ -95,7 +125,7 @@ def test_guards_over_representatives() -> None:
 
 @pytest.mark.parametrize("calls", [
     [call("t y", "y")],
-    [KernelCall("k", ("x", "y"), ("y",), (dim("Q"),), ONE, ZERO, "node")],
+    [replace(call("x y", "y"), sizes=(dim("Q"),))],
 ])
 def test_broken_contracts(calls: list[KernelCall]) -> None:
     with pytest.raises(InternalError):

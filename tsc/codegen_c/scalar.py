@@ -9,7 +9,7 @@ from tsc.codegen_c.types import c_type, identifier, literal
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.messages import message_of
-from tsc.sym import ONE, SymExpr, ceildiv
+from tsc.sym import ONE, SymExpr
 from tsc.sym.expr import Dim, apply
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
 
@@ -44,15 +44,11 @@ class Scope:
 def flatten(buffer: Buffer, index: tuple[Expr, ...], scope: Scope, leaves: dict[str, Expr]) -> SymExpr:
     """The element offset of an access, in the buffer's layout, reduced under the facts in scope."""
     parts = [to_sym(i, leaves) for i in index]
-    extents = list(buffer.shape)
     if buffer.panel is not None:
-        axis, width = buffer.panel
-        place, whole = parts.pop(axis), extents.pop(axis)
-        by = SymExpr.of(width)
+        place, by = parts.pop(buffer.panel[0]), SymExpr.of(buffer.panel[1])
         parts = [apply("//", [place, by]), *parts, apply("%", [place, by])]
-        extents = [ceildiv(whole, width), *extents, by]
     total, stride = SymExpr.of(0), ONE
-    for part, extent in zip(reversed(parts), reversed(extents)):
+    for part, extent in zip(reversed(parts), reversed(buffer.stored)):
         total, stride = total + part * stride, stride * extent
     return scope.facts.reduce(total)
 

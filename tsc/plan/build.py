@@ -12,36 +12,36 @@ from numpy.typing import NDArray
 from tsc.errors import InternalError
 from tsc.ir import Graph
 from tsc.plan.memory import Lifetime, plan_memory
-from tsc.plan.pack import pack_panel, packed_name
+from tsc.plan.pack import lay_out, packed_name
 from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
 from tsc.sym import ZERO, Range, ShapeEnv, SymExpr, product
-
-Panel = tuple[int, int]
+from tsc.te.expr import Buffer
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
     """One call of a kernel, before memory is planned. All expressions are over the model's Dims.
 
-    `values` are graph values in the kernel's buffer order, `outputs` those of them that it writes. `panels` has one entry a
-    value: the layout in which the kernel reads a constant (see `te.expr.Buffer.panel`), None for plain; () when all are plain.
+    `values` are graph values in the kernel's buffer order, `outputs` those of them that it writes. `buffers` are the kernel's
+    own: the extents in which it sees each value's memory (a view of it, row-major) and the layout in which it reads a constant.
     `nodes` are the names of all that it computes.
     """
 
     symbol: str
     values: tuple[str, ...]
     outputs: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
     sizes: tuple[SymExpr, ...]
     blocks: SymExpr
     scratch: SymExpr
     node: str
     messages: tuple[str, ...] = ()
-    panels: tuple[Panel | None, ...] = ()
     nodes: tuple[str, ...] = ()
 
-    def arguments(self) -> Iterator[tuple[str, Panel | None]]:
-        """Each value with its layout."""
-        return zip(self.values, self.panels or (None,) * len(self.values), strict=True)
+    def arguments(self, env: ShapeEnv) -> Iterator[tuple[str, Buffer]]:
+        """Each value with the kernel's buffer for it, its extents canonical."""
+        for value, buffer in zip(self.values, self.buffers, strict=True):
+            yield value, replace(buffer, shape=tuple(map(env.canon, buffer.shape)))
 
 
 def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: Callable[[str], str] = lambda v: v) -> Plan:
@@ -53,7 +53,7 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
     """
     placement = _Placement(graph, env, calls, root)
     launches = tuple(
-        Launch(call.symbol, tuple(placement.storage(*a) for a in call.arguments()), tuple(map(env.canon, call.sizes)),
+        Launch(call.symbol, tuple(placement.storage(*a) for a in call.arguments(env)), tuple(map(env.canon, call.sizes)),
                env.canon(call.blocks), env.canon(call.scratch), call.node, call.messages, call.nodes) for call in calls)
     inputs = tuple(_spec(graph, env, name) for name in graph.inputs)
     copies = tuple(placement.copies())
@@ -71,25 +71,20 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
     return plan
 
 
-def packed_constants(graph: Graph, calls: Sequence[KernelCall], plan: Plan,
+def packed_constants(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], plan: Plan,
                      root: Callable[[str], str] = lambda v: v) -> dict[str, NDArray[Any]]:
-    """The arrays behind `plan.constants`, in that order, each in the layout its kernels read."""
-    wanted = set(plan.constants)
-    made: dict[str, NDArray[Any]] = {}
-    for value, panel in [*(a for call in calls for a in call.arguments()), *((v, None) for v in graph.outputs)]:
+    """The arrays behind `plan.constants`, in that order, each in the layout its kernels read. Raises InternalError where an
+    array is not what a kernel reads."""
+    outputs = {root(v) for v in graph.outputs} & graph.constants.keys()
+    made = {packed_name(source): graph.constants[source] for source in outputs}  # those passed through
+    seen: set[tuple[str, Buffer]] = set()
+    for value, buffer in (argument for call in calls for argument in call.arguments(env)):
         source = root(value)
-        name = packed_name(value if panel else source, panel)
-        if name in wanted and name not in made and source in graph.constants:
-            made[name] = _laid_out(graph, value, source, panel)
+        key = (source, replace(buffer, name=source))
+        if source in graph.constants and key not in seen:
+            seen.add(key)
+            made[packed_name(source, buffer)] = lay_out(source, graph.constants[source], buffer)
     return {name: made[name] for name in plan.constants}
-
-
-def _laid_out(graph: Graph, value: str, source: str, panel: Panel | None) -> NDArray[Any]:
-    array = graph.constants[source]
-    if panel is None:
-        return array
-    shape = [size.as_int() for size in graph.types[value].shape] if value in graph.types else list(array.shape)
-    return pack_panel(array.reshape([s for s in shape if s is not None]), panel)
 
 
 class _Placement:
@@ -99,7 +94,7 @@ class _Placement:
         self.graph, self.env, self.root = graph, env, root
         self.storages: list[Storage] = []
         self.constants: list[str] = []
-        self._index: dict[tuple[str, Panel | None], int] = {}
+        self._index: dict[str, int] = {}
         self._inputs = {name: i for i, name in enumerate(graph.inputs)}
         written = [root(v) for call in calls for v in call.outputs]
         self._outputs: dict[str, int] = {}  # the root of an output that a kernel writes -> the first such output
@@ -110,14 +105,16 @@ class _Placement:
         memory = plan_memory(lifetimes, env)
         self._offsets, self.arena_bytes = memory.offsets, memory.arena_bytes
 
-    def storage(self, value: str, panel: Panel | None = None) -> int:
-        """The index in `storages` of the memory of `value`."""
+    def storage(self, value: str, buffer: Buffer | None = None) -> int:
+        """The index in `storages` of the memory of `value`, of a constant in the layout of `buffer`."""
         source = self.root(value)
-        key = (value if panel else source, panel)
-        if key not in self._index:
-            self._index[key] = len(self.storages)
-            self.storages.append(self._make(value, source, panel))
-        return self._index[key]
+        name = packed_name(source, buffer)
+        if name not in self._index:
+            if buffer is not None and buffer.panel is not None and source not in self.graph.constants:
+                raise InternalError(f"value '{value}' is read in panels and is no constant")
+            self._index[name] = len(self.storages)
+            self.storages.append(self._make(value, source, name))
+        return self._index[name]
 
     def copies(self) -> Iterable[Copy]:
         """One Copy for each output whose memory is not its own."""
@@ -129,13 +126,13 @@ class _Placement:
             self.storages.append(Storage("output", i))
             yield Copy(source, len(self.storages) - 1, self._bytes(name))
 
-    def _make(self, value: str, source: str, panel: Panel | None) -> Storage:
+    def _make(self, value: str, source: str, name: str) -> Storage:
         if source in self._outputs:
             return Storage("output", self._outputs[source])
         if source in self._inputs:
             return Storage("input", self._inputs[source])
         if source in self.graph.constants:
-            self.constants.append(packed_name(value if panel else source, panel))
+            self.constants.append(name)
             return Storage("constant", len(self.constants) - 1)
         if source not in self._offsets:
             raise InternalError(f"value '{value}' is read but no kernel writes it")

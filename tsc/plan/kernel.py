@@ -11,7 +11,7 @@ import numpy as np
 
 from tsc.loop_ir.nodes import Func
 from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json
-from tsc.sym import Guard, Range, SymExpr, ceildiv, product
+from tsc.sym import Guard, Range, parse, product
 from tsc.te.compute import Fact
 from tsc.te.expr import Buffer
 
@@ -20,20 +20,18 @@ from tsc.te.expr import Buffer
 class Kernel:
     """A kernel's source and what calling it takes.
 
-    `buffers` and `sizes` name its arguments in order, `outputs` the buffers it writes; `interface` is what every call of it is
-    held against, its blocks and scratch (bytes a worker) among that; `messages[i]` is the data error of status code i+1;
-    `panels` are the layouts of the buffers (axis and width, None for plain); `schedule` is the final schedule tree and `log`
-    what was decided.
+    `buffers` are its arguments in order, in the layout in which it reads them, `sizes` names those after them; `outputs` names
+    those it writes; `interface` is what every call of it is held against, its blocks and scratch (bytes a worker) among that;
+    `messages[i]` is the data error of status code i+1; `schedule` is the final schedule tree and `log` what was decided.
     """
 
     symbol: str
     source: str
-    buffers: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
     outputs: tuple[str, ...]
     sizes: tuple[str, ...]
     interface: KernelInterface
     messages: tuple[str, ...]
-    panels: tuple[tuple[int, int] | None, ...]
     schedule: str
     log: tuple[str, ...]
 
@@ -41,31 +39,24 @@ class Kernel:
 def interface_of(func: Func, facts: Iterable[Fact]) -> KernelInterface:
     """What a call of `func`, lowered, must be like; `facts` are its Program's."""
     return KernelInterface(
-        tuple(BufferUse(b.dtype, _bytes(b), b.name in func.outputs) for b in func.buffers),
+        tuple(BufferUse(b.dtype, product(b.stored) * np.dtype(b.dtype).itemsize, b.name in func.outputs) for b in func.buffers),
         tuple((s.name, Range(s.lo, s.hi, s.divisor)) for s in func.sizes),
         tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in facts), func.blocks, func.scratch)
-
-
-def _bytes(buffer: Buffer) -> SymExpr:
-    """The bytes of all elements, those that a panel adds included."""
-    shape = list(buffer.shape)
-    if buffer.panel is not None:
-        axis, width = buffer.panel
-        shape[axis] = ceildiv(shape[axis], width) * width
-    return product(shape) * np.dtype(buffer.dtype).itemsize
 
 
 def kernel_to_bytes(kernel: Kernel) -> bytes:
     """Deterministic JSON."""
     plain = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
-    return json.dumps(plain | {"interface": interface_to_json(kernel.interface)}, sort_keys=True).encode()
+    buffers = [[b.name, b.dtype, [str(extent) for extent in b.shape], b.panel] for b in kernel.buffers]
+    return json.dumps(plain | {"buffers": buffers, "interface": interface_to_json(kernel.interface)}, sort_keys=True).encode()
 
 
 def kernel_from_bytes(data: bytes) -> Kernel:
     """What `kernel_to_bytes` wrote. Raises ValueError, KeyError or TypeError on anything else."""
     x = json.loads(data)
-    panels = tuple(None if p is None else (p[0], p[1]) for p in x.pop("panels"))
+    buffers = tuple(Buffer(name, dtype, tuple(map(parse, shape)), None if panel is None else (panel[0], panel[1]))
+                    for name, dtype, shape, panel in x.pop("buffers"))
     texts: dict[str, Any] = {name: x.pop(name) for name in ("symbol", "source", "schedule")}
     interface = interface_from_json(x.pop("interface"))
     lists: dict[str, Any] = {name: tuple(values) for name, values in x.items()}
-    return Kernel(**texts, panels=panels, interface=interface, **lists)
+    return Kernel(**texts, buffers=buffers, interface=interface, **lists)

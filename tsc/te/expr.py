@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
-from tsc.sym import SymExpr
+from tsc.sym import SymExpr, ceildiv
 
 INDEX = "int64"
 BOOL = "bool"
@@ -28,6 +28,15 @@ class Buffer:
     dtype: str
     shape: tuple[SymExpr, ...]
     panel: tuple[int, int] | None = None
+
+    @property
+    def stored(self) -> tuple[SymExpr, ...]:
+        """The extents in memory, slowest first: the shape itself, or the panels of it."""
+        if self.panel is None:
+            return self.shape
+        axis, width = self.panel
+        rest = self.shape[:axis] + self.shape[axis + 1:]
+        return (ceildiv(self.shape[axis], width), *rest, SymExpr.of(width))
 
     def __str__(self) -> str:
         layout = "" if self.panel is None else f" panel{self.panel}"
