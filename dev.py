@@ -8,6 +8,7 @@
     python3 dev.py bench layers    side-by-side times of single layers (args go to benchmarks/layers.py)
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
     python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
+    python3 dev.py fuzz --onnx ..  random ONNX operators and chains, end to end (args go to tests/fuzz/operators/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
     python3 dev.py gpu --run [..]  measure a GPU with it, without a venv (args go to benchmarks/gpu/run.py)
     python3 dev.py help            this text
@@ -97,7 +98,8 @@ def bench(args: Sequence[str]) -> int:
 
 def fuzz(args: Sequence[str]) -> int:
     install("test", "demo")
-    return run(PYTHON, "-m", "tests.fuzz.run", *args)
+    module = "tests.fuzz.operators.run" if "--onnx" in args else "tests.fuzz.run"
+    return run(PYTHON, "-m", module, *(arg for arg in args if arg != "--onnx"))
 
 
 def gpu(args: Sequence[str]) -> int:

@@ -1,0 +1,256 @@
+"""A Case: an ONNX model whose operands are fed or constant and whose dims are symbols or numbers, and the sizes it runs at."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from tests.fuzz.operators.oracles import Reference
+from tests.fuzz.operators.values import Array, Draw, Sizes, mood, plain, shape_at
+from tsc.ops.shapes import DTYPES
+
+Dims = tuple[str | int, ...]
+NEWEST = onnx.defs.onnx_opset_version()
+_NUMBERS = {name: number for number, name in DTYPES.items()}
+#: What symbolic sizes are drawn from: units, odd sizes, and the edges of vectors and tiles.
+EDGES = (1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 33, 63, 64, 65)
+RUNS, MOST_ELEMENTS = 4, 12_000
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A graph input, an initializer, or the output of a Constant node; `role` says which."""
+
+    name: str
+    dtype: str
+    dims: Dims
+    draw: Draw
+    role: str  # "feed", "initializer" or "node"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A symbolic size: the values that it may take, and whether all runs use one."""
+
+    name: str
+    choices: tuple[int, ...]
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and its runs. `naming`: "shared" (one dim name a size), "apart" (a name an occurrence), "none" (unnamed).
+
+    `broken` says what was done to make the model or a run illegal; the model must then be refused or be right all the same.
+    """
+
+    title: str
+    opset: int
+    nodes: tuple[NodeProto, ...]
+    operands: tuple[Operand, ...]
+    outputs: tuple[str, ...]
+    sizes: Mapping[str, Size]
+    runs: tuple[Sizes, ...]
+    naming: str
+    declared: bool  # whether the outputs' sizes are declared, not only their ranks
+    seed: int
+    broken: str = ""
+
+    @property
+    def dims(self) -> dict[str, tuple[int, int | None]]:
+        """The `dims` argument: sizes that may be 0 in some run."""
+        zero = [name for name, size in self.sizes.items() if not size.fixed and any(run[name] == 0 for run in self.runs)]
+        found: dict[str, tuple[int, int | None]] = {}
+        for operand in self.operands:
+            for k, d in enumerate(operand.dims):
+                if d in zero:
+                    found[dim_name(self.naming, operand.name, k, str(d))] = (0, None)
+        return found
+
+
+def dim_name(naming: str, operand: str, k: int, size: str) -> str:
+    """What the model calls a dim."""
+    return {"shared": size, "apart": f"{operand}_{size}_{k}", "none": ""}[naming]
+
+
+def values_of(case: Case, number: int) -> dict[str, Array]:
+    """The operands' values in run `number`; constants are the same in each."""
+    found = {}
+    for operand in case.operands:
+        run = case.runs[number if operand.role == "feed" else 0]
+        seed = [case.seed, zlib.crc32(operand.name.encode()), number if operand.role == "feed" else 0]
+        with np.errstate(all="ignore"):
+            found[operand.name] = np.ascontiguousarray(
+                operand.draw(np.random.default_rng(seed), shape_at(operand.dims, run), run)).reshape(
+                    shape_at(operand.dims, run))
+    return found
+
+
+def feeds_of(case: Case, values: Mapping[str, Array]) -> dict[str, Array]:
+    """What is fed of `values`."""
+    return {o.name: values[o.name] for o in case.operands if o.role == "feed"}
+
+
+def model_of(case: Case, values: Mapping[str, Array], opset: int | None = None) -> ModelProto:
+    """The ModelProto; constants are taken from `values`."""
+    inputs, initializers, constants = [], [], []
+    for o in case.operands:
+        if o.role == "feed":
+            inputs.append(helper.make_tensor_value_info(o.name, _NUMBERS[o.dtype], _declared(case, o)))
+        elif o.role == "initializer":
+            initializers.append(numpy_helper.from_array(values[o.name], o.name))
+        else:
+            value = numpy_helper.from_array(values[o.name], f"{o.name}_value")
+            constants.append(helper.make_node("Constant", [], [o.name], f"constant_{o.name}", value=value))
+    outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in case.outputs]
+    graph = helper.make_graph([*constants, *case.nodes], "case", inputs, outputs, initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset or case.opset)], ir_version=10)
+    return _typed(model, case, values)
+
+
+def _declared(case: Case, o: Operand) -> list[str | int | None]:
+    return [d if isinstance(d, int) else case.runs[0][d] if case.sizes[d].fixed
+            else dim_name(case.naming, o.name, k, d) or None for k, d in enumerate(o.dims)]
+
+
+def _typed(model: ModelProto, case: Case, values: Mapping[str, Array]) -> ModelProto:
+    """With the outputs' inferred types; where one is not inferred, that of what the reference evaluator gives, else float32."""
+    inferred = {}
+    try:
+        inferred = {o.name: o.type for o in onnx.shape_inference.infer_shapes(model).graph.output}
+    except Exception:
+        if not case.broken:
+            raise
+    unknown = any(not inferred[o.name].tensor_type.elem_type if o.name in inferred else True for o in model.graph.output)
+    found = Reference(model).run(feeds_of(case, values)).values if unknown else None
+    for k, value in enumerate(model.graph.output):
+        if value.name in inferred and inferred[value.name].tensor_type.elem_type:
+            value.type.CopyFrom(inferred[value.name])
+        else:
+            value.type.tensor_type.elem_type = 1 if found is None else _NUMBERS.get(found[k].dtype.name, 1)
+        if not case.declared:
+            for dim in value.type.tensor_type.shape.dim:
+                dim.Clear()
+    return model
+
+
+# -- drafting --------------------------------------------------------------------------------------------------
+
+@dataclass
+class Draft:
+    """A Case in the making. `dims` and `dtypes` are those of every value that a later node may read."""
+
+    rng: Random
+    opset: int
+    nodes: list[NodeProto] = field(default_factory=list)
+    operands: list[Operand] = field(default_factory=list)
+    sizes: dict[str, Size] = field(default_factory=dict)
+    dims: dict[str, Dims] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    constant_share: float = 0.25
+
+    def chance(self, p: float) -> bool:
+        """True with probability `p`."""
+        return self.rng.random() < p
+
+    def size(self, least: int = 1, most: int = 65, step: int = 1) -> str:
+        """A new symbolic size, a multiple of `step` in [least, most]."""
+        name = "abcdefghijklmnopqrstuvwxyz"[len(self.sizes) % 26] + ("" if len(self.sizes) < 26 else "2")
+        choices = sorted({max(-(-e // step), 1) * step for e in EDGES} | ({0} if least <= 0 and self.chance(0.15) else set()))
+        self.sizes[name] = Size(name, tuple(c for c in choices if least <= c <= most) or (max(least, step),))
+        return name
+
+    def extents(self, rank: int, least: int = 1) -> Dims:
+        """A shape: mostly new sizes, sometimes 1 or another number."""
+        found: list[str | int] = []
+        for _ in range(rank):
+            pick = self.rng.random()
+            found.append(1 if pick < 0.12 else self.rng.choice((2, 3, 4, 6)) if pick < 0.2 else self.size(least))
+        return tuple(found)
+
+    def dtype(self, op: str, letter: str = "T", among: Sequence[str] = ()) -> str:
+        """A random element type that the schema allows for the type variable `letter`, float32 most of the time."""
+        schema = onnx.defs.get_schema(op, self.opset, "")
+        allowed = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == letter), ["tensor(float)"])
+        names = [_NAMES[t] for t in allowed if t in _NAMES and (not among or _NAMES[t] in among)]
+        if "float32" in names and self.chance(0.6):
+            return "float32"
+        return self.rng.choice([n for n in names if n not in ("float16", "bfloat16")] or names)
+
+    def operand(self, dims: Sequence[str | int], dtype: str = "float32", draw: Draw | None = None,
+                role: str | None = None) -> str:
+        """A new operand; without `role`, fed or constant by chance."""
+        name = f"x{len(self.operands)}"
+        if role is None:
+            role = self.rng.choice(("initializer", "node")) if self.chance(self.constant_share) else "feed"
+        draw = plain(dtype, mood(self.rng)) if draw is None else draw
+        if role == "node" and self.opset < 9 and dtype != "float32":  # Constant knew only floats
+            role = "initializer"
+        if role != "feed":
+            for d in dims:
+                if isinstance(d, str):
+                    self.fix(d)
+        self.operands.append(Operand(name, dtype, tuple(dims), draw, role))
+        self.dims[name], self.dtypes[name] = tuple(dims), dtype
+        return name
+
+    def constant(self, draw: Draw, dims: Sequence[str | int], dtype: str = "int64") -> str:
+        """A parameter such as a shape: constant, seldom fed."""
+        return self.operand(dims, dtype, draw, "feed" if self.chance(0.03) else self.rng.choice(("initializer", "node")))
+
+    def fix(self, size: str) -> None:
+        """All runs use one value of `size`."""
+        self.sizes[size] = Size(size, self.sizes[size].choices, True)
+
+    def node(self, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> list[str]:
+        """Add a node; attributes that are None are left out."""
+        made = [f"y{len(self.nodes)}" + (f"_{k}" if k else "") for k in range(outputs)]
+        known = onnx.defs.get_schema(op, self.opset, "").attributes
+        made_node = helper.make_node(op, list(inputs), made, f"{op}_{len(self.nodes)}")
+        made_node.attribute.extend(helper.make_attribute(k, v, attr_type=known[k].type.value)
+                                   for k, v in attributes.items() if v is not None)
+        self.nodes.append(made_node)
+        self.outputs = made
+        return made
+
+    def maybe(self, p: float, value: Any) -> Any:
+        """`value` with probability `p`, else None: an attribute at its default."""
+        return value if self.chance(p) else None
+
+    def finish(self, title: str, broken: str = "") -> Case:
+        """The Case, with runs at random sizes."""
+        all_fixed = self.chance(0.2)
+        sizes = {n: Size(n, s.choices, s.fixed or all_fixed or self.chance(0.15)) for n, s in self.sizes.items()}
+        runs = [self._run(sizes, {})]
+        while len(runs) < (RUNS if any(not s.fixed for s in sizes.values()) else 2):
+            runs.append(self._run(sizes, {n: runs[0][n] for n, s in sizes.items() if s.fixed}))
+        naming = self.rng.choices(("shared", "apart", "none"), (86, 10, 4))[0]
+        if any(0 in run.values() for run in runs) and naming == "none":
+            naming = "shared"
+        return Case(title, self.opset, tuple(self.nodes), tuple(self.operands), tuple(self.outputs), sizes, tuple(runs),
+                    naming, self.chance(0.5), self.rng.randrange(2**32), broken)
+
+    def _run(self, sizes: Mapping[str, Size], given: Mapping[str, int]) -> Sizes:
+        """Sizes of a run that keep each operand small."""
+        most = self.rng.choice((70, 70, 70, 20, 4))
+        while True:
+            found = {n: given.get(n, 0) if n in given else self.rng.choice(
+                [c for c in s.choices if c <= most] or [min(s.choices)]) for n, s in sizes.items()}
+            shapes = [shape_at(o.dims, found) for o in self.operands]
+            if max((int(np.prod(s)) for s in shapes), default=0) <= MOST_ELEMENTS or most <= 1:
+                return found
+            most //= 2
+
+
+#: Dtypes by the schema's way of writing them.
+_NAMES = {f"tensor({onnx_name})": name for onnx_name, name in (
+    ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("bool", "bool"),
+    *((f"{sign}int{bits}", f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)))}

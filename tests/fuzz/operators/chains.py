@@ -1,0 +1,172 @@
+"""Short chains: two to five nodes over one tensor, with joins of what an earlier node gave, and all random cases by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from onnx import defs
+
+from tests.fuzz.operators import elementwise, layers, movement
+from tests.fuzz.operators.broken import break_draft
+from tests.fuzz.operators.case import NEWEST, Case, Draft
+from tests.fuzz.operators.elementwise import Recipe, stretched
+from tests.fuzz.operators.values import fixed, places, within
+
+RECIPES: dict[str, Recipe] = {**elementwise.RECIPES, **movement.RECIPES, **layers.RECIPES}
+#: How often an operator is drawn, where not once.
+_WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 5, "Reshape": 3, "Slice": 4, "Concat": 3, "Pad": 3, "Gather": 3, "Softmax": 2,
+            "LayerNormalization": 2, "Resize": 3, "MaxPool": 2, "AveragePool": 2, "Cast": 2, "Div": 2, "Where": 2, "Split": 2,
+            "GatherND": 2, "ArgMax": 2, "CumSum": 2}
+#: A step of a chain: from the value it reads to what it gives.
+Step = Callable[[Draft, str], str]
+
+_SMOOTH = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs", "Exp", "Erf", "Softplus", "Sqrt", "Sin", "Floor", "Identity", "Softsign")
+
+
+def _give(d: Draft, name: str, dims: tuple[str | int, ...], dtype: str = "float32") -> str:
+    d.dims[name], d.dtypes[name] = dims, dtype
+    return name
+
+
+def _unary(d: Draft, x: str) -> str:
+    return _give(d, d.node(d.rng.choice(_SMOOTH), [x])[0], d.dims[x])
+
+
+def _binary(d: Draft, x: str) -> str:
+    other = d.operand(stretched(d, d.dims[x]), draw=within("float32", -2, 2))
+    pair = [x, other] if d.chance(0.6) else [other, x]
+    return _give(d, d.node(d.rng.choice(("Add", "Sub", "Mul", "Div", "Max", "Min")), pair)[0], d.dims[x])
+
+
+def _join(d: Draft, x: str) -> str:
+    """With an earlier value of the same shape: a residual."""
+    same = [n for n in d.dims if d.dims[n] == d.dims[x] and d.dtypes[n] == "float32" and n != x] or [x]
+    return _give(d, d.node(d.rng.choice(("Add", "Add", "Mul", "Sub")), [x, d.rng.choice(same)])[0], d.dims[x])
+
+
+def _transposed(d: Draft, x: str) -> str:
+    order = list(range(len(d.dims[x])))
+    d.rng.shuffle(order)
+    return _give(d, d.node("Transpose", [x], perm=order)[0], tuple(d.dims[x][k] for k in order))
+
+
+def _projected(d: Draft, x: str) -> str:
+    """A weight from the right; its columns may be one, and it is mostly constant."""
+    depth = d.dims[x][-1]
+    n = d.rng.choice((1, 4, 17, 64, d.size(1, 65)))
+    weight = d.operand((depth, n), draw=within("float32", -1, 1),
+                       role=d.rng.choice(("initializer", "initializer", "node", "feed")))
+    return _give(d, d.node("MatMul", [x, weight])[0], (*d.dims[x][:-1], n))
+
+
+def _softmax(d: Draft, x: str) -> str:
+    return _give(d, d.node("Softmax", [x], axis=len(d.dims[x]) - 1)[0], d.dims[x])
+
+
+def _normalised(d: Draft, x: str) -> str:
+    if d.opset < 17:
+        return _softmax(d, x)
+    own = [d.operand((d.dims[x][-1],), draw=within("float32", -2, 2)) for _ in range(2)]
+    return _give(d, d.node("LayerNormalization", [x, *own])[0], d.dims[x])
+
+
+def _centred(d: Draft, x: str) -> str:
+    """Less a reduction over some axis."""
+    axis, op = d.rng.randrange(len(d.dims[x])), d.rng.choice(("ReduceMax", "ReduceMean", "ReduceMin"))
+    inputs = [x] if d.opset < 18 else [x, d.constant(fixed([axis]), (1,))]
+    top, = d.node(op, inputs, axes=[axis] if d.opset < 18 else None)
+    return _give(d, d.node("Sub", [x, top])[0], d.dims[x])
+
+
+def _cut(d: Draft, x: str) -> str:
+    axis, end = d.rng.randrange(len(d.dims[x])), d.rng.choice((1, 3, -1, 2**31 - 1))
+    if end == -1:
+        end = 2
+    if d.opset < 10:
+        return _unary(d, x)
+    made, = d.node("Slice", [x, *(d.constant(fixed([v]), (1,)) for v in (0, end, axis))])
+    dim = d.dims[x][axis]
+    cut: str | int = dim if end > 99 else min(dim, end) if isinstance(dim, int) else f"min({dim}, {end})"
+    return _give(d, made, (*d.dims[x][:axis], cut, *d.dims[x][axis + 1:])) if cut == dim or isinstance(cut, int) else made
+
+
+def _doubled(d: Draft, x: str) -> str:
+    """Concat of a value with another that has its shape, then both halves added again."""
+    axis = d.rng.randrange(len(d.dims[x]))
+    other = d.operand(d.dims[x])
+    both, = d.node("Concat", [x, other], axis=axis)
+    return both
+
+
+def _masked(d: Draft, x: str) -> str:
+    mask = d.operand(stretched(d, d.dims[x]), "bool")
+    pair = [x, d.operand((), draw=within("float32", -9, 9))]
+    return _give(d, d.node("Where", [mask, *pair])[0], d.dims[x]) if d.opset >= 9 else x
+
+
+def _looked_up(d: Draft, x: str) -> str:
+    rows = d.operand((d.size(1, 17),), "int64", places("int64", d.dims[x][0]))
+    return _give(d, d.node("Gather", [x, rows], axis=0)[0], (d.dims[d.operands[-1].name][0], *d.dims[x][1:]))
+
+
+def _reshaped(d: Draft, x: str) -> str:
+    """Two leading dims merged."""
+    dims = d.dims[x]
+    if len(dims) < 2:
+        return _unary(d, x)
+    last = dims[-1]
+    if isinstance(last, int):
+        return d.node("Reshape", [x, d.constant(fixed([-1, last]), (2,))])[0]
+    return d.node("Flatten", [x], axis=1)[0]
+
+
+STEPS: tuple[Step, ...] = (_unary, _unary, _binary, _binary, _join, _join, _transposed, _projected, _projected, _softmax,
+                           _normalised, _centred, _cut, _masked, _looked_up, _doubled, _reshaped)
+
+
+def chain(d: Draft) -> None:
+    """Steps until one gives a shape that is not tracked."""
+    x = d.operand(d.extents(d.rng.choice((1, 2, 2, 3))), draw=within("float32", -2, 2), role="feed")
+    for _ in range(d.rng.randint(2, 5)):
+        if x not in d.dims:
+            break
+        x = d.rng.choice(STEPS)(d, x)
+    inner = [n.output[0] for n in d.nodes[:-1] if n.output[0] in d.dims and d.dtypes[n.output[0]] == "float32"]
+    d.outputs = [x, *d.rng.sample(inner, min(len(inner), d.rng.choice((0, 0, 1))))]
+    if x not in [n.output[0] for n in d.nodes]:
+        d.outputs = [d.nodes[-1].output[0]]
+
+
+def opset_for(op: str, rng: Random) -> int:
+    """A supported opset that has the operator, the edges of its versions among them."""
+    versions = elementwise.schema_versions(op)
+    choices = {v for s in versions for v in (s, s - 1)} | {17, 21, 24}
+    if op == "Upsample":
+        choices = {7, 8, 9}
+    elif op == "Constant":
+        choices -= {7, 8}
+    return rng.choice(sorted(o for o in choices if 7 <= o <= NEWEST and defs.has(op, o, "") and o >= min(versions)))
+
+
+def random_case(seed: int, number: int) -> Case:
+    """Case `number` of a seed, always the same one."""
+    rng = Random(f"{seed}/{number}")
+    pick = rng.random()
+    if pick < 0.72:
+        op = rng.choices(list(RECIPES), [_WEIGHTS.get(n, 1) for n in RECIPES])[0]
+        d = Draft(rng, opset_for(op, rng))
+        title, recipe = op, RECIPES[op]
+    else:
+        d = Draft(rng, rng.choice((13, 17, 18, 21, 24)))
+        title, recipe = ("chain", chain) if pick < 0.94 else rng.choice(list(movement.SHAPE_CHAINS.items()))
+    d.constant_share = rng.choice((0.0, 0.25, 0.25, 0.6))
+    recipe(d)
+    if not any(o.role == "feed" for o in d.operands):  # something must be fed, or nothing is left to run
+        k = next((k for k, o in enumerate(d.operands) if o.dims and o.dtype == "float32"), None)
+        if k is not None:
+            d.operands[k] = replace(d.operands[k], role="feed")
+    made = break_draft(d) if rng.random() < 0.12 else ""
+    return d.finish(title if not made else f"{title}, {made}", made)
+

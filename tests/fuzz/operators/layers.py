@@ -1,0 +1,230 @@
+"""Recipes of reductions, contractions, normalisations, windows and Resize."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.fuzz.operators.case import Dims, Draft
+from tests.fuzz.operators.elementwise import Recipe, rank, stretched
+from tests.fuzz.operators.values import Draw, fixed, mood, plain, within
+
+REDUCTIONS = ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare",
+              "ReduceLogSum", "ReduceLogSumExp")
+#: The opset that made the axes an input.
+_AXES_INPUT = {"ReduceSum": 13}
+
+
+def reduction(op: str, d: Draft) -> None:
+    dims, dtype = d.extents(rank(d, 0 if d.chance(0.1) else 1)), d.dtype(op)
+    draw = within(dtype, 0.5, 2) if op == "ReduceProd" and d.chance(0.7) else None
+    x, keep = d.operand(dims, dtype, draw), d.maybe(0.6, d.rng.choice((0, 1)))
+    axes = d.rng.sample(range(len(dims)), d.rng.randint(1, len(dims))) if dims and d.chance(0.85) else None
+    if axes is not None:
+        axes = [a - len(dims) if d.opset >= 11 and d.chance(0.3) else a for a in axes]
+    if d.opset < _AXES_INPUT.get(op, 18):
+        d.node(op, [x], axes=axes, keepdims=keep)
+        return
+    if axes is None and d.chance(0.4):
+        axes = []
+    inputs = [x] if axes is None else [x, d.constant(fixed(axes), (len(axes),))]
+    d.node(op, inputs, keepdims=keep, noop_with_empty_axes=d.maybe(0.3, d.rng.choice((0, 1))))
+
+
+def softmax(op: str, d: Draft) -> None:
+    dims = d.extents(rank(d, 1))
+    least = -len(dims) if d.opset >= 11 else 0
+    d.node(op, [d.operand(dims, d.dtype(op))], axis=d.maybe(0.8, d.rng.randrange(least, len(dims))) if len(dims) > 1 else
+           None if d.opset >= 13 else 0)
+
+
+def arg(op: str, d: Draft) -> None:
+    dims, dtype = d.extents(rank(d, 1)), d.dtype(op)
+    x = d.operand(dims, dtype, plain(dtype, d.rng.choice(("whole", "ordinary", "special", "extreme"))))
+    least = -len(dims) if d.opset >= 11 else 0
+    d.node(op, [x], axis=d.maybe(0.8, d.rng.randrange(least, len(dims))), keepdims=d.maybe(0.6, d.rng.choice((0, 1))),
+           select_last_index=d.maybe(0.5, d.rng.choice((0, 1))) if d.opset >= 12 else None)
+
+
+def cumsum(d: Draft) -> None:
+    dims = d.extents(rank(d, 1, 3))
+    kind, axis = d.rng.choice(("int64", "int32")), d.rng.randrange(-len(dims), len(dims))
+    d.node("CumSum", [d.operand(dims, d.dtype("CumSum")), d.constant(fixed(axis, kind), (), kind)],
+           exclusive=d.maybe(0.5, d.rng.choice((0, 1))), reverse=d.maybe(0.5, d.rng.choice((0, 1))))
+
+
+# -- contractions ----------------------------------------------------------------------------------------------
+
+def matmul(d: Draft) -> None:
+    dtype = d.dtype("MatMul")
+    m, k, n = (d.rng.choice((1, 4, d.size(0), d.size(), d.size())) for _ in range(3))
+    batch = d.extents(d.rng.choice((0, 0, 0, 1, 1, 2)))
+    a: Dims = (*batch, m, k)
+    b: Dims = (*stretched(d, batch), k, n)
+    if d.chance(0.3):
+        a, b = (*stretched(d, batch), m, k), (*batch, k, n)
+    a = (k,) if d.chance(0.1) else a
+    b = (k,) if d.chance(0.1) else b
+    d.node("MatMul", [d.operand(a, dtype), d.operand(b, dtype)])
+
+
+def gemm(d: Draft) -> None:
+    dtype = d.dtype("Gemm")
+    m, k, n = (d.rng.choice((1, 4, d.size(), d.size(), d.size())) for _ in range(3))
+    ta, tb = d.maybe(0.5, d.rng.choice((0, 1))), d.maybe(0.5, d.rng.choice((0, 1)))
+    inputs = [d.operand((k, m) if ta else (m, k), dtype), d.operand((n, k) if tb else (k, n), dtype)]
+    if d.opset < 11 or d.chance(0.7):
+        inputs.append(d.operand(stretched(d, (m, n)), dtype))
+    factors = (2, -1) if not dtype.startswith("float") else (0.5, -1.25, 0.0)
+    d.node("Gemm", inputs, alpha=d.maybe(0.4, float(d.rng.choice(factors))), beta=d.maybe(0.4, float(d.rng.choice(factors))),
+           transA=ta, transB=tb)
+
+
+def _window(d: Draft, dims: int, kernel: list[int], dilations: list[int]) -> dict[str, object]:
+    """Strides, dilations and padding of a window operator, at their defaults by chance."""
+    found: dict[str, object] = {"strides": d.maybe(0.6, [d.rng.choice((1, 1, 2, 3)) for _ in range(dims)])}
+    if any(r != 1 for r in dilations):
+        found["dilations"] = dilations
+    form = d.rng.choice(("pads", "pads", "none", "auto"))
+    if form == "pads":
+        found["pads"] = [d.rng.randint(0, max((k - 1) * r // 2, 0)) for _ in range(2) for k, r in zip(kernel, dilations)]
+    elif form == "auto":
+        found["auto_pad"] = d.rng.choice(("SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"))
+    return found
+
+
+def _kernel(d: Draft, dims: int) -> tuple[list[int], list[int], Dims]:
+    """A window, its dilations, and an image that holds it."""
+    kernel = [d.rng.choice((1, 2, 3, 3, 4, 5)) for _ in range(dims)]
+    dilations = [d.rng.choice((1, 1, 1, 2, 3)) for _ in range(dims)]
+    spans = [(k - 1) * r + 1 for k, r in zip(kernel, dilations)]
+    most = {1: 65, 2: 24, 3: 9}[dims]
+    return kernel, dilations, tuple(d.size(s, max(most, s)) if d.chance(0.7) else d.rng.randint(s, s + 9) for s in spans)
+
+
+def conv(d: Draft) -> None:
+    dims = d.rng.choice((1, 2, 2, 2, 3))
+    kernel, dilations, image = _kernel(d, dims)
+    group = d.rng.choice((1, 1, 1, 2, 3))
+    inner, outer = d.rng.choice((1, 1, 2, 3)), d.rng.choice((1, 2, 5))
+    if d.chance(0.15):
+        group, inner, outer = d.rng.choice((4, 8, 17)), 1, 1  # depthwise
+    dtype = d.dtype("Conv")
+    inputs = [d.operand((d.rng.choice((1, 2, d.size(1, 3))), group * inner, *image), dtype),
+              d.operand((group * outer, inner, *kernel), dtype)]
+    if d.chance(0.5):
+        inputs.append(d.operand((group * outer,), dtype))
+    d.node("Conv", inputs, group=d.maybe(0.5, group) if group == 1 else group, kernel_shape=d.maybe(0.6, kernel),
+           **_window(d, dims, kernel, dilations))
+
+
+def pool(op: str, d: Draft) -> None:
+    dims = d.rng.choice((1, 2, 2, 3))
+    kernel, dilations, image = _kernel(d, dims)
+    if d.opset < (10 if op == "MaxPool" else 19):
+        dilations = [1] * dims
+    x = d.operand((d.rng.choice((1, 2, d.size(1, 3))), d.rng.choice((1, 3)), *image), d.dtype(op))
+    attributes = _window(d, dims, kernel, dilations)
+    if op == "AveragePool" and d.opset >= 7:
+        attributes["count_include_pad"] = d.maybe(0.5, d.rng.choice((0, 1)))
+    if d.opset >= 10:
+        attributes["ceil_mode"] = d.maybe(0.4, d.rng.choice((0, 1)))
+    d.node(op, [x], kernel_shape=kernel, **attributes)
+
+
+def global_pool(op: str, d: Draft) -> None:
+    d.node(op, [d.operand((*d.extents(2), *d.extents(d.rng.randint(1, 3))), d.dtype(op))])
+
+
+# -- normalisations --------------------------------------------------------------------------------------------
+
+def _calm(d: Draft, dtype: str) -> Draw:
+    """Values that a variance can bear, others by chance."""
+    return plain(dtype, "ordinary" if d.chance(0.8) else mood(d.rng))
+
+
+def layer_norm(op: str, d: Draft) -> None:
+    dims, dtype = d.extents(rank(d, 1)), d.dtype(op)
+    axis = d.rng.randrange(-len(dims), len(dims))
+    own = dims[axis:] if d.chance(0.8) else dims[-1:]
+    inputs = [d.operand(dims, dtype, _calm(d, dtype)), d.operand(own, dtype, _calm(d, dtype))]
+    if op == "LayerNormalization" and d.chance(0.6):
+        inputs.append(d.operand(own, dtype, _calm(d, dtype)))
+    outputs = d.rng.choice((1, 1, 3)) if op == "LayerNormalization" else 1
+    d.node(op, inputs, outputs, axis=d.maybe(0.3, axis) if axis == -1 else axis,
+           epsilon=d.maybe(0.5, d.rng.choice((1e-3, 0.1))))
+
+
+def batch_norm(d: Draft) -> None:
+    dtype, channels = d.dtype("BatchNormalization"), d.rng.choice((1, 3, 17, d.size()))
+    x = d.operand((d.rng.choice((1, 2, d.size())), channels, *d.extents(d.rng.choice((0, 1, 2)))), dtype, _calm(d, dtype))
+    rest = [d.operand((channels,), dtype, within(dtype, 0.25, 2) if k == 3 else _calm(d, dtype)) for k in range(4)]
+    d.node("BatchNormalization", [x, *rest], epsilon=d.maybe(0.5, 1e-2))
+
+
+def instance_norm(d: Draft) -> None:
+    dtype, channels = d.dtype("InstanceNormalization"), d.rng.choice((1, 3, d.size(1, 17)))
+    x = d.operand((d.rng.choice((1, 2, d.size(1, 4))), channels, *d.extents(d.rng.randint(1, 2))), dtype, _calm(d, dtype))
+    d.node("InstanceNormalization", [x, *(d.operand((channels,), dtype, _calm(d, dtype)) for _ in range(2))],
+           epsilon=d.maybe(0.5, 1e-2))
+
+
+def group_norm(d: Draft) -> None:
+    groups, width, dtype = d.rng.choice((1, 2, 3)), d.rng.choice((1, 2, 4)), d.dtype("GroupNormalization")
+    own = groups if d.opset < 21 else groups * width
+    x = d.operand((d.rng.choice((1, 2, d.size(1, 4))), groups * width, *d.extents(d.rng.randint(1, 2))), dtype, _calm(d, dtype))
+    d.node("GroupNormalization", [x, *(d.operand((own,), dtype, _calm(d, dtype)) for _ in range(2))], num_groups=groups,
+           epsilon=d.maybe(0.5, 1e-2))
+
+
+def mean_variance(d: Draft) -> None:
+    dims = d.extents(4) if d.chance(0.7) else d.extents(3)
+    axes = None if len(dims) == 4 and d.chance(0.6) else sorted(d.rng.sample(range(len(dims)), d.rng.randint(1, len(dims))))
+    d.node("MeanVarianceNormalization", [d.operand(dims, "float32", _calm(d, "float32"))], axes=axes)
+
+
+# -- Resize ----------------------------------------------------------------------------------------------------
+
+_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+def resize(d: Draft) -> None:
+    dims: Dims = (1, d.rng.choice((1, 2)), d.size(1, 17), d.size(1, 17))
+    x = d.operand(dims, d.rng.choice(("float32", "float32", "uint8", "int8")) if d.chance(0.2) else "float32", plain("float32"))
+    mode = d.rng.choice(("nearest", "nearest", "linear", "cubic"))
+    scales = [1.0, 1.0, *(d.rng.choice((0.5, 1.0, 1.5, 2.0, 3.0, 0.75)) for _ in range(2))]
+    if d.opset == 10:
+        d.node("Resize", [x, d.constant(fixed(scales, "float32"), (4,), "float32")], mode=mode if mode != "cubic" else "linear")
+        return
+    if d.chance(0.5):
+        last = [d.constant(fixed(scales, "float32"), (4,), "float32")]
+    else:
+        d.fix(str(dims[2]))
+        wanted = [d.rng.choice((1, 2, 7, 16)) for _ in range(2)]
+        last = ["", d.constant(fixed([dims[0], dims[1], *wanted]), (4,))]
+    roi = "" if d.opset >= 13 else d.constant(fixed([], "float32"), (0,), "float32")
+    if d.opset < 13 and len(last) == 2:
+        last[0] = d.constant(fixed([], "float32"), (0,), "float32")
+    d.node("Resize", [x, roi, *last], mode=mode, coordinate_transformation_mode=d.maybe(0.8, d.rng.choice(_COORDINATES)),
+           nearest_mode=d.maybe(0.7, d.rng.choice(("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))),
+           cubic_coeff_a=d.maybe(0.3, -0.5), exclude_outside=d.maybe(0.2, 1) if mode == "cubic" else None)
+
+
+def upsample(d: Draft) -> None:
+    x = d.operand((1, d.rng.choice((1, 2)), d.size(1, 17), d.size(1, 17)))
+    scales, mode = [1.0, 1.0, d.rng.choice((1.0, 2.0, 3.0)), d.rng.choice((1.0, 2.0, 3.0))], d.rng.choice(("nearest", "linear"))
+    if d.opset < 9:
+        d.node("Upsample", [x], scales=scales, mode=mode)
+    else:
+        d.node("Upsample", [x, d.constant(fixed(scales, "float32"), (4,), "float32")], mode=mode)
+
+
+RECIPES: dict[str, Recipe] = {
+    **{op: partial(reduction, op) for op in REDUCTIONS}, "Softmax": partial(softmax, "Softmax"),
+    "LogSoftmax": partial(softmax, "LogSoftmax"), "ArgMax": partial(arg, "ArgMax"), "ArgMin": partial(arg, "ArgMin"),
+    "CumSum": cumsum, "MatMul": matmul, "Gemm": gemm, "Conv": conv, "MaxPool": partial(pool, "MaxPool"),
+    "AveragePool": partial(pool, "AveragePool"), "GlobalAveragePool": partial(global_pool, "GlobalAveragePool"),
+    "GlobalMaxPool": partial(global_pool, "GlobalMaxPool"), "LayerNormalization": partial(layer_norm, "LayerNormalization"),
+    "RMSNormalization": partial(layer_norm, "RMSNormalization"), "BatchNormalization": batch_norm,
+    "InstanceNormalization": instance_norm, "GroupNormalization": group_norm, "MeanVarianceNormalization": mean_variance,
+    "Resize": resize, "Upsample": upsample,
+}

@@ -1,0 +1,331 @@
+"""What ONNX Runtime and the reference evaluator say of a model, and how far float32 may be from float64 at each element.
+
+The reference evaluator runs node by node three ways: as the model says; *wide*, with float64 in the place of float32; and wide
+with a random relative error of float32's size after each node that rounds. What these errors move, rounding may move.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnxruntime
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.fuzz.operators.mended import MENDED
+from tests.fuzz.operators.values import Array
+from tsc.ops import find
+from tsc.ops.base import PatternKind
+
+#: The newest opset that the installed ONNX Runtime loads.
+RUNTIME_OPSET = 26
+#: Relative rounding error of a type, and how many draws of errors are taken.
+UNIT, DRAWS = {"float32": 2.0**-24, "float64": 2.0**-53}, 4
+#: Errors are drawn this many units large: functions are not rounded correctly, sums add their terms in any order.
+LARGE = 8.0
+_MOST = float(np.finfo(np.float32).max)
+_EXACT = {
+    "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
+    "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN", "IsInf",
+    "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "ThresholdedRelu"}
+#: One operation of IEEE arithmetic: its result is rounded correctly where it is all there is.
+ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
+#: Linear in the first operands: the same node over their magnitudes says how large the terms are that cancel.
+_LINEAR = {"MatMul": 2, "Gemm": 3, "Conv": 3, "ReduceSum": 1, "ReduceMean": 1, "CumSum": 1, "AveragePool": 1,
+           "GlobalAveragePool": 1, "Sum": 99, "Mean": 99}
+_MEANS = {"ReduceMean", "AveragePool", "GlobalAveragePool", "Mean"}
+#: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
+_COMPOUND = {"BatchNormalization": 5, "InstanceNormalization": 3, "ReduceLogSumExp": 1, "ReduceLogSum": 1, "ReduceL2": 1,
+             "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1}
+#: Float attributes and constants of these are float32 by the standard, whatever the elements are.
+_FLOAT_ATTRIBUTES = {
+    "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Swish", "Shrink", "ThresholdedRelu", "Gelu", "Gemm",
+    "LayerNormalization", "RMSNormalization", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
+    "MeanVarianceNormalization", "Resize", "Upsample"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an oracle gives: values, or why not. `cannot`: it lacks the operator or type, which says nothing of the model."""
+
+    values: Sequence[Array] | None
+    refusal: str = ""
+    cannot: bool = False
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The outputs in float64 arithmetic with the deviation that rounding may cause, per element; `range` says that a value on
+    the way leaves float32's range, `unsure` where an integer or a truth depends on rounding."""
+
+    exact: Sequence[Array]
+    deviation: Sequence[Array]
+    unsure: Sequence[Array]
+    range: bool
+
+
+# -- ONNX Runtime ----------------------------------------------------------------------------------------------
+
+@dataclass
+class Runtime:
+    """One session, made when first asked."""
+
+    model: ModelProto
+    session: Any = None
+    refusal: Answer | None = None
+
+    def run(self, feeds: Mapping[str, Array]) -> Answer:
+        if self.refusal is not None:
+            return self.refusal
+        try:
+            if self.session is None:
+                self.session = self._open()
+        except Exception as error:
+            self.refusal = _refused(error)
+            return self.refusal
+        try:
+            return Answer([np.asarray(y) for y in self.session.run(None, dict(feeds))])
+        except Exception as error:
+            return _refused(error)
+
+    def _open(self) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        return onnxruntime.InferenceSession(_older(self.model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _older(model: ModelProto) -> ModelProto:
+    """The model in an opset that ONNX Runtime knows, where its operators mean the same there."""
+    opset = model.opset_import[0].version
+    if opset <= RUNTIME_OPSET:
+        return model
+    same = all(onnx.defs.has(n.op_type, RUNTIME_OPSET, "") and onnx.defs.get_schema(n.op_type, opset, "").since_version
+               == onnx.defs.get_schema(n.op_type, RUNTIME_OPSET, "").since_version for n in model.graph.node)
+    if not same:
+        return model
+    older = ModelProto()
+    older.CopyFrom(model)
+    older.opset_import[0].version = RUNTIME_OPSET
+    return older
+
+
+_LACKS = ("NOT_IMPLEMENTED", "Could not find an implementation", "is not supported", "not implemented", "Unsupported",
+          "current official support", "unsupported", "No Op registered", "not registered", "does not support", "only supports",
+          "model_load_utils")
+
+
+def _refused(error: Exception) -> Answer:
+    text = f"{type(error).__name__}: {error}"
+    lacks = isinstance(error, NotImplementedError) or any(word in text for word in _LACKS)
+    return Answer(None, text.replace("\n", " ")[:300], lacks)
+
+
+# -- the reference evaluator -----------------------------------------------------------------------------------
+
+@dataclass
+class Reference:
+    """The reference evaluator of a model, and of its wide form."""
+
+    model: ModelProto
+    narrow: Any = None
+    wide: Any = None
+    def run(self, feeds: Mapping[str, Array]) -> Answer:
+        """What the reference evaluator gives."""
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                if self.narrow is None:
+                    self.narrow = ReferenceEvaluator(self.model, new_ops=MENDED)
+                return Answer([np.asarray(y) for y in self.narrow.run(None, dict(feeds))])
+        except Exception as error:
+            return _refused(error)
+
+    def expected(self, feeds: Mapping[str, Array], like: Sequence[Array]) -> Expected | None:
+        """The outputs in float64, None where the reference evaluator does not go there. `like`: outputs in their own types."""
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                if self.wide is None:
+                    self.wide = ReferenceEvaluator(widened(inlined(self.model)), new_ops=MENDED)
+                return self._expected(feeds, like)
+        except Exception:
+            return None
+
+    def _expected(self, feeds: Mapping[str, Array], like: Sequence[Array]) -> Expected | None:
+        names = [o.name for o in self.model.graph.output]
+        results = self._evaluate(feeds, None)
+        exact = [np.asarray(results[n]) for n in names]
+        if any(e.shape != y.shape for e, y in zip(exact, like)):
+            return None
+        nodes = [n for n in self.model.graph.node if n.op_type != "Constant"]
+        double = all(y.dtype != np.float32 for y in like) and any(y.dtype == np.float64 for y in like)
+        unit = UNIT["float64" if double and not any(n.op_type in _FLOAT_ATTRIBUTES for n in nodes) else "float32"]
+        if all(exactly(n) for n in nodes) or (len(nodes) == 1 and nodes[0].op_type in ROUNDED):
+            none = [np.zeros(e.shape) for e in exact]
+            return Expected(exact, none, [z > 0 for z in none], self._leaves(results))
+        deviation, unsure = [np.zeros(e.shape) for e in exact], [np.zeros(e.shape, bool) for e in exact]
+        for seed in range(DRAWS):
+            moved = self._evaluate(feeds, np.random.default_rng(seed), unit)
+            for k, name in enumerate(names):
+                other = np.asarray(moved[name])
+                if exact[k].dtype.kind == "f":
+                    apart = np.abs(other - exact[k])
+                    deviation[k] = np.maximum(deviation[k], np.where(np.isnan(apart), 0, apart))
+                    unsure[k] |= np.isnan(other) != np.isnan(exact[k])
+                else:
+                    unsure[k] |= other != exact[k]
+        deviation = [np.maximum(x, np.median(x) / 2) if x.size else x for x in deviation]  # all draws may cancel at an element
+        unsure = [np.ones(x.shape, bool) if x.size and x.mean() > 0.05 else x for x in unsure]  # or agree on what is by chance
+        return Expected(exact, deviation, unsure, self._leaves(results))
+
+    def _evaluate(self, feeds: Mapping[str, Array], rng: np.random.Generator | None, unit: float = 0.0) -> dict[str, Any]:
+        """All values by name. With `rng`, what rounds has an error of its own at each of its uses: a kernel may compute it anew
+        there, or never round it."""
+        results: dict[str, Any] = {"": None, **self.wide.rt_inits_}
+        results.update({n: _wide_array(x) for n, x in feeds.items()})
+        scales: dict[str, Any] = {}  # of the values that are rounded
+        for node in self.wide.rt_nodes_:
+            rounds = not exactly(node.onnx_node)
+            inputs = [results[i] for i in node.input]
+            if rng is not None:
+                inside = _COMPOUND.get(node.op_type, 0) if rounds else 0
+                inputs = [_shaken(x, rng, unit, scales.get(n)) if n in scales or k < inside else x
+                          for k, (n, x) in enumerate(zip(node.input, inputs))]
+            outputs = self._run_node(node, inputs)
+            results.update({n: _wide_array(y) for n, y in zip(node.output, outputs)})
+            if rounds:
+                scales.update(dict.fromkeys(node.output))
+                if rng is not None:
+                    scales[node.output[0]] = self._scale(node, inputs)
+        if rng is not None:
+            results.update({n: _shaken(results[n], rng, unit, scales[n]) for n in self.wide.output_names if n in scales})
+        return results
+
+    def _run_node(self, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        found = node.run(*inputs, context={}) if node.need_context() else node.run(*inputs)
+        return list(found)
+
+    def _scale(self, node: Any, inputs: Sequence[Any]) -> Any:
+        """How large the terms are that a linear node adds up, times the square root of their number."""
+        if node.op_type in ("Resize", "Upsample"):  # the weights of cubic interpolation have both signs
+            return np.abs(inputs[0][np.isfinite(inputs[0])]).max(initial=0.0)
+        count = _LINEAR.get(node.op_type, 0)
+        if not count:
+            return None
+        magnitudes = [np.abs(x) if k < count and x is not None else x for k, x in enumerate(inputs)]
+        found = np.abs(self._run_node(node, magnitudes)[0])
+        terms = _terms(node.op_type, inputs, found)
+        total = found * terms if node.op_type in _MEANS else found
+        return np.where(total > _MOST, 2 * _MOST, found * terms**0.5)
+
+    def _leaves(self, results: Mapping[str, Any]) -> bool:
+        """Whether some value is beyond float32's range, or so small that float32 rounds it coarsely."""
+        for value in results.values():
+            if isinstance(value, np.ndarray) and value.dtype == np.float64:
+                size = np.abs(value[np.isfinite(value)])
+                if (size > 1e37).any() or ((size < 1e-37) & (size > 0)).any():
+                    return True
+        curved = any(n.op_type not in _EXACT | ROUNDED for n in self.model.graph.node)  # the exponential of 89 is too large
+        return curved and any(isinstance(v, np.ndarray) and v.dtype == np.float64 and (np.abs(v[np.isfinite(v)]) > 80).any()
+                              for v in results.values())
+
+
+def exactly(node: NodeProto) -> bool:
+    """Whether a node computes its outputs without rounding."""
+    if node.op_type in ("Resize", "Upsample"):
+        mode = next((a.s for a in node.attribute if a.name == "mode"), b"nearest")
+        return bool(mode == b"nearest")
+    op = find(node.op_type)
+    return node.op_type in _EXACT or (op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST))
+
+
+def _terms(op: str, inputs: Sequence[Any], out: Array) -> float:
+    """How many terms are summed at most."""
+    first = np.asarray(inputs[0])
+    if op in ("MatMul", "Gemm"):
+        return float(max(first.shape[-1:] + first.shape[:1], default=1))
+    if op == "Conv":
+        return float(np.prod(np.shape(inputs[1])[1:])) + 1
+    if op in ("Sum", "Mean"):
+        return float(len(inputs))
+    return float(max(first.size // max(out.size, 1), max(first.shape, default=1) if op in ("CumSum", "AveragePool") else 1, 1))
+
+
+def _shaken(value: Any, rng: np.random.Generator, unit: float, scale: Any = None) -> Any:
+    """`value` with a random error of some units, relative to `scale` where that is larger. Errors have one size and any sign,
+    so that what one of them moves is seen in each draw."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    size = np.abs(value) if scale is None else np.maximum(np.abs(value), scale)
+    moved = value + size * (LARGE * unit) * rng.choice((-1.0, 1.0), value.shape)
+    moved = np.where(size > _MOST, np.nan, moved)  # a partial sum may overflow, or not, by the order of summation
+    return np.where(np.isfinite(value) & np.isfinite(size), moved, value)
+
+
+def _wide_array(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype == np.float32:
+        return np.asarray(value, np.float64)
+    return value
+
+
+def inlined(model: ModelProto) -> ModelProto:
+    """The model with the standard's own definition in smaller operators in the place of each node that has one, so that every
+    rounding on the way counts."""
+    opset = model.opset_import[0].version
+    for _ in range(4):
+        schemas = [(n.op_type, onnx.defs.get_schema(n.op_type, opset, "")) for n in model.graph.node]
+        chosen = sorted({("", op) for op, s in schemas
+                         if op not in _EXACT and (s.has_function or s.has_context_dependent_function)})
+        if not chosen:
+            break
+        typed = onnx.shape_inference.infer_shapes(model)
+        known = {v.name for v in (*typed.graph.input, *typed.graph.value_info)}
+        typed.graph.value_info.extend(onnx.helper.make_tensor_value_info(t.name, t.data_type, tuple(t.dims))
+                                      for t in typed.graph.initializer if t.name not in known)
+        for node in typed.graph.node:
+            _with_defaults(node, opset)
+        try:
+            model = onnx.inliner.inline_selected_functions(typed, chosen, inline_schema_functions=True)
+        except Exception:
+            break
+    return model
+
+
+def _with_defaults(node: NodeProto, opset: int) -> None:
+    """Write out the schema's defaults: the inliner leaves attributes that are not there out of a body."""
+    given = {a.name for a in node.attribute}
+    if not node.domain and onnx.defs.has(node.op_type, opset, ""):
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        node.attribute.extend(a.default_value for name, a in schema.attributes.items()
+                              if name not in given and a.default_value.type)
+
+
+def widened(model: ModelProto) -> ModelProto:
+    """The model with float64 in the place of float32, in its inputs, constants and attributes."""
+    wide = ModelProto()
+    wide.CopyFrom(model)
+    for value in (*wide.graph.input, *wide.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for tensor in wide.graph.initializer:
+        _widen(tensor)
+    for node in wide.graph.node:
+        for a in node.attribute:
+            if a.name == "value":
+                _widen(a.t)
+            if a.name in ("to", "dtype", "stash_type") and a.i == TensorProto.FLOAT:
+                a.i = TensorProto.DOUBLE
+    return wide
+
+
+def _widen(tensor: TensorProto) -> None:
+    if tensor.data_type == TensorProto.FLOAT:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
