@@ -74,12 +74,25 @@ def test_expand_idiom_of_torch_folds() -> None:
 
 
 def test_positions_cut_from_a_table() -> None:
+    """Slice clamps; that the table is long enough is what adding to the positions needs."""
     c = Chain(table=(1, 64), x=(B, L))
     length = c("Gather", c("Shape", "x"), [1])
-    assert c.shape(c("Slice", "table", [0], length, [1])) == ["1", "L"]
-    assert c.guards() == ["L <= 64"]
-    c("Slice", "table", [0], length, [1])
+    cut = c("Slice", "table", [0], length, [1])
+    assert c.shape(cut) == ["1", "min(L, 64)"] and not c.guards()
+    assert c.shape(c("Add", "x", cut)) == ["B", "L"]
+    assert c.guards() == ["L <= 64"] and "(Add)" in c.env.guards[0].reason
+    c("Add", "x", c("Slice", "table", [0], length, [1]))
     assert len(c.guards()) == 1
+
+
+def test_a_mask_cut_at_two_clamped_bounds_is_what_is_added_to_it() -> None:
+    c = Chain(mask=(1024, 1024), scores=(L, L + dim("P")))
+    c.env.declare("P", 0)
+    sizes = [c("Slice", c("Shape", "scores"), [k], [k + 1]) for k in (0, 1)]
+    rows = c("Slice", "mask", c("Sub", sizes[1], sizes[0]), sizes[1], [0])
+    total = c("Add", "scores", c("Slice", rows, [0], sizes[1], [1]))
+    assert [str(c.env.canon(d)) for d in c.state.types[total].shape] == ["L", "L + P"]
+    assert "L + P <= 1024" in c.guards()
 
 
 def test_slice_from_the_end_and_with_steps() -> None:

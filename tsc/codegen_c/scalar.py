@@ -113,8 +113,8 @@ def _cast(text: str, source: str, dtype: str) -> str:
     if dtype == "bool":
         return f"({text} != 0)"
     if source.startswith("float") and not dtype.startswith("float"):
-        convert = "tsc_to_uint64" if dtype == "uint64" else "tsc_to_int64"
-        return f"(({target}){convert}({text}))"
+        wide = dtype if dtype in ("int64", "uint32", "uint64") else "int32"
+        return f"(({target})tsc_to_{wide}({text}))"
     return f"(({target}){text})"
 
 

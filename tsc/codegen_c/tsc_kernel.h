@@ -93,10 +93,14 @@ TSC_FN double tsc_floor_float64(double x) { return floor(x); }
 TSC_FN double tsc_ceil_float64(double x) { return ceil(x); }
 TSC_FN double tsc_round_float64(double x) { return rint(x); }
 
-/* C leaves a float outside the integer's range undefined; here it saturates and a NaN becomes the least integer. */
-TSC_FN int64_t tsc_to_int64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : x >= 0x1p63 ? INT64_MAX : INT64_MIN; }
+/* C leaves a float open that no integer of the type equals; here it is what te/intrinsics.py says (`converted`). */
+TSC_FN int32_t tsc_to_int32(double x) { return x > -0x1p31 - 1 && x < 0x1p31 ? (int32_t)x : INT32_MIN; }
+TSC_FN int64_t tsc_to_int64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN; }
+TSC_FN uint32_t tsc_to_uint32(double x) {
+  return x >= 0x1p31 ? (uint32_t)tsc_to_int32(x - 0x1p31) ^ (uint32_t)INT32_MIN : (uint32_t)tsc_to_int32(x);
+}
 TSC_FN uint64_t tsc_to_uint64(double x) {
-  return x > -1 && x < 0x1p64 ? (uint64_t)x : x >= 0x1p64 ? UINT64_MAX : (uint64_t)tsc_to_int64(x);
+  return x >= 0x1p63 ? (uint64_t)tsc_to_int64(x - 0x1p63) ^ (uint64_t)INT64_MIN : (uint64_t)tsc_to_int64(x);
 }
 
 /* -- vectors ---------------------------------------------------------------------------------------------------------------- */
@@ -185,6 +189,9 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
   TSC_DEFINE_VECTOR(int32_t, int32, L)                                                                                        \
   TSC_DEFINE_VECTOR(int64_t, int64, L)                                                                                        \
   TSC_DEFINE_VECTOR(uint8_t, uint8, L)                                                                                        \
+  TSC_DEFINE_VECTOR(uint16_t, uint16, L)                                                                                      \
+  TSC_DEFINE_VECTOR(uint32_t, uint32, L)                                                                                      \
+  TSC_DEFINE_VECTOR(uint64_t, uint64, L)                                                                                      \
   TSC_DEFINE_VECTOR(uint8_t, bool, L)                                                                                         \
   TSC_DEFINE_VECTOR_ORDER(int32, L)                                                                                           \
   TSC_DEFINE_VECTOR_ORDER(int64, L)

@@ -13,7 +13,7 @@ from tsc.errors import InputError, InternalError
 from tsc.loop_ir.nodes import Allocate, Block, Commit, For, Func, If, Intrin, Let, Stmt, Store, Wait
 from tsc.loop_ir.races import Memory
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
-from tsc.te.intrinsics import MEANING
+from tsc.te.intrinsics import MEANING, converted
 
 #: One executed statement instance: the statement's name and its index.
 Trace = list[tuple[str, tuple[int, ...]]]
@@ -22,9 +22,9 @@ Run = Callable[[Env], None]
 _Eval = Callable[[Env], Any]
 
 _INDEX_OPERATORS: dict[str, Callable[..., int]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b, "min": min, "max": max, "neg": lambda a: -a,
-    "bitxor": lambda a, b: a ^ b}
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b if b else 0, "mod": lambda a, b: a % b if b else 0,  # as the C says
+    "min": min, "max": max, "neg": lambda a: -a, "bitxor": lambda a, b: a ^ b}
 
 
 @dataclass(slots=True)
@@ -196,12 +196,10 @@ def _evaluate_call(fn: str, parts: list[_Eval], dtype: str, args: tuple[Expr, ..
 
 
 def _evaluate_cast(get: _Eval, dtype: str) -> _Eval:
-    if dtype == "bool":
-        return lambda env: np.bool_(get(env) != 0)
-    if dtype == INDEX:
-        return lambda env: int(np.int64(get(env)))
     kind = np.dtype(dtype)
-    return lambda env: np.asarray(get(env)).astype(kind)[()]
+    if dtype == INDEX:
+        return lambda env: int(converted(get(env), kind))
+    return lambda env: converted(get(env), kind)[()]
 
 
 def _evaluate_checked(get: _Eval, extent: int, what: str) -> _Eval:

@@ -9,7 +9,8 @@ import numpy as np
 from tsc.ops.base import InferContext, OpDef, Sample
 from tsc.ops.elementwise import Body, elementwise, first, intrinsic, literal, required, singles
 from tsc.ops.samples import floats, ints
-from tsc.te.expr import Expr, add, call, mul, select
+from tsc.ops.shapes import canonical, expect_within, is_float
+from tsc.te.expr import Cast, Expr, add, call, mul, select
 
 
 def _unary(fn: Callable[[InferContext, Expr], Expr]) -> Body:
@@ -47,7 +48,7 @@ def _leaky(ctx: InferContext, x: Expr) -> Expr:
 
 
 def _elu(ctx: InferContext, x: Expr) -> Expr:
-    return _positive(x, x, mul(literal(ctx.attr("alpha", 1.0), x), _expm1(x)))
+    return select(call("lt", x, literal(0, x)), mul(literal(ctx.attr("alpha", 1.0), x), _expm1(x)), x)
 
 
 def _celu(ctx: InferContext, x: Expr) -> Expr:
@@ -78,14 +79,23 @@ def _thresholded(ctx: InferContext, x: Expr) -> Expr:
 
 
 def _shrink(ctx: InferContext, x: Expr) -> Expr:
-    bias, edge = literal(ctx.attr("bias", 0.0), x), ctx.attr("lambd", 0.5)
-    low, high = literal(-edge, x), literal(edge, x)
-    return select(call("lt", x, low), add(x, bias), select(call("gt", x, high), call("sub", x, bias), literal(0, x)))
+    """The formula in floats, as `lambd` and `bias` are; what is left of an integer is truncated."""
+    value = x if is_float(x.dtype) else Cast(x, "float64")
+    bias, edge = literal(ctx.attr("bias", 0.0), value), ctx.attr("lambd", 0.5)
+    low, high = call("lt", value, literal(-edge, value)), call("gt", value, literal(edge, value))
+    if value is not x and float(bias.value).is_integer():
+        value, bias = x, literal(bias.value, x)
+    shrunk = select(low, add(value, bias), select(high, call("sub", value, bias), literal(0, value)))
+    return shrunk if shrunk.dtype == x.dtype else Cast(shrunk, x.dtype)
 
 
 def _prelu(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
     x = first(args)
     return select(call("lt", x, literal(0, x)), mul(required(args, 1), x), x)
+
+
+def _slopes(ctx: InferContext) -> None:
+    expect_within(ctx, 1, canonical(ctx, 0))
 
 
 def _with(**attrs: float) -> Callable[[], Sequence[Sample]]:
@@ -106,7 +116,7 @@ OPS: tuple[OpDef, ...] = (
     elementwise("Sigmoid", _unary(lambda ctx, x: sigmoid(x)), samples=singles(-90.0, 90.0)),
     elementwise("Gelu", _unary(_gelu), samples=_gelus, reads=("approximate",)),
     elementwise("LeakyRelu", _unary(_leaky), samples=_with(alpha=0.3), reads=("alpha",)),
-    elementwise("PRelu", _prelu, samples=lambda: [Sample([floats(2, 3, 5), floats(3, 1)])]),
+    elementwise("PRelu", _prelu, samples=lambda: [Sample([floats(2, 3, 5), floats(3, 1)])], required=2, check=_slopes),
     elementwise("ThresholdedRelu", _unary(_thresholded), samples=_with(alpha=0.3), reads=("alpha",)),
     elementwise("Elu", _unary(_elu), samples=_with(alpha=0.3), reads=("alpha",)),
     elementwise("Celu", _unary(_celu), samples=_with(alpha=0.3), reads=("alpha",)),

@@ -10,8 +10,21 @@ from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
 from tsc.ops.generate import typed
+from tsc.ops.reduce import cast
 from tsc.ops.samples import floats, ints
-from tsc.ops.shapes import Shape, at_least_zero, broadcast, canonical, expect_rank, tensor, unify, where
+from tsc.ops.shapes import (
+    Shape,
+    at_least_zero,
+    broadcast,
+    canonical,
+    expect_list,
+    expect_rank,
+    expect_within,
+    is_float,
+    tensor,
+    unify,
+    where,
+)
 from tsc.sym import ONE, ZERO, SymExpr, ceildiv, sym_max
 from tsc.te.compute import SUM
 from tsc.te.expr import Expr, add, call, index, mul, select
@@ -60,27 +73,31 @@ def _gemm_types(ctx: InferContext) -> tuple[TensorType, ...]:
     a = a[::-1] if ctx.attr("transA", 0) else a
     b = b[::-1] if ctx.attr("transB", 0) else b
     unify(ctx.env, a[1], b[0], f"{where(ctx)}: the inner dims must be equal")
-    return tensor(ctx.type(0).dtype, (ctx.env.canon(a[0]), ctx.env.canon(b[1])))
+    result = (ctx.env.canon(a[0]), ctx.env.canon(b[1]))
+    if ctx.has(2):
+        expect_within(ctx, 2, result)
+    return tensor(ctx.type(0).dtype, tuple(map(ctx.env.canon, result)))
 
 
 def _gemm(builder: Builder) -> tuple[str, ...]:
-    """alpha * A' @ B' + beta * C, the transpositions being reads in another order."""
+    """alpha * A' @ B' + beta * C, the transpositions being reads in another order. Integers times a fraction are floats."""
     ctx = builder.infer
+    own, factors = ctx.type(0).dtype, [float(ctx.attr(name, 1.0)) for name in ("alpha", "beta")]
+    working = own if is_float(own) or all(f.is_integer() for f in factors) else "float64"
     a, b = ctx.node.inputs[:2]
     if ctx.attr("transA", 0):
         a = builder.emit("Transpose", a, perm=(1, 0))
     if ctx.attr("transB", 0):
         b = builder.emit("Transpose", b, perm=(1, 0))
-    result = _scaled(builder, builder.emit("MatMul", a, b), float(ctx.attr("alpha", 1.0)))
-    if not ctx.has(2):
-        return (result,)
-    return (builder.emit("Add", result, _scaled(builder, ctx.node.inputs[2], float(ctx.attr("beta", 1.0)))),)
+    result = _scaled(builder, cast(builder, builder.emit("MatMul", a, b), own, working), factors[0], working)
+    if ctx.has(2):
+        bias = cast(builder, ctx.node.inputs[2], own, working)
+        result = builder.emit("Add", result, _scaled(builder, bias, factors[1], working))
+    return (cast(builder, result, working, own),)
 
 
-def _scaled(builder: Builder, value: str, factor: float) -> str:
-    if factor == 1.0:
-        return value
-    return builder.emit("Mul", value, scalar_operand(builder, factor, builder.infer.type(0).dtype))
+def _scaled(builder: Builder, value: str, factor: float, dtype: str) -> str:
+    return value if factor == 1.0 else builder.emit("Mul", value, scalar_operand(builder, factor, dtype))
 
 
 def scalar_operand(builder: Builder, value: float, dtype: str) -> str:
@@ -94,11 +111,18 @@ def _spatial(ctx: InferContext) -> tuple[tuple[int, ...], tuple[int, ...], tuple
     """Strides, dilations, and the padding before and after each spatial axis."""
     shape, kernel = canonical(ctx, 0)[2:], canonical(ctx, 1)[2:]
     rank = len(shape)
-    strides = tuple(ctx.attr("strides", (1,) * rank))
-    dilations = tuple(ctx.attr("dilations", (1,) * rank))
+    strides, dilations = positives(ctx, "strides", rank), positives(ctx, "dilations", rank)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
     begins, ends = padding(ctx, shape, spans, strides)
     return strides, dilations, begins, ends
+
+
+def positives(ctx: InferContext, name: str, rank: int) -> tuple[int, ...]:
+    """An attribute of one positive number a spatial axis (1 where it is absent). Raises ModelError for any other."""
+    given = tuple(int(v) for v in ctx.attr(name, (1,) * rank))
+    if len(given) != rank or any(v < 1 for v in given):
+        raise ModelError(f"{where(ctx)} has {name} {given}, expected {rank} numbers of at least 1")
+    return given
 
 
 def padding(ctx: InferContext, shape: Sequence[SymExpr], spans: Sequence[SymExpr],
@@ -110,6 +134,8 @@ def padding(ctx: InferContext, shape: Sequence[SymExpr], spans: Sequence[SymExpr
         return (ZERO,) * rank, (ZERO,) * rank
     if mode == "NOTSET":
         pads = [SymExpr.of(int(p)) for p in ctx.attr("pads", (0,) * (2 * rank))]
+        if len(pads) != 2 * rank or any(ctx.env.prove_lt(p, 0) for p in pads):
+            raise ModelError(f"{where(ctx)} has pads {', '.join(map(str, pads))}, expected {2 * rank} numbers of at least 0")
         return tuple(pads[:rank]), tuple(pads[rank:])
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise UnsupportedError(f"{where(ctx)} has auto_pad '{mode}', expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
@@ -134,7 +160,16 @@ def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
     if len(x) != len(w):
         raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
     group = int(ctx.attr("group", 1))
+    if group < 1:
+        raise ModelError(f"{where(ctx)} has group {group}, expected at least 1")
     unify(ctx.env, x[1], w[1] * group, f"{where(ctx)}: input channels must be groups times kernel channels")
+    ctx.env.assume_eq(w[0] % group, ZERO, f"{where(ctx)}: group must divide the output channels")
+    if ctx.attr("kernel_shape") is not None:
+        for k, d in zip(positives(ctx, "kernel_shape", len(w) - 2), w[2:]):
+            unify(ctx.env, SymExpr.of(k), d, f"{where(ctx)}: kernel_shape must be that of its weights")
+    if ctx.has(2):
+        expect_list(ctx, 2, w[0])
+    x, w = canonical(ctx, 0), canonical(ctx, 1)
     strides, dilations, begins, ends = _spatial(ctx)
     extents = [window_extent(ctx, d + p + q, (k - 1) * r + 1, s)
                for d, k, s, r, p, q in zip(x[2:], w[2:], strides, dilations, begins, ends)]

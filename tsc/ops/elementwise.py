@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import InternalError, ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.samples import bools, floats, ints, scalar
@@ -35,27 +35,32 @@ Result = int | str
 SampleList = Callable[[], Sequence[Sample]]
 
 
-def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 0, rule: Rule | None = None,
-                operands: int | None = None, reads: tuple[str, ...] = ()) -> OpDef:
+def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 0, rule: Rule | None = None, required: int = 1,
+                check: Callable[[InferContext], None] | None = None, reads: tuple[str, ...] = ()) -> OpDef:
     """An operator whose output element is `body` of the broadcast inputs' elements.
 
-    `rule(env, *elements)` computes symbolic contents; `operands` restricts to the first few inputs, `result` is the input
-    whose dtype the output has, or the dtype itself; `reads` are its attributes.
+    `rule(env, *elements)` computes symbolic contents; `result` is the input whose dtype the output has, or the dtype itself;
+    `required` is how many inputs there must be (-1: all that the node lists), `check` raises ModelError for inputs that do not
+    fit each other; `reads` are its attributes.
     """
     def types(ctx: InferContext) -> tuple[TensorType, ...]:
-        shapes = [canonical(ctx, i) for i in range(len(ctx.types))[:operands] if ctx.has(i)]
+        for i in range(len(ctx.types) if required < 0 else required):
+            ctx.type(i)
+        if check is not None:
+            check(ctx)
+        shapes = [canonical(ctx, i) for i in range(len(ctx.types)) if ctx.has(i)]
         dtype = result if isinstance(result, str) else ctx.type(result).dtype
         return tensor(dtype, broadcast(ctx.env, shapes, where(ctx)))
 
     def contents(ctx: InferContext) -> Values:
         found = all_contents(ctx)
-        # integer fmod has the sign of the dividend, unlike the `%` of sizes
-        if found is None or rule is None or is_float(types(ctx)[0].dtype) or ctx.attr("fmod", 0):
+        # floats round; integer fmod has the sign of the dividend, unlike the `%` of sizes
+        if found is None or rule is None or any(is_float(t.dtype) for t in ctx.types if t) or ctx.attr("fmod", 0):
             return (None,)
-        return (contents_map(lambda *values: rule(ctx.env, *values), *found[:operands]),)
+        return (contents_map(lambda *values: rule(ctx.env, *values), *found),)
 
     def te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
-        count = range(len(lowering.infer.types))[:operands]
+        count = range(len(lowering.infer.types))
         return body(lowering.infer, [broadcast_read(lowering, i, at) if lowering.infer.has(i) else None for i in count])
 
     return OpDef(name, PatternKind.ELEMENTWISE, types, contents=contents if rule else None, te=te, samples=samples, reads=reads)
@@ -77,10 +82,10 @@ def operand(args: Sequence[Expr | None], i: int) -> Expr | None:
 
 
 def required(args: Sequence[Expr | None], i: int) -> Expr:
-    """Operand `i`, which the operator cannot do without. Raises ModelError when it is absent."""
+    """Operand `i`, which the shape rule has seen."""
     found = operand(args, i)
     if found is None:
-        raise ModelError(f"an elementwise operator lacks its required operand {i}")
+        raise InternalError(f"an elementwise operator without its operand {i} has passed its shape rule")
     return found
 
 
@@ -174,15 +179,20 @@ def _pow(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
                 return call("mul", base, base)
             case 3.0:
                 return call("mul", call("mul", base, base), base)
-            case 0.5:
-                return call("sqrt", base)
+            case 0.5:  # where the root of the least value is not a number, its power is one
+                return select(call("eq", base, literal(-np.inf, base)), literal(np.inf, base), call("sqrt", base))
             case -1.0:
                 return call("reciprocal", base)
+    if is_float(base.dtype):
+        return call("pow", base, _as(exponent, base.dtype))
+    wide = "float64" if is_float(exponent.dtype) else "uint64" if exponent.dtype == "uint64" else "int64"
     if exponent.dtype == base.dtype:
         return call("pow", base, exponent)
-    if is_float(base.dtype):
-        return call("pow", base, Cast(exponent, base.dtype))
-    return Cast(call("pow", Cast(base, "float64"), Cast(exponent, "float64")), base.dtype)
+    return _as(call("pow", _as(base, wide), _as(exponent, wide)), base.dtype)
+
+
+def _as(value: Expr, dtype: str) -> Expr:
+    return value if value.dtype == dtype else Cast(value, dtype)
 
 
 def _mod(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
@@ -200,6 +210,12 @@ def _clip(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
     if low is not None:
         result = call("max", result, low)
     return result if high is None else call("min", result, high)
+
+
+def _clip_bounds(ctx: InferContext) -> None:
+    for i, what in ((1, "min"), (2, "max")):
+        if ctx.has(i) and any(d != ONE for d in canonical(ctx, i)):
+            raise ModelError(f"{where(ctx)} has a {what} of shape {ctx.type(i)}, expected a scalar")
 
 
 def _is_inf(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
@@ -237,10 +253,11 @@ def _cast_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _cast_contents(ctx: InferContext) -> Values:
+    """A size as a float is what Range takes; back from a float, where rounding may have changed it, it is data."""
     source, target = ctx.contents[0], _cast_target(ctx)
-    if source is None or is_float(target):
+    if source is None or (is_float(ctx.type(0).dtype) and not is_float(target)):
         return (None,)
-    if target != "bool":
+    if target != BOOL:
         return (source,)
 
     def truth(value: SymExpr) -> SymExpr | None:
@@ -347,17 +364,17 @@ def _rounds() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    elementwise("Add", intrinsic("add"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a + b),
-    elementwise("Sub", intrinsic("sub"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a - b),
-    elementwise("Mul", intrinsic("mul"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a * b),
+    elementwise("Add", intrinsic("add"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a + b, required=2),
+    elementwise("Sub", intrinsic("sub"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a - b, required=2),
+    elementwise("Mul", intrinsic("mul"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a * b, required=2),
     elementwise("Div", intrinsic("div"), rule=truncated_quotient, samples=lambda: [
-        *pairs("int64")(), Sample([ints(4, 3), np.array([3, -2, 5])]), Sample([floats(2, 3), floats(3, low=1)])]),
-    elementwise("Pow", _pow, samples=_mixed_pow, rule=_power),
-    elementwise("Mod", _mod, samples=_mods, rule=_remainder, reads=("fmod",)),
-    elementwise("Max", _chain("max"), samples=_lists, rule=_fold(greater)),
-    elementwise("Min", _chain("min"), samples=_lists, rule=_fold(lesser)),
-    elementwise("Sum", _chain("add"), samples=_lists, rule=_fold(lambda env, a, b: a + b)),
-    elementwise("Mean", _mean, samples=_lists),
+        *pairs("int64")(), Sample([ints(4, 3), np.array([3, -2, 5])]), Sample([floats(2, 3), floats(3, low=1)])], required=2),
+    elementwise("Pow", _pow, samples=_mixed_pow, rule=_power, required=2),
+    elementwise("Mod", _mod, samples=_mods, rule=_remainder, reads=("fmod",), required=2),
+    elementwise("Max", _chain("max"), samples=_lists, rule=_fold(greater), required=-1),
+    elementwise("Min", _chain("min"), samples=_lists, rule=_fold(lesser), required=-1),
+    elementwise("Sum", _chain("add"), samples=_lists, rule=_fold(lambda env, a, b: a + b), required=-1),
+    elementwise("Mean", _mean, samples=_lists, required=-1),
     elementwise("Neg", intrinsic("neg"), samples=_signed, rule=lambda env, a: -a),
     elementwise("Abs", intrinsic("abs"), samples=_signed, rule=_absolute),
     elementwise("Sign", intrinsic("sign"), samples=_signed, rule=_sign),
@@ -371,10 +388,10 @@ OPS: tuple[OpDef, ...] = (
     elementwise("Floor", intrinsic("floor"), samples=singles()),
     elementwise("Ceil", intrinsic("ceil"), samples=singles()),
     elementwise("Round", intrinsic("round"), samples=_rounds),
-    elementwise("Clip", _clip, samples=_clips, reads=("min", "max")),
+    elementwise("Clip", _clip, samples=_clips, reads=("min", "max"), check=_clip_bounds),
     elementwise("IsNaN", intrinsic("isnan"), samples=_specials, result=BOOL),
     elementwise("IsInf", _is_inf, samples=_infinities, result=BOOL, reads=("detect_positive", "detect_negative")),
-    elementwise("Where", _where, samples=_wheres, result=1, rule=_where_rule),
+    elementwise("Where", _where, samples=_wheres, result=1, rule=_where_rule, required=3),
     OpDef("Cast", PatternKind.ELEMENTWISE, _cast_types, contents=_cast_contents, te=_cast_te, samples=_casts,
           reads=("to",), ignores=("saturate", "round_mode")),
     OpDef("CastLike", PatternKind.ELEMENTWISE, _cast_types, contents=_cast_contents, te=_cast_te, static_inputs=(1,),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,19 @@ from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Contents, TensorType
 from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample, symbolic
 from tsc.ops.samples import floats, ints, scalar, vector
-from tsc.ops.shapes import Values, as_object, canonical, element_type, is_float, static_shape, tensor, where
-from tsc.sym import ZERO, SymExpr, ceildiv, product
+from tsc.ops.shapes import (
+    Values,
+    as_object,
+    canonical,
+    element_type,
+    is_float,
+    scalar_contents,
+    sizes_operand,
+    static_shape,
+    tensor,
+    where,
+)
+from tsc.sym import ZERO, SymExpr, ceildiv, product, sym_max
 from tsc.te.expr import BOOL, INDEX, Cast, Const, Expr, add, call, index, mul, select
 
 
@@ -110,12 +123,14 @@ def _size_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 # -- ConstantOfShape, EyeLike ----------------------------------------------------------------------------------
 
 def _fill(ctx: InferContext) -> np.ndarray[Any, Any]:
-    value = ctx.attr("value")
-    return np.zeros(1, np.float32) if value is None else np.asarray(value)
+    value = np.zeros(1, np.float32) if ctx.attr("value") is None else np.asarray(ctx.attr("value"))
+    if value.size != 1:
+        raise ModelError(f"{where(ctx)} has a value of shape {value.shape}, expected one element")
+    return value
 
 
 def _filled_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor(_fill(ctx).dtype.name, [ctx.env.canon(d) for d in ctx.known(0, "shape").ravel()])
+    return tensor(_fill(ctx).dtype.name, sizes_operand(ctx, 0, "dims"))
 
 
 def _filled_contents(ctx: InferContext) -> Values:
@@ -132,6 +147,8 @@ def _filled_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 def _eye_types(ctx: InferContext) -> tuple[TensorType, ...]:
     number = ctx.attr("dtype")
+    if ctx.type(0).rank != 2:
+        raise ModelError(f"{where(ctx)} has an input of rank {ctx.type(0).rank}, expected a matrix")
     return tensor(ctx.type(0).dtype if number is None else element_type(ctx, number), canonical(ctx, 0))
 
 
@@ -143,36 +160,65 @@ def _eye_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 # -- Range -----------------------------------------------------------------------------------------------------
 
-def _range_operands(ctx: InferContext) -> tuple[SymExpr, SymExpr, SymExpr] | None:
-    """Start, limit and step of an integer Range; None for a floating-point one."""
-    if is_float(ctx.type(0).dtype):
-        return None
-    start, limit, step = (ctx.env.canon(ctx.known(i, w).ravel()[0]) for i, w in enumerate(("start", "limit", "delta")))
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number known at compile time: an integer expression over a positive integer (a float is such a fraction)."""
+
+    numerator: SymExpr
+    denominator: int = 1
+
+    def expression(self, dtype: str) -> Expr:
+        whole = self.numerator.as_int()
+        if whole is not None:
+            return typed(whole / self.denominator if is_float(dtype) else whole, dtype)
+        return converted(index(self.numerator), dtype)
+
+
+#: Integers up to this are exact in a type; a size beyond it would be rounded on its way to a float.
+_EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53}
+#: Fractions with more are left to data: their products with sizes would not fit an int64.
+_MOST_DENOMINATOR = 2**31
+
+
+def _range_operands(ctx: InferContext) -> tuple[_Number, _Number, _Number]:
+    """Start, limit and step."""
+    start, limit, step = (_number(ctx, i, what) for i, what in enumerate(("start", "limit", "step")))
+    known = step.numerator.as_int()
+    if known is None:
+        raise UnsupportedError(f"{where(ctx)} has a step of {step.numerator}, expected a constant")
+    if known == 0:
+        raise ModelError(f"{where(ctx)} has a step of 0, expected any other")
     return start, limit, step
 
 
-def _float_operands(ctx: InferContext) -> tuple[float, float, float]:
-    values = [None if c is None else float(c.ravel()[0]) for c in ctx.constants[:3]]
-    if any(v is None for v in values):
-        raise UnsupportedError(f"{where(ctx)} has data-dependent floating-point bounds, not supported yet")
-    start, limit, step = (v for v in values if v is not None)
-    return start, limit, step
+def _number(ctx: InferContext, i: int, what: str) -> _Number:
+    dtype, constant = ctx.type(i).dtype, ctx.constants[i]
+    if not is_float(dtype) or constant is None:
+        found = scalar_contents(ctx, i, what)
+        if is_float(dtype):
+            for a, b in ((found, _EXACT[dtype]), (-_EXACT[dtype], found)):
+                ctx.env.assume_le(a, b, f"{where(ctx)}: its {what} must be exact in {dtype}")
+        return _Number(found)
+    if constant.size != 1 or not np.isfinite(constant).all():
+        raise ModelError(f"{where(ctx)} has the {what} {constant}, expected one finite number")
+    numerator, denominator = float(constant.ravel()[0]).as_integer_ratio()
+    return _Number(SymExpr.of(numerator), denominator)
 
 
 def _range_extent(ctx: InferContext) -> SymExpr:
-    operands = _range_operands(ctx)
-    if operands is None:
-        start, limit, step = _float_operands(ctx)
-        return SymExpr.of(max(0, int(np.ceil((limit - start) / step))))
-    first, last, delta = operands
-    known = delta.as_int()
-    if known is None or known == 0:
-        raise UnsupportedError(f"{where(ctx)} has a step of {delta}, expected a constant other than 0")
-    distance = last - first if known > 0 else first - last
+    """ceil((limit - start) / step), none below 0."""
+    start, limit, step = _range_operands(ctx)
+    distance = limit.numerator * start.denominator - start.numerator * limit.denominator
+    divisor = (step.numerator.as_int() or 1) * start.denominator * limit.denominator
+    distance, divisor = (distance * step.denominator, divisor) if divisor > 0 else (-distance * step.denominator, -divisor)
+    shared = gcd(divisor, *(c for _, c in distance.terms))
+    distance, divisor = distance // shared, divisor // shared
+    if distance.as_int() is None and max(divisor, *(abs(c) for _, c in distance.terms)) > _MOST_DENOMINATOR:
+        raise UnsupportedError(f"{where(ctx)} has bounds or a step too fine for the sizes they depend on; make them coarser")
     if ctx.env.prove_le(distance, 0):
         return ZERO
-    ctx.env.assume_le(0, distance, f"{where(ctx)}: the range must not be reversed")
-    return ctx.env.canon(ceildiv(distance, abs(known)))
+    extent = ctx.env.canon(ceildiv(distance, divisor))
+    return extent if ctx.env.prove_le(0, distance) else ctx.env.canon(sym_max(extent, 0))
 
 
 def _range_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -180,18 +226,17 @@ def _range_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _range_contents(ctx: InferContext) -> Values:
-    operands, sizes = _range_operands(ctx), static_shape((_range_extent(ctx),))
-    if operands is None or sizes is None:
+    (start, _, step), sizes = _range_operands(ctx), static_shape((_range_extent(ctx),))
+    if sizes is None or is_float(ctx.type(0).dtype):
         return (None,)
-    return (symbolic([operands[0] + operands[2] * i for i in range(sizes[0])], sizes),)
+    return (symbolic([start.numerator + step.numerator * i for i in range(sizes[0])], sizes),)
 
 
 def _range_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
-    operands, dtype = _range_operands(lowering.infer), lowering.out[0].dtype
-    if operands is None:
-        start, _, step = _float_operands(lowering.infer)
-        return add(Const(start, dtype), mul(Cast(at[0], dtype), Const(step, dtype)))
-    return converted(add(mul(at[0], index(operands[2])), index(operands[0])), dtype)
+    (start, _, step), dtype = _range_operands(lowering.infer), lowering.out[0].dtype
+    if is_float(dtype):
+        return add(start.expression(dtype), mul(Cast(at[0], dtype), step.expression(dtype)))
+    return converted(add(mul(at[0], index(step.numerator)), index(start.numerator)), dtype)
 
 
 # -- Constant (its tensor is folded by the importer; kept for graphs that are not) -------------------------------

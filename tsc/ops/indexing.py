@@ -12,9 +12,22 @@ from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Contents, TensorType
 from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.samples import bools, floats, ints, scalar, vector
-from tsc.ops.shapes import Values, as_object, at_least_zero, canonical, is_float, known_ints, tensor, where
-from tsc.sym import ZERO, SymExpr, ceildiv, sym_max, sym_min
-from tsc.sym.expr import Apply
+from tsc.ops.shapes import (
+    Values,
+    as_object,
+    at_least_zero,
+    canonical,
+    distinct,
+    expect_list,
+    expect_rank,
+    is_float,
+    known_ints,
+    scalar_contents,
+    tensor,
+    unify,
+    where,
+)
+from tsc.sym import ONE, ZERO, SymExpr, ceildiv, sym_max, sym_min
 from tsc.te.expr import BOOL, INDEX, Cast, CheckedIndex, Const, Expr, add, call, index, mul, select
 
 # -- Slice -----------------------------------------------------------------------------------------------------
@@ -33,68 +46,48 @@ def _slice_cuts(ctx: InferContext) -> tuple[_Cut, ...]:
     starts, ends = _bounds(ctx, 1, "starts"), _bounds(ctx, 2, "ends")
     axes = known_ints(ctx, 3, "axes") if ctx.has(3) else tuple(ctx.attr("axes", range(len(starts))))
     steps = known_ints(ctx, 4, "steps") if ctx.has(4) else (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise ModelError(f"{where(ctx)} has {len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps, "
+                         "expected as many of each")
     cuts = [_Cut(ZERO, 1, d) for d in shape]
-    for start, end, axis, step in zip(starts, ends, axes, steps):
-        k = ctx.axis(int(axis), len(shape))
+    for start, end, k, step in zip(starts, ends, distinct(ctx, [ctx.axis(int(a), len(shape)) for a in axes]), steps):
         cuts[k] = _cut(ctx, shape[k], start, end, step)
     return tuple(cuts)
 
 
 def _bounds(ctx: InferContext, i: int, what: str) -> list[SymExpr]:
     if ctx.has(i):
-        return [ctx.env.canon(v) for v in ctx.known(i, what).ravel()]
+        found = ctx.known(i, what)
+        if found.ndim != 1:
+            raise ModelError(f"{where(ctx)} has {what} of rank {found.ndim}, expected a list")
+        return [ctx.env.canon(v) for v in found]
     return [SymExpr.of(int(v)) for v in ctx.attr(what, ())]
 
 
 def _cut(ctx: InferContext, extent: SymExpr, start: SymExpr, end: SymExpr, step: int) -> _Cut:
+    """Both bounds are clamped as the standard says, the end to -1 where it is stepped down to."""
     if step == 0:
         raise ModelError(f"{where(ctx)} has a step of 0, expected a positive or negative one")
-    if step > 0:
-        first, last = _clamped(ctx, start, extent, ZERO), _clamped(ctx, end, extent, ZERO)
-        return _Cut(first, step, ceildiv(_distance(ctx, first, last), step))
-    top = extent - 1
-    first, last = _clamped(ctx, start, top, SymExpr.of(-1), extent), _clamped(ctx, end, top, SymExpr.of(-1), extent)
-    return _Cut(first, step, ceildiv(_distance(ctx, last, first), -step))
+    last = extent if step > 0 else extent - 1
+    first = _clamped(ctx, start, extent, ZERO, last)
+    end = _clamped(ctx, end, extent, ZERO if step > 0 else SymExpr.of(-1), last)
+    distance = ctx.env.canon(end - first if step > 0 else first - end)
+    if ctx.env.prove_le(distance, 0):
+        return _Cut(ZERO, step, ZERO)
+    distance = distance if ctx.env.prove_le(0, distance) else sym_max(distance, 0)
+    return _Cut(first, step, ctx.env.canon(ceildiv(distance, abs(step))))
 
 
-def _distance(ctx: InferContext, low: SymExpr, high: SymExpr) -> SymExpr:
-    if ctx.env.prove_le(high, low):
-        return ZERO
-    extent = ctx.env.canon(high - low)
-    if ctx.env.prove_le(0, extent):
-        return extent
-    if any(isinstance(atom, Apply) and atom.fn in ("min", "max") for atom in extent.atoms()):
-        # clamped bounds may pass each other: the slice is empty then
-        return sym_max(extent, 0)
-    return at_least_zero(ctx, extent, "the length of the slice")
-
-
-def _clamped(ctx: InferContext, position: SymExpr, most: SymExpr, least: SymExpr, extent: SymExpr | None = None) -> SymExpr:
-    """`position` (negative: from the end) clamped into [least, most].
-
-    Where neither side is provable, a constant bound is clamped symbolically, and a symbolic one is assumed to lie inside.
-    """
+def _clamped(ctx: InferContext, position: SymExpr, extent: SymExpr, least: SymExpr, most: SymExpr) -> SymExpr:
+    """`position` (negative: from the end) clamped into [least, most]."""
     env, given = ctx.env, position.as_int()
-    extent = most if extent is None else extent
     if given is not None and abs(given) >= _UNBOUNDED:
-        return most if given > 0 else least
-    low, high = env.bounds(position)
-    if high is not None and high < 0:
-        position = env.canon(position + extent)
-        if env.prove_le(position, least):
-            return least
-        if given is not None:
-            return position if env.prove_le(least, position) else sym_max(position, least)
-        env.assume_le(least, position, f"{where(ctx)}: a bound from the end must not pass the start")
-        return position
-    if low is None or low < 0:
-        env.assume_le(0, position, f"{where(ctx)}: a symbolic bound must not be negative")
-    if env.prove_le(most, position):
-        return most
-    if given is not None:
-        return position if env.prove_le(position, most) else sym_min(position, most)
-    env.assume_le(position, most, f"{where(ctx)}: a symbolic bound must lie inside the dim")
-    return position
+        return most if given > 0 else sym_min(least, most)
+    if env.prove_lt(position, 0):
+        position = position + extent
+    elif not env.prove_le(0, position):
+        position = position + extent * sym_min(sym_max(-position, 0), 1)
+    return env.canon(sym_min(sym_max(position, least), most))
 
 
 #: Bounds this large mean "to the end": exporters write INT64_MAX, INT32_MAX and their negatives.
@@ -127,7 +120,7 @@ def _slice_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 def _pads(ctx: InferContext) -> list[tuple[SymExpr, SymExpr]]:
     rank = ctx.type(0).rank
     amounts = _bounds(ctx, 1, "pads")
-    axes = [ctx.axis(a, rank) for a in known_ints(ctx, 3, "axes")] if ctx.has(3) else list(range(rank))
+    axes = distinct(ctx, [ctx.axis(a, rank) for a in known_ints(ctx, 3, "axes")]) if ctx.has(3) else list(range(rank))
     if len(amounts) != 2 * len(axes):
         raise ModelError(f"{where(ctx)} has {len(amounts)} pads for {len(axes)} axes, expected two an axis")
     result = [(ZERO, ZERO)] * rank
@@ -137,9 +130,33 @@ def _pads(ctx: InferContext) -> list[tuple[SymExpr, SymExpr]]:
 
 
 def _pad_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor(ctx.type(0).dtype, [
-        at_least_zero(ctx, ctx.env.canon(d + before + after), "a padded dim")
-        for d, (before, after) in zip(canonical(ctx, 0), _pads(ctx))])
+    mode, env = ctx.attr("mode", "constant"), ctx.env
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise ModelError(f"{where(ctx)} has mode '{mode}', expected constant, edge, reflect or wrap")
+    if mode == "constant" and ctx.has(2) and any(d != ONE for d in canonical(ctx, 2)):
+        raise ModelError(f"{where(ctx)} has a constant_value of shape {ctx.type(2)}, expected a scalar")
+    shape = []
+    for axis, (d, (before, after)) in enumerate(zip(canonical(ctx, 0), _pads(ctx))):
+        kept = _kept(ctx, d, before, after).extent
+        added = [amount for amount in (before, after) if not env.prove_le(amount, 0)]
+        if added and mode != "constant":
+            env.assume_le(1, kept, f"{where(ctx)}: what {mode} repeats along axis {axis} must not be empty")
+        if mode == "reflect":
+            for amount in added:
+                env.assume_le(amount + 1, kept, f"{where(ctx)}: a reflected pad of axis {axis} must be shorter than the dim")
+        shape.append(at_least_zero(ctx, env.canon(d + before + after), "a padded dim"))
+    return tensor(ctx.type(0).dtype, shape)
+
+
+def _kept(ctx: InferContext, extent: SymExpr, before: SymExpr, after: SymExpr) -> _Cut:
+    """What negative pads leave of an axis: they are cut off before anything is added."""
+    first, last = (_negated_crop(ctx, amount) for amount in (before, after))
+    return _Cut(first, 1, ctx.env.canon(extent - first - last))
+
+
+def _negated_crop(ctx: InferContext, amount: SymExpr) -> SymExpr:
+    env = ctx.env
+    return ZERO if env.prove_le(0, amount) else -amount if env.prove_le(amount, 0) else env.canon(sym_max(-amount, 0))
 
 
 def _pad_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
@@ -147,8 +164,10 @@ def _pad_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     mode, shape, pads = ctx.attr("mode", "constant"), canonical(ctx, 0), _pads(ctx)
     places = [call("sub", i, index(before)) for i, (before, _) in zip(at, pads)]
     if mode != "constant":
+        cuts = [_kept(ctx, d, *pad) for d, pad in zip(shape, pads)]
         return lowering.read(0, tuple(
-            i if pad == (ZERO, ZERO) else _reflected(ctx, mode, i, d) for i, d, pad in zip(places, shape, pads)))
+            i if pad == (ZERO, ZERO) else add(_reflected(mode, call("sub", i, index(cut.start)), cut.extent), index(cut.start))
+            for i, cut, pad in zip(places, cuts, pads)))
     value = lowering.read(0, tuple(places))
     for i, d, (before, after) in reversed(list(zip(places, shape, pads))):
         for amount, test in ((after, call("lt", i, index(d))), (before, call("ge", i, index(0)))):
@@ -165,17 +184,14 @@ def _fill(lowering: Lowering, dtype: str) -> Expr:
     return lowering.read(2, (index(0),) * ctx.type(2).rank)
 
 
-def _reflected(ctx: InferContext, mode: str, i: Expr, extent: SymExpr) -> Expr:
+def _reflected(mode: str, i: Expr, extent: SymExpr) -> Expr:
     last = index(extent - 1)
     match mode:
         case "edge":
             return call("max", call("min", i, last), index(0))
         case "wrap":
             return call("mod", i, index(extent))
-        case "reflect":
-            positive = call("abs", i)
-            return call("sub", last, call("abs", call("sub", last, positive)))
-    raise UnsupportedError(f"{where(ctx)} has mode '{mode}', expected constant, edge, reflect or wrap")
+    return call("sub", last, call("abs", call("sub", last, call("abs", i))))
 
 
 # -- Gather ----------------------------------------------------------------------------------------------------
@@ -242,17 +258,23 @@ def _known_position(ctx: InferContext, places: Contents | None, at: Sequence[Exp
 # -- GatherND, GatherElements ----------------------------------------------------------------------------------
 
 def _nd_depth(ctx: InferContext) -> tuple[int, int]:
-    depth = canonical(ctx, 1)[-1].as_int()
-    batch = int(ctx.attr("batch_dims", 0))
+    expect_rank(ctx, 0, 1)
+    expect_rank(ctx, 1, 1)
+    rank, most = ctx.type(0).rank, min(ctx.type(0).rank, ctx.type(1).rank)
+    depth, batch = canonical(ctx, 1)[-1].as_int(), int(ctx.attr("batch_dims", 0))
     if depth is None:
         raise UnsupportedError(f"{where(ctx)} has a symbolic index depth, not supported yet")
-    if batch + depth > ctx.type(0).rank:
-        raise ModelError(f"{where(ctx)} indexes {batch + depth} dims of a tensor of rank {ctx.type(0).rank}")
+    if not 0 <= batch < most:
+        raise ModelError(f"{where(ctx)} has batch_dims {batch}, expected at least 0 and below {most}")
+    if not 1 <= depth <= rank - batch:
+        raise ModelError(f"{where(ctx)} has an index depth of {depth}, expected 1 to {rank - batch}")
     return batch, depth
 
 
 def _gather_nd_types(ctx: InferContext) -> tuple[TensorType, ...]:
     batch, depth = _nd_depth(ctx)
+    for k in range(batch):
+        unify(ctx.env, canonical(ctx, 0)[k], canonical(ctx, 1)[k], f"{where(ctx)}: batch dims must be equal")
     return tensor(ctx.type(0).dtype, (*canonical(ctx, 1)[:-1], *canonical(ctx, 0)[batch + depth:]))
 
 
@@ -267,6 +289,12 @@ def _gather_nd_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr
 
 
 def _gather_elements_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    axis, rank = _gather_axis(ctx), ctx.type(0).rank
+    if ctx.type(1).rank != rank:
+        raise ModelError(f"{where(ctx)} has data of rank {rank} and indices of rank {ctx.type(1).rank}, expected equal ranks")
+    for k, (d, own) in enumerate(zip(canonical(ctx, 0), canonical(ctx, 1))):
+        if k != axis:
+            ctx.env.assume_le(own, d, f"{where(ctx)}: its indices must not be larger than its data along axis {k}")
     return tensor(ctx.type(0).dtype, canonical(ctx, 1))
 
 
@@ -285,7 +313,8 @@ def _one_hot_axis(ctx: InferContext) -> int:
 
 def _one_hot_types(ctx: InferContext) -> tuple[TensorType, ...]:
     axis, shape = _one_hot_axis(ctx), canonical(ctx, 0)
-    depth = ctx.known(1, "depth").ravel()[0]
+    depth = at_least_zero(ctx, scalar_contents(ctx, 1, "depth"), "its depth")
+    expect_list(ctx, 2, SymExpr.of(2))
     return tensor(ctx.type(2).dtype, (*shape[:axis], ctx.env.canon(depth), *shape[axis:]))
 
 
@@ -293,8 +322,9 @@ def _one_hot_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
     axis = _one_hot_axis(ctx)
     depth = index(lowering.out[0].shape[axis])
-    place = _as_index(lowering.read(0, (*at[:axis], *at[axis + 1:])))
-    from_start = select(call("lt", place, index(0)), add(place, depth), place)
+    given = lowering.read(0, (*at[:axis], *at[axis + 1:]))
+    place = _as_index(given)
+    from_start = place if given.dtype.startswith("u") else select(call("lt", place, index(0)), add(place, depth), place)
     return select(call("eq", at[axis], from_start), lowering.read(2, (index(1),)), lowering.read(2, (index(0),)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tsc.ops.base import OpDef, Sample
-from tsc.ops.elementwise import elementwise, intrinsic, pairs
+from tsc.ops.elementwise import Rule, elementwise, intrinsic, pairs
 from tsc.ops.samples import bools
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
 from tsc.te.expr import BOOL
@@ -55,15 +55,22 @@ def _negations() -> Sequence[Sample]:
     return [Sample([bools(3, 5)]), Sample([bools()])]
 
 
+def _compared(name: str, fn: str, holds: Relation, fails: Relation, *dtypes: str) -> OpDef:
+    return elementwise(name, intrinsic(fn), result=BOOL, samples=pairs(*dtypes), rule=_decided(holds, fails), required=2)
+
+
+def _joined(name: str, fn: str, rule: Rule) -> OpDef:
+    return elementwise(name, intrinsic(fn), result=BOOL, samples=pairs("bool"), rule=rule, required=2)
+
+
 OPS: tuple[OpDef, ...] = (
-    elementwise("Equal", intrinsic("eq"), result=BOOL, samples=pairs("int64", "bool"),
-                rule=_decided(lambda e, a, b: e.prove_eq(a, b), lambda e, a, b: e.prove_ne(a, b))),
-    elementwise("Less", intrinsic("lt"), result=BOOL, samples=pairs("float32", "int64"), rule=_decided(_lt, _ge)),
-    elementwise("LessOrEqual", intrinsic("le"), result=BOOL, samples=pairs("float32", "int64"), rule=_decided(_le, _gt)),
-    elementwise("Greater", intrinsic("gt"), result=BOOL, samples=pairs("float32", "int64"), rule=_decided(_gt, _le)),
-    elementwise("GreaterOrEqual", intrinsic("ge"), result=BOOL, samples=pairs("float32", "int64"), rule=_decided(_ge, _lt)),
-    elementwise("And", intrinsic("and"), result=BOOL, samples=pairs("bool"), rule=_and),
-    elementwise("Or", intrinsic("or"), result=BOOL, samples=pairs("bool"), rule=_or),
-    elementwise("Xor", intrinsic("xor"), result=BOOL, samples=pairs("bool"), rule=_xor),
+    _compared("Equal", "eq", lambda e, a, b: e.prove_eq(a, b), lambda e, a, b: e.prove_ne(a, b), "int64", "bool"),
+    _compared("Less", "lt", _lt, _ge, "float32", "int64"),
+    _compared("LessOrEqual", "le", _le, _gt, "float32", "int64"),
+    _compared("Greater", "gt", _gt, _le, "float32", "int64"),
+    _compared("GreaterOrEqual", "ge", _ge, _lt, "float32", "int64"),
+    _joined("And", "and", _and),
+    _joined("Or", "or", _or),
+    _joined("Xor", "xor", _xor),
     elementwise("Not", intrinsic("not"), result=BOOL, samples=_negations, rule=_not),
 )

@@ -20,10 +20,13 @@ from tsc.ops.shapes import (
     broadcast,
     broadcast_read,
     canonical,
+    distinct,
     expect_rank,
     is_float,
     known_ints,
     moved,
+    scalar_contents,
+    sizes_operand,
     static_shape,
     tensor,
     unify,
@@ -61,10 +64,17 @@ def _transpose_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr
 
 def _reshape_target(ctx: InferContext) -> Shape:
     source = canonical(ctx, 0)
-    wanted = [ctx.env.canon(d) for d in ctx.known(1, "shape").ravel()]
+    if (rank := ctx.known(1, "shape").ndim) != 1:
+        raise ModelError(f"{where(ctx)} has a shape of rank {rank}, expected a list")
+    wanted = [ctx.env.canon(d) for d in ctx.known(1, "shape")]
     inferred = [k for k, d in enumerate(wanted) if d.as_int() == -1]
     if len(inferred) > 1:
         raise ModelError(f"{where(ctx)} has {len(inferred)} dims of -1, expected at most one")
+    for k, d in enumerate(wanted):
+        if k not in inferred:
+            if ctx.env.prove_lt(d, 0):
+                raise ModelError(f"{where(ctx)} asks for a dim of {d}, expected none below -1")
+            ctx.env.assume_le(0, d, f"{where(ctx)}: no dim may be negative")
     for k, d in enumerate(wanted):
         if d == ZERO and not ctx.attr("allowzero", 0):
             if k >= len(source):
@@ -122,7 +132,7 @@ def _squeeze_target(ctx: InferContext) -> Shape:
 def _unsqueeze_target(ctx: InferContext) -> Shape:
     shape = list(canonical(ctx, 0))
     given = known_ints(ctx, 1, "axes") if ctx.has(1) else tuple(ctx.attr("axes", ()))
-    for k in sorted(ctx.axis(int(a), len(shape) + len(given)) for a in given):
+    for k in sorted(distinct(ctx, [ctx.axis(int(a), len(shape) + len(given)) for a in given])):
         shape.insert(k, ONE)
     return tuple(shape)
 
@@ -130,7 +140,7 @@ def _unsqueeze_target(ctx: InferContext) -> Shape:
 def _flatten_target(ctx: InferContext) -> Shape:
     shape = canonical(ctx, 0)
     axis = int(ctx.attr("axis", 1))
-    axis = axis + len(shape) if axis < 0 else axis
+    axis = len(shape) if axis == len(shape) else ctx.axis(axis, len(shape))
     return (product(shape[:axis]), product(shape[axis:]))
 
 
@@ -192,19 +202,22 @@ def _concat_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 
 def _split_sizes(ctx: InferContext) -> tuple[SymExpr, ...]:
-    extent = canonical(ctx, 0)[_concat_axis(ctx)]
-    count = int(ctx.attr("num_outputs", len(ctx.node.outputs)))
+    extent, outputs = canonical(ctx, 0)[_concat_axis(ctx)], len(ctx.node.outputs)
+    sizes: Sequence[SymExpr] | None = None
     if ctx.has(1):
-        sizes = tuple(ctx.env.canon(v) for v in ctx.known(1, "split").ravel())
+        sizes = sizes_operand(ctx, 1, "parts")
     elif ctx.attr("split") is not None:
-        sizes = tuple(SymExpr.of(int(v)) for v in ctx.attr("split"))
-    elif ctx.env.prove_divides(count, extent):
+        sizes = [SymExpr.of(int(v)) for v in ctx.attr("split")]
+    count = int(ctx.attr("num_outputs", outputs)) if sizes is None else len(sizes)
+    if count < 1 or count != outputs:
+        raise ModelError(f"{where(ctx)} has {outputs} outputs for {count} parts, expected one each")
+    if sizes is not None:
+        ctx.env.assume_eq(extent, sum(sizes, ZERO), f"{where(ctx)}: the parts must sum up to the split dim")
+        return tuple(at_least_zero(ctx, size, "a part") for size in sizes)
+    if ctx.env.prove_divides(count, extent):
         return (extent // count,) * count
-    else:
-        chunk = ceildiv(extent, count)
-        return (*(chunk,) * (count - 1), at_least_zero(ctx, extent - chunk * (count - 1), "the last part"))
-    ctx.env.assume_eq(extent, sum(sizes, ZERO), f"{where(ctx)}: the parts must sum up to the split dim")
-    return sizes
+    chunk = ceildiv(extent, count)
+    return (*(chunk,) * (count - 1), at_least_zero(ctx, extent - chunk * (count - 1), "the last part"))
 
 
 def _split_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -231,8 +244,7 @@ def _split_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 # -- repetition ------------------------------------------------------------------------------------------------
 
 def _expand_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    wanted = [ctx.env.canon(d) for d in ctx.known(1, "shape").ravel()]
-    return tensor(ctx.type(0).dtype, broadcast(ctx.env, [canonical(ctx, 0), wanted], where(ctx)))
+    return tensor(ctx.type(0).dtype, broadcast(ctx.env, [canonical(ctx, 0), sizes_operand(ctx, 1, "dims")], where(ctx)))
 
 
 def _expand_contents(ctx: InferContext) -> Values:
@@ -245,8 +257,7 @@ def _expand_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 
 def _tile_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    repeats = [ctx.env.canon(r) for r in ctx.known(1, "repeats").ravel()]
-    shape = canonical(ctx, 0)
+    repeats, shape = sizes_operand(ctx, 1, "repeats"), canonical(ctx, 0)
     if len(repeats) != len(shape):
         raise ModelError(f"{where(ctx)} has {len(repeats)} repeats for rank {len(shape)}, expected one an axis")
     return tensor(ctx.type(0).dtype, [d * r for d, r in zip(shape, repeats)])
@@ -261,58 +272,69 @@ def _tile_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
     repeats = ctx.known(1, "repeats").ravel()
     return lowering.read(0, tuple(
-        i if ctx.env.canon(r) == ONE else index(0) if d == ONE else call("mod", i, index(d))
+        i if ctx.env.canon(r) == ONE else index(0) if d in (ZERO, ONE) else call("mod", i, index(d))
         for i, d, r in zip(at, canonical(ctx, 0), repeats)))
 
 
 # -- Trilu, DepthToSpace, SpaceToDepth -------------------------------------------------------------------------
 
+def _diagonal(ctx: InferContext) -> SymExpr:
+    return scalar_contents(ctx, 1, "diagonal") if ctx.has(1) else ZERO
+
+
 def _trilu_types(ctx: InferContext) -> tuple[TensorType, ...]:
     expect_rank(ctx, 0, 2)
+    _diagonal(ctx)
     return tensor(ctx.type(0).dtype, canonical(ctx, 0))
 
 
 def _trilu_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
-    diagonal = ctx.env.canon(ctx.known(1, "diagonal").ravel()[0]) if ctx.has(1) else ZERO
-    edge = add(at[-2], index(diagonal))
+    edge = add(at[-2], index(_diagonal(ctx)))
     kept = call("ge" if ctx.attr("upper", 1) else "le", at[-1], edge)
     value = lowering.read(0, at)
     zero = Const(False, BOOL) if value.dtype == BOOL else Const(0.0 if is_float(value.dtype) else 0, value.dtype)
     return select(kept, value, zero)
 
 
+def _blocked(ctx: InferContext) -> tuple[Shape, int, bool]:
+    """The four dims of the input, the size of a block, and whether depth comes last in an order of blocks (CRD)."""
+    shape, b, mode = canonical(ctx, 0), int(ctx.attr("blocksize", 0)), ctx.attr("mode", "DCR")
+    if len(shape) != 4 or b < 1:
+        raise ModelError(f"{where(ctx)} has rank {len(shape)} and blocksize {b}, expected rank 4 and at least 1")
+    if mode not in ("DCR", "CRD"):
+        raise ModelError(f"{where(ctx)} has mode '{mode}', expected DCR or CRD")
+    divided = shape[1:2] if ctx.node.op == "DepthToSpace" else shape[2:]
+    for d in divided:
+        by = b * b if ctx.node.op == "DepthToSpace" else b
+        ctx.env.assume_eq(d % by, ZERO, f"{where(ctx)}: {by} must divide what is split into blocks")
+    return tuple(map(ctx.env.canon, shape)), b, mode == "CRD"
+
+
 def _depth_to_space_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    n, c, h, w = canonical(ctx, 0)
-    b = int(ctx.attr("blocksize"))
+    (n, c, h, w), b, _ = _blocked(ctx)
     return tensor(ctx.type(0).dtype, (n, c // (b * b), h * b, w * b))
 
 
 def _depth_to_space(builder: Builder) -> tuple[str, ...]:
-    ctx = builder.infer
-    n, c, h, w = canonical(ctx, 0)
-    b = int(ctx.attr("blocksize"))
+    (n, c, h, w), b, depth_last = _blocked(builder.infer)
     depth = c // (b * b)
-    columns_first = ctx.attr("mode", "DCR") == "CRD"
-    parts: Shape = (n, depth, *_int_dims(b, b), h, w) if columns_first else (n, *_int_dims(b, b), depth, h, w)
-    perm = (0, 1, 4, 2, 5, 3) if columns_first else (0, 3, 4, 1, 5, 2)
-    spread = _reshape(builder, ctx.node.inputs[0], parts)
+    parts: Shape = (n, depth, *_int_dims(b, b), h, w) if depth_last else (n, *_int_dims(b, b), depth, h, w)
+    perm = (0, 1, 4, 2, 5, 3) if depth_last else (0, 3, 4, 1, 5, 2)
+    spread = _reshape(builder, builder.infer.node.inputs[0], parts)
     return (_reshape(builder, builder.emit("Transpose", spread, perm=perm), (n, depth, h * b, w * b)),)
 
 
 def _space_to_depth_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    n, c, h, w = canonical(ctx, 0)
-    b = int(ctx.attr("blocksize"))
+    (n, c, h, w), b, _ = _blocked(ctx)
     return tensor(ctx.type(0).dtype, (n, c * (b * b), h // b, w // b))
 
 
 def _space_to_depth(builder: Builder) -> tuple[str, ...]:
-    ctx = builder.infer
-    n, c, h, w = canonical(ctx, 0)
-    b = int(ctx.attr("blocksize"))
+    (n, c, h, w), b, depth_last = _blocked(builder.infer)
     block, = _int_dims(b)
-    spread = _reshape(builder, ctx.node.inputs[0], (n, c, h // b, block, w // b, block))
-    moved_ = builder.emit("Transpose", spread, perm=(0, 3, 5, 1, 2, 4))
+    spread = _reshape(builder, builder.infer.node.inputs[0], (n, c, h // b, block, w // b, block))
+    moved_ = builder.emit("Transpose", spread, perm=(0, 1, 3, 5, 2, 4) if depth_last else (0, 3, 5, 1, 2, 4))
     return (_reshape(builder, moved_, (n, c * (b * b), h // b, w // b)),)
 
 
@@ -409,5 +431,5 @@ OPS: tuple[OpDef, ...] = (
     OpDef("DepthToSpace", PatternKind.INJECTIVE, _depth_to_space_types, decompose=_depth_to_space, samples=_blocks,
           reads=("blocksize", "mode")),
     OpDef("SpaceToDepth", PatternKind.INJECTIVE, _space_to_depth_types, decompose=_space_to_depth,
-          samples=lambda: [Sample([floats(2, 3, 4, 6)], {"blocksize": 2})], reads=("blocksize",)),
+          samples=lambda: [Sample([floats(2, 3, 4, 6)], {"blocksize": 2})], reads=("blocksize", "mode")),
 )

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tsc.errors import UnsupportedError
+from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.movement import shape_operand, size_operand
-from tsc.ops.reduce import reduction
+from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats
-from tsc.ops.shapes import DTYPES, Shape, as_object, canonical, element_type, tensor, where
-from tsc.sym import ONE, SymExpr, product
+from tsc.ops.shapes import Shape, as_object, canonical, element_type, expect_list, expect_rank, expect_within, tensor, where
+from tsc.sym import ONE, ZERO, SymExpr, product
 
-_NUMBERS = {name: number for number, name in DTYPES.items()}
 _NARROW = ("float16", "bfloat16")
-
-
-def _cast(builder: Builder, value: str, dtype: str) -> str:
-    return builder.emit("Cast", value, to=_NUMBERS[dtype])
 
 
 def _mean(builder: Builder, value: str, axes: Sequence[int], extent: SymExpr, dtype: str) -> str:
@@ -50,9 +45,7 @@ def _stash(builder: Builder) -> tuple[str, str]:
     ctx = builder.infer
     own, x = ctx.type(0).dtype, ctx.node.inputs[0]
     stash = element_type(ctx, ctx.attr("stash_type", 1))
-    if own in _NARROW and stash != own:
-        return _cast(builder, x, stash), stash
-    return x, own
+    return (cast(builder, x, own, stash), stash) if own in _NARROW else (x, own)
 
 
 def _trailing(ctx: InferContext) -> tuple[tuple[int, ...], SymExpr]:
@@ -72,6 +65,8 @@ def _scaled(builder: Builder, value: str, scale: int, bias: int | None) -> str:
 def _layer_types(ctx: InferContext) -> tuple[TensorType, ...]:
     shape = canonical(ctx, 0)
     axes, _ = _trailing(ctx)
+    for i in (1, 2)[:1 + ctx.has(2)]:
+        expect_within(ctx, i, shape)
     own = ctx.type(0).dtype
     stash = element_type(ctx, ctx.attr("stash_type", 1)) if own in _NARROW else own
     statistic = TensorType(stash, tuple(ONE if k in axes else d for k, d in enumerate(shape)))
@@ -83,14 +78,15 @@ def _layer(builder: Builder) -> tuple[str, ...]:
     x, stash = _stash(builder)
     axes, extent = _trailing(ctx)
     normal, mean, inverse = _standardised(builder, x, axes, extent, stash)
-    if stash != ctx.type(0).dtype:
-        normal = _cast(builder, normal, ctx.type(0).dtype)
-    result = _scaled(builder, normal, 1, 2 if ctx.has(2) else None)
+    result = _scaled(builder, cast(builder, normal, stash, ctx.type(0).dtype), 1, 2 if ctx.has(2) else None)
     outputs = len(ctx.node.outputs)
     return (result, mean, inverse)[:max(1, outputs)]
 
 
 def _rms_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    _trailing(ctx)
+    element_type(ctx, ctx.attr("stash_type", 1))
+    expect_within(ctx, 1, canonical(ctx, 0))
     return tensor(ctx.type(1).dtype, canonical(ctx, 0))
 
 
@@ -100,9 +96,7 @@ def _rms(builder: Builder) -> tuple[str, ...]:
     axes, extent = _trailing(ctx)
     square = _mean(builder, builder.emit("Mul", x, x), axes, extent, stash)
     normal = builder.emit("Mul", x, _inverse_root(builder, square, stash))
-    if stash != ctx.type(1).dtype:
-        normal = _cast(builder, normal, ctx.type(1).dtype)
-    return (_scaled(builder, normal, 1, None),)
+    return (_scaled(builder, cast(builder, normal, stash, ctx.type(1).dtype), 1, None),)
 
 
 # -- normalisations by channel ---------------------------------------------------------------------------------
@@ -122,18 +116,29 @@ def _batch_types(ctx: InferContext) -> tuple[TensorType, ...]:
     if not ctx.attr("spatial", 1):
         raise UnsupportedError(f"{where(ctx)} normalises every element by itself (spatial=0), which is not supported; "
                                "export it in a newer opset")
+    expect_rank(ctx, 0, 1)
+    shape = canonical(ctx, 0)
+    for i in range(1, 5):
+        expect_list(ctx, i, shape[1] if len(shape) > 1 else ONE)
     return _same_types(ctx)
 
 
 def _batch(builder: Builder) -> tuple[str, ...]:
     """x * a + b with a = scale / sqrt(var + epsilon) and b = bias - mean * a, which fold where the statistics are constant."""
     ctx = builder.infer
-    x, scale, bias, mean, variance = ctx.node.inputs[:5]
-    rank = ctx.type(0).rank
-    factor = builder.emit("Div", scale, _root(builder, variance, ctx.type(4).dtype))
+    own, rank = ctx.type(0).dtype, ctx.type(0).rank
+    x, scale, bias, mean, variance = (cast(builder, v, ctx.type(i).dtype, own) for i, v in enumerate(ctx.node.inputs[:5]))
+    factor = builder.emit("Div", scale, _root(builder, variance, own))
     offset = builder.emit("Sub", bias, builder.emit("Mul", mean, factor))
     scaled = builder.emit("Mul", x, _by_channel(builder, factor, rank))
     return (builder.emit("Add", scaled, _by_channel(builder, offset, rank)),)
+
+
+def _instance_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_rank(ctx, 0, 3)
+    for i in (1, 2):
+        expect_list(ctx, i, canonical(ctx, 0)[1])
+    return _same_types(ctx)
 
 
 def _instance(builder: Builder) -> tuple[str, ...]:
@@ -145,6 +150,18 @@ def _instance(builder: Builder) -> tuple[str, ...]:
     return (builder.emit("Add", builder.emit("Mul", normal, scale), bias),)
 
 
+def _group_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_rank(ctx, 0, 3)
+    channels, groups = canonical(ctx, 0)[1], int(ctx.attr("num_groups", 0))
+    if groups < 1:
+        raise ModelError(f"{where(ctx)} has num_groups {groups}, expected at least 1")
+    element_type(ctx, ctx.attr("stash_type", 1))
+    ctx.env.assume_eq(channels % groups, ZERO, f"{where(ctx)}: num_groups must divide the channels")
+    for i in (1, 2):
+        expect_list(ctx, i, SymExpr.of(groups) if ctx.opset < 21 else channels)
+    return _same_types(ctx)
+
+
 def _group(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     shape, groups = canonical(ctx, 0), int(ctx.attr("num_groups"))
@@ -154,8 +171,7 @@ def _group(builder: Builder) -> tuple[str, ...]:
     grouped: Shape = (shape[0], SymExpr.of(groups), width, rest)
     spread = builder.emit("Reshape", x, shape_operand(builder, grouped))
     normal, _, _ = _standardised(builder, spread, (2, 3), width * rest, stash)
-    if stash != own:
-        normal = _cast(builder, normal, own)
+    normal = cast(builder, normal, stash, own)
     scale, bias = ctx.node.inputs[1:3]
     if ctx.opset < 21:  # one scale a group
         scale, bias = (builder.emit("Unsqueeze", v, axes=(1, 2)) for v in (scale, bias))
@@ -200,8 +216,8 @@ OPS: tuple[OpDef, ...] = (
           reads=("axis", "epsilon", "stash_type")),
     OpDef("BatchNormalization", PatternKind.ELEMENTWISE, _batch_types, decompose=_batch, samples=_batches,
           reads=("epsilon", "training_mode", "spatial"), ignores=("momentum",)),
-    OpDef("InstanceNormalization", PatternKind.REDUCE, _same_types, decompose=_instance, samples=_instances,
+    OpDef("InstanceNormalization", PatternKind.REDUCE, _instance_types, decompose=_instance, samples=_instances,
           reads=("epsilon",)),
-    OpDef("GroupNormalization", PatternKind.REDUCE, _same_types, decompose=_group, samples=_groups,
+    OpDef("GroupNormalization", PatternKind.REDUCE, _group_types, decompose=_group, samples=_groups,
           reads=("num_groups", "epsilon", "stash_type")),
 )

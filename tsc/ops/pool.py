@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tsc.errors import UnsupportedError
+from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
-from tsc.ops.contraction import padding, scalar_operand
+from tsc.ops.contraction import padding, positives, scalar_operand
 from tsc.ops.generate import converted, typed
 from tsc.ops.reduce import mean, reduction
 from tsc.ops.samples import floats
@@ -44,9 +44,9 @@ class _Window:
 def _windows(ctx: InferContext) -> tuple[_Window, ...]:
     expect_rank(ctx, 0, 3)
     shape = canonical(ctx, 0)[2:]
-    sizes = tuple(int(k) for k in ctx.attr("kernel_shape"))
-    strides = tuple(ctx.attr("strides", (1,) * len(shape)))
-    dilations = tuple(ctx.attr("dilations", (1,) * len(shape)))
+    if ctx.attr("kernel_shape") is None:
+        raise ModelError(f"{where(ctx)} lacks its kernel_shape")
+    sizes, strides, dilations = (positives(ctx, name, len(shape)) for name in ("kernel_shape", "strides", "dilations"))
     spans = [SymExpr.of((k - 1) * d + 1) for k, d in zip(sizes, dilations)]
     begins, ends = padding(ctx, shape, spans, strides)
     return tuple(
@@ -55,11 +55,14 @@ def _windows(ctx: InferContext) -> tuple[_Window, ...]:
 
 
 def _count(ctx: InferContext, extent: SymExpr, span: SymExpr, stride: int, begin: SymExpr, end: SymExpr) -> SymExpr:
-    room = at_least_zero(ctx, ctx.env.canon(extent + begin + end - span), "the padded dim less the window")
-    if not ctx.attr("ceil_mode", 0):
-        return ctx.env.canon(room // stride + 1)
-    rounded, starting_inside = ceildiv(room, stride) + 1, ceildiv(extent + begin, stride)
-    return rounded if ctx.env.prove_le(rounded, starting_inside) else ctx.env.canon(sym_min(rounded, starting_inside))
+    """How many windows an axis has. `ceil_mode` adds one that reaches beyond the padding but starts before it; the sizes that
+    auto_pad asks for do not depend on it."""
+    env, padded = ctx.env, ctx.env.canon(extent + begin + end)
+    if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("", "NOTSET"):
+        return env.canon(at_least_zero(ctx, env.canon(padded - span), "the padded dim less the window") // stride + 1)
+    at_least_zero(ctx, env.canon(padded - span + stride - 1), "the count of its windows less 1")
+    rounded, starting_inside = env.canon(ceildiv(padded - span, stride) + 1), env.canon(ceildiv(extent + begin, stride))
+    return rounded if env.prove_le(rounded, starting_inside) else env.canon(sym_min(rounded, starting_inside))
 
 
 def _pooled(ctx: InferContext) -> Shape:

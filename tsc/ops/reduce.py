@@ -7,16 +7,29 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
 from tsc.ops.elementwise import greater, lesser
 from tsc.ops.generate import typed
 from tsc.ops.movement import size_operand
 from tsc.ops.samples import bools, floats, ints, scalar, vector
-from tsc.ops.shapes import Shape, Values, as_object, axes_operand, canonical, known_ints, static_shape, tensor
+from tsc.ops.shapes import (
+    NUMBERS,
+    Shape,
+    Values,
+    as_object,
+    axes_operand,
+    canonical,
+    is_float,
+    scalar_contents,
+    static_shape,
+    tensor,
+    where,
+)
 from tsc.sym import ONE, ShapeEnv, SymExpr, product
 from tsc.te.compute import MAX, MIN, PROD, SUM, Axis, Monoid
-from tsc.te.expr import Expr, call, select
+from tsc.te.expr import BOOL, Expr, call, select
 
 # -- the primitive reductions ----------------------------------------------------------------------------------
 
@@ -40,6 +53,8 @@ def _reduced_shape(ctx: InferContext, axes: Sequence[int]) -> Shape:
 
 
 def _reduce_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    if ctx.type(0).dtype == BOOL and ctx.node.op not in ("ReduceMax", "ReduceMin"):
+        raise ModelError(f"{where(ctx)} reduces bools, expected numbers; cast them")
     return tensor(ctx.type(0).dtype, _reduced_shape(ctx, reduced_axes(ctx)))
 
 
@@ -47,7 +62,7 @@ def _reduce_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr | 
     ctx = lowering.infer
     axes, shape = reduced_axes(ctx), canonical(ctx, 0)
     monoid = _MONOIDS[ctx.node.op]
-    if ctx.type(0).dtype == "bool":
+    if ctx.type(0).dtype == BOOL:
         monoid = {MAX: Monoid("or"), MIN: Monoid("and")}[monoid]
     kept = at if ctx.attr("keepdims", 1) else None
     rest = iter(at)
@@ -69,7 +84,7 @@ _FOLDS: dict[str, Callable[[ShapeEnv, SymExpr, SymExpr], SymExpr]] = {
 
 def _reduce_contents(ctx: InferContext) -> Values:
     source, axes = ctx.contents[0], reduced_axes(ctx)
-    if source is None or ctx.type(0).dtype == "bool" or 0 in source.shape:
+    if source is None or ctx.type(0).dtype == BOOL or is_float(ctx.type(0).dtype) or 0 in source.shape:
         return (None,)
     kept = [k for k in range(source.ndim) if k not in axes]
     rows = source.transpose([*kept, *axes]).reshape(*(source.shape[k] for k in kept), -1)
@@ -99,6 +114,7 @@ def mean(builder: Builder, value: str, axes: Sequence[int], dtype: str, keepdims
 
 
 def _through(before: str | None, op: str, after: str | None) -> Callable[[Builder], tuple[str, ...]]:
+    """A reduction between two operators of one operand; what follows on integers is computed in floats."""
     def decompose(builder: Builder) -> tuple[str, ...]:
         ctx = builder.infer
         value = ctx.node.inputs[0]
@@ -107,23 +123,43 @@ def _through(before: str | None, op: str, after: str | None) -> Callable[[Builde
         elif before is not None:
             value = builder.emit(before, value)
         value = reduction(builder, op, value, reduced_axes(ctx), ctx.attr("keepdims", 1))
-        return (value if after is None else builder.emit(after, value),)
+        if after is None:
+            return (value,)
+        own, working = ctx.type(0).dtype, _working_type(ctx)
+        return (cast(builder, builder.emit(after, cast(builder, value, own, working)), working, own),)
     return decompose
 
 
+def _working_type(ctx: InferContext) -> str:
+    """The type that functions of real numbers are computed in."""
+    return ctx.type(0).dtype if is_float(ctx.type(0).dtype) else "float64"
+
+
+def cast(builder: Builder, value: str, source: str, dtype: str) -> str:
+    """`value` of type `source` as `dtype`."""
+    return value if source == dtype else builder.emit("Cast", value, to=NUMBERS[dtype])
+
+
 def _reduce_mean(builder: Builder) -> tuple[str, ...]:
+    """Sums of short integers are taken in long ones, where they do not overflow."""
     ctx = builder.infer
-    return (mean(builder, ctx.node.inputs[0], reduced_axes(ctx), ctx.type(0).dtype, ctx.attr("keepdims", 1)),)
+    own, axes, keep = ctx.type(0).dtype, reduced_axes(ctx), ctx.attr("keepdims", 1)
+    wide = {"int32": "int64", "uint32": "uint64"}.get(own, own)
+    return (cast(builder, mean(builder, cast(builder, ctx.node.inputs[0], own, wide), axes, wide, keep), wide, own),)
 
 
 def _log_sum_exp(builder: Builder) -> tuple[str, ...]:
-    """max + log(sum(exp(x - max))), so that nothing overflows."""
+    """max + log(sum(exp(x - max))), so that nothing overflows; an infinite maximum stays, as inf - inf is no number."""
     ctx = builder.infer
-    x, axes, keep = ctx.node.inputs[0], reduced_axes(ctx), ctx.attr("keepdims", 1)
+    own, axes, keep = ctx.type(0).dtype, reduced_axes(ctx), ctx.attr("keepdims", 1)
+    working = _working_type(ctx)
+    x = cast(builder, ctx.node.inputs[0], own, working)
     top = reduction(builder, "ReduceMax", x, axes)
+    top = builder.emit("Where", builder.emit("IsInf", top), builder.constant(np.zeros((), working)), top)
     shifted = builder.emit("Exp", builder.emit("Sub", x, top))
     logs = builder.emit("Log", reduction(builder, "ReduceSum", shifted, axes, keep))
-    return (builder.emit("Add", logs, top if keep else builder.emit("Squeeze", top, axes=axes)),)
+    result = builder.emit("Add", logs, top if keep else builder.emit("Squeeze", top, axes=axes))
+    return (cast(builder, result, working, own),)
 
 
 def _softmax_axes(ctx: InferContext) -> tuple[int, ...]:
@@ -132,11 +168,16 @@ def _softmax_axes(ctx: InferContext) -> tuple[int, ...]:
     if ctx.opset >= 13:
         return (ctx.axis(int(ctx.attr("axis", -1)), rank),)
     axis = int(ctx.attr("axis", 1))
-    return tuple(range(axis + rank if axis < 0 else axis, rank))
+    return tuple(range(rank if axis == rank else ctx.axis(axis, rank), rank))
 
 
 def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
     return tensor(ctx.type(0).dtype, canonical(ctx, 0))
+
+
+def _softmax_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    _softmax_axes(ctx)
+    return _same_types(ctx)
 
 
 def _softmax(builder: Builder) -> tuple[str, ...]:
@@ -160,16 +201,23 @@ def _arg_axis(ctx: InferContext) -> int:
 
 
 def _arg_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor("int64", _reduced_shape(ctx, (_arg_axis(ctx),)))
+    axis = _arg_axis(ctx)
+    ctx.env.assume_le(1, canonical(ctx, 0)[axis], f"{where(ctx)}: an empty axis has no extremum")
+    return tensor("int64", _reduced_shape(ctx, (axis,)))
 
 
 def _arg(extremum: str) -> Callable[[Builder], tuple[str, ...]]:
-    """The first (or last) position whose element equals the extremum: a second reduction over positions."""
+    """The first (or last) position whose element equals the extremum: a second reduction over positions.
+
+    What is no number counts as the extremum, as it does in Max and Min.
+    """
     def decompose(builder: Builder) -> tuple[str, ...]:
         ctx = builder.infer
         x, axis, last = ctx.node.inputs[0], _arg_axis(ctx), bool(ctx.attr("select_last_index", 0))
         extent = canonical(ctx, 0)[axis]
         top = builder.emit("Equal", x, reduction(builder, extremum, x, (axis,)))
+        if is_float(ctx.type(0).dtype):
+            top = builder.emit("Or", top, builder.emit("IsNaN", x))
         places = builder.emit("Range", builder.constant(np.array(0)), size_operand(builder, as_object(extent), "int64"),
                               builder.constant(np.array(1)))
         behind = ctx.type(0).rank - 1 - axis
@@ -183,10 +231,22 @@ def _arg(extremum: str) -> Callable[[Builder], tuple[str, ...]]:
 
 # -- CumSum ----------------------------------------------------------------------------------------------------
 
+def _cumsum_axis(ctx: InferContext) -> int:
+    axis = scalar_contents(ctx, 1, "axis").as_int()
+    if axis is None:
+        raise UnsupportedError(f"{where(ctx)} has an axis that depends on a dim, not supported yet; make it constant")
+    return ctx.axis(axis, ctx.type(0).rank)
+
+
+def _cumsum_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    _cumsum_axis(ctx)
+    return _same_types(ctx)
+
+
 def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
     """A sum over the whole axis of what lies before (or behind) the output's position."""
     ctx = lowering.infer
-    axis = ctx.axis(known_ints(ctx, 1, "axis")[0], ctx.type(0).rank)
+    axis = _cumsum_axis(ctx)
     position = lowering.axis("r", canonical(ctx, 0)[axis])
     j = lowering.var(position)
     relation = ("g" if ctx.attr("reverse", 0) else "l") + ("t" if ctx.attr("exclusive", 0) else "e")
@@ -244,12 +304,12 @@ OPS: tuple[OpDef, ...] = (
     _compound("ReduceSumSquare", _through("Square", "ReduceSum", None)),
     _compound("ReduceLogSum", _through(None, "ReduceSum", "Log")),
     _compound("ReduceLogSumExp", _log_sum_exp),
-    OpDef("Softmax", PatternKind.REDUCE, _same_types, decompose=_softmax, samples=_softmaxes, reads=("axis",)),
-    OpDef("LogSoftmax", PatternKind.REDUCE, _same_types, decompose=_log_softmax, samples=_softmaxes, reads=("axis",)),
+    OpDef("Softmax", PatternKind.REDUCE, _softmax_types, decompose=_softmax, samples=_softmaxes, reads=("axis",)),
+    OpDef("LogSoftmax", PatternKind.REDUCE, _softmax_types, decompose=_log_softmax, samples=_softmaxes, reads=("axis",)),
     OpDef("ArgMax", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMax"), samples=_args,
           reads=("axis", "keepdims", "select_last_index")),
     OpDef("ArgMin", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMin"), samples=_args,
           reads=("axis", "keepdims", "select_last_index")),
-    OpDef("CumSum", PatternKind.REDUCE, _same_types, te=_cumsum_te, samples=_sums, static_inputs=(1,),
+    OpDef("CumSum", PatternKind.REDUCE, _cumsum_types, te=_cumsum_te, samples=_sums, static_inputs=(1,),
           reads=("exclusive", "reverse")),
 )

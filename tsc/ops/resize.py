@@ -21,14 +21,13 @@ from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sa
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.generate import converted, typed
 from tsc.ops.samples import floats, ints, vector
-from tsc.ops.shapes import DTYPES, Shape, canonical, is_float, tensor, where
+from tsc.ops.shapes import NUMBERS, Shape, canonical, is_float, tensor, where
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, product, sym_max, sym_min
 from tsc.te.expr import INDEX, Cast, Const, Expr, add, call, index, mul, select
 
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 _CROP = "tf_crop_and_resize"
-_NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ def _resize(builder: Builder) -> tuple[str, ...]:
     value, dtype, attrs = ctx.node.inputs[0], ctx.type(0).dtype, dict(ctx.node.attrs)
     working = _working_type(dtype) if ctx.attr("mode", "nearest") != "nearest" else dtype
     if working != dtype:
-        value = builder.emit("Cast", value, to=_NUMBERS[working])
+        value = builder.emit("Cast", value, to=NUMBERS[working])
     scaled_axes = _scaled_axes(ctx)
     for k, scaled in enumerate(scaled_axes):
         if (_crops(ctx) and not _whole_crop(ctx, k, len(scaled_axes))) or scaled.numerator != scaled.denominator:
@@ -172,7 +171,7 @@ def _narrowed(builder: Builder, value: str, working: str, dtype: str) -> str:
         limits = np.iinfo(dtype)
         low, high = (scalar_operand(builder, float(v), working) for v in (limits.min, limits.max))
         value = builder.emit("Max", builder.emit("Min", builder.emit("Round", value), high), low)
-    return builder.emit("Cast", value, to=_NUMBERS[dtype])
+    return builder.emit("Cast", value, to=NUMBERS[dtype])
 
 
 # -- one axis --------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ CONTENTS_LIMIT = 1024
 DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"}
+NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 def is_float(dtype: str) -> bool:
@@ -100,6 +101,13 @@ def axes_operand(ctx: InferContext, i: int, rank: int) -> tuple[int, ...] | None
     else:
         return None
     return tuple(ctx.axis(int(a), rank) for a in given)
+
+
+def distinct(ctx: InferContext, axes: Sequence[int]) -> Sequence[int]:
+    """Normalised axes of which none may stand twice. Raises ModelError."""
+    if len(set(axes)) < len(axes):
+        raise ModelError(f"{where(ctx)} has axes {tuple(axes)}, expected each once")
+    return axes
 
 
 def at_least_zero(ctx: InferContext, extent: SymExpr, what: str) -> SymExpr:
@@ -217,6 +225,48 @@ def _smallest_group(out: Sequence[SymExpr], source: Sequence[SymExpr]) -> tuple[
 def tensor(dtype: str, shape: Sequence[SymExpr]) -> tuple[TensorType]:
     """The types of a node with one output."""
     return (TensorType(dtype, tuple(shape)),)
+
+
+def expect_within(ctx: InferContext, i: int, shape: Shape) -> None:
+    """Input `i` must broadcast to `shape` without enlarging it (what the standard calls unidirectional).
+
+    Raises ModelError for more dims, ShapeError for other sizes; sizes that are not known to fit are assumed to.
+    """
+    own = canonical(ctx, i)
+    if len(own) > len(shape):
+        raise ModelError(f"{where(ctx)} has an input {i} of rank {len(own)}, expected at most {len(shape)}")
+    for d, extent in zip(own, shape[len(shape) - len(own):]):
+        if d != ONE:
+            ctx.env.assume_eq(d, extent, f"{where(ctx)}: input {i} must broadcast to the shape of the result")
+
+
+def expect_list(ctx: InferContext, i: int, extent: SymExpr) -> None:
+    """Raise ModelError or ShapeError where input `i` is no list of `extent` values; a size not known to fit is assumed to."""
+    if ctx.type(i).rank != 1:
+        raise ModelError(f"{where(ctx)} has an input {i} of rank {ctx.type(i).rank}, expected a list")
+    unify(ctx.env, canonical(ctx, i)[0], extent, f"{where(ctx)}: input {i} must have {extent} elements")
+
+
+def scalar_contents(ctx: InferContext, i: int, what: str) -> SymExpr:
+    """The one element of input `i`, which must be known at compile time. Raises ModelError for none or several."""
+    found = ctx.known(i, what)
+    if found.size != 1:
+        raise ModelError(f"{where(ctx)} has a {what} of shape {found.shape}, expected a scalar")
+    return ctx.env.canon(found.ravel()[0])
+
+
+def sizes_operand(ctx: InferContext, i: int, what: str) -> list[SymExpr]:
+    """The elements of input `i`, a list of sizes: known at compile time, and assumed not negative. Raises ModelError for any
+    other rank than 1 and for negative ones."""
+    found = ctx.known(i, what)
+    if found.ndim != 1:
+        raise ModelError(f"{where(ctx)} has {what} of rank {found.ndim}, expected a list")
+    sizes = [ctx.env.canon(d) for d in found]
+    for d in sizes:
+        if ctx.env.prove_lt(d, 0):
+            raise ModelError(f"{where(ctx)} has {d} among its {what}, expected none below 0")
+        ctx.env.assume_le(0, d, f"{where(ctx)}: none of its {what} may be negative")
+    return sizes
 
 
 def expect_rank(ctx: InferContext, i: int, least: int) -> None:

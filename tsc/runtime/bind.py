@@ -137,6 +137,9 @@ class Binder:
     def _check_range(self, name: str, value: int, what: str) -> None:
         known = self.plan.ranges[name]
         if value < known.lo or (known.hi is not None and value > known.hi) or value % known.divisor:
+            for guard in self.plan.guards:  # a range may be as narrow as a node needs it
+                if guard.left.dims() | guard.right.dims() == {name} and not guard.holds({name: value}):
+                    raise ShapeError(f"the model needs {guard} ({guard.reason}), but {what}; use other sizes")
             raise ShapeError(f"{what}, outside {known}, the range of dim '{name}'; use a size in range or compile a wider one")
 
     def _check_guards(self, values: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from math import gcd, lcm
 
 from tsc.errors import ShapeError
 from tsc.sym.bounds import Interval, Range, interval, never_negative, term_divisor
-from tsc.sym.expr import Apply, Atom, Dim, IntLike, SymExpr, apply, dim, sym_max, sym_min
+from tsc.sym.expr import ZERO, Apply, Atom, Dim, IntLike, SymExpr, apply, dim, sym_max, sym_min
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class ShapeEnv:
     asked: set[str] = field(default_factory=set)
     version: int = 0
     _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
+    _least: dict[SymExpr, int] | None = field(default=None, repr=False)
 
     # -- declaring ---------------------------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class ShapeEnv:
 
     def prove_le(self, a: IntLike, b: IntLike) -> bool:
         """True only if `a <= b` for all sizes in range."""
-        return never_negative(self.canon(self.canon(b) - self.canon(a)), self.ranges)
+        return self._holds(self.canon(self.canon(b) - self.canon(a)))
 
     def prove_lt(self, a: IntLike, b: IntLike) -> bool:
         """True only if `a < b` for all sizes in range."""
@@ -138,11 +139,10 @@ class ShapeEnv:
             return
         if self.prove_ne(left, right):
             raise ShapeError(f"{reason}: {left} can never equal {right}; correct the model or the dims given for it")
-        for x, y in ((left, right), (right, left)):
-            other = _other_argument(x, y)
-            if other is not None:  # min(y, other) == y
-                small, large = (y, other) if next(x.atoms()).fn == "min" else (other, y)  # type: ignore[union-attr]
-                return self.assume_le(small, large, reason)
+        if orders := self._chosen(left - right):  # min(y, z) == y where y <= z
+            for small, large in orders:
+                self.assume_le(small, large, reason)
+            return
         factor = self._common_factor(left - right)
         self._refuse_baked(left // factor, right // factor, reason)
         if not self._leave(Guard("==", SymExpr.of(a), SymExpr.of(b), reason)):
@@ -159,6 +159,7 @@ class ShapeEnv:
         if self.prove_lt(right, left):
             raise ShapeError(f"{reason}: {left} can never be at most {right}; correct the model or the dims given for it")
         if self._leave(Guard("<=", SymExpr.of(a), SymExpr.of(b), reason)):
+            self._learned()
             self._narrow(right - left)
 
     # -- internals ---------------------------------------------------------------------------------------------
@@ -166,6 +167,7 @@ class ShapeEnv:
     def _learned(self) -> None:
         self.version += 1
         self._canon.clear()
+        self._least = None
 
     def _leave(self, guard: Guard) -> bool:
         """Keep `guard`; False when the same condition is guarded already."""
@@ -203,6 +205,21 @@ class ShapeEnv:
                     negative = any(v < 0 for _, v in target.terms)
                     found.append(((negative, name in self.asked, -order.get(name, 0)), name, target))
         return min(found)[1:] if found else None
+
+    def _chosen(self, difference: SymExpr, depth: int = 4) -> list[tuple[SymExpr, SymExpr]] | None:
+        """The orders `(small, large)` under which each min and max in `difference` is one of its arguments, and it is 0."""
+        if difference == ZERO:
+            return []
+        atom = next((a for m, _ in difference.terms for a in m if isinstance(a, Apply) and a.fn in ("min", "max")), None)
+        if atom is None or depth == 0:
+            return None
+        for argument in atom.args:
+            orders = [(argument, other) if atom.fn == "min" else (other, argument) for other in atom.args if other != argument]
+            if not any(self.prove_lt(large, small) for small, large in orders):
+                rest = self._chosen(self.canon(_replaced(difference, atom, argument)), depth - 1)
+                if rest is not None:
+                    return [*orders, *rest]
+        return None
 
     def _replace(self, name: str, target: SymExpr, reason: str) -> None:
         old = self.ranges.get(name, Range())
@@ -300,7 +317,22 @@ class ShapeEnv:
         yield from kept
 
     def _holds(self, not_negative: SymExpr) -> bool:
-        return never_negative(not_negative, self.ranges)
+        """By the ranges, or because an order that was assumed says so up to a constant."""
+        if never_negative(not_negative, self.ranges):
+            return True
+        varying, constant = _parted(not_negative)
+        least = self._orders().get(varying)
+        return least is not None and least + constant >= 0
+
+    def _orders(self) -> dict[SymExpr, int]:
+        """What the Guards `a <= b` say: the least value of each `b - a` without its constant."""
+        if self._least is None:
+            self._least = {}
+            for guard in self.guards:
+                if guard.relation == "<=":
+                    varying, constant = _parted(self._substituted(guard.right - guard.left))
+                    self._least[varying] = max(-constant, self._least.get(varying, -constant))
+        return self._least
 
     def _divides(self, divisor: int, expr: SymExpr) -> bool:
         return all(term_divisor(m, c, self.ranges) % divisor == 0 for m, c in expr.terms)
@@ -310,12 +342,20 @@ def _extremum(fn: str, args: list[SymExpr]) -> SymExpr:
     return sym_max(*args) if fn == "max" else sym_min(*args)
 
 
-def _other_argument(x: SymExpr, y: SymExpr) -> SymExpr | None:
-    """The extremum of the other arguments, where `x` is one min or max that has `y` among its arguments."""
-    atom = next(x.atoms(), None)
-    if not isinstance(atom, Apply) or atom.fn not in ("max", "min") or x != SymExpr((((atom,), 1),)) or y not in atom.args:
-        return None
-    return _extremum(atom.fn, [a for a in atom.args if a != y])
+def _parted(expr: SymExpr) -> tuple[SymExpr, int]:
+    """What varies in `expr`, and its constant."""
+    return SymExpr(tuple((m, c) for m, c in expr.terms if m)), sum(c for m, c in expr.terms if not m)
+
+
+def _replaced(expr: SymExpr, atom: Atom, value: SymExpr) -> SymExpr:
+    """`expr` with `value` for an atom of its monomials."""
+    total = ZERO
+    for monomial, c in expr.terms:
+        term = SymExpr.of(c)
+        for factor in monomial:
+            term = term * (value if factor == atom else SymExpr((((factor,), 1),)))
+        total = total + term
+    return total
 
 
 __all__ = ["Guard", "Range", "ShapeEnv", "apply"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tsc.errors import InputError, InternalError
 from tsc.te.compute import Axis, Compute, Program
 from tsc.te.expr import Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
-from tsc.te.intrinsics import MEANING
+from tsc.te.intrinsics import MEANING, converted
 
 Array = NDArray[Any]
 
@@ -124,7 +124,7 @@ def _value(expr: Expr, variables: Mapping[str, Array], scope: _Scope, live: Any)
         case Size(value=value):
             return np.int64(value.evaluate(scope.sizes))
         case Cast(value=inner, dtype=dtype):
-            return _converted(_value(inner, variables, scope, live), _numpy_type(dtype, scope.real))
+            return converted(_value(inner, variables, scope, live), _numpy_type(dtype, scope.real))
         case CheckedIndex():
             return _checked(expr, _value(expr.value, variables, scope, live), scope, live)
         case Load():
@@ -143,10 +143,6 @@ def _meaning(fn: str) -> Callable[..., Any]:
     if found is None:
         raise InternalError(f"intrinsic {fn!r} has no meaning")
     return found
-
-
-def _converted(value: Any, dtype: np.dtype[Any]) -> Any:
-    return np.not_equal(value, 0) if dtype == np.bool_ else np.asarray(value).astype(dtype)
 
 
 def _checked(expr: CheckedIndex, value: Any, scope: _Scope, live: Any) -> Any:
