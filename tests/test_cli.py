@@ -81,6 +81,30 @@ def test_run_with_random_data(shell: Shell, package_path: Path, model_path: Path
     assert code == 0 and "y: float32[3, 4]" in out
 
 
+@pytest.mark.defect(6)
+def test_shapes_of_inputs(shell: Shell, tmp_path: Path, package_path: Path) -> None:
+    """A dim that the file names once but that stands for two sizes, one that the model fixes, and one that stays."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", "S", "S", 2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "square", [x], [y])
+    path, package = tmp_path / "square.onnx", tmp_path / "square.tscpack"
+    onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    shape = ("--shape", "x=*, H,7,*", "--dim", "H=1:9")
+    assert shell.json("compile", path, "-o", package, *shape)["inputs"][0]["shape"] == ["N", "H", "7", "2"]
+    answer = shell.json("run", path, "--random", "--size", "N=1", "--size", "H=3", *shape)
+    assert answer["outputs"][0]["shape"] == [1, 3, 7, 2]
+    assert "H" in shell("explain", path, *shape)[1]
+    assert shell("run", package_path, *shape)[0] == 2
+    for wrong in ("x=N,H", "z=N", "x=N,H,W,1.5"):
+        assert shell("compile", path, "-o", package, "--shape", wrong)[0] == 3
+
+
+@pytest.mark.defect(18)
+def test_sizes_beyond_all_memory(shell: Shell, package_path: Path) -> None:
+    for size in ("99999999999", "9" * 30):
+        answer = shell.json("run", package_path, "--random", "--size", f"batch={size}", code=4)
+        assert answer["error"] == "LaunchError" and "'x'" in answer["message"]
+
+
 def test_explain(shell: Shell, package_path: Path) -> None:
     code, out, _ = shell("explain", package_path, "--size", "batch=3")
     assert code == 0 and "dense" in out

@@ -145,3 +145,27 @@ def test_overriding_a_schedule_changes_the_source(
     (override / tree.name).write_text(sums_first)
     with pytest.raises(tsc.TscError, match="breaks dependences"):
         tsc.compile(model)
+
+
+@pytest.mark.defect(5)
+@pytest.mark.parametrize("mark", ["thread", "warp", "vector", "no such mark"])
+def test_a_tree_that_no_cpu_can_run_is_the_users_error(
+        mark: str, model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, override = tmp_path / "plain", tmp_path / "override"
+    override.mkdir()
+    monkeypatch.setenv("TSC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TSC_DUMP", str(plain))
+    tsc.compile(model)
+    tree = next(plain.glob("contraction_*.schedule"))
+    text = tree.read_text()
+    for old in sorted(set(re.findall(r'mark: "(\w+)"', text))):
+        (override / tree.name).write_text(text.replace(f'mark: "{old}"', f'mark: "{mark}"', 1))
+        monkeypatch.setenv("TSC_OVERRIDE", str(override))
+        x = np.random.default_rng(0).standard_normal((7, K)).astype(np.float32)
+        try:
+            got = tsc.compile(model).run(None, {"x": x})[0]
+        except tsc.InputError as error:
+            assert tree.stem in str(error)
+        else:  # a mark that nothing looks for changes no value
+            np.testing.assert_allclose(got, expected(model, x), rtol=1e-5, atol=1e-6)
+        monkeypatch.delenv("TSC_OVERRIDE")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tsc import te
     from tsc.build_te import build
-    from tsc.config import Options
+    from tsc.config import Limits, Options
     from tsc.errors import (
         InputError,
         InternalError,
@@ -28,31 +28,49 @@ if TYPE_CHECKING:
     )
     from tsc.ops.define import op
     from tsc.pipeline import compile
+    from tsc.runtime.executable import Executable
     from tsc.runtime.load import load
     from tsc.sym import Dim
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Dim", "InputError", "InternalError", "LaunchError", "ModelError", "Options", "PackageError", "ShapeError", "TscError",
-    "UnsupportedError", "__version__", "build", "compile", "load", "op", "te",
+    "Dim", "Executable", "InputError", "InternalError", "LaunchError", "Limits", "ModelError", "Options", "PackageError",
+    "ShapeError", "TscError", "UnsupportedError", "__version__", "build", "compile", "load", "op", "te",
 ]
 
 _HOME = {
     "compile": "tsc.pipeline", "build": "tsc.build_te", "op": "tsc.ops.define",
-    "load": "tsc.runtime.load", "Dim": "tsc.sym", "Options": "tsc.config", "te": "tsc.te",
+    "load": "tsc.runtime.load", "Executable": "tsc.runtime.executable", "Dim": "tsc.sym", "Options": "tsc.config",
+    "Limits": "tsc.config", "te": "tsc.te",
     **dict.fromkeys(("TscError", "ModelError", "UnsupportedError", "InputError", "ShapeError", "LaunchError", "PackageError",
                      "InternalError"), "tsc.errors"),
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'tsc' has no attribute '{name}'")
-    module = importlib.import_module(_HOME[name])
-    value = module if name == "te" else getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # so that a checker refuses names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported now. Raises LaunchError where a package that it needs is not installed."""
+        if name not in _HOME:
+            raise AttributeError(f"module 'tsc' has no attribute '{name}'")
+        try:
+            module = importlib.import_module(_HOME[name])
+        except ModuleNotFoundError as error:
+            raise _not_installed(f"tsc.{name}", error) from error
+        value = module if name == "te" else getattr(module, name)
+        globals()[name] = value
+        return value
+
+
+def _not_installed(what: str, error: ModuleNotFoundError) -> Exception:
+    """A LaunchError that says what to install; a module of our own that is missing stays what it is."""
+    missing = (error.name or "").partition(".")[0]
+    if missing in ("", "tsc"):
+        return error
+    text = f"{what} needs the package '{missing}', which is not installed; 'pip install tsc-compiler' installs all it needs"
+    found: Exception = importlib.import_module("tsc.errors").LaunchError(text)
+    return found
 
 
 def __dir__() -> list[str]:

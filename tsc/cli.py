@@ -41,6 +41,8 @@ target_option = click.option("--target", default="cpu", show_default=True, help=
 threads_option = click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads; default: all cores.")
 ranges_option = click.option("--dim", "dims", multiple=True, metavar="NAME=LO:HI",
                              help="Sizes a dim may take: batch=1:64, batch=8, or seq=1: (no upper end). Repeatable.")
+shapes_option = click.option("--shape", "shapes", multiple=True, metavar="INPUT=SIZES",
+                             help="An input's shape: x=N,3,H,* of sizes, dim names and * for what the model says. Repeatable.")
 sizes_option = click.option("--size", "sizes", multiple=True, metavar="NAME=SIZE", help="The size of a dim. Repeatable.")
 
 
@@ -56,11 +58,13 @@ def cli() -> None:
 @target_option
 @threads_option
 @ranges_option
+@shapes_option
 @as_json
-def compile_command(model: Path, output: Path, target: str, threads: int | None, dims: Sequence[str], json_: bool) -> None:
+def compile_command(model: Path, output: Path, target: str, threads: int | None, dims: Sequence[str], shapes: Sequence[str],
+                    json_: bool) -> None:
     """Compile MODEL (an ONNX file) into a Package that `run` and `tsc.load` take."""
     started = time.perf_counter()
-    executable = _compile(model, _ranges(dims), target, threads)
+    executable = _compile(model, _dims(dims, shapes), target, threads)
     with _progress(f"writing {output}"):
         executable.save(output)
     seconds = time.perf_counter() - started
@@ -80,13 +84,16 @@ def compile_command(model: Path, output: Path, target: str, threads: int | None,
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs; the best time is told.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for the outputs, as NAME.npy.")
 @sizes_option
+@ranges_option
+@shapes_option
 @target_option
 @threads_option
 @as_json
 def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, repeat: int, output: Path | None,
-                sizes: Sequence[str], target: str, threads: int | None, json_: bool) -> None:
+                sizes: Sequence[str], dims: Sequence[str], shapes: Sequence[str], target: str, threads: int | None,
+                json_: bool) -> None:
     """Run FILE (a Package, or an ONNX model, which is compiled first)."""
-    executable = _open(file, target, threads)
+    executable = _open(file, _dims(dims, shapes), target, threads)
     feeds = _read_feeds(inputs)
     if random_:
         feeds |= _random_feeds([spec for spec in executable.inputs if spec.name not in feeds], _sizes(sizes), seed)
@@ -111,21 +118,24 @@ def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, rep
 @click.argument("file", type=FILE)
 @click.option("--node", default=None, metavar="NAME", help="Tell all about the kernel of one node (of an ONNX model).")
 @sizes_option
+@ranges_option
+@shapes_option
 @target_option
 @threads_option
 @as_json
-def explain_command(file: Path, node: str | None, sizes: Sequence[str], target: str, threads: int | None, json_: bool) -> None:
+def explain_command(file: Path, node: str | None, sizes: Sequence[str], dims: Sequence[str], shapes: Sequence[str], target: str,
+                    threads: int | None, json_: bool) -> None:
     """Say what FILE compiles to: kernels, what was fused or not and why, memory; with --size, at that shape.
 
     With --node: why its kernel was fused, its statements, dependences and schedule after each step, and its memory traffic.
     """
     if node is None:
-        text = _open(file, target, threads).explain(**_sizes(sizes))
+        text = _open(file, _dims(dims, shapes), target, threads).explain(**_sizes(sizes))
     elif is_package(file):
         raise click.UsageError("--node wants an ONNX model; a Package keeps kernels, not how they were made")
     else:
         with _progress(f"scheduling '{node}'"):
-            text = explain_node(file, node, target=target, sizes=_sizes(sizes))
+            text = explain_node(file, node, dims=_dims(dims, shapes), target=target, sizes=_sizes(sizes))
     _answer(json_, {"explain": text.splitlines()}, [text])
 
 
@@ -203,9 +213,13 @@ def _compile(model: Path, dims: dict[str, Any] | None, target: str, threads: int
         return tsc.compile(model, dims=dims, target=target, threads=threads, options=tsc.Options(progress=tell))
 
 
-def _open(file: Path, target: str, threads: int | None) -> Executable:
+def _open(file: Path, dims: dict[str, Any] | None, target: str, threads: int | None) -> Executable:
     """An Executable from a Package, or from a model by compiling it."""
-    return tsc.load(file, threads=threads) if is_package(file) else _compile(file, None, target, threads)
+    if not is_package(file):
+        return _compile(file, dims, target, threads)
+    if dims:
+        raise click.UsageError("--dim and --shape want an ONNX model; a Package is compiled already")
+    return tsc.load(file, threads=threads)
 
 
 def _answer(json_: bool, facts: dict[str, Any], lines: Sequence[str]) -> None:
@@ -225,15 +239,19 @@ def _integer(text: str, option: str) -> int:
     return int(text)
 
 
-def _ranges(options: Sequence[str]) -> dict[str, Any] | None:
-    """`--dim` options as what `tsc.compile` takes as `dims`."""
-    ranges: dict[str, tuple[int, int | None]] = {}
-    for text in options:
+def _dims(ranges: Sequence[str], shapes: Sequence[str]) -> dict[str, Any] | None:
+    """`--dim` and `--shape` options as what `tsc.compile` takes as `dims`."""
+    found: dict[str, Any] = {}
+    for text in shapes:
+        name, value = _pair(text, "--shape")
+        entries = [entry.strip() for entry in value.split(",")]
+        found[name] = tuple(None if e == "*" else int(e) if e.isdecimal() else e for e in entries)
+    for text in ranges:
         name, value = _pair(text, "--dim")
         low, colon, high = value.partition(":")
         least = _integer(low, "--dim")
-        ranges[name] = (least, (_integer(high, "--dim") if high else None) if colon else least)
-    return ranges or None
+        found[name] = (least, (_integer(high, "--dim") if high else None) if colon else least)
+    return found or None
 
 
 def _sizes(options: Sequence[str]) -> dict[str, int]:
@@ -260,8 +278,11 @@ def _random_feeds(specs: Sequence[TensorSpec], sizes: dict[str, int], seed: int)
     feeds: dict[str, NDArray[Any]] = {}
     for spec in specs:
         shape = tuple(size.evaluate(sizes) for size in spec.shape)
-        data = rng.standard_normal(shape) if np.dtype(spec.dtype).kind == "f" else rng.integers(0, 2, shape)
-        feeds[spec.name] = np.asarray(data, dtype=spec.dtype)
+        try:
+            data = rng.standard_normal(shape) if np.dtype(spec.dtype).kind == "f" else rng.integers(0, 2, shape)
+            feeds[spec.name] = np.asarray(data, dtype=spec.dtype)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise LaunchError(f"not enough memory for input '{spec.name}' of shape {shape}; use smaller sizes") from error
     return feeds
 
 

@@ -27,7 +27,7 @@ from tsc.poly.match import match
 from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import Staged
 from tsc.poly.refine import check_lowered
-from tsc.poly.schedule import schedule_program
+from tsc.poly.schedule import blame, schedule_program
 from tsc.poly.scop import build_scop
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.targets import Target
@@ -60,6 +60,16 @@ def workshop(target: str, options: Options | None) -> Workshop:
     return Workshop(options, Recorder(environment.dump, environment.override), targets.find(target), cache)
 
 
+def refuse_dtypes(graph: Graph, target: Target) -> None:
+    """Raise UnsupportedError, naming the node, for a value of an element type that `target` does not compute with."""
+    for node in graph.nodes:
+        for value in (*node.inputs, *node.outputs):
+            dtype = graph.types[value].dtype if value in graph.types else None
+            if dtype is not None and dtype not in target.dtypes:
+                raise UnsupportedError(f"node '{node.name}' ({node.op}) has the operand '{value}' of type {dtype}, which "
+                                       f"target '{target.spec.name}' does not compute with; convert the model to float32")
+
+
 def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kernel:
     """te.Program -> Kernel, from the cache where an equal program was compiled before."""
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
@@ -74,11 +84,12 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kern
             return kernel_from_bytes(cached)
     recorder = replace(recorder, decisions=[])                      # what is decided here is kept with the kernel
     scheduled = schedule_program(program, lowered.kind, device.spec, None, recorder, symbol, constants)  # -> Func
-    func = device.lower(scheduled.func, device.spec, recorder)      # Func             -> Func
-    if scheduled.scop is not None:                                  # each instance once, in order, at every size
-        for note in check_lowered(scheduled.func, func, scheduled.scop, scheduled.edges):
-            recorder.decide("validate", symbol, note)
-    source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
+    with blame(scheduled.overridden, symbol):
+        func = device.lower(scheduled.func, device.spec, recorder)  # Func             -> Func
+        if scheduled.scop is not None:                              # each instance once, in order, at every size
+            for note in check_lowered(scheduled.func, func, scheduled.scop, scheduled.edges):
+                recorder.decide("validate", symbol, note)
+        source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
     recorder.record("c", symbol, source)
     kernel = Kernel(
         symbol, source, func.buffers, func.outputs, tuple(s.name for s in func.sizes), interface_of(func, program.facts),

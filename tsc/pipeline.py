@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from numbers import Integral
 from typing import Any
 
-import onnx
-
 from tsc.config import DEFAULT_LIMITS, Limits, Options
-from tsc.errors import InternalError
+from tsc.errors import InputError, InternalError
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fuse import fuse
 from tsc.graph.group import Decision, FusionGroup, split_group
+from tsc.graph.onnx_file import Source
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.rewrite import rewrite
 from tsc.graph.shapes import infer_shapes
 from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
-from tsc.kernels import Workshop, bind, compile_definitions, compile_program, shared, workshop
+from tsc.kernels import Workshop, bind, compile_definitions, compile_program, refuse_dtypes, shared, workshop
 from tsc.ops.define import CUSTOM, CustomOp
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
@@ -33,16 +32,19 @@ from tsc.sym import ShapeEnv
 from tsc.trace import Recorder
 
 
-def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None = None, target: str = "cpu",
+def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str = "cpu",
             threads: int | None = None, options: Options | None = None, ops: Sequence[CustomOp] = ()) -> Executable:
     """Compile an ONNX model once, for every shape.
 
-    `dims` gives ranges by dim name (`{"batch": (1, 64)}`) or shapes by input name (`{"x": ("N", 3, "H", "W")}`); `threads` is
-    how many cores a run may use (None: all); `ops` are operators of your own (see `tsc.op`). Raises ModelError,
-    UnsupportedError or ShapeError when the model is at fault and LaunchError when the machine lacks a compiler.
+    `source` is a path, the file's bytes or a ModelProto; `dims` gives ranges by dim name (`{"batch": (1, 64)}`) or shapes by
+    input name (`{"x": ("N", 3, "H", "W")}`); `threads` is how many cores a run may use (None: all); `ops` are operators of your
+    own (see `tsc.op`). Raises InputError for arguments of the wrong kind, ModelError, UnsupportedError or ShapeError when the
+    model is at fault and LaunchError when the machine lacks a compiler.
     """
+    check_request(dims, threads, options, ops)
     shop = workshop(target, options)
     graph, env, groups = front(source, dims, shop.recorder, ops, shop.options.limits)  # path             -> [FusionGroup]
+    refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []
     programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different
     for done, group in enumerate(groups):
@@ -51,7 +53,7 @@ def compile(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None
     return link(graph, env, pairs, shop, threads)                   # Graph + kernels  -> Executable
 
 
-def front(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None, recorder: Recorder,
+def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
           ops: Sequence[CustomOp] = (), limits: Limits = DEFAULT_LIMITS) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
     """From a model to the groups that become kernels."""
     graph, env = import_onnx(source, dims, ops, limits)             # path             -> Graph
@@ -82,6 +84,19 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
         plan, packed_constants(graph, env, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
         log=(*map(str, shop.recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
     return Executable(package, threads=threads)                     # Package          -> Executable
+
+
+def check_request(dims: object, threads: object, options: object, ops: object) -> None:
+    """Raise InputError for an argument of the wrong kind."""
+    for name, value, kind, expected in (
+            ("dims", dims, Mapping | None, "a dict of ranges by dim name or of shapes by input name"),
+            ("threads", threads, Integral | None, "a whole number"), ("options", options, Options | None, "tsc.Options"),
+            ("ops", ops, Sequence, "a list of operators made with tsc.op")):
+        if not isinstance(value, kind):
+            raise InputError(f"{name} is a {type(value).__name__}, expected {expected}")
+    for item in ops if isinstance(ops, Sequence) else ():
+        if not isinstance(item, CustomOp):
+            raise InputError(f"ops has a {type(item).__name__} in it, expected operators made with tsc.op")
 
 
 def record(recorder: Recorder, stage: str, graph: Graph) -> Graph:

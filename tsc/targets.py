@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
+from tsc.codegen_c.types import C_TYPES
 from tsc.config import Options
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
@@ -24,9 +25,10 @@ class Target:
     lower: Callable[[Func, DeviceSpec, Recorder], Func]
     emit: Callable[[Func, DeviceSpec], str]
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface]], bytes]
+    dtypes: frozenset[str]  # what it computes with
 
 
 def find(name: str) -> Target:
     """The target called `name`; "cpu" is this machine's. Raises LaunchError naming the known ones."""
     spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS)
-    return Target(spec, lower, emit_c, build_module)
+    return Target(spec, lower, emit_c, build_module, frozenset(C_TYPES))

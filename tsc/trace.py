@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tsc.errors import InternalError, LaunchError
+from tsc.errors import InputError, InternalError, LaunchError
 
 #: Stages whose product is text that is read back, so that a file may replace it.
 OVERRIDABLE = frozenset({"schedule", "c"})
@@ -60,7 +60,10 @@ class Recorder:
         if not path.is_file():
             return None
         self.decide(stage, name, f"replaced by the text of {path}")
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read '{path}' in place of stage '{stage}' ({error}); correct or remove it") from error
 
     def decide(self, stage: str, subject: str, reason: str) -> None:
         """Append to the Decision log."""

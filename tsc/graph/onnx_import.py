@@ -26,6 +26,8 @@ from tsc.sym import ShapeEnv, SymExpr
 
 #: The opsets whose operators were read against the OpDefs; a newer onnx package knows more, which nobody has looked at.
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
+#: What exporters write instead of a dim's name, beside signs such as "?".
+_NO_NAMES = ("-1", "None")
 #: An error that lists nodes names so many of them.
 _MOST_NAMED = 20
 
@@ -161,9 +163,11 @@ def _declared(value: ValueInfoProto, dims: Mapping[str, Any]) -> DeclaredInput:
 
 
 def _dim(proto: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """A size, a name, or None for a dim without one: exporters write "?" for any dim, so that two of them need not be equal."""
     if proto.WhichOneof("value") == "dim_value" and proto.dim_value >= 0:
         return int(proto.dim_value)
-    return str(proto.dim_param) or None
+    name = str(proto.dim_param)
+    return name if any(map(str.isalnum, name)) and name not in _NO_NAMES else None
 
 
 # -- nodes -----------------------------------------------------------------------------------------------------

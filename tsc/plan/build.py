@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.errors import InternalError
+from tsc.errors import InternalError, ShapeError
 from tsc.ir import Graph
 from tsc.plan.memory import Lifetime, plan_memory
 from tsc.plan.pack import lay_out, packed_name
@@ -49,7 +49,7 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
 
     `root` maps a value that is a mere view (a reshape of contiguous memory) to the value whose memory it shares. A kernel
     writes a graph output in place; outputs that share memory with another output, an input or a constant are copied. Raises
-    InternalError when a call reads what nobody wrote or an expression has a Dim that no input binds.
+    InternalError when a call reads what nobody wrote, ShapeError when an expression has a Dim that no input binds.
     """
     placement = _Placement(graph, env, calls, root)
     launches = tuple(
@@ -171,8 +171,9 @@ def _check_bound(plan: Plan) -> None:
     for launch in plan.launches:
         loose = _dims((*launch.sizes, launch.blocks, launch.scratch)) - plan.ranges.keys()
         if loose:
-            raise InternalError(f"kernel '{launch.kernel}' of node '{launch.node}' has sizes that no input binds: "
-                                + ", ".join(sorted(loose)))
+            raise ShapeError(f"node '{launch.node}' has sizes that no input's shape tells: {', '.join(sorted(loose))}; give an "
+                             "input each of these dims")
     loose = _dims((plan.arena_bytes, ZERO, *(s for spec in plan.outputs for s in spec.shape))) - plan.ranges.keys()
     if loose:
-        raise InternalError(f"a value's shape has sizes that no input binds: {', '.join(sorted(loose))}")
+        raise ShapeError(f"an output's shape has sizes that no input's shape tells: {', '.join(sorted(loose))}; give an input "
+                         "each of these dims")

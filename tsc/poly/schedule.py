@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -54,6 +55,7 @@ OPERATIONS = 5_000_000
 class ScheduledProgram:
     """A kernel as loop IR (before tensorize), its final schedule tree as text, what was decided, and the tile sizes used; its
     Scop (None where it computes nothing), and the dependences that loops made of `func` must keep, those of copies among them.
+    `overridden` tells that the user wrote the tree.
     """
 
     func: Func
@@ -62,6 +64,7 @@ class ScheduledProgram:
     config: TileConfig
     scop: Scop | None = None
     edges: Edges = field(default_factory=dict)
+    overridden: bool = False
 
 
 def schedule_program(program: Program, kind_hint: PatternKind | None, spec: DeviceSpec, config: TileConfig | None,
@@ -106,22 +109,29 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         if override is not None:
             promoted = replace(promoted, schedule=_parsed(override, name))
             log.append("the schedule tree was overridden")
-        # 8. the final tree, whoever wrote it: legal, complete, blocks independent, locals within their tiles
-        try:
+        with blame(override is not None, name):
+            # 8. the final tree, whoever wrote it: legal, complete, blocks independent, locals within their tiles
             edges = edges_of(check_final(promoted, scop, deps, seen))
-        except InternalError as error:
-            if override is not None:
-                raise InputError(f"the schedule given for kernel '{name}' cannot be used: {error}") from error
-            raise
-        # 9. loops, read back and compared with the Scop
-        func = to_loops(promoted, scop, name)
-        check_loops(func, promoted.schedule, scop, iterators_for(scop), edges)
+            # 9. loops, read back and compared with the Scop
+            func = to_loops(promoted, scop, name)
+            check_loops(func, promoted.schedule, scop, iterators_for(scop), edges)
         text = isl.tree_text(promoted.schedule)
         if steps is not None:
             steps.promoted(promoted, scop)
     if recorder is not None:
         recorder.record("schedule", name, text)
-    return ScheduledProgram(func, text, tuple(log), chosen, scop, edges)
+    return ScheduledProgram(func, text, tuple(log), chosen, scop, edges, override is not None)
+
+
+@contextmanager
+def blame(overridden: bool, name: str) -> Iterator[None]:
+    """What a check finds here is the user's doing where the schedule is `overridden`: an InputError, no InternalError."""
+    try:
+        yield
+    except (InternalError, isl.IslError) as error:
+        if overridden:
+            raise InputError(f"the schedule given for kernel '{name}' cannot be used: {error}") from error
+        raise
 
 
 def _nothing(program: Program, name: str) -> ScheduledProgram:

@@ -17,7 +17,7 @@ from tsc.runtime.places import Place, binding_places, places_of
 from tsc.runtime.plan import Plan, TensorSpec
 from tsc.runtime.schema import MAX_NUMBER
 from tsc.runtime.tape import Tape
-from tsc.sym import SymExpr
+from tsc.sym import Guard, SymExpr
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -138,7 +138,7 @@ class Binder:
         known = self.plan.ranges[name]
         if value < known.lo or (known.hi is not None and value > known.hi) or value % known.divisor:
             for guard in self.plan.guards:  # a range may be as narrow as a node needs it
-                if guard.left.dims() | guard.right.dims() == {name} and not guard.holds({name: value}):
+                if guard.left.dims() | guard.right.dims() == {name} and _breaks(guard, name, value):
                     raise ShapeError(f"the model needs {guard} ({guard.reason}), but {what}; use other sizes")
             raise ShapeError(f"{what}, outside {known}, the range of dim '{name}'; use a size in range or compile a wider one")
 
@@ -157,7 +157,9 @@ class Binder:
         causes = [self._describe(first[name], shapes) for name in sorted(place.size.dims())]
         if not causes:
             return ShapeError(f"{what}, expected {expected}")
-        return ShapeError(f"{what}, expected {place.size} = {expected}, because {' and '.join(causes)}; make them agree")
+        return ShapeError(f"{what}, expected {place.size} = {expected}, because {' and '.join(causes)}; make them agree, or "
+                          f"compile with dims={{'{self._inputs[place.input][0]}': (…)}}, which names its axes apart, or has "
+                          "a 1 where one always is 1")
 
     def _evaluate(self, tape: Tape, values: Sequence[int]) -> list[int]:
         try:
@@ -218,6 +220,13 @@ def format_shape(shape: Sequence[SymExpr]) -> str:
 def format_spec(spec: TensorSpec) -> str:
     """`ids: int64[batch, seq]`."""
     return f"{spec.name}: {spec.dtype}{format_shape(spec.shape)}"
+
+
+def _breaks(guard: Guard, name: str, value: int) -> bool:
+    try:
+        return not guard.holds({name: value})
+    except ZeroDivisionError:
+        return True
 
 
 def _solve(size: SymExpr, value: int, bound: Mapping[str, int], what: str) -> tuple[str, int]:

@@ -1,0 +1,115 @@
+"""Wrong arguments of `tsc.compile`, and what stands in for a model without being one."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tsc
+from tests.graph.models import model
+
+Refused = Callable[..., AbstractContextManager[None]]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Module:
+    """As if of another framework."""
+
+
+@pytest.fixture
+def proto() -> onnx.ModelProto:
+    return model("y = Relu(x)", "float[n] x", "float[n] y")
+
+
+@pytest.mark.defect(8)
+@pytest.mark.parametrize(
+    "source", [Module(), Module, io.BytesIO(b"x"), None, 3, ["model.onnx"], onnx.GraphProto(), onnx.TensorProto()],
+    ids=lambda s: type(s).__name__)
+def test_what_is_no_model(source: Any, refused: Refused) -> None:
+    with refused(tsc.InputError, type(source).__qualname__, "onnx.ModelProto", "export"):
+        tsc.compile(source)
+
+
+@pytest.mark.defect(18)
+@pytest.mark.parametrize(
+    "path", ["", ".", "\0", "a" * 5000, "/dev/zero", "/dev/null", Path("no/such/file"), b"/dev/zero"], ids=range(8))
+def test_paths_that_lead_to_no_model(path: Any, refused: Refused) -> None:
+    with refused(tsc.ModelError):
+        tsc.compile(path)
+
+
+@pytest.mark.defect(18)
+def test_files_that_have_no_end_or_too_much(tmp_path: Path, refused: Refused) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 40)
+    for name, says in (("fifo", "no regular file"), ("sparse", "1099511627776 bytes")):
+        with refused(tsc.ModelError, name, says):
+            tsc.compile(tmp_path / name)
+
+
+def test_bytes_are_a_model(proto: onnx.ModelProto) -> None:
+    data = proto.SerializeToString()
+    for source in (data, bytearray(data), memoryview(data)):
+        np.testing.assert_array_equal(tsc.compile(source).run(None, {"x": np.float32([-1, 2])})[0], [0, 2])
+
+
+@pytest.mark.defect(8)
+@pytest.mark.parametrize(("arguments", "says"), [
+    ({"dims": [("n", 1)]}, "dims is a list"), ({"dims": 5}, "dims"), ({"threads": "2"}, "threads is a str"),
+    ({"threads": 1.5}, "threads"), ({"ops": [1]}, "ops has a int"), ({"ops": 3}, "ops"), ({"options": {}}, "tsc.Options")])
+def test_arguments_of_another_kind(arguments: dict[str, Any], says: str, proto: onnx.ModelProto, refused: Refused) -> None:
+    with refused(tsc.InputError, says, "expected"):
+        tsc.compile(proto, **arguments)
+
+
+# -- the public names ------------------------------------------------------------------------------------------
+
+@pytest.mark.defect(8)
+def test_a_public_name_exists_exactly_if_a_checker_sees_it() -> None:
+    tree = ast.parse((ROOT / "tsc" / "__init__.py").read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.name for block in blocks if isinstance(block.test, ast.Name) for item in block.body
+            if isinstance(item, ast.ImportFrom) for alias in item.names}
+    assert seen | {"__version__"} == set(tsc.__all__)
+    assert all(getattr(tsc, name) is not None for name in tsc.__all__)
+    assert isinstance(tsc.compile(model("y = Relu(x)", "float[n] x", "float[n] y")), tsc.Executable)
+    assert not [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
+
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {name!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+@pytest.mark.defect(8)
+@pytest.mark.parametrize("name", ["onnx", "islpy", "google"])
+def test_a_package_that_is_not_installed(name: str) -> None:
+    code = BLOCKED.format(name=name) + "import tsc\ntry:\n    tsc.compile\nexcept tsc.LaunchError as error:\n    print(error)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"'{name}'" in done.stdout and "pip install" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.defect(8)
+@pytest.mark.parametrize("name", ["onnx", "click", "rich"])
+def test_the_shell_without_a_package(name: str) -> None:
+    code = BLOCKED.format(name=name) + "import runpy\nrunpy.run_module('tsc', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 4 and done.stderr.startswith("LaunchError: ") and f"'{name}'" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
