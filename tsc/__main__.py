@@ -1,9 +1,10 @@
 """`python -m tsc`."""
 
+import importlib
 import sys
 
 try:
-    from tsc.cli import main
+    cli = importlib.import_module("tsc.cli")
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] == "tsc":
         raise
@@ -11,4 +12,4 @@ except ModuleNotFoundError as error:
                      "tsc-compiler' installs all it needs\n")
     raise SystemExit(4) from None
 
-main()
+cli.main()
