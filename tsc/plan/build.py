@@ -13,6 +13,7 @@ from tsc.errors import InternalError, ShapeError
 from tsc.ir import Graph
 from tsc.plan.memory import Lifetime, plan_memory
 from tsc.plan.pack import lay_out, packed_name
+from tsc.runtime.places import binding_places
 from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
 from tsc.sym import ZERO, Range, ShapeEnv, SymExpr, product
 from tsc.te.expr import Buffer
@@ -168,6 +169,7 @@ def _dims(exprs: Iterable[SymExpr]) -> frozenset[str]:
 
 
 def _check_bound(plan: Plan) -> None:
+    binding_places(plan)
     for launch in plan.launches:
         loose = _dims((*launch.sizes, launch.blocks, launch.scratch)) - plan.ranges.keys()
         if loose:
