@@ -386,6 +386,11 @@ def maximum(function: PwAff) -> int | None:
     return int(value.to_python()) if value.is_int() else None
 
 
+def values(function: PwAff, domain: Set) -> Set:
+    """The values that a function takes on a domain."""
+    return Map.from_pw_aff(function).intersect_domain(domain).range()
+
+
 def maximum_over(function: PwAff, context: Set) -> PwAff:
     """The greatest value of `function` over its domain, as a function of the parameters."""
     return Map.from_pw_aff(function).range().intersect_params(context).dim_max(0).coalesce().gist_params(context)

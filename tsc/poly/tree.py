@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import BLOCK, with_flags
 from tsc.poly.matrix import ScheduleMatrix, function
 from tsc.poly.pattern import Contraction, Staged, completing_axes
@@ -64,10 +64,11 @@ def register_tile(node: isl.ScheduleNode, scop: Scop, found: Contraction, statem
     reduce, tile_rows = node.band_get_partial_schedule(), node.child(0).band_get_partial_schedule()
     point = [first + 1, first] if found.m else [first]
     node = node.cut()
-    groups = [[s] for s in statements]
-    node = node.insert_sequence(isl.filters([own_instances(scop, g) for g in groups])) if len(groups) > 1 else node
-    for i, (name,) in enumerate(groups):
-        branch = node.child(i).child(0) if len(groups) > 1 else node
+    statements = separated(scop, found.matrix, statements)
+    if len(statements) > 1:
+        node = node.insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements]))
+    for i, name in enumerate(statements):
+        branch = node.child(i).child(0) if len(statements) > 1 else node
         statement = scop.statements[name]
         marks = ["init"] * len(point) if statement.role == "init" else ["i", "j"][-len(point):]
         if statement.role == "store":
@@ -168,7 +169,7 @@ def separate_staged(node: isl.ScheduleNode, scop: Scop, found: Staged, config: T
 def statement_rows(node: isl.ScheduleNode, scop: Scop, matrices: Mapping[str, ScheduleMatrix],
                    inner: isl.MultiUnionPwAff | None) -> isl.ScheduleNode:
     """A sequence of statements, each below the rows of its matrix and then `inner`. Returns the node where `node` stood."""
-    statements = list(matrices)
+    statements = [s for matrix, own in _by_matrix(matrices) for s in separated(scop, matrix, own)]
     if len(statements) > 1:
         node = node.insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements]))
     for i, name in enumerate(statements):
@@ -185,6 +186,16 @@ def statement_rows(node: isl.ScheduleNode, scop: Scop, matrices: Mapping[str, Sc
             branch = branch.insert_partial_schedule(band.intersect_domain(own_instances(scop, [name])))
             node = _up_to(isl.mark_each(branch, marks), node)
     return node
+
+
+def _by_matrix(matrices: Mapping[str, ScheduleMatrix]) -> list[tuple[ScheduleMatrix, list[str]]]:
+    """Neighbouring statements of one matrix together."""
+    runs: list[tuple[ScheduleMatrix, list[str]]] = []
+    for name, matrix in matrices.items():
+        if not runs or runs[-1][0] is not matrix:
+            runs.append((matrix, []))
+        runs[-1][1].append(name)
+    return runs
 
 
 def _stage_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> tuple[list[isl.MultiUnionPwAff], list[str]]:
@@ -204,6 +215,32 @@ def completing_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> list[isl.P
 
 
 # -- shared ----------------------------------------------------------------------------------------------------
+
+def separated(scop: Scop, matrix: ScheduleMatrix, statements: Sequence[str]) -> list[str]:
+    """The order in which separation puts statements of one matrix: what its solved `?` sink into the first iteration of the
+    loops comes before them, what they sink into the last behind them. Raises PatternMismatch for what is between or beyond."""
+    moving: dict[int, isl.Set] = {}  # by row: the values that it takes for the statements that vary with it
+    sunk: dict[str, dict[int, isl.Set]] = {}
+    for name in statements:
+        for i in range(len(matrix.names)):
+            row = matrix.solved(name, i)
+            values = isl.values(row, scop.statements[name].domain).intersect_params(scop.populated)
+            if row.involves_dims(isl.IN, 0, len(scop.statements[name].axes)):
+                moving[i] = values if i not in moving else moving[i].union(values)
+            else:
+                sunk.setdefault(name, {})[i] = values
+    before: list[str] = []
+    behind: list[str] = []
+    for name, rows in sunk.items():
+        own = [(values, moving[i]) for i, values in rows.items() if i in moving]
+        first = all(values.is_equal(taken.lexmin()) for values, taken in own)
+        last = all(values.is_equal(taken.lexmax()) for values, taken in own)
+        if not (first or last):
+            raise PatternMismatch(f"{name} would run in the midst of the loops over {', '.join(matrix.names[i] for i in rows)}")
+        if own and first != last:
+            (before if first else behind).append(name)
+    return [*before, *(s for s in statements if s not in (*before, *behind)), *behind]
+
 
 def own_instances(scop: Scop, statements: Sequence[str]) -> isl.UnionSet:
     """The instances of some statements."""
