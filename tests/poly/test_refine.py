@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -20,7 +20,8 @@ from tsc.te.expr import Call, Const, Load, Var, add, call, index, map_loads
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "gemm": programs.gemm, "softmax": programs.softmax, "layer_norm": programs.layer_norm, "head_split": programs.head_split,
-    "scores": programs.attention_scores, "values": programs.attention_values}
+    "scores": programs.attention_scores, "values": programs.attention_values,
+    "constant": partial(programs.gemm, 15, 4, 1), "one_row": partial(programs.gemm, 1, 70, "K"), "conv": programs.conv}
 
 
 @cache

@@ -200,11 +200,13 @@ def _aligned(old: Sequence[Stmt], new: Sequence[Stmt]) -> Iterator[tuple[list[St
     it, at the end with what is before."""
     runs: list[tuple[list[Stmt], list[Stmt]]] = [([], [])]
     at = 0
-    for part in old:
+    for i, part in enumerate(old):
         runs[-1][0].append(part)
-        wanted = _names(runs[-1][0])
+        wanted, later = _names(runs[-1][0]), _names(old[i + 1:i + 2])
         end = next((k for k in range(at, len(new) + 1) if _names(new[at:k]) == wanted), None)
         if wanted and end is not None:
+            while end < len(new) and (more := _names(new[end:end + 1])) and more <= wanted - later:
+                end += 1  # a loop cut in two
             runs[-1][1].extend(new[at:end])
             runs.append(([], []))
             at = end
