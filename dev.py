@@ -9,6 +9,7 @@
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
     python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, end to end (args go to tests/fuzz/operators/run.py)
+    python3 dev.py memory [args]   every buffer mapped apart, between unmapped pages (args go to tests/memory/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
     python3 dev.py gpu --run [..]  measure a GPU with it, without a venv (args go to benchmarks/gpu/run.py)
     python3 dev.py help            this text
@@ -102,6 +103,11 @@ def fuzz(args: Sequence[str]) -> int:
     return run(PYTHON, "-m", module, *(arg for arg in args if arg != "--onnx"))
 
 
+def memory(args: Sequence[str]) -> int:
+    install("test", "demo")
+    return run(PYTHON, "-m", "tests.memory.run", *args)
+
+
 def gpu(args: Sequence[str]) -> int:
     if "--run" in args:  # on the GPU's machine, with the Python that is there
         return run(sys.executable, "benchmarks/gpu/run.py", *(arg for arg in args if arg != "--run"))
@@ -115,7 +121,7 @@ def show_help(args: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "demo": demo, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "gpu": gpu,
+    "demo": demo, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "memory": memory, "gpu": gpu,
     "help": show_help, "--help": show_help, "-h": show_help}
 
 

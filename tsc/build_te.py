@@ -42,7 +42,7 @@ def build(outputs: Tensor | list[Tensor] | tuple[Tensor, ...], inputs: Sequence[
         check_extents(definition, env)
     graph = _graph(name, wanted, inputs, made, env)
     pairs = compile_definitions(made.definitions, graph.outputs, graph, env, shop)  # Computes -> kernels and their calls
-    return link(graph, env, pairs, shop, threads)                   # kernels          -> Executable
+    return Executable(link(graph, env, pairs, shop), threads=threads)  # kernels       -> Executable
 
 
 def _checked(outputs: Sequence[Tensor], inputs: Sequence[Tensor] | None) -> list[Tensor]:

@@ -43,6 +43,12 @@ def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str =
     """
     check_request(dims, threads, options, ops)
     shop = workshop(target, options)
+    return Executable(build_package(source, dims, shop, ops), threads=threads)  # Package -> Executable
+
+
+def build_package(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None, shop: Workshop,
+                  ops: Sequence[CustomOp] = ()) -> Package:
+    """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
     graph, env, groups = front(source, dims, shop.recorder, ops, shop.options.limits)  # path             -> [FusionGroup]
     refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []
@@ -50,7 +56,7 @@ def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str =
     for done, group in enumerate(groups):
         shop.options.tell("scheduling kernels", done, len(groups))
         pairs += compile_group(group, graph, env, shop, programs.get(done))  # te.Program -> kernels and their calls
-    return link(graph, env, pairs, shop, threads)                   # Graph + kernels  -> Executable
+    return link(graph, env, pairs, shop)                            # Graph + kernels  -> Package
 
 
 def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
@@ -68,9 +74,8 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
     return graph, env, fuse(graph, env)                             # Graph            -> [FusionGroup]
 
 
-def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop,
-         threads: int | None) -> Executable:
-    """Kernels and their calls to an Executable."""
+def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop) -> Package:
+    """Kernels and their calls to a Package."""
     calls = [call for call, _ in pairs]
     kernels = {kernel.symbol: kernel for _, kernel in pairs}
     spec = shop.device.spec
@@ -80,10 +85,9 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
     binary = shop.device.build(sources, spec, shop.options, interfaces)  # sources     -> one binary
     root = partial(resolve, producers=graph.producers())
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
-    package = Package(                                              # Plan + binary    -> Package
+    return Package(                                                 # Plan + binary    -> Package
         plan, packed_constants(graph, env, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
         log=(*map(str, shop.recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
-    return Executable(package, threads=threads)                     # Package          -> Executable
 
 
 def check_request(dims: object, threads: object, options: object, ops: object) -> None:

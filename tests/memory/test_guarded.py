@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from tests.memory.cases import TARGETS, lacking, samples
 from tests.memory.guarded import FILLS, FLUSHES, MemoryFault, check_guarded, computed_with_unwritten, run_guarded
+from tests.memory.mutate import Mutation, broken_package, move_masks, shift_loads, shift_stores
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
@@ -41,6 +45,12 @@ int32_t add(const tsc_args *a, int64_t begin, int64_t end, void *scratch) {
     for (int64_t l = 0; l < lanes; ++l) row[l] = x[8 * b + l + SHIFT_READ] + w[(8 * b + l) % 3];
 #ifdef WRITE_INPUT
     ((float *)x)[8 * b] = 1;
+#endif
+#ifdef SHIFT_TOO_FAR
+    row[0] = (float)(1 << (n + 25));
+#endif
+#ifdef CAST_TOO_LARGE
+    row[0] = (float)(int32_t)(x[0] * 1e30f);
 #endif
 #ifdef WRITE_ALL_LANES
     lanes = 8;
@@ -82,11 +92,15 @@ int32_t twice(const tsc_args *a, int64_t begin, int64_t end, void *scratch) {
 N = dim("n")
 
 
+def text(**broken: int | None) -> str:
+    """KERNELS with macros defined."""
+    return "".join(f"#define {name} {'' if value is None else f'({value})'}\n" for name, value in broken.items()) + KERNELS
+
+
 def package(**broken: int | None) -> Package:
     """x: float32[n], w: float32[3] constant -> y = 2 * (x + w[i % 3]), z = x; with macros defined."""
-    defines = "".join(f"#define {name} {'' if value is None else f'({value})'}\n" for name, value in broken.items())
     spec = CPU_SPECS["cpu-generic"]
-    binary = build_module({"kernels": defines + KERNELS}, spec, Options())
+    binary = build_module({"kernels": text(**broken)}, spec, Options())
     plan = Plan(
         inputs=(TensorSpec("x", "float32", (N,)),),
         outputs=(TensorSpec("y", "float32", (N,)), TensorSpec("z", "float32", (N,))),
@@ -158,3 +172,22 @@ def test_a_kernel_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.memory.guarded.SECONDS", 1)
     with pytest.raises(MemoryFault, match=r"'twice' .* ended with signal 14"):
         run_guarded(package(HANG=None), {"x": data(9)})
+
+
+# -- compiled kernels, broken just before they are printed ---------------------------------------------------------
+
+@pytest.mark.parametrize(("name", "target"), [*(("Add-0", target) for target in TARGETS), ("Softmax-0", "cpu-avx512")])
+@pytest.mark.parametrize(("mutation", "message"), [
+    (partial(shift_loads, by=1), r"SIGSEGV 0 bytes behind the end of input"),
+    (partial(shift_loads, by=-1), r"SIGSEGV 4 bytes before the start of input"),
+    (partial(shift_stores, by=1), r"SIGSEGV 0 bytes behind the end of output"),
+    (partial(shift_stores, by=-1), r"(before the start of output)|(depends on what nobody wrote)"),
+    (partial(move_masks, by=1), r"SIGSEGV 0 bytes behind the end of (input|output)"),
+    (partial(move_masks, by=-1), r"depends on what nobody wrote"),
+], ids=["read one past", "read one before", "write one past", "write one before", "one lane more", "one lane less"])
+def test_broken_loops_are_found(mutation: Mutation, message: str, name: str, target: str) -> None:
+    if reason := lacking(target, "gcc"):
+        pytest.skip(reason)
+    case = samples()[name]
+    with pytest.raises(MemoryFault, match=message):
+        check_guarded(broken_package(case, target, mutation), case.feeds[0])

@@ -30,21 +30,27 @@ def model(nodes: list[onnx.NodeProto], feeds: dict[str, Any], shapes: dict[str, 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_sample(op: OpDef, sample: Sample) -> None:
+def sample_model(op: OpDef, sample: Sample) -> tuple[onnx.ModelProto, dict[str, Any] | None, dict[str, Any], dict[str, Any]]:
+    """A sample as a model with symbolic dims: the model, `dims` to compile it with, the shapes of its values and the feeds."""
     values = {f"x{i}": np.asarray(x) for i, x in enumerate(sample.inputs) if x is not None}
     static = {n: x for n, x in values.items() if int(n[1:]) in op.static_inputs}
     feeds = {n: x for n, x in values.items() if n not in static}
     shapes = {n: [name or size for name, size in zip(names, values[n].shape)]
               for n, names in samples._sizes(op, values, "shared").items()}
-    wanted = samples._expected(op, sample, samples.OPSET)
+    dtypes = [y.dtype for y in samples._expected(op, sample, samples.OPSET)]
     names = ["" if x is None else f"x{i}" for i, x in enumerate(sample.inputs)]
     outputs = [f"y{i}" for i in range(sample.outputs)]
     node = helper.make_node(op.name, names, outputs, "node", **{k: samples._onnx_attr(v) for k, v in sample.attrs.items()})
-    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(w.dtype), None) for n, w in zip(outputs, wanted)]
+    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(d), None) for n, d in zip(outputs, dtypes)]
     empty = {name: (0, None) for n, x in feeds.items() for name, size in zip(shapes[n], x.shape) if size == 0 and name}
-    executable = tsc.compile(model([node], feeds, shapes, static, infos), dims=empty or None, threads=1)
-    for got, want in zip(executable.run(None, feeds), wanted):
+    return model([node], feeds, shapes, static, infos), empty or None, shapes, feeds
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_sample(op: OpDef, sample: Sample) -> None:
+    source, dims, _, feeds = sample_model(op, sample)
+    executable = tsc.compile(source, dims=dims, threads=1)
+    for got, want in zip(executable.run(None, feeds), samples._expected(op, sample, samples.OPSET)):
         assert got.dtype == want.dtype and got.shape == want.shape
         if want.dtype.kind == "f":
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
