@@ -46,7 +46,7 @@ def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str =
     return Executable(build_package(source, dims, shop, ops), threads=threads)  # Package -> Executable
 
 
-def build_package(source: str | Path | onnx.ModelProto, dims: Mapping[str, Any] | None, shop: Workshop,
+def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop,
                   ops: Sequence[CustomOp] = ()) -> Package:
     """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
     graph, env, groups = front(source, dims, shop.recorder, ops, shop.options.limits)  # path             -> [FusionGroup]
