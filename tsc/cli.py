@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NoReturn
 
 import click
@@ -28,12 +31,17 @@ from tsc.codegen_c.specs import host_spec
 from tsc.config import read_environment
 from tsc.errors import InternalError, LaunchError, TscError
 from tsc.explain import explain_node
+from tsc.runtime.draw import shortened
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.executable import Executable
+from tsc.runtime.files import open_regular
+from tsc.runtime.memory import allocate_array
 from tsc.runtime.package import is_package
 from tsc.runtime.plan import TensorSpec
 
 EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
+PROFILE_RUNS = 5
+_DIGITS = 18  # of a size
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 as_json = click.option("--json", "json_", is_flag=True, help="Print the result as one JSON object.")
@@ -80,8 +88,9 @@ def compile_command(model: Path, output: Path, target: str, threads: int | None,
 @click.argument("file", type=FILE)
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input from a NumPy file. Repeatable.")
 @click.option("--random", "random_", is_flag=True, help="Fill the inputs not given with random data (integers: 0 or 1).")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of --random.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of --random.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs; the best time is told.")
+@click.option("--profile", is_flag=True, help="Time each kernel alone, too.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for the outputs, as NAME.npy.")
 @sizes_option
 @ranges_option
@@ -89,7 +98,7 @@ def compile_command(model: Path, output: Path, target: str, threads: int | None,
 @target_option
 @threads_option
 @as_json
-def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, repeat: int, output: Path | None,
+def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, repeat: int, profile: bool, output: Path | None,
                 sizes: Sequence[str], dims: Sequence[str], shapes: Sequence[str], target: str, threads: int | None,
                 json_: bool) -> None:
     """Run FILE (a Package, or an ONNX model, which is compiled first)."""
@@ -103,15 +112,18 @@ def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, rep
         results = executable.run(None, feeds)
         best = min(best, time.perf_counter() - started)
     named = dict(zip((spec.name for spec in executable.outputs), results))
+    profiled = executable.profile(feeds, max(repeat, PROFILE_RUNS)) if profile else None
     if output is not None:
         _write_outputs(output, named)
     _answer(json_, {
         "milliseconds": round(best * 1000, 4),
         "outputs": [{"name": name, "dtype": str(value.dtype), "shape": list(value.shape), **_summary(value)}
                     for name, value in named.items()],
+        **({} if profiled is None else {"kernels": [asdict(row) for row in profiled.kernels]}),
     }, [f"{best * 1000:.3f} ms",
         *(f"  {name}: {value.dtype}{list(value.shape)}" + "".join(f" {k} {x:.6g}" for k, x in _summary(value).items())
-          for name, value in named.items())])
+          for name, value in named.items()),
+        *([] if profiled is None else [str(profiled)])])
 
 
 @cli.command("explain")
@@ -181,6 +193,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         error.show()
         raise SystemExit(2) from None
+    except BrokenPipeError:  # whoever read the results has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except MemoryError:
+        _fail(args, LaunchError("not enough memory; use smaller sizes"), EXIT_MACHINE)
+    except OSError as error:
+        what = f"'{error.filename}': " if error.filename else ""
+        _fail(args, LaunchError(f"the system refused {what}{error.strerror or error}"), EXIT_MACHINE)
     except InternalError as error:
         _fail(args, error, EXIT_BUG)
     except LaunchError as error:
@@ -234,8 +254,8 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def _integer(text: str, option: str) -> int:
-    if not text.isdecimal():
-        raise click.UsageError(f"{option} wants a whole number, not '{text}'")
+    if not text.isdecimal() or len(text) > _DIGITS:
+        raise click.UsageError(f"{option} wants a whole number of at most {_DIGITS} digits, not '{shortened(text)}'")
     return int(text)
 
 
@@ -245,7 +265,7 @@ def _dims(ranges: Sequence[str], shapes: Sequence[str]) -> dict[str, Any] | None
     for text in shapes:
         name, value = _pair(text, "--shape")
         entries = [entry.strip() for entry in value.split(",")]
-        found[name] = tuple(None if e == "*" else int(e) if e.isdecimal() else e for e in entries)
+        found[name] = tuple(None if e == "*" else _integer(e, "--shape") if e.isdecimal() else e for e in entries)
     for text in ranges:
         name, value = _pair(text, "--dim")
         low, colon, high = value.partition(":")
@@ -264,8 +284,9 @@ def _read_feeds(options: Sequence[str]) -> dict[str, NDArray[Any]]:
     for text in options:
         name, file = _pair(text, "--input")
         try:
-            feeds[name] = np.load(file, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            with open_regular(Path(file)) as opened:
+                feeds[name] = np.lib.format.read_array(opened, allow_pickle=False)
+        except (OSError, ValueError, EOFError, MemoryError, SyntaxError, TokenError) as error:
             raise click.UsageError(f"--input {name}: cannot read '{file}' as a .npy file ({error})") from None
     return feeds
 
@@ -275,14 +296,17 @@ def _random_feeds(specs: Sequence[TensorSpec], sizes: dict[str, int], seed: int)
     missing = sorted({name for spec in specs for size in spec.shape for name in size.dims()} - sizes.keys())
     if missing:
         raise click.UsageError("--random needs a --size for " + ", ".join(missing))
+    known = {name for spec in specs for size in spec.shape for name in size.dims()}
+    for name in sizes.keys() - known:
+        raise click.UsageError(f"--size: there is no dim '{name}' among {', '.join(sorted(known)) or 'none'}")
     feeds: dict[str, NDArray[Any]] = {}
     for spec in specs:
-        shape = tuple(size.evaluate(sizes) for size in spec.shape)
-        try:
-            data = rng.standard_normal(shape) if np.dtype(spec.dtype).kind == "f" else rng.integers(0, 2, shape)
-            feeds[spec.name] = np.asarray(data, dtype=spec.dtype)
-        except (MemoryError, ValueError, OverflowError) as error:
-            raise LaunchError(f"not enough memory for input '{spec.name}' of shape {shape}; use smaller sizes") from error
+        shape, dtype = tuple(size.evaluate(sizes) for size in spec.shape), np.dtype(spec.dtype)
+        if min(shape, default=0) < 0:
+            raise click.UsageError(f"--random: input '{spec.name}' would have the shape {list(shape)}; give other sizes")
+        allocate_array(shape, np.dtype(np.float64), f"random data for input '{spec.name}'")  # a LaunchError where it cannot be
+        data = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        feeds[spec.name] = np.asarray(data, dtype=dtype)
     return feeds
 
 
@@ -291,8 +315,8 @@ def _write_outputs(folder: Path, outputs: dict[str, NDArray[Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, value in outputs.items():
             np.save(folder / f"{name.replace('/', '_')}.npy", value)
-    except OSError as error:
-        raise LaunchError(f"cannot write the outputs to '{folder}' ({error.strerror}); choose a writable folder") from None
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"cannot write the outputs to '{folder}' ({error}); choose a writable folder") from None
 
 
 def _summary(value: NDArray[Any]) -> dict[str, float]:

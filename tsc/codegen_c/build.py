@@ -8,22 +8,26 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
+from tsc.codegen_c.work import work_folder
 from tsc.config import Options, child_environment, read_environment
-from tsc.errors import InternalError, LaunchError
-from tsc.runtime.interface import TABLE, KernelInterface, ModuleInterface, table_text
+from tsc.errors import LaunchError
+from tsc.runtime.elf import read_exports
+from tsc.runtime.files import machine_fault
+from tsc.runtime.interface import RUNTIME, TABLE, KernelInterface, ModuleInterface, table_text
 from tsc.target import DeviceSpec
 
 _HERE = Path(__file__).parent
 _RUNTIME = _HERE.parent / "runtime" / "drivers" / "cpu_runtime.c"
 _HEADERS = ("tsc_kernel.h", "tsc_math.h")
 _FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-g0", "-w")
+_VERSION_SECONDS = 60.0
+_OTHER = "name another with TSC_CC"
 _ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu.2.17"}
 
 
@@ -53,21 +57,47 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     flags = (*_FLAGS, *_machine_flags(compiler, spec))
     keys = [digest("object", compiler.identity, *flags, *headers, text) for _, text in units]
     whole = digest("module", *keys)
+    names = interfaces or {}
     known = cache.get(whole)
-    if known is not None:
+    if known is not None and _is_module(known, names):
         return known
-    with tempfile.TemporaryDirectory(prefix="tsc-build-") as work:
-        caller = _Caller(compiler, flags, Path(work), _zig_environment(compiler, folder, Path(work)))
-        with ThreadPoolExecutor(options.jobs or os.cpu_count() or 1) as pool:
-            objects = list(pool.map(lambda u: _compile(u[0], u[1], cache, caller), zip(keys, units)))
-        module = caller.link(objects)
+    with work_folder() as work:
+        caller = _Caller(compiler, flags, work, _zig_environment(compiler, folder, work))
+        jobs = options.jobs or os.cpu_count() or 1
+        try:
+            module = caller.link(_compiled(keys, units, cache, caller, jobs))
+        except _LinkError:  # an object of the cache may be to blame, though it is whole
+            if not any([cache.drop(key) for key in keys]):
+                raise
+            module = caller.link(_compiled(keys, units, cache, caller, jobs))
+        if not _is_module(module, names):
+            raise LaunchError(f"the C compiler '{' '.join(compiler.command)}' made no shared object of the kernels; {_OTHER}")
     cache.put(whole, module)
     return module
 
 
+def _compiled(keys: Sequence[str], units: Sequence[tuple[str, str]], cache: CompiledCache, caller: _Caller,
+              jobs: int) -> list[bytes]:
+    """The object of each unit, from the cache or compiled, `jobs` at a time. Raises LaunchError."""
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            return list(pool.map(lambda u: _compile(u[0], u[1], cache, caller), zip(keys, units)))
+    except RuntimeError as error:
+        raise LaunchError(f"cannot start a thread to compile in ({error}); let this user run more (ulimit -u)") from error
+
+
+def _is_module(binary: bytes, kernels: Iterable[str]) -> bool:
+    """Whether it is a shared object with the runtime, the table and all kernels."""
+    try:
+        found = read_exports(binary)
+    except ValueError:
+        return False
+    return TABLE in found.data and {*RUNTIME, *kernels} <= found.functions
+
+
 def find_compiler(asked: str | None) -> Compiler:
     """The compiler `asked` for, else cc, gcc or clang on PATH, else the one in the `ziglang` wheel. Raises LaunchError."""
-    if asked:
+    if asked is not None and asked.split():
         command = tuple(asked.split())
         if shutil.which(command[0]) is None:
             raise LaunchError(f"the C compiler '{asked}' that TSC_CC names does not exist; unset TSC_CC or name one that does")
@@ -83,10 +113,27 @@ def find_compiler(asked: str | None) -> Compiler:
 
 def identify_compiler(command: tuple[str, ...], is_zig: bool = False) -> Compiler:
     """What `command` says it is. Raises LaunchError where it does not run."""
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    version = _call([*command, "--version"], timeout=_VERSION_SECONDS)
     if version.returncode != 0:
-        raise LaunchError(f"the C compiler '{' '.join(command)}' does not run: {first_error(version.stderr)}")
+        raise LaunchError(f"the C compiler '{' '.join(command)}' does not run: {first_error(version.stderr)}; {_OTHER}")
     return Compiler(command, version.stdout, is_zig)
+
+
+def _call(command: Sequence[str], work: Path | None = None, environment: dict[str, str] | None = None,
+          timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a compiler. Raises LaunchError where it cannot be started, or takes longer than `timeout` seconds."""
+    what = f"cannot run the C compiler '{' '.join(command)}'"
+    try:
+        return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, errors="replace", check=False,
+                              stdin=subprocess.DEVNULL, timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{what}: it said nothing for {timeout:.0f} s; {_OTHER}") from error
+    except OSError as error:
+        raise machine_fault(error, what) or LaunchError(f"{what} ({error.strerror}); {_OTHER}") from error
+
+
+class _LinkError(LaunchError):
+    """The objects are there, and do not go together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +147,8 @@ class _Caller:
         """The object file of one unit."""
         text, made = self.work / f"{name}.c", self.work / f"{name}.o"
         text.write_text(source, encoding="utf-8")
-        self._run(name, [*self.flags, f"-I{_HERE}", "-c", text.name, "-o", made.name])
-        return made.read_bytes()
+        self._run(name, [*self.flags, f"-I{_HERE}", "-c", text.name, "-o", made.name], LaunchError)
+        return self._made(made)
 
     def link(self, objects: Sequence[bytes]) -> bytes:
         """One shared object of all objects."""
@@ -110,14 +157,21 @@ class _Caller:
             names.append(f"unit{number}.o")
             (self.work / names[-1]).write_bytes(content)
         target = [f for f in self.flags if f.startswith("-target") or f.startswith("--target")]
-        self._run("link", [*target, "-shared", "-o", "module.so", *names, "-lm", "-lpthread"])
-        return (self.work / "module.so").read_bytes()
+        self._run("link", [*target, "-shared", "-o", "module.so", *names, "-lm", "-lpthread"], _LinkError)
+        return self._made(self.work / "module.so")
 
-    def _run(self, what: str, arguments: list[str]) -> None:
+    def _made(self, path: Path) -> bytes:
+        if not path.exists() or not path.stat().st_size:
+            command = ' '.join(self.compiler.command)
+            raise LaunchError(f"the C compiler '{command}' reports no error but wrote nothing; {_OTHER}")
+        return path.read_bytes()
+
+    def _run(self, what: str, arguments: list[str], failure: type[LaunchError]) -> None:
         command = [*self.compiler.command, *arguments]
-        done = subprocess.run(command, cwd=self.work, env=self.environment, capture_output=True, text=True, check=False)
+        done = _call(command, self.work, self.environment)
         if done.returncode != 0:
-            raise InternalError(f"the C compiler refused {what}: {first_error(done.stderr)} ({' '.join(command)})")
+            raise failure(f"the C compiler failed at {what}: {first_error(done.stderr)} ({' '.join(command)}); free disk and "
+                          f"memory where these are short, else {_OTHER}, and report it where that fails as well")
 
 
 def _table_source(module: ModuleInterface) -> str:

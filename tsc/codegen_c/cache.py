@@ -1,22 +1,22 @@
 """A content-addressed cache of bytes on disk, safe under concurrent processes and a kill at any moment.
 
-An entry is a file named by the hash of everything that determines it. It is written to a temporary file in the same folder and
-renamed into place, so it is there whole or not at all; every read verifies a checksum, and a damaged entry counts as absent.
+An entry is a file named by the hash of everything that determines it. It is there whole or not at all, with the permissions
+that the umask leaves, so that a folder may be shared; every read verifies a checksum over key and content, and a damaged or
+misplaced entry counts as absent. What whole entries contain is for their users to judge: they `drop` one that they cannot use.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
-from tsc.errors import LaunchError
+from tsc.errors import LaunchError, PackageError
+from tsc.runtime.files import open_regular, write_atomically
 
-_MAGIC = b"tsc-cache-1\n"
+_MAGIC = b"tsc-cache-2\n"
 
 
 def default_cache_dir() -> Path:
@@ -46,14 +46,15 @@ class CompiledCache:
             return None
         path = self._path(key)
         try:
-            data = path.read_bytes()
+            with open_regular(path) as file:
+                data = file.readall()
         except OSError:
             return None
         head = len(_MAGIC) + 32
         body = data[head:]
-        if data[:len(_MAGIC)] == _MAGIC and data[len(_MAGIC):head] == hashlib.sha256(body).digest():
+        if data[:len(_MAGIC)] == _MAGIC and data[len(_MAGIC):head] == _checksum(key, body):
             return body
-        path.unlink(missing_ok=True)
+        self.drop(key)
         return None
 
     def put(self, key: str, body: bytes) -> None:
@@ -61,20 +62,29 @@ class CompiledCache:
         if self.folder is None:
             return
         path = self._path(key)
+        if self.get(key) == body:  # somebody was quicker, perhaps somebody whose files this user cannot replace
+            return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise LaunchError(f"cannot write the cache '{self.folder}' ({error.strerror}); give another cache folder "
+            write_atomically(path, [_MAGIC, _checksum(key, body), body], durable=False)
+        except (OSError, PackageError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise LaunchError(f"cannot write the cache '{self.folder}' ({why}); give another cache folder "
                               f"(TSC_CACHE or Options.cache_dir) or turn the cache off") from error
+
+    def drop(self, key: str) -> bool:
+        """Remove the entry; whether there was one that could be removed."""
+        try:
+            if self.folder is not None:
+                self._path(key).unlink()
+            return self.folder is not None
+        except OSError:
+            return False
 
     def _path(self, key: str) -> Path:
         assert self.folder is not None
         return self.folder / key[:2] / key[2:]
+
+
+def _checksum(key: str, body: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + body).digest()

@@ -15,6 +15,8 @@ from tsc.runtime.bind import Binding
 from tsc.runtime.memory import address, footprint, reserve
 from tsc.runtime.plan import Plan
 
+LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
+
 
 class Program:
     """What a launch table is made of, whatever the shape: kernels, and for each argument which base its address counts from.
@@ -36,7 +38,7 @@ class Program:
         self.starts = np.array(starts[:-1], np.int64)
         self.functions = np.array([kernels[launch.kernel] for launch in launches], np.int64)
         #: What a Context has beside its arena and scratch.
-        self.table_bytes = 8 * len(arguments) + 32 * len(launches) + 8 * (2 + len(plan.inputs) + len(plan.outputs))
+        self.table_bytes = 8 * len(arguments) + LAUNCH_BYTES * len(launches) + 8 * (2 + len(plan.inputs) + len(plan.outputs))
         self.copies = tuple(((bases[c.source], fixed[c.source]), bases[c.target]) for c in plan.copies)
 
 

@@ -1,4 +1,4 @@
-"""The text that `Executable.explain` gives."""
+"""The texts that describe an Executable: all of it (`explain`), or in few lines."""
 
 from __future__ import annotations
 
@@ -35,6 +35,18 @@ def explain(package: Package, target: str, threads: int, binding: Binding | None
     lines += [f"  copy {number(c.bytes)} bytes to output '{name}'" for c, name in zip(plan.copies, names)]
     if package.log:
         lines += ["decisions", *(f"  {line}" for text in package.log for line in text.splitlines())]
+    return "\n".join(lines)
+
+
+def summary(package: Package, target: str, threads: int) -> str:
+    """What it takes and gives, and what it is made of, in a line each."""
+    plan = package.plan
+    weights = sum(array.nbytes for array in package.constants.values())
+    launches, kernels = len(plan.launches), len({launch.kernel for launch in plan.launches})
+    lines = [f"tsc executable: target {target}, {threads} threads, {launches} launches of {kernels} kernels, {weights} bytes "
+             "of weights"]
+    lines += [f"  input  {format_spec(spec)}" for spec in plan.inputs]
+    lines += [f"  output {format_spec(spec)}" for spec in plan.outputs]
     return "\n".join(lines)
 
 

@@ -9,10 +9,13 @@ from tsc.runtime.package import Package, Weights
 
 
 def load(path: str | Path, threads: int | None = None, weights: Weights = "private") -> Executable:
-    """Load what `Executable.save` wrote.
+    """Load what `Executable.save` wrote. A Package is native code and runs with your rights: load only what comes from whom you
+    trust. Its hashes find damage, not malice; signatures are to come.
 
     `threads` is how many cores one run may use (None: all). `weights="private"` keeps them on 2 MB pages of this process,
-    which is fastest; `"shared"` maps the file, one copy for all processes. Raises PackageError when the file is truncated,
-    altered, of an unknown version, or built for another target.
+    which is fastest; `"shared"` maps the file, one copy for all processes: replace such a file by renaming another one over it.
+    A run finds that it was changed in place and raises PackageError, unless that happens while the run reads it, where the
+    system ends a process that reads what was cut off (SIGBUS). Raises PackageError when the file is truncated, altered,
+    malformed, of an unknown version, or built for another target; no code of it has run then.
     """
     return Executable(Package.read(path, weights), threads)
