@@ -41,7 +41,7 @@ from tsc.runtime.plan import TensorSpec
 
 EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
 PROFILE_RUNS = 5
-_DIGITS = 18  # of a size
+_DIGITS = 100  # of a size
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 as_json = click.option("--json", "json_", is_flag=True, help="Print the result as one JSON object.")
