@@ -109,6 +109,11 @@ def condition(params: str, text: str) -> Set:
     return Set(f"{params} -> {{ : {text} }}")
 
 
+def parameters(points: Set) -> set[str]:
+    """The names of the parameters that `points` depend on."""
+    return {points.get_dim_name(PARAM, i) for i in range(points.dim(PARAM)) if points.involves_dims(PARAM, i, 1)}
+
+
 def restrict(union: UnionSet, names: Iterable[str]) -> UnionSet:
     """The part of `union` whose tuples are called `names`."""
     wanted = set(names)

@@ -29,27 +29,36 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """Parameters that stand for expressions over other parameters; it grows. `by_text`: the name of an expression; `meanings`:
+    the values at which a name means what it stands for. One without a meaning has no formula: it may be anything."""
+
+    by_text: dict[str, str] = field(default_factory=dict)
+    meanings: dict[str, isl.Set] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What is known at a place: the `parameters` (sizes, variables of the loops outside), the `variables` inside, and what
     bounds, Lets and guards say of the latter. `values` are variables that stand for an expression of others (a loop with a step
-    counts its iterations). `opaque` names what is a parameter for want of a formula; it grows."""
+    counts its iterations). Extrema of parameters have `names`, too: isl need not tell cases apart until a proof asks for it."""
 
     parameters: tuple[str, ...]
     variables: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     values: Mapping[str, SymExpr] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    opaque: dict[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
 
     def parameter(self, name: str) -> Scope:
         """With one more parameter. Raises InternalError where its name is in use."""
         self._check_new(name)
-        return replace(self, parameters=(*self.parameters, name), names={**self.names, name: name})
+        return replace(self, parameters=(*self.parameters, name), texts={**self.texts, name: name})
 
     def inside(self, loop: For) -> Scope:
         """The scope of a loop's body, its variable counting iterations."""
         self._check_new(loop.var)
-        inner = replace(self, variables=(*self.variables, loop.var), names={**self.names, loop.var: loop.var})
+        inner = replace(self, variables=(*self.variables, loop.var), texts={**self.texts, loop.var: loop.var})
         if loop.step != 1:
             inner = inner.let(loop.var, add(loop.lo, mul(Var(loop.var), index(loop.step))))
         return inner.where(*inner.bounds(loop))
@@ -58,7 +67,7 @@ class Scope:
         """With a variable that stands for an expression. Raises Unreadable."""
         leaves: dict[str, Expr] = {}
         found = self.formula(to_sym(value, leaves), leaves)
-        return replace(self, values={**self.values, name: found}, names={**self.names, name: f"({self.size(found)})"})
+        return replace(self, values={**self.values, name: found}, texts={**self.texts, name: f"({self.size(found)})"})
 
     def bounds(self, loop: For) -> tuple[str, ...]:
         """What the bounds of a loop say of its variable: one conjunct an operand of min and max, so that no case distinction
@@ -78,15 +87,28 @@ class Scope:
     def params(self, text: str) -> str:
         """The parameters that occur in `text`, as isl text."""
         used = set(re.findall(r"\w+", text))
-        return f"[{', '.join(p for p in (*self.parameters, *self.opaque.values()) if p in used)}]"
+        return f"[{', '.join(p for p in (*self.parameters, *self.names.by_text.values()) if p in used)}]"
+
+    def holding(self, condition: str) -> isl.Set:
+        """The parameters at which a condition over them holds."""
+        return isl.condition(self.params(condition), condition)
+
+    def define(self, name: str, value: Expr) -> Scope:
+        """With one more parameter, which stands for an expression."""
+        meaning = self.text(value)
+        inner = self.parameter(name)
+        self.names.meanings.pop(name, None)  # of another place
+        self.names.meanings[name] = inner.holding(f"{name} = {meaning}")
+        return inner
 
     # -- expressions -------------------------------------------------------------------------------------------
 
     def text(self, expr: Expr) -> str:
         """An index as isl text. Raises Unreadable where a part of it has no formula and varies inside."""
-        found = index_text(expr, self.names)
-        if found is not None:
-            return found
+        if not any(isinstance(n, Call) and n.fn in ("min", "max") for n in walk(expr)):
+            found = index_text(expr, self.texts)
+            if found is not None:
+                return found
         leaves: dict[str, Expr] = {}
         return self.size(self.formula(to_sym(expr, leaves), leaves))
 
@@ -128,7 +150,15 @@ class Scope:
         by = atom.args[1].as_int() if atom.fn in ("//", "%") else 1
         if by is None or by <= 0:
             return self._opaque(SymExpr((((atom,), 1),)), leaves)
-        return apply(atom.fn, [self.formula(a, leaves) for a in atom.args])
+        found = apply(atom.fn, [self.formula(a, leaves) for a in atom.args])
+        return self._extremum(found) if atom.fn in ("min", "max") and found.dims().isdisjoint(self.variables) else found
+
+    def _extremum(self, formula: SymExpr) -> SymExpr:
+        text = self.size(formula)
+        if formula.as_int() is None and text not in self.names.by_text:
+            name = self.names.by_text[text] = f"extremum{len(self.names.by_text)}_"
+            self.names.meanings[name] = self.holding(f"{name} = {text}")
+        return dim(self.names.by_text[text]) if text in self.names.by_text else formula
 
     def _opaque(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> SymExpr:
         used = {name for d in sym.dims() for name in (variables_of(leaves[d]) if d in leaves else {d})}
@@ -138,7 +168,7 @@ class Scope:
         behind = {n for name in used for n in ({name} | self.values[name].dims() if name in self.values else {name})}
         if not behind.isdisjoint(self.variables):
             raise Unreadable(f"{text} has no formula")
-        return self.opaque.setdefault(text, f"opaque{len(self.opaque)}_")
+        return self.names.by_text.setdefault(text, f"opaque{len(self.names.by_text)}_")
 
 
 def variables_of(expr: Expr) -> frozenset[str]:

@@ -24,6 +24,29 @@ CELL = "cell"
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the parameters: `context`, and what those with `meanings` stand for, which is looked at where needed."""
+
+    context: isl.Set
+    meanings: Mapping[str, isl.Set]
+
+    def where(self, condition: isl.Set) -> Known:
+        """With a condition on the parameters."""
+        return replace(self, context=self.context.intersect(condition).coalesce())
+
+    def excludes(self, points: isl.Set) -> bool:
+        """Whether there are no such points."""
+        left, open_ = points.params().intersect(self.context), dict(self.meanings)
+        while not left.is_empty():
+            used = isl.parameters(left)
+            name = next((n for n in reversed(open_) if n in used), None)  # what others are made of comes later
+            if name is None:
+                return False
+            left = left.intersect(open_.pop(name))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
     """An Occurrence of statement `name`: the loop points -> the instances executed, and those -> the cells stored to."""
 
@@ -39,12 +62,12 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """`old` and `new` are what should do the same at sizes and variables in `context`; `stmt` is where `new` was read.
+    """`old` and `new` are what should do the same at what is `known` of sizes and variables; `stmt` is where `new` was read.
     `private` are buffers that live nowhere else, `tree` those of the tree's loops; `aliases[b]` is which of these b stands for.
     """
 
     kernel: str
-    context: isl.Set
+    known: Known
     old: Sequence[Occurrence]
     new: Sequence[Occurrence]
     stmt: Stmt
@@ -77,7 +100,7 @@ class Region:
             self._check_loads(x, old)
 
     def _empty(self, points: isl.Set) -> bool:
-        return bool(points.is_empty() or points.params().intersect(self.context).is_empty())
+        return bool(points.is_empty()) or self.known.excludes(points)
 
     def _wrong(self, text: str) -> InternalError:
         return InternalError(f"the passes over the loops of {self.kernel} went wrong: {text}")
@@ -99,11 +122,10 @@ class Region:
         """Instances beyond a domain write to cells of a private buffer that no instance uses."""
         for x in found:
             surplus = x.cells.subtract_domain(before[x.name].domain()) if x.name in before else x.cells
-            if self._empty(surplus.domain()):
-                continue
             own = [y.cells.intersect_domain(before[y.name].domain()).range() for y in found
                    if y.buffer == x.buffer and y.name in before]
-            if x.buffer not in self.private or not all(self._empty(surplus.range().intersect(c)) for c in own):
+            harmless = x.buffer in self.private and all(self._empty(surplus.range().intersect(c)) for c in own)
+            if not harmless and not self._empty(surplus.domain()):
                 raise self._wrong(f"{x.name} is executed outside its domain, at {surplus.domain()}")
 
     def _in_place(self, x: _Run, before: isl.Map) -> bool:
