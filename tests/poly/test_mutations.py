@@ -24,11 +24,11 @@ from tsc.poly.match import match
 from tsc.poly.matrix import function
 from tsc.poly.pattern import Contraction, Staged
 from tsc.poly.promote import check_promoted
-from tsc.poly.schedule import check_final, solve_pattern, staged_tree
+from tsc.poly.schedule import check_final, schedule_tree, solve_pattern, staged_tree
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.tile import default_config
 from tsc.poly.to_loops import iterators_for, to_loops
-from tsc.poly.tree import initial_contraction
+from tsc.poly.tree import initial_contraction, separated
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.expr import Buffer, CheckedIndex, Const, Expr, Size, Var, add, call, index, mul, select
@@ -396,3 +396,25 @@ def test_an_opaque_read_of_a_local_splits() -> None:
         (SizeParam("M"), SizeParam("N"), SizeParam("K")))
     with pytest.raises(PatternMismatch, match="not affine or not unique"):
         scheduled(program)
+
+
+@pytest.mark.defect(22)
+@pytest.mark.parametrize("name,row,refused", [
+    ("out_store", "K - 1 + 1000", "in the midst"), ("out_store", "1000", "breaks dependences"), ("acc_init", "-1", "in the midst"),
+    ("acc_init", "K - 1", ""), ("out_store", "0", "")])
+def test_the_solved_shift_decides_what_is_built(name: str, row: str, refused: str) -> None:
+    """Beyond the anchor's iterations there is nothing to separate; at the other end of them the statement changes its place,
+    which the dependences forbid."""
+    scop = build_scop(programs.gemm())
+    deps = dependences(scop)
+    found, _ = match(scop)
+    solved = solve_pattern(found, scop, deps, [])
+    assert isinstance(solved, Contraction)
+    assert separated(scop, solved.matrix, list(scop.statements)) == ["acc_init", "acc_update", "out_store"]
+    rows = solved.matrix.entries[name]
+    entries = {**solved.matrix.entries, name: (*rows[:-1], function(scop, name, row))}
+    shifted = replace(solved, matrix=replace(solved.matrix, entries=entries))
+    with pytest.raises((PatternMismatch, InternalError), match=refused or "breaks dependences"):
+        schedule_tree(scop, shifted, deps, default_config(shifted, SMALL))
+    if not refused:
+        assert separated(scop, shifted.matrix, list(scop.statements)) != ["acc_init", "acc_update", "out_store"]
