@@ -17,7 +17,7 @@ class Limits:
     nesting: int = 64  # of subgraphs, and of functions that call functions
     rank: int = 16  # of any value
     elements: int = 1 << 33  # of any value, its Dims at their least sizes
-    folding: int = 1 << 28  # elements computed while compiling, all nodes over constants together
+    folding: int = 1 << 29  # elements computed while compiling, all nodes over constants together; the rest is left to runs
 
 
 DEFAULT_LIMITS = Limits()

@@ -66,7 +66,7 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
     graph = record(recorder, "import", graph)
     graph = record(recorder, "shapes", infer_shapes(graph, env, limits))  # Graph      -> Graph + ShapeEnv
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
-    graph = rewrite(graph, env, partial(told, recorder, "merge"))   # Graph            -> Graph
+    graph = rewrite(graph, env, partial(told, recorder, "merge"), limits)  # Graph            -> Graph
     graph = record(recorder, "rewrite", graph)
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
     for node, definition in definitions_of(graph):

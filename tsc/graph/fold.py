@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tsc.graph.node_values import known_outputs
+from tsc.graph.node_values import Budget, known_outputs
 from tsc.graph.shapes import Knowledge
 from tsc.ir import Graph, Node
 from tsc.sym import ShapeEnv
@@ -17,8 +17,9 @@ from tsc.sym import ShapeEnv
 MOST_BYTES = 1 << 20
 
 
-def fold_constants(graph: Graph, env: ShapeEnv) -> Graph:
-    """Replace nodes whose data inputs are all constants and whose outputs are static and not too large.
+def fold_constants(graph: Graph, env: ShapeEnv, budget: Budget) -> Graph:
+    """Replace nodes whose data inputs are all constants and whose outputs are static and not too large, as far as the `budget`
+    goes.
 
     What a node generates from nothing (Range, ConstantOfShape) stays: its few instructions are cheaper than memory.
     Raises ModelError when a constant index is out of bounds.
@@ -28,7 +29,7 @@ def fold_constants(graph: Graph, env: ShapeEnv) -> Graph:
     known.constants = constants
     kept = []
     for node in graph.nodes:
-        values = _folded(node, known, constants)
+        values = _folded(node, known, constants, budget)
         if values is None:
             kept.append(node)
         else:
@@ -36,6 +37,7 @@ def fold_constants(graph: Graph, env: ShapeEnv) -> Graph:
     return graph if len(kept) == len(graph.nodes) else replace(graph, nodes=tuple(kept), constants=constants)
 
 
-def _folded(node: Node, known: Knowledge, constants: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
+def _folded(node: Node, known: Knowledge, constants: Mapping[str, NDArray[Any]],
+            budget: Budget) -> dict[str, NDArray[Any]] | None:
     most = max(MOST_BYTES, sum(constants[i].nbytes for i in node.inputs if i in constants))
-    return known_outputs(node, known.context(node), known.output_types(node), most)
+    return known_outputs(node, known.context(node), known.output_types(node), most, budget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,16 +14,29 @@ from tsc.errors import InputError, InternalError, ModelError
 from tsc.graph.group import definition
 from tsc.ir import Node, TensorType
 from tsc.ops.base import InferContext, Lowering, Reduction
-from tsc.sym import SymExpr
+from tsc.sym import SymExpr, product
 from tsc.te.compute import Axis, Compute, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer, Expr, Load, Var
 
 
-def known_outputs(node: Node, ctx: InferContext, types: Sequence[TensorType],
-                  most_bytes: int) -> dict[str, NDArray[Any]] | None:
+@dataclass(slots=True)
+class Budget:
+    """How many elements may still be computed while compiling; what would go beyond is left to the run."""
+
+    left: int
+
+    def spend(self, work: int) -> bool:
+        """Take `work` from it, if there is as much."""
+        enough = work <= self.left
+        self.left -= work if enough else 0
+        return enough
+
+
+def known_outputs(node: Node, ctx: InferContext, types: Sequence[TensorType], most_bytes: int,
+                  budget: Budget) -> dict[str, NDArray[Any]] | None:
     """The outputs of a node whose data inputs are all constants and whose outputs, of `types`, are static and take at most
-    `most_bytes`; else None, also for a node that generates data from nothing.
+    `most_bytes` and the `budget`; else None, also for a node that generates data from nothing.
 
     Raises ModelError when a constant index is out of bounds.
     """
@@ -37,9 +51,13 @@ def known_outputs(node: Node, ctx: InferContext, types: Sequence[TensorType],
     if operator.is_view and data[0] is not None:
         return {o: data[0].reshape(s or ()) for _, o, s in outputs}
     inputs = {f"i{k}": c for k, c in enumerate(ctx.constants) if c is not None}
+    programs = {(k, o): node_program(node, k, ctx, types) for k, o, _ in outputs}
+    work = [_static_count(program) for program in programs.values()]
+    if None in work or not budget.spend(sum(w for w in work if w is not None)):
+        return None
     try:
-        return {o: evaluate(node_program(node, k, ctx, types), inputs, {})["o"].astype(types[k].dtype, copy=False)
-                for k, o, _ in outputs}
+        return {o: evaluate(program, inputs, {})["o"].astype(types[k].dtype, copy=False)
+                for (k, o), program in programs.items()}
     except InputError as error:
         raise ModelError(f"node '{node.name}' ({node.op}) cannot be computed from its constant inputs: {error}") from error
 
@@ -68,6 +86,12 @@ def node_program(node: Node, output: int, ctx: InferContext, out: Sequence[Tenso
         compute = Compute(target, axes, body)
     read_inputs = tuple(b for k, b in buffers.items() if k not in operator.static_inputs)
     return Program(read_inputs, (target,), (compute,), ())
+
+
+def _static_count(program: Program) -> int | None:
+    """How many points its Computes have, those that are reduced among them; None where that depends on a Dim."""
+    counts = [product(a.extent for a in (*c.axes, *c.reduce_axes)).as_int() for c in program.computes]
+    return None if None in counts else sum(c for c in counts if c is not None)
 
 
 def _static(type_: TensorType) -> tuple[int, ...] | None:

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.graph.commute import scale_after_contraction
 from tsc.graph.fold import fold_constants
 from tsc.graph.group import definition
 from tsc.graph.merge import Tell, merge_contractions
+from tsc.graph.node_values import Budget
 from tsc.graph.shapes import constant_contents, infer_shapes
 from tsc.graph.simplify import RULES, Surroundings
 from tsc.ir import Graph, Node, TensorType
@@ -26,15 +28,16 @@ from tsc.sym import ShapeEnv, SymExpr
 _MOST_ROUNDS = 32
 
 
-def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None) -> Graph:
+def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, limits: Limits = DEFAULT_LIMITS) -> Graph:
     """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result, all contents known.
 
     `tell` gets every decision about contractions that could be merged.
     """
+    budget = Budget(limits.folding)
     for _ in range(_MOST_ROUNDS):
         before = graph.nodes
         graph = settle_contents(graph)
-        graph = fold_constants(drop_dead(graph), env)
+        graph = fold_constants(drop_dead(graph), env, budget)
         graph = apply_rules(graph)
         graph = merge_equal(graph)
         graph = drop_dead(graph)

@@ -20,17 +20,19 @@ from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.errors import InternalError, ModelError, TscError, UnsupportedError
 from tsc.graph.equal_dims import assume_counted_dims
 from tsc.graph.group import definition
-from tsc.graph.node_values import known_outputs
+from tsc.graph.node_values import Budget, known_outputs
 from tsc.graph.onnx_file import allow
 from tsc.graph.onnx_schema import check_dtypes
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops.base import InferContext, symbolic
-from tsc.sym import ShapeEnv, SymExpr
+from tsc.sym import OversizeError, ShapeEnv, SymExpr
 
 #: Constants up to this many elements take part in shape arithmetic.
 CONTENTS_LIMIT = 1024
 #: Nodes over constants are computed while shapes are inferred where they have at most this many bytes: sizes are that small.
 _COMPUTED_BYTES = 64
+#: .. and take at most so many steps: a window of a scalar may be as large as a number can be.
+_COMPUTED_WORK = 1 << 16
 #: A node is inferred again when facts about its inputs change; more often than this means a rule that never settles.
 _MOST_VISITS = 64
 
@@ -150,6 +152,8 @@ class Knowledge:
         try:
             types = operator.types(ctx)
             contents = operator.contents(ctx) if operator.contents else ()
+        except OversizeError as error:
+            raise UnsupportedError(f"{where}: {error}") from error
         except TscError:
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -180,7 +184,7 @@ class Knowledge:
         """Sizes may be computed from constants in floats, where no symbolic contents flow (`int(16.0 ** 0.5)`)."""
         small = all(c is None or c.nbytes <= _COMPUTED_BYTES for c in ctx.constants)
         if small and not any(o in self.computed for o in node.outputs):
-            found = known_outputs(node, ctx, types, _COMPUTED_BYTES) or {}
+            found = known_outputs(node, ctx, types, _COMPUTED_BYTES, Budget(_COMPUTED_WORK)) or {}
             self.computed |= found
             for name, contents in ((n, constant_contents(array)) for n, array in found.items()):
                 if contents is not None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Union
+
+from tsc.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,12 +26,40 @@ class Dim:
         return self.name
 
 
+class OversizeError(UnsupportedError):
+    """A size expression has become larger than anything that a proof about it could end with."""
+
+
+#: How far a size expression may grow: terms, factors of a term, atoms with all that they are made of, functions inside of
+#: one another, bits of a number. A file of a few nodes can square a size again and again; real models stay far below.
+MOST_TERMS, MOST_FACTORS, MOST_ATOMS, MOST_NESTING, MOST_BITS = 1024, 32, 512, 24, 96
+
+
+def _bounded(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise OversizeError(f"a size is an expression with more than {most} {what}; simplify the model's shape arithmetic, or "
+                            "declare sizes")
+
+
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An opaque integer function of SymExprs: `//`, `%` (two arguments), `max`, `min` (two or more)."""
+    """An opaque integer function of SymExprs: `//`, `%` (two arguments), `max`, `min` (two or more).
+
+    `atoms` counts the atoms that it is made of, `nesting` the functions inside of one another.
+    """
 
     fn: str
     args: tuple[SymExpr, ...]
+    atoms: int = field(init=False, compare=False, repr=False)
+    nesting: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = [a for arg in self.args for a in arg.atoms()]
+        inner = [a for a in parts if isinstance(a, Apply)]
+        object.__setattr__(self, "atoms", 1 + len(parts) + sum(a.atoms for a in inner))
+        object.__setattr__(self, "nesting", 1 + max((a.nesting for a in inner), default=0))
+        _bounded(self.atoms, MOST_ATOMS, "parts")
+        _bounded(self.nesting, MOST_NESTING, "functions inside of one another")
 
     def __str__(self) -> str:
         if self.fn in ("//", "%"):
@@ -109,6 +139,7 @@ class SymExpr:
 
     def __mul__(self, other: IntLike) -> SymExpr:
         right = SymExpr.of(other).terms
+        _bounded(len(self.terms) * len(right), MOST_TERMS, "terms")
         return _collect((_times(a, b), x * y) for a, x in self.terms for b, y in right)
 
     __rmul__ = __mul__
@@ -163,9 +194,6 @@ class SymExpr:
 
     __repr__ = __str__
 
-
-#: A product in a text that is read has at most so many pairs of terms: what `str` writes is multiplied out already.
-_MOST_PRODUCTS = 1 << 12
 
 ZERO = SymExpr(())
 ONE = SymExpr((((), 1),))
@@ -238,7 +266,7 @@ def parse(text: str) -> SymExpr:
     nothing is evaluated as code."""
     try:
         return _parse(ast.parse(text, mode="eval").body)
-    except (SyntaxError, MemoryError) as error:  # the parser's own stack is a MemoryError
+    except (SyntaxError, MemoryError, OversizeError) as error:  # the parser's own stack is a MemoryError
         raise ValueError(f"not a size expression: {text!r}") from error
 
 
@@ -264,6 +292,7 @@ def _key(atom: Atom) -> tuple[int, str]:
 
 
 def _times(a: Monomial, b: Monomial) -> Monomial:
+    _bounded(len(a) + len(b), MOST_FACTORS, "factors")
     return tuple(sorted(a + b, key=_key)) if a and b else a or b
 
 
@@ -272,6 +301,8 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> SymExpr:
     for monomial, coefficient in terms:
         sums[monomial] = sums.get(monomial, 0) + coefficient
     kept = [(m, c) for m, c in sums.items() if c]
+    _bounded(len(kept), MOST_TERMS, "terms")
+    _bounded(max((c.bit_length() for _, c in kept), default=0), MOST_BITS, "bits")
     kept.sort(key=lambda t: (-len(t[0]), [_key(a) for a in t[0]]))
     return SymExpr(tuple(kept))
 
@@ -346,7 +377,7 @@ def _parse(node: ast.expr) -> SymExpr:
                     return a + b
                 case ast.Sub():
                     return a - b
-                case ast.Mult() if len(a.terms) * len(b.terms) <= _MOST_PRODUCTS:
+                case ast.Mult():
                     return a * b
                 case ast.FloorDiv():
                     return a // b

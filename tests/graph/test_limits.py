@@ -1,0 +1,100 @@
+"""Small files that would take all memory or time: refused by a typed error that names the limit, as soon as it is reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+
+import tsc
+from tests.graph.models import model
+from tsc.config import Limits
+from tsc.errors import ModelError, UnsupportedError
+from tsc.graph.onnx_import import import_onnx
+from tsc.graph.shapes import infer_shapes
+
+pytestmark = pytest.mark.defect(15)
+
+
+@pytest.fixture(autouse=True)
+def at_once() -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    assert time.perf_counter() - start < 30
+
+
+def repeated(step: str, count: int, start: str = "s0 = Shape<start = 0, end = 1>(x)") -> onnx.ModelProto:
+    """`step` again and again, `{i}` the one before and `{j}` the one it makes, over sizes."""
+    steps = "\n".join(step.format(i=i, j=i + 1) for i in range(count))
+    constants = "k = Constant<value_ints = [3]>()\n o = Constant<value_ints = [1]>()"
+    return model(f"{constants}\n{start}\n{steps}\n y = Identity(s{count})", "float[n] x", "int64[1] y")
+
+
+@pytest.mark.parametrize(("step", "count", "says"), [
+    ("s{j} = Mul(s{i}, s{i})", 16, "factors"), ("s{j} = Mul(s{i}, s{i})", 2000, "factors"),
+    ("s{j} = Add(s{i}, s{i})", 200, "bits"),
+    ("a{i} = Div(s{i}, k)\n c{i} = Mod(s{i}, k)\n b{i} = Add(a{i}, o)\n s{j} = Mul(b{i}, c{i})", 40, "parts|inside|factors|terms"),
+    ("a{i} = Div(s{i}, k)\n s{j} = Add(a{i}, o)", 60, "functions inside of one another")])
+def test_sizes_that_grow_without_end(step: str, count: int, says: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"node '.*a size is an expression with more than .* ({says})"):
+        infer_shapes(*import_onnx(repeated(step, count)))
+
+
+def test_a_number_that_grows_without_end() -> None:
+    with pytest.raises(UnsupportedError, match="bits"):
+        infer_shapes(*import_onnx(repeated("s{j} = Mul(s{i}, s{i})", 64, "s0 = Constant<value_ints = [3]>()")))
+
+
+def test_a_product_of_many_sums() -> None:
+    def product(rank: int) -> onnx.ModelProto:
+        dims = [", ".join(f"{a}{k}" for k in range(rank)) for a in "pq"]
+        body = "a = Shape(x)\n b = Shape(z)\n c = Add(a, b)\n y = ReduceProd<keepdims = 0>(c)"
+        return model(body, f"float[{dims[0]}] x, float[{dims[1]}] z", "int64 y")
+
+    with pytest.raises(UnsupportedError, match="'ReduceProd_3'.*more than 1024 terms"):
+        infer_shapes(*import_onnx(product(14)))
+    x, z = np.ones((2, 3, 4), np.float32), np.ones((5, 6, 7), np.float32)
+    assert tsc.compile(product(3)).run(None, {"x": x, "z": z})[0] == 7 * 9 * 11
+
+
+RANGE = "a = Constant<value_int = 0>()\n b = Constant<value_int = {}>()\n c = Constant<value_int = 1>()\n r = Range(a, b, c)\n" \
+        "y = ReduceMax<keepdims = 0>(r)"
+
+
+def test_a_value_that_no_machine_holds() -> None:
+    with pytest.raises(UnsupportedError, match=r"'Range_3'.*more than 8589934592 elements.*Limits\(elements"):
+        tsc.compile(model(RANGE.format(1 << 40), "float[n] x", "int64 y"))
+    assert tsc.compile(model(RANGE.format(1000), "float[n] x", "int64 y")).run(None, {"x": np.ones(1, np.float32)})[0] == 999
+    with pytest.raises(UnsupportedError, match="more than 999 elements"):
+        tsc.compile(model(RANGE.format(1000), "float[n] x", "int64 y"), options=tsc.Options(limits=Limits(elements=999)))
+
+
+def test_negative_sizes_and_many_dims() -> None:
+    pad = model("p = Constant<value_ints = [-3, -3]>()\n y = Pad(x, p)", "float[5] x", "float[k] y")
+    with pytest.raises(ModelError, match="Pad_1"):
+        tsc.compile(pad)
+    dims = ", ".join(f"d{k}" for k in range(64))
+    with pytest.raises(UnsupportedError, match=r"rank 64, more than 16.*Limits\(rank"):
+        tsc.compile(model("y = Transpose(x)", f"float[{dims}] x", f"float[{dims}] y"))
+
+
+def test_what_is_folded_is_bounded_and_right_all_the_same() -> None:
+    """Where the budget does not reach, the node runs with the model."""
+    body = "a = Shape(x)\n k = Constant<value_ints = [40, 40]>()\n e = Expand(w, k)\n f = MatMul(e, e)\n y = Add(f, x)"
+    proto = model(body, "float[40, 40] x", "float[40, 40] y", "float[1, 40] w = {" + ", ".join(map(str, range(40))) + "}")
+    x = np.ones((40, 40), np.float32)
+    want = np.broadcast_to(np.arange(40, dtype=np.float64), (40, 40))
+    want = want @ want + x
+    for folding in (1 << 29, 5000, 0):
+        got = tsc.compile(proto, options=tsc.Options(limits=Limits(folding=folding))).run(None, {"x": x})[0]
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_as_many_nodes_as_the_limit() -> None:
+    proto = model("a = Relu(x)\n b = Relu(a)\n y = Relu(b)", "float[n] x", "float[n] y")
+    import_onnx(proto, limits=Limits(nodes=3))
+    with pytest.raises(UnsupportedError, match=r"more than 2 nodes.*Limits\(nodes"):
+        import_onnx(proto, limits=Limits(nodes=2))
