@@ -5,6 +5,10 @@ Every message is one sentence that names the culprit, says what was expected, an
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
 
 class TscError(Exception):
     """Base of every error that `tsc` raises on purpose."""
@@ -36,3 +40,27 @@ class PackageError(TscError):
 
 class InternalError(TscError):
     """A bug in `tsc`: a stage broke its own contract. Please report it with the dump (`TSC_DUMP=dir`)."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """`function` so that nothing untyped leaves it: what is too deep or too large for this process is said to be, and anything
+    else that no stage foresaw is a bug."""
+    @wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TscError:
+            raise
+        except RecursionError as error:
+            raise UnsupportedError("the model's expressions are nested too deep to be compiled; split its widest or longest "
+                                   "operators") from error
+        except MemoryError as error:
+            raise LaunchError("there is not enough memory to compile the model; use a machine with more") from error
+        except Exception as error:
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+
+    return guarded

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from tsc.config import DEFAULT_LIMITS, Limits, Options
-from tsc.errors import InputError, InternalError
+from tsc.errors import InputError, InternalError, typed
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fuse import fuse
@@ -32,6 +32,7 @@ from tsc.sym import ShapeEnv
 from tsc.trace import Recorder
 
 
+@typed
 def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str = "cpu",
             threads: int | None = None, options: Options | None = None, ops: Sequence[CustomOp] = ()) -> Executable:
     """Compile an ONNX model once, for every shape.

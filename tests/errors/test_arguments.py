@@ -18,6 +18,7 @@ import pytest
 
 import tsc
 from tests.graph.models import model
+from tsc import pipeline
 
 Refused = Callable[..., AbstractContextManager[None]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +73,19 @@ def test_bytes_are_a_model(proto: onnx.ModelProto) -> None:
 def test_arguments_of_another_kind(arguments: dict[str, Any], says: str, proto: onnx.ModelProto, refused: Refused) -> None:
     with refused(tsc.InputError, says, "expected"):
         tsc.compile(proto, **arguments)
+
+
+@pytest.mark.parametrize(("raised", "kind", "says"), [
+    (RecursionError(), tsc.UnsupportedError, "too deep"), (MemoryError(), tsc.LaunchError, "not enough memory"),
+    (KeyError("x"), tsc.InternalError, "KeyError: 'x'")])
+def test_nothing_untyped_leaves_compile(raised: Exception, kind: Any, says: str, proto: onnx.ModelProto, refused: Refused,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> Any:
+        raise raised
+
+    monkeypatch.setattr(pipeline, "fuse", fails)
+    with refused(kind, says):
+        tsc.compile(proto)
 
 
 # -- the public names ------------------------------------------------------------------------------------------

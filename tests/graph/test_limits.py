@@ -12,7 +12,7 @@ import pytest
 import tsc
 from tests.graph.models import model
 from tsc.config import Limits
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import ModelError, ShapeError, UnsupportedError
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.shapes import infer_shapes
 
@@ -36,7 +36,7 @@ def repeated(step: str, count: int, start: str = "s0 = Shape<start = 0, end = 1>
 @pytest.mark.parametrize(("step", "count", "says"), [
     ("s{j} = Mul(s{i}, s{i})", 16, "factors"), ("s{j} = Mul(s{i}, s{i})", 2000, "factors"),
     ("s{j} = Add(s{i}, s{i})", 200, "bits"),
-    ("a{i} = Div(s{i}, k)\n c{i} = Mod(s{i}, k)\n b{i} = Add(a{i}, o)\n s{j} = Mul(b{i}, c{i})", 40, "parts|inside|factors|terms"),
+    ("a{i} = Div(s{i}, k)\n c{i} = Mod(s{i}, k)\n b{i} = Add(a{i}, o)\n s{j} = Mul(b{i}, c{i})", 40, "parts|inside"),
     ("a{i} = Div(s{i}, k)\n s{j} = Add(a{i}, o)", 60, "functions inside of one another")])
 def test_sizes_that_grow_without_end(step: str, count: int, says: str) -> None:
     with pytest.raises(UnsupportedError, match=f"node '.*a size is an expression with more than .* ({says})"):
@@ -54,7 +54,7 @@ def test_a_product_of_many_sums() -> None:
         body = "a = Shape(x)\n b = Shape(z)\n c = Add(a, b)\n y = ReduceProd<keepdims = 0>(c)"
         return model(body, f"float[{dims[0]}] x, float[{dims[1]}] z", "int64 y")
 
-    with pytest.raises(UnsupportedError, match="'ReduceProd_3'.*more than 1024 terms"):
+    with pytest.raises(UnsupportedError, match=r"'ReduceProd_3'.*more than 1024 terms"):
         infer_shapes(*import_onnx(product(14)))
     x, z = np.ones((2, 3, 4), np.float32), np.ones((5, 6, 7), np.float32)
     assert tsc.compile(product(3)).run(None, {"x": x, "z": z})[0] == 7 * 9 * 11
@@ -74,7 +74,7 @@ def test_a_value_that_no_machine_holds() -> None:
 
 def test_negative_sizes_and_many_dims() -> None:
     pad = model("p = Constant<value_ints = [-3, -3]>()\n y = Pad(x, p)", "float[5] x", "float[k] y")
-    with pytest.raises(ModelError, match="Pad_1"):
+    with pytest.raises((ModelError, ShapeError), match="Pad_1"):
         tsc.compile(pad)
     dims = ", ".join(f"d{k}" for k in range(64))
     with pytest.raises(UnsupportedError, match=r"rank 64, more than 16.*Limits\(rank"):
@@ -83,8 +83,9 @@ def test_negative_sizes_and_many_dims() -> None:
 
 def test_what_is_folded_is_bounded_and_right_all_the_same() -> None:
     """Where the budget does not reach, the node runs with the model."""
-    body = "a = Shape(x)\n k = Constant<value_ints = [40, 40]>()\n e = Expand(w, k)\n f = MatMul(e, e)\n y = Add(f, x)"
-    proto = model(body, "float[40, 40] x", "float[40, 40] y", "float[1, 40] w = {" + ", ".join(map(str, range(40))) + "}")
+    body = "k = Constant<value_ints = [40, 40]>()\n e = Expand(w, k)\n f = MatMul(e, e)\n y = Add(f, x)"
+    weight = f"float[1, 40] w = {{{', '.join(map(str, range(40)))}}}"
+    proto = model(body, "float[40, 40] x", "float[40, 40] y", weight)
     x = np.ones((40, 40), np.float32)
     want = np.broadcast_to(np.arange(40, dtype=np.float64), (40, 40))
     want = want @ want + x

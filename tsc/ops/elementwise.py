@@ -155,11 +155,13 @@ def _fold(step: Callable[[ShapeEnv, SymExpr, SymExpr], SymExpr]) -> Rule:
 # -- bodies that are more than one intrinsic -------------------------------------------------------------------
 
 def _chain(fn: str) -> Body:
+    """`fn` over any number of operands, as a balanced tree: an expression no deeper than it need be, and small errors."""
     def body(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
-        result = first(args)
-        for i in range(1, len(args)):
-            result = call(fn, result, required(args, i))
-        return result
+        parts = [required(args, i) for i in range(len(args))]
+        while len(parts) > 1:
+            pairs = [call(fn, a, b) for a, b in zip(parts[::2], parts[1::2])]
+            parts = pairs + parts[2 * len(pairs):]
+        return parts[0]
     return body
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -188,17 +189,19 @@ def _concat_contents(ctx: InferContext) -> Values:
 
 
 def _concat_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
-    """Nested choice on the axis, last piece innermost; the comparison picks the piece, so each read stays inside it."""
+    """A balanced tree of choices on the axis; the comparisons pick the piece, so each read stays inside it."""
     axis = _concat_axis(lowering.infer)
     extents = [canonical(lowering.infer, i)[axis] for i in range(len(lowering.infer.types))]
+    starts = list(accumulate(extents, initial=ZERO))
     pieces = [i for i, extent in enumerate(extents) if extent != ZERO]
-    result: Expr | None = None
-    for i in reversed(pieces):
-        start = sum(extents[:i], ZERO)
-        shifted = call("sub", at[axis], index(start))
-        piece = lowering.read(i, (*at[:axis], shifted, *at[axis + 1:]))
-        result = piece if result is None else select(call("lt", at[axis], index(start + extents[i])), piece, result)
-    return lowering.read(0, at) if result is None else result
+
+    def choice(some: Sequence[int]) -> Expr:
+        if len(some) > 1:
+            before, after = some[:len(some) // 2], some[len(some) // 2:]
+            return select(call("lt", at[axis], index(starts[after[0]])), choice(before), choice(after))
+        return lowering.read(some[0], (*at[:axis], call("sub", at[axis], index(starts[some[0]])), *at[axis + 1:]))
+
+    return choice(pieces) if pieces else lowering.read(0, at)
 
 
 def _split_sizes(ctx: InferContext) -> tuple[SymExpr, ...]:

@@ -1,0 +1,31 @@
+"""Operators of very many operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tsc
+from tests.graph.models import model
+
+pytestmark = pytest.mark.defect(14)
+
+
+@pytest.mark.parametrize("count", [110, pytest.param(300, marks=pytest.mark.slow)])
+def test_concat(count: int) -> None:
+    """Each piece of another size than its neighbours, and another value."""
+    x = {f"x{k}": np.full(k % 3 + 1, k, np.float32) for k in range(count)}
+    inputs = ", ".join(f"float[{len(value)}] {name}" for name, value in x.items())
+    executable = tsc.compile(model(f"y = Concat<axis = 0>({', '.join(x)})", inputs, "float[m] y"))
+    np.testing.assert_array_equal(executable.run(None, x)[0], np.concatenate(list(x.values())))
+
+
+@pytest.mark.parametrize("count", [301, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("op", ["Sum", "Max", "Mean"])
+def test_elementwise(op: str, count: int) -> None:
+    x, z = np.float32([1, -2, 3]), np.float32([0.5, 0.25, 4])
+    operands = ["x"] * (count - 1) + ["z"]
+    executable = tsc.compile(model(f"y = {op}({', '.join(operands)})", "float[n] x, float[n] z", "float[n] y"))
+    total = x.astype(np.float64) * (count - 1) + z
+    want = {"Sum": total, "Max": np.maximum(x, z), "Mean": total / count}[op]
+    np.testing.assert_allclose(executable.run(None, {"x": x, "z": z})[0], want, rtol=1e-5)
