@@ -60,8 +60,8 @@ def test_a_product_of_many_sums() -> None:
     assert tsc.compile(product(3)).run(None, {"x": x, "z": z})[0] == 7 * 9 * 11
 
 
-RANGE = "a = Constant<value_int = 0>()\n b = Constant<value_int = {}>()\n c = Constant<value_int = 1>()\n r = Range(a, b, c)\n" \
-        "y = ReduceMax<keepdims = 0>(r)"
+RANGE = "a = Constant<value_int = 0>()\n b = Constant<value_int = {}>()\n c = Constant<value_int = 1>()\n" \
+        "r = Range(a, b, c)\n y = ReduceMax<keepdims = 0>(r)"
 
 
 def test_a_value_that_no_machine_holds() -> None:
