@@ -400,8 +400,8 @@ def test_an_opaque_read_of_a_local_splits() -> None:
 
 @pytest.mark.defect(22)
 @pytest.mark.parametrize("name,row,refused", [
-    ("out_store", "K - 1 + 1000", "in the midst"), ("out_store", "1000", "breaks dependences"), ("acc_init", "-1", "in the midst"),
-    ("acc_init", "K - 1", ""), ("out_store", "0", "")])
+    ("out_store", "K - 1 + 1000", "in the midst"), ("out_store", "1000", "breaks dependences"),
+    ("acc_init", "-1", "in the midst"), ("acc_init", "K - 1", ""), ("out_store", "0", "")])
 def test_the_solved_shift_decides_what_is_built(name: str, row: str, refused: str) -> None:
     """Beyond the anchor's iterations there is nothing to separate; at the other end of them the statement changes its place,
     which the dependences forbid."""
