@@ -65,14 +65,21 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
         caller = _Caller(compiler, flags, work, _zig_environment(compiler, folder, work))
         jobs = options.jobs or os.cpu_count() or 1
         try:
-            module = caller.link(_compiled(keys, units, cache, caller, jobs))
+            module = _linked(_compiled(keys, units, cache, caller, jobs), names, caller)
         except _LinkError:  # an object of the cache may be to blame, though it is whole
             if not any([cache.drop(key) for key in keys]):
                 raise
-            module = caller.link(_compiled(keys, units, cache, caller, jobs))
-        if not _is_module(module, names):
-            raise LaunchError(f"the C compiler '{' '.join(compiler.command)}' made no shared object of the kernels; {_OTHER}")
+            module = _linked(_compiled(keys, units, cache, caller, jobs), names, caller)
     cache.put(whole, module)
+    return module
+
+
+def _linked(objects: Sequence[bytes], kernels: Iterable[str], caller: _Caller) -> bytes:
+    """One shared object of all. Raises _LinkError where it lacks something."""
+    module = caller.link(objects)
+    if not _is_module(module, kernels):
+        command = " ".join(caller.compiler.command)
+        raise _LinkError(f"the C compiler '{command}' made no shared object of the kernels; {_OTHER}")
     return module
 
 
