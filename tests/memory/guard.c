@@ -27,9 +27,17 @@ void guard_install(int64_t *shared) {
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) sigaction(numbers[i], &action, NULL);
 }
 
-/* Run some blocks of a kernel. Its status comes back, and in `flags` what of invalid (1) and denormal (2) operands it had. */
+/* Leave a pattern on the stack where the locals of the next call will be. */
+static __attribute__((noinline)) void paint(int64_t pattern) {
+  volatile int64_t below[1 << 15];
+  for (size_t i = 0; i < sizeof below / sizeof *below; ++i) below[i] = pattern;
+}
+
+/* Run some blocks of a kernel, with the pattern in its locals. Its status comes back, and in `flags` what of invalid (1) and
+   denormal (2) operands it had. */
 int32_t guard_call(int32_t (*kernel)(const void *, int64_t, int64_t, void *), const void *args, int64_t begin, int64_t end,
-                   void *scratch, int64_t *flags) {
+                   void *scratch, int64_t pattern, int64_t *flags) {
+  paint(pattern);
 #if defined(__x86_64__)
   _mm_setcsr(_mm_getcsr() & ~0x3fu);
 #endif

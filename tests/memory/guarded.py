@@ -3,7 +3,8 @@
 Inputs, outputs, constants, every storage of the arena and each launch's scratch get a mapping each, with nothing mapped for
 megabytes on both sides. `flush="end"` puts the last byte of a buffer before the first page that is not there, `flush="start"`
 its first byte behind the last one; only the alignment of an element is kept. Inputs and constants can be read only. What
-nobody has written holds a pattern, scratch again before each call of a kernel; blocks run in a few calls, the last ones first.
+nobody has written holds a pattern, scratch and the stack again before each call of a kernel; blocks run in a few calls, the
+last ones first.
 All runs happen in a forked child, so that a fault there is an error here:
 
     results = run_guarded(executable, feeds, flush="end", fill="signalling")   # one run
@@ -255,7 +256,7 @@ def _guard() -> ctypes.CDLL:
     library = load_library(build_module({"guard": source}, CPU_SPECS["cpu-generic"], Options()), "guard")
     library.guard_install.argtypes = [ctypes.c_void_p]
     library.guard_call.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
-                                   ctypes.c_void_p]
+                                   ctypes.c_uint64, ctypes.c_void_p]
     library.guard_call.restype = ctypes.c_int32
     return library
 
@@ -276,7 +277,8 @@ def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], kerne
             scratch, flags = memory.scratch[step], outputs.flags[number, step:]
             for begin, end in reversed(_calls(blocks)):
                 scratch.fill(pattern)
-                status = guard.guard_call(kernels[launch.kernel], address(args), begin, end, scratch.address, address(flags))
+                status = guard.guard_call(kernels[launch.kernel], address(args), begin, end, scratch.address, pattern,
+                                          address(flags))
                 if status:
                     header[4], header[5] = status, step
                     return

@@ -10,12 +10,16 @@ import pytest
 
 from tests.poly.conv_programs import WINDOWS, Window, canonical
 from tests.poly.programs import at, axis, buffer
-from tests.poly.support import Pieces, check_values, pieces, scheduled
+from tests.poly.support import SMALL, Pieces, check_values, pieces, scheduled
 from tsc.errors import InternalError
 from tsc.poly import isl
-from tsc.poly.dataflow import check_dataflow
+from tsc.poly.dataflow import check_dataflow, check_vectors
+from tsc.poly.halo import in_vectors, promote_halo
 from tsc.poly.legality import check_tree
 from tsc.poly.promote import Promoted, check_promoted
+from tsc.poly.schedule import contraction_tree
+from tsc.poly.stencil import Stencil
+from tsc.poly.tile import default_config
 from tsc.te.compute import MAX, Compute, Program, SizeParam
 from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, map_children, mul
 
@@ -105,11 +109,26 @@ def test_a_copy_that_lacks_the_border_is_rejected() -> None:
     made = _made("depthwise")
     text = isl.tree_text(made.promoted.schedule)
     line = next(x for x in text.splitlines() if "extension" in x and "-> copy_acc_halo[" in x)
-    assert "15 + i2" in line or "16 + i2" in line, line
-    narrow = text.replace(line, line.replace("<= 16 + i2", "<= 15 + i2"))
+    narrow = text.replace(line, line.replace("<= 16 + i3", "<= 15 + i3"))
     assert narrow != text
     with pytest.raises(InternalError, match="no copy fills it"):
         _checked(made, replace(made.promoted, schedule=islpy.Schedule(narrow)))
+
+
+@pytest.mark.defect(31)
+@pytest.mark.parametrize("name", COPIED)
+def test_a_copy_for_the_outputs_alone_is_rejected(name: str) -> None:
+    """Lanes past the last output read the copy too: they would compute with what nobody wrote."""
+    made = _made(name)
+    found, (update,) = made.found, [s for s in made.scop.statements.values() if s.role == "update"]
+    assert isinstance(found, Stencil)
+    tile, lanes = default_config(found, SMALL).instr_tile[1], SMALL.vector_bytes // 4
+    vectors, single = (in_vectors(made.scop, found, tile, n) for n in (lanes, 1))
+    check_vectors(made.promoted, made.scop, update, vectors)
+    narrow = promote_halo(contraction_tree(made.scop, found, made.deps, default_config(found, SMALL)), made.scop, found, single)
+    _checked(made, narrow)
+    with pytest.raises(InternalError, match="where no copy fills it"):
+        check_vectors(narrow, made.scop, update, vectors)
 
 
 def test_storage_without_the_border_is_rejected() -> None:

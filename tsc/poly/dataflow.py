@@ -96,6 +96,23 @@ def check_dataflow(promoted: Promoted, scop: Scop, deps: Dependences, rounded: S
     return order
 
 
+def check_vectors(promoted: Promoted, scop: Scop, statement: Statement, together: isl.Map) -> None:
+    """Raise InternalError unless everything that a statement reads from locals that copies fill, at its instances and at those
+    computed `together` with them, was put there in the same life: no lane of a vector computes with what nobody wrote."""
+    tree = _tree(promoted, scop, scop)
+    names, own = tuple(a.name for a in statement.axes), isl.UnionSet.from_set(statement.domain)
+    for load in dict.fromkeys(loads(promoted.assignments[statement.name].value)):
+        if load.buffer.name not in tree.filled:
+            continue
+        life = isl.as_map(isl.prefix_relation(own, tree.lives[load.buffer.name].rows))
+        lives = together.intersect_domain(statement.domain).reverse().apply_range(life)
+        missing = _cell_map(statement.name, names, load.index, scop).flat_range_product(lives).range()
+        for copy in tree.copies[load.buffer.name]:
+            missing = missing.subtract(copy.stores.range())
+        if not missing.is_empty():
+            raise InternalError(f"vectors of {statement.name} read {format_expr(load)} where no copy fills it: {missing}")
+
+
 # -- copies and lives ------------------------------------------------------------------------------------------
 
 def _tree(promoted: Promoted, scop: Scop, rounded: Scop) -> _Tree:

@@ -2,6 +2,9 @@
 
 Neighbouring windows overlap: what they share is read, checked against the image's edges and computed (a cast, an activation in
 front) once an element instead of once a window. The copy is one more composed prologue (`promote`), with its proofs.
+
+Outputs are computed in whole vectors. The lanes past the last output read the copy, too, and nobody stores them; the copy has
+what they read all the same, so that no lane computes with what nobody wrote (which may be denormal, hence slow, or signalling).
 """
 
 from __future__ import annotations
@@ -9,29 +12,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.poly import PatternMismatch, isl
+from tsc.poly.affine import index_text, size_text
 from tsc.poly.pattern import product_of, variables
-from tsc.poly.promote import Local, Operand, Promoted, box, footprint_of, replaced, scope_of, with_copy
-from tsc.poly.scop import Scop
+from tsc.poly.promote import Local, Operand, Promoted, box, footprint_of, read_by, replaced, scope_of, with_copy, zero
+from tsc.poly.rounded import guard_of
+from tsc.poly.scop import Scop, box_text, conditional_loads
 from tsc.poly.stencil import Stencil
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.sym import SymExpr
-from tsc.te.expr import Buffer, Const, Expr, Var, loads
+from tsc.te.expr import Buffer, Const, Expr, Var, loads, select
 from tsc.te.linear import linear
 
 #: How often an element has to be read by a block's windows for a copy to pay.
 REUSE = 2
 
 
-def promote_halo(promoted: Promoted, scop: Scop, found: Stencil) -> Promoted:
-    """`promoted` with the image of a stencil read from a copy, one a block, where its windows overlap enough and what they see
-    is a box of constant extents; else it is read where it stands."""
+def promote_halo(promoted: Promoted, scop: Scop, found: Stencil, together: isl.Map) -> Promoted:
+    """`promoted` with the image of a stencil read from a copy, one a block, where its windows overlap enough and what they see,
+    those of instances computed `together` with its own included, is a box of constant extents; else it is read where it
+    stands."""
     operand = _image(found)
     if operand is None or _reuse(found, operand) < REUSE:
         return promoted
     update = scop.of(found.anchor)[-1]
     node = node_below(promoted.schedule, BLOCK_POINT)
     try:
-        footprint = footprint_of(node, scop, update, operand)
+        footprint = footprint_of(node, scop, update, operand, together)
         lows, extents = box(footprint, footprint.domain(), scop)
     except PatternMismatch:
         return promoted
@@ -44,7 +50,36 @@ def promote_halo(promoted: Promoted, scop: Scop, found: Stencil) -> Promoted:
     def rows(copies: isl.Map) -> list[tuple[str, isl.PwAff]]:
         return [("copy", isl.instance_coordinate(copies, d)) for d in range(len(operand.cells))]
 
-    return with_copy(promoted, node, update, operand, local, lows, footprint, operand.value, rows)
+    value = _defined(operand, footprint.range(), read_by(update, operand, scop).intersect_domain(update.domain).range(), scop)
+    return with_copy(promoted, node, update, operand, local, lows, footprint, value, rows)
+
+
+def in_vectors(scop: Scop, found: Stencil, tile: int, lanes: int) -> isl.Map:
+    """The instances of a stencil's update -> those computed together with them: the vectors of `lanes` outputs of a register
+    `tile` along its last axis that have any output."""
+    update = scop.of(found.anchor)[-1]
+    axes = [a.name for a in update.axes]
+    others = [f"{a}_lane" if a == found.n else a for a in axes]
+    instance, other = (f"{update.name}[{', '.join(names)}]" for names in (axes, others))
+    extent = size_text(next(a.extent for a in update.axes if a.name == found.n))
+    first, lane = f"{tile}*floor({found.n}/{tile})", f"{found.n}_lane"
+    together = f"{first} <= {lane} < {first} + {tile} and {lane} < {lanes}*floor(({extent} + {lanes - 1})/{lanes})"
+    return isl.Map(f"{scop.params} -> {{ {instance} -> {other} : {together} }}")
+
+
+def _defined(operand: Operand, cells: isl.Set, wanted: isl.Set, scop: Scop) -> Expr:
+    """What is copied to each of `cells`: the operand's element, and zero in those that no instance wants where the operand
+    would be read outside its extents there."""
+    names = {c: c for c in operand.cells}
+    for load, conditions, certain in conditional_loads(operand.value, names):
+        texts = [index_text(i, names) for i in load.index]
+        where = " and ".join([*conditions, box_text(load.buffer.shape, [str(t) for t in texts])]) or "1 = 1"
+        under = " and ".join(conditions) or "1 = 1"
+        reached, inside = (isl.Set(f"{scop.params} -> {{ [{', '.join(names)}] : {text} }}") for text in (under, where))
+        if not certain or None in texts or not cells.intersect(reached).intersect_params(scop.known).is_subset(inside):
+            guard = guard_of(wanted, cells, operand.cells)
+            return operand.value if guard is None else select(guard, operand.value, zero(operand.value.dtype))
+    return operand.value
 
 
 def _image(found: Stencil) -> Operand | None:

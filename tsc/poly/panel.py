@@ -13,11 +13,11 @@ from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import size_text
 from tsc.poly.pattern import Contraction, unit_stride, variables
-from tsc.poly.promote import Assignment, Local, Promoted, graft, replaced
+from tsc.poly.promote import Assignment, Local, Promoted, graft, replaced, zero
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
 from tsc.sym import SymExpr
-from tsc.te.expr import Buffer, Const, Load, Var, loads
+from tsc.te.expr import Buffer, Load, Var, loads
 
 
 def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int) -> Promoted:
@@ -53,8 +53,8 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int
                      (*extents, next(a.extent for a in found.anchor.axes if a.name == found.n)))
     local = Local(virtual, replace(virtual, shape=(*extents, SymExpr.of(width))), tuple(range(len(extents) + 1)), "scratch",
                   f"alloc_{virtual.name}")
-    zero = isl.constant_on(live, 0)
-    node = graft(node, isl.with_prefix(live, [zero] * len(reduce) + [low], local.statement), [])
+    first = isl.constant_on(live, 0)
+    node = graft(node, isl.with_prefix(live, [first] * len(reduce) + [low], local.statement), [])
     columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(found.n_factor))
     for name, part in (("copy", exact), ("fill", past)):
         instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, f"{name}_{virtual.name}")
@@ -68,7 +68,7 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int
     place = tuple(Var(n) for n in (*reduce, found.n))
     assignments = dict(promoted.assignments)
     assignments[f"copy_{virtual.name}"] = Assignment(names, virtual, place, found.n_factor)
-    assignments[f"fill_{virtual.name}"] = Assignment(names, virtual, place, Const(_zero(virtual.dtype), virtual.dtype))
+    assignments[f"fill_{virtual.name}"] = Assignment(names, virtual, place, zero(virtual.dtype))
     old = assignments[update.name]
     assignments[update.name] = replace(old, value=replaced(old.value, found.n_factor, Load(virtual, place)))
     return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)
@@ -90,8 +90,3 @@ def _first_column(scop: Scop, found: Contraction, relation: isl.UnionMap) -> isl
     schedule = found.matrix.band(scop, [position], list(found.matrix.entries))
     values = isl.as_map(isl.UnionMap.from_multi_union_pw_aff(schedule).intersect_domain(scop.domain).apply_domain(relation))
     return values.dim_min(0).coalesce().gist(values.domain()).coalesce()
-
-
-def _zero(dtype: str) -> int | float | bool:
-    return False if dtype == "bool" else 0.0 if dtype.startswith(("float", "bfloat")) else 0
-

@@ -192,10 +192,13 @@ def with_copy(promoted: Promoted, node: isl.ScheduleNode, reader: Statement, ope
     return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)
 
 
-def footprint_of(node: isl.ScheduleNode, scop: Scop, reader: Statement, operand: Operand) -> isl.Map:
-    """The values of the rows above `node` -> the elements of an operand that a statement reads below it."""
+def footprint_of(node: isl.ScheduleNode, scop: Scop, reader: Statement, operand: Operand,
+                 together: isl.Map | None = None) -> isl.Map:
+    """The values of the rows above `node` -> the elements of an operand that a statement reads below it, its instances alone or
+    all those computed `together` with them."""
     relation = node.get_prefix_schedule_relation().intersect_domain(isl.UnionSet.from_set(reader.domain))
-    return isl.as_map(relation).reverse().apply_range(read_by(reader, operand, scop))
+    instances = isl.as_map(relation).reverse()
+    return (instances if together is None else instances.apply_range(together)).apply_range(read_by(reader, operand, scop))
 
 
 def read_by(reader: Statement, operand: Operand, scop: Scop) -> isl.Map:
@@ -315,3 +318,8 @@ def box(footprint: isl.Map, live: isl.Set, scop: Scop) -> tuple[list[isl.PwAff],
             raise PatternMismatch(f"the footprint of {footprint.get_tuple_name(isl.OUT)} has no affine extent")
         extents.append(size if most is not None else size + 1)
     return lows, extents
+
+
+def zero(dtype: str) -> Const:
+    """What cells hold that nobody needs."""
+    return Const(False if dtype == "bool" else 0.0 if dtype.startswith(("float", "bfloat")) else 0, dtype)

@@ -13,10 +13,10 @@ from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.chain import Chained
 from tsc.poly.chain_tree import initial_chained, separate_chained, tile_chained
-from tsc.poly.dataflow import check_dataflow
+from tsc.poly.dataflow import check_dataflow, check_vectors
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
-from tsc.poly.halo import promote_halo
+from tsc.poly.halo import in_vectors, promote_halo
 from tsc.poly.legality import Order, Seen, check_blocks, check_tree, coincident
 from tsc.poly.loop_order import Edges, edges_of
 from tsc.poly.match import Pattern, match
@@ -112,6 +112,8 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         with blame(override is not None, name):
             # 8. the final tree, whoever wrote it: legal, complete, blocks independent, locals within their tiles
             edges = edges_of(check_final(promoted, scop, deps, seen))
+            if isinstance(solved, Stencil):
+                check_vectors(promoted, scop, scop.of(solved.anchor)[-1], _together(scop, solved, chosen))
             # 9. loops, read back and compared with the Scop
             func = to_loops(promoted, scop, name)
             check_loops(func, promoted.schedule, scop, iterators_for(scop), edges)
@@ -169,12 +171,16 @@ def _column_operands(found: Pattern, config: TileConfig) -> list[tuple[Contracti
     return []
 
 
+def _together(scop: Scop, found: Stencil, config: TileConfig) -> isl.Map:
+    return in_vectors(scop, found, config.instr_tile[1], config.lanes or config.instr_tile[1])
+
+
 def schedule_tree(scop: Scop, found: Pattern, deps: Dependences, config: TileConfig,
                   seen: Seen | None = None) -> Promoted:
     """The schedule of a solved pattern. Raises PatternMismatch when a local is not local to its tile."""
     match found:
         case Stencil():
-            return promote_halo(contraction_tree(scop, found, deps, config, seen), scop, found)
+            return promote_halo(contraction_tree(scop, found, deps, config, seen), scop, found, _together(scop, found, config))
         case Contraction():
             return promote_panel(contraction_tree(scop, found, deps, config, seen), scop, found, config.instr_tile[1])
         case Chained():

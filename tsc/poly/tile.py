@@ -24,12 +24,14 @@ CHAIN_ROWS, ASSUMED_COLUMNS = 128, 512
 @dataclass(frozen=True, slots=True)
 class TileConfig:
     """Tile sizes. A contraction has `block_tile` (rows, columns), a multiple of its register tile `instr_tile` (rows, columns);
-    stages have `row_tile`, one size for each row, and those that are contractions a register tile each in `stage_tiles`."""
+    stages have `row_tile`, one size for each row, and those that are contractions a register tile each in `stage_tiles`. Of a
+    stencil's register tile `lanes` columns are computed together, all of them where it is 0."""
 
     instr_tile: tuple[int, int] = (1, 1)
     block_tile: tuple[int, int] = (1, 1)
     row_tile: tuple[int, ...] = ()
     stage_tiles: tuple[tuple[int, int], ...] = ()
+    lanes: int = 0
 
 
 def default_config(found: Contraction | Chained | Staged, spec: DeviceSpec) -> TileConfig:
@@ -61,7 +63,7 @@ def _stencil(found: Stencil, spec: DeviceSpec) -> TileConfig:
     rows, vectors = STENCIL_TILE
     nr = vectors * lanes if n is None else min(vectors, -(-n // lanes)) * lanes
     mr = rows if m is None else min(rows, m)
-    return TileConfig((mr, nr), (mr if m == 1 else STENCIL_ROWS // mr * mr, nr))
+    return TileConfig((mr, nr), (mr if m == 1 else STENCIL_ROWS // mr * mr, nr), lanes=lanes)
 
 
 def _chained(found: Chained, spec: DeviceSpec) -> TileConfig:
