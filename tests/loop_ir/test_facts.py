@@ -106,3 +106,16 @@ def test_a_proof_that_fails_is_not_searched_again_and_again(monkeypatch: pytest.
     monkeypatch.setattr(Facts, "_weaker", lambda self, expr: next(count) >= 0 and weaker(self, expr))
     assert not facts.nonneg(dim("v7") * 2 - dim("N") - 100)
     assert next(count) < 110
+
+
+def test_a_loop_of_whole_steps_ends_a_step_below_its_bound() -> None:
+    """for v in a .. a + 8 * b by 8, from anywhere: v <= a + 8 * b - 8, the end named by a Let or not."""
+    begin = For("a", index(0), Size(dim("N")), Block(()))
+    end = add(Var("a"), mul(call("floordiv", call("sub", Size(dim("N")), Var("a")), index(8)), index(8)))
+    facts = Facts.of(SIZES).inside(begin)
+    named = facts.inside(Let("e", end, Block(())))
+    for inner in (facts.inside(For("v", Var("a"), end, Block(()), step=8)),
+                  named.inside(For("v", Var("a"), Var("e"), Block(()), step=8))):
+        assert inner.le(dim("v"), dim("N") - 8) and not inner.le(dim("v"), dim("N") - 9)
+    uneven = named.inside(For("v", add(Var("a"), index(1)), Var("e"), Block(()), step=8))
+    assert not uneven.le(dim("v"), dim("N") - 8)

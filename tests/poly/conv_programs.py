@@ -139,10 +139,13 @@ WINDOWS: dict[str, Window] = {
     "volume": Window((2, 2, 3), 2, 7, begins=(0, 1, 1), ends=(1, 0, 1)),
     "point": Window((1, 1), 6, 9),
     "grouped": Window((3, 3), 4, 6, groups=2, begins=(1, 1), ends=(1, 1)),
+    "grouped_deep": Window((3, 3), 18, 10, groups=2, begins=(1, 1), ends=(1, 1)),
+    "grouped_point": Window((1, 1), 6, 24, groups=2),
     "depthwise": Window((3, 3), 4, 4, groups=4, begins=(1, 1), ends=(1, 1)),
     "depthwise_spaced": Window((5, 3), 3, 3, groups=3, strides=(2, 2), begins=(2, 1), ends=(2, 1), slack=1),
     "depthwise_line": Window((3,), 3, 3, groups=3, dilations=(2,)),
     "depthwise_prologue": Window((3, 3), 3, 3, groups=3, begins=(1, 0), ends=(0, 1), rectified=True),
+    "depthwise_wide": Window((7, 11), 2, 2, groups=2, begins=(3, 5), ends=(3, 5)),
     "pool": Window((3, 3), 3, 0, strides=(2, 2), begins=(1, 1), ends=(1, 1), slack=1),
     "pool_third": Window((2, 3), 2, 0, strides=(1, 3), ends=(1, 0)),
 }

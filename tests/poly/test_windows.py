@@ -13,6 +13,7 @@ from tests.poly.support import Pieces, pieces
 from tsc.errors import InternalError
 from tsc.poly.dataflow import check_dataflow
 from tsc.poly.match import match
+from tsc.poly.pattern import Contraction
 from tsc.poly.scop import build_scop
 from tsc.poly.stencil import Stencil
 from tsc.te.compute import Program
@@ -34,7 +35,20 @@ def test_positions_of_an_image_are_one_axis() -> None:
         assert not positions(canonical(WINDOWS[name]).program), name
 
 
-@pytest.mark.parametrize("name", ["depthwise", "depthwise_spaced", "depthwise_line", "pool", "pool_third", "grouped"])
+@pytest.mark.defect(30)
+@pytest.mark.parametrize("name", ["grouped_deep", "grouped_point"])
+def test_groups_that_share_an_operand_are_contractions(name: str) -> None:
+    """One for each group: the group is a batch axis, the outputs within it the rows, the image's positions the columns."""
+    window, program = WINDOWS[name], canonical(WINDOWS[name]).program
+    found, _ = match(build_scop(program))
+    assert isinstance(found, Contraction) and not isinstance(found, Stencil)
+    extents = {a.name: a.extent.as_int() for a in found.anchor.axes}
+    assert found.m is not None and extents[found.m] == window.out // window.groups
+    assert [extents[b] for b in found.batch][-1] == window.groups
+
+
+@pytest.mark.parametrize("name", ["depthwise", "depthwise_spaced", "depthwise_line", "depthwise_wide", "pool", "pool_third",
+                                  "grouped"])
 def test_windows_without_shared_operands_are_stencils(name: str) -> None:
     found, _ = match(build_scop(canonical(WINDOWS[name]).program))
     assert isinstance(found, Stencil)
@@ -46,7 +60,7 @@ def test_windows_without_shared_operands_are_stencils(name: str) -> None:
     (programs.gemm, "no constant window"), (programs.softmax, "2 reductions"), (programs.transpose, "0 reductions"),
     (lambda: programs.attention_scores(2, 5), "reads no window"),
     (lambda: canonical(Window((3,), 4, 10)).program, "shares an operand"),
-    (lambda: canonical(Window((9, 9), 3, 3, groups=3)).program, "no constant window"),
+    (lambda: canonical(Window((33, 33), 3, 3, groups=3)).program, "no constant window"),
     (lambda: canonical(Window((3, 3), 2, 0, strides=(1, 5))).program, "reads no window")])
 def test_other_patterns_say_why_they_are_no_stencil(make: Callable[[], Program], reason: str) -> None:
     found, reasons = match(build_scop(make()))

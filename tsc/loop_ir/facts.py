@@ -63,8 +63,9 @@ class Facts:
         if leaves:
             return self.bind(stmt.var, Known((), (), 1, self._next_depth()))
         divisor = math.gcd(stmt.step, self.divisor(lo))
-        # below a bound that shares its divisor, a variable stays a whole divisor below it
-        highs = tuple(h - (math.gcd(divisor, self.divisor(h)) or 1) for h in _alternatives(hi, "min"))
+        # below a bound that shares its divisor, or is whole steps from where it begins, a variable stays that far below it
+        highs = tuple(h - max(math.gcd(divisor, self.divisor(h)), 1, self._step(stmt.step, self._value(h) - lo))
+                      for h in _alternatives(hi, "min"))
         lo_value, hi_value = lo.as_int(), hi.as_int()
         if lo_value is not None and hi_value is not None and hi_value > lo_value:
             highs = (SymExpr.of(lo_value + (hi_value - 1 - lo_value) // stmt.step * stmt.step),)
@@ -73,6 +74,14 @@ class Facts:
 
     def _next_depth(self) -> int:
         return 1 + max((k.depth for k in self.known.values()), default=0)
+
+    def _value(self, expr: SymExpr) -> SymExpr:
+        """`expr` with the variables that Lets bind written out."""
+        exact = {n: known.lows[0] for n in expr.dims() if (known := self.known.get(n)) and known.lows == known.highs != ()}
+        return expr if not exact else self._value(expr.substitute(exact))
+
+    def _step(self, step: int, distance: SymExpr) -> int:
+        return step if self.divisor(distance) % step == 0 else 0
 
     # -- divisors ----------------------------------------------------------------------------------------------
 

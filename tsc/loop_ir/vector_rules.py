@@ -222,7 +222,8 @@ def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collect
 
 
 def _nonneg(expr: SymExpr, facts: Facts, margins: Sequence[SymExpr]) -> bool:
-    return any(facts.nonneg(facts.reduce(expr - m)) for m in (ZERO, *margins))
+    times = (1, *SPACES)  # what bounds a place bounds one spaced as often
+    return facts.nonneg(facts.reduce(expr)) or any(facts.nonneg(facts.reduce(expr - m * k)) for m in margins for k in times)
 
 
 def _margins(condition: Expr) -> list[SymExpr]:

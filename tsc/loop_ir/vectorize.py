@@ -26,6 +26,7 @@ from tsc.loop_ir.vector_rules import (
     unconditional,
     varies,
 )
+from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import ONE, SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.compute import Monoid
@@ -72,6 +73,10 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
         lanes = _lanes(loop, stores, spec, facts)
         # a copy is cut at the edges of what it copies, so that its vectors need no masks
         reduced = _check(loop, stores, facts, spec.vector_bytes >= MASKED_BYTES and (loop.mark != "copy" or not splits))
+        made = _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts))
+        complaint = unproved(simplify_stmt(made, facts, keep_marked=True), facts)
+        if complaint is not None:
+            raise Refused(complaint)
     except Refused as refused:
         parts = _split(loop, facts) if splits else None
         if parts is not None:
@@ -80,8 +85,7 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
             return _vectorize_loop(loop, facts, spec, reasons, 0)
         reasons.append(f"loop {loop.var}{f' ({loop.mark})' if loop.mark else ''} stays scalar: {refused}")
         return loop
-    ways = _ways(loop, stores, reduced, lanes, facts)
-    return _hoist_checks(_in_vectors(loop, stores, reduced, lanes, ways), loop, facts)
+    return _hoist_checks(made, loop, facts)
 
 
 def _stores(loop: For) -> tuple[Store, ...]:

@@ -6,6 +6,7 @@ is found here in the final Func: both sides of a choice are computed, and regist
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
@@ -20,7 +21,6 @@ from tsc.te.expr import BOOL, Call, Expr, Load, format_expr
 class _Place:
     """What is around a statement: facts, the conditions that hold, the variable of the vector loop, the register tiles."""
 
-    func: str
     facts: Facts
     known: tuple[Expr, ...] = ()
     lane: str = ""
@@ -30,45 +30,50 @@ class _Place:
 def verify_reads(func: Func) -> None:
     """Raise InternalError unless every load of a vector loop that is executed more often than in scalar iterations, under fewer
     conditions or in more columns, is proved to stay within its buffer."""
-    _verify(func.body, _Place(func.name, Facts.of(func.sizes)))
+    complaint = unproved(func.body, Facts.of(func.sizes))
+    if complaint is not None:
+        raise InternalError(f"kernel {func.name}: {complaint}")
 
 
-def _verify(stmt: Stmt, place: _Place) -> None:
+def unproved(stmt: Stmt, facts: Facts) -> str | None:
+    """The first such load that is not proved, in words; None where all are. `facts` hold around `stmt`."""
+    return next(_complaints(stmt, _Place(facts)), None)
+
+
+def _complaints(stmt: Stmt, place: _Place) -> Iterator[str]:
     match stmt:
         case Store():
-            _verify_store(stmt, place)
-            return
+            yield from _of_store(stmt, place)
         case For(var=var, kind=kind):
             place = replace(place, facts=place.facts.inside(stmt), lane=var if kind == "vector" else place.lane)
         case Let():
             place = replace(place, facts=place.facts.inside(stmt))
         case If(condition=condition, then=then, otherwise=otherwise):
-            _verify(then, replace(place, known=(*place.known, condition)))
+            yield from _complaints(then, replace(place, known=(*place.known, condition)))
             if otherwise is not None:
-                _verify(otherwise, replace(place, known=(*place.known, Call("not", (condition,), BOOL))))
+                yield from _complaints(otherwise, replace(place, known=(*place.known, Call("not", (condition,), BOOL))))
             return
         case Allocate(buffer=buffer, scope="register") if len(buffer.shape) > 1:
             place = replace(place, tiles=place.tiles | {buffer.name})
     for child in children(stmt):
-        _verify(child, place)
+        yield from _complaints(child, place)
 
 
-def _verify_store(store: Store, place: _Place) -> None:
+def _of_store(store: Store, place: _Place) -> Iterator[str]:
     if not place.lane:
         return
     reads = [r for e in expressions(store) for r in executed(e, place.lane)]
     certain = {r.what for r in reads if not (r.lost or r.known)}
     for read in reads:
-        known = (*place.known, *read.known)
-        if read.lost and read.what not in certain and not (
-                isinstance(read.what, Load) and within(read.what, place.facts, known)):
-            raise _fail(read, store, place, "although a condition that guards it does not hold")
-        if store.buffer.name in place.tiles and isinstance(read.what, Load):
-            moving = [d for d, i in enumerate(read.what.index) if varies(i, place.lane)]
-            if not within(read.what, place.facts, known, moving):
-                raise _fail(read, store, place, "for columns that may not be there")
+        known, what = (*place.known, *read.known), read.what
+        if read.lost and what not in certain and not (isinstance(what, Load) and within(what, place.facts, known)):
+            yield _complaint(read, store, "although a condition that guards it does not hold")
+        if store.buffer.name in place.tiles and isinstance(what, Load):
+            moving = [d for d, i in enumerate(what.index) if varies(i, place.lane)]
+            if not within(what, place.facts, known, moving):
+                yield _complaint(read, store, "for columns that may not be there")
 
 
-def _fail(read: Read, store: Store, place: _Place, when: str) -> InternalError:
-    return InternalError(f"kernel {place.func}: a vector stored to {store.buffer.name} reads {format_expr(read.what)} {when}, "
-                         "and it is not proved to lie within its buffer")
+def _complaint(read: Read, store: Store, when: str) -> str:
+    return (f"a vector stored to {store.buffer.name} reads {format_expr(read.what)} {when}, "
+            "and it is not proved to lie within its buffer")

@@ -17,7 +17,7 @@ from tsc.te.expr import Expr, Load, loads
 from tsc.te.linear import linear
 
 #: The largest window.
-WINDOW = 64
+WINDOW = 1024
 #: The widest spacing of the elements that one vector of operands reads.
 SPACING = 4
 

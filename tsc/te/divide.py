@@ -1,5 +1,6 @@
 """Dividing axes, the inverse of collapsing: where a target is read at quotients and remainders of an axis by constants, the
-axis becomes several.
+axis becomes several. So does an axis of a sum of products whose groups share an operand (a grouped convolution): what is left
+of it within a group is then an axis of one operand alone, as in any contraction.
 
 A window partition reads `acc[4 * b + i // 64, i // 16 % 4, ..]`: with `i` divided into parts of 4, 4, 4 and 4 it permutes axes.
 What the parts are is read off the accesses; the memory of a divided target is the same, row-major.
@@ -7,13 +8,17 @@ What the parts are is read off the accesses; the memory of a divided target is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
-from tsc.sym import ZERO, ShapeEnv, SymExpr
-from tsc.te.compute import Axis, Compute, Program
+from tsc.sym import ZERO, ShapeEnv, SymExpr, product
+from tsc.te.compute import SUM, Axis, Compute, Program
 from tsc.te.expr import Buffer, Call, Expr, Load, Var, add, as_size, call, index, loads, map_children, mul, substitute, walk
 from tsc.te.linear import Linear, Ranges, linear, simplify, within
+
+#: Groups stay as they are where fewer than `SHARED` results share an operand, of which up to `SMALL_SUM` elements are summed:
+#: a panel costs more than it saves then.
+SHARED, SMALL_SUM = 8, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ _Finder = Callable[[Program, ShapeEnv], list[_Cut]]
 def divide(program: Program, env: ShapeEnv) -> Program:
     """`program` with axes divided until no target is read at quotients or remainders of one, as far as that is possible; then
     the targets that are read at `a * size + b` of the new axes are divided in the same way."""
-    divided = _exhausted(program, env, _from_divisions)
+    divided = _exhausted(program, env, lambda p, e: [*_from_divisions(p, e), *_from_groups(p, e)])
     if divided is program:
         return program
     return _exhausted(divided, env, lambda p, e: [*_from_divisions(p, e), *_from_sums(p, e)])
@@ -56,15 +61,29 @@ def _from_divisions(program: Program, env: ShapeEnv) -> list[_Cut]:
             for compute, load in _target_loads(program) for axis, size in _divisions(compute, load)]
 
 
+def _from_groups(program: Program, env: ShapeEnv) -> list[_Cut]:
+    """The axes of sums of products at whose quotients an operand's groups are read, elements of them being summed."""
+    return [_Cut(compute.name, axis, size) for compute in program.computes if compute.monoid == SUM
+            for load in loads(compute.body) for axis, size in _divisions(compute, load, {a.name for a in compute.reduce_axes})
+            if size >= SHARED or not _is_small(compute)]
+
+
+def _is_small(compute: Compute) -> bool:
+    elements = product(a.extent for a in compute.reduce_axes).as_int()
+    return elements is not None and elements <= SMALL_SUM
+
+
 def _target_loads(program: Program) -> Iterator[tuple[Compute, Load]]:
     targets = {c.name for c in program.computes}
     for compute in program.computes:
         yield from ((compute, load) for load in loads(compute.body) if load.buffer.name in targets)
 
 
-def _divisions(compute: Compute, load: Load) -> Iterator[tuple[Axis, int]]:
+def _divisions(compute: Compute, load: Load, beside: Collection[str] = ()) -> Iterator[tuple[Axis, int]]:
+    """The axes at whose quotients or remainders `load` reads, with the divisors; only where axes `beside` are added, if any."""
     axes = {a.name: a for a in (*compute.axes, *compute.reduce_axes)}
-    for node in (node for position in load.index for node in walk(position)):
+    added = [p for p in load.index if not beside or any(isinstance(n, Var) and n.name in beside for n in walk(p))]
+    for node in (node for position in added for node in walk(position)):
         match node:
             case Call(fn="floordiv" | "mod", args=(Var(name=name), divisor)) if name in axes:
                 size = as_size(divisor)
