@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
+from tsc.codegen_c.self_test import SELF_TEST, Candidate, trusted_flags
 from tsc.codegen_c.work import work_folder
 from tsc.config import Options, child_environment, read_environment
 from tsc.errors import LaunchError
@@ -28,6 +29,10 @@ _HEADERS = ("tsc_kernel.h", "tsc_math.h")
 _FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-g0", "-w")
 _VERSION_SECONDS = 60.0
 _OTHER = "name another with TSC_CC"
+#: Loops are vectorised by our own passes, which are checked: what these refuse stays scalar. gcc 12.2 gives rows of two
+#: elements the mask of other rows (`rows of 2` in self_test.c), and finds no loop in tiles, norms and softmax that it could.
+_GCC_FLAGS = ("-fno-tree-loop-vectorize",)
+_SAFER = {True: ("-O2", "-fno-tree-vectorize"), False: ("-O2", "-fno-vectorize", "-fno-slp-vectorize")}  # by Compiler.is_gcc
 _ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu.2.17"}
 
 
@@ -39,12 +44,22 @@ class Compiler:
     identity: str
     is_zig: bool = False
 
+    @property
+    def is_gcc(self) -> bool:
+        """Whether it takes gcc's options, not clang's."""
+        return "Free Software Foundation" in self.identity
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of it that its output depends on: a command may hold options, and a script speak for another compiler."""
+        return (*self.command, self.identity)
+
 
 def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
                  interfaces: Mapping[str, KernelInterface] | None = None) -> bytes:
     """The shared object of all kernels (name -> source), the runtime's thread pool, and the table of the kernels' `interfaces`,
     without which no plan may call them. Objects are compiled `options.jobs` at a time and cached; the same sources, flags and
-    compiler give the same entry. Raises LaunchError where there is no compiler, or it fails."""
+    compiler give the same entry. Raises LaunchError where there is no compiler, or it fails or makes wrong code."""
     environment = read_environment()
     folder = options.cache_dir or environment.cache or default_cache_dir()
     cache = CompiledCache(folder if options.use_cache else None)
@@ -54,8 +69,8 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     units.append(("tsc_cpu_runtime", runtime))
     units.append((TABLE, _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))))
     headers = [(_HERE / h).read_text(encoding="utf-8") for h in _HEADERS]
-    flags = (*_FLAGS, *_machine_flags(compiler, spec))
-    keys = [digest("object", compiler.identity, *flags, *headers, text) for _, text in units]
+    flags = _trusted(compiler, spec, headers, cache, folder)
+    keys = [digest("object", *compiler.keys, *flags, *headers, text) for _, text in units]
     whole = digest("module", *keys)
     names = interfaces or {}
     known = cache.get(whole)
@@ -185,6 +200,19 @@ def _table_source(module: ModuleInterface) -> str:
     """C of the table, a string literal a line."""
     lines = "\n".join(json.dumps(line) for line in table_text(module).splitlines())  # JSON's escapes are C's
     return f'__attribute__((visibility("default"), used)) const char {TABLE}[] =\n{lines};\n'
+
+
+def _trusted(compiler: Compiler, spec: DeviceSpec, headers: Sequence[str], cache: CompiledCache,
+             folder: Path) -> tuple[str, ...]:
+    """The flags for kernels, with which the compiler has passed its self test."""
+    def program(flags: tuple[str, ...]) -> bytes:
+        with work_folder() as work:
+            caller = _Caller(compiler, flags, work, _zig_environment(compiler, folder, work))
+            return caller.link([caller.compile("self_test", SELF_TEST.read_text(encoding="utf-8"))])
+
+    flags = (*_FLAGS, *(_GCC_FLAGS if compiler.is_gcc else ()), *_machine_flags(compiler, spec))
+    candidate = Candidate(" ".join(compiler.command), flags, spec.cpu_flags, (*compiler.keys, *headers))
+    return trusted_flags(candidate, _SAFER[compiler.is_gcc], cache, program)
 
 
 def _compile(key: str, unit: tuple[str, str], cache: CompiledCache, caller: _Caller) -> bytes:
