@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class Options:
     limits: Limits = DEFAULT_LIMITS
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Report progress to whoever wants it."""
+        """Report progress to whoever wants it, and to the log called "tsc"."""
+        logging.getLogger("tsc").info("%s, %d of %d", what, done, total)
         if self.progress is not None:
             self.progress(what, done, total)
 

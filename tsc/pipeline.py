@@ -26,6 +26,7 @@ from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
 from tsc.poly import PatternMismatch
 from tsc.poly.extents import check_extents
+from tsc.progress import shown
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import Module, Package
 from tsc.sym import ShapeEnv
@@ -34,17 +35,20 @@ from tsc.trace import Recorder
 
 @typed
 def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str = "cpu",
-            threads: int | None = None, options: Options | None = None, ops: Sequence[CustomOp] = ()) -> Executable:
+            threads: int | None = None, options: Options | None = None, ops: Sequence[CustomOp] = (),
+            verbose: bool | None = None) -> Executable:
     """Compile an ONNX model once, for every shape.
 
     `source` is a path, the file's bytes or a ModelProto; `dims` gives ranges by dim name (`{"batch": (1, 64)}`) or shapes by
     input name (`{"x": ("N", 3, "H", "W")}`); `threads` is how many cores a run may use (None: all); `ops` are operators of your
-    own (see `tsc.op`). Raises InputError for arguments of the wrong kind, ModelError, UnsupportedError or ShapeError when the
-    model is at fault and LaunchError when the machine lacks a compiler.
+    own (see `tsc.op`); `verbose` shows progress on stderr (None: on a terminal and in a notebook). Raises InputError for
+    arguments of the wrong kind, ModelError, UnsupportedError or ShapeError when the model is at fault and LaunchError when the
+    machine lacks a compiler.
     """
     check_request(dims, threads, options, ops)
-    shop = workshop(target, options)
-    return Executable(build_package(source, dims, shop, ops), threads=threads)  # Package -> Executable
+    with shown(options or Options(), verbose) as told_options:
+        package = build_package(source, dims, workshop(target, told_options), ops)
+    return Executable(package, threads=threads)                     # Package          -> Executable
 
 
 def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop,
