@@ -25,6 +25,7 @@ from tsc.graph.onnx_file import allow
 from tsc.graph.onnx_schema import check_dtypes
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops.base import InferContext, symbolic
+from tsc.ops.shapes import DTYPES
 from tsc.sym import OversizeError, ShapeEnv, SymExpr
 
 #: Constants up to this many elements take part in shape arithmetic.
@@ -33,6 +34,7 @@ CONTENTS_LIMIT = 1024
 _COMPUTED_BYTES = 64
 #: .. and take at most so many steps: a window of a scalar may be as large as a number can be.
 _COMPUTED_WORK = 1 << 16
+_INTEGERS = frozenset(dtype for dtype in DTYPES.values() if "int" in dtype)
 #: A node is inferred again when facts about its inputs change; more often than this means a rule that never settles.
 _MOST_VISITS = 64
 
@@ -96,6 +98,25 @@ def _readers(values: Iterable[str], consumers: Mapping[str, list[Node]]) -> Iter
 def constant_contents(array: NDArray[Any]) -> Contents | None:
     """Symbolic contents of a small constant of integer or bool dtype, else None."""
     return symbolic(array) if array.dtype.kind in "iub" and array.size <= CONTENTS_LIMIT else None
+
+
+def _held(contents: Contents, dtype: str, env: ShapeEnv) -> Contents | None:
+    """What elements of `dtype` hold of `contents`: numbers wrap around as in kernels; None where a size may not fit.
+
+    Sizes are taken to fit 32 bits, for no proof could tell, but not fewer, and not to be negative where there is no sign.
+    """
+    if dtype not in _INTEGERS:
+        return contents
+    limits, values = np.iinfo(dtype), []
+    for value in contents.ravel():
+        number = value.as_int()
+        if number is not None:
+            value = SymExpr.of((number - limits.min) % (1 << limits.bits) + limits.min)
+        elif (limits.min == 0 and not env.prove_le(0, value)) or (limits.bits < 32 and not (
+                env.prove_le(limits.min, value) and env.prove_le(value, limits.max))):
+            return None
+        values.append(value)
+    return symbolic(values, contents.shape)
 
 
 @dataclass(slots=True)
@@ -164,7 +185,8 @@ class Knowledge:
             self._check_size(made, where)
         self._compute(node, ctx, types)
         changed = {name for name, t in zip(node.outputs, types) if name and self._set_type(name, t)}
-        return changed | {n for n, c in zip(node.outputs, contents) if n and c is not None and self._set_contents(n, c)}
+        held = (None if c is None else _held(c, t.dtype, self.env) for c, t in zip(contents, types))
+        return changed | {n for n, c in zip(node.outputs, held) if n and c is not None and self._set_contents(n, c)}
 
     def _check_size(self, made: TensorType, where: str) -> None:
         """Raise ModelError or UnsupportedError for an output that no run could make."""

@@ -319,12 +319,14 @@ def _one_hot_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _one_hot_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    """Indices count from the end where they are negative, since opset 11; what lies outside is nowhere on."""
     ctx = lowering.infer
     axis = _one_hot_axis(ctx)
     depth = index(lowering.out[0].shape[axis])
     given = lowering.read(0, (*at[:axis], *at[axis + 1:]))
     place = _as_index(given)
-    from_start = place if given.dtype.startswith("u") else select(call("lt", place, index(0)), add(place, depth), place)
+    unsigned = given.dtype.startswith("u")
+    from_start = place if unsigned or ctx.opset < 11 else select(call("lt", place, index(0)), add(place, depth), place)
     return select(call("eq", at[axis], from_start), lowering.read(2, (index(1),)), lowering.read(2, (index(0),)))
 
 

@@ -67,20 +67,21 @@ def _layer_types(ctx: InferContext) -> tuple[TensorType, ...]:
     axes, _ = _trailing(ctx)
     for i in (1, 2)[:1 + ctx.has(2)]:
         expect_within(ctx, i, shape)
-    own = ctx.type(0).dtype
-    stash = element_type(ctx, ctx.attr("stash_type", 1)) if own in _NARROW else own
+    stash = element_type(ctx, ctx.attr("stash_type", 1))
     statistic = TensorType(stash, tuple(ONE if k in axes else d for k, d in enumerate(shape)))
-    return (TensorType(own, shape), statistic, statistic)[:max(1, len(ctx.node.outputs))]
+    return (TensorType(ctx.type(0).dtype, shape), statistic, statistic)[:max(1, len(ctx.node.outputs))]
 
 
 def _layer(builder: Builder) -> tuple[str, ...]:
+    """Doubles are normalised as doubles; their statistics are given in the type of stash_type all the same."""
     ctx = builder.infer
     x, stash = _stash(builder)
     axes, extent = _trailing(ctx)
     normal, mean, inverse = _standardised(builder, x, axes, extent, stash)
     result = _scaled(builder, cast(builder, normal, stash, ctx.type(0).dtype), 1, 2 if ctx.has(2) else None)
-    outputs = len(ctx.node.outputs)
-    return (result, mean, inverse)[:max(1, outputs)]
+    given = element_type(ctx, ctx.attr("stash_type", 1))
+    statistics = (cast(builder, v, stash, given) for v in (mean, inverse)[:len(ctx.node.outputs) - 1])
+    return (result, *statistics)
 
 
 def _rms_types(ctx: InferContext) -> tuple[TensorType, ...]:

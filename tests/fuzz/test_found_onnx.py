@@ -1,0 +1,120 @@
+"""Models that random search found to fail once, each by what mattered of it, judged as all random models are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.fuzz.operators.case import Case, Dims, Draft, Size
+from tests.fuzz.operators.check import check
+from tests.fuzz.operators.values import Draw, fixed, plain
+
+
+@dataclass(frozen=True)
+class Value:
+    """An operand: fed, or constant where it has a role."""
+
+    dims: Dims
+    dtype: str = "float32"
+    draw: Draw | None = None
+    role: str = "feed"
+
+
+def fed(*dims: str | int, dtype: str = "float32", values: Any = None, mood: str = "ordinary") -> Value:
+    """A fed operand of given values, or of random ones."""
+    return Value(dims, dtype, plain(dtype, mood) if values is None else fixed(values, dtype))
+
+
+def constant(values: Any, *dims: int, dtype: str = "int64") -> Value:
+    """An initializer."""
+    return Value(dims, dtype, fixed(values, dtype), "initializer")
+
+
+def one(op: str, opset: int, operands: Sequence[Value | None], *runs: dict[str, int], outputs: int = 1, broken: str = "",
+        **attributes: Any) -> Case:
+    """A model of one node."""
+    d = Draft(Random(0), opset)
+    names = ["" if v is None else d.operand([x if isinstance(x, int) else 1 for x in v.dims], v.dtype, v.draw, v.role)
+             for v in operands]
+    made = d.node(op, names, outputs, **attributes)
+    given = [v for v in operands if v is not None]
+    symbolic = {x for v in given for x in v.dims if isinstance(x, str)}
+    chosen = tuple(replace(o, dims=v.dims) for o, v in zip(d.operands, given))
+    sizes = {n: Size(n, (1,)) for n in symbolic}
+    return Case(op, opset, tuple(d.nodes), chosen, tuple(made), sizes, runs or ({},), "shared", True, 0, broken)
+
+
+SIZES = ({"a": 1, "b": 1}, {"a": 3, "b": 17}, {"a": 16, "b": 65})
+
+INDICES = fed("a", dtype="int64", values=[-5, -1, 0, 3, 4])
+
+
+def _folded(op: str, *values: list[int], dtype: str = "int64", **attributes: Any) -> Case:
+    return one(op, 14, [constant(v, len(v), dtype=dtype) for v in values], **attributes)
+
+
+def _size_as_byte() -> Case:
+    """Shape, narrowed to uint8, plus 1: the size 300 is 44 there."""
+    d = Draft(Random(0), 17)
+    x = d.operand((1,), role="feed")
+    sizes, = d.node("Shape", [x])
+    small, = d.node("Cast", [sizes], to=2)
+    made = d.node("Add", [small, d.operand((1,), "uint8", fixed(1, "uint8"), "initializer")])
+    chosen = tuple(replace(o, dims=("a",) if o.role == "feed" else o.dims) for o in d.operands)
+    runs = ({"a": 7}, {"a": 300})
+    return Case("Shape", 17, tuple(d.nodes), chosen, tuple(made), {"a": Size("a", (1,))}, runs, "shared", True, 0)
+
+
+RIGHT = {
+    # code for unsigned vectors was missing
+    "unsigned Trilu": one("Trilu", 14, [fed("a", "b", dtype="uint64")], *SIZES),
+    "unsigned MatMul": one("MatMul", 13, [fed("a", "b", dtype="uint32"), fed("b", 17, dtype="uint32")], *SIZES),
+    "unsigned Split": one("Split", 18, [fed("a", 6, dtype="uint16")], {"a": 5}, outputs=2, num_outputs=2),
+    # roots and logarithms of integers were called on integers
+    "norm of integers": one("ReduceL2", 18, [fed("a", "b", dtype="int32")], *SIZES),
+    # attributes were cut to integers before they were compared with integers
+    "Shrink of integers": one("Shrink", 9, [fed("a", dtype="int16", values=[-3, -1, 0, 1, 3])], {"a": 5}, bias=0.6, lambd=1.5),
+    # a kernel without instances
+    "a constant without elements": one("ConstantOfShape", 9, [constant([0, 3], 2)]),
+    # before opset 11 indices did not count from the end
+    "OneHot of negative indices": one("OneHot", 9, [INDICES, constant(4), fed(2)], {"a": 5}),
+    "OneHot from the end": one("OneHot", 11, [INDICES, constant(4), fed(2)], {"a": 5}),
+    # mean and deviation are of the type of stash_type
+    "statistics of doubles": one("LayerNormalization", 17, [fed("a", 8, dtype="float64"), fed(8, dtype="float64")], {"a": 3},
+                                 outputs=3),
+    # constants were folded in integers without end, and then did not fit their type
+    "a sum beyond int8": _folded("Add", [100, -100], [100, -100], dtype="int8"),
+    "a difference below 0": _folded("Sub", [1], [2], dtype="uint8"),
+    "a product beyond int64": _folded("Mul", [2**40], [2**40]),
+    "the least integer negated": _folded("Neg", [-(2**63)]),
+    "the magnitude of the least integer": _folded("Abs", [-128, 5], dtype="int8"),
+    "a narrowing cast": _folded("Cast", [300, -1, 7], to=2),
+    "a narrowing cast of sizes": _size_as_byte(),
+    "mean of large integers": one("ReduceMean", 18, [constant([[2**62, 2**62, 5]], 1, 3)]),
+    # proofs failed where indices have fewer rows than the data
+    "GatherElements of fewer rows": one("GatherElements", 13, [fed("a", 2), fed("b", 2, dtype="int64", values=[[0, 0]])],
+                                        {"a": 3, "b": 1}),
+}
+
+REFUSED = {
+    "starts and ends of unequal lengths": one(
+        "Slice", 13, [fed("a"), constant([0, 1], 2), constant([1], 1), constant([0], 1)], {"a": 5}, broken="lengths"),
+    "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),
+    "an edge of nothing": one("Pad", 19, [fed(0, dtype="uint8"), constant([2, 3], 2)], broken="size", mode="edge"),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_it_is_right_now(name: str) -> None:
+    verdict = check(RIGHT[name])
+    assert verdict.right == len(RIGHT[name].runs), verdict
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_now(name: str) -> None:
+    verdict = check(REFUSED[name])
+    assert verdict.rightly_refused and not verdict.right, verdict
