@@ -75,15 +75,22 @@ def _one_resized(node: NodeProto, inputs: Values, opset: int) -> bool:
 def _large_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
     """Integers that a double does not hold."""
     x = inputs[0]
-    return x is not None and x.dtype.kind in "iu" and x.size > 0 and int(np.abs(x.astype(np.float64)).max()) * x.size >= 2**53
+    if x is None or x.dtype.kind not in "iu" or not x.size:
+        return False
+    power = 2 if node.op_type in ("ReduceL2", "ReduceSumSquare") else 1
+    return float(np.abs(x.astype(np.float64)).max()) ** power * x.size >= 2.0 ** min(53, 8 * x.dtype.itemsize - 1)
 
 
 CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("Resize"), "pytorch_half_pixel where one element is left", "runtime",
                "'length_resized > 1 ? … : 0' is of the length of the output, a whole number; the reference takes the product "
                "of length and scale", _one_resized),
-    Convention(_names("ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), "integers beyond a double", "open",
-               "the standard does not say in which type the mean of integers is taken", _large_integers),
+    Convention(_names("ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare"), "integers beyond a double", "open",
+               "the standard says neither in which type integers are averaged nor what becomes of a sum that is too large",
+               _large_integers),
+    Convention(_names("ReduceLogSum", "ReduceLogSumExp"), "integers", "open",
+               "the schema allows them, but the body that defines the operator, Log(ReduceSum(Exp)), does not",
+               lambda node, inputs, opset: inputs[0] is not None and inputs[0].dtype.kind in "iu"),
     Convention(_names("Dropout"), "the mask outside training, up to opset 11", "open",
                "its values are not defined before opset 12, nor its type before opset 10 (T by the table, bool by the text)",
                lambda node, inputs, opset: len(node.output) > 1 and opset < 12),

@@ -189,7 +189,8 @@ _COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric
 
 def resize(d: Draft) -> None:
     dims: Dims = (1, d.rng.choice((1, 2)), d.size(1, 17), d.size(1, 17))
-    x = d.operand(dims, d.rng.choice(("float32", "float32", "uint8", "int8")) if d.chance(0.2) else "float32", plain("float32"))
+    dtype = d.rng.choice(("uint8", "int8")) if d.chance(0.1) else "float32"
+    x = d.operand(dims, dtype, plain(dtype))
     mode = d.rng.choice(("nearest", "nearest", "linear", "cubic"))
     scales = [1.0, 1.0, *(d.rng.choice((0.5, 1.0, 1.5, 2.0, 3.0, 0.75)) for _ in range(2))]
     if d.opset == 10:

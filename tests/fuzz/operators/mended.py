@@ -6,6 +6,7 @@ Only what the random cases ran into is here, each with what was wrong. The rest 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,15 @@ class GlobalMaxPool(OpRun):
 
     def _run(self, x: Array) -> tuple[Array]:
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class Erf(OpRun):
+    """In the type of its operand; the reference goes through float32."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x), x.dtype),)
 
 
 class OneHot(OpRun):
@@ -248,5 +258,5 @@ def _windows(n: int, kernel: int, stride: int, dilation: int, before: int, after
     return found
 
 
-MENDED: list[type[OpRun]] = [Mean, Softsign, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad,
+MENDED: list[type[OpRun]] = [Mean, Softsign, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad,
                              MaxPool, AveragePool]

@@ -33,7 +33,7 @@ _MOST = float(np.finfo(np.float32).max)
 _EXACT = {
     "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
     "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN", "IsInf",
-    "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "ThresholdedRelu"}
+    "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not", "ThresholdedRelu"}
 #: One operation of IEEE arithmetic: its result is rounded correctly where it is all there is.
 ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 #: Linear in the first operands: the same node over their magnitudes says how large the terms are that cancel.
