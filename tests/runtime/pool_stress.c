@@ -47,8 +47,20 @@ static void *caller(void *argument) {
     return NULL;
 }
 
+/* Workers that are never given a core: the pool believes in three, and there are none. Nobody may wait for them. */
+static int without_workers(void) {
+    int wrong = 0;
+    pool.process = (int32_t)getpid();
+    pool.workers = 3;
+    for (uint32_t i = 0; i < 20; ++i) wrong |= job(&memories[0], 4, i);
+    pool.workers = 0;
+    return wrong;
+}
+
 int main(void) {
     pthread_t threads[CALLERS];
+    alarm(100);
+    if (without_workers()) return 3;
     void *wrong = NULL, *result;
     for (intptr_t i = 0; i < CALLERS; ++i) pthread_create(&threads[i], NULL, caller, (void *)i);
     for (int i = 0; i < CALLERS; ++i) {

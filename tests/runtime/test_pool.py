@@ -1,4 +1,4 @@
-"""The C thread pool by itself, plain and under ThreadSanitizer."""
+"""The C thread pool by itself, plain and under sanitizers; also where its workers get no core."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tsc.runtime import drivers
 RUNTIME = Path(drivers.__file__).parent / "cpu_runtime.c"
 
 
+@pytest.mark.defect(34)
 @pytest.mark.parametrize("flags", [("-O2",), ("-O1", "-g", "-fsanitize=thread"), ("-O1", "-fsanitize=address,undefined")])
 def test_stress(tmp_path: Path, flags: tuple[str, ...]) -> None:
     compiler = find_compiler(None)

@@ -1,8 +1,10 @@
 /* The runtime that is compiled into every CPU module: one call runs a whole table of launches on a pool of threads.
  *
- * Single program, multiple data: every worker walks the same table, takes blocks of each launch, and meets the others at a
- * barrier before the next. Waiting spins for a bounded while and then sleeps on a futex. The pool is made at the first call
- * that can use it and kept; a second simultaneous call finds it taken and runs on its own thread.
+ * The caller walks the table. Each launch of more than one block is a phase: it is open to all workers, who take blocks while
+ * there are some, and over when all its blocks are done. Nobody waits for a worker that does not come: where cores are busy the
+ * caller does what is to do by itself, and waits for nothing but blocks that somebody has begun. Waiting spins for a bounded
+ * while and then sleeps on a futex. The pool is made at the first call that can use it and kept; a second simultaneous call
+ * finds it taken and runs on its own thread.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -28,32 +30,32 @@ typedef struct { void *const *buffers; const int64_t *sizes; } tsc_args;
 typedef int32_t (*tsc_kernel)(const tsc_args *args, int64_t block_begin, int64_t block_end, void *scratch);
 typedef struct { tsc_kernel fn; tsc_args args; int64_t blocks; } tsc_launch;
 
-typedef struct { _Alignas(64) _Atomic int64_t value; } counter;
+typedef struct { _Alignas(64) _Atomic uint64_t value; } counter; /* phase << 32 | next block */
 
 typedef struct {
-    _Alignas(64) _Atomic uint32_t go; /* changed by the caller: there is a job (or stop) */
-    _Atomic uint32_t asleep;
     pthread_t thread;
     int32_t id;
 } worker;
+
+#define CLOSED UINT32_MAX /* as the next block: there is none */
 
 static struct {
     _Alignas(64) _Atomic int32_t owner; /* process id of the call that holds the pool, 0 when free */
     int32_t process;                    /* in which process the workers live */
     int32_t workers;                    /* how many were made; the caller itself is one more */
-    /* the job */
-    const tsc_launch *launches;
-    int64_t count;
-    int32_t threads;
-    int32_t stop;
-    void *const *scratch;
+    /* the phase: set while all counters are closed, read by who has then taken a block, or tries to */
+    const tsc_launch *_Atomic launch;
+    void *const *_Atomic scratch;
+    _Atomic int64_t index;
+    _Atomic uint32_t blocks;
+    _Atomic int32_t threads;
+    _Atomic int32_t stop;
     _Alignas(64) _Atomic int64_t failed; /* 0, or the least (launch << 32 | code) */
-    _Alignas(64) _Atomic uint32_t arrived;
-    _Alignas(64) _Atomic uint32_t generation;
+    _Alignas(64) _Atomic uint32_t phase; /* the last that was opened */
     _Atomic uint32_t sleepers;
-    _Alignas(64) _Atomic uint32_t working; /* workers still in the job: its fields change only when there are none */
+    _Alignas(64) _Atomic uint32_t done; /* blocks of this phase */
     _Atomic uint32_t waiting;
-    counter next[2][MAX_WORKERS + 1];   /* next block of each worker's share, for this phase and the one to come */
+    counter next[MAX_WORKERS + 1]; /* of each worker's share */
     worker worker[MAX_WORKERS];
 } pool;
 
@@ -94,25 +96,16 @@ static void wait_change(_Atomic uint32_t *word, uint32_t old, _Atomic uint32_t *
     atomic_fetch_sub(sleepers, 1);
 }
 
-/* The store and the load are sequentially consistent, as are those of wait_change: one of the two sees the other. */
-static void change(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers) {
-    atomic_store(word, value);
+/* The change of the word and the load are sequentially consistent, as are those of wait_change: one of the two sees the other. */
+static void wake_sleepers(_Atomic uint32_t *word, _Atomic uint32_t *sleepers) {
     if (atomic_load(sleepers)) wake_all(word);
-}
-
-static void barrier(void) {
-    uint32_t generation = atomic_load_explicit(&pool.generation, memory_order_acquire);
-    if ((int32_t)atomic_fetch_add_explicit(&pool.arrived, 1, memory_order_acq_rel) + 1 == pool.threads) {
-        atomic_store_explicit(&pool.arrived, 0, memory_order_relaxed);
-        change(&pool.generation, generation + 1, &pool.sleepers);
-    } else {
-        wait_change(&pool.generation, generation, &pool.sleepers);
-    }
 }
 
 /* -- running ---------------------------------------------------------------------------------------------------- */
 
-static inline int64_t share_begin(int64_t blocks, int32_t worker) { return blocks * worker / pool.threads; }
+static inline uint32_t share_begin(uint32_t blocks, int32_t worker, int32_t threads) {
+    return (uint32_t)((uint64_t)blocks * (uint32_t)worker / (uint32_t)threads);
+}
 
 static void fail(int64_t launch, int32_t code) {
     int64_t status = launch << 32 | (uint32_t)code;
@@ -124,75 +117,75 @@ static int32_t run_alone(const tsc_launch *launch, void *scratch) {
     return launch->blocks > 0 ? launch->fn(&launch->args, 0, launch->blocks, scratch) : 0;
 }
 
-/* First the own share, front to back, then what is left of the others'. All blocks run even when one reports a data error,
- * so that the error reported does not depend on timing. */
-static void run_blocks(int64_t index, counter *next, int32_t me) {
-    const tsc_launch *launch = &pool.launches[index];
-    int64_t chunk = launch->blocks / ((int64_t)pool.threads * CHUNKS_PER_SHARE);
-    if (chunk < 1) chunk = 1;
-    for (int32_t k = 0; k < pool.threads; ++k) {
-        int32_t victim = (me + k) % pool.threads;
-        int64_t limit = share_begin(launch->blocks, victim + 1);
-        for (;;) {
-            int64_t begin = atomic_fetch_add_explicit(&next[victim].value, chunk, memory_order_relaxed);
-            if (begin >= limit) break;
-            int64_t end = begin + chunk < limit ? begin + chunk : limit;
-            int32_t code = launch->fn(&launch->args, begin, end, pool.scratch[me]);
+/* Take blocks of phase `phase` from the share of `victim`: how many, and in *begin which. None when the share is empty or the
+ * phase is over. What is read of the phase before the exchange belongs to it if the exchange succeeds, because counters are
+ * closed before any of it changes. */
+static uint32_t take_blocks(uint32_t phase, int32_t victim, uint32_t *begin) {
+    uint64_t seen = atomic_load_explicit(&pool.next[victim].value, memory_order_acquire);
+    while (seen >> 32 == phase && (uint32_t)seen != CLOSED) {
+        uint32_t blocks = atomic_load_explicit(&pool.blocks, memory_order_acquire);
+        int32_t threads = atomic_load_explicit(&pool.threads, memory_order_acquire);
+        uint32_t limit = share_begin(blocks, victim + 1, threads), from = (uint32_t)seen;
+        if (from >= limit) return 0;
+        uint32_t count = blocks / ((uint32_t)threads * CHUNKS_PER_SHARE);
+        if (count < 1) count = 1;
+        if (count > limit - from) count = limit - from;
+        if (atomic_compare_exchange_weak_explicit(&pool.next[victim].value, &seen, seen + count, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
+            *begin = from;
+            return count;
+        }
+    }
+    return 0;
+}
+
+/* What one worker does in a phase: first the own share, front to back, then what is left of the others'. All blocks run even
+ * when one reports a data error, so that the error reported does not depend on timing. */
+static void run_blocks(uint32_t phase, int32_t me) {
+    int32_t threads = atomic_load_explicit(&pool.threads, memory_order_acquire);
+    if (me >= threads) return;
+    for (int32_t k = 0; k < threads; ++k) {
+        uint32_t begin, count;
+        while ((count = take_blocks(phase, (me + k) % threads, &begin))) { /* the phase lasts until these are done */
+            const tsc_launch *launch = atomic_load_explicit(&pool.launch, memory_order_relaxed);
+            void *const *scratch = atomic_load_explicit(&pool.scratch, memory_order_relaxed);
+            int64_t index = atomic_load_explicit(&pool.index, memory_order_relaxed);
+            int32_t code = launch->fn(&launch->args, begin, (int64_t)begin + count, scratch[me]);
             if (code) fail(index, code);
+            if (atomic_fetch_add(&pool.done, count) + count == atomic_load_explicit(&pool.blocks, memory_order_relaxed))
+                wake_sleepers(&pool.done, &pool.waiting);
         }
     }
 }
 
-/* What one worker does in a job. A phase is one launch, or a run of launches of at most one block, which worker 0 takes alone.
- * The counters of a phase are set during the phase before it, when nobody reads them. */
-static void run_share(int32_t me) {
-    const tsc_launch *launches = pool.launches;
-    int64_t count = pool.count;
-    uint32_t phase = 0;
-    for (int64_t begin = 0, end; begin < count; begin = end, ++phase) {
-        end = begin + 1;
-        if (launches[begin].blocks <= 1)
-            while (end < count && launches[end].blocks <= 1) ++end;
-        if (end < count)
-            atomic_store_explicit(&pool.next[(phase + 1) & 1][me].value, share_begin(launches[end].blocks, me),
-                                  memory_order_relaxed);
-        if (launches[begin].blocks > 1) {
-            run_blocks(begin, pool.next[phase & 1], me);
-        } else if (me == 0) {
-            int32_t code = 0;
-            for (int64_t i = begin; i < end && !code; ++i)
-                if ((code = run_alone(&launches[i], pool.scratch[0]))) fail(i, code);
-        }
-        if (end == count) return;
-        barrier();
-        int64_t failed = atomic_load(&pool.failed);
-        if (failed && failed >> 32 < end) return; /* a worker ahead of us may have failed in a later phase: not yet */
-    }
-}
-
-static void leave(void) {
-    if (atomic_fetch_sub(&pool.working, 1) == 1 && atomic_load(&pool.waiting)) wake_all(&pool.working);
-}
-
-static void wait_for_workers(void) {
-    for (int32_t spin = 0; spin < SPIN_LIMIT; ++spin) {
-        if (!atomic_load_explicit(&pool.working, memory_order_acquire)) return;
-        relax();
-    }
-    atomic_store(&pool.waiting, 1);
-    for (uint32_t left; (left = atomic_load(&pool.working));) sleep_while(&pool.working, left);
-    atomic_store(&pool.waiting, 0);
+/* One launch on all workers that come, until it is done. */
+static void run_phase(const tsc_launch *launch, int64_t index, int32_t threads, void *const *scratch) {
+    uint32_t phase = atomic_load_explicit(&pool.phase, memory_order_relaxed) + 1, blocks = (uint32_t)launch->blocks;
+    for (int32_t w = 0; w <= pool.workers; ++w)
+        atomic_store_explicit(&pool.next[w].value, (uint64_t)phase << 32 | CLOSED, memory_order_relaxed);
+    atomic_store_explicit(&pool.launch, launch, memory_order_release);
+    atomic_store_explicit(&pool.scratch, scratch, memory_order_release);
+    atomic_store_explicit(&pool.index, index, memory_order_release);
+    atomic_store_explicit(&pool.blocks, blocks, memory_order_release);
+    atomic_store_explicit(&pool.threads, threads, memory_order_release);
+    atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
+    for (int32_t w = 0; w < threads; ++w)
+        atomic_store_explicit(&pool.next[w].value, (uint64_t)phase << 32 | share_begin(blocks, w, threads), memory_order_release);
+    atomic_store(&pool.phase, phase);
+    wake_sleepers(&pool.phase, &pool.sleepers);
+    run_blocks(phase, 0);
+    for (uint32_t done; (done = atomic_load_explicit(&pool.done, memory_order_acquire)) != blocks;)
+        wait_change(&pool.done, done, &pool.waiting);
 }
 
 static void *worker_main(void *argument) {
     worker *self = argument;
     uint32_t seen = 0;
     for (;;) {
-        wait_change(&self->go, seen, &self->asleep);
-        seen = atomic_load_explicit(&self->go, memory_order_acquire);
-        if (pool.stop) return NULL;
-        run_share(self->id);
-        leave();
+        wait_change(&pool.phase, seen, &pool.sleepers);
+        seen = atomic_load_explicit(&pool.phase, memory_order_acquire);
+        if (atomic_load(&pool.stop)) return NULL;
+        run_blocks(seen, self->id);
     }
 }
 
@@ -207,8 +200,7 @@ static int32_t take_pool(void) {
     if (pool.process != process) {
         pool.process = process;
         pool.workers = 0;
-        pool.stop = 0;
-        atomic_store(&pool.arrived, 0);
+        atomic_store(&pool.stop, 0);
         atomic_store(&pool.sleepers, 0);
         atomic_store(&pool.waiting, 0);
     }
@@ -224,19 +216,10 @@ static void grow_pool(int32_t wanted) {
     while (pool.workers < wanted) {
         worker *fresh = &pool.worker[pool.workers];
         fresh->id = pool.workers + 1;
-        atomic_store(&fresh->go, 0);
-        atomic_store(&fresh->asleep, 0);
         if (pthread_create(&fresh->thread, NULL, worker_main, fresh)) break;
         ++pool.workers;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-}
-
-static void post(int32_t workers) {
-    for (int32_t w = 0; w < workers; ++w) {
-        worker *one = &pool.worker[w];
-        change(&one->go, atomic_load_explicit(&one->go, memory_order_relaxed) + 1, &one->asleep);
-    }
 }
 
 static int64_t run_serial(const tsc_launch *launches, int64_t count, void *scratch) {
@@ -255,20 +238,20 @@ EXPORT int64_t tsc_run(const tsc_launch *launches, int64_t count, int32_t thread
         if (launches[i].blocks > most) most = launches[i].blocks;
     if (threads > most) threads = (int32_t)most;
     if (threads > MAX_WORKERS + 1) threads = MAX_WORKERS + 1;
-    if (threads <= 1 || !take_pool()) return run_serial(launches, count, scratch[0]);
+    if (threads <= 1 || most >= CLOSED || !take_pool()) return run_serial(launches, count, scratch[0]);
     if (pool.workers < threads - 1) grow_pool(threads - 1);
     if (threads > pool.workers + 1) threads = pool.workers + 1;
-    pool.launches = launches;
-    pool.count = count;
-    pool.threads = threads;
-    pool.scratch = scratch;
     atomic_store(&pool.failed, 0);
-    for (int32_t w = 0; w < threads; ++w) atomic_store(&pool.next[0][w].value, share_begin(launches[0].blocks, w));
-    atomic_store(&pool.working, (uint32_t)threads - 1);
-    post(threads - 1);
-    run_share(0);
-    wait_for_workers();
-    int64_t failed = atomic_load(&pool.failed);
+    int64_t failed = 0;
+    for (int64_t i = 0; i < count && !failed; ++i) {
+        if (launches[i].blocks > 1) {
+            run_phase(&launches[i], i, threads, scratch);
+            failed = atomic_load(&pool.failed);
+        } else {
+            int32_t code = run_alone(&launches[i], scratch[0]);
+            if (code) failed = i << 32 | (uint32_t)code;
+        }
+    }
     give_pool();
     return failed;
 }
@@ -276,11 +259,12 @@ EXPORT int64_t tsc_run(const tsc_launch *launches, int64_t count, int32_t thread
 /* End the workers, so that the module may be unloaded. Returns 0, or 1 when a call is still running. */
 EXPORT int32_t tsc_stop(void) {
     if (!take_pool()) return 1;
-    pool.stop = 1;
-    post(pool.workers);
+    atomic_store(&pool.stop, 1);
+    atomic_fetch_add(&pool.phase, 1);
+    wake_all(&pool.phase);
     for (int32_t w = 0; w < pool.workers; ++w) pthread_join(pool.worker[w].thread, NULL);
     pool.workers = 0;
-    pool.stop = 0;
+    atomic_store(&pool.stop, 0);
     give_pool();
     return 0;
 }
