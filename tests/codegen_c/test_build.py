@@ -71,6 +71,15 @@ def test_modules_are_reused_and_damaged_ones_rebuilt(tmp_path: Path, monkeypatch
     assert build_module({"k": SOURCE}, GENERIC, options) == first
 
 
+def test_options_in_the_command_are_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = " ".join(find_compiler(None).command)
+    made = []
+    for more in ("", " -DVALUE=2"):
+        monkeypatch.setenv("TSC_CC", command + more)
+        made.append(build_module({"k": "#ifdef VALUE\nint k = VALUE;\n#endif\n"}, GENERIC, Options(cache_dir=tmp_path)))
+    assert made[0] != made[1]
+
+
 def test_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     made = [build_module({"k": SOURCE}, GENERIC, Options(cache_dir=tmp_path / str(i), use_cache=False)) for i in range(2)]
     assert made[0] == made[1]

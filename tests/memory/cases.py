@@ -83,10 +83,10 @@ def model(name: str) -> Case:
 # -- machines and compilers --------------------------------------------------------------------------------------
 
 def command(compiler: str) -> str | None:
-    """How to call a compiler; None where it is absent."""
+    """How to call a compiler, whose name may have options behind it; None where it is absent."""
     if compiler == "zig":
         return f"{sys.executable} -m ziglang cc" if importlib.util.find_spec("ziglang") else None
-    return shutil.which(compiler)
+    return compiler if shutil.which(compiler.split()[0]) else None
 
 
 def lacking(target: str, compiler: str) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from tests.memory.cases import Case
 from tsc.config import Options
 from tsc.kernels import workshop
-from tsc.loop_ir.nodes import Allocate, For, Func, If, Stmt, Store, map_children, map_exprs, walk
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Stmt, Store, map_children, map_exprs, walk
 from tsc.pipeline import build_package
 from tsc.runtime.package import Package
 from tsc.target import DeviceSpec
@@ -18,8 +18,8 @@ from tsc.te.expr import INDEX, Call, Const, Expr, Load, add, map_loads
 Mutation = Callable[[Func], Func]
 
 
-def broken_package(case: Case, target: str, mutation: Mutation) -> Package:
-    """A Case compiled for a target, each kernel's loops broken just before they are printed as C."""
+def built(case: Case, target: str, mutation: Mutation) -> Package:
+    """A Case compiled for a target, each kernel's loops changed just before they are printed as C."""
     shop = workshop(target, Options(use_cache=False))
 
     def emit(func: Func, spec: DeviceSpec) -> str:
@@ -74,3 +74,16 @@ def _moved(index: tuple[Expr, ...], by: int) -> tuple[Expr, ...]:
 
 def _everywhere(fn: Callable[[Stmt], Stmt], stmt: Stmt) -> Stmt:
     return fn(map_children(partial(_everywhere, fn), stmt))
+
+
+def forget_starts(func: Func) -> Func:
+    """Constants are not stored to what lies on the stack."""
+    names = {s.buffer.name for s in walk(func.body) if isinstance(s, Allocate) and s.scope in ("stack", "register")}
+
+    def without(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Store(buffer=buffer, value=Const()) if buffer.name in names:
+                return Block(())
+        return stmt
+
+    return replace(func, body=_everywhere(without, func.body))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.memory.cases import TARGETS, lacking, samples
 from tests.memory.guarded import FILLS, FLUSHES, MemoryFault, check_guarded, computed_with_unwritten, run_guarded
-from tests.memory.mutate import Mutation, broken_package, move_masks, shift_loads, shift_stores
+from tests.memory.mutate import Mutation, built, move_masks, shift_loads, shift_stores
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
@@ -190,4 +190,4 @@ def test_broken_loops_are_found(mutation: Mutation, message: str, name: str, tar
         pytest.skip(reason)
     case = samples()[name]
     with pytest.raises(MemoryFault, match=message):
-        check_guarded(broken_package(case, target, mutation), case.feeds[0])
+        check_guarded(built(case, target, mutation), case.feeds[0])

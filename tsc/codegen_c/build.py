@@ -38,7 +38,7 @@ _ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """How to call a C compiler, and what tells its output from another's."""
+    """How to call a C compiler, and what tells its output from another's: its version and the options in its command."""
 
     command: tuple[str, ...]
     identity: str
@@ -138,7 +138,7 @@ def identify_compiler(command: tuple[str, ...], is_zig: bool = False) -> Compile
     version = _call([*command, "--version"], timeout=_VERSION_SECONDS)
     if version.returncode != 0:
         raise LaunchError(f"the C compiler '{' '.join(command)}' does not run: {first_error(version.stderr)}; {_OTHER}")
-    return Compiler(command, version.stdout, is_zig)
+    return Compiler(command, "\n".join((version.stdout, *command[1:])), is_zig)
 
 
 def _call(command: Sequence[str], work: Path | None = None, environment: dict[str, str] | None = None,

@@ -10,6 +10,7 @@ from tsc.sym import Range, SymExpr, parse
 
 #: No size, offset or count is larger: no process has more address space.
 MAX_NUMBER = 1 << 47
+LEAST_NUMBER = -(1 << 62)  # the lower end of a size that is no extent and has no known one
 MAX_RANK = 32
 MAX_EXPRESSION = 1 << 16  # letters
 DTYPES = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -84,7 +85,7 @@ def shape(value: Any, what: str) -> tuple[SymExpr, ...]:
 def limits(value: Any, what: str) -> Range:
     """A Range from [least, most or None, divisor]."""
     low, high, divisor = items(value, what, 3)
-    return Range(whole(low, what, -MAX_NUMBER), None if high is None else whole(high, what, low), whole(divisor, what, 1))
+    return Range(whole(low, what, LEAST_NUMBER), None if high is None else whole(high, what, low), whole(divisor, what, 1))
 
 
 def shown(value: Any) -> str:
