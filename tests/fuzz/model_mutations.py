@@ -130,7 +130,7 @@ def self_reference(proto: ModelProto, rng: Random) -> None:
 
 def chain(proto: ModelProto, rng: Random) -> None:
     """A node again and again, on its own result."""
-    node, count = _node(proto, rng), rng.choice((3, 30, 200))
+    node, count = _node(proto, rng), rng.choice((3, 30, 60))
     value = node.output[0]
     for k in range(count):
         again = proto.graph.node.add()
