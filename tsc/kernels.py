@@ -36,6 +36,7 @@ from tsc.te.compute import Program
 from tsc.te.share import share
 from tsc.te.transform import lower
 from tsc.trace import Recorder
+from tsc.validate import check_values
 
 #: At most this many Computes are tried as one kernel.
 MOST_COMPUTES = 12
@@ -89,6 +90,9 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kern
         if scheduled.scop is not None:                              # each instance once, in order, at every size
             for note in check_lowered(scheduled.func, func, scheduled.scop, scheduled.edges):
                 recorder.decide("validate", symbol, note)
+            undecided = check_values(program, func, scheduled.scop.program)  # and it means what the Program means
+            if undecided is not None:
+                recorder.decide("validate", symbol, f"values were not compared: {undecided}")
         source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
     recorder.record("c", symbol, source)
     kernel = Kernel(

@@ -37,6 +37,7 @@ from tsc.te import transform
 from tsc.te.compute import SUM, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import call
+from tsc.validate import check_values
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 #: Steps that one run may take in the interpreter, and in the evaluator and the compiled kernel, whose inputs are no larger.
@@ -63,7 +64,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Made:
-    """What became of a Case: the Program that was scheduled, its loops before and after the passes, C, and runs to compare."""
+    """What became of a Case: the Program, its loops before and after the passes, C, runs to compare, the Program of the Scop,
+    and why the values of the loops could not be validated, if so."""
 
     case: Case
     program: Program
@@ -71,6 +73,8 @@ class Made:
     lowered: Func
     source: str
     runs: tuple[Run, ...]
+    scheduled: Program | None
+    undecided: str | None
 
 
 def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = None) -> Made:
@@ -95,7 +99,9 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
         for run in runs:
             if run.work <= INTERPRETED:
                 compare(run, f"{stage} loops", lambda arrays, run=run, func=func: interpret(func, arrays, run.sizes))
-    return Made(case, program, scheduled.func, lowered, emit_c(lowered, spec), tuple(runs))
+    planned = None if scheduled.scop is None else scheduled.scop.program
+    undecided = check_values(program, lowered, planned, seed=rng.randrange(2**31))
+    return Made(case, program, scheduled.func, lowered, emit_c(lowered, spec), tuple(runs), planned, undecided)
 
 
 # -- data ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,216 @@
+"""Values of random interpretation: residues modulo a prime for floating-point data, true integers and booleans for the rest.
+
+A sum or product of residues is exact, so that no order of summation shows; maxima and minima go by an order of residues, which
+makes them associative, commutative and idempotent, with -inf the least and inf the greatest; a comparison goes by that order
+too. Any other function of data is a random function: equal where its name, type and arguments are equal. What is computed from
+indices and integers alone stays what it is, whatever its type, until it meets data.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.te.expr import BOOL
+from tsc.te.intrinsics import MEANING
+
+Array = NDArray[Any]
+
+#: A Mersenne prime: products of residues fit 64 bits and are reduced by shifts.
+PRIME = 2**31 - 1
+_P, _SHIFT = np.uint64(PRIME), np.uint64(31)
+#: The residues of -inf and NaN; inf is the one before -inf, so that it is the greatest in the order that begins with -inf.
+_LEAST, _NAN = 1_234_567_891, 987_654_321
+_C1, _C2, _C3 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
+_S1, _S2 = np.uint64(30), np.uint64(31)
+#: What a float that was computed from indices alone may go through and stay one: NumPy rounds these alike everywhere.
+EXACT = frozenset({"add", "sub", "mul", "div", "neg", "abs", "min", "max", "sign", "floor", "ceil", "round", "reciprocal",
+                    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "fmod", "mod", "floordiv"})
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Numbers, one an instance or one for all: residues (`is_data`) or numbers of the dtype. `poison` marks those that depend
+    on memory that nobody wrote."""
+
+    data: Array
+    is_data: bool = False
+    poison: Array | None = None
+
+    def take(self, places: Array) -> Value:
+        """The values of some instances."""
+        poison = self.poison if self.poison is None or not self.poison.ndim else self.poison[places]
+        return Value(self.data[places] if self.data.ndim else self.data, self.is_data, poison)
+
+
+def mixed(x: Array) -> Array:
+    """A random function of 64 bits."""
+    x = (x ^ (x >> _S1)) * _C1
+    x = (x ^ (x >> _S2)) * _C2
+    return x ^ (x >> _SHIFT)
+
+
+def key_of(text: str) -> np.uint64:
+    """A number for a name, the same in every process."""
+    data = text.encode()
+    return np.uint64(zlib.crc32(data) << 32 | zlib.adler32(data))
+
+
+def hashed(key: np.uint64, *parts: Array) -> Array:
+    """A random residue for a key and some numbers."""
+    state: Array = np.asarray(key)
+    for part in parts:
+        state = mixed((state ^ part.astype(np.uint64)) * _C3 + _C1)
+    return reduced(state >> np.uint64(33))
+
+
+def reduced(x: Array) -> Array:
+    """Numbers below twice the prime as residues."""
+    return np.minimum(x, x - _P)
+
+
+def times(a: Array, b: Array) -> Array:
+    """The product of residues."""
+    x = a * b
+    return reduced((x & _P) + (x >> _SHIFT))
+
+
+def negated(a: Array) -> Array:
+    """Minus a residue."""
+    return reduced(_P - a)
+
+
+def rank(a: Array) -> Array:
+    """Where residues stand in their order."""
+    return reduced(a + np.uint64(PRIME - _LEAST))
+
+
+def residue(value: Value) -> Array:
+    """Numbers of any dtype as residues: integers are themselves, so that 0 and 1 are neutral; anything else is a random one."""
+    if value.is_data:
+        return value.data
+    data = value.data
+    if data.dtype.kind != "f":
+        return np.asarray(data.astype(np.int64) % PRIME).astype(np.uint64)
+    wide = np.asarray(data, np.float64)
+    whole = np.asarray(np.floor(wide) == wide) & (np.abs(wide) < 2.0**53)
+    result = np.where(whole, np.where(whole, wide, 0).astype(np.int64) % PRIME, 0).astype(np.uint64)
+    if whole.all():
+        return result
+    result = np.where(whole, result, hashed(np.uint64(1), wide.view(np.uint64)))
+    result = np.where(wide == -np.inf, np.uint64(_LEAST), np.where(wide == np.inf, np.uint64(_LEAST - 1), result))
+    return np.where(np.isnan(wide), np.uint64(_NAN), result)
+
+
+def poisoned(*values: Value) -> Array | None:
+    """Where any of them is poison."""
+    found = [v.poison for v in values if v.poison is not None]
+    if not found:
+        return None
+    result = found[0]
+    for other in found[1:]:
+        result = result | other
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Algebra:
+    """What intrinsics do to Values. With `ordered`, floating-point addition is a random function too, commutative but not
+    associative: results are equal where sums are formed in the same order."""
+
+    ordered: bool = False
+
+    def call(self, fn: str, dtype: str, *args: Value) -> Value:
+        """An intrinsic other than select, with a result of `dtype`."""
+        poison = poisoned(*args)
+        kind = args[-1].data.dtype.kind
+        if kind != "f" and fn == "pow":
+            return Value(integers(hashed(key_of(f"{fn} {dtype}"), *(a.data for a in args)), dtype), poison=poison)
+        if not any(a.is_data for a in args) and (fn in EXACT or kind != "f"):
+            made = np.asarray(MEANING[fn](*(a.data for a in args)))
+            return Value(made.astype(np.dtype(dtype), copy=False), poison=poison)
+        parts = [residue(a) for a in args]
+        made = self._data(fn, dtype, parts)
+        return Value(made, dtype != BOOL, poison)
+
+    def _data(self, fn: str, dtype: str, parts: list[Array]) -> Array:
+        if fn == "add":
+            return self.sum(*parts)
+        if fn == "sub":
+            return self.sum(parts[0], negated(parts[1]))
+        known = _OF_RESIDUES.get(fn)
+        return known(*parts) if known is not None else hashed(key_of(f"{fn} {dtype}"), *parts)
+
+    def sum(self, a: Array, b: Array) -> Array:
+        """The sum of residues."""
+        if not self.ordered:
+            return reduced(a + b)
+        made = hashed(np.uint64(2), np.minimum(a, b), np.maximum(a, b))
+        return np.where(a == 0, b, np.where(b == 0, a, made))
+
+    def cast(self, value: Value, source: str, dtype: str) -> Value:
+        """A conversion. Integers become floating-point data only when they meet some."""
+        if dtype == source:
+            return value
+        if not value.is_data:
+            data = np.not_equal(value.data, 0) if dtype == BOOL else value.data.astype(np.dtype(dtype))
+            return Value(np.asarray(data), poison=value.poison)
+        if dtype == BOOL:
+            return Value(value.data != 0, poison=value.poison)
+        made = hashed(key_of(f"cast {source} {dtype}"), value.data)
+        if np.dtype(dtype).kind == "f":
+            return Value(made, True, value.poison)
+        return Value(integers(made, dtype), poison=value.poison)
+
+    def fold(self, fn: str, dtype: str, a: Value, b: Value) -> Value:
+        """Two values combined by a monoid."""
+        if np.dtype(dtype).kind == "f":
+            a, b = as_data(a), as_data(b)
+        return self.call(fn, dtype, a, b)
+
+
+def as_data(value: Value) -> Value:
+    """A floating-point value as residues."""
+    return value if value.is_data else Value(residue(value), True, value.poison)
+
+
+def integers(random: Array, dtype: str) -> Array:
+    """Random integers or booleans of a dtype: small ones half of the time, so that equal ones occur."""
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return (random & np.uint64(16)) != 0
+    low = -3 if kind.kind == "i" else 0
+    small = (random >> np.uint64(3)) % np.uint64(9)
+    return np.where(random & np.uint64(1), small.astype(np.int64) + low, random.astype(np.int64)).astype(kind)
+
+
+def chosen(condition: Array, yes: Value, no: Value) -> Value:
+    """`yes` where the condition holds, else `no`."""
+    if yes.is_data != no.is_data:
+        yes, no = as_data(yes), as_data(no)
+    poison = None
+    if yes.poison is not None or no.poison is not None:
+        poison = np.where(condition, False if yes.poison is None else yes.poison, False if no.poison is None else no.poison)
+    return Value(np.where(condition, yes.data, no.data), yes.is_data, poison)
+
+
+def _either(a: Array, special: tuple[int, ...]) -> Array:
+    result = (mixed(a) & np.uint64(7)) == 0
+    for one in special:
+        result = result | (a == np.uint64(one))
+    return result
+
+
+_OF_RESIDUES: dict[str, Callable[..., Array]] = {
+    "mul": times, "neg": negated,
+    "max": lambda a, b: np.where(rank(a) >= rank(b), a, b), "min": lambda a, b: np.where(rank(a) <= rank(b), a, b),
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
+    "lt": lambda a, b: rank(a) < rank(b), "le": lambda a, b: rank(a) <= rank(b),
+    "gt": lambda a, b: rank(a) > rank(b), "ge": lambda a, b: rank(a) >= rank(b),
+    "isnan": lambda a: _either(a, (_NAN,)), "isinf": lambda a: _either(a, (_LEAST, _LEAST - 1)),
+}

@@ -1,0 +1,170 @@
+"""At which sizes, and at which of their elements, Programs and loops are compared.
+
+Sizes lie around the edges of tiles (the steps and constant counts of the loops), as far as the Program's facts allow; from a
+long axis the ends, what is around the edges of the first and last tiles, and some random values are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from random import Random
+
+import numpy as np
+
+from tsc.loop_ir.nodes import For, Func, Stmt, children
+from tsc.sym import SymExpr
+from tsc.te.compute import Compute, Program, SizeParam
+from tsc.te.expr import Const
+from tsc.validate.algebra import Array
+
+#: Cases of a kernel with sizes (each with random data of its own), and of one without.
+CASES, FIXED = 12, 2
+#: Points of the Program's grids that are evaluated for all Cases together, terms of a sum, and the least taken of any axis.
+BUDGET, TERMS, LEAST = 40_000, 36, 3
+_TRIES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is taken of the axes of a Compute in one Case."""
+
+    values: tuple[Array, ...]
+
+
+def statements(func: Func) -> list[Stmt]:
+    """Every statement of a Func."""
+    found = [func.body]
+    for stmt in found:
+        found += children(stmt)
+    return found
+
+
+def steps_of(func: Func) -> list[int]:
+    """The steps and constant trip counts of a Func's loops: its tiles."""
+    loops = [s for s in statements(func) if isinstance(s, For)]
+    found = {s.step for s in loops} | {int(s.hi.value) for s in loops if isinstance(s.hi, Const)}
+    return sorted(n for n in found if n > 1)
+
+
+def choose_sizes(program: Program, steps: Sequence[int], rng: Random, count: int = CASES) -> list[dict[str, int]]:
+    """Different sizes at which the Program's facts hold, small ones first; none where none were found."""
+    if not program.sizes:
+        return [{}] * FIXED
+    edges = {s + d for s in steps for d in (-1, 0, 1)} | {2 * s + 1 for s in steps[:2]} | {1, 2, 3, 5}
+    heights = range(1, (steps[0] if steps else 1) + 1)
+    wanted = sorted({n for n in (*edges, *heights) if 0 < n <= 130})
+    found: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+    orders = {s.name: _shuffled(s, wanted, rng) for s in program.sizes}
+    extents = {a.extent for c in program.computes for a in (*c.axes, *c.reduce_axes)}
+    extents |= {e for b in program.inputs for e in b.shape}
+    for turn in range(count * 3):
+        edge = program.sizes[turn % len(program.sizes)].name  # one size at an edge, the others small: the work is a product
+        wish = {n: order[turn // len(orders) % len(order)] if n == edge else min(rng.choices(order, k=4))
+                for n, order in orders.items()}
+        sizes = _solved(program, wish, rng)
+        if sizes is not None and all(extent.evaluate(sizes) >= 0 for extent in extents):
+            found.setdefault(tuple(sorted(sizes.items())), sizes)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def _shuffled(size: SizeParam, wanted: Sequence[int], rng: Random) -> list[int]:
+    """The values of one size in the order in which they are tried; the least first."""
+    low = max(size.lo, 0)
+    most = 2**62 if size.hi is None else size.hi
+    values = {low, most} if most < 4 * (low + 64) else {low}
+    for n in wanted:
+        for value in (n, low + n):
+            rounded = -(-value // size.divisor) * size.divisor
+            if low <= rounded <= most and rounded <= low + 160:
+                values.add(rounded)
+    first, *rest = sorted(-(-v // size.divisor) * size.divisor for v in values)
+    rng.shuffle(rest)
+    return [v for v in [first, *rest] if v <= most] or [low]
+
+
+def _solved(program: Program, wish: dict[str, int], rng: Random) -> dict[str, int] | None:
+    """Sizes near a wish at which all facts hold, or None."""
+    if not program.facts:
+        return wish
+    defined = {fact.left.as_dim(): fact.right for fact in program.facts if fact.relation == "==" and fact.left.as_dim()}
+    names = sorted({n for fact in program.facts for n in fact.names()} - wish.keys())
+    for attempt in range(_TRIES):
+        values: dict[str, int] = dict(wish)
+        if attempt:  # something else, less and less like it
+            for size in program.sizes:
+                if rng.random() < attempt / _TRIES:
+                    high = size.lo + 1 + 3 * attempt if size.hi is None else min(size.hi, size.lo + 1 + 3 * attempt)
+                    values[size.name] = -(-rng.randint(size.lo, max(size.lo, high)) // size.divisor) * size.divisor
+        values |= {n: rng.choice([0, 1, 2, 3, 4, 8, 16, rng.randint(1, 100)]) for n in names}
+        for _ in range(len(defined) + 1):
+            for left, right in defined.items():
+                if left is not None:
+                    values[left.name] = _evaluated(right, values)
+        if all(_holds(fact.left, fact.relation, fact.right, values) for fact in program.facts) and all(
+                s.lo <= values[s.name] <= (2**62 if s.hi is None else s.hi) and values[s.name] % s.divisor == 0
+                and values[s.name] <= s.lo + 4000 for s in program.sizes):
+            return {s.name: values[s.name] for s in program.sizes}
+    return None
+
+
+def _evaluated(expr: SymExpr, values: dict[str, int]) -> int:
+    try:
+        return expr.evaluate(values)
+    except ZeroDivisionError:
+        return 0
+
+
+def _holds(left: SymExpr, relation: str, right: SymExpr, values: dict[str, int]) -> bool:
+    try:
+        a, b = left.evaluate(values), right.evaluate(values)
+    except ZeroDivisionError:
+        return False
+    return a == b if relation == "==" else a <= b
+
+
+# -- what is taken of the axes ---------------------------------------------------------------------------------
+
+def limits_of(program: Program, cases: Sequence[dict[str, int]]) -> list[tuple[int, int]]:
+    """For each Case, how many values of an axis of elements, and of a reduce axis, are taken at most."""
+    found = []
+    for sizes in cases:
+        grids = [([a.extent.evaluate(sizes) for a in c.axes], [a.extent.evaluate(sizes) for a in c.reduce_axes])
+                 for c in program.computes]
+        along = 64
+        while along > LEAST and any(prod(min(n, along) for n in reduced) > TERMS for _, reduced in grids):
+            along -= 1
+        terms = max([prod(min(n, along) for n in reduced) for _, reduced in grids if reduced], default=1)
+        across = 128
+        while across > LEAST and max(prod(min(n, across) for n in axes) for axes, _ in grids) * terms > BUDGET // len(cases):
+            across -= max(1, across // 8)
+        found.append((across, along))
+    return found
+
+
+def taken(extent: int, limit: int, steps: Sequence[int], rng: Random) -> Array:
+    """At most about `limit` values of an axis, in order: they lie in a few tiles, each with its ends."""
+    if extent <= limit:
+        return np.arange(extent)
+    width = max((s for s in steps if s <= 64), default=16)
+    last = (extent - 1) // width * width
+    middle = rng.choice([s - width // 2 for s in steps if s >= width and s < extent] or [rng.randrange(extent)])
+    starts = [0, last, *([middle] if limit >= 16 else [])]
+    windows = [(max(0, s), min(extent, max(0, s) + width)) for s in starts]
+    found = {0, extent - 1}
+    for edge in range(3):
+        for low, high in windows:
+            if len(found) < limit:
+                found.add(min(extent - 1, (low, high - 1, low + 1)[edge]))
+    for _ in range(4 * limit):
+        if len(found) < limit:
+            found.add(rng.randrange(*rng.choice(windows)))
+    return np.array(sorted(found))
+
+
+def element_axes(compute: Compute, sizes: dict[str, int], limit: int, steps: Sequence[int], rng: Random) -> Grid:
+    """What is taken of the elements of an output."""
+    return Grid(tuple(taken(a.extent.evaluate(sizes), limit, steps, rng) for a in compute.axes))

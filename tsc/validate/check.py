@@ -1,0 +1,157 @@
+"""check_values: the loops of a kernel compute what its Program means, at random values."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from tsc.errors import InternalError
+from tsc.loop_ir.nodes import Func
+from tsc.sym import product
+from tsc.te.compute import Program
+from tsc.te.expr import Buffer, Expr, Load, map_loads
+from tsc.validate.algebra import Algebra, Array, Value, as_data, mixed
+from tsc.validate.cases import choose_sizes, element_axes, limits_of, steps_of, taken
+from tsc.validate.frames import Fault, Sizes, Undecided
+from tsc.validate.loops import Loops, evaluated
+from tsc.validate.memory import Storage
+from tsc.validate.program import Impossible, Inputs, Meaning, reduce_axes
+from tsc.validate.sampled import Pruning, Samples
+
+_NEVER = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The elements of an output that are compared: their places, and the Case of each."""
+
+    index: list[Array]
+    cases: Array
+
+
+def check_values(program: Program, func: Func, scheduled: Program | None = None, sizes: Sequence[dict[str, int]] | None = None,
+                 seed: int = 0) -> str | None:
+    """Raise InternalError, naming an element, unless `func` computes what `program` means; the reason where that could not be
+    decided, None where it was.
+
+    `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
+    sampled. `sizes` are those to try, by default some around the edges of the loops' tiles.
+    """
+    rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
+    steps = steps_of(func)
+    tried = list(sizes) if sizes is not None else choose_sizes(program, steps, rng)
+    if not tried:
+        return "no sizes were found at which the facts of the Program hold"
+    with np.errstate(all="ignore"):
+        try:
+            while tried:
+                try:
+                    return _compared(program, func, scheduled, tried, steps, rng)
+                except Impossible as impossible:
+                    tried = [s for number, s in enumerate(tried) if number not in impossible.cases]
+            return "its Program reads outside its inputs at all sizes that were tried"
+        except Fault as fault:
+            raise InternalError(f"kernel {func.name} is not what its Program means: {fault}") from fault
+        except Undecided as reason:
+            return str(reason)
+
+
+def check_order(first: Func, second: Func, sizes: Sequence[dict[str, int]], seed: int = 0) -> None:
+    """Raise InternalError unless two Funcs with the same arguments form the same sums in the same order."""
+    known = _sizes(sizes)
+    algebra, inputs = Algebra(ordered=True), Inputs(known, _keys(known.count, seed))
+    with np.errstate(all="ignore"):
+        one, other = (evaluated(Loops(func, known, inputs, algebra, Pruning())) for func in (first, second))
+        for name in first.outputs:
+            buffer = one[name].buffer
+            counts = np.broadcast_to(np.asarray(known.of(product(buffer.shape))), (known.count,))
+            cells, times = np.arange(int(counts.sum())), np.full(int(counts.sum()), one[name].span - 1)
+            a, b = one[name].read(cells, times), other[name].read(cells, np.full(len(cells), other[name].span - 1))
+            if not np.array_equal(as_data(a).data, as_data(b).data):
+                wrong = int(np.flatnonzero(as_data(a).data != as_data(b).data)[0])
+                raise InternalError(f"kernels {first.name} and {second.name} sum element {wrong} of {name} in different orders")
+
+
+def _sizes(tried: Sequence[dict[str, int]]) -> Sizes:
+    return Sizes({name: np.array([s[name] for s in tried]) for name in tried[0]}, len(tried))
+
+
+def _keys(count: int, seed: int) -> Array:
+    return mixed(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(2 * seed + 1))
+
+
+def _compared(program: Program, func: Func, scheduled: Program | None, tried: Sequence[dict[str, int]], steps: Sequence[int],
+              rng: Random) -> None:
+    sizes = _sizes(tried)
+    inputs, algebra = Inputs(sizes, _keys(sizes.count, rng.randrange(2**31))), Algebra()
+    limits = limits_of(program, tried) if scheduled is not None else [(2**62, 2**62)] * len(tried)
+    samples = {axis.name: Samples(
+        tuple(taken(axis.extent.evaluate(s), most, steps, rng) for s, (_, most) in zip(tried, limits)),
+        np.array([axis.extent.evaluate(s) for s in tried])) for axis in reduce_axes(program)}
+    points = {}
+    for buffer in program.outputs:
+        compute = next(c for c in program.computes if c.name == buffer.name)
+        points[buffer.name] = _points([element_axes(compute, s, most, steps, rng).values for s, (most, _) in zip(tried, limits)])
+    values = {name: s.values for name, s in samples.items()}
+    meaning = Meaning(program, sizes, inputs, algebra, values)
+    expected = {name: meaning.elements(name, at.index, at.cases) for name, at in points.items()}
+    pruning = Pruning()
+    if scheduled is not None:
+        pruning = Pruning.of(func, scheduled, meaning.wanted, samples)
+        plain = _without_panels(scheduled)
+        if plain.computes != program.computes:
+            again = Meaning(plain, sizes, inputs, algebra, values)
+            for name, at in points.items():
+                _same(again.elements(name, at.index, at.cases), expected[name], name, at, tried, "the scheduled Program")
+            pruning = Pruning.of(func, scheduled, again.wanted, samples)
+    found = evaluated(Loops(func, sizes, inputs, algebra, pruning))
+    for name, at in points.items():
+        _same(_read(found[name], at, sizes), expected[name], name, at, tried, "the loops")
+
+
+def _points(grids: Sequence[tuple[Array, ...]]) -> Points:
+    rank = len(grids[0])
+    meshes = [np.meshgrid(*axes, indexing="ij") if axes else [np.zeros(1, np.int64)] for axes in grids]
+    index = [np.concatenate([mesh[d].ravel() for mesh in meshes]) for d in range(rank)]
+    cases = np.concatenate([np.full(mesh[0].size, number) for number, mesh in enumerate(meshes)])
+    return Points(index, cases)
+
+
+def _read(storage: Storage, at: Points, sizes: Sizes) -> Value:
+    counts = np.broadcast_to(np.asarray(sizes.of(product(storage.buffer.shape)), np.int64), (sizes.count,))
+    flat = np.zeros(len(at.cases), np.int64)
+    for place, extent in zip(at.index, storage.buffer.shape):
+        flat = flat * np.broadcast_to(np.asarray(sizes.of(extent)), (sizes.count,))[at.cases] + place
+    return storage.read((np.cumsum(counts) - counts)[at.cases] + flat, np.full(len(flat), storage.span - 1))
+
+
+def _same(found: Value, expected: Value, name: str, at: Points, tried: Sequence[dict[str, int]], what: str) -> None:
+    """Raise Fault at the first element that differs."""
+    if expected.is_data or found.is_data:
+        found, expected = as_data(found), as_data(expected)
+    wrong = np.asarray(np.broadcast_to(found.data, at.cases.shape) != np.broadcast_to(expected.data, at.cases.shape))
+    if expected.data.dtype.kind == "f":
+        wrong &= ~(np.isnan(found.data) & np.isnan(expected.data))
+    missing = np.zeros(wrong.shape, bool) if found.poison is None else np.broadcast_to(found.poison, wrong.shape)
+    bad = np.flatnonzero(wrong | missing)
+    if len(bad):
+        first = int(bad[0])
+        place = ", ".join(str(int(i[first])) for i in at.index)
+        how = "is made from memory that nobody wrote" if missing[first] else "is another value"
+        raise Fault(f"{name}[{place}] {how} in {what}, at sizes {tried[int(at.cases[first])]}; "
+                    f"so are {len(bad)} of {len(wrong)} elements")
+
+
+def _without_panels(program: Program) -> Program:
+    def plain(load: Load) -> Expr:
+        return Load(replace(load.buffer, panel=None), load.index)
+
+    def unpacked(buffer: Buffer) -> Buffer:
+        return replace(buffer, panel=None)
+
+    return replace(program, inputs=tuple(map(unpacked, program.inputs)),
+                   computes=tuple(replace(c, body=map_loads(plain, c.body)) for c in program.computes))

@@ -1,0 +1,253 @@
+"""Instances in bulk: a Frame holds the variables of many instances of one statement, and evaluates expressions for all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from tsc.errors import InternalError
+from tsc.sym import SymExpr
+from tsc.sym.expr import Dim
+from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, format_expr
+from tsc.validate.algebra import EXACT, Algebra, Array, Value, as_data, chosen
+
+#: Integers, one an instance, or one for all.
+Ints = Any
+#: The variable that says to which Case an instance belongs.
+CASE = "@case"
+
+
+class Fault(Exception):
+    """What is wrong with the loops."""
+
+
+class Undecided(Exception):
+    """Why loops cannot be interpreted in bulk."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """`count` instances. Each is one of the instances of `parent`, `places` saying which (None: the same ones); `known` are the
+    variables that they have themselves, or took from there."""
+
+    count: int
+    parent: Frame | None = None
+    places: Array | None = None
+    known: dict[str, Ints] = field(default_factory=dict)
+
+    def get(self, name: str) -> Ints:
+        """A variable. Raises KeyError for one that is not bound."""
+        found = self.known.get(name)
+        if found is None:
+            if self.parent is None:
+                raise KeyError(name)
+            found = self.parent.get(name)
+            if self.places is not None and isinstance(found, np.ndarray):
+                found = found[self.places]
+            self.known[name] = found
+        return found
+
+    def where(self, kept: Array) -> Frame:
+        """The instances at which a condition holds."""
+        places = np.flatnonzero(kept)
+        return Frame(len(places), self, places)
+
+    def bound(self, **variables: Ints) -> Frame:
+        """The same instances with more variables."""
+        return Frame(self.count, self, None, dict(variables))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of all Cases: a name's value in each of them."""
+
+    values: Mapping[str, Array]
+    count: int
+    found: dict[SymExpr, Ints] = field(default_factory=dict)
+
+    def of(self, expr: SymExpr) -> Ints:
+        """An expression's value in each Case; one integer where that is the same in all."""
+        known = self.found.get(expr)
+        if known is None:
+            known = self._evaluate(expr)
+            if isinstance(known, np.ndarray) and (known == known[0]).all():
+                known = int(known[0])
+            self.found[expr] = known
+        return known
+
+    def _evaluate(self, expr: SymExpr) -> Ints:
+        total: Ints = 0
+        for monomial, coefficient in expr.terms:
+            product: Ints = coefficient
+            for atom in monomial:
+                if isinstance(atom, Dim):
+                    product = product * self.values[atom.name]
+                else:
+                    product = product * int_call(atom.fn, *(self.of(a) for a in atom.args))
+            total = total + product
+        return total
+
+    def at(self, expr: SymExpr, frame: Frame) -> Ints:
+        """An expression's value at each instance."""
+        value = self.of(expr)
+        return value[frame.get(CASE)] if isinstance(value, np.ndarray) else value
+
+
+class Memory(Protocol):
+    """What gives the values of Loads."""
+
+    def load(self, load: Load, frame: Frame) -> Value: ...
+
+    def holds_data(self, buffer: Buffer) -> bool:
+        """Whether the elements of a floating-point buffer are residues."""
+        ...
+
+
+def int_call(fn: str, *args: Ints) -> Ints:
+    """An operation on indices. Raises KeyError for one that is not meant for them."""
+    match fn:
+        case "add":
+            return args[0] + args[1]
+        case "sub":
+            return args[0] - args[1]
+        case "mul":
+            return args[0] * args[1]
+        case "floordiv" | "//":
+            return _divided(args[0], args[1])[0]
+        case "mod" | "%":
+            return _divided(args[0], args[1])[1]
+        case "min" | "max":
+            if not any(isinstance(a, np.ndarray) for a in args):
+                return min(args) if fn == "min" else max(args)
+            made = args[0]
+            for other in args[1:]:
+                made = np.minimum(made, other) if fn == "min" else np.maximum(made, other)
+            return made
+        case "neg":
+            return -args[0]
+        case "bitxor":
+            return args[0] ^ args[1]
+    raise KeyError(fn)
+
+
+def _divided(a: Ints, b: Ints) -> tuple[Ints, Ints]:
+    if (np.asarray(b) == 0).any():
+        raise Fault("an index is divided by zero")
+    return a // b, a % b
+
+
+INDEX_CALLS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max", "neg", "bitxor"})
+_ORDER = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What evaluates expressions in Frames."""
+
+    memory: Memory
+    sizes: Sizes
+    algebra: Algebra
+
+    def ints(self, expr: Expr, frame: Frame) -> Ints:
+        """An index expression. Raises Fault where it depends on what nobody wrote."""
+        match expr:
+            case Var(name=name):
+                return frame.get(name)
+            case Const(value=value):
+                return int(value)
+            case Size(value=value):
+                return self.sizes.at(value, frame)
+            case Call(fn=fn, args=args) if fn in INDEX_CALLS and all(a.dtype == INDEX for a in args):
+                return int_call(fn, *[self.ints(a, frame) for a in args])
+        value = self.value(expr, frame)
+        if value.poison is not None and value.poison.any():
+            raise Fault(f"the index {format_expr(expr)} depends on memory that nobody wrote")
+        if value.is_data:
+            raise InternalError(f"{format_expr(expr)} is no index")
+        return value.data if value.data.ndim else int(value.data)
+
+    def value(self, expr: Expr, frame: Frame) -> Value:
+        """An expression at every instance."""
+        match expr:
+            case Load():
+                return self.memory.load(expr, frame)
+            case Const(value=value, dtype=dtype):
+                return Value(np.asarray(value, np.dtype(dtype)))
+            case Call(fn="select", args=(condition, yes, no)):
+                return self._select(condition, yes, no, frame)
+            case Call(fn=fn, args=(a, b)) if fn in _ORDER and a.dtype == INDEX and b.dtype == INDEX:
+                return Value(np.asarray(_ORDER[fn](self.ints(a, frame), self.ints(b, frame))))
+            case Call(fn=fn, args=args) if expr.dtype != INDEX or not (
+                    fn in INDEX_CALLS and all(a.dtype == INDEX for a in args)):
+                return self.algebra.call(fn, expr.dtype, *[self.value(a, frame) for a in args])
+            case Cast(value=value, dtype=dtype):
+                return self.algebra.cast(self.value(value, frame), value.dtype, dtype)
+            case CheckedIndex(value=value, extent=extent):
+                limit = self.sizes.at(extent, frame)
+                if frame.count and np.asarray(limit == 0).any():
+                    raise Fault(f"{format_expr(expr)} indexes something empty")
+                checked = self.value(value, frame)  # what is out of range has no meaning: any place will do, the same in both
+                return Value(np.asarray(checked.data % limit), poison=checked.poison)
+        return Value(np.asarray(self.ints(expr, frame)))
+
+    def condition(self, expr: Expr, frame: Frame) -> Array:
+        """A condition that decides what is executed."""
+        value = self.value(expr, frame)
+        if value.poison is not None and value.poison.any():
+            raise Fault(f"the condition {format_expr(expr)} depends on memory that nobody wrote")
+        return value.data
+
+    def is_data(self, expr: Expr) -> bool:
+        """Whether an expression's values are residues, whatever its conditions say."""
+        match expr:
+            case Load(buffer=buffer):
+                return self.memory.holds_data(buffer)
+            case Call(fn="select", args=(_, yes, no)):
+                return self.is_data(yes) or self.is_data(no)
+            case Call(fn=fn, args=args):
+                return _is_float(expr.dtype) and (fn not in EXACT or any(map(self.is_data, args)))
+            case Cast(value=value):
+                return _is_float(expr.dtype) and self.is_data(value)
+        return False
+
+    def _select(self, condition: Expr, yes: Expr, no: Expr, frame: Frame) -> Value:
+        """Each side is evaluated where it is chosen, and nowhere else."""
+        test = self.value(condition, frame)
+        if not test.data.ndim:
+            made = self.value(yes if test.data else no, frame)
+            made = as_data(made) if self.is_data(yes) or self.is_data(no) else made
+            return made if test.poison is None else Value(made.data, made.is_data, _or(made.poison, test.poison))
+        if test.data.all():
+            made = self.value(yes, frame)
+        elif not test.data.any():
+            made = self.value(no, frame)
+        else:
+            sides = [_spread(self.value(side, frame.where(kept)), kept) if not isinstance(side, Const) else
+                     self.value(side, frame) for side, kept in ((yes, test.data), (no, ~test.data))]
+            made = chosen(test.data, *sides)
+        if not made.is_data and (self.is_data(yes) or self.is_data(no)):
+            made = as_data(made)
+        return made if test.poison is None else Value(made.data, made.is_data, _or(made.poison, test.poison))
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype != BOOL and np.dtype(dtype).kind == "f"
+
+
+def _or(a: Array | None, b: Array) -> Array:
+    return b if a is None else a | b
+
+
+def _spread(value: Value, kept: Array) -> Value:
+    """Values of some instances among all; the others have any."""
+    def over(data: Array) -> Array:
+        if not data.ndim:
+            return data
+        result = np.zeros(kept.shape, data.dtype)
+        result[kept] = data
+        return result
+
+    return Value(over(value.data), value.is_data, None if value.poison is None else over(value.poison))

@@ -1,0 +1,349 @@
+"""The meaning of a Func, for all Cases and iterations at once.
+
+The loops are unrolled into Frames, one for each Store (`Loops`), in which an instance knows when it is executed. Then buffers
+are filled one after the other, each when all that its stores read is known (`evaluated`); the loops themselves are never walked
+through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
+from tsc.plan.pack import pack_panel
+from tsc.sym import product
+from tsc.te.expr import Buffer, Load, format_expr, loads
+from tsc.validate.algebra import Algebra, Array, Value
+from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided
+from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
+from tsc.validate.program import Inputs
+from tsc.validate.sampled import Pruning
+
+_LATEST = 2**62
+
+
+@dataclass(slots=True)
+class _Hand:
+    """A part of a time: `weight` for each unit of a variable, or as it is. Weights are known when all that is inside was seen."""
+
+    variable: str = ""
+    weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """When an instance of a statement is executed: the sum of its hands; in a vector loop, the lane's variable and their
+    number."""
+
+    hands: tuple[_Hand, ...] = ()
+    lane: tuple[str, int] | None = None
+
+    def with_hand(self, hand: _Hand) -> _Clock:
+        """With one more hand."""
+        return replace(self, hands=(*self.hands, hand))
+
+    def time(self, frame: Frame) -> Ints:
+        """The time of each instance, not counting the lane."""
+        total: Ints = 0
+        for hand in self.hands:
+            total = total + (frame.get(hand.variable) * hand.weight if hand.variable else hand.weight)
+        return total
+
+
+@dataclass(slots=True)
+class Loops:
+    """The instances of a Func's stores. Use `evaluated`."""
+
+    func: Func
+    sizes: Sizes
+    inputs: Inputs
+    algebra: Algebra
+    pruning: Pruning
+    storages: list[Storage] = field(default_factory=list)
+    leaves: list[Leaf] = field(default_factory=list)
+    clocks: list[_Clock] = field(default_factory=list)
+
+    def unroll(self) -> dict[str, Storage]:
+        """Find all instances; gives the storage of the Func's own buffers."""
+        cases = np.arange(self.sizes.count)
+        blocks = self.sizes.of(self.func.blocks)
+        root = Frame(self.sizes.count, known={CASE: cases, BLOCK: 0, BLOCK_BEGIN: 0, BLOCK_END: blocks})
+        scope: dict[str, Storage] = {}
+        for buffer in self.func.buffers:
+            counts = np.broadcast_to(np.asarray(self.sizes.of(product(buffer.shape)), np.int64), (self.sizes.count,))
+            root.known[f"@base {buffer.name}"] = np.cumsum(counts) - counts
+            scope[buffer.name] = Storage(buffer, f"@base {buffer.name}", True)
+        span = self._visit(self.func.body, root, _Clock(), scope)
+        if span >= _LATEST:
+            raise Undecided("its loops are too many")
+        self.storages += scope.values()
+        for storage in self.storages:
+            storage.span = span + 1
+        for leaf, clock in zip(self.leaves, self.clocks):
+            seen = clock.time(leaf.frame)
+            leaf.frame.known |= {SEEN: seen, TIME: seen + leaf.frame.get(clock.lane[0]) if clock.lane else seen}
+        return scope
+
+    # -- statements --------------------------------------------------------------------------------------------
+
+    def _visit(self, stmt: Stmt, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
+        """Find the instances of all Stores in `stmt`; gives how long it takes."""
+        if not frame.count:
+            return 0
+        match stmt:
+            case Store():
+                return self._store(stmt, frame, clock, scope)
+            case For():
+                return self._loop(stmt, frame, clock, scope)
+            case If(condition=condition, then=then, otherwise=otherwise):
+                test = self._reader(scope).condition(condition, frame)
+                sides = ((then, test), (otherwise, ~test))
+                return max(self._visit(side, frame.where(np.broadcast_to(kept, (frame.count,))), clock, scope)
+                           for side, kept in sides if side is not None)
+            case Let(var=var, value=value, body=body):
+                return self._visit(body, frame.bound(**{var: self._reader(scope).ints(value, frame)}), clock, scope)
+            case Block(body=parts):
+                total = 0
+                for part in parts:
+                    total += self._visit(part, frame, clock.with_hand(_Hand(weight=total)), scope)
+                return total
+            case Allocate():
+                return self._allocate(stmt, frame, clock, scope)
+            case Intrin(meaning=meaning):
+                return self._visit(meaning, frame, clock, scope)
+        return 0  # what orders threads: they run one after the other here
+
+    def _loop(self, loop: For, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
+        reader = self._reader(scope)
+        low, high = reader.ints(loop.lo, frame), reader.ints(loop.hi, frame)
+        trips = np.broadcast_to(np.maximum(-((np.asarray(low) - high) // loop.step), 0), (frame.count,))
+        most = int(trips.max())
+        if not most:
+            return 0
+        places = np.repeat(np.arange(frame.count), trips)
+        number = np.arange(len(places)) - np.repeat(np.cumsum(trips) - trips, trips)
+        value = number * loop.step + (low[places] if isinstance(low, np.ndarray) else low)
+        inner = Frame(len(places), frame, places, {loop.var: value})
+        kept = self.pruning.kept(loop, inner, reader)
+        if kept is not None:
+            inner = Frame(int(kept.sum()), frame, places[kept], {loop.var: value[kept]})
+            number = number[kept]
+        if loop.kind == "vector" and clock.lane is None:
+            return self._visit(loop.body, inner, replace(clock, lane=(loop.var, most)), scope)
+        hand = _Hand(f"@trip {len(self.leaves)} {len(clock.hands)}")
+        inner.known[hand.variable] = number
+        if loop.kind == "block":
+            inner.known[BLOCK] = inner.get(BLOCK) * most + number
+        hand.weight = self._visit(loop.body, inner, clock.with_hand(hand), scope)
+        return hand.weight * most
+
+    def _allocate(self, stmt: Allocate, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
+        base = f"@base {stmt.buffer.name} {len(self.storages)}"
+        counts = np.broadcast_to(np.asarray(self.sizes.at(product(stmt.buffer.shape), frame), np.int64), (frame.count,))
+        storage = Storage(stmt.buffer, base, False)
+        self.storages.append(storage)
+        inner = frame.bound(**{base: np.cumsum(counts) - counts})
+        return self._visit(stmt.body, inner, clock, {**scope, stmt.buffer.name: storage})
+
+    def _store(self, store: Store, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
+        kept = self.pruning.kept(store, frame, self._reader(scope))
+        frame = frame.bound() if kept is None else frame.where(kept)
+        if frame.count:
+            leaf = Leaf(store, frame, scope[store.buffer.name], scope, *(update_of(store) or ("", None)))
+            leaf.storage.writers.append(leaf)
+            self.leaves.append(leaf)
+            self.clocks.append(clock)
+        return clock.lane[1] if clock.lane else 1
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def _reader(self, scope: dict[str, Storage]) -> Reader:
+        return Reader(_Scoped(self, scope), self.sizes, self.algebra)
+
+    def cells(self, storage: Storage, index: Iterable[Ints], frame: Frame, what: str) -> tuple[Ints, Array | None]:
+        """Where an access goes, and which instances read padding behind the last panel."""
+        buffer = storage.buffer
+        shape = [self.sizes.at(e, frame) for e in buffer.shape]
+        places, padded = list(index), None
+        for dim, (place, extent) in enumerate(zip(places, shape, strict=True)):
+            limit = extent
+            if buffer.panel is not None and buffer.panel[0] == dim:
+                width = buffer.panel[1]
+                limit = -(-extent // width) * width
+                padded = np.asarray(place >= extent)
+            if np.asarray(place < 0).any() or np.asarray(place >= limit).any():
+                wrong = np.broadcast_to((place < 0) | np.asarray(place >= limit), (frame.count,))
+                at = tuple(int(np.broadcast_to(p, (frame.count,))[wrong][0]) for p in places)
+                raise Fault(f"{what} accesses {buffer} at {at}, outside its extents")
+        if buffer.panel is not None:
+            return _panelled(places, shape, buffer.panel), padded
+        flat: Ints = 0
+        for place, extent in zip(places, shape):
+            flat = flat * extent + place
+        return flat, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scoped:
+    """What Loads mean where some storages are visible."""
+
+    loops: Loops
+    scope: dict[str, Storage]
+
+    def holds_data(self, buffer: Buffer) -> bool:
+        storage = self.scope[buffer.name]
+        return storage.holds_data if storage.writers else np.dtype(buffer.dtype).kind == "f"
+
+    def load(self, load: Load, frame: Frame) -> Value:
+        loops, storage = self.loops, self.scope[load.buffer.name]
+        reader = Reader(self, loops.sizes, loops.algebra)
+        index = [reader.ints(i, frame) for i in load.index]
+        cells, padded = loops.cells(storage, index, frame, f"a load in kernel {loops.func.name}")
+        if storage.outside and load.buffer.name not in loops.func.outputs:
+            if storage.buffer.panel is None:
+                return loops.inputs.element(storage.buffer, cells, frame)
+            plain = _unpacked(storage.buffer, np.broadcast_to(cells, (frame.count,)), frame, loops.sizes)
+            found = loops.inputs.element(storage.buffer, np.maximum(plain, 0), frame)
+            return Value(found.data, found.is_data, plain < 0) if padded is not None and (plain < 0).any() else found
+        try:
+            seen = frame.get(SEEN)
+        except KeyError:
+            raise Undecided(f"what is executed depends on {load.buffer.name}, which the kernel computes") from None
+        base = frame.get(storage.base)
+        every = (frame.count,)
+        return storage.read(np.broadcast_to(base + cells, every), np.broadcast_to(seen, every),
+                            np.broadcast_to(frame.get(BLOCK), every) if storage.outside else None)
+
+
+def _panelled(places: list[Ints], shape: list[Ints], panel: tuple[int, int]) -> Ints:
+    """Where an element is stored: the panel, then the other dims in order, then the place in the panel."""
+    axis, width = panel
+    flat: Ints = places[axis] // width
+    for dim, (place, extent) in enumerate(zip(places, shape)):
+        if dim != axis:
+            flat = flat * extent + place
+    return flat * width + places[axis] % width
+
+
+def _unpacked(buffer: Buffer, cells: Array, frame: Frame, sizes: Sizes) -> Array:
+    """Which element of the plain constant the plan's own packing puts at each place, -1 for padding."""
+    assert buffer.panel is not None
+    cases = np.broadcast_to(frame.get(CASE), cells.shape)
+    shapes = [np.broadcast_to(np.asarray(sizes.of(e)), (sizes.count,)) for e in buffer.shape]
+    plain = np.empty(len(cells), np.int64)
+    every = np.stack(shapes, axis=1)
+    for shape in np.unique(every, axis=0):
+        own = (every == shape).all(axis=1)[cases]
+        if own.any():
+            plain[own] = _unpacked_shape(tuple(int(n) for n in shape), buffer.panel, cells[own])
+    return plain
+
+
+def _unpacked_shape(shape: tuple[int, ...], panel: tuple[int, int], cells: Array) -> Array:
+    axis, width = panel
+    block = prod(n for dim, n in enumerate(shape) if dim != axis) * width
+    numbers = cells // block
+    panels, inverse = np.unique(numbers, return_inverse=True)
+    packed = _packed_places(shape, panel, tuple(int(p) for p in panels))
+    return np.asarray(packed[inverse * block + cells % block])
+
+
+@lru_cache(maxsize=32)
+def _packed_places(shape: tuple[int, ...], panel: tuple[int, int], panels: tuple[int, ...]) -> Array:
+    """The plain places of the elements of some panels, as the plan's packing stores them; -1 is padding."""
+    axis, width = panel
+    columns = np.concatenate([np.arange(p * width, min((p + 1) * width, shape[axis])) for p in panels])
+    places = np.ones((), np.int64) * 0
+    for dim, extent in enumerate(shape):
+        along = columns if dim == axis else np.arange(extent)
+        places = places[..., None] * extent + along
+    return pack_panel(places + 1, panel).ravel() - 1
+
+
+# -- values ----------------------------------------------------------------------------------------------------
+
+def evaluated(loops: Loops) -> dict[str, Storage]:
+    """Every buffer of the Func with all that was ever written to it. Raises Fault or Undecided."""
+    arguments = loops.unroll()
+    for leaf in loops.leaves:
+        index = [loops._reader(leaf.scope).ints(i, leaf.frame) for i in leaf.store.index]
+        cells, _ = loops.cells(leaf.storage, index, leaf.frame, "a store")
+        base = leaf.frame.get(leaf.storage.base)
+        leaf.cells = np.broadcast_to(np.asarray(base + cells, np.int64), (leaf.frame.count,))
+    pending = [s for s in loops.storages if s.writers]
+    _find_data(loops, pending)
+    for storage in pending:
+        storage.settle()
+    reads = {s: {leaf.scope[x.buffer.name] for leaf in s.writers for x in loads(leaf.value)} & set(pending) for s in pending}
+    while pending:
+        ready = next((s for s in pending if not reads[s] & set(pending)), None)
+        if ready is not None:
+            for leaf in ready.writers:
+                ready.put(leaf.slots, loops._reader(leaf.scope).value(leaf.value, leaf.frame))
+            ready.fold(loops.algebra)
+            pending.remove(ready)
+            continue
+        closures = {s: _closure(s, reads, pending) for s in pending}
+        group = min(closures.values(), key=len)
+        _evaluate_together(group, loops)
+        pending = [s for s in pending if s not in group]
+    return arguments
+
+
+def _find_data(loops: Loops, storages: list[Storage]) -> None:
+    """Which storages hold residues: those that residues are stored to, or that sums are formed in."""
+    changed = True
+    while changed:
+        changed = False
+        for storage in storages:
+            if storage.holds_data or np.dtype(storage.buffer.dtype).kind != "f":
+                continue
+            if any(leaf.operand is not None or loops._reader(leaf.scope).is_data(leaf.value) for leaf in storage.writers):
+                storage.holds_data = changed = True
+
+
+def _closure(storage: Storage, reads: dict[Storage, set[Storage]], pending: list[Storage]) -> set[Storage]:
+    found, todo = {storage}, [storage]
+    while todo:
+        new = (reads[todo.pop()] & set(pending)) - found
+        found |= new
+        todo += new
+    return found
+
+
+def _evaluate_together(group: set[Storage], loops: Loops) -> None:
+    """Storages whose values depend on each other: each instance when all that it reads is known, round by round."""
+    left = {leaf: np.arange(leaf.frame.count) for s in group for leaf in s.writers}
+    while left:
+        progress = False
+        for leaf, places in list(left.items()):
+            frame = Frame(len(places), leaf.frame, places)
+            memory = _Scoped(loops, leaf.scope)
+            reader = Reader(memory, loops.sizes, loops.algebra)
+            known = np.ones(len(places), bool)
+            for load in loads(leaf.store.value):
+                storage = leaf.scope[load.buffer.name]
+                if storage in group:
+                    try:
+                        cells, _ = loops.cells(storage, [reader.ints(i, frame) for i in load.index], frame, "a load")
+                    except Fault as fault:
+                        raise Undecided(f"a recurrence under a condition: {fault}") from fault
+                    at = storage.find(np.broadcast_to(frame.get(storage.base) + cells, known.shape),
+                                      np.broadcast_to(frame.get(SEEN), known.shape))
+                    known &= (at < 0) | storage.done[at]
+            if not known.any():
+                continue
+            progress = True
+            leaf.storage.put(leaf.slots[places[known]], reader.value(leaf.store.value, frame.where(known)))
+            left[leaf] = places[~known]
+            if known.all():
+                del left[leaf]
+        if not progress:
+            names = sorted({leaf.store.buffer.name for leaf in left})
+            raise Undecided(f"{', '.join(names)} depend on themselves: {format_expr(next(iter(left)).store.value)}")

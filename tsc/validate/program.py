@@ -1,0 +1,256 @@
+"""The meaning of a te.Program, asked for where it is needed: some elements of a target, hence some of what they are made from.
+
+Long reductions are sampled: `samples` are the values that a reduce axis takes, the same for all elements of a Case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tsc.sym import SymExpr
+from tsc.te.compute import Axis, Compute, Program
+from tsc.te.expr import Buffer, Load
+from tsc.validate.algebra import Algebra, Array, Value, as_data, hashed, integers, key_of
+from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes
+
+#: The most elements of a reduction that are evaluated at once.
+_SLAB = 1 << 18
+
+
+class Impossible(Exception):
+    """The Program itself reads outside its inputs in some Cases: the sizes that its facts allow are more than those that occur."""
+
+    def __init__(self, cases: frozenset[int]) -> None:
+        super().__init__(cases)
+        self.cases = cases
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The elements of inputs: random numbers made from a buffer's name, the Case, and the place."""
+
+    sizes: Sizes
+    keys: Array
+
+    def element(self, buffer: Buffer, flat: Array, frame: Frame) -> Value:
+        """The elements at `flat`, counted row-major in the plain shape."""
+        cases = np.asarray(frame.get(CASE))
+        random = hashed(key_of(buffer.name), np.asarray(flat), self.keys[cases])
+        if np.dtype(buffer.dtype).kind == "f":
+            return Value(random, True)
+        return Value(integers(random, buffer.dtype))
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Which coordinates of a buffer were asked for, along each dim and in each Case."""
+
+    extents: tuple[Array, ...]
+    marks: tuple[Array, ...]
+    starts: tuple[Array, ...]
+
+    @staticmethod
+    def none(shape: Iterable[SymExpr], sizes: Sizes) -> Wanted:
+        """Nothing yet."""
+        extents = tuple(np.broadcast_to(np.asarray(sizes.of(e)), (sizes.count,)) for e in shape)
+        starts = tuple(np.cumsum(e) - e for e in extents)
+        return Wanted(extents, tuple(np.zeros(int(e.sum()), bool) for e in extents), starts)
+
+    def add(self, places: Iterable[Ints], cases: Array) -> None:
+        """Note what is asked for."""
+        for place, mark, start in zip(places, self.marks, self.starts):
+            mark[start[cases] + place] = True
+
+
+@dataclass(slots=True)
+class _Table:
+    """The elements of a target that are known, sorted by place."""
+
+    places: Array
+    values: Value
+
+
+@dataclass(slots=True)
+class Meaning:
+    """A Program's values at the Cases in `sizes`."""
+
+    program: Program
+    sizes: Sizes
+    inputs: Inputs
+    algebra: Algebra
+    samples: Mapping[str, tuple[Array, ...]]
+    wanted: dict[str, Wanted] = field(default_factory=dict)
+    tables: dict[str, _Table] = field(default_factory=dict)
+    computes: dict[str, Compute] = field(default_factory=dict)
+    data: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.computes = {c.name: c for c in self.program.computes}
+
+    def elements(self, name: str, index: list[Array], cases: Array) -> Value:
+        """Elements of a target."""
+        frame = Frame(len(cases), known={CASE: cases})
+        return self._ask(self.computes[name].target, list(index), frame)
+
+    def load(self, load: Load, frame: Frame) -> Value:
+        """What a Load gives, as the Reader asks for it."""
+        reader = Reader(self, self.sizes, self.algebra)
+        return self._ask(load.buffer, [reader.ints(i, frame) for i in load.index], frame)
+
+    def holds_data(self, buffer: Buffer) -> bool:
+        """Whether a buffer's elements are residues: those of inputs and reductions are."""
+        known = self.data.get(buffer.name)
+        if known is None:
+            compute = self.computes.get(buffer.name)
+            known = np.dtype(buffer.dtype).kind == "f" and (
+                compute is None or compute.monoid is not None or Reader(self, self.sizes, self.algebra).is_data(compute.body))
+            self.data[buffer.name] = known
+        return known
+
+    def _ask(self, buffer: Buffer, index: list[Ints], frame: Frame) -> Value:
+        shape = [self.sizes.at(e, frame) for e in buffer.shape]
+        flat: Ints = 0
+        for place, extent in zip(index, shape, strict=True):
+            outside = np.asarray(place < 0) | np.asarray(place >= extent)
+            if frame.count and outside.any():
+                raise Impossible(frozenset(np.broadcast_to(frame.get(CASE), (frame.count,))[
+                    np.broadcast_to(outside, (frame.count,))].tolist()))
+            flat = flat * extent + place
+        if buffer.name not in self.wanted:
+            self.wanted[buffer.name] = Wanted.none(buffer.shape, self.sizes)
+        cases = np.asarray(frame.get(CASE))
+        if frame.count:
+            self.wanted[buffer.name].add(index, cases)
+        compute = self.computes.get(buffer.name)
+        if compute is None:
+            return self.inputs.element(buffer, flat, frame)
+        return self._known(compute, shape, np.broadcast_to(flat, (frame.count,)), cases)
+
+    def _known(self, compute: Compute, shape: list[Ints], flat: Array, cases: Array) -> Value:
+        """Elements of a target, those that are not known yet being evaluated first."""
+        total = self.sizes.of(_count(compute.target))
+        counts = np.broadcast_to(np.asarray(total, np.int64), (self.sizes.count,))
+        starts = np.cumsum(counts) - counts
+        asked, inverse = np.unique(starts[cases] + flat, return_inverse=True)
+        table = self.tables.get(compute.name)
+        if table is None:
+            missing = asked
+        else:
+            at = np.minimum(np.searchsorted(table.places, asked), max(len(table.places) - 1, 0))
+            missing = asked[table.places[at] != asked] if len(table.places) else asked
+        if len(missing) or table is None:
+            case = np.searchsorted(starts, missing, side="right") - 1
+            case = np.maximum(case, 0)
+            fresh = self._evaluate(compute, missing - starts[case], case)
+            table = _Table(missing, fresh) if table is None else _merged(table, missing, fresh)
+            self.tables[compute.name] = table
+        return table.values.take(np.searchsorted(table.places, asked)[inverse])
+
+    def _evaluate(self, compute: Compute, flat: Array, cases: Array) -> Value:
+        frame = Frame(len(flat), known={CASE: cases})
+        for axis in reversed(compute.axes):
+            extent = self.sizes.at(axis.extent, frame)
+            frame.known[axis.name] = flat % np.maximum(extent, 1)
+            flat = flat // np.maximum(extent, 1)
+        if compute.monoid is None:
+            return self._body(compute, frame)
+        kind = np.dtype(compute.target.dtype)
+        identity = Value(np.asarray(compute.monoid.identity(compute.target.dtype), kind))
+        total = as_data(identity) if kind.kind == "f" else identity
+        total = Value(np.broadcast_to(total.data, (frame.count,)).copy(), total.is_data)
+        if not frame.count:
+            return total
+        # elements of one place in the samples at a time, over as many places as fit
+        trips = [np.array([len(s) for s in self.samples[a.name]]) for a in compute.reduce_axes]
+        every = np.ones(self.sizes.count, np.int64)
+        for t in trips:
+            every = every * t
+        counts = every[cases]
+        ends = np.cumsum(counts)
+        begin = 0
+        while begin < frame.count:
+            done = ends[begin - 1] if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, done + _SLAB, side="right")))
+            self._reduce(compute, frame, begin, end, counts, trips, total)
+            begin = end
+        return total
+
+    def _reduce(self, compute: Compute, frame: Frame, begin: int, end: int, counts: Array, trips: list[Array],
+                total: Value) -> None:
+        """Fold the samples of elements `begin` to `end` into `total`."""
+        own = counts[begin:end]
+        if not own.any() or compute.monoid is None:
+            return
+        owner = np.repeat(np.arange(begin, end), own)
+        number = np.arange(len(owner)) - np.repeat(np.cumsum(own) - own, own)
+        inner = Frame(len(owner), frame, owner)
+        cases = inner.get(CASE)
+        for axis, trip in zip(reversed(compute.reduce_axes), reversed(trips)):
+            values, starts = _joined(self.samples[axis.name])
+            inner.known[axis.name] = values[starts[cases] + number % trip[cases]]
+            number = number // trip[cases]
+        body = self._body(compute, inner)
+        if total.is_data:
+            body = as_data(body)
+        starts = np.cumsum(own) - own
+        filled = own > 0
+        data = np.broadcast_to(body.data, (len(owner),))
+        total.data[begin:end][filled] = _folded(compute.monoid.fn, data, starts[filled], total.is_data, self.algebra)
+
+    def _body(self, compute: Compute, frame: Frame) -> Value:
+        made = Reader(self, self.sizes, self.algebra).value(compute.body, frame)
+        made = as_data(made) if self.holds_data(compute.target) else made
+        return Value(np.broadcast_to(made.data, (frame.count,)), made.is_data)
+
+
+def _folded(fn: str, data: Array, starts: Array, is_data: bool, algebra: Algebra) -> Array:
+    """Runs of elements that begin at `starts`, each folded by a monoid."""
+    if is_data and fn == "add":
+        return np.asarray(np.add.reduceat(data, starts) % np.uint64(2**31 - 1))
+    if not is_data and fn in ("add", "mul"):
+        return np.asarray((np.add if fn == "add" else np.multiply).reduceat(data, starts, dtype=data.dtype))
+    if not is_data:
+        return np.asarray({"max": np.maximum, "min": np.minimum, "and": np.logical_and, "or": np.logical_or}[fn].reduceat(
+            data, starts))
+    ends = np.append(starts[1:], len(data))
+    while (ends - starts > 1).any():  # in halves
+        sizes = ends - starts
+        half = (sizes + 1) // 2
+        first = np.cumsum(half) - half
+        owner = np.repeat(np.arange(len(half)), half)
+        number = np.arange(len(owner)) - first[owner]
+        left = starts[owner] + number
+        right = left + half[owner]
+        two = right < ends[owner]
+        made = data[left]
+        made[two] = algebra.call(fn, "float32", Value(data[left[two]], True), Value(data[right[two]], True)).data
+        data, starts, ends = made, first, first + half
+    return data[starts]
+
+
+def _joined(samples: tuple[Array, ...]) -> tuple[Array, Array]:
+    lengths = np.array([len(s) for s in samples])
+    return np.concatenate(samples), np.cumsum(lengths) - lengths
+
+
+def _merged(table: _Table, places: Array, values: Value) -> _Table:
+    every = np.concatenate([table.places, places])
+    order = np.argsort(every, kind="stable")
+    a, b = table.values, values
+    data = np.concatenate([np.broadcast_to(a.data, table.places.shape), np.broadcast_to(b.data, places.shape)])
+    return _Table(every[order], Value(data[order], a.is_data))
+
+
+def _count(buffer: Buffer) -> SymExpr:
+    total = SymExpr.of(1)
+    for extent in buffer.shape:
+        total = total * extent
+    return total
+
+
+def reduce_axes(program: Program) -> tuple[Axis, ...]:
+    """All reduce axes of a Program."""
+    return tuple(a for c in program.computes for a in c.reduce_axes)

@@ -1,0 +1,294 @@
+"""Which instances are interpreted where there are too many: those that make the elements that are compared.
+
+The Program's meaning was asked for some elements, and noted along each dim of each buffer what it asked for in turn. A Store
+that names such an instance is left out where nobody asked for that; one that copies an input, where nobody asked for what it
+copies. This only saves work: what is left out wrongly is missing where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tsc.loop_ir.nodes import For, Func, Instance, Let, Stmt, Store, children
+from tsc.te.compute import Program
+from tsc.te.expr import Call, Const, Expr, Load, Size, Var, loads, walk
+from tsc.validate.algebra import Array
+from tsc.validate.cases import statements
+from tsc.validate.frames import CASE, INDEX_CALLS, Frame, Ints, Reader, int_call
+from tsc.validate.program import Wanted
+
+#: Fewer iterations are not worth a look.
+_FEW = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Test:
+    """`expr` is a coordinate that is wanted where `marks` say so; `names` are the variables that it depends on, through the
+    loops in between too. What `copies` an input is needed as well where it reads outside of it, whatever its other coordinates:
+    something else is stored there."""
+
+    expr: Expr
+    marks: Marks
+    names: frozenset[str]
+    copies: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """The coordinates that are wanted along one dim, in each Case: its first is at `starts`, and `counts[i]` are the marks
+    before i."""
+
+    extents: Array
+    marks: Array
+    counts: Array
+    starts: Array
+
+    def wanted(self, low: Ints, high: Ints, cases: Array) -> tuple[Array, Array]:
+        """Whether all from `low` to `high` is within the extents, and whether something there is wanted."""
+        extents, starts = self.extents[cases], self.starts[cases]
+        inside = np.asarray((low >= 0) & (high < extents) & (low <= high))
+        if low is high:
+            return inside, self.marks[np.where(inside, starts + low, 0)]
+        first, last = starts + np.where(inside, low, 0), starts + np.where(inside, high, 0)
+        return inside, np.asarray(self.counts[last + 1] > self.counts[first])
+
+    @staticmethod
+    def of(extents: Array, marks: Array) -> Marks | None:
+        """From a mark for each coordinate of each Case; None where all are wanted."""
+        return None if marks.all() else Marks(extents, marks, np.append(0, np.cumsum(marks)), np.cumsum(extents) - extents)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The values that a reduce axis takes, in order, in each Case, and its extents."""
+
+    values: tuple[Array, ...]
+    extents: Array
+
+    def marks(self) -> Marks | None:
+        """The same as Marks."""
+        marks = np.zeros(int(self.extents.sum()), bool)
+        for values, start in zip(self.values, np.cumsum(self.extents) - self.extents):
+            marks[start + values] = True
+        return Marks.of(self.extents, marks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tested:
+    """A Store below some statement: its tests, and the loops and Lets in between, outermost first. Where some `compute` (are
+    instances of Computes), what surrounds them is needed for their sake alone."""
+
+    tests: tuple[_Test, ...]
+    computes: bool
+    path: tuple[For | Let, ...] = ()
+
+    def above(self, stmt: Stmt) -> _Tested:
+        """Seen from around `stmt`."""
+        if not isinstance(stmt, (For, Let)):
+            return self
+        bounds = (stmt.lo, stmt.hi) if isinstance(stmt, For) else (stmt.value,)
+        inner = frozenset[str]().union(*map(_names, bounds))
+        tests = tuple(replace(t, names=t.names | inner) if stmt.var in t.names else t for t in self.tests)
+        return _Tested(tests, self.computes, (stmt, *self.path))
+
+    def needed(self, var: str | None, frame: Frame, reader: Reader) -> Array | None:
+        """The instances that may be needed as far as a variable decides it (None: as all do); None for all of them."""
+        deciding = [t for t in self.tests if var is None or var in t.names]
+        if any(t.copies for t in deciding):
+            deciding = [t for t in self.tests if t in deciding or t.copies]
+        cases, needed, copied, outside = frame.get(CASE), None, None, np.zeros((), bool)
+        for test in deciding:
+            bounds = self._bounds(test, frame, reader)
+            if bounds is None:
+                inside, wanted = np.zeros((), bool), np.zeros((), bool)  # not known: perhaps outside
+            else:
+                inside, wanted = test.marks.wanted(*bounds, cases)
+            if test.copies:
+                copied, outside = wanted if copied is None else copied & wanted, outside | ~inside
+            else:
+                needed = wanted | ~inside if needed is None else needed & (wanted | ~inside)
+        if copied is not None:
+            needed = copied | outside if needed is None else needed & (copied | outside)
+        return None if needed is None else np.broadcast_to(needed, (frame.count,))
+
+    def _bounds(self, test: _Test, frame: Frame, reader: Reader) -> tuple[Ints, Ints] | None:
+        if any(p.var in test.names for p in self.path):
+            return _Spans(frame, reader, self.path).of(test.expr)
+        return (reader.ints(test.expr, frame),) * 2
+
+
+@dataclass(slots=True)
+class Pruning:
+    """What may be left out. `wanted` is by Compute, or input, of the scheduled `program`, `samples` by reduce axis; without a
+    program, nothing is."""
+
+    program: Program | None = None
+    wanted: Mapping[str, Wanted] = field(default_factory=dict)
+    samples: Mapping[str, Samples] = field(default_factory=dict)
+    initialised: Mapping[tuple[str, tuple[Expr, ...]], Instance] = field(default_factory=dict)
+    readers: dict[str, tuple[Marks | None, ...]] = field(default_factory=dict)
+    below: dict[int, tuple[_Tested, ...]] = field(default_factory=dict)
+    statements: dict[str, tuple[Marks | None, ...] | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(func: Func, program: Program, wanted: Mapping[str, Wanted], samples: Mapping[str, Samples]) -> Pruning:
+        """What may be left out of `func`."""
+        initialised = {(s.buffer.name, s.index): s.instance for s in statements(func)
+                       if isinstance(s, Store) and s.instance is not None and s.instance.statement.endswith("_init")}
+        made = Pruning(program, wanted, samples, initialised)
+        made.note_readers(func)
+        return made
+
+    def note_readers(self, func: Func) -> None:
+        """Find the dims of local buffers that are read at coordinates of statements alone: what is stored there is needed where
+        those are."""
+        local = {b.name for b in func.buffers}
+        for store in statements(func):
+            if not isinstance(store, Store):
+                continue
+            known = None if store.instance is None else self._statement(store.instance.statement)
+            at = {} if known is None or store.instance is None else dict(zip(store.instance.index, known))
+            for load in loads(store.value):
+                if load.buffer.name not in local and load.buffer != store.buffer:
+                    found = tuple(at.get(i) for i in load.index)
+                    before = self.readers.setdefault(load.buffer.name, found)
+                    self.readers[load.buffer.name] = tuple(a if a is b else None for a, b in zip(before, found))
+
+    def kept(self, stmt: For | Store, frame: Frame, reader: Reader) -> Array | None:
+        """The instances of a loop's body, or of a Store, that are needed; None for all of them."""
+        if self.program is None or (isinstance(stmt, For) and frame.count < _FEW):
+            return None
+        kept: Array | None = None
+        for one in self._below(stmt):
+            own = one.needed(stmt.var if isinstance(stmt, For) else None, frame, reader)
+            if own is None:
+                return None
+            kept = own if kept is None else kept | own
+        return None if kept is None or kept.all() else kept
+
+    def _below(self, stmt: Stmt) -> tuple[_Tested, ...]:
+        """The Stores in `stmt` that have tests, seen from inside it."""
+        found = self.below.get(id(stmt))
+        if found is None:
+            if isinstance(stmt, Store):
+                found = self._tests(stmt)
+            else:
+                found = tuple(t.above(child) for child in children(stmt) for t in self._below(child))
+                if any(t.computes for t in found):
+                    found = tuple(t for t in found if t.computes)
+            self.below[id(stmt)] = found
+        return found
+
+    def _tests(self, store: Store) -> tuple[_Tested, ...]:
+        """What a Store's instance, or else what it copies and who reads it, has to be; nothing where that does not
+        say."""
+        instance = store.instance or self._moved(store)
+        known = None if instance is None else self._statement(instance.statement)
+        if instance is not None and known is not None:
+            return (_Tested(_tests(instance.index, known), True),)
+        inputs = () if self.program is None else {b.name for b in self.program.inputs}
+        copied = [x for x in loads(store.value) if x.buffer.name in inputs and x.buffer.name in self.wanted
+                  and not any(any(loads(i)) for i in x.index)]
+        tests = _tests(store.index, self.readers.get(store.buffer.name, ()))
+        for load in copied:
+            tests += _tests(load.index, _marks(self.wanted[load.buffer.name]), copies=True)
+        return (_Tested(tests, False),) if tests else ()
+
+    def _moved(self, store: Store) -> Instance | None:
+        """Where a Store copies an element of a local buffer, the instance that initialised it: the same variables say which."""
+        match store.value:
+            case Load(buffer=buffer, index=place):
+                return self.initialised.get((buffer.name, place))
+        return None
+
+    def _statement(self, name: str) -> tuple[Marks | None, ...] | None:
+        """The marks of each coordinate of a statement's instances; None for one that is no Compute's."""
+        if name not in self.statements:
+            computed, _, role = name.rpartition("_")
+            compute = None if self.program is None else next((c for c in self.program.computes if c.name == computed), None)
+            marks: tuple[Marks | None, ...] | None = None
+            if compute is not None and computed in self.wanted:
+                marks = _marks(self.wanted[computed])
+                if role == "update":
+                    marks += tuple(self.samples[a.name].marks() for a in compute.reduce_axes)
+            self.statements[name] = marks
+        return self.statements[name]
+
+
+@dataclass(slots=True)
+class _Spans:
+    """Between what an index lies over all iterations of the loops in `path`, at each instance of a Frame."""
+
+    frame: Frame
+    reader: Reader
+    path: tuple[For | Let, ...]
+    known: dict[str, tuple[Ints, Ints] | None] = field(default_factory=dict)
+
+    def of(self, expr: Expr) -> tuple[Ints, Ints] | None:
+        """The least and the greatest value, or less and more; None where that is not known."""
+        match expr:
+            case Var(name=name):
+                return self._variable(name)
+            case Const() | Size():
+                value = self.reader.ints(expr, self.frame)
+                return value, value
+            case Call(fn=fn, args=args):
+                parts = [self.of(a) for a in args]
+                known = [p for p in parts if p is not None]
+                return _span(fn, known) if len(known) == len(parts) else None
+        return None
+
+    def _variable(self, name: str) -> tuple[Ints, Ints] | None:
+        if name not in self.known:
+            around = next((p for p in self.path if p.var == name), None)
+            if around is None:
+                value = self.frame.get(name)
+                self.known[name] = value, value
+            elif isinstance(around, Let):
+                self.known[name] = self.of(around.value)
+            else:
+                low, high = self.of(around.lo), self.of(around.hi)
+                self.known[name] = None if low is None or high is None else (low[0], high[1] - 1)
+        return self.known[name]
+
+
+def _span(fn: str, parts: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints] | None:
+    """Between what an operation's result lies."""
+    if fn in INDEX_CALLS and all(low is high for low, high in parts):
+        made = int_call(fn, *(low for low, _ in parts))
+        return made, made
+    match fn, parts:
+        case "add", [(a, b), (c, d)]:
+            return a + c, b + d
+        case "sub", [(a, b), (c, d)]:
+            return a - d, b - c
+        case "neg", [(a, b)]:
+            return -b, -a
+        case "mul", [(a, b), (c, d)]:
+            if c is d and isinstance(c, int):
+                return (a * c, b * c) if c >= 0 else (b * c, a * c)
+            ends = (a * c, a * d, b * c, b * d)
+            return int_call("min", *ends), int_call("max", *ends)
+        case "floordiv", [(a, b), (c, d)] if c is d and np.asarray(c > 0).all():
+            return a // c, b // c
+        case "mod", [(a, b), (c, d)] if c is d and np.asarray(c > 0).all():
+            whole = np.asarray(a // c == b // c)
+            return np.where(whole, a % c, 0), np.where(whole, b % c, c - 1)
+        case "min" | "max", _:
+            return int_call(fn, *(a for a, _ in parts)), int_call(fn, *(b for _, b in parts))
+    return None
+
+
+def _marks(wanted: Wanted) -> tuple[Marks | None, ...]:
+    return tuple(Marks.of(extents, marks) for extents, marks in zip(wanted.extents, wanted.marks))
+
+
+def _tests(index: Iterable[Expr], marks: Iterable[Marks | None], copies: bool = False) -> tuple[_Test, ...]:
+    return tuple(_Test(e, m, _names(e), copies) for e, m in zip(index, marks) if m is not None)
+
+
+def _names(expr: Expr) -> frozenset[str]:
+    return frozenset(e.name for e in walk(expr) if isinstance(e, Var))
