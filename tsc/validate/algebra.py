@@ -1,9 +1,8 @@
-"""Values of random interpretation: residues modulo a prime for floating-point data, true integers and booleans for the rest.
+"""Values of random interpretation: residues modulo a prime for floating-point numbers, true integers and booleans.
 
 A sum or product of residues is exact, so that no order of summation shows; maxima and minima go by an order of residues, which
 makes them associative, commutative and idempotent, with -inf the least and inf the greatest; a comparison goes by that order
-too. Any other function of data is a random function: equal where its name, type and arguments are equal. What is computed from
-indices and integers alone stays what it is, whatever its type, until it meets data.
+too. Any other function of data is a random function: equal where its name, type and arguments are equal.
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ _P, _SHIFT = np.uint64(PRIME), np.uint64(31)
 _LEAST, _NAN = 1_234_567_891, 987_654_321
 _C1, _C2, _C3 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
 _S1, _S2 = np.uint64(30), np.uint64(31)
-#: What a float that was computed from indices alone may go through and stay one: NumPy rounds these alike everywhere.
-EXACT = frozenset({"add", "sub", "mul", "div", "neg", "abs", "min", "max", "sign", "floor", "ceil", "round", "reciprocal",
-                    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "fmod", "mod", "floordiv"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ def mixed(x: Array) -> Array:
     """A random function of 64 bits."""
     x = (x ^ (x >> _S1)) * _C1
     x = (x ^ (x >> _S2)) * _C2
-    return x ^ (x >> _SHIFT)
+    return np.asarray(x ^ (x >> _SHIFT))
 
 
 def key_of(text: str) -> np.uint64:
@@ -128,15 +124,12 @@ class Algebra:
     def call(self, fn: str, dtype: str, *args: Value) -> Value:
         """An intrinsic other than select, with a result of `dtype`."""
         poison = poisoned(*args)
-        kind = args[-1].data.dtype.kind
-        if kind != "f" and fn == "pow":
+        if any(a.is_data for a in args):
+            return Value(self._data(fn, dtype, [residue(a) for a in args]), dtype != BOOL, poison)
+        if fn == "pow":  # NumPy has none of negative integers
             return Value(integers(hashed(key_of(f"{fn} {dtype}"), *(a.data for a in args)), dtype), poison=poison)
-        if not any(a.is_data for a in args) and (fn in EXACT or kind != "f"):
-            made = np.asarray(MEANING[fn](*(a.data for a in args)))
-            return Value(made.astype(np.dtype(dtype), copy=False), poison=poison)
-        parts = [residue(a) for a in args]
-        made = self._data(fn, dtype, parts)
-        return Value(made, dtype != BOOL, poison)
+        made = np.asarray(MEANING[fn](*(a.data for a in args)))
+        return Value(made.astype(np.dtype(dtype), copy=False), poison=poison)
 
     def _data(self, fn: str, dtype: str, parts: list[Array]) -> Array:
         if fn == "add":
@@ -154,36 +147,26 @@ class Algebra:
         return np.where(a == 0, b, np.where(b == 0, a, made))
 
     def cast(self, value: Value, source: str, dtype: str) -> Value:
-        """A conversion. Integers become floating-point data only when they meet some."""
+        """A conversion. Integers are the same numbers as floating-point data."""
         if dtype == source:
             return value
+        floating = np.dtype(dtype).kind == "f"
         if not value.is_data:
+            if floating:
+                return Value(residue(value), True, value.poison)
             data = np.not_equal(value.data, 0) if dtype == BOOL else value.data.astype(np.dtype(dtype))
             return Value(np.asarray(data), poison=value.poison)
         if dtype == BOOL:
             return Value(value.data != 0, poison=value.poison)
         made = hashed(key_of(f"cast {source} {dtype}"), value.data)
-        if np.dtype(dtype).kind == "f":
-            return Value(made, True, value.poison)
-        return Value(integers(made, dtype), poison=value.poison)
-
-    def fold(self, fn: str, dtype: str, a: Value, b: Value) -> Value:
-        """Two values combined by a monoid."""
-        if np.dtype(dtype).kind == "f":
-            a, b = as_data(a), as_data(b)
-        return self.call(fn, dtype, a, b)
-
-
-def as_data(value: Value) -> Value:
-    """A floating-point value as residues."""
-    return value if value.is_data else Value(residue(value), True, value.poison)
+        return Value(made if floating else integers(made, dtype), floating, value.poison)
 
 
 def integers(random: Array, dtype: str) -> Array:
     """Random integers or booleans of a dtype: small ones half of the time, so that equal ones occur."""
     kind = np.dtype(dtype)
     if kind.kind == "b":
-        return (random & np.uint64(16)) != 0
+        return np.asarray((random & np.uint64(16)) != 0)
     low = -3 if kind.kind == "i" else 0
     small = (random >> np.uint64(3)) % np.uint64(9)
     return np.where(random & np.uint64(1), small.astype(np.int64) + low, random.astype(np.int64)).astype(kind)
@@ -191,8 +174,6 @@ def integers(random: Array, dtype: str) -> Array:
 
 def chosen(condition: Array, yes: Value, no: Value) -> Value:
     """`yes` where the condition holds, else `no`."""
-    if yes.is_data != no.is_data:
-        yes, no = as_data(yes), as_data(no)
     poison = None
     if yes.poison is not None or no.poison is not None:
         poison = np.where(condition, False if yes.poison is None else yes.poison, False if no.poison is None else no.poison)
@@ -200,16 +181,26 @@ def chosen(condition: Array, yes: Value, no: Value) -> Value:
 
 
 def _either(a: Array, special: tuple[int, ...]) -> Array:
-    result = (mixed(a) & np.uint64(7)) == 0
+    result: Array = np.asarray((mixed(a) & np.uint64(7)) == 0)
     for one in special:
-        result = result | (a == np.uint64(one))
+        result = np.asarray(result | (a == np.uint64(one)))
     return result
+
+
+def _equal(a: Array, b: Array) -> Array:
+    """Equal numbers are; of others one pair in four is said to be, so that what is done then is seen."""
+    pairs = mixed(mixed(np.minimum(a, b)) + np.maximum(a, b))
+    return np.asarray((a == b) | ((pairs & np.uint64(3)) == 0))
+
+
+def _where(condition: Array, a: Array, b: Array) -> Array:
+    return np.where(condition, a, b)
 
 
 _OF_RESIDUES: dict[str, Callable[..., Array]] = {
     "mul": times, "neg": negated,
-    "max": lambda a, b: np.where(rank(a) >= rank(b), a, b), "min": lambda a, b: np.where(rank(a) <= rank(b), a, b),
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
+    "max": lambda a, b: _where(rank(a) >= rank(b), a, b), "min": lambda a, b: _where(rank(a) <= rank(b), a, b),
+    "eq": _equal, "ne": lambda a, b: ~_equal(a, b),
     "lt": lambda a, b: rank(a) < rank(b), "le": lambda a, b: rank(a) <= rank(b),
     "gt": lambda a, b: rank(a) > rank(b), "ge": lambda a, b: rank(a) >= rank(b),
     "isnan": lambda a: _either(a, (_NAN,)), "isinf": lambda a: _either(a, (_LEAST, _LEAST - 1)),

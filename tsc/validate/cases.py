@@ -7,7 +7,7 @@ long axis the ends, what is around the edges of the first and last tiles, and so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
 from random import Random
 
@@ -15,22 +15,17 @@ import numpy as np
 
 from tsc.loop_ir.nodes import For, Func, Stmt, children
 from tsc.sym import SymExpr
-from tsc.te.compute import Compute, Program, SizeParam
+from tsc.te.compute import Program, SizeParam
 from tsc.te.expr import Const
 from tsc.validate.algebra import Array
 
-#: Cases of a kernel with sizes (each with random data of its own), and of one without.
-CASES, FIXED = 12, 2
+#: Cases of a kernel with sizes (each with random data of its own), at least and at most, and of one without.
+FEWEST, MOST, FIXED = 10, 24, 2
 #: Points of the Program's grids that are evaluated for all Cases together, terms of a sum, and the least taken of any axis.
 BUDGET, TERMS, LEAST = 40_000, 36, 3
+#: Sizes are no larger than twice this, if they need not be.
+LONGEST = 1024
 _TRIES = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """What is taken of the axes of a Compute in one Case."""
-
-    values: tuple[Array, ...]
 
 
 def statements(func: Func) -> list[Stmt]:
@@ -48,42 +43,41 @@ def steps_of(func: Func) -> list[int]:
     return sorted(n for n in found if n > 1)
 
 
-def choose_sizes(program: Program, steps: Sequence[int], rng: Random, count: int = CASES) -> list[dict[str, int]]:
-    """Different sizes at which the Program's facts hold, small ones first; none where none were found."""
+def choose_sizes(program: Program, steps: Sequence[int], rng: Random) -> list[dict[str, int]]:
+    """Different sizes at which the Program's facts hold, the least first; none where none were found."""
     if not program.sizes:
         return [{}] * FIXED
-    edges = {s + d for s in steps for d in (-1, 0, 1)} | {2 * s + 1 for s in steps[:2]} | {1, 2, 3, 5}
-    heights = range(1, (steps[0] if steps else 1) + 1)
-    wanted = sorted({n for n in (*edges, *heights) if 0 < n <= 130})
-    found: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-    orders = {s.name: _shuffled(s, wanted, rng) for s in program.sizes}
+    orders = {s.name: _order(s, steps, rng) for s in program.sizes}
     extents = {a.extent for c in program.computes for a in (*c.axes, *c.reduce_axes)}
     extents |= {e for b in program.inputs for e in b.shape}
-    for turn in range(count * 3):
+    found: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+    work = 0
+    for turn in range(3 * MOST):
         edge = program.sizes[turn % len(program.sizes)].name  # one size at an edge, the others small: the work is a product
         wish = {n: order[turn // len(orders) % len(order)] if n == edge else min(rng.choices(order, k=4))
                 for n, order in orders.items()}
         sizes = _solved(program, wish, rng)
-        if sizes is not None and all(extent.evaluate(sizes) >= 0 for extent in extents):
-            found.setdefault(tuple(sorted(sizes.items())), sizes)
-        if len(found) == count:
+        if sizes is not None and all(e.evaluate(sizes) >= 0 for e in extents) and (
+                found.setdefault(tuple(sorted(sizes.items())), sizes) is sizes):
+            work += max(prod(min(a.extent.evaluate(sizes), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
+        if len(found) >= (FEWEST if work > BUDGET else MOST):
             break
     return list(found.values())
 
 
-def _shuffled(size: SizeParam, wanted: Sequence[int], rng: Random) -> list[int]:
-    """The values of one size in the order in which they are tried; the least first."""
-    low = max(size.lo, 0)
-    most = 2**62 if size.hi is None else size.hi
-    values = {low, most} if most < 4 * (low + 64) else {low}
-    for n in wanted:
-        for value in (n, low + n):
-            rounded = -(-value // size.divisor) * size.divisor
-            if low <= rounded <= most and rounded <= low + 160:
-                values.add(rounded)
-    first, *rest = sorted(-(-v // size.divisor) * size.divisor for v in values)
-    rng.shuffle(rest)
-    return [v for v in [first, *rest] if v <= most] or [low]
+def _order(size: SizeParam, steps: Sequence[int], rng: Random) -> list[int]:
+    """The values of one size in the order in which they are tried: the least, those around one tile and behind two, the rest of
+    the way to the first tile, the greatest."""
+    low, most = max(size.lo, 0), 2**62 if size.hi is None else size.hi
+    near = [s for s in steps if s <= LONGEST]
+    edges = [s + 1 for s in near] + near + [s - 1 for s in near] + [2 * s + 1 for s in near]
+    rng.shuffle(edges)
+    short = [*range(1, 1 + (near[0] if near else 3)), 7, 12, 33]
+    rng.shuffle(short)
+    mixed = [n for pair in zip_longest(edges, short) for n in pair if n is not None]
+    values = [low, *(n if n >= low else low + n for n in mixed), *([most] if most < 4 * (low + 64) else [])]
+    rounded = [-(-v // size.divisor) * size.divisor for v in values]
+    return list(dict.fromkeys(v for v in rounded if low <= v <= most)) or [low]
 
 
 def _solved(program: Program, wish: dict[str, int], rng: Random) -> dict[str, int] | None:
@@ -163,8 +157,3 @@ def taken(extent: int, limit: int, steps: Sequence[int], rng: Random) -> Array:
         if len(found) < limit:
             found.add(rng.randrange(*rng.choice(windows)))
     return np.array(sorted(found))
-
-
-def element_axes(compute: Compute, sizes: dict[str, int], limit: int, steps: Sequence[int], rng: Random) -> Grid:
-    """What is taken of the elements of an output."""
-    return Grid(tuple(taken(a.extent.evaluate(sizes), limit, steps, rng) for a in compute.axes))

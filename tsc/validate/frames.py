@@ -1,4 +1,4 @@
-"""Instances in bulk: a Frame holds the variables of many instances of one statement, and evaluates expressions for all at once."""
+"""Instances in bulk: a Frame holds the variables of many instances of a statement; a Reader evaluates expressions in it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 from tsc.errors import InternalError
 from tsc.sym import SymExpr
 from tsc.sym.expr import Dim
-from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, format_expr
-from tsc.validate.algebra import EXACT, Algebra, Array, Value, as_data, chosen
+from tsc.te.expr import BOOL, COMPARISONS, INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, format_expr, loads
+from tsc.te.intrinsics import MEANING
+from tsc.validate.algebra import Algebra, Array, Value, chosen, residue
 
 #: Integers, one an instance, or one for all.
 Ints = Any
@@ -101,10 +102,6 @@ class Memory(Protocol):
 
     def load(self, load: Load, frame: Frame) -> Value: ...
 
-    def holds_data(self, buffer: Buffer) -> bool:
-        """Whether the elements of a floating-point buffer are residues."""
-        ...
-
 
 def int_call(fn: str, *args: Ints) -> Ints:
     """An operation on indices. Raises KeyError for one that is not meant for them."""
@@ -162,12 +159,12 @@ class Reader:
                 return self.sizes.at(value, frame)
             case Call(fn=fn, args=args) if fn in INDEX_CALLS and all(a.dtype == INDEX for a in args):
                 return int_call(fn, *[self.ints(a, frame) for a in args])
-        value = self.value(expr, frame)
-        if value.poison is not None and value.poison.any():
+        made = self.value(expr, frame)
+        if made.poison is not None and made.poison.any():
             raise Fault(f"the index {format_expr(expr)} depends on memory that nobody wrote")
-        if value.is_data:
+        if made.is_data:
             raise InternalError(f"{format_expr(expr)} is no index")
-        return value.data if value.data.ndim else int(value.data)
+        return made.data if made.data.ndim else int(made.data)
 
     def value(self, expr: Expr, frame: Frame) -> Value:
         """An expression at every instance."""
@@ -175,14 +172,19 @@ class Reader:
             case Load():
                 return self.memory.load(expr, frame)
             case Const(value=value, dtype=dtype):
-                return Value(np.asarray(value, np.dtype(dtype)))
+                known = Value(np.asarray(value, np.dtype(dtype)))
+                return Value(residue(known), True) if _is_float(dtype) else known
             case Call(fn="select", args=(condition, yes, no)):
                 return self._select(condition, yes, no, frame)
             case Call(fn=fn, args=(a, b)) if fn in _ORDER and a.dtype == INDEX and b.dtype == INDEX:
                 return Value(np.asarray(_ORDER[fn](self.ints(a, frame), self.ints(b, frame))))
+            case Call(fn=fn, args=args) if fn in COMPARISONS and _is_float(args[0].dtype) and not any(map(_loads, args)):
+                return Value(np.asarray(MEANING[fn](*(self.exact(a, frame) for a in args))))
             case Call(fn=fn, args=args) if expr.dtype != INDEX or not (
                     fn in INDEX_CALLS and all(a.dtype == INDEX for a in args)):
                 return self.algebra.call(fn, expr.dtype, *[self.value(a, frame) for a in args])
+            case Cast(value=value, dtype=dtype) if _is_float(value.dtype) and not _is_float(dtype) and not _loads(value):
+                return Value(np.asarray(self.exact(value, frame).astype(np.dtype(dtype))))
             case Cast(value=value, dtype=dtype):
                 return self.algebra.cast(self.value(value, frame), value.dtype, dtype)
             case CheckedIndex(value=value, extent=extent):
@@ -200,25 +202,23 @@ class Reader:
             raise Fault(f"the condition {format_expr(expr)} depends on memory that nobody wrote")
         return value.data
 
-    def is_data(self, expr: Expr) -> bool:
-        """Whether an expression's values are residues, whatever its conditions say."""
+    def exact(self, expr: Expr, frame: Frame) -> Array:
+        """A floating-point expression of indices alone as the numbers that it stands for: what decides about accesses."""
         match expr:
-            case Load(buffer=buffer):
-                return self.memory.holds_data(buffer)
-            case Call(fn="select", args=(_, yes, no)):
-                return self.is_data(yes) or self.is_data(no)
-            case Call(fn=fn, args=args):
-                return _is_float(expr.dtype) and (fn not in EXACT or any(map(self.is_data, args)))
-            case Cast(value=value):
-                return _is_float(expr.dtype) and self.is_data(value)
-        return False
+            case Const(value=value, dtype=dtype):
+                return np.asarray(value, np.dtype(dtype))
+            case Cast(value=value, dtype=dtype):
+                return np.asarray(self.exact(value, frame).astype(np.dtype(dtype)))
+            case Call(fn=fn, args=args) if expr.dtype != INDEX:
+                made = np.asarray(MEANING[fn](*(self.exact(a, frame) for a in args)))
+                return made.astype(np.dtype(expr.dtype), copy=False)
+        return np.asarray(self.ints(expr, frame))
 
     def _select(self, condition: Expr, yes: Expr, no: Expr, frame: Frame) -> Value:
         """Each side is evaluated where it is chosen, and nowhere else."""
         test = self.value(condition, frame)
         if not test.data.ndim:
             made = self.value(yes if test.data else no, frame)
-            made = as_data(made) if self.is_data(yes) or self.is_data(no) else made
             return made if test.poison is None else Value(made.data, made.is_data, _or(made.poison, test.poison))
         if test.data.all():
             made = self.value(yes, frame)
@@ -228,13 +228,15 @@ class Reader:
             sides = [_spread(self.value(side, frame.where(kept)), kept) if not isinstance(side, Const) else
                      self.value(side, frame) for side, kept in ((yes, test.data), (no, ~test.data))]
             made = chosen(test.data, *sides)
-        if not made.is_data and (self.is_data(yes) or self.is_data(no)):
-            made = as_data(made)
         return made if test.poison is None else Value(made.data, made.is_data, _or(made.poison, test.poison))
 
 
 def _is_float(dtype: str) -> bool:
     return dtype != BOOL and np.dtype(dtype).kind == "f"
+
+
+def _loads(expr: Expr) -> bool:
+    return any(True for _ in loads(expr))
 
 
 def _or(a: Array | None, b: Array) -> Array:

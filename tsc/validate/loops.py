@@ -30,7 +30,7 @@ _LATEST = 2**62
 
 @dataclass(slots=True)
 class _Hand:
-    """A part of a time: `weight` for each unit of a variable, or as it is. Weights are known when all that is inside was seen."""
+    """A part of a time: `weight` for each unit of a variable, or as it is. It is known when all that is inside was seen."""
 
     variable: str = ""
     weight: int = 0
@@ -196,10 +196,6 @@ class _Scoped:
     loops: Loops
     scope: dict[str, Storage]
 
-    def holds_data(self, buffer: Buffer) -> bool:
-        storage = self.scope[buffer.name]
-        return storage.holds_data if storage.writers else np.dtype(buffer.dtype).kind == "f"
-
     def load(self, load: Load, frame: Frame) -> Value:
         loops, storage = self.loops, self.scope[load.buffer.name]
         reader = Reader(self, loops.sizes, loops.algebra)
@@ -277,7 +273,6 @@ def evaluated(loops: Loops) -> dict[str, Storage]:
         base = leaf.frame.get(leaf.storage.base)
         leaf.cells = np.broadcast_to(np.asarray(base + cells, np.int64), (leaf.frame.count,))
     pending = [s for s in loops.storages if s.writers]
-    _find_data(loops, pending)
     for storage in pending:
         storage.settle()
     reads = {s: {leaf.scope[x.buffer.name] for leaf in s.writers for x in loads(leaf.value)} & set(pending) for s in pending}
@@ -294,18 +289,6 @@ def evaluated(loops: Loops) -> dict[str, Storage]:
         _evaluate_together(group, loops)
         pending = [s for s in pending if s not in group]
     return arguments
-
-
-def _find_data(loops: Loops, storages: list[Storage]) -> None:
-    """Which storages hold residues: those that residues are stored to, or that sums are formed in."""
-    changed = True
-    while changed:
-        changed = False
-        for storage in storages:
-            if storage.holds_data or np.dtype(storage.buffer.dtype).kind != "f":
-                continue
-            if any(leaf.operand is not None or loops._reader(leaf.scope).is_data(leaf.value) for leaf in storage.writers):
-                storage.holds_data = changed = True
 
 
 def _closure(storage: Storage, reads: dict[Storage, set[Storage]], pending: list[Storage]) -> set[Storage]:
@@ -332,8 +315,8 @@ def _evaluate_together(group: set[Storage], loops: Loops) -> None:
                 if storage in group:
                     try:
                         cells, _ = loops.cells(storage, [reader.ints(i, frame) for i in load.index], frame, "a load")
-                    except Fault as fault:
-                        raise Undecided(f"a recurrence under a condition: {fault}") from fault
+                    except Fault:  # under a condition, or else it is found below
+                        continue
                     at = storage.find(np.broadcast_to(frame.get(storage.base) + cells, known.shape),
                                       np.broadcast_to(frame.get(SEEN), known.shape))
                     known &= (at < 0) | storage.done[at]

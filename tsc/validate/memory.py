@@ -7,12 +7,13 @@ monoid (`b[i] = b[i] + e`) are folded into what was there all at once, without w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from tsc.loop_ir.nodes import Store
 from tsc.te.expr import Buffer, Call, Expr, Load, loads
-from tsc.validate.algebra import PRIME, Algebra, Array, Value, as_data
+from tsc.validate.algebra import PRIME, Algebra, Array, Value
 from tsc.validate.frames import Fault, Frame, Undecided
 
 #: Variables of a Frame: when an instance stores, and when it reads (the lanes of a vector all read before any of them stores).
@@ -29,7 +30,6 @@ class Storage:
     base: str
     outside: bool
     span: int = 1
-    holds_data: bool = False
     writers: list[Leaf] = field(default_factory=list)
     keys: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     data: Array = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -37,6 +37,11 @@ class Storage:
     done: Array = field(default_factory=lambda: np.zeros(0, bool))
     blocks: Array | None = None
     names: Array | None = None
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether its elements are residues."""
+        return np.dtype(self.buffer.dtype).kind == "f"
 
     def settle(self) -> None:
         """Put all writes in order; their values are still to be had."""
@@ -98,8 +103,6 @@ class Storage:
 
     def put(self, slots: Array, value: Value) -> None:
         """Values of some writes; of an update, what it adds."""
-        if self.holds_data:
-            value = as_data(value)
         self.data[slots] = value.data
         if value.poison is not None:
             self.poison[slots] = value.poison
@@ -137,7 +140,7 @@ class Storage:
             which[leaf.slots] = names.index(leaf.fn)
         order = np.argsort(ranks, kind="stable")
         ends = np.cumsum(np.bincount(ranks))
-        for begin, end in zip(ends[:-1], ends[1:]):
+        for begin, end in pairwise(ends):
             every = order[begin:end]
             for number, name in enumerate(names):
                 some = every if len(names) == 1 else every[which[every] == number]

@@ -13,7 +13,7 @@ import numpy as np
 from tsc.sym import SymExpr
 from tsc.te.compute import Axis, Compute, Program
 from tsc.te.expr import Buffer, Load
-from tsc.validate.algebra import Algebra, Array, Value, as_data, hashed, integers, key_of
+from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, key_of, residue
 from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes
 
 #: The most elements of a reduction that are evaluated at once.
@@ -21,7 +21,7 @@ _SLAB = 1 << 18
 
 
 class Impossible(Exception):
-    """The Program itself reads outside its inputs in some Cases: the sizes that its facts allow are more than those that occur."""
+    """The Program itself reads outside its inputs in some Cases: its facts allow more sizes than occur."""
 
     def __init__(self, cases: frozenset[int]) -> None:
         super().__init__(cases)
@@ -85,7 +85,6 @@ class Meaning:
     wanted: dict[str, Wanted] = field(default_factory=dict)
     tables: dict[str, _Table] = field(default_factory=dict)
     computes: dict[str, Compute] = field(default_factory=dict)
-    data: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.computes = {c.name: c for c in self.program.computes}
@@ -99,16 +98,6 @@ class Meaning:
         """What a Load gives, as the Reader asks for it."""
         reader = Reader(self, self.sizes, self.algebra)
         return self._ask(load.buffer, [reader.ints(i, frame) for i in load.index], frame)
-
-    def holds_data(self, buffer: Buffer) -> bool:
-        """Whether a buffer's elements are residues: those of inputs and reductions are."""
-        known = self.data.get(buffer.name)
-        if known is None:
-            compute = self.computes.get(buffer.name)
-            known = np.dtype(buffer.dtype).kind == "f" and (
-                compute is None or compute.monoid is not None or Reader(self, self.sizes, self.algebra).is_data(compute.body))
-            self.data[buffer.name] = known
-        return known
 
     def _ask(self, buffer: Buffer, index: list[Ints], frame: Frame) -> Value:
         shape = [self.sizes.at(e, frame) for e in buffer.shape]
@@ -159,17 +148,15 @@ class Meaning:
             return self._body(compute, frame)
         kind = np.dtype(compute.target.dtype)
         identity = Value(np.asarray(compute.monoid.identity(compute.target.dtype), kind))
-        total = as_data(identity) if kind.kind == "f" else identity
+        total = Value(residue(identity), True) if kind.kind == "f" else identity
         total = Value(np.broadcast_to(total.data, (frame.count,)).copy(), total.is_data)
         if not frame.count:
             return total
         # elements of one place in the samples at a time, over as many places as fit
         trips = [np.array([len(s) for s in self.samples[a.name]]) for a in compute.reduce_axes]
-        every = np.ones(self.sizes.count, np.int64)
-        for t in trips:
-            every = every * t
+        every: Array = np.asarray(np.prod(np.stack(trips), axis=0))
         counts = every[cases]
-        ends = np.cumsum(counts)
+        ends: Array = np.cumsum(counts)
         begin = 0
         while begin < frame.count:
             done = ends[begin - 1] if begin else 0
@@ -193,8 +180,6 @@ class Meaning:
             inner.known[axis.name] = values[starts[cases] + number % trip[cases]]
             number = number // trip[cases]
         body = self._body(compute, inner)
-        if total.is_data:
-            body = as_data(body)
         starts = np.cumsum(own) - own
         filled = own > 0
         data = np.broadcast_to(body.data, (len(owner),))
@@ -202,14 +187,13 @@ class Meaning:
 
     def _body(self, compute: Compute, frame: Frame) -> Value:
         made = Reader(self, self.sizes, self.algebra).value(compute.body, frame)
-        made = as_data(made) if self.holds_data(compute.target) else made
         return Value(np.broadcast_to(made.data, (frame.count,)), made.is_data)
 
 
 def _folded(fn: str, data: Array, starts: Array, is_data: bool, algebra: Algebra) -> Array:
     """Runs of elements that begin at `starts`, each folded by a monoid."""
     if is_data and fn == "add":
-        return np.asarray(np.add.reduceat(data, starts) % np.uint64(2**31 - 1))
+        return np.asarray(np.add.reduceat(data, starts) % np.uint64(PRIME))
     if not is_data and fn in ("add", "mul"):
         return np.asarray((np.add if fn == "add" else np.multiply).reduceat(data, starts, dtype=data.dtype))
     if not is_data:
