@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.fuzz.break_loops import check_broken
 from tests.fuzz.check import Made, check, check_compiled, compiled, reason
 from tests.fuzz.generate import random_case
 from tests.fuzz.mutate import Kept, check_mutants
@@ -46,7 +47,7 @@ class Tally:
         self.failures.setdefault(reason(error), []).append(number)
 
     def __str__(self) -> str:
-        total = sum(n for what, n in self.outcomes.items() if not what.startswith("mutants"))
+        total = sum(n for what, n in self.outcomes.items() if what in ("right", "refused", "failed"))
         lines = [f"{total} programs: " + ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))]
         lines += [f"  refused {n}: {why}" for why, n in self.refusals.most_common()]
         lines += [f"  FAILED {len(numbers)}: {why} (programs {', '.join(map(str, numbers[:8]))})"
@@ -63,6 +64,8 @@ def run_batch(seed: int, numbers: range, mutants: int = 1) -> Tally:
             steps = Kept()
             made = check(random_case(rng), rng, f"k{number}", steps)
             tally.outcomes.update(check_mutants(made, steps, rng, mutants))
+            tally.outcomes.update(check_broken(made, rng, mutants))
+            tally.outcomes["values undecided"] += made.undecided is not None
             all_made.append((number, made, rng))
         except PatternMismatch as refusal:
             tally.outcomes["refused"] += 1
@@ -102,7 +105,7 @@ def show(seed: int, number: int) -> int:
     try:
         steps = Kept()
         made = check(case, rng, f"k{number}", steps)
-        print(made.program if case.loose else "", dict(check_mutants(made, steps, rng, 1)))
+        print(made.program if case.loose else "", dict(check_mutants(made, steps, rng, 1)), dict(check_broken(made, rng, 1)))
         check_compiled(made, compiled([made]), rng)
     except PatternMismatch as refusal:
         print(f"refused: {refusal}")
@@ -118,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0, help="number of the first program")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--mutants", type=int, default=1, help="broken schedules tried for each program")
+    parser.add_argument("--mutants", type=int, default=1, help="broken schedules, and broken loops, tried for each program")
     parser.add_argument("--only", type=int, help="show this program alone")
     asked = parser.parse_args(argv)
     if asked.only is not None:

@@ -20,6 +20,8 @@ def test_a_sample() -> None:
     assert not tally.failures, str(tally)
     assert tally.outcomes["right"] >= 42, str(tally)
     assert tally.outcomes["mutants refused"] > 10, str(tally)
+    assert tally.outcomes["broken loops refused"] > 25, str(tally)
+    assert tally.outcomes["values undecided"] == 0, str(tally)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -1,8 +1,8 @@
 """Values of random interpretation: residues modulo a prime for floating-point numbers, true integers and booleans.
 
-A sum or product of residues is exact, so that no order of summation shows; maxima and minima go by an order of residues, which
-makes them associative, commutative and idempotent, with -inf the least and inf the greatest; a comparison goes by that order
-too. Any other function of data is a random function: equal where its name, type and arguments are equal.
+A sum or product of residues is exact, so that no order of summation shows. Maxima and minima are those of a lattice: they are
+associative, commutative and idempotent, with -inf the least and inf the greatest. Comparisons go by an order of residues. Any
+other function of data is a random function: equal where its name, type and arguments are equal.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ PRIME = 2**31 - 1
 _P, _SHIFT = np.uint64(PRIME), np.uint64(31)
 #: The residues of -inf and NaN; inf is the one before -inf, so that it is the greatest in the order that begins with -inf.
 _LEAST, _NAN = 1_234_567_891, 987_654_321
+_GROUPS = tuple(np.uint64(bits) for bits in (0x7F000000, 0xFC0000, 0x3F000, 0xFC0, 0x3F))
 _C1, _C2, _C3 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
 _S1, _S2 = np.uint64(30), np.uint64(31)
 
@@ -193,13 +194,18 @@ def _equal(a: Array, b: Array) -> Array:
     return np.asarray((a == b) | ((pairs & np.uint64(3)) == 0))
 
 
-def _where(condition: Array, a: Array, b: Array) -> Array:
-    return np.where(condition, a, b)
+def _joined(a: Array, b: Array, least: int) -> Array:
+    """What is greatest in each group of digits, counted from `least`: of many numbers, several leave their mark."""
+    a, b = reduced(a + np.uint64(PRIME - least)), reduced(b + np.uint64(PRIME - least))
+    greatest = np.zeros((), np.uint64)
+    for group in _GROUPS:
+        greatest = greatest | np.maximum(a & group, b & group)
+    return reduced(np.minimum(greatest, _P - np.uint64(1)) + np.uint64(least))
 
 
 _OF_RESIDUES: dict[str, Callable[..., Array]] = {
     "mul": times, "neg": negated,
-    "max": lambda a, b: _where(rank(a) >= rank(b), a, b), "min": lambda a, b: _where(rank(a) <= rank(b), a, b),
+    "max": lambda a, b: _joined(a, b, _LEAST), "min": lambda a, b: negated(_joined(negated(a), negated(b), PRIME + 1 - _LEAST)),
     "eq": _equal, "ne": lambda a, b: ~_equal(a, b),
     "lt": lambda a, b: rank(a) < rank(b), "le": lambda a, b: rank(a) <= rank(b),
     "gt": lambda a, b: rank(a) > rank(b), "ge": lambda a, b: rank(a) >= rank(b),

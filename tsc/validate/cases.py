@@ -19,8 +19,8 @@ from tsc.te.compute import Program, SizeParam
 from tsc.te.expr import Const
 from tsc.validate.algebra import Array
 
-#: Cases of a kernel with sizes (each with random data of its own), at least and at most, and of one without.
-FEWEST, MOST, FIXED = 10, 24, 2
+#: Cases of a kernel with sizes (each with random data of its own), at least and at most.
+FEWEST, MOST = 10, 24
 #: Points of the Program's grids that are evaluated for all Cases together, terms of a sum, and the least taken of any axis.
 BUDGET, TERMS, LEAST = 40_000, 36, 3
 #: Sizes are no larger than twice this, if they need not be.
@@ -46,7 +46,8 @@ def steps_of(func: Func) -> list[int]:
 def choose_sizes(program: Program, steps: Sequence[int], rng: Random) -> list[dict[str, int]]:
     """Different sizes at which the Program's facts hold, the least first; none where none were found."""
     if not program.sizes:
-        return [{}] * FIXED
+        work = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
+        return [{}] * max(2, min(8, BUDGET // 8 // max(1, work)))
     orders = {s.name: _order(s, steps, rng) for s in program.sizes}
     extents = {a.extent for c in program.computes for a in (*c.axes, *c.reduce_axes)}
     extents |= {e for b in program.inputs for e in b.shape}
@@ -128,21 +129,28 @@ def limits_of(program: Program, cases: Sequence[dict[str, int]]) -> list[tuple[i
     for sizes in cases:
         grids = [([a.extent.evaluate(sizes) for a in c.axes], [a.extent.evaluate(sizes) for a in c.reduce_axes])
                  for c in program.computes]
-        along = 64
-        while along > LEAST and any(prod(min(n, along) for n in reduced) > TERMS for _, reduced in grids):
-            along -= 1
-        terms = max([prod(min(n, along) for n in reduced) for _, reduced in grids if reduced], default=1)
-        across = 128
-        while across > LEAST and max(prod(min(n, across) for n in axes) for axes, _ in grids) * terms > BUDGET // len(cases):
-            across -= max(1, across // 8)
+        across, along = 128, 64
+        while (across > LEAST or along > LEAST) and _work(grids, across, along) > BUDGET // len(cases):
+            if along > LEAST and any(prod(min(n, along) for n in reduced) > TERMS for _, reduced in grids):
+                along -= 1
+            elif across > LEAST:
+                across -= max(1, across // 8)
+            else:
+                along -= 1
         found.append((across, along))
     return found
+
+
+def _work(grids: Sequence[tuple[list[int], list[int]]], across: int, along: int) -> int:
+    return max(prod(min(n, across) for n in axes) * prod(min(n, along) for n in reduced) for axes, reduced in grids)
 
 
 def taken(extent: int, limit: int, steps: Sequence[int], rng: Random) -> Array:
     """At most about `limit` values of an axis, in order: they lie in a few tiles, each with its ends."""
     if extent <= limit:
         return np.arange(extent)
+    if limit == 1:
+        return np.array([rng.randrange(extent)])
     width = max((s for s in steps if s <= 64), default=16)
     last = (extent - 1) // width * width
     middle = rng.choice([s - width // 2 for s in steps if s >= width and s < extent] or [rng.randrange(extent)])

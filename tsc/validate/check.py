@@ -90,9 +90,12 @@ def _compared(program: Program, func: Func, scheduled: Program | None, tried: Se
     sizes = _sizes(tried)
     inputs, algebra = Inputs(sizes, _keys(sizes.count, rng.randrange(2**31))), Algebra()
     limits = limits_of(program, tried) if scheduled is not None else [(2**62, 2**62)] * len(tried)
-    samples = {axis.name: Samples(
-        tuple(taken(axis.extent.evaluate(s), most, steps, rng) for s, (_, most) in zip(tried, limits)),
-        np.array([axis.extent.evaluate(s) for s in tried])) for axis in reduce_axes(program)}
+    samples = {}
+    for axis, monoid in reduce_axes(program):
+        few = scheduled is not None and monoid.fn in ("and", "or")  # of many terms, one is sure to decide
+        samples[axis.name] = Samples(
+            tuple(taken(axis.extent.evaluate(s), 1 if few and rng.random() < 0.7 else most, steps, rng)
+                  for s, (_, most) in zip(tried, limits)), np.array([axis.extent.evaluate(s) for s in tried]))
     points = {}
     for buffer in program.outputs:
         compute = next(c for c in program.computes if c.name == buffer.name)

@@ -102,6 +102,9 @@ class Memory(Protocol):
 
     def load(self, load: Load, frame: Frame) -> Value: ...
 
+    def passed(self, expr: Expr, frame: Frame) -> None:
+        """Told of the side of a choice that is not taken."""
+
 
 def int_call(fn: str, *args: Ints) -> Ints:
     """An operation on indices. Raises KeyError for one that is not meant for them."""
@@ -217,16 +220,16 @@ class Reader:
     def _select(self, condition: Expr, yes: Expr, no: Expr, frame: Frame) -> Value:
         """Each side is evaluated where it is chosen, and nowhere else."""
         test = self.value(condition, frame)
-        if not test.data.ndim:
-            made = self.value(yes if test.data else no, frame)
-            return made if test.poison is None else Value(made.data, made.is_data, _or(made.poison, test.poison))
-        if test.data.all():
-            made = self.value(yes, frame)
-        elif not test.data.any():
-            made = self.value(no, frame)
+        if not test.data.ndim or test.data.all() or not test.data.any():
+            chosen_one, other = (yes, no) if test.data.all() else (no, yes)
+            self.memory.passed(other, frame)
+            made = self.value(chosen_one, frame)
         else:
-            sides = [_spread(self.value(side, frame.where(kept)), kept) if not isinstance(side, Const) else
-                     self.value(side, frame) for side, kept in ((yes, test.data), (no, ~test.data))]
+            sides = []
+            for side, kept in ((yes, test.data), (no, ~test.data)):
+                self.memory.passed(side, frame.where(~kept))
+                sides.append(self.value(side, frame) if isinstance(side, Const) else
+                             _spread(self.value(side, frame.where(kept)), kept))
             made = chosen(test.data, *sides)
         return made if test.poison is None else Value(made.data, made.is_data, _or(made.poison, test.poison))
 

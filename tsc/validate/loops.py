@@ -18,7 +18,7 @@ from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
 from tsc.plan.pack import pack_panel
 from tsc.sym import product
-from tsc.te.expr import Buffer, Load, format_expr, loads
+from tsc.te.expr import Buffer, Expr, Load, format_expr, loads
 from tsc.validate.algebra import Algebra, Array, Value
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided
 from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
@@ -38,11 +38,11 @@ class _Hand:
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """When an instance of a statement is executed: the sum of its hands; in a vector loop, the lane's variable and their
-    number."""
+    """When an instance of a statement is executed: the sum of its hands. The lanes of a vector and the threads of a block do
+    each statement together, all reading before any of them stores: `lanes` are the variables that number them, and how many."""
 
     hands: tuple[_Hand, ...] = ()
-    lane: tuple[str, int] | None = None
+    lanes: tuple[tuple[str, int], ...] = ()
 
     def with_hand(self, hand: _Hand) -> _Clock:
         """With one more hand."""
@@ -54,6 +54,17 @@ class _Clock:
         for hand in self.hands:
             total = total + (frame.get(hand.variable) * hand.weight if hand.variable else hand.weight)
         return total
+
+    def lane(self, frame: Frame) -> Ints:
+        """The number of each instance's lane."""
+        total: Ints = 0
+        for variable, count in self.lanes:
+            total = total * count + frame.get(variable)
+        return total
+
+    def together(self) -> int:
+        """How many lanes there are."""
+        return prod(count for _, count in self.lanes)
 
 
 @dataclass(slots=True)
@@ -87,7 +98,7 @@ class Loops:
             storage.span = span + 1
         for leaf, clock in zip(self.leaves, self.clocks):
             seen = clock.time(leaf.frame)
-            leaf.frame.known |= {SEEN: seen, TIME: seen + leaf.frame.get(clock.lane[0]) if clock.lane else seen}
+            leaf.frame.known |= {SEEN: seen, TIME: seen + clock.lane(leaf.frame)}
         return scope
 
     # -- statements --------------------------------------------------------------------------------------------
@@ -134,10 +145,11 @@ class Loops:
         if kept is not None:
             inner = Frame(int(kept.sum()), frame, places[kept], {loop.var: value[kept]})
             number = number[kept]
-        if loop.kind == "vector" and clock.lane is None:
-            return self._visit(loop.body, inner, replace(clock, lane=(loop.var, most)), scope)
-        hand = _Hand(f"@trip {len(self.leaves)} {len(clock.hands)}")
-        inner.known[hand.variable] = number
+        variable = f"@trip {len(self.leaves)} {len(clock.hands) + len(clock.lanes)}"
+        inner.known[variable] = number
+        if loop.kind in ("vector", "warp", "thread"):
+            return self._visit(loop.body, inner, replace(clock, lanes=(*clock.lanes, (variable, most))), scope)
+        hand = _Hand(variable)
         if loop.kind == "block":
             inner.known[BLOCK] = inner.get(BLOCK) * most + number
         hand.weight = self._visit(loop.body, inner, clock.with_hand(hand), scope)
@@ -159,16 +171,15 @@ class Loops:
             leaf.storage.writers.append(leaf)
             self.leaves.append(leaf)
             self.clocks.append(clock)
-        return clock.lane[1] if clock.lane else 1
+        return clock.together()
 
     # -- memory ------------------------------------------------------------------------------------------------
 
     def _reader(self, scope: dict[str, Storage]) -> Reader:
         return Reader(_Scoped(self, scope), self.sizes, self.algebra)
 
-    def cells(self, storage: Storage, index: Iterable[Ints], frame: Frame, what: str) -> tuple[Ints, Array | None]:
-        """Where an access goes, and which instances read padding behind the last panel."""
-        buffer = storage.buffer
+    def cells(self, buffer: Buffer, index: Iterable[Ints], frame: Frame, what: str) -> tuple[Ints, Array | None]:
+        """Where an access goes in the layout that it names, and which instances read padding behind the last panel."""
         shape = [self.sizes.at(e, frame) for e in buffer.shape]
         places, padded = list(index), None
         for dim, (place, extent) in enumerate(zip(places, shape, strict=True)):
@@ -196,17 +207,21 @@ class _Scoped:
     loops: Loops
     scope: dict[str, Storage]
 
+    def passed(self, expr: Expr, frame: Frame) -> None:
+        """Nothing to do."""
+
     def load(self, load: Load, frame: Frame) -> Value:
         loops, storage = self.loops, self.scope[load.buffer.name]
         reader = Reader(self, loops.sizes, loops.algebra)
         index = [reader.ints(i, frame) for i in load.index]
-        cells, padded = loops.cells(storage, index, frame, f"a load in kernel {loops.func.name}")
+        cells, padded = loops.cells(load.buffer, index, frame, "a load")
         if storage.outside and load.buffer.name not in loops.func.outputs:
-            if storage.buffer.panel is None:
+            if storage.buffer.panel is None and load.buffer.panel is None:
                 return loops.inputs.element(storage.buffer, cells, frame)
             plain = _unpacked(storage.buffer, np.broadcast_to(cells, (frame.count,)), frame, loops.sizes)
             found = loops.inputs.element(storage.buffer, np.maximum(plain, 0), frame)
-            return Value(found.data, found.is_data, plain < 0) if padded is not None and (plain < 0).any() else found
+            missing = plain < 0 if padded is None else (plain < 0) | padded
+            return Value(found.data, found.is_data, np.asarray(missing)) if missing.any() else found
         try:
             seen = frame.get(SEEN)
         except KeyError:
@@ -229,7 +244,8 @@ def _panelled(places: list[Ints], shape: list[Ints], panel: tuple[int, int]) -> 
 
 def _unpacked(buffer: Buffer, cells: Array, frame: Frame, sizes: Sizes) -> Array:
     """Which element of the plain constant the plan's own packing puts at each place, -1 for padding."""
-    assert buffer.panel is not None
+    if buffer.panel is None:
+        return cells
     cases = np.broadcast_to(frame.get(CASE), cells.shape)
     shapes = [np.broadcast_to(np.asarray(sizes.of(e)), (sizes.count,)) for e in buffer.shape]
     plain = np.empty(len(cells), np.int64)
@@ -245,6 +261,8 @@ def _unpacked_shape(shape: tuple[int, ...], panel: tuple[int, int], cells: Array
     axis, width = panel
     block = prod(n for dim, n in enumerate(shape) if dim != axis) * width
     numbers = cells // block
+    if (numbers >= -(-shape[axis] // width)).any():
+        raise Fault(f"a load reads behind the last panel of a constant of shape {shape}")
     panels, inverse = np.unique(numbers, return_inverse=True)
     packed = _packed_places(shape, panel, tuple(int(p) for p in panels))
     return np.asarray(packed[inverse * block + cells % block])
@@ -269,7 +287,7 @@ def evaluated(loops: Loops) -> dict[str, Storage]:
     arguments = loops.unroll()
     for leaf in loops.leaves:
         index = [loops._reader(leaf.scope).ints(i, leaf.frame) for i in leaf.store.index]
-        cells, _ = loops.cells(leaf.storage, index, leaf.frame, "a store")
+        cells, _ = loops.cells(leaf.store.buffer, index, leaf.frame, "a store")
         base = leaf.frame.get(leaf.storage.base)
         leaf.cells = np.broadcast_to(np.asarray(base + cells, np.int64), (leaf.frame.count,))
     pending = [s for s in loops.storages if s.writers]
@@ -314,7 +332,7 @@ def _evaluate_together(group: set[Storage], loops: Loops) -> None:
                 storage = leaf.scope[load.buffer.name]
                 if storage in group:
                     try:
-                        cells, _ = loops.cells(storage, [reader.ints(i, frame) for i in load.index], frame, "a load")
+                        cells, _ = loops.cells(load.buffer, [reader.ints(i, frame) for i in load.index], frame, "a load")
                     except Fault:  # under a condition, or else it is found below
                         continue
                     at = storage.find(np.broadcast_to(frame.get(storage.base) + cells, known.shape),

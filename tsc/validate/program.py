@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tsc.sym import SymExpr
-from tsc.te.compute import Axis, Compute, Program
-from tsc.te.expr import Buffer, Load
+from tsc.te.compute import Axis, Compute, Monoid, Program
+from tsc.te.expr import Buffer, Expr, Load, loads
 from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, key_of, residue
 from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes
 
@@ -99,6 +99,23 @@ class Meaning:
         reader = Reader(self, self.sizes, self.algebra)
         return self._ask(load.buffer, [reader.ints(i, frame) for i in load.index], frame)
 
+    def passed(self, expr: Expr, frame: Frame) -> None:
+        """Note the inputs on the side that is not taken: a copy of what a Load gives stores something else in their place."""
+        reader = Reader(self, self.sizes, self.algebra)
+        for load in loads(expr):
+            if load.buffer.name in self.computes or any(any(loads(i)) for i in load.index):
+                continue
+            index = [np.broadcast_to(reader.ints(i, frame), (frame.count,)) for i in load.index]
+            inside = np.ones(frame.count, bool)
+            for place, extent in zip(index, load.buffer.shape):
+                inside &= (place >= 0) & (place < self.sizes.at(extent, frame))
+            self._wanted(load.buffer).add([i[inside] for i in index], np.asarray(frame.get(CASE))[inside])
+
+    def _wanted(self, buffer: Buffer) -> Wanted:
+        if buffer.name not in self.wanted:
+            self.wanted[buffer.name] = Wanted.none(buffer.shape, self.sizes)
+        return self.wanted[buffer.name]
+
     def _ask(self, buffer: Buffer, index: list[Ints], frame: Frame) -> Value:
         shape = [self.sizes.at(e, frame) for e in buffer.shape]
         flat: Ints = 0
@@ -108,11 +125,10 @@ class Meaning:
                 raise Impossible(frozenset(np.broadcast_to(frame.get(CASE), (frame.count,))[
                     np.broadcast_to(outside, (frame.count,))].tolist()))
             flat = flat * extent + place
-        if buffer.name not in self.wanted:
-            self.wanted[buffer.name] = Wanted.none(buffer.shape, self.sizes)
         cases = np.asarray(frame.get(CASE))
+        wanted = self._wanted(buffer)
         if frame.count:
-            self.wanted[buffer.name].add(index, cases)
+            wanted.add(index, cases)
         compute = self.computes.get(buffer.name)
         if compute is None:
             return self.inputs.element(buffer, flat, frame)
@@ -136,7 +152,7 @@ class Meaning:
             fresh = self._evaluate(compute, missing - starts[case], case)
             table = _Table(missing, fresh) if table is None else _merged(table, missing, fresh)
             self.tables[compute.name] = table
-        return table.values.take(np.searchsorted(table.places, asked)[inverse])
+        return table.values.take(np.asarray(np.searchsorted(table.places, asked))[inverse])
 
     def _evaluate(self, compute: Compute, flat: Array, cases: Array) -> Value:
         frame = Frame(len(flat), known={CASE: cases})
@@ -235,6 +251,6 @@ def _count(buffer: Buffer) -> SymExpr:
     return total
 
 
-def reduce_axes(program: Program) -> tuple[Axis, ...]:
-    """All reduce axes of a Program."""
-    return tuple(a for c in program.computes for a in c.reduce_axes)
+def reduce_axes(program: Program) -> tuple[tuple[Axis, Monoid], ...]:
+    """All reduce axes of a Program, with what they reduce by."""
+    return tuple((a, c.monoid) for c in program.computes for a in c.reduce_axes if c.monoid is not None)

@@ -1,0 +1,369 @@
+"""Values of final loops against the te Program by random interpretation: right kernels pass, broken ones are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.fuzz import break_loops
+from tests.loop_ir import funcs, gpu_funcs
+from tests.poly import programs, support
+from tests.poly.support import SMALL, WIDE
+from tsc.errors import InternalError
+from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, map_children
+from tsc.loop_ir.simplify import substitute_stmt
+from tsc.loop_ir.verify import verify
+from tsc.plan import pack
+from tsc.poly.schedule import schedule_program
+from tsc.poly.tile import TileConfig
+from tsc.target import DeviceSpec
+from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, index, loads, map_loads, mul
+from tsc.validate import check_order, check_values, loops
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "gemm": programs.gemm, "scores": programs.attention_scores, "values": programs.attention_values,
+    "heads": programs.head_split, "softmax": programs.softmax, "norm": programs.layer_norm, "sums": programs.column_sums,
+    "total": programs.total, "transpose": programs.transpose, "concat": programs.concat, "where": programs.where,
+    "conv": programs.conv, "large": lambda: programs.gemm("M", 3072, 3072)}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's final loops, and the Program of its Scop."""
+
+    program: Program
+    func: Func
+    scheduled: Program | None
+
+    def check(self, func: Func | None = None) -> str | None:
+        return check_values(self.program, func or self.func, self.scheduled)
+
+
+@cache
+def kernel(name: str, spec: DeviceSpec = WIDE, config: TileConfig | None = None) -> Kernel:
+    program = PROGRAMS[name]()
+    found = schedule_program(program, None, spec, config, None, name, [b.name for b in program.inputs])
+    return Kernel(program, lower(found.func, spec), None if found.scop is None else found.scop.program)
+
+
+@pytest.mark.parametrize("spec", [SMALL, WIDE], ids=lambda s: s.name)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_right_passes(name: str, spec: DeviceSpec) -> None:
+    assert kernel(name, spec).check() is None
+
+
+# -- broken loops that must be found ---------------------------------------------------------------------------
+
+def found(one: Kernel, func: Func) -> bool:
+    """Whether a broken Func, which keeps the rules of the loop IR, is refused."""
+    assert func != one.func
+    verify(func)
+    try:
+        assert one.check(func) is None
+    except InternalError:
+        return True
+    return False
+
+
+def found_or_right(one: Kernel, func: Func, sizes: dict[str, int]) -> bool:
+    """Whether a broken Func is refused. Fails for one that is not and computes something else at `sizes`."""
+    if found(one, func):
+        return True
+    support.check_values(func, one.program, sizes)
+    return False
+
+
+def changed(func: Func, change: Callable[[Stmt], Stmt | None], number: int = 0) -> Func:
+    """`func` with `change` made of the `number`th statement that it applies to."""
+    seen = -1
+
+    def visit(stmt: Stmt) -> Stmt:
+        nonlocal seen
+        made = change(stmt)
+        if made is not None:
+            seen += 1
+            if seen == number:
+                return made
+        return map_children(visit, stmt)
+
+    result = replace(func, body=visit(func.body))
+    assert seen >= number
+    return result
+
+
+def test_the_order_of_dependent_statements() -> None:
+    def swap(stmt: Stmt) -> Stmt | None:
+        """The k loop of a register tile before its initialisation."""
+        match stmt:
+            case Block(body=(first, For(mark="k") as k, *rest)):
+                return Block((k, first, *rest))
+        return None
+
+    assert found(kernel("gemm"), changed(kernel("gemm").func, swap))
+
+
+@pytest.mark.parametrize("name", ["gemm", "softmax", "norm", "conv"])
+def test_every_dropped_statement(name: str) -> None:
+    one = kernel(name, SMALL)
+    tried = 0
+    for place, stmt in break_loops._statements(one.func.body):
+        for k in range(len(stmt.body) if isinstance(stmt, Block) else 0):
+            def without(s: Stmt, k: int = k) -> Stmt:
+                assert isinstance(s, Block)
+                return Block((*s.body[:k], *s.body[k + 1:]))
+
+            only_fills = all(s.instance is not None and s.instance.statement.startswith("fill_")
+                             for _, s in break_loops._statements(stmt.body[k]) if isinstance(s, Store))
+            if only_fills:  # zeros in lanes that nobody stores: nothing depends on them
+                continue
+            tried += 1
+            assert found(one, replace(one.func, body=break_loops._at(one.func.body, place, without))), f"{place}, {k}"
+    assert tried > 3
+
+
+def test_tensorize_writing_a_neighbour() -> None:
+    def neighbour(stmt: Stmt) -> Stmt | None:
+        """One step of the matrix product adds to the next row's accumulators."""
+        match stmt:
+            case Intrin(meaning=meaning):
+                def moved(s: Stmt) -> Stmt:
+                    if isinstance(s, Store):
+                        return replace(s, index=(Call("mod", (add(s.index[0], index(1)), index(7)), "int64"), *s.index[1:]))
+                    return map_children(moved, s)
+
+                return replace(stmt, meaning=moved(meaning))
+        return None
+
+    one = kernel("gemm")
+    assert found(one, changed(one.func, neighbour))
+
+
+SIZES_OF = {"softmax": {"R": 5, "C": 37}, "where": {"M": 3, "N": 37}, "norm": {"B": 2, "L": 3, "C": 37},
+            "heads": {"M": 9, "K": 9}}
+
+
+@pytest.mark.parametrize("name", ["softmax", "where", "norm", "heads"])
+@pytest.mark.parametrize("by", [1, -1])
+def test_vectorize_off_by_one_lane(name: str, by: int) -> None:
+    def shifted(stmt: Stmt) -> Stmt | None:
+        if not (isinstance(stmt, For) and stmt.kind == "vector"):
+            return None
+        shift = {stmt.var: add(Var(stmt.var), index(by))}
+
+        def visit(s: Stmt) -> Stmt:
+            if not isinstance(s, Store):
+                return map_children(visit, s)
+            return replace(s, value=break_loops.substitute(s.value, shift))
+
+        return map_children(visit, stmt)
+
+    one = kernel(name)
+    number = 0
+    refused = 0
+    while True:
+        try:
+            func = changed(one.func, shifted, number)
+        except AssertionError:
+            break
+        number += 1
+        refused += func != one.func and found_or_right(one, func, SIZES_OF[name])  # some lanes hold one number
+    assert refused > number // 3
+
+
+@pytest.mark.parametrize("name, change", [
+    ("softmax", break_loops.invert_condition), ("softmax", break_loops.drop_condition), ("where", break_loops.drop_condition),
+    ("where", break_loops.invert_condition), ("sums", break_loops.invert_condition)])
+def test_masks(name: str, change: break_loops.Change) -> None:
+    one = kernel(name)
+    masks = [(place, s) for place, s in break_loops._statements(one.func.body) if isinstance(s, For) and s.kind == "vector"
+             and isinstance(s.body, If)]
+    assert masks
+    for place, _ in masks:
+        body = break_loops._at(one.func.body, (*place, 0), lambda s: change(s, Random(0)) or s)
+        assert found(one, replace(one.func, body=body))
+
+
+def test_a_copy_one_element_short() -> None:
+    one, refused = kernel("conv", SMALL), 0
+    for place, stmt in break_loops._statements(one.func.body):
+        if isinstance(stmt, For) and stmt.mark == "copy" and any(
+                isinstance(s, Store) and any(loads(s.value)) for _, s in break_loops._statements(stmt)):
+            short = replace(stmt, hi=Call("sub", (stmt.hi, index(1)), "int64"))
+            func = replace(one.func, body=break_loops._at(one.func.body, place, lambda _, short=short: short))
+            refused += found_or_right(one, func, {"B": 2, "H": 5, "W": 9})  # the last column of a halo may be read by none
+    assert refused > 1
+
+
+def test_a_packed_weight_that_is_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = kernel("gemm")
+    assert any(b.panel for b in one.func.buffers)
+
+    def permuted(array: np.ndarray, panel: tuple[int, int]) -> np.ndarray:
+        packed = pack.pack_panel(array, panel)
+        packed[..., [0, 1]] = packed[..., [1, 0]]
+        return packed
+
+    loops._packed_places.cache_clear()
+    monkeypatch.setattr(loops, "pack_panel", permuted)
+    with pytest.raises(InternalError, match="is another value in the loops"):
+        one.check()
+    loops._packed_places.cache_clear()
+
+
+def test_a_panel_of_another_width() -> None:
+    """The kernel reads one layout, the plan packs another: where a buffer is declared, not where it is read."""
+    one = kernel("gemm")
+
+    def narrow(buffer: Buffer) -> Buffer:
+        return buffer if buffer.panel is None else replace(buffer, panel=(buffer.panel[0], buffer.panel[1] // 2))
+
+    with pytest.raises(InternalError, match=r"behind the last panel|is another value"):
+        one.check(replace(one.func, buffers=tuple(map(narrow, one.func.buffers))))
+
+
+def test_an_accumulator_that_is_not_initialised() -> None:
+    def uninitialised(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Allocate(scope="register", body=Block(body=parts)):
+                return replace(stmt, body=Block(parts[1:]))
+        return None
+
+    for name in ("gemm", "softmax"):
+        assert found(kernel(name), changed(kernel(name).func, uninitialised))
+
+
+@pytest.mark.parametrize("low, high", [(1, 0), (0, -1), (-1, 0), (0, 1)])
+@pytest.mark.parametrize("name", ["gemm", "large", "conv", "total"])
+def test_a_reduction_with_a_term_more_or_less(name: str, low: int, high: int) -> None:
+    def longer(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, For) and stmt.mark in ("k", "reduce"):
+            return replace(stmt, lo=add(stmt.lo, index(low)), hi=add(stmt.hi, index(high)))
+        return None
+
+    assert found(kernel(name, SMALL), changed(kernel(name, SMALL).func, longer))
+
+
+def test_a_term_counted_twice_at_the_edge_of_a_tile() -> None:
+    """The last vector begins where the one before ended, less one."""
+    one = kernel("total", SMALL)
+
+    def again(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case For(kind="vector", body=If(condition=condition, then=Store() as store)):
+                lane = {stmt.var: Call("sub", (Var(stmt.var), index(1)), "int64")}
+                return replace(stmt, body=If(condition, replace(store, value=break_loops.substitute(store.value, lane))))
+        return None
+
+    assert found(one, changed(one.func, again))
+
+
+# -- GPUs ------------------------------------------------------------------------------------------------------
+
+def matmul_program() -> Program:
+    """What `gpu_funcs.gemm` computes."""
+    x, w, b, y = (Buffer(n, "float32", funcs.buffer(n, *s).shape) for n, s in (
+        ("x", ("M", "K")), ("w", ("K", "N")), ("b", ("N",)), ("y", ("M", "N"))))
+    m, n, k = (Axis(a, funcs.dim(a.upper())) for a in "mnk")
+    acc = Buffer("t", "float32", y.shape)
+    product = Compute(acc, (m, n), mul(Load(x, (Var("m"), Var("k"))), Load(w, (Var("k"), Var("n")))), (k,), SUM)
+    p, q = Axis("p", m.extent), Axis("q", n.extent)
+    body = Call("max", (add(Load(acc, (Var("p"), Var("q"))), Load(b, (Var("q"),))), funcs.c32(0)), "float32")
+    return Program((x, w, b), (y,), (product, Compute(y, (p, q), body)), tuple(SizeParam(s) for s in "KMN"))
+
+
+def test_threads() -> None:
+    func = gpu_funcs.gemm()
+    assert check_values(matmul_program(), func, sizes=[{"M": 5, "N": 7, "K": 4}, {"M": 4, "N": 4, "K": 3}]) is None
+
+
+@pytest.mark.parametrize("kind", ["swapped coordinates", "dropped statement", "written neighbour"])
+def test_threads_broken(kind: str) -> None:
+    func, refused, tried = gpu_funcs.gemm(), 0, 0
+    for seed in range(12):
+        broken = break_loops.broken(func, kind, Random(seed))
+        if broken is None or broken == func:
+            continue
+        tried += 1
+        try:
+            assert check_values(matmul_program(), broken, sizes=[{"M": 5, "N": 7, "K": 4}]) is None
+        except InternalError:
+            refused += 1
+        else:  # it must be right then
+            sizes = {"M": 5, "N": 7, "K": 4}
+            arrays = gpu_funcs.gemm_arrays(sizes)
+            try:
+                interpret(broken, arrays, sizes)
+            except InternalError as race:  # here threads run abreast: what orders them is for `verify_sync` to prove
+                assert "barrier" in str(race)
+                continue
+            np.testing.assert_allclose(arrays["y"], gpu_funcs.gemm_expected(arrays), rtol=1e-4, atol=1e-4)
+    assert tried and refused
+
+
+# -- the order of sums -----------------------------------------------------------------------------------------
+
+SIZES = [{"M": 9, "N": 13, "K": 11}, {"M": 1, "N": 1, "K": 1}, {"M": 7, "N": 64, "K": 5}]
+
+
+def test_other_tiles_sum_in_the_same_order() -> None:
+    one, other = kernel("gemm", SMALL), kernel("gemm", replace(SMALL, instr_tile=(3, 8)))
+    assert one.func != other.func
+    plain = [replace(k.func, buffers=k.func.buffers) for k in (one, other)]
+    check_order(plain[0], plain[1], SIZES)
+
+
+def test_another_order_of_summation_is_found() -> None:
+    one = kernel("gemm", SMALL)
+
+    def backwards(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, For) and stmt.mark == "k":
+            last = Call("sub", (Call("sub", (stmt.hi, index(1)), "int64"), Var(stmt.var)), "int64")
+            return replace(stmt, body=substitute_stmt(stmt.body, {stmt.var: last}))
+        return None
+
+    count = sum(isinstance(s, For) and s.mark == "k" for _, s in break_loops._statements(one.func.body))
+    func = one.func
+    for number in range(count):
+        func = changed(func, backwards, number)
+    assert one.check(func) is None, "sums in any order are the same values"
+    with pytest.raises(InternalError, match="in different orders"):
+        check_order(one.func, func, SIZES)
+
+
+# -- what laws allow -------------------------------------------------------------------------------------------
+
+def test_maxima_may_be_taken_in_any_order_and_twice() -> None:
+    x, y = Buffer("x", "float32", (funcs.dim("N"),)), Buffer("y", "float32", (funcs.SymExpr.of(1),))
+    i, k = Axis("i", funcs.SymExpr.of(1)), Axis("k", funcs.dim("N"))
+    program = Program((x,), (y,), (Compute(y, (i,), Load(x, (Var("k"),)), (k,), MAX),), (SizeParam("N"),))
+
+    def walk_twice(start: float) -> Func:
+        at = (index(0),)
+        update = Store(y, at, Call("max", (Load(y, at), Load(x, (Var("a"),))), "float32"))
+        body = Block((Store(y, at, Const(start, "float32")), *(For("a", index(0), funcs.size("N"), update) for _ in range(2))))
+        return Func("twice", (x, y), ("y",), program.sizes, body)
+
+    assert check_values(program, walk_twice(float("-inf"))) is None
+    with pytest.raises(InternalError):
+        check_values(program, walk_twice(0.0))
+
+
+def test_nothing_is_undefined_in_a_message() -> None:
+    one = kernel("transpose", SMALL)
+    func = changed(one.func, lambda s: replace(s, value=map_loads(_next, s.value)) if isinstance(s, Store) and any(
+        loads(s.value)) else None)
+    with pytest.raises(InternalError, match=r"kernel transpose is not what its Program means: .*"):
+        one.check(func)
+
+
+def _next(load: Load) -> Expr:
+    before = Call("max", (index(0), Call("sub", (load.index[-1], index(1)), "int64")), "int64")
+    return replace(load, index=(*load.index[:-1], before))
