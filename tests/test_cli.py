@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,40 @@ def test_sizes_beyond_all_memory(shell: Shell, package_path: Path) -> None:
     for size in ("99999999999", "9" * 30):
         answer = shell.json("run", package_path, "--random", "--size", f"batch={size}", code=4)
         assert answer["error"] == "LaunchError" and "'x'" in answer["message"]
+
+
+@pytest.mark.defect(40)
+def test_run_with_a_profile(shell: Shell, package_path: Path) -> None:
+    args = ("run", package_path, "--random", "--size", "batch=3")
+    answer = shell.json(*args, "--profile")
+    assert "kernels" not in shell.json(*args) and abs(sum(row["share"] for row in answer["kernels"]) - 1) < 1e-9
+    assert all(row["milliseconds"] > 0 and row["calls"] == 1 and row["nodes"] for row in answer["kernels"])
+    code, out, _ = shell(*args, "--profile")
+    assert code == 0 and "share" in out and "dense" in out
+
+
+HUGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976,)}"
+
+
+@pytest.mark.defect(18)
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\3\4" * 9, b"\x80\4.", b"\x93NUMPY\1\0\x76\0" + b"{" * 118,
+                                     b"\x93NUMPY\1\0\x76\0" + HUGE.ljust(118)])
+def test_inputs_that_are_no_arrays(shell: Shell, package_path: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.npy").write_bytes(content)
+    code, out, err = shell("run", package_path, "--input", f"x={tmp_path / 'x.npy'}")
+    assert code == 2 and not out and "x.npy" in err
+
+
+@pytest.mark.defect(18)
+def test_odd_files_and_numbers(shell: Shell, package_path: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    random = ("run", package_path, "--random", "--size", "batch=2")
+    assert shell("run", package_path, "--input", f"x={tmp_path / 'fifo'}")[0] == 2
+    assert shell(*random, "--size", "unknown=3")[0] == 2
+    assert shell(*random, "--seed", "-1")[0] == 2
+    assert shell("run", package_path, "--random", "--size", "batch=" + "9" * 5000)[0] == 2
+    (tmp_path / "file").write_text("in the way")
+    assert shell(*random, "-o", tmp_path / "file" / "out")[0] == 4
 
 
 def test_explain(shell: Shell, package_path: Path) -> None:

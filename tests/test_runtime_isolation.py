@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +96,15 @@ def test_runs_touch_nothing_but_memory(package: Path) -> None:
     floors = {name.split(".")[1] for name in report["modules"] if name.startswith("tsc.")}
     assert floors <= {"errors", "config", "sym", "target", "runtime"}
     assert not [name for name in report["modules"] if not name.startswith("tsc")]
+
+
+@pytest.mark.defect(42)
+def test_all_that_is_installed_for_compiling_is_blocked() -> None:
+    """So that `pip install --no-deps tsc-compiler` beside NumPy is enough to load and run, as `tsc.load` says."""
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.match(r"[\w-]+", text)[0] for text in needed} - {"numpy"}  # type: ignore[index]
+    (blocked,) = re.findall(r"names = (\{.*\})", CHILD)
+    assert names <= ast.literal_eval(blocked)
 
 
 def test_the_hook_sees_what_it_should(package: Path) -> None:

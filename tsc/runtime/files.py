@@ -107,7 +107,7 @@ def _mode_of(path: Path) -> int | None:
         raise PackageError(f"cannot write '{path}': it is a device, FIFO or socket, which is not replaced; choose another path")
     if not mode & 0o222 or not os.access(path, os.W_OK):
         raise PackageError(f"cannot write '{path}': it is read-only; choose another path or make it writable")
-    return stat.S_IMODE(mode)
+    return mode & 0o777
 
 
 def _open_unnamed(spare: Path) -> tuple[int, bool]:

@@ -10,7 +10,8 @@ from tsc.runtime.package import Package, Weights
 
 def load(path: str | Path, threads: int | None = None, weights: Weights = "private") -> Executable:
     """Load what `Executable.save` wrote. A Package is native code and runs with your rights: load only what comes from whom you
-    trust. Its hashes find damage, not malice; signatures are to come.
+    trust. Its hashes find damage, not malice; signatures are to come. On a machine that only runs Packages, NumPy and
+    `pip install --no-deps tsc-compiler` are all that is needed.
 
     `threads` is how many cores one run may use (None: all). `weights="private"` keeps them on 2 MB pages of this process,
     which is fastest; `"shared"` maps the file, one copy for all processes: replace such a file by renaming another one over it.

@@ -7,6 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,7 @@ def _check_room(size: int, what: str) -> None:
         raise _no_room(size, what)
 
 
+@cache
 def _machine_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * PAGE
 
