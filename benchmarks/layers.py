@@ -2,7 +2,7 @@
 
     python3 dev.py bench layers [--only conv] [--rounds N] [--seconds S] [--flops GFLOP/s --bandwidth GB/s]
 
-Convolutions (with bias and Relu), pooling, softmax, norms and elementwise chains at the sizes of well-known networks, every dim
+Convolutions (with bias and Relu), pooling, upsampling, softmax, norms and elementwise chains at the sizes of well-known networks, every dim
 that a user would leave open symbolic. The processes take turns, and each runtime's time is the best of all its runs, as in
 `minilm.py`; outputs must agree. The roofline is max(FLOP / peak FLOP rate, bytes of inputs, weights and outputs / bandwidth).
 """
@@ -59,15 +59,16 @@ class Layer:
         return {"x": np.random.default_rng(1).standard_normal(self.shape).astype(np.float32)}
 
 
-def conv(name: str, shape: tuple[int, int, int, int], out: int, kernel: int, stride: int = 1, groups: int = 1) -> Layer:
+def conv(name: str, shape: tuple[int, int, int, int], out: int, kernel: int, stride: int = 1, groups: int = 1,
+         dilation: int = 1) -> Layer:
     """A convolution that keeps the size (but for the stride), with bias and Relu."""
     rng = np.random.default_rng(0)
     batch, channels, height, width = shape
     each = channels // groups
     weights = {"w": rng.standard_normal((out, each, kernel, kernel)) / math.sqrt(each * kernel * kernel),
                "b": rng.standard_normal(out)}
-    nodes = (helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4,
-                              strides=[stride] * 2, group=groups), helper.make_node("Relu", ["c"], ["y"]))
+    nodes = (helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[kernel] * 2, group=groups,
+                              pads=[kernel // 2 * dilation] * 4, strides=[stride] * 2, dilations=[dilation] * 2), helper.make_node("Relu", ["c"], ["y"]))
     outputs = batch * out * -(-height // stride) * -(-width // stride)
     return Layer(name, nodes, ("N", channels, "H", "W"), shape, {n: w.astype(np.float32) for n, w in weights.items()},
                  2.0 * outputs * each * kernel * kernel)
@@ -89,15 +90,26 @@ def pool(name: str, shape: tuple[int, int, int, int], kernel: int, stride: int) 
     return Layer(name, (node,), ("N", shape[1], "H", "W"), shape, {}, math.prod(shape) * kernel * kernel / stride / stride)
 
 
+def upsample(name: str, shape: tuple[int, int, int, int]) -> Layer:
+    """Every pixel four times."""
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest", nearest_mode="floor",
+                            coordinate_transformation_mode="asymmetric")
+    return Layer(name, (node,), ("N", shape[1], "H", "W"), shape, {"scales": np.array([1, 1, 2, 2], np.float32)}, 0.0)
+
+
 LAYERS = (
     conv("conv 3x3 64", (1, 64, 56, 56), 64, 3), conv("conv 3x3 256", (1, 256, 14, 14), 256, 3),
     conv("conv 3x3/2 128", (1, 128, 28, 28), 256, 3, 2), conv("conv 7x7/2 stem", (1, 3, 224, 224), 64, 7, 2),
+    conv("conv 3x3 small", (1, 256, 7, 7), 256, 3), conv("dilated 3x3", (1, 64, 56, 56), 64, 3, dilation=2),
     conv("conv 3x3 odd", (2, 48, 37, 53), 80, 3),
     conv("pointwise 64", (1, 64, 80, 80), 64, 1), conv("pointwise 512", (1, 256, 14, 14), 512, 1),
     conv("depthwise 3x3", (1, 64, 112, 112), 64, 3, groups=64), conv("depthwise 3x3/2", (1, 64, 112, 112), 64, 3, 2, 64),
     conv("depthwise 7x7", (1, 96, 56, 56), 96, 7, groups=96), conv("depthwise small", (1, 320, 7, 7), 320, 3, groups=320),
-    conv("grouped 3x3", (1, 128, 28, 28), 128, 3, groups=32),
+    conv("depthwise 9x9", (1, 64, 28, 28), 64, 9, groups=64),
+    conv("grouped 3x3", (1, 128, 28, 28), 128, 3, groups=32), conv("grouped deep", (1, 64, 56, 56), 128, 3, groups=2),
+    conv("grouped point", (1, 256, 28, 28), 256, 1, groups=4),
     pool("max pool 3x3/2", (1, 64, 112, 112), 3, 2), pool("max pool 2x2/2", (1, 64, 112, 112), 2, 2),
+    pool("max pool 13x13", (1, 64, 20, 20), 13, 1), upsample("nearest 2x", (1, 64, 40, 40)),
     rows("softmax 384", "Softmax", (1024, 384), 5), rows("softmax 8192", "Softmax", (64, 8192), 5),
     rows("layer norm 768", "LayerNormalization", (1024, 768), 8))
 

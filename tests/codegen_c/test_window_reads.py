@@ -72,3 +72,19 @@ def test_no_lane_computes_with_what_nobody_wrote(op: str, attributes: dict[str, 
     (found,) = check_guarded(compiled, feeds)
     (expected,) = ReferenceEvaluator(model).run(None, feeds)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.defect(32)
+@pytest.mark.parametrize("target", SPECS)
+def test_every_element_twice(target: str) -> None:
+    """Nearest upsampling by two: half a vector is read, whatever the width."""
+    scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest", nearest_mode="floor",
+                            coordinate_transformation_mode="asymmetric")
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ("n", 2, "h", "w"))]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["a", "b", "c", "d"])]
+    graph = helper.make_graph([node], "twice", inputs, outputs, [scales])
+    made = tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), target=target)
+    for width in (1, 3, 8, 21, 40):
+        x = np.random.default_rng(width).standard_normal((1, 2, 3, width)).astype(np.float32)
+        np.testing.assert_array_equal(check_guarded(made, {"x": x})[0], x.repeat(2, 2).repeat(2, 3))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from tests.loop_ir.funcs import buffer, c32, loop, size, store
+from tests.loop_ir.funcs import buffer, c32, call_kernel, load_kernel, loop, size, store
 from tsc.codegen_c.specs import CPU_SPECS
+from tsc.config import Options
 from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import For, Func, walk
 from tsc.loop_ir.simplify import simplify
 from tsc.loop_ir.vector_rules import lane_range
@@ -65,6 +69,31 @@ def test_short_and_varying_divisors_are_left_alone() -> None:
         func = Func("f", (x, y), ("y",), (SizeParam("N"),), loop("i", 0, size("N"), store(y, (LANE,), value)))
         made, _ = vectorize(func, CPU_SPECS["cpu-avx512"])
         assert not any(isinstance(s, For) and s.var == "i_q" for s in walk(made.body))
+
+
+@pytest.mark.defect(32)
+@pytest.mark.parametrize(("start", "shift", "vectors"), [(0, 0, True), (2, 0, True), (0, 4, True), (1, 0, False), (0, 1, False)])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
+def test_every_element_twice(start: int, shift: int, vectors: bool, dtype: str) -> None:
+    """y[i] = x[(i + shift) // 2] from `start` on: vectors begin with the first of two equal elements, or there are none."""
+    x, y = buffer("x", "M", dtype=dtype), buffer("y", "N", dtype=dtype)
+    place = Call("floordiv", (add(LANE, index(shift)), index(2)), INDEX)
+    body = loop("i", start, size("N"), store(y, (LANE,), Load(x, (place,))))
+    plain = Func("twice", (x, y), ("y",), (SizeParam("N"), SizeParam("M")), body)
+    made, _ = vectorize(simplify(plain), CPU_SPECS["cpu-avx2"])
+    assert any(isinstance(s, For) and s.kind == "vector" for s in walk(made.body)) == vectors
+    for count in (1, 2, 8, 15, 16, 17, 41):
+        data = (np.arange(30) % 5 != 1).astype(dtype) if dtype == "bool" else np.arange(30).astype(dtype)
+        expected = data[(np.arange(count) + shift) // 2]
+        for run in (interpret, compiled):
+            found = np.zeros(count, dtype)
+            run(lower(plain, CPU_SPECS["cpu-avx2"]), {"x": data, "y": found}, {"N": count, "M": 30})
+            np.testing.assert_array_equal(found[start:], expected[start:])
+
+
+def compiled(func: Func, arrays: dict[str, Any], sizes: dict[str, int]) -> None:
+    """What `interpret` does, in C."""
+    assert call_kernel(load_kernel(func, CPU_SPECS["cpu-avx2"], Options()), func, arrays, sizes) == 0
 
 
 @pytest.mark.parametrize("factor", [-3, -2, -1, 1, 2, 3])

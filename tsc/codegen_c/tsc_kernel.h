@@ -108,7 +108,8 @@ TSC_FN uint64_t tsc_to_uint64(double x) {
 #define TSC_JOIN2(a, b) a##b
 #define TSC_JOIN(a, b) TSC_JOIN2(a, b)
 
-/* The first n lanes of a vector in memory, or those in a range; the other lanes are zero, and their memory is not touched. */
+/* The first n lanes of a vector in memory, or those in a range; the other lanes are zero, and their memory is not touched.
+   `twice`: half as many elements, each in two lanes. */
 typedef float tsc_bits64 __attribute__((vector_size(64)));
 #ifdef __AVX512F__
 #define TSC_HAS_MASKS 1
@@ -168,6 +169,11 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
     }                                                                                                                         \
     tsc_##NAME##x##L r = {0};                                                                                                 \
     for (int l = 0; l < L; l++) r[l] = when && l >= first && l < last ? p[l * space] : 0;                                     \
+    return r;                                                                                                                 \
+  }                                                                                                                           \
+  TSC_FN tsc_##NAME##x##L tsc_twice_##NAME##x##L(const T *p) {                                                                \
+    tsc_##NAME##x##L r = {0};                                                                                                 \
+    for (int l = 0; l < L; l++) r[l] = p[l / 2];                                                                              \
     return r;                                                                                                                 \
   }                                                                                                                           \
   TSC_FN void tsc_store_##NAME##x##L(T *p, int64_t n, tsc_##NAME##x##L v) {                                                   \

@@ -8,7 +8,7 @@ from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import coefficient_of, to_sym
-from tsc.loop_ir.vector_rules import SPACES, LaneRange, is_affine, lane_range, looks_at_data
+from tsc.loop_ir.vector_rules import SPACES, LaneRange, half_of, is_affine, lane_range, looks_at_data
 from tsc.sym import ZERO, SymExpr
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, walk
 
@@ -131,6 +131,10 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     if factor == SymExpr.of(0) and not any(lanes.var in _names(leaf) for leaf in leaves.values()):
         return splat(_once(f"{name}[{sym_text(offset, leaves, scope)}]", load, lanes), buffer.dtype, lanes.count)
     kind = f"{buffer.dtype}x{lanes.count}"
+    half = half_of(offset, lanes.var)
+    if half is not None and not lanes.active:
+        text = f"tsc_twice_{kind}({name} + {sym_text(half, leaves, scope)})"
+        return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))" if buffer.dtype == BOOL else text
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
     space = None if factor is None or leaves else factor.as_int()
     first, last = lanes.first or "0", lanes.last or lanes.active or str(lanes.count)

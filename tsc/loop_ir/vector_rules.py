@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
-from tsc.sym import ONE, ZERO, SymExpr
+from tsc.sym import ONE, ZERO, SymExpr, dim
+from tsc.sym.expr import apply
 from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, walk
 from tsc.te.intrinsics import EXPENSIVE
 
@@ -24,8 +25,10 @@ VECTOR_CALLS: dict[str, frozenset[str]] = {
     "bool": frozenset({"and", "or", "xor", "not", "select"})}
 _LOADED = frozenset({"float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "bool"})
 
-#: How an access moves along the lanes; "spaced" is every second to fourth element of a row.
-Access = Literal["invariant", "contiguous", "spaced", "strided"]
+#: How an access moves along the lanes; "spaced" is every second to fourth element of a row, "twice" each element two times.
+Access = Literal["invariant", "contiguous", "spaced", "twice", "strided"]
+#: Those that touch the memory of active lanes alone.
+MASKED = ("invariant", "contiguous", "spaced")
 SPACES = range(2, 5)
 #: Vectors this wide come with masks for their lanes; for shorter ones a loop is rather split.
 MASKED_BYTES = 64
@@ -66,7 +69,8 @@ def check_load(load: Load, var: str) -> Access:
         return "invariant"
     leaves: dict[str, Expr] = {}
     factors: list[SymExpr] = []
-    for i in load.index:
+    halves = half_of(to_sym(load.index[-1], leaves), var) is not None
+    for i in load.index[:-1] if halves else load.index:
         factor = coefficient_of(to_sym(i, leaves), var)
         if factor is None:
             raise Refused(f"the index of {load.buffer.name} is not affine in it")
@@ -75,9 +79,17 @@ def check_load(load: Load, var: str) -> Access:
         raise Refused(f"the index of {load.buffer.name} depends on data")
     if load.buffer.panel is not None:
         raise Refused(f"{load.buffer.name} is stored in panels")
-    if any(f != ZERO for f in factors[:-1]):
+    if any(f != ZERO for f in (factors if halves else factors[:-1])):
         return "strided"
+    if halves:
+        return "twice"
     return "contiguous" if factors[-1] == ONE else "spaced" if factors[-1].as_int() in SPACES else "strided"
+
+
+def half_of(place: SymExpr, var: str) -> SymExpr | None:
+    """What half of the variable, rounded down, is added to where `place` is that; None where it is not."""
+    rest = place - apply("//", [dim(var), SymExpr.of(2)])
+    return rest if coefficient_of(rest, var) == ZERO else None
 
 
 def check_value(value: Expr, var: str, facts: Facts, masks: bool = False) -> None:
@@ -108,7 +120,7 @@ def _check(expr: Expr, var: str, facts: Facts, costly: bool, when: When, safe: f
         case Load(buffer=buffer):
             access = check_load(expr, var)
             if guarded and expr not in safe:
-                if when == "in range" and access != "strided":  # the lanes are masked, what the index loads is not
+                if when == "in range" and access in MASKED:  # the lanes are masked, what the index loads is not
                     for place in expr.index:
                         _check_reads(place, var, facts, safe)
                 else:
@@ -184,7 +196,7 @@ def executed(expr: Expr, var: str, known: tuple[Expr, ...] = (), lost: bool = Fa
 
 def _has_masks(load: Load, var: str) -> bool:
     try:
-        return check_load(load, var) != "strided"
+        return check_load(load, var) in MASKED
     except Refused:
         return False
 

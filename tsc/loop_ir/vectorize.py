@@ -16,6 +16,7 @@ from tsc.loop_ir.quotients import at_quotients
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.vector_rules import (
+    MASKED,
     MASKED_BYTES,
     VECTOR_CALLS,
     Refused,
@@ -154,6 +155,10 @@ def _check(loop: For, stores: tuple[Store, ...], facts: Facts, masks: bool) -> f
             reduced.add(store.buffer)
     for store in stores:
         _check_dependences(store, stores, reduced)
+    leaves: dict[str, Expr] = {}
+    if facts.divisor(to_sym(loop.lo, leaves)) % 2 and any(
+            check_load(x, loop.var) == "twice" for s in stores for x in loads(s.value)):
+        raise Refused("it reads elements twice, and may begin between two of one")
     return frozenset(reduced)
 
 
@@ -248,7 +253,7 @@ def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer]
         several = block(*(s for own in others for s in own), main(loop.lo, start, ways), *_folded(stores, each, lane, lanes))
         wide = [If(call("lt", loop.lo, start), several)]
     after = (_combine(s, local, lane, lanes) for s, local in _reductions(stores, accumulators))
-    if all(check_load(x, loop.var) != "strided" for s in stores for e in (*s.index, s.value) for x in loads(e)):
+    if all(check_load(x, loop.var) in MASKED for s in stores for e in (*s.index, s.value) for x in loads(e)):
         masked = _vector(lane, lanes, If(call("lt", add(Var(middle), Var(lane)), loop.hi), at(Var(middle))))
         made = block(*before, *wide, main(start, Var(middle), 1), If(call("lt", Var(middle), loop.hi), masked), *after)
     else:
