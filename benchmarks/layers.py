@@ -2,9 +2,10 @@
 
     python3 dev.py bench layers [--only conv] [--rounds N] [--seconds S] [--flops GFLOP/s --bandwidth GB/s]
 
-Convolutions (with bias and Relu), pooling, upsampling, softmax, norms and elementwise chains at the sizes of well-known networks, every dim
-that a user would leave open symbolic. The processes take turns, and each runtime's time is the best of all its runs, as in
-`minilm.py`; outputs must agree. The roofline is max(FLOP / peak FLOP rate, bytes of inputs, weights and outputs / bandwidth).
+Convolutions (with bias and Relu), pooling, upsampling, softmax, norms and elementwise chains at the sizes of well-known
+networks, every dim that a user would leave open symbolic. The processes take turns, and each runtime's time is the best of all
+its runs, as in `minilm.py`; outputs must agree. The roofline is max(FLOP / peak FLOP rate, bytes of inputs, weights and
+outputs / bandwidth).
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def conv(name: str, shape: tuple[int, int, int, int], out: int, kernel: int, str
     each = channels // groups
     weights = {"w": rng.standard_normal((out, each, kernel, kernel)) / math.sqrt(each * kernel * kernel),
                "b": rng.standard_normal(out)}
-    nodes = (helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[kernel] * 2, group=groups,
-                              pads=[kernel // 2 * dilation] * 4, strides=[stride] * 2, dilations=[dilation] * 2), helper.make_node("Relu", ["c"], ["y"]))
+    pads = kernel // 2 * dilation
+    nodes = (helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[kernel] * 2, pads=[pads] * 4, strides=[stride] * 2,
+                              dilations=[dilation] * 2, group=groups), helper.make_node("Relu", ["c"], ["y"]))
     outputs = batch * out * -(-height // stride) * -(-width // stride)
     return Layer(name, nodes, ("N", channels, "H", "W"), shape, {n: w.astype(np.float32) for n, w in weights.items()},
                  2.0 * outputs * each * kernel * kernel)

@@ -72,7 +72,8 @@ def test_short_and_varying_divisors_are_left_alone() -> None:
 
 
 @pytest.mark.defect(32)
-@pytest.mark.parametrize(("start", "shift", "vectors"), [(0, 0, True), (2, 0, True), (0, 4, True), (1, 0, False), (0, 1, False)])
+@pytest.mark.parametrize(("start", "shift", "vectors"), [
+    (0, 0, True), (2, 0, True), (0, 4, True), (1, 0, False), (0, 1, False)])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
 def test_every_element_twice(start: int, shift: int, vectors: bool, dtype: str) -> None:
     """y[i] = x[(i + shift) // 2] from `start` on: vectors begin with the first of two equal elements, or there are none."""
