@@ -297,6 +297,12 @@ def _dropout_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     return Const(True, BOOL) if output == 1 else lowering.read(0, at)
 
 
+def _expect_float(ctx: InferContext) -> None:
+    """The schema allows integers, but nothing says how to round."""
+    if not is_float(ctx.type(0).dtype):
+        raise UnsupportedError(f"{where(ctx)} is of {ctx.type(0).dtype}, expected a float type; cast its input")
+
+
 # -- samples ---------------------------------------------------------------------------------------------------
 
 def pairs(*dtypes: str) -> SampleList:
@@ -384,7 +390,7 @@ OPS: tuple[OpDef, ...] = (
     elementwise("Reciprocal", _reciprocal, samples=singles(0.5)),
     elementwise("Exp", intrinsic("exp"), samples=singles()),
     elementwise("Log", intrinsic("log"), samples=singles(0.1)),
-    elementwise("Erf", intrinsic("erf"), samples=singles()),
+    elementwise("Erf", intrinsic("erf"), samples=singles(), check=_expect_float),
     elementwise("Sin", intrinsic("sin"), samples=singles()),
     elementwise("Cos", intrinsic("cos"), samples=singles()),
     elementwise("Floor", intrinsic("floor"), samples=singles()),
