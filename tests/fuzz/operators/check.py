@@ -222,7 +222,8 @@ class Judge:
     def _demand(self, same: Array, name: str, got: Array, want: Array) -> None:
         if not same.all():
             entry = _convention(self.case, self.model, self.values)
-            if entry is not None and entry.side == "open" and (got.dtype.kind != "f" or (same | np.isnan(got)).all()):
+            if entry is not None and entry.side == "open" and (
+                    got.dtype.kind != "f" or (same | np.isnan(got) | np.isnan(want)).all()):
                 self.verdict.conventions.append(entry.situation)
                 return
             at = _first(~same)
@@ -257,7 +258,7 @@ def _agree_on_sign(known: Sequence[Array]) -> Array:
 def _keeps_signs(node: NodeProto) -> bool:
     """Whether each element of a node's output is one of its inputs': the sign of a zero is kept then."""
     op = find(node.op_type)
-    return op is not None and (op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST) or node.op_type in (
+    return op is not None and exactly(node) and (op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST) or node.op_type in (
         "Identity", "Where", "Dropout", "Neg"))
 
 

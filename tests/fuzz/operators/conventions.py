@@ -81,7 +81,24 @@ def _large_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
     return float(np.abs(x.astype(np.float64)).max()) ** power * x.size >= 2.0 ** min(53, 8 * x.dtype.itemsize - 1)
 
 
+def has_infinity(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Whether the first operand holds what is not finite."""
+    return inputs[0] is not None and inputs[0].dtype.kind == "f" and not bool(np.isfinite(inputs[0]).all())
+
+
+def _power_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Integers whose power their type does not hold."""
+    base, exponent = inputs[0], inputs[1]
+    if base is None or exponent is None or base.dtype.kind not in "iu" or not base.size or not exponent.size:
+        return False
+    return float(np.abs(base.astype(np.float64)).max()) ** float(exponent.max()) >= 2.0 ** (8 * base.dtype.itemsize - 1)
+
+
 CONVENTIONS: tuple[Convention, ...] = (
+    Convention(_names("Resize", "Upsample"), "a neighbour that is not finite and weighs nothing", "open",
+               "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
+    Convention(_names("Pow"), "integers beyond their type", "open",
+               "the standard does not say what becomes of powers that are too large", _power_overflows),
     Convention(_names("Resize"), "pytorch_half_pixel where one element is left", "runtime",
                "'length_resized > 1 ? … : 0' is of the length of the output, a whole number; the reference takes the product "
                "of length and scale", _one_resized),

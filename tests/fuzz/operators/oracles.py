@@ -279,6 +279,7 @@ def _wide_array(value: Any) -> Any:
 def inlined(model: ModelProto) -> ModelProto:
     """The model with the standard's own definition in smaller operators in the place of each node that has one, so that every
     rounding on the way counts."""
+    model = _newest(model)
     opset = model.opset_import[0].version
     for _ in range(4):
         schemas = [(n.op_type, onnx.defs.get_schema(n.op_type, opset, "")) for n in model.graph.node]
@@ -296,6 +297,19 @@ def inlined(model: ModelProto) -> ModelProto:
             model = onnx.inliner.inline_selected_functions(typed, chosen, inline_schema_functions=True)
         except Exception:
             break
+    return model
+
+
+def _newest(model: ModelProto) -> ModelProto:
+    """The model in the newest opset in which all its operators are still the same: bodies are written for new opsets only."""
+    opset = model.opset_import[0].version
+    for newer in range(onnx.defs.onnx_opset_version(), opset, -1):
+        if all(onnx.defs.has(n.op_type, newer, "") and onnx.defs.get_schema(n.op_type, opset, "").since_version
+               == onnx.defs.get_schema(n.op_type, newer, "").since_version for n in model.graph.node):
+            found = ModelProto()
+            found.CopyFrom(model)
+            found.opset_import[0].version = newer
+            return found
     return model
 
 
