@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import multiprocessing
+import os
 import resource
 import signal
 import sys
@@ -30,8 +31,9 @@ from tests.fuzz.operators.case import Case, model_of, values_of
 from tests.fuzz.operators.chains import random_case
 from tests.fuzz.operators.check import Finding, Subject, Verdict, check, compiled, guarded, reason
 
-#: Seconds that a case may take, and bytes of memory that a process may map beyond what it has when it starts.
-PATIENCE, MEMORY = 30.0, 4 << 30
+#: Seconds of computing that a case may take, how many times that by the clock, as others may use the machine too, and bytes of
+#: memory that a process may map beyond what it has when it starts.
+PATIENCE, SHARED, MEMORY = 30.0, 4.0, 4 << 30
 
 
 @dataclass
@@ -112,7 +114,7 @@ class _Job:
     process: Any = None
     pipe: Any = None
     current: tuple[int, str] = (-1, "")
-    since: float = 0.0
+    since: tuple[float, float] = (0.0, 0.0)  # the clock, and what was computed until then
 
     def start(self) -> None:
         """Go on behind what is done."""
@@ -121,7 +123,21 @@ class _Job:
         self.process = context.Process(target=_work, args=(other, self.seed, list(self.left), self.folder, self.subject))
         self.process.start()
         other.close()
-        self.since = time.monotonic()
+        self.since = time.monotonic(), self._computed()
+
+    def _computed(self) -> float:
+        """Seconds that the process and the compilers it waited for have computed."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its case has taken too long."""
+        clock, computed = time.monotonic() - self.since[0], self._computed() - self.since[1]
+        return computed > PATIENCE or clock > SHARED * PATIENCE
 
     def hear(self, tally: Tally) -> bool:
         """Take a message; False when there will be no more."""
@@ -129,7 +145,8 @@ class _Job:
             message = self.pipe.recv()
         except EOFError:
             return self._died(tally)
-        self.since = time.monotonic() if message[1] != self.current[0] else self.since
+        if message[1] != self.current[0]:
+            self.since = time.monotonic(), self._computed()
         match message:
             case ("begin", number, stage):
                 self.current = (number, stage)
@@ -150,7 +167,7 @@ class _Job:
         how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
         return self._lost(tally, f"the process died of {how}")
 
-    def late(self, tally: Tally) -> bool:
+    def end(self, tally: Tally) -> bool:
         """End a process whose case takes too long; False when nothing is left."""
         self.process.kill()
         self.process.join()
@@ -184,8 +201,8 @@ def run_cases(seed: int, numbers: Sequence[int], jobs: int = 1, subject: Subject
                 alive = True
                 if job.pipe in ready:
                     alive = job.hear(tally)
-                elif time.monotonic() - job.since > PATIENCE:
-                    alive = job.late(tally)
+                elif job.is_late:
+                    alive = job.end(tally)
                 if not alive:
                     active.remove(job)
             if time.monotonic() - begin > 30:
