@@ -27,13 +27,15 @@ DEFAULT_LIMITS = Limits()
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to compile. `cache_dir` None means the user's cache; `jobs` how many compiler processes run at once; `progress` is
-    told (what, done, of how many) as the work goes on; `limits` is what a model may ask for."""
+    told (what, done, of how many) as the work goes on; `limits` is what a model may ask for; `share_kernels`: layers
+    equal up to constant sizes get one kernel for all (off: kernels of their own, which take longer to compile)."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
     use_cache: bool = True
     progress: Callable[[str, int, int], None] | None = None
     limits: Limits = DEFAULT_LIMITS
+    share_kernels: bool = True
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Report progress to whoever wants it, and to the log called "tsc"."""

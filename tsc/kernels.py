@@ -28,7 +28,7 @@ from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import Staged
 from tsc.poly.refine import check_lowered
 from tsc.poly.schedule import blame, schedule_program
-from tsc.poly.scop import build_scop
+from tsc.poly.scop import build_scop, unproved
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.targets import Target
 from tsc.te.assemble import Definition, sources
@@ -116,11 +116,18 @@ def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...
 
 
 def shared(lowered: Sequence[LoweredGroup], recorder: Recorder) -> list[LoweredGroup]:
-    """The groups with one Program for all that are equal up to constants, where `te.share` finds that worth it."""
+    """The groups with one Program for all that are equal up to constants, where `te.share` finds that worth it
+    and each access of that Program is proved to stay within extents at all its sizes."""
     found = share(group.program for group in lowered)
     counts = Counter(one.program for one in found.values())
     for general, count in counts.items():
-        recorder.decide("share", general.outputs[0].name, f"one kernel for {count} Programs equal up to constants:\n{general}")
+        wrong = unproved(general)
+        if wrong is None:
+            text = f"one kernel for {count} Programs equal up to constants:\n{general}"
+        else:
+            text = f"kernels of their own for {count} Programs equal up to constants: of one for all, {wrong}"
+            found = {program: one for program, one in found.items() if one.program != general}
+        recorder.decide("share", general.outputs[0].name, text)
     made = []
     for group in lowered:
         one = found.get(group.program)

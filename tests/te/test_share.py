@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -13,11 +14,17 @@ from onnx import helper, numpy_helper
 import tsc
 from tests.poly.programs import at, axis, buffer, gemm, softmax, v
 from tests.poly.support import inputs_for
+from tsc.config import Options
+from tsc.graph.to_te import LoweredGroup
+from tsc.kernels import shared
+from tsc.ops.base import PatternKind
+from tsc.poly.scop import unproved
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Const, call, index, mul, select
 from tsc.te.share import FEWEST, share
+from tsc.trace import Recorder
 
 
 def concat(first: int, second: int = 32) -> Program:
@@ -116,6 +123,82 @@ def test_a_dense_block_takes_four_kernels() -> None:
         x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
         want = np.asarray(session.run(None, {"x": x})[0])
         np.testing.assert_allclose(executable.run(None, {"x": x})[0], want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+def embedded_layers(layers: int, width: int = 64, embedding: int = 128) -> onnx.ModelProto:
+    """Convolutions in a row, each adding a Linear of its own of one embedding, as in a diffusion U-Net: the Linears are merged
+    into one of `layers * width` columns, and each convolution reads its part at a constant offset."""
+    rng = np.random.default_rng(0)
+    nodes, constants, x = [], [], "x"
+
+    def constant(name: str, *shape: int) -> str:
+        constants.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 16, name))
+        return name
+
+    constants.append(numpy_helper.from_array(np.array([2, 3], np.int64), "axes"))
+    for k in range(layers):
+        nodes += [
+            helper.make_node("Conv", [x, constant(f"w{k}", width, width, 3, 3)], [f"c{k}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Gemm", ["e", constant(f"l{k}", embedding, width), constant(f"b{k}", width)], [f"g{k}"]),
+            helper.make_node("Unsqueeze", [f"g{k}", "axes"], [f"u{k}"]),
+            helper.make_node("Add", [f"c{k}", f"u{k}"], [f"x{k}"])]
+        x = f"x{k}"
+    inputs = [helper.make_tensor_value_info("x", 1, ["B", width, "H", "W"]),
+              helper.make_tensor_value_info("e", 1, ["B", embedding])]
+    outputs = [helper.make_tensor_value_info(x, 1, ["B", width, "H", "W"])]
+    graph = helper.make_graph(nodes, "embedded", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@pytest.mark.defect(4)
+@pytest.mark.parametrize("share_kernels", [True, False])
+def test_layers_that_add_their_part_of_one_embedding(share_kernels: bool) -> None:
+    layers = FEWEST + 1
+    made = embedded_layers(layers)
+    executable = tsc.compile(made, threads=1, options=Options(share_kernels=share_kernels))
+    convolutions = {launch.kernel for launch in executable._plan.launches if any("c" in name for name in launch.nodes)}
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    for shape in ((1, 1, 1), (2, 9, 7), (1, 14, 14)):
+        rng = np.random.default_rng(1)
+        feeds = {"x": rng.standard_normal((shape[0], 64, *shape[1:])).astype(np.float32),
+                 "e": rng.standard_normal((shape[0], 128)).astype(np.float32)}
+        want = np.asarray(session.run(None, feeds)[0])
+        np.testing.assert_allclose(executable.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+    assert len({launch.kernel for launch in executable._plan.launches}) == (3 if share_kernels else layers + 1), convolutions
+
+
+def part(offset: int, width: int, total: int) -> Program:
+    """Columns `offset` to `offset + width` of `total`."""
+    x, out = buffer("x", "N", total), buffer("out", "N", width)
+    i, j = axis("i", "N"), axis("j", width)
+    return Program((x,), (out,), (Compute(out, (i, j), at(x, i, call("add", v(j), index(offset)))),), (SizeParam("N"),))
+
+
+@pytest.mark.defect(4)
+@pytest.mark.parametrize("members", [
+    [part(o, 64, 320) for o in (64, 128, 192, 256)],                                    # one size, bounded
+    [part(o, 96, o + 96 + 7 * k) for k, o in enumerate((64, 100, 129, 400))],           # two, tied to each other
+    [part(o, w, 1000) for o, w in ((64, 900), (200, 300), (500, 499), (300, 65))],      # neither, but for their sum
+], ids=["bounded", "tied", "sum"])
+def test_what_holds_for_all_is_known_of_their_sizes(members: list[Program]) -> None:
+    found = share(members)
+    general = found[members[0]].program
+    assert unproved(general) is None and unproved(replace(general, facts=())) is not None
+    for member in members:
+        for fact in general.facts:
+            left, right = (e.evaluate(found[member].values) for e in (fact.left, fact.right))
+            assert fact.relation == "<=" and left <= right
+
+
+@pytest.mark.defect(4)
+def test_what_cannot_be_proved_of_all_is_not_shared() -> None:
+    """Offsets, widths and totals that three of a kind tie: no relation of two of them says that a part ends within."""
+    members = [part(o, w, o + w) for o, w in ((64, 900), (200, 64), (500, 400), (300, 123))]
+    general = share(members)[members[0]].program
+    recorder = Recorder(None, None)
+    groups = [LoweredGroup(m, {}, {"N": dim("B")}, PatternKind.INJECTIVE) for m in members]
+    assert unproved(general) is not None and shared(groups, recorder) == groups
+    assert "extents" in recorder.decisions[0].reason
 
 
 def test_layers_of_growing_width_take_one_kernel() -> None:

@@ -109,7 +109,9 @@ def build_scop(program: Program) -> Scop:
     reads = tuple(a for s in statements.values() for a in _reads(s, params, notes))
     writes = tuple(_write(s, params) for s in statements.values())
     for access in reads + writes:
-        _check_extents(access, params, known)
+        wrong = _outside(access, params, known)
+        if wrong is not None:
+            raise InternalError(wrong)
     _check_defined(program, reads, writes)
     return Scop(program, params, context, known, populated, statements, domain, reads, writes, tuple(dict.fromkeys(notes)))
 
@@ -161,6 +163,14 @@ def escapes(program: Program) -> Iterator[tuple[Compute, int, Mapping[str, int]]
             if not outside.is_empty():
                 sizes, instance = isl.sample(outside)
                 yield compute, number, {**sizes, **dict(zip(names, instance))}
+
+
+def unproved(program: Program) -> str | None:
+    """The first access of `program` of which it cannot be proved that it stays within extents, None where there is none."""
+    params, context, known = _sizes(program)
+    statements = [s for compute in program.computes for s in _statements(compute, params, context)]
+    accesses = (a for s in statements for a in (*_reads(s, params, []), _write(s, params)))
+    return next((wrong for wrong in (_outside(a, params, known) for a in accesses) if wrong is not None), None)
 
 
 # -- statements ------------------------------------------------------------------------------------------------
@@ -252,10 +262,12 @@ def _relation(statement: Statement, load: Load, names: Mapping[str, str], condit
     return isl.Map(text).intersect_domain(statement.domain), all(t is not None for t in texts)
 
 
-def _check_extents(access: Access, params: str, known: isl.Set) -> None:
+def _outside(access: Access, params: str, known: isl.Set) -> str | None:
+    """What is wrong with an access that can leave its buffer's extents, None where it cannot."""
     outside = access.relation.range().subtract(_extents(access.buffer, params)).intersect_params(known)
-    if not outside.is_empty():
-        raise InternalError(f"statement {access.statement} accesses {access.buffer} outside its extents, at {outside}")
+    if outside.is_empty():
+        return None
+    return f"statement {access.statement} accesses {access.buffer} outside its extents, at {outside}"
 
 
 def _check_defined(program: Program, reads: tuple[Access, ...], writes: tuple[Access, ...]) -> None:

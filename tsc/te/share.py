@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import gcd
 
 from tsc.sym import SymExpr, dim
-from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.compute import Axis, Compute, Fact, Program, SizeParam
 from tsc.te.expr import INDEX, Buffer, Call, CheckedIndex, Const, Expr, Load, index, map_children
 
-#: Constants below this stay what they are: tile sizes are at most that, so that larger ones only end loops.
+#: Constants below this stay what they are: they decide how code is made (taps, lanes, register tiles of up to 64 columns).
+#: Larger ones end loops; where they end one of a block tile (up to 1024, see poly/tile.py), a size costs one bound a block.
 LEAST = 64
 #: Fewer different Programs than this each keep code of their own.
 FEWEST = 4
@@ -62,9 +64,22 @@ def _general(members: Mapping[tuple[int, ...], Program]) -> dict[Program, Shared
     values = iter([_expression(column, sizes, len(first.sizes)) for column in zip(*members)])
     program = _mapped(first, lambda _: next(values))
     made = tuple(SizeParam(name, LEAST, gcd(*column, 64)) for column, name in sizes.items())
-    program = replace(program, sizes=(*first.sizes, *made))
+    facts = tuple(dict.fromkeys((*first.facts, *_facts(sizes))))
+    program = replace(program, sizes=(*first.sizes, *made), facts=facts)
     return {member: Shared(program, {name: column[k] for column, name in sizes.items()})
             for k, member in enumerate(members.values())}
+
+
+def _facts(sizes: Mapping[tuple[int, ...], str]) -> Iterable[Fact]:
+    """What holds for the sizes of all members: the range of each, and of the sum and the difference of each two. An offset and
+    a width that end within a tensor for each member then do so for all of them."""
+    for (a, name), (b, other) in combinations(sizes.items(), 2):
+        for sign in (1, -1):
+            both = [x + sign * y for x, y in zip(a, b)]
+            expr = dim(name) + dim(other) * sign
+            yield from (Fact(SymExpr.of(min(both)), "<=", expr), Fact(expr, "<=", SymExpr.of(max(both))))
+    for column, name in sizes.items():
+        yield from (Fact(SymExpr.of(min(column)), "<=", dim(name)), Fact(dim(name), "<=", SymExpr.of(max(column))))
 
 
 def _expression(column: tuple[int, ...], sizes: dict[tuple[int, ...], str], taken: int) -> SymExpr:
