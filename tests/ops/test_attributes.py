@@ -136,6 +136,18 @@ def test_a_required_input_left_out(inputs: list[str]) -> None:
 
 
 @pytest.mark.defect(19)
+@pytest.mark.parametrize("number", [2, -1, 64, 2**40])
+@pytest.mark.parametrize(
+    "body", ["ReduceMax<axes = [0], keepdims = {}>(a)", "CumSum<exclusive = {}>(a, k)", "Trilu<upper = {}>(a)"])
+def test_a_flag_is_0_or_1(body: str, number: int) -> None:
+    """ONNX Runtime takes keepdims = 64 for no, NumPy for yes."""
+    proto = model(f"y = {body.format(number)}", "float[n, m] a", "float[p, q] y", "int64 k = {0}")
+    with pytest.raises(ModelError, match=f"= {number}, expected 0 or 1"):
+        import_onnx(proto)
+    import_onnx(model(f"y = {body.format(1)}", "float[n, m] a", "float[p, q] y", "int64 k = {0}"))
+
+
+@pytest.mark.defect(19)
 def test_an_attribute_given_twice_and_operators_of_no_opset() -> None:
     proto = model("y = Softmax<axis = 0>(a)", "float[n] a", "float[n] y")
     proto.graph.node[0].attribute.append(helper.make_attribute("axis", 1))

@@ -38,6 +38,8 @@ def check_node(node: NodeProto, opset: int, where: str) -> None:
             raise ModelError(f"{where} has the attribute '{name}', which opset {opset} does not know; export it again")
         if attribute.type != schema.attributes[name].type.value:
             raise ModelError(f"{where} has an attribute '{name}' of another type than opset {opset} says; export it again")
+        if name in FLAGS and attribute.i not in (0, 1):
+            raise ModelError(f"{where} has the attribute '{name}' = {attribute.i}, expected 0 or 1; export it again")
     missing = [name for name, a in schema.attributes.items() if a.required and name not in given]
     if missing:
         raise ModelError(f"{where} lacks the attribute '{missing[0]}', which opset {opset} requires; export it again")
@@ -81,6 +83,12 @@ def check_dtypes(op: str, domain: str, opset: int, dtypes: Sequence[str | None],
         if first != dtype and formal.is_homogeneous and "(" not in formal.type_str:
             raise ModelError(f"{where} has operands of type {first} and {dtype}, expected one type; cast one of them")
 
+
+#: Attributes that say yes or no. Runtimes differ on what any other number means.
+FLAGS = frozenset({
+    "allowzero", "antialias", "ceil_mode", "count_include_pad", "detect_negative", "detect_positive", "exclude_outside",
+    "exclusive", "fmod", "is_causal", "keepdims", "noop_with_empty_axes", "reverse", "select_last_index", "spatial",
+    "storage_order", "training_mode", "transA", "transB", "upper"})
 
 #: The standard's names of element types where they are not NumPy's.
 _ONNX_NAMES = {"float32": "float", "float64": "double"}
