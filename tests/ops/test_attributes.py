@@ -82,7 +82,8 @@ def _needs_constants(op: OpDef) -> bool:
 @pytest.mark.parametrize(("body", "opset", "says"), [
     ("y = Range<stash_type = 10>(x, x, x)", 28, "'stash_type' = 10"),
     ("y = MaxPool<kernel_shape = [1], storage_order = 1>(x)", 17, ""),
-    ("y = SpaceToDepth<blocksize = 2, mode = \"CRD\">(x)", 28, "")])
+    ("y = SpaceToDepth<blocksize = 2, mode = \"CRD\">(x)", 28, ""),
+    ("y = SpaceToDepth<blocksize = 2, mode = \"DCR\">(x)", 28, "")])
 def test_an_attribute_that_is_not_read_is_refused_by_name(body: str, opset: int, says: str) -> None:
     proto = model(body, "float[n] x", "float[m] y", opset=opset)
     if says:

@@ -37,20 +37,23 @@ def sample_model(op: OpDef, sample: Sample) -> tuple[onnx.ModelProto, dict[str, 
     feeds = {n: x for n, x in values.items() if n not in static}
     shapes = {n: [name or size for name, size in zip(names, values[n].shape)]
               for n, names in samples._sizes(op, values, "shared").items()}
-    dtypes = [y.dtype for y in samples._expected(op, sample, samples.OPSET)]
     names = ["" if x is None else f"x{i}" for i, x in enumerate(sample.inputs)]
     outputs = [f"y{i}" for i in range(sample.outputs)]
     node = helper.make_node(op.name, names, outputs, "node", **{k: samples._onnx_attr(v) for k, v in sample.attrs.items()})
-    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(d), None) for n, d in zip(outputs, dtypes)]
+    infos = [helper.make_value_info(n, onnx.TypeProto()) for n in outputs]
     empty = {name: (0, None) for n, x in feeds.items() for name, size in zip(shapes[n], x.shape) if size == 0 and name}
     return model([node], feeds, shapes, static, infos), empty or None, shapes, feeds
 
 
+def compiled_sample(op: OpDef, sample: Sample) -> list[np.ndarray[Any, Any]]:
+    """The outputs of a sample's node, compiled."""
+    source, dims, _, feeds = sample_model(op, sample)
+    return tsc.compile(source, dims=dims, threads=1).run(None, feeds)
+
+
 @pytest.mark.parametrize(("op", "sample"), CASES)
 def test_sample(op: OpDef, sample: Sample) -> None:
-    source, dims, _, feeds = sample_model(op, sample)
-    executable = tsc.compile(source, dims=dims, threads=1)
-    for got, want in zip(executable.run(None, feeds), samples._expected(op, sample, samples.OPSET)):
+    for got, want in zip(compiled_sample(op, sample), samples._expected(op, sample, samples.OPSET)):
         assert got.dtype == want.dtype and got.shape == want.shape
         if want.dtype.kind == "f":
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
@@ -89,7 +92,14 @@ def sliced(starts: list[Any], ends: list[Any], axes: list[int], steps: list[int]
     ([0], [(1, -1)], [1], [3]),
     ([(0, -1)], [(0, 0)], [0], [1]),
     ([3], [2], [0], [1]),
-], ids=["clamped", "from the end", "backwards", "a size less one", "the last row", "nothing"])
+    pytest.param(([-100], [-200], [0], [-1]), marks=pytest.mark.defect(13)),
+    ([0, (0, -2)], [(1, -1), (0, 1)], [0, 1], [1, 1]),
+    pytest.param(([(1, 0)], [(0, 5)], [0], [1]), marks=pytest.mark.slow),
+    pytest.param(([(1, -4)], [(1, 0)], [0], [2]), marks=pytest.mark.slow),
+    pytest.param(([(1, 2)], [-(2**63)], [0], [-1]), marks=pytest.mark.slow),
+    pytest.param(([(1, -3)], [0], [0], [-1]), marks=pytest.mark.slow),
+], ids=["clamped", "from the end", "backwards", "a size less one", "the last row", "nothing", "before the start, backwards",
+        "other sizes", "from another dim's end", "of unknown sign", "backwards from another dim", "backwards, either sign"])
 def test_slice_at_every_size(cut: tuple[list[Any], list[Any], list[int], list[int]]) -> None:
     made = sliced(*cut)
     executable = tsc.compile(made, threads=1)

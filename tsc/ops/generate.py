@@ -174,8 +174,8 @@ class _Number:
         return converted(index(self.numerator), dtype)
 
 
-#: Integers up to this are exact in a type; a size beyond it would be rounded on its way to a float.
-_EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53}
+#: Integers up to this are exact in a type; a size beyond it would be rounded on its way to a float. float64 holds every size.
+_EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24}
 #: Fractions with more are left to data: their products with sizes would not fit an int64.
 _MOST_DENOMINATOR = 2**31
 
@@ -195,7 +195,7 @@ def _number(ctx: InferContext, i: int, what: str) -> _Number:
     dtype, constant = ctx.type(i).dtype, ctx.constants[i]
     if not is_float(dtype) or constant is None:
         found = scalar_contents(ctx, i, what)
-        if is_float(dtype):
+        if dtype in _EXACT:
             for a, b in ((found, _EXACT[dtype]), (-_EXACT[dtype], found)):
                 ctx.env.assume_le(a, b, f"{where(ctx)}: its {what} must be exact in {dtype}")
         return _Number(found)

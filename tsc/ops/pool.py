@@ -34,7 +34,8 @@ class _Window:
     def inside(self) -> bool:
         """Whether no window reaches out of the tensor."""
         last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation - self.begin
-        return self.begin == ZERO and (last - self.extent + 1).as_int() in range(-self.stride, 1)
+        beyond = (last - self.extent + 1).as_int()
+        return self.begin == ZERO and beyond is not None and -self.stride <= beyond <= 0
 
     def place(self, output: Expr, k: Expr) -> Expr:
         """The position of element `k` of the window of `output`."""

@@ -21,13 +21,15 @@ from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sa
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.generate import converted, typed
 from tsc.ops.samples import floats, ints, vector
-from tsc.ops.shapes import NUMBERS, Shape, canonical, is_float, tensor, where
+from tsc.ops.shapes import NUMBERS, Shape, canonical, distinct, is_float, sizes_operand, tensor, where
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, product, sym_max, sym_min
-from tsc.te.expr import INDEX, Cast, Const, Expr, add, call, index, mul, select
+from tsc.te.expr import BOOL, INDEX, Cast, Const, Expr, add, call, index, mul, select
 
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 _CROP = "tf_crop_and_resize"
+#: Scales beyond it would make more of one element than an axis can have.
+_MOST_SCALED = 2.0**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def _resize_types(ctx: InferContext) -> tuple[TensorType, ...]:
 def _scaled_axes(ctx: InferContext) -> tuple[_Scaled, ...]:
     _check_attributes(ctx)
     rank, shape = ctx.type(0).rank, canonical(ctx, 0)
-    axes = [ctx.axis(int(a), rank) for a in ctx.attr("axes", range(rank))]
+    axes = distinct(ctx, [ctx.axis(int(a), rank) for a in ctx.attr("axes", range(rank))])
     extents = [shape[a] for a in axes]
     by_sizes = ctx.has(3) and canonical(ctx, 3) != (ZERO,)
     found = _by_sizes(ctx, extents) if by_sizes else _by_scales(ctx, extents)
@@ -90,10 +92,12 @@ def _check_attributes(ctx: InferContext) -> None:
                                  ("keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller"))):
         if (given := ctx.attr(name, default)) not in known:
             raise ModelError(f"{where(ctx)} has {name} '{given}', expected {', '.join(known)}")
+    if ctx.type(0).dtype == BOOL and ctx.attr("mode", "nearest") != "nearest":
+        raise ModelError(f"{where(ctx)} interpolates bools, expected numbers; cast them")
 
 
 def _by_sizes(ctx: InferContext, extents: list[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
-    sizes = [ctx.env.canon(s) for s in ctx.known(3, "size").ravel()]
+    sizes = sizes_operand(ctx, 3, "sizes")
     if len(sizes) != len(extents):
         raise ModelError(f"{where(ctx)} has {len(sizes)} sizes for {len(extents)} axes, expected one an axis")
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
@@ -117,8 +121,8 @@ def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[
     if scales.size != len(extents):
         raise ModelError(f"{where(ctx)} has {scales.size} scales for {len(extents)} axes, expected one an axis")
     for scale, extent in zip(scales.ravel(), extents):
-        if not 0 < scale < math.inf:
-            raise ModelError(f"{where(ctx)} has the scale {scale}, expected a positive one")
+        if not 1 / _MOST_SCALED < scale < _MOST_SCALED:
+            raise ModelError(f"{where(ctx)} has the scale {scale}, expected a positive one that makes sizes of at most 2^31")
         one, other = map(SymExpr.of, Fraction(float(scale)).as_integer_ratio())
         yield ctx.env.canon(extent * one // other), one, other
 
@@ -156,7 +160,7 @@ def _crops(ctx: InferContext) -> bool:
 def _working_type(dtype: str) -> str:
     if dtype in ("float32", "float64"):
         return dtype
-    return "float32" if is_float(dtype) or dtype.endswith(("8", "16")) else "float64"
+    return "float32" if is_float(dtype) or dtype.endswith("int8") else "float64"
 
 
 def _whole_crop(ctx: InferContext, k: int, count: int) -> bool:

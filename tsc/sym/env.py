@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
@@ -44,7 +44,7 @@ class ShapeEnv:
     asked: set[str] = field(default_factory=set)
     version: int = 0
     _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
-    _least: dict[SymExpr, int] | None = field(default=None, repr=False)
+    _known: Sequence[SymExpr] | None = field(default=None, repr=False)
 
     # -- declaring ---------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class ShapeEnv:
             return
         if self.prove_ne(left, right):
             raise ShapeError(f"{reason}: {left} can never equal {right}; correct the model or the dims given for it")
-        if orders := self._chosen(left - right):  # min(y, z) == y where y <= z
+        if orders := self._orders_of(self.canon(left - right)):  # min(y, z) == y where y <= z
             for small, large in orders:
                 self.assume_le(small, large, reason)
             return
@@ -167,7 +167,7 @@ class ShapeEnv:
     def _learned(self) -> None:
         self.version += 1
         self._canon.clear()
-        self._least = None
+        self._known = None
 
     def _leave(self, guard: Guard) -> bool:
         """Keep `guard`; False when the same condition is guarded already."""
@@ -206,20 +206,25 @@ class ShapeEnv:
                     found.append(((negative, name in self.asked, -order.get(name, 0)), name, target))
         return min(found)[1:] if found else None
 
-    def _chosen(self, difference: SymExpr, depth: int = 4) -> list[tuple[SymExpr, SymExpr]] | None:
-        """The orders `(small, large)` under which each min and max in `difference` is one of its arguments, and it is 0."""
-        if difference == ZERO:
-            return []
-        atom = next((a for m, _ in difference.terms for a in m if isinstance(a, Apply) and a.fn in ("min", "max")), None)
-        if atom is None or depth == 0:
-            return None
-        for argument in atom.args:
-            orders = [(argument, other) if atom.fn == "min" else (other, argument) for other in atom.args if other != argument]
-            if not any(self.prove_lt(large, small) for small, large in orders):
-                rest = self._chosen(self.canon(_replaced(difference, atom, argument)), depth - 1)
-                if rest is not None:
-                    return [*orders, *rest]
-        return None
+    def _orders_of(self, difference: SymExpr) -> list[tuple[SymExpr, SymExpr]]:
+        """What `difference == 0` says about a min or max in it, as orders `(small, large)`; none where it says more or less.
+
+        `min(y, z) == y` is `y <= z`; and `min(u, z) - min(v, z) == u - v`, where v is less than u, is `u <= z`.
+        """
+        alone = [(m[0], c) for m, c in difference.terms if len(m) == 1 and abs(c) == 1]
+        found = [(a, c) for a, c in alone if isinstance(a, Apply) and a.fn in ("min", "max")]
+        for atom, c in found:
+            for argument in atom.args:
+                rest = self.canon(difference + c * (argument - SymExpr((((atom,), 1),))))
+                others = [other for other in atom.args if other != argument]
+                if rest == ZERO:
+                    return [(argument, other) if atom.fn == "min" else (other, argument) for other in others]
+                for second, d in found:
+                    for less in second.args if c == -d and atom.fn == second.fn == "min" else ():
+                        if (rest == self.canon(d * (SymExpr((((second,), 1),)) - less)) and self.prove_lt(less, argument)
+                                and others == [other for other in second.args if other != less]):
+                            return [(argument, other) for other in others]
+        return []
 
     def _replace(self, name: str, target: SymExpr, reason: str) -> None:
         old = self.ranges.get(name, Range())
@@ -317,45 +322,30 @@ class ShapeEnv:
         yield from kept
 
     def _holds(self, not_negative: SymExpr) -> bool:
-        """By the ranges, or because an order that was assumed says so up to a constant."""
+        """By the ranges, alone or (sums of Dims) beside an order that was assumed."""
         if never_negative(not_negative, self.ranges):
             return True
-        varying, constant = _parted(not_negative)
-        least = self._orders().get(varying)
-        return least is not None and least + constant >= 0
+        if not self._slacks() or not _is_linear(not_negative):
+            return False
+        return any(never_negative(not_negative - slack, self.ranges) for slack in self._slacks())
 
-    def _orders(self) -> dict[SymExpr, int]:
-        """What the Guards `a <= b` say: the least value of each `b - a` without its constant."""
-        if self._least is None:
-            self._least = {}
-            for guard in self.guards:
-                if guard.relation == "<=":
-                    varying, constant = _parted(self._substituted(guard.right - guard.left))
-                    self._least[varying] = max(-constant, self._least.get(varying, -constant))
-        return self._least
+    def _slacks(self) -> Sequence[SymExpr]:
+        """`b - a` of each Guard `a <= b` between sums of Dims."""
+        if self._known is None:
+            found = dict.fromkeys(self._substituted(g.right - g.left) for g in self.guards if g.relation == "<=")
+            self._known = [slack for slack in found if len(slack.dims()) > 1 and _is_linear(slack)]
+        return self._known
 
     def _divides(self, divisor: int, expr: SymExpr) -> bool:
         return all(term_divisor(m, c, self.ranges) % divisor == 0 for m, c in expr.terms)
 
 
+def _is_linear(expr: SymExpr) -> bool:
+    return all(len(m) < 2 and all(isinstance(a, Dim) for a in m) for m, _ in expr.terms)
+
+
 def _extremum(fn: str, args: list[SymExpr]) -> SymExpr:
     return sym_max(*args) if fn == "max" else sym_min(*args)
-
-
-def _parted(expr: SymExpr) -> tuple[SymExpr, int]:
-    """What varies in `expr`, and its constant."""
-    return SymExpr(tuple((m, c) for m, c in expr.terms if m)), sum(c for m, c in expr.terms if not m)
-
-
-def _replaced(expr: SymExpr, atom: Atom, value: SymExpr) -> SymExpr:
-    """`expr` with `value` for an atom of its monomials."""
-    total = ZERO
-    for monomial, c in expr.terms:
-        term = SymExpr.of(c)
-        for factor in monomial:
-            term = term * (value if factor == atom else SymExpr((((factor,), 1),)))
-        total = total + term
-    return total
 
 
 __all__ = ["Guard", "Range", "ShapeEnv", "apply"]

@@ -107,7 +107,7 @@ def simplify_linear(expr: Expr, ranges: Ranges) -> Linear:
         case Call(fn="floordiv" | "mod" as fn, args=(a, b)):
             divisor = as_size(simplify(b, ranges))
             dividend = simplify_linear(a, ranges)
-            if divisor is not None:
+            if divisor is not None and divisor != ZERO:  # nothing is read of a dim without elements
                 return _divide(fn, dividend, divisor, ranges)
             return Linear(((call(fn, to_expr(dividend), simplify(b, ranges)), ONE),))
         case Call(fn="add" | "sub" | "mul" | "neg" as fn, args=args):

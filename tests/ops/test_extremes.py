@@ -1,0 +1,144 @@
+"""Every operator's samples with extreme data: the evaluator and compiled C against the reference evaluator or ONNX Runtime.
+
+Where those are no oracle, `extremes.CONVENTIONS` says why and what holds instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from tests.ops import test_samples as samples
+from tests.ops.extremes import CONVENTIONS, ZEROS, extreme_samples
+from tests.ops.harness import run_node
+from tests.ops.test_compiled_samples import compiled_sample
+from tsc.ops import all_ops, find
+from tsc.ops.base import OpDef, Sample
+
+Arrays = list[np.ndarray[Any, Any]]
+NUMERIC = [op for op in all_ops() if not op.domain and next(extreme_samples(op, samples.OPSET), None) is not None]
+#: Operators of which nothing is compared for integers, for any type, or with ONNX Runtime: CONVENTIONS says why.
+_INTEGERS_LEFT = {
+    "Gemm", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp", "Shrink", "Pow", "ReduceSumSquare", "OneHot", "ReduceL2"}
+_BY_TEXT = {"MaxPool", "GlobalMaxPool", "ReduceLogSumExp", "Resize", "RMSNormalization", "PRelu", "LogSoftmax"}
+_BY_RUNTIME = {"AveragePool", "Conv", "Softsign", "Mean", "Pad"}
+
+
+def wanted(op: OpDef, dtype: str, sample: Sample) -> Arrays | None:
+    """What the oracle gives; None where there is none."""
+    floats = dtype.startswith("float")
+    if op.name in _BY_TEXT or (op.name in _INTEGERS_LEFT and not floats) or (op.name == "OneHot" and floats):
+        return None
+    model, _, feeds = samples._model(op, sample, 21 if op.name in _BY_RUNTIME else samples.OPSET)
+    if op.name not in _BY_RUNTIME:
+        return [np.asarray(y) for y in ReferenceEvaluator(model).run(None, feeds)]
+    try:
+        return [np.asarray(y) for y in onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)]
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+        return None
+
+
+def compare(op: OpDef, got: Arrays, want: Arrays, sample: Sample) -> None:
+    for own, other in zip(got, want, strict=True):
+        assert own.dtype == other.dtype and own.shape == other.shape
+        if other.dtype.kind != "f":
+            np.testing.assert_array_equal(own, other, err_msg=str(sample.attrs))
+            continue
+        np.testing.assert_allclose(own, other, rtol=2e-5, atol=2e-6, err_msg=str(sample.attrs))
+        if op.name not in ZEROS:
+            zeros = (own == 0) & (other == 0)
+            np.testing.assert_array_equal(np.signbit(own)[zeros], np.signbit(other)[zeros], err_msg=str(sample.attrs))
+
+
+def evaluated(op: OpDef, sample: Sample) -> Arrays:
+    _, node, feeds = samples._model(op, sample, samples.OPSET)
+    found = run_node(node, feeds, samples.OPSET, op.static_inputs, samples._sizes(op, feeds, "shared"))
+    return [found[name] for name in node.outputs]
+
+
+@pytest.mark.defect(13)
+@pytest.mark.parametrize("op", NUMERIC, ids=[op.name for op in NUMERIC])
+def test_extremes(op: OpDef) -> None:
+    compared = 0
+    with np.errstate(all="ignore"):
+        for dtype, sample in extreme_samples(op, samples.OPSET):
+            want = wanted(op, dtype, sample)
+            if want is not None:
+                compare(op, evaluated(op, sample), want, sample)
+                compared += 1
+    assert compared or op.name in CONVENTIONS, "no oracle, and no word about it"
+
+
+def test_every_operator_over_numbers_is_here() -> None:
+    left = {op.name for op in all_ops() if not op.domain} - {op.name for op in NUMERIC}
+    assert left <= {"Range", "Shape", "Size", "ConstantOfShape", "Constant", "EyeLike", "Upsample", "BlackmanWindow"}, left
+
+
+_COMPILED = ("Div", "Mod", "Pow", "Max", "Clip", "Sign", "Round", "ArgMax", "Softplus")
+
+
+@pytest.mark.defect(13)
+@pytest.mark.parametrize("op", [
+    pytest.param(op, id=op.name, marks=() if op.name in _COMPILED else pytest.mark.slow) for op in NUMERIC])
+def test_compiled_extremes_are_the_evaluators(op: OpDef) -> None:
+    """Each dtype once; the evaluator is held to the oracles above."""
+    seen: set[str] = set()
+    for dtype, sample in extreme_samples(op, samples.OPSET):
+        if dtype in seen or (op.name in _COMPILED and dtype not in ("float32", "int32", "int64", "uint8")):
+            continue
+        seen.add(dtype)
+        with np.errstate(all="ignore"):
+            compare(op, compiled_sample(op, sample), evaluated(op, sample), sample)
+
+
+# -- what the text decides ---------------------------------------------------------------------------------------
+
+def by_text(op: str, *inputs: np.ndarray[Any, Any], **attrs: Any) -> np.ndarray[Any, Any]:
+    found = find(op)
+    assert found is not None
+    return evaluated(found, Sample(list(inputs), attrs))[0]
+
+
+@pytest.mark.defect(13)
+def test_the_logarithm_of_a_sum_with_infinities() -> None:
+    inf, nan = np.inf, np.nan
+    x = np.array([[inf, inf], [-inf, -inf], [inf, 1], [-inf, 1], [nan, inf], [500, 500]], np.float32)
+    want = np.array([inf, -inf, inf, 1, nan, 500 + np.log(2)])  # log(sum(exp(x))), as the standard's function body says
+    np.testing.assert_allclose(by_text("ReduceLogSumExp", x, np.array([1]), keepdims=0), want, rtol=1e-6)
+
+
+@pytest.mark.defect(13)
+def test_what_is_no_number_is_the_extremum() -> None:
+    nan = np.nan
+    x = np.array([[nan, nan, nan], [1, nan, 3], [nan, 5, nan], [3, 2, nan], [1, 2, 0]], np.float32)
+    for op in ("ArgMax", "ArgMin"):
+        first = by_text(op, x, axis=1, keepdims=0)
+        last = by_text(op, x, axis=1, keepdims=0, select_last_index=1)
+        assert first.tolist() == [0, 1, 0, 2, 1 if op == "ArgMax" else 2]
+        assert last.tolist() == [2, 1, 2, 2, 1 if op == "ArgMax" else 2]
+    assert np.isnan(by_text("MaxPool", x[None], kernel_shape=(3,))).tolist() == [[[True], [True], [True], [True], [False]]]
+
+
+def test_integers_that_do_not_fit_wrap_around() -> None:
+    least = np.array([-(2**31)], np.int32)
+    assert by_text("Div", least, np.array([-1], np.int32)) == least
+    assert by_text("Div", least, np.array([5], np.int32)) == -429496729
+    assert by_text("Abs", least) == by_text("Neg", least) == least
+    assert by_text("Mod", least, np.array([0], np.int32)) == 0
+    assert by_text("Pow", least, np.array([2])) == 0 and by_text("Pow", np.array([2]), np.array([-1])) == 0
+    most = np.array([2**31 - 1, 2**31 - 1], np.int32)
+    assert by_text("ReduceMean", most, np.array([0]), keepdims=0) == 2**31 - 1
+    assert by_text("Gemm", np.array([[3]], np.int32), np.array([[5]], np.int32), alpha=0.5) == 7
+    assert by_text("Shrink", np.array([-7, 0, 5], np.int8), bias=0.3, lambd=0.8).tolist() == [-6, 0, 4]
+
+
+def test_a_slice_backwards_to_the_greatest_end_is_empty() -> None:
+    """The end is clamped to the last element. ONNX Runtime steps down to the first; the text asks for INT_MIN there."""
+    x, one = np.arange(4.0), np.array([-1])
+    assert by_text("Slice", x, np.array([3]), np.array([2**63 - 1]), np.array([0]), one).size == 0
+    assert by_text("Slice", x, np.array([3]), np.array([-(2**63)]), np.array([0]), one).tolist() == [3, 2, 1, 0]
+    assert by_text("Slice", x, np.array([-100]), np.array([-200]), np.array([0]), one).tolist() == [0]
