@@ -31,6 +31,8 @@ COMPILERS = ("gcc", "zig", "clang")
 #: Sizes that a dim takes besides its own: few elements, and a vector or a tile with one more or less.
 SIZES = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31, 33, 63, 64, 65)
 MOST = 200_000  # elements of an input
+#: Operators whose kernels take seconds to compile.
+HEAVY = frozenset(["Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MatMul", "Gemm", "Einsum", "MaxPool", "AveragePool"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,11 @@ def samples() -> dict[str, Case]:
         model, dims, shapes, feeds = compiled.sample_model(op, sample)
         found[str(parameter.id)] = Case(str(parameter.id), model, dims, {n: tuple(shapes[n]) for n in feeds}, (feeds,))
     return found
+
+
+def light() -> list[str]:
+    """The names of the samples that compile in no time."""
+    return sorted(name for name in samples() if name.split("-")[0] not in HEAVY)
 
 
 #: The shared models that compile, by name; none where their folder is absent.

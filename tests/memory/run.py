@@ -56,7 +56,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", help="names of cases, with commas")
     asked = parser.parse_args(argv)
     part, parts = map(int, asked.share.split("/"))
-    names = asked.only.split(",") if asked.only else sorted(MODELS if asked.models else samples())[part::parts]
+    known = sorted(MODELS if asked.models else samples())
+    names = asked.only.split(",") if asked.only else known[part::parts]
+    if unknown := set(names) - set(known):
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
     pairs = [(t, c) for t in asked.targets.split(",") for c in asked.compilers.split(",")]
     for target, compiler in pairs:
         if compiler not in COMPILERS or lacking(target, compiler):

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from tests.memory.cases import MODELS, TARGETS, Case, compiled_by, lacking, model, samples
+from tests.memory.cases import MODELS, TARGETS, Case, compiled_by, lacking, light, model, samples
 from tests.memory.guarded import run_guarded
 from tests.memory.mutate import built, forget_starts
 from tests.memory.run import check_case
@@ -18,7 +18,7 @@ from tests.models.test_shared_models import FOLDER
 from tsc.loop_ir.nodes import Func
 
 #: Gathers, windows of slices, reductions with and without a rest, sizes that are symbolic, and a few at random.
-CHOSEN = {"Gather-0", "Slice-3", "Softmax-0", "MatMul-1"} | set(random.Random(1).sample(sorted(samples()), 6))
+CHOSEN = {"Gather-0", "Slice-3", "Softmax-0", "MatMul-1"} | set(random.Random(1).sample(light(), 6))
 #: What takes longer to compile: for one target.
 ONCE = {("Conv-3", "cpu-avx512", "gcc"), ("MaxPool-0", "cpu-avx2", "gcc"), ("Softmax-0", "cpu-avx2", "zig"),
         ("lgbm_regressor", "cpu-generic", "gcc"), ("mnist_cntk", "cpu-avx512", "gcc")}
