@@ -35,7 +35,7 @@ def _cases(names: list[str]) -> list[object]:
 def test_sample(name: str, target: str, compiler: str) -> None:
     if reason := lacking(target, compiler):
         pytest.skip(reason)
-    assert check_case(samples()[name], target, compiler, sizes=4) == []
+    assert check_case(samples()[name], target, compiler, sizes=4, lanes=compiler == "gcc") == []
 
 
 @pytest.mark.skipif(not MODELS, reason=f"no shared model files at {FOLDER}")
