@@ -22,6 +22,9 @@ class Dim:
 
     name: str
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -33,6 +36,7 @@ class OversizeError(UnsupportedError):
 #: How far a size expression may grow: terms, factors of a term, atoms with all that they are made of, functions inside of
 #: one another, bits of a number. A file of a few nodes can square a size again and again; real models stay far below.
 MOST_TERMS, MOST_FACTORS, MOST_ATOMS, MOST_NESTING, MOST_BITS = 1024, 32, 512, 24, 96
+_GREATEST = 1 << MOST_BITS
 
 
 def _bounded(count: int, most: int, what: str) -> None:
@@ -52,14 +56,19 @@ class Apply:
     args: tuple[SymExpr, ...]
     atoms: int = field(init=False, compare=False, repr=False)
     nesting: int = field(init=False, compare=False, repr=False)
+    _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         parts = [a for arg in self.args for a in arg.atoms()]
         inner = [a for a in parts if isinstance(a, Apply)]
         object.__setattr__(self, "atoms", 1 + len(parts) + sum(a.atoms for a in inner))
         object.__setattr__(self, "nesting", 1 + max((a.nesting for a in inner), default=0))
+        object.__setattr__(self, "_hash", hash((self.fn, self.args)))  # it is asked for again and again
         _bounded(self.atoms, MOST_ATOMS, "parts")
         _bounded(self.nesting, MOST_NESTING, "functions inside of one another")
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         if self.fn in ("//", "%"):
@@ -124,7 +133,8 @@ class SymExpr:
     # -- arithmetic --------------------------------------------------------------------------------------------
 
     def __add__(self, other: IntLike) -> SymExpr:
-        return _collect(self.terms + SymExpr.of(other).terms)
+        more = SymExpr.of(other).terms
+        return _collect(self.terms + more) if more else self
 
     __radd__ = __add__
 
@@ -139,6 +149,8 @@ class SymExpr:
 
     def __mul__(self, other: IntLike) -> SymExpr:
         right = SymExpr.of(other).terms
+        if right == _ONE:
+            return self
         _bounded(len(self.terms) * len(right), MOST_TERMS, "terms")
         return _collect((_times(a, b), x * y) for a, x in self.terms for b, y in right)
 
@@ -272,6 +284,7 @@ def parse(text: str) -> SymExpr:
 
 # -- internals -------------------------------------------------------------------------------------------------
 
+_ONE = (((), 1),)
 _FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
     "//": lambda a: a[0] // a[1], "%": lambda a: a[0] % a[1], "max": max, "min": min}
 
@@ -291,6 +304,12 @@ def _key(atom: Atom) -> tuple[int, str]:
     return (isinstance(atom, Apply), str(atom))
 
 
+@lru_cache(maxsize=1 << 14)
+def _order(monomial: Monomial) -> tuple[int, list[tuple[int, str]]]:
+    """Where a monomial stands among the terms of an expression."""
+    return (-len(monomial), [_key(a) for a in monomial])
+
+
 def _times(a: Monomial, b: Monomial) -> Monomial:
     _bounded(len(a) + len(b), MOST_FACTORS, "factors")
     return tuple(sorted(a + b, key=_key)) if a and b else a or b
@@ -301,9 +320,12 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> SymExpr:
     for monomial, coefficient in terms:
         sums[monomial] = sums.get(monomial, 0) + coefficient
     kept = [(m, c) for m, c in sums.items() if c]
-    _bounded(len(kept), MOST_TERMS, "terms")
-    _bounded(max((c.bit_length() for _, c in kept), default=0), MOST_BITS, "bits")
-    kept.sort(key=lambda t: (-len(t[0]), [_key(a) for a in t[0]]))
+    if len(kept) > 1:
+        _bounded(len(kept), MOST_TERMS, "terms")
+        kept.sort(key=lambda t: _order(t[0]))
+    for _, coefficient in kept:
+        if not -_GREATEST < coefficient < _GREATEST:
+            _bounded(coefficient.bit_length(), MOST_BITS, "bits")
     return SymExpr(tuple(kept))
 
 
