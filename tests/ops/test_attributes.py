@@ -148,6 +148,15 @@ def test_a_flag_is_0_or_1(body: str, number: int) -> None:
     import_onnx(model(f"y = {body.format(1)}", "float[n, m] a", "float[p, q] y", "int64 k = {0}"))
 
 
+def test_a_nodes_name_may_be_anything() -> None:
+    """Found by mutated models: a line break in it made two lines of the error."""
+    proto = model("y = Relu(a)", "float[n] a", "float[n] y")
+    proto.graph.node[0].op_type, proto.graph.node[0].name = "LSTM", "a\nb"
+    with pytest.raises(UnsupportedError) as caught:
+        import_onnx(proto)
+    assert str(caught.value).endswith("LSTM at 'LSTM_0'")
+
+
 @pytest.mark.defect(19)
 def test_an_attribute_given_twice_and_operators_of_no_opset() -> None:
     proto = model("y = Softmax<axis = 0>(a)", "float[n] a", "float[n] y")

@@ -195,7 +195,7 @@ def _refuse_unknown(model: ModelProto, is_known: IsKnown, label: str, limits: Li
         by_op: dict[str, list[str]] = {}
         for proto in missing:
             op = ".".join(filter(None, (_domain(proto), proto.op_type)))
-            by_op.setdefault(op, []).append(f"'{proto.name or named.get(id(proto), op)}'")
+            by_op.setdefault(op, []).append(f"'{named.get(id(proto)) or (proto.name if proto.name.isprintable() else op)}'")
         listing = "; ".join(f"{op} at {_some(nodes)}" for op, nodes in sorted(by_op.items()))
         raise UnsupportedError(f"{label} uses operators that are not supported: {listing}")
 
