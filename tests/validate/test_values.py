@@ -16,12 +16,15 @@ from tests.poly import programs, support
 from tests.poly.support import SMALL, WIDE
 from tsc.errors import InternalError
 from tsc.loop_ir.interpret import interpret
-from tsc.loop_ir.lower import lower
+from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, map_children
 from tsc.loop_ir.simplify import substitute_stmt
+from tsc.loop_ir.tensorize_gpu import MMA_TF32
 from tsc.loop_ir.verify import verify
 from tsc.plan import pack
+from tsc.poly.gpu import GpuTileConfig
 from tsc.poly.schedule import schedule_program
+from tsc.poly.schedule_gpu import schedule_gpu
 from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
@@ -306,6 +309,36 @@ def test_threads_broken(kind: str) -> None:
                 continue
             np.testing.assert_allclose(arrays["y"], gpu_funcs.gemm_expected(arrays), rtol=1e-4, atol=1e-4)
     assert tried and refused
+
+
+@cache
+def matrix_instructions() -> Func:
+    config = GpuTileConfig((16, 16, 16), (16, 16))
+    return lower_gpu(schedule_gpu(programs.gemm(), config, "kernel")[0], 1, (MMA_TF32,))
+
+
+def test_a_matrix_instruction_whose_tile_is_transposed() -> None:
+    func, sizes = matrix_instructions(), [{"M": 17, "N": 18, "K": 19}]
+    assert check_values(programs.gemm(), func, sizes=sizes) is None
+    intrins = [(place, s) for place, s in break_loops._statements(func.body) if isinstance(s, Intrin)]
+    assert intrins
+
+    def transposed(stmt: Stmt) -> Stmt:
+        """The first operand of two coordinates or more that each Store of a meaning loads, its last two exchanged."""
+        if not isinstance(stmt, Store):
+            return map_children(transposed, stmt)
+        load = next((x for x in loads(stmt.value) if x.buffer != stmt.buffer and len(x.index) > 1), None)
+        if load is None:
+            return stmt
+        swapped = replace(load, index=(*load.index[:-2], load.index[-1], load.index[-2]))
+        return replace(stmt, value=map_loads(lambda x: swapped if x == load else x, stmt.value))
+
+    broken = [replace(func, body=break_loops._at(func.body, place, transposed)) for place, _ in intrins]
+    broken = [one for one in broken if one != func]
+    assert broken
+    for one in broken:
+        with pytest.raises(InternalError, match="is not what its Program means"):
+            check_values(programs.gemm(), one, sizes=sizes)
 
 
 # -- the order of sums -----------------------------------------------------------------------------------------

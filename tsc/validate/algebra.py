@@ -204,7 +204,7 @@ def _joined(a: Array, b: Array, least: int) -> Array:
 
 
 _OF_RESIDUES: dict[str, Callable[..., Array]] = {
-    "mul": times, "neg": negated,
+    "mul": times, "neg": negated, "tf32": lambda a: a,  # rounding is no difference in value here
     "max": lambda a, b: _joined(a, b, _LEAST), "min": lambda a, b: negated(_joined(negated(a), negated(b), PRIME + 1 - _LEAST)),
     "eq": _equal, "ne": lambda a, b: ~_equal(a, b),
     "lt": lambda a, b: rank(a) < rank(b), "le": lambda a, b: rank(a) <= rank(b),

@@ -20,7 +20,7 @@ from tsc.te.expr import Const
 from tsc.validate.algebra import Array
 
 #: Cases of a kernel with sizes (each with random data of its own), at least and at most.
-FEWEST, MOST = 10, 24
+FEWEST, MOST = 12, 24
 #: Points of the Program's grids that are evaluated for all Cases together, terms of a sum, and the least taken of any axis.
 BUDGET, TERMS, LEAST = 40_000, 36, 3
 #: Sizes are no larger than twice this, if they need not be.
@@ -54,8 +54,9 @@ def choose_sizes(program: Program, steps: Sequence[int], rng: Random) -> list[di
     found: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
     work = 0
     for turn in range(3 * MOST):
-        edge = program.sizes[turn % len(program.sizes)].name  # one size at an edge, the others small: the work is a product
-        wish = {n: order[turn // len(orders) % len(order)] if n == edge else min(rng.choices(order, k=4))
+        edge = program.sizes[turn % len(program.sizes)].name
+        others = 4 if turn // len(orders) % 2 else 1  # of how many values the least is taken: the work is a product
+        wish = {n: order[turn // len(orders) % len(order)] if n == edge else min(rng.choices(order, k=others))
                 for n, order in orders.items()}
         sizes = _solved(program, wish, rng)
         if sizes is not None and all(e.evaluate(sizes) >= 0 for e in extents) and (
@@ -75,7 +76,7 @@ def _order(size: SizeParam, steps: Sequence[int], rng: Random) -> list[int]:
     rng.shuffle(edges)
     short = [*range(1, 1 + (near[0] if near else 3)), 7, 12, 33]
     rng.shuffle(short)
-    mixed = [n for pair in zip_longest(edges, short) for n in pair if n is not None]
+    mixed = [n for some in zip_longest(short[::2], short[1::2], edges) for n in some if n is not None]
     values = [low, *(n if n >= low else low + n for n in mixed), *([most] if most < 4 * (low + 64) else [])]
     rounded = [-(-v // size.divisor) * size.divisor for v in values]
     return list(dict.fromkeys(v for v in rounded if low <= v <= most)) or [low]
