@@ -23,8 +23,8 @@ from tsc.validate.algebra import Array
 FEWEST, MOST = 12, 24
 #: Points of the Program's grids that are evaluated for all Cases together, terms of a sum, and the least taken of any axis.
 BUDGET, TERMS, LEAST = 40_000, 36, 3
-#: Sizes are no larger than twice this, if they need not be.
-LONGEST = 1024
+#: Sizes are no larger than twice the first, if they need not be, and targets hardly have more elements than the second.
+LONGEST, LARGEST = 1024, 500_000
 _TRIES = 40
 
 
@@ -52,14 +52,18 @@ def choose_sizes(program: Program, steps: Sequence[int], rng: Random) -> list[di
     extents = {a.extent for c in program.computes for a in (*c.axes, *c.reduce_axes)}
     extents |= {e for b in program.inputs for e in b.shape}
     found: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-    work = 0
+    work, least = 0, 0
     for turn in range(3 * MOST):
         edge = program.sizes[turn % len(program.sizes)].name
         others = 4 if turn // len(orders) % 2 else 1  # of how many values the least is taken: the work is a product
         wish = {n: order[turn // len(orders) % len(order)] if n == edge else min(rng.choices(order, k=others))
                 for n, order in orders.items()}
         sizes = _solved(program, wish, rng)
-        if sizes is not None and all(e.evaluate(sizes) >= 0 for e in extents) and (
+        if sizes is None:
+            continue
+        volume = max(prod(a.extent.evaluate(sizes) for a in c.axes) for c in program.computes)
+        least = least or volume
+        if volume <= max(LARGEST, 4 * least) and all(e.evaluate(sizes) >= 0 for e in extents) and (
                 found.setdefault(tuple(sorted(sizes.items())), sizes) is sizes):
             work += max(prod(min(a.extent.evaluate(sizes), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
         if len(found) >= (FEWEST if work > BUDGET else MOST):
