@@ -168,9 +168,9 @@ def integers(random: Array, dtype: str) -> Array:
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return np.asarray((random & np.uint64(16)) != 0)
-    low = -3 if kind.kind == "i" else 0
-    small = (random >> np.uint64(3)) % np.uint64(9)
-    return np.where(random & np.uint64(1), small.astype(np.int64) + low, random.astype(np.int64)).astype(kind)
+    signed = kind.kind == "i"
+    small = ((random >> np.uint64(3)) % np.uint64(9)).astype(np.int64) - 3 * signed
+    return np.where(random & np.uint64(1), small, random.astype(np.int64) - 2**30 * signed).astype(kind)
 
 
 def chosen(condition: Array, yes: Value, no: Value) -> Value:

@@ -23,6 +23,8 @@ from tsc.validate.algebra import Array
 FEWEST, MOST = 12, 24
 #: Points of the Program's grids that are evaluated for all Cases together, terms of a sum, and the least taken of any axis.
 BUDGET, TERMS, LEAST = 40_000, 36, 3
+#: With fewer points, the same sizes are taken several times.
+FEW = 1_000
 #: Sizes are no larger than twice the first, if they need not be, and targets hardly have more elements than the second.
 LONGEST, LARGEST = 1024, 500_000
 _TRIES = 40
@@ -47,7 +49,7 @@ def choose_sizes(program: Program, steps: Sequence[int], rng: Random) -> list[di
     """Different sizes at which the Program's facts hold, the least first; none where none were found."""
     if not program.sizes:
         work = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
-        return [{}] * max(2, min(8, BUDGET // 8 // max(1, work)))
+        return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, work)))
     orders = {s.name: _order(s, steps, rng) for s in program.sizes}
     extents = {a.extent for c in program.computes for a in (*c.axes, *c.reduce_axes)}
     extents |= {e for b in program.inputs for e in b.shape}
@@ -68,7 +70,8 @@ def choose_sizes(program: Program, steps: Sequence[int], rng: Random) -> list[di
             work += max(prod(min(a.extent.evaluate(sizes), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
         if len(found) >= (FEWEST if work > BUDGET else MOST):
             break
-    return list(found.values())
+    cases = list(found.values())
+    return cases * (MOST // len(cases)) if cases and work < FEW else cases  # of little data, more than once
 
 
 def _order(size: SizeParam, steps: Sequence[int], rng: Random) -> list[int]:
