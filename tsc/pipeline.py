@@ -85,10 +85,12 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
     kernels = {kernel.symbol: kernel for _, kernel in pairs}
     spec = shop.device.spec
     sources = {symbol: kernel.source for symbol, kernel in kernels.items()}
-    shop.options.tell(f"building {len(sources)} kernels", 0, 1)
+    shop.options.tell("compiling kernels", 0, len(sources))
     interfaces = {symbol: kernel.interface for symbol, kernel in kernels.items()}
     binary = shop.device.build(sources, spec, shop.options, interfaces)  # sources     -> one binary
+    shop.options.tell("compiling kernels", len(sources), len(sources))
     root = partial(resolve, producers=graph.producers())
+    shop.options.tell("planning memory", 0, 1)
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
     return Package(                                                 # Plan + binary    -> Package
         plan, packed_constants(graph, env, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tsc.plan import memory
 from tsc.plan.memory import Lifetime, MemoryPlan, plan_memory
 from tsc.sym import Range, ShapeEnv, SymExpr, dim, sym_max
 
@@ -101,3 +102,28 @@ def test_many_values_are_planned_quickly() -> None:
     rng = np.random.default_rng(0)
     values = [Lifetime(f"v{i}", SIZES[int(rng.integers(len(SIZES)))], i, i + int(rng.integers(1, 30))) for i in range(600)]
     check(values[:200], plan_memory(values, ShapeEnv()), {"b": 2, "l": 33, "h": 5})
+
+
+@pytest.mark.defect(33)
+def test_no_proof_is_tried_twice_or_against_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps of a strided net, each a quotient of the one before: proofs of such sizes are what planning takes its time for."""
+    sizes, edge = [], H
+    for channels in (32, 64, 48, 96, 128, 192):
+        sizes += [4 * channels * B * edge * edge, 4 * (channels + 16) * B * edge * edge]
+        edge = (edge - 1) // 2 + 1
+    values = [Lifetime(f"v{i}", size, i, i + 2) for i, size in enumerate(sizes * 2)]
+    env = ShapeEnv()
+    asked: list[tuple[SymExpr, SymExpr]] = []
+
+    def counted(a: SymExpr, b: SymExpr, env: ShapeEnv) -> bool:
+        asked.append((a, b))
+        return prove_le(a, b, env)
+
+    prove_le = memory.prove_le
+    monkeypatch.setattr(memory, "prove_le", counted)
+    plan = plan_memory(values, env)
+    assert asked and len(asked) == len(set(asked))
+    points = memory.sample_sizes(frozenset({"b", "h"}), env.ranges)
+    assert all(a.evaluate(p) <= b.evaluate(p) for a, b in asked for p in points)
+    for point in ({"b": 1, "h": 224, "l": 1}, {"b": 3, "h": 7, "l": 1}, {"b": 1, "h": 1, "l": 1}):
+        check(values, plan, point)

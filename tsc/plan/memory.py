@@ -7,7 +7,7 @@ Memory Management for Deep Neural Net Inference, 2020, greedy by size), and a sl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -57,7 +57,17 @@ def plan_memory(values: Sequence[Lifetime], env: ShapeEnv) -> MemoryPlan:
     sizes = {v.size: [v.size.evaluate(s) for s in samples] for v in values}
     by_time = sorted(values, key=lambda v: (v.first, -sum(sizes[v.size]), v.name))
     by_size = sorted(values, key=lambda v: (-sum(sizes[v.size]), v.first, v.name))
-    candidates = [_assign(order, sizes, env) for order in (by_size, by_time)]
+    proven: dict[tuple[SymExpr, SymExpr], bool] = {}
+
+    def covered(a: SymExpr, b: SymExpr) -> bool:
+        """Whether `a <= b` is proved: where a sample says otherwise no proof is tried, and each is tried once."""
+        if any(x > y for x, y in zip(sizes[a], sizes[b])):
+            return False
+        if (a, b) not in proven:
+            proven[a, b] = prove_le(a, b, env)
+        return proven[a, b]
+
+    candidates = [_assign(order, sizes, covered) for order in (by_size, by_time)]
     return _lay_out(min(candidates, key=_cost), env)
 
 
@@ -75,15 +85,9 @@ def _clamp(size: int, known: Range) -> int:
     return size // known.divisor * known.divisor if size // known.divisor * known.divisor >= known.lo else known.lo
 
 
-def _assign(order: Sequence[Lifetime], sizes: Mapping[SymExpr, list[int]], env: ShapeEnv) -> list[_Slot]:
+def _assign(order: Sequence[Lifetime], sizes: Mapping[SymExpr, list[int]],
+            covered: Callable[[SymExpr, SymExpr], bool]) -> list[_Slot]:
     slots: list[_Slot] = []
-    proven: dict[tuple[SymExpr, SymExpr], bool] = {}
-
-    def covered(a: SymExpr, b: SymExpr) -> bool:
-        if (a, b) not in proven:
-            proven[a, b] = prove_le(a, b, env)
-        return proven[a, b]
-
     for value in order:
         wanted = sizes[value.size]
         free = [slot for slot in slots if slot.free_during(value)]
