@@ -102,7 +102,7 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> 
     known = cache.get(whole)
     if known is not None:
         return known
-    with tempfile.TemporaryDirectory(prefix="tsc-build-") as work:
+    with tempfile.TemporaryDirectory(prefix="tsc-cuda-") as work:
         caller = _Caller(compiler, Path(work), _environment(compiler, cache, Path(work)))
 
         def make(number: int) -> str:
