@@ -25,9 +25,9 @@ def decompose(graph: Graph, env: ShapeEnv) -> Graph:
     `graph` is inferred; what is new is inferred on the way, and not held to the standard's element types, which for an opset
     may be fewer than the node's own. Each new node is named after the node it comes from.
     """
-    expansion = _Expansion(Knowledge.of(replace(graph, primitives=True), env), dict(graph.constants), graph.names() | {n.name for n in graph.nodes})
+    known = Knowledge.of(replace(graph, primitives=True), env)
+    expansion = _Expansion(known, dict(graph.constants), graph.names() | {n.name for n in graph.nodes})
     nodes = tuple(new for node in graph.nodes for new in expansion.expand(node))
-    known = expansion.known
     return replace(graph, nodes=nodes, types=known.types, constants=expansion.constants, contents=known.contents,
                    primitives=True)
 
