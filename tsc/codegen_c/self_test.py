@@ -24,6 +24,8 @@ SELF_TEST = Path(__file__).parent / "self_test.c"
 PATIENCE = 60.0
 _CALL = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).tsc_self_test())"
 
+_OTHER = "install another version, or name another compiler in TSC_CC"
+
 _passed: set[str] = set()
 
 
@@ -53,7 +55,7 @@ def trusted_flags(candidate: Candidate, safer: tuple[str, ...], cache: CompiledC
                                          candidate.name, wrong, " ".join(safer))
         return flags
     raise LaunchError(f"the C compiler '{candidate.name}' makes wrong code: kernels of its self test ({wrong}) give other "
-                      "answers than C says; install another version, or name another compiler in TSC_CC")
+                      f"answers than C says; {_OTHER}")
 
 
 def _wrong(candidate: Candidate, flags: tuple[str, ...], cache: CompiledCache,
@@ -81,7 +83,10 @@ def _cpu(cpuinfo: Path) -> tuple[str, ...]:
 
 
 def _run(library: bytes, name: str) -> str:
-    """The kernels that are wrong, or how the process that ran them ended. From memory: a folder may forbid to map code."""
+    """The kernels that are wrong, or how the process that ran them ended. From memory: a folder may forbid to map code. Raises
+    LaunchError for what is no shared object."""
+    if not library.startswith(b"\x7fELF"):
+        raise LaunchError(f"the C compiler '{name}' made no shared object of its self test; {_OTHER}")
     handle = os.memfd_create("tsc-self-test")
     try:
         with os.fdopen(os.dup(handle), "wb") as file:

@@ -134,9 +134,11 @@ def int_call(fn: str, *args: Ints) -> Ints:
 
 
 def _divided(a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    if (np.asarray(b) == 0).any():
-        raise Fault("an index is divided by zero")
-    return a // b, a % b
+    zero = np.asarray(b) == 0
+    if not zero.any():
+        return a // b, a % b
+    by = np.where(zero, 1, b)  # integers of data may be 0: quotient and remainder are 0 then, as in `te/intrinsics.py`
+    return np.where(zero, 0, a // by), np.where(zero, 0, a % by)
 
 
 INDEX_CALLS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max", "neg", "bitxor"})
