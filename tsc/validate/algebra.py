@@ -83,8 +83,8 @@ def negated(a: Array) -> Array:
 
 
 def rank(a: Array) -> Array:
-    """Where residues stand in their order: -inf first, inf last, all others anywhere, so that constants next to each other, such
-    as 1 and 2, are told apart by what they are compared with."""
+    """Where residues stand in their order: -inf first, inf last, all others anywhere, so that neighbours such
+    as 1 and 2 are told apart by what they are compared with."""
     return np.where(a == _LEAST, np.uint64(0), np.where(a == _LEAST - 1, ~np.uint64(0), mixed(a)))
 
 
