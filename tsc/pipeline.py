@@ -58,9 +58,13 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
     refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []
     programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different
-    for done, group in enumerate(groups):
-        shop.options.tell("scheduling kernels", done, len(groups))
-        pairs += compile_group(group, graph, env, shop, programs.get(done))  # te.Program -> kernels and their calls
+    with shop.device.ahead(shop.device.spec, shop.options) as compile_ahead:
+        for done, group in enumerate(groups):
+            shop.options.tell("scheduling kernels", done, len(groups))
+            made = compile_group(group, graph, env, shop, programs.get(done))  # te.Program -> kernels and their calls
+            pairs += made
+            for _, kernel in made:
+                compile_ahead(kernel.source)                        # C -> objects, while others are scheduled
     return link(graph, env, pairs, shop)                            # Graph + kernels  -> Package
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from tsc.codegen_c.build import build_module
+from tsc.codegen_c.build import build_module, compiling_ahead
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.codegen_c.types import C_TYPES
@@ -25,10 +26,11 @@ class Target:
     lower: Callable[[Func, DeviceSpec, Recorder], Func]
     emit: Callable[[Func, DeviceSpec], str]
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface]], bytes]
+    ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Callable[[str], None]]]  # compiles while others are scheduled
     dtypes: frozenset[str]  # what it computes with
 
 
 def find(name: str) -> Target:
     """The target called `name`; "cpu" is this machine's. Raises LaunchError naming the known ones."""
     spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS)
-    return Target(spec, lower, emit_c, build_module, frozenset(C_TYPES))
+    return Target(spec, lower, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))

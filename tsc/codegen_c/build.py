@@ -8,8 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,25 +61,19 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     """The shared object of all kernels (name -> source), the runtime's thread pool, and the table of the kernels' `interfaces`,
     without which no plan may call them. Objects are compiled `options.jobs` at a time and cached; the same sources, flags and
     compiler give the same entry. Raises LaunchError where there is no compiler, or it fails or makes wrong code."""
-    environment = read_environment()
-    folder = options.cache_dir or environment.cache or default_cache_dir()
-    cache = CompiledCache(folder if options.use_cache else None)
-    compiler = find_compiler(environment.compiler)
-    runtime = _RUNTIME.read_text(encoding="utf-8")
+    tools = _tools(spec, options)
+    cache = tools.cache
     units = [(name, sources[name]) for name in sorted(sources)]
-    units.append(("tsc_cpu_runtime", runtime))
+    units.append(("tsc_cpu_runtime", _RUNTIME.read_text(encoding="utf-8")))
     units.append((TABLE, _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))))
-    headers = [(_HERE / h).read_text(encoding="utf-8") for h in _HEADERS]
-    flags = _trusted(compiler, spec, headers, cache, folder)
-    keys = [digest("object", *compiler.keys, *flags, *headers, text) for _, text in units]
+    keys = [tools.key(text) for _, text in units]
     whole = digest("module", *keys)
     names = interfaces or {}
     known = cache.get(whole)
     if known is not None and _is_module(known, names):
         return known
     with work_folder() as work:
-        caller = _Caller(compiler, flags, work, _zig_environment(compiler, folder, work))
-        jobs = options.jobs or os.cpu_count() or 1
+        caller, jobs = tools.caller(work), tools.jobs
         try:
             module = _linked(_compiled(keys, units, cache, caller, jobs), names, caller)
         except _LinkError:  # an object of the cache may be to blame, though it is whole
@@ -87,6 +82,63 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
             module = _linked(_compiled(keys, units, cache, caller, jobs), names, caller)
     cache.put(whole, module)
     return module
+
+
+@contextmanager
+def compiling_ahead(spec: DeviceSpec, options: Options) -> Iterator[Callable[[str], None]]:
+    """A function that compiles a kernel's source into the cache while others are still scheduled; all are done when this is
+    left. What goes wrong is for `build_module` to say, which finds what is in the cache."""
+    asked: set[str] = set()
+
+    def compile_one(source: str) -> None:
+        with suppress(LaunchError), work_folder() as work:
+            found = tools.result()
+            _compile(found.key(source), ("", source), found.cache, found.caller(work))
+
+    def ahead(source: str) -> None:
+        if options.use_cache and source not in asked:
+            asked.add(source)
+            with suppress(RuntimeError):  # no thread to be had
+                pool.submit(compile_one, source)
+
+    pool = ThreadPoolExecutor(options.jobs or os.cpu_count() or 1)
+    tools = pool.submit(_tools, spec, options)
+    try:
+        yield ahead
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What objects are made with, and where they are kept."""
+
+    cache: CompiledCache
+    folder: Path
+    compiler: Compiler
+    headers: tuple[str, ...]
+    flags: tuple[str, ...]
+    jobs: int
+
+    def key(self, source: str) -> str:
+        """The cache's key of a source's object."""
+        return digest("object", *self.compiler.keys, *self.flags, *self.headers, source)
+
+    def caller(self, work: Path) -> _Caller:
+        return _Caller(self.compiler, self.flags, work, _zig_environment(self.compiler, self.folder, work))
+
+
+def _tools(spec: DeviceSpec, options: Options) -> _Tools:
+    """The compiler with the flags that it is trusted with, and the cache."""
+    environment = read_environment()
+    folder = options.cache_dir or environment.cache or default_cache_dir()
+    cache = CompiledCache(folder if options.use_cache else None)
+    compiler = find_compiler(environment.compiler)
+    headers = tuple((_HERE / h).read_text(encoding="utf-8") for h in _HEADERS)
+    flags = _trusted(compiler, spec, headers, cache, folder)
+    return _Tools(cache, folder, compiler, headers, flags, options.jobs or os.cpu_count() or 1)
 
 
 def _linked(objects: Sequence[bytes], kernels: Iterable[str], caller: _Caller) -> bytes:
