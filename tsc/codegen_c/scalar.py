@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tsc.codegen_c.types import c_type, identifier, literal
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.messages import message_of
-from tsc.sym import ONE, SymExpr
+from tsc.sym import SymExpr, product
 from tsc.sym.expr import Dim, apply
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
 
@@ -47,10 +48,16 @@ def flatten(buffer: Buffer, index: tuple[Expr, ...], scope: Scope, leaves: dict[
     if buffer.panel is not None:
         place, by = parts.pop(buffer.panel[0]), SymExpr.of(buffer.panel[1])
         parts = [apply("//", [place, by]), *parts, apply("%", [place, by])]
-    total, stride = SymExpr.of(0), ONE
-    for part, extent in zip(reversed(parts), reversed(buffer.stored)):
-        total, stride = total + part * stride, stride * extent
+    total = SymExpr.of(0)
+    for part, stride in zip(parts, _strides(buffer.stored)):
+        total = total + part * stride
     return scope.facts.reduce(total)
+
+
+@lru_cache(maxsize=1024)
+def _strides(shape: tuple[SymExpr, ...]) -> tuple[SymExpr, ...]:
+    """Elements from one index to the next, for each dimension."""
+    return tuple(product(shape[d + 1:]) for d in range(len(shape)))
 
 
 def scalar(expr: Expr, scope: Scope) -> str:

@@ -149,8 +149,10 @@ class SymExpr:
 
     def __mul__(self, other: IntLike) -> SymExpr:
         right = SymExpr.of(other).terms
-        if right == _ONE:
-            return self
+        if len(right) == 1 and not right[0][0]:
+            return self if right == _ONE else _scaled(self.terms, right[0][1])
+        if len(self.terms) == 1 and not self.terms[0][0]:
+            return _scaled(right, self.terms[0][1])
         _bounded(len(self.terms) * len(right), MOST_TERMS, "terms")
         return _collect((_times(a, b), x * y) for a, x in self.terms for b, y in right)
 
@@ -308,6 +310,12 @@ def _key(atom: Atom) -> tuple[int, str]:
 def _order(monomial: Monomial) -> tuple[int, list[tuple[int, str]]]:
     """Where a monomial stands among the terms of an expression."""
     return (-len(monomial), [_key(a) for a in monomial])
+
+
+def _scaled(terms: tuple[tuple[Monomial, int], ...], factor: int) -> SymExpr:
+    for _, coefficient in terms:
+        _bounded((coefficient * factor).bit_length(), MOST_BITS, "bits")
+    return SymExpr(tuple((monomial, coefficient * factor) for monomial, coefficient in terms))
 
 
 def _times(a: Monomial, b: Monomial) -> Monomial:
