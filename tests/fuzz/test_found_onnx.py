@@ -101,6 +101,12 @@ RIGHT = {
     # what they are decomposed to was held to the element types that the opset allows a model
     "ArgMax in an old opset": one("ArgMax", 10, [fed("a", "b")], *SIZES, axis=1),
     "ArgMin of int16": one("ArgMin", 21, [fed("a", "b", dtype="int16")], *SIZES, axis=0),
+    # -1 does not fit an unsigned type
+    "minus a product of unsigned numbers": one("Gemm", 13, [fed("a", 3, dtype="uint32"), fed(3, 2, dtype="uint32")], {"a": 2},
+                                               alpha=-1.0),
+    # an array that is no register tile was held to the reads of one
+    "strided depthwise windows of one": one("Conv", 21, [fed(2, 8, "a", "b"), fed(8, 1, 1, 1)], {"a": 3, "b": 16},
+                                            {"a": 1, "b": 33}, group=8, kernel_shape=[1, 1], strides=[1, 2]),
     # proofs failed where indices have fewer rows than the data
     "GatherElements of fewer rows": one("GatherElements", 13, [fed("a", 2), fed("b", 2, dtype="int64", values=[[0, 0]])],
                                         {"a": 3, "b": 1}),

@@ -30,6 +30,7 @@ from tsc.loop_ir.nodes import (
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.vector_rules import varies
+from tsc.loop_ir.verify_reads import unproved
 from tsc.loop_ir.window_tile import WindowTile, reduce_loops
 from tsc.sym import SymExpr
 from tsc.sym.expr import Apply
@@ -114,7 +115,7 @@ def tensorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
                 made = _tensorize_tile(stmt, facts, spec)
                 if isinstance(made, str):
                     reasons.append(f"{buffer.name}: {made}")
-                    return stmt
+                    return replace(stmt, scope="stack")  # an array: only register tiles compute columns that nobody stores
                 return made
             case For() | Let():
                 inner = facts.inside(stmt)
@@ -157,7 +158,10 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     epilogue = _rebuffer(block(*tile.epilogue), stmt.buffer, spilled)
     needed = call("floordiv", add(Var(width), index(lanes - 1)), index(lanes))
     whole = Let(height, tile.rows, Let(width, tile.width, Let(vectors, needed, block(chosen, epilogue))))
-    return simplify_stmt(Allocate(spilled, "stack", whole), facts, keep_marked=True)
+    made = simplify_stmt(Allocate(spilled, "stack", whole), facts, keep_marked=True)
+    if any(isinstance(s, Intrin) for s in walk(made)):
+        return made
+    return unproved(made, facts) or made  # windows read for columns that nobody stores
 
 
 def _micro_kernels(tile: _Tile, columns: int, facts: Facts, spec: DeviceSpec) -> _MicroKernel | str:

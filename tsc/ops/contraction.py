@@ -102,7 +102,7 @@ def _scaled(builder: Builder, value: str, factor: float, dtype: str) -> str:
 
 def scalar_operand(builder: Builder, value: float, dtype: str) -> str:
     """A constant scalar of `dtype`."""
-    return builder.constant(np.array(value, dtype=dtype))
+    return builder.constant(np.asarray(value).astype(dtype))  # -1 of an unsigned type is its greatest number
 
 
 # -- Conv ------------------------------------------------------------------------------------------------------
