@@ -19,10 +19,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -34,6 +32,7 @@ import onnxruntime
 import tsc
 from tests.fuzz.model_files import prey
 from tests.fuzz.model_mutations import mutate
+from tests.fuzz.tally import Tally
 from tsc.errors import typed
 from tsc.pipeline import front
 from tsc.trace import Recorder
@@ -46,28 +45,6 @@ BATCH = 20
 _MOST_ELEMENTS = 1 << 16
 
 
-@dataclass
-class Tally:
-    """What became of a range of cases. `failures` maps what went wrong to the numbers of the cases."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    failures: dict[str, list[int]] = field(default_factory=dict)
-    slowest: tuple[float, int] = (0.0, -1)
-
-    def add(self, other: Tally) -> None:
-        self.outcomes += other.outcomes
-        self.slowest = max(self.slowest, other.slowest)
-        for why, numbers in other.failures.items():
-            self.failures.setdefault(why, []).extend(numbers)
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))
-        lines = [f"{sum(self.outcomes.values())} models: {counts}"]
-        lines += [f"  FAILED {len(numbers)}: {why} (cases {', '.join(map(str, numbers[:8]))})"
-                  for why, numbers in sorted(self.failures.items())]
-        return "\n".join([*lines, f"  slowest: case {self.slowest[1]}, {self.slowest[0]:.1f} s"])
-
-
 def case(seed: int, number: int) -> tuple[bytes, str]:
     """Case `number` of a seed, always the same one: a damaged model, and what was done to which."""
     rng = Random(f"{seed}/{number}")
@@ -78,16 +55,13 @@ def case(seed: int, number: int) -> tuple[bytes, str]:
 
 def run_batch(seed: int, numbers: Sequence[int], front_only: bool = False) -> Tally:
     """What becomes of these cases."""
-    tally = Tally()
+    tally = Tally("models")
     with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as folder:
         for number in numbers:
             data, _ = case(seed, number)
             begin = time.perf_counter()
             outcome = attempt(data, Random(number), Path(folder), front_only)
-            tally.slowest = max(tally.slowest, (time.perf_counter() - begin, number))
-            tally.outcomes[outcome.partition(":")[0]] += 1
-            if outcome.startswith("failed"):
-                tally.failures.setdefault(outcome.removeprefix("failed: "), []).append(number)
+            tally.count(outcome, number, time.perf_counter() - begin)
     return tally
 
 
@@ -232,7 +206,7 @@ def main(argv: list[str] | None = None) -> int:
         return show(asked.seed, asked.only)
     end = asked.start + asked.count
     ranges = [range(a, min(a + BATCH, end)) for a in range(asked.start, end, BATCH)]
-    tally, begin = Tally(), time.perf_counter()
+    tally, begin = Tally("models"), time.perf_counter()
     with ProcessPoolExecutor(asked.jobs, get_context("fork")) as pool:
         for done in pool.map(run_batch, [asked.seed] * len(ranges), ranges, [asked.front] * len(ranges)):
             tally.add(done)

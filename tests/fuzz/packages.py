@@ -20,10 +20,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,6 +31,7 @@ import numpy as np
 
 from tests.fuzz.package_files import PREY_NAMES, Prey, canaries, compiled
 from tests.fuzz.package_mutations import Mutation, mutate
+from tests.fuzz.tally import Tally
 from tsc.errors import InternalError, PackageError, TscError
 from tsc.runtime.load import load
 
@@ -40,28 +39,6 @@ ADDRESS_SPACE = 4 << 30
 SECONDS = 30
 #: Cases that one worker takes at a time.
 BATCH = 200
-
-
-@dataclass
-class Tally:
-    """What became of a range of cases. `failures` maps what went wrong to the numbers of the cases."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    failures: dict[str, list[int]] = field(default_factory=dict)
-    slowest: tuple[float, int] = (0.0, -1)
-
-    def add(self, other: Tally) -> None:
-        self.outcomes += other.outcomes
-        self.slowest = max(self.slowest, other.slowest)
-        for why, numbers in other.failures.items():
-            self.failures.setdefault(why, []).extend(numbers)
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))
-        lines = [f"{sum(self.outcomes.values())} Packages: {counts}"]
-        lines += [f"  FAILED {len(numbers)}: {why} (cases {', '.join(map(str, numbers[:8]))})"
-                  for why, numbers in sorted(self.failures.items())]
-        return "\n".join([*lines, f"  slowest: case {self.slowest[1]}, {self.slowest[0]:.1f} s"])
 
 
 def case(seed: int, number: int) -> tuple[Prey, Mutation]:
@@ -73,16 +50,13 @@ def case(seed: int, number: int) -> tuple[Prey, Mutation]:
 
 def run_batch(seed: int, numbers: range) -> Tally:
     """What becomes of these cases, each in a child of its own."""
-    tally = Tally()
+    tally = Tally("Packages")
     with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as folder:
         for number in numbers:
             prey, mutation = case(seed, number)
             begin = time.perf_counter()
             outcome = attempt(prey, mutation, Path(folder))
-            tally.slowest = max(tally.slowest, (time.perf_counter() - begin, number))
-            tally.outcomes[outcome.split(":")[0]] += 1
-            if outcome.startswith("failed"):
-                tally.failures.setdefault(outcome.removeprefix("failed: "), []).append(number)
+            tally.count(outcome, number, time.perf_counter() - begin)
     return tally
 
 
@@ -178,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
         print(tally := run_batch(asked.seed, range(asked.only, asked.only + 1)))
         return 1 if tally.failures else 0
     ranges = list(batches(asked.start, asked.count))
-    tally, begin = Tally(), time.perf_counter()
+    tally, begin = Tally("Packages"), time.perf_counter()
     with ProcessPoolExecutor(asked.jobs, get_context("fork")) as pool:
         for done in pool.map(run_batch, [asked.seed] * len(ranges), ranges):
             tally.add(done)

@@ -24,6 +24,7 @@ from tsc.poly.match import match
 from tsc.poly.matrix import function
 from tsc.poly.pattern import Contraction, Staged
 from tsc.poly.promote import check_promoted
+from tsc.poly.refine import statements_of
 from tsc.poly.schedule import check_final, schedule_tree, solve_pattern, staged_tree
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.tile import default_config
@@ -263,7 +264,7 @@ def test_loops_in_another_order_are_rejected(program: Program) -> None:
     for body in [s.body for s in walk(func.body) if isinstance(s, Block)]:
         for k in range(len(body) - 1):
             swapped = Block((*body[:k], body[k + 1], body[k], *body[k + 2:]))
-            needed = any((a, b) in edges for a in _executed(body[k]) for b in _executed(body[k + 1]))
+            needed = any((a, b) in edges for a in statements_of(body[k]) for b in statements_of(body[k + 1]))
             broken = _mutated(func, lambda s, old=body, new=swapped: new if isinstance(s, Block) and s.body == old else None)
             if needed:
                 rejected += 1
@@ -272,10 +273,6 @@ def test_loops_in_another_order_are_rejected(program: Program) -> None:
             else:
                 check_loops(broken, made.promoted.schedule, made.scop, names, edges)
     assert rejected
-
-
-def _executed(stmt: Stmt) -> set[str]:
-    return {s.instance.statement for s in walk(stmt) if isinstance(s, Store) and s.instance is not None}
 
 
 def _two_outputs() -> Program:

@@ -13,7 +13,7 @@ from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
-from tsc.poly.refine import check_lowered
+from tsc.poly.refine import check_lowered, statements_of
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.te.compute import Program
 from tsc.te.expr import Call, Const, Load, Var, add, call, index, map_loads
@@ -99,19 +99,11 @@ def swapped(first: str, second: str) -> Change:
     def change(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, Block):
             for i, (a, b) in enumerate(zip(stmt.body, stmt.body[1:])):
-                if _names(a) == {first} and _names(b) == {second}:
+                if statements_of(a) == {first} and statements_of(b) == {second}:
                     return Block((*stmt.body[:i], b, a, *stmt.body[i + 2:]))
         return None
 
     return change
-
-
-def _names(stmt: Stmt) -> set[str]:
-    if isinstance(stmt, Store):
-        return set() if stmt.instance is None else {stmt.instance.statement}
-    found: set[str] = set()
-    map_children(lambda s: (found.update(_names(s)), s)[1], stmt)
-    return found
 
 
 def masks(change: Callable[[If], Stmt | None]) -> Change:
@@ -144,7 +136,7 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "a tile not written back": ("gemm", unmarked(lambda s: Block(()) if isinstance(s.value, Load) else None)),
     "a tile written back next to itself": ("gemm", unmarked(lambda s: moved(s) if isinstance(s.value, Load) else None)),
     "a tile half written back": ("gemm", lambda s: replace(s, hi=index(1)) if isinstance(s, For) and s.kind == "unroll"
-                                 and _names(s) == set() and s.hi != index(1) else None),
+                                 and statements_of(s) == set() and s.hi != index(1) else None),
     "the tile of another height": ("gemm", lambda s: replace(s, condition=call("eq", s.condition.args[0], index(1)))
                                    if isinstance(s, If) and isinstance(s.condition, Call) and s.condition.fn == "eq" else None),
     "a narrow tile for a wide one": ("gemm", lambda s: replace(s, condition=call("le", *s.condition.args))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from tsc.loop_ir.nodes import For
 from tsc.sym import SymExpr
 from tsc.sym.expr import Apply, Atom
 from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, Var, as_size
@@ -43,23 +44,49 @@ def index_text(expr: Expr, names: Mapping[str, str]) -> str | None:
 
 def condition_text(expr: Expr, names: Mapping[str, str], negate: bool = False) -> str | None:
     """A condition over affine indices as a Presburger formula, or None."""
+    return condition_of(expr, lambda e: index_text(e, names), lambda e: None, negate)
+
+
+def condition_of(expr: Expr, index: Callable[[Expr], str | None], other: Callable[[Expr], str | None],
+                 negate: bool = False) -> str | None:
+    """A condition as a Presburger formula, or None: `index` gives the text of the indices that it compares, `other` that of a
+    condition which compares none."""
     match expr:
         case Const(value=value) if expr.dtype == BOOL:
             return "1 = 1" if bool(value) != negate else "1 = 0"
         case Call(fn="not", args=(inner,)):
-            return condition_text(inner, names, not negate)
+            return condition_of(inner, index, other, not negate)
         case Call(fn="and" | "or" as fn, args=args):
-            parts = [condition_text(a, names, negate) for a in args]
+            parts = [condition_of(a, index, other, negate) for a in args]
             known = [p for p in parts if p is not None]
             if len(known) < len(parts):
                 return None
             return "(" + (" and " if (fn == "and") != negate else " or ").join(known) + ")"
         case Call(fn=fn, args=(left, right)) if fn in _COMPARE and left.dtype == INDEX:
-            a, b = index_text(left, names), index_text(right, names)
+            a, b = index(left), index(right)
             if a is None or b is None:
                 return None
             return f"({a}) {_COMPARE[_NEGATED[fn] if negate else fn]} ({b})"
-    return None
+    found = other(expr)
+    return found if found is None or not negate else f"not ({found})"
+
+
+def bound_texts(loop: For, text: Callable[[Expr], str]) -> list[str]:
+    """What the bounds and the step of a loop say of its variable, given the text of indices."""
+    lows = [f"{text(e)} <= {loop.var}" for e in _operands(loop.lo, "max")]
+    steps = [f"({loop.var} - ({text(loop.lo)})) mod {loop.step} = 0"] if loop.step != 1 else []
+    return [*lows, *upper_texts(loop, loop.var, text), *steps]
+
+
+def upper_texts(loop: For, variable: str, text: Callable[[Expr], str]) -> list[str]:
+    """What the end of a loop says of its variable: one conjunct an operand of min, so that no case distinction arises."""
+    return [f"{variable} < {text(e)}" for e in _operands(loop.hi, "min")]
+
+
+def _operands(expr: Expr, fn: str) -> list[Expr]:
+    if isinstance(expr, Call) and expr.fn == fn:
+        return [operand for a in expr.args for operand in _operands(a, fn)]
+    return [expr]
 
 
 def _atom_text(atom: Atom) -> str | None:

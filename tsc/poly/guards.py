@@ -15,7 +15,7 @@ from types import MappingProxyType
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Stmt, Store, walk
 from tsc.poly import isl
-from tsc.poly.affine import condition_text, index_text
+from tsc.poly.affine import bound_texts, condition_text, index_text
 from tsc.poly.legality import Place, leaves
 from tsc.poly.loop_order import Edges, check_order
 from tsc.poly.occurrences import Scope, Unreadable, occurrences
@@ -117,14 +117,11 @@ def stores(stmt: Stmt, nest: Nest = Nest()) -> Iterator[tuple[Store, Nest]]:  # 
     match stmt:
         case Store():
             yield stmt, nest
-        case For(var=var, lo=lo, hi=hi, step=step, body=body):
+        case For(var=var, body=body):
             if var in nest.variables:
                 raise InternalError(f"loop variable {var} is used twice in one nest")
             inner = Nest((*nest.variables, var), nest.constraints, (*nest.loops, stmt))
-            # one conjunct an operand of min and max, so that no case distinction arises
-            bounds = [f"{affine_text(e, nest)} <= {var}" for e in _operands(lo, "max")]
-            bounds += [f"{var} < {affine_text(e, nest)}" for e in _operands(hi, "min")]
-            bounds += [f"({var} - ({affine_text(lo, nest)})) mod {step} = 0"] if step != 1 else []
+            bounds = bound_texts(stmt, lambda e: affine_text(e, inner))
             yield from stores(body, replace(inner, constraints=(*nest.constraints, *bounds)))
         case If(condition=condition, then=then, otherwise=otherwise):
             for branch, negate in ((then, False), (otherwise, True)):
@@ -140,12 +137,6 @@ def stores(stmt: Stmt, nest: Nest = Nest()) -> Iterator[tuple[Store, Nest]]:  # 
             yield from stores(body, nest)
         case _:
             raise InternalError(f"a {type(stmt).__name__} does not come from a schedule")
-
-
-def _operands(expr: Expr, fn: str) -> list[Expr]:
-    if isinstance(expr, Call) and expr.fn == fn:
-        return [operand for a in expr.args for operand in _operands(a, fn)]
-    return [expr]
 
 
 def affine_text(expr: Expr, nest: Nest) -> str:

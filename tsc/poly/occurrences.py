@@ -15,13 +15,10 @@ from tsc.errors import InternalError
 from tsc.loop_ir.facts import to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, If, Intrin, Let, Stmt, Store
 from tsc.poly import isl
-from tsc.poly.affine import index_text, size_text
+from tsc.poly.affine import bound_texts, condition_of, index_text, size_text, upper_texts
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply, Atom, apply
-from tsc.te.expr import BOOL, INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, walk
-
-_COMPARE = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, walk
 
 
 class Unreadable(Exception):
@@ -59,22 +56,16 @@ class Scope:
         """The scope of a loop's body, its variable counting iterations."""
         self._check_new(loop.var)
         inner = replace(self, variables=(*self.variables, loop.var), texts={**self.texts, loop.var: loop.var})
-        if loop.step != 1:
-            inner = inner.let(loop.var, add(loop.lo, mul(Var(loop.var), index(loop.step))))
-        return inner.where(*inner.bounds(loop))
+        if loop.step == 1:
+            return inner.where(*bound_texts(loop, inner.text))
+        inner = inner.let(loop.var, add(loop.lo, mul(Var(loop.var), index(loop.step))))
+        return inner.where(f"0 <= {loop.var}", *upper_texts(loop, inner.text(Var(loop.var)), inner.text))
 
     def let(self, name: str, value: Expr) -> Scope:
         """With a variable that stands for an expression. Raises Unreadable."""
         leaves: dict[str, Expr] = {}
         found = self.formula(to_sym(value, leaves), leaves)
         return replace(self, values={**self.values, name: found}, texts={**self.texts, name: f"({self.size(found)})"})
-
-    def bounds(self, loop: For) -> tuple[str, ...]:
-        """What the bounds of a loop say of its variable: one conjunct an operand of min and max, so that no case distinction
-        arises."""
-        variable = self.text(Var(loop.var))
-        lows = [f"{self.text(e)} <= {variable}" for e in _operands(loop.lo, "max")] if loop.step == 1 else [f"0 <= {loop.var}"]
-        return (*lows, *(f"{variable} < {self.text(e)}" for e in _operands(loop.hi, "min")))
 
     def _check_new(self, name: str) -> None:
         if name in self.parameters or name in self.variables:
@@ -121,17 +112,14 @@ class Scope:
 
     def condition(self, expr: Expr, negate: bool = False) -> str:
         """A condition as a Presburger formula. Raises Unreadable as `text` does."""
-        match expr:
-            case Const(value=value) if expr.dtype == BOOL:
-                return "1 = 1" if bool(value) != negate else "1 = 0"
-            case Call(fn="not", args=(inner,)):
-                return self.condition(inner, not negate)
-            case Call(fn="and" | "or" as fn, args=args):
-                word = " and " if (fn == "and") != negate else " or "
-                return f"({word.join(self.condition(a, negate) for a in args)})"
-            case Call(fn=fn, args=(left, right)) if fn in _COMPARE and left.dtype == INDEX:
-                return f"({self.text(left)}) {_COMPARE[_NEGATED[fn] if negate else fn]} ({self.text(right)})"
-        return f"{self._named(format_expr(expr), variables_of(expr))} {'!=' if negate else '='} 1"
+        found = condition_of(expr, self.text, self._truth, negate)
+        if found is None:
+            raise InternalError(f"the condition {format_expr(expr)} has no formula, although its opaque parts have names")
+        return found
+
+    def _truth(self, expr: Expr) -> str:
+        """A condition that compares no indices, as a parameter of its own."""
+        return f"{self._named(format_expr(expr), variables_of(expr))} = 1"
 
     def formula(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> SymExpr:
         """`sym` over parameters and variables, with a name for each part that is not affine. Raises Unreadable."""
@@ -247,12 +235,6 @@ def _read(stmt: Stmt, place: Occurrence) -> Iterator[Occurrence]:
             yield from _read(body, place)
         case _:
             raise Unreadable(f"a {type(stmt).__name__} has no place in serial loops")
-
-
-def _operands(expr: Expr, fn: str) -> list[Expr]:
-    if isinstance(expr, Call) and expr.fn == fn:
-        return [operand for a in expr.args for operand in _operands(a, fn)]
-    return [expr]
 
 
 def exclusive(a: Occurrence, b: Occurrence) -> bool:

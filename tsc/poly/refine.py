@@ -17,6 +17,7 @@ from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, block, nest, walk
 from tsc.poly import PatternMismatch, isl
+from tsc.poly.affine import bound_texts
 from tsc.poly.loop_order import Edges
 from tsc.poly.occurrences import Scope, Unreadable, occurrences
 from tsc.poly.region import Known, Region
@@ -58,10 +59,7 @@ class _Place:
     def inside(self, loop: For) -> _Place:
         """The place within a loop."""
         inner = replace(self, scope=self.scope.parameter(loop.var))
-        bounds = list(inner.scope.bounds(replace(loop, step=1)))
-        if loop.step != 1:
-            bounds.append(f"({loop.var} - ({inner.scope.text(loop.lo)})) mod {loop.step} = 0")
-        return inner.where(" and ".join(bounds))
+        return inner.where(" and ".join(bound_texts(loop, inner.scope.text)))
 
     def let(self, stmt: Let) -> _Place:
         """The place within a Let."""
@@ -163,7 +161,6 @@ class _Both:
         except Unreadable as why:
             names = ", ".join(sorted(statements_of(old) | statements_of(new)))
             self.notes.append(f"the loops of {names} are not read back for all sizes: {why}")
-
 
     def _forget(self, begun: Iterable[Allocate]) -> None:
         """A buffer whose life begins stands for nothing, whatever one of its name did before."""

@@ -6,6 +6,7 @@ Each step is a function from tree to tree; the caller checks every result. Secti
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import BLOCK, with_flags
@@ -219,27 +220,39 @@ def completing_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> list[isl.P
 def separated(scop: Scop, matrix: ScheduleMatrix, statements: Sequence[str]) -> list[str]:
     """The order in which separation puts statements of one matrix: what its solved `?` sink into the first iteration of the
     loops comes before them, what they sink into the last behind them. Raises PatternMismatch for what is between or beyond."""
-    moving: dict[int, isl.Set] = {}  # by row: the values that it takes for the statements that vary with it
-    sunk: dict[str, dict[int, isl.Set]] = {}
-    for name in statements:
-        for i in range(len(matrix.names)):
-            row = matrix.solved(name, i)
-            values = isl.values(row, scop.statements[name].domain).intersect_params(scop.populated)
-            if row.involves_dims(isl.IN, 0, len(scop.statements[name].axes)):
-                moving[i] = values if i not in moving else moving[i].union(values)
-            else:
-                sunk.setdefault(name, {})[i] = values
+    moving, sunk = _rows_by_kind(scop, matrix, statements)
+    taken = {i: _values(scop, matrix, names, i) for i, names in moving.items() if any(i in rows for rows in sunk.values())}
     before: list[str] = []
     behind: list[str] = []
     for name, rows in sunk.items():
-        own = [(values, moving[i]) for i, values in rows.items() if i in moving]
-        first = all(values.is_equal(taken.lexmin()) for values, taken in own)
-        last = all(values.is_equal(taken.lexmax()) for values, taken in own)
+        own = [(_values(scop, matrix, [name], i), taken[i]) for i in rows if i in taken]
+        first = all(value.is_equal(others.lexmin()) for value, others in own)
+        last = all(value.is_equal(others.lexmax()) for value, others in own)
         if not (first or last):
             raise PatternMismatch(f"{name} would run in the midst of the loops over {', '.join(matrix.names[i] for i in rows)}")
         if own and first != last:
             (before if first else behind).append(name)
     return [*before, *(s for s in statements if s not in (*before, *behind)), *behind]
+
+
+def _rows_by_kind(scop: Scop, matrix: ScheduleMatrix,
+                  statements: Sequence[str]) -> tuple[dict[int, list[str]], dict[str, list[int]]]:
+    """By row the statements that vary with it; by statement the rows that it does not vary with."""
+    moving: dict[int, list[str]] = {}
+    sunk: dict[str, list[int]] = {}
+    for name in statements:
+        for i in range(len(matrix.names)):
+            if matrix.solved(name, i).involves_dims(isl.IN, 0, len(scop.statements[name].axes)):
+                moving.setdefault(i, []).append(name)
+            else:
+                sunk.setdefault(name, []).append(i)
+    return moving, sunk
+
+
+def _values(scop: Scop, matrix: ScheduleMatrix, statements: Sequence[str], row: int) -> isl.Set:
+    """The values that a row takes for some statements."""
+    found = [isl.values(matrix.solved(s, row), scop.statements[s].domain).intersect_params(scop.populated) for s in statements]
+    return reduce(lambda a, b: a.union(b), found)
 
 
 def own_instances(scop: Scop, statements: Sequence[str]) -> isl.UnionSet:
