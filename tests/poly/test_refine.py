@@ -128,6 +128,8 @@ def _wrong_start(store: Store) -> Stmt | None:
 
 MUTATIONS: dict[str, tuple[str, Change]] = {
     "a statement dropped": ("gemm", of("out_store", lambda s: Block(()))),
+    "an instance lost": ("gemm", of("out_store", lambda s: replace(s, instance=None))),
+    "an update's instance lost": ("softmax", of("sm_update", lambda s: replace(s, instance=None))),
     "an update dropped": ("gemm", of("acc_update", lambda s: Block(()))),
     "an update twice": ("gemm", lambda s: Block((s, s)) if isinstance(s, Intrin) else None),
     "tensorize writes a neighbour": ("gemm", of("acc_update", moved)),
