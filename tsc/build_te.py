@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tsc.config import Options
-from tsc.errors import ModelError, ShapeError
+from tsc.errors import InputError, ModelError, ShapeError, typed
 from tsc.ir import Graph, TensorType
 from tsc.kernels import compile_definitions, workshop
-from tsc.pipeline import link
+from tsc.pipeline import check_request, link
 from tsc.poly.extents import check_extents
 from tsc.runtime.executable import Executable
 from tsc.sym import ShapeEnv
@@ -16,14 +16,16 @@ from tsc.te.assemble import Assembled, assemble, declare, reached
 from tsc.te.tensor import Tensor
 
 
+@typed
 def build(outputs: Tensor | list[Tensor] | tuple[Tensor, ...], inputs: Sequence[Tensor] | None = None, name: str = "te",
           target: str = "cpu", threads: int | None = None, options: Options | None = None) -> Executable:
     """Compile tensor expressions once, for every size of their dims.
 
     The Executable takes the placeholders by name and gives `outputs` in order. `inputs` fixes which placeholders it takes and
     their order (None: those that `outputs` need, as they were made). Computes that fit one schedule pattern become one kernel;
-    what does not is cut, and `explain()` says why. Raises ModelError or ShapeError with the user's line, UnsupportedError for a
-    Compute that no pattern takes, and LaunchError when the machine lacks a compiler.
+    what does not is cut, and `explain()` says why. Raises InputError for arguments of the wrong kind, ModelError or ShapeError
+    with the user's line, UnsupportedError for a Compute that no pattern takes, and LaunchError when the machine lacks a
+    compiler.
 
     >>> import numpy as np
     >>> from tsc import build, te
@@ -32,8 +34,11 @@ def build(outputs: Tensor | list[Tensor] | tuple[Tensor, ...], inputs: Sequence[
     >>> build(rows, threads=1).run(None, {"x": np.ones((2, 3), np.float32)})[0]
     array([3., 3.], dtype=float32)
     """
+    check_request(target, threads=threads, options=options)
     shop = workshop(target, options)
     wanted = tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+    if not isinstance(inputs, list | tuple | None) or not isinstance(name, str):
+        raise InputError("inputs are a list of placeholders, and name is a string")
     env = ShapeEnv()
     tensors = _checked(wanted, inputs)
     declare([*tensors, *(inputs or ())], env)                       # Tensors          -> ShapeEnv

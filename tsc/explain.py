@@ -6,13 +6,14 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from tsc.config import Options
-from tsc.errors import InputError
+from tsc.errors import InputError, ShapeError, typed
 from tsc.graph.define import needed
 from tsc.graph.group import FusionGroup, split_group
 from tsc.graph.onnx_import import import_onnx
@@ -21,7 +22,7 @@ from tsc.ir import Graph
 from tsc.kernels import Workshop, cut, workshop
 from tsc.loop_ir.nodes import Func
 from tsc.ops.define import CUSTOM, CustomOp
-from tsc.pipeline import front, lower_groups
+from tsc.pipeline import check_request, front, lower_groups
 from tsc.poly import PatternMismatch
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps, Traffic
@@ -29,6 +30,7 @@ from tsc.sym import ZERO, ShapeEnv, SymExpr, product
 from tsc.trace import Recorder
 
 
+@typed
 def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[str, Any] | None = None, target: str = "cpu",
                  sizes: Mapping[str, int] | None = None, ops: Sequence[CustomOp] = ()) -> str:
     """Everything about the kernels that `node` (the name of an ONNX node or value) is computed in.
@@ -37,8 +39,13 @@ def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[
     bytes a block and all blocks move; `sizes` (by dim) turns the expressions into numbers. Raises InputError for an unknown
     node, and what `tsc.compile` raises.
     """
+    check_request(target, dims, ops)
+    _check_question(node, sizes)
     shop = workshop(target, Options(use_cache=False))
     graph, env, groups = front(source, dims, shop.recorder, ops)
+    for name in sizes or ():
+        if name not in env.ranges:
+            raise ShapeError(f"there is no dim '{name}'; this model's dims are {', '.join(env.ranges) or 'none'}")
     found = [g for g in groups if any(_is(node, n.name, n.outputs) for n in g.nodes)]
     if not found:
         raise InputError(_absent(node, import_onnx(source, dims, ops)[0], groups))
@@ -48,6 +55,17 @@ def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[
     for group in found:
         lines += ["", *_about(group, model)]
     return "\n".join(lines)
+
+
+def _check_question(node: object, sizes: object) -> None:
+    """Raise InputError for a node or sizes of the wrong kind."""
+    if not isinstance(node, str):
+        raise InputError(f"node is a {type(node).__name__}, expected the name of a node or of a value")
+    if not isinstance(sizes, Mapping | None):
+        raise InputError(f"sizes is a {type(sizes).__name__}, expected a dict of sizes by dim name")
+    for name, value in (sizes or {}).items():
+        if not isinstance(value, Integral) or value < 0:
+            raise InputError(f"the size of dim '{name}' is {value!r}, expected a whole number of at least 0")
 
 
 @dataclass(frozen=True, slots=True)

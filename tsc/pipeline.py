@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 from tsc.config import DEFAULT_LIMITS, Limits, Options
@@ -27,7 +26,7 @@ from tsc.plan.kernel import Kernel
 from tsc.poly import PatternMismatch
 from tsc.poly.extents import check_extents
 from tsc.progress import shown
-from tsc.runtime.executable import Executable
+from tsc.runtime.executable import Executable, thread_count
 from tsc.runtime.package import Module, Package
 from tsc.sym import ShapeEnv
 from tsc.trace import Recorder
@@ -45,7 +44,7 @@ def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str =
     arguments of the wrong kind, ModelError, UnsupportedError or ShapeError when the model is at fault and LaunchError when the
     machine lacks a compiler.
     """
-    check_request(dims, threads, options, ops)
+    check_request(target, dims, ops, threads, options)
     with shown(options or Options(), verbose) as told_options:
         package = build_package(source, dims, workshop(target, told_options), ops)
     return Executable(package, threads=threads)                     # Package          -> Executable
@@ -101,14 +100,17 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
         log=(*map(str, shop.recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
 
 
-def check_request(dims: object, threads: object, options: object, ops: object) -> None:
+def check_request(target: object, dims: object = None, ops: object = (), threads: object = None,
+                  options: object = None) -> None:
     """Raise InputError for an argument of the wrong kind."""
     for name, value, kind, expected in (
+            ("target", target, str, "the name of one"),
             ("dims", dims, Mapping | None, "a dict of ranges by dim name or of shapes by input name"),
-            ("threads", threads, Integral | None, "a whole number"), ("options", options, Options | None, "tsc.Options"),
+            ("options", options, Options | None, "tsc.Options"),
             ("ops", ops, Sequence, "a list of operators made with tsc.op")):
         if not isinstance(value, kind):
             raise InputError(f"{name} is a {type(value).__name__}, expected {expected}")
+    thread_count(threads)
     for item in ops if isinstance(ops, Sequence) else ():
         if not isinstance(item, CustomOp):
             raise InputError(f"ops has a {type(item).__name__} in it, expected operators made with tsc.op")

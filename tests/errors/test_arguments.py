@@ -18,7 +18,8 @@ import pytest
 
 import tsc
 from tests.graph.models import model
-from tsc import pipeline
+from tsc import build_te, pipeline, te
+from tsc.explain import explain_node
 
 Refused = Callable[..., AbstractContextManager[None]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,17 +76,64 @@ def test_arguments_of_another_kind(arguments: dict[str, Any], says: str, proto: 
         tsc.compile(proto, **arguments)
 
 
+def _entries(proto: onnx.ModelProto) -> dict[str, Callable[..., Any]]:
+    """Whatever compiles, by name."""
+    return {"compile": lambda **a: tsc.compile(proto, **a), "build": lambda **a: tsc.build(_doubled(), **a),
+            "explain": lambda node="y", **a: explain_node(proto, node, **a)}
+
+
+def _doubled() -> te.Tensor:
+    x = te.placeholder((te.dim("n"),), "float32", "x")
+    return te.compute((te.dim("n"),), lambda i: x[i] * 2.0, "y")
+
+
+@pytest.mark.parametrize("entry", ["compile", "build", "load"])
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True, float("nan"), [1]], ids=str)
+def test_threads_that_are_no_count(entry: str, threads: Any, proto: onnx.ModelProto, refused: Refused, tmp_path: Path) -> None:
+    entries = _entries(proto)
+    if entry == "load":
+        tsc.build(_doubled()).save(tmp_path / "doubled.tscpack")
+        entries["load"] = lambda **a: tsc.load(tmp_path / "doubled.tscpack", **a)
+    with refused(tsc.InputError, "threads is", "expected", "None for all cores"):
+        entries[entry](threads=threads)
+
+
+def test_more_threads_than_ever_run_are_as_many_as_can(proto: onnx.ModelProto) -> None:
+    for threads in (np.int64(2), 257, 10**30):
+        assert tsc.compile(proto, threads=threads).stats["threads"] == min(threads, 257)
+
+
+@pytest.mark.parametrize(("entry", "arguments", "says"), [
+    *((entry, {"target": target}, "target is a") for entry in ("compile", "build", "explain") for target in ([], None, 3)),
+    ("build", {"inputs": 3}, "placeholders"), ("build", {"inputs": np.ones(3)}, "placeholders"), ("build", {"name": 3}, "name"),
+    ("build", {"options": {}}, "tsc.Options"), ("explain", {"dims": 3}, "dims is a int"), ("explain", {"ops": 3}, "ops"),
+    ("explain", {"node": 3}, "node is a int"), ("explain", {"node": ["y"]}, "node is a list"),
+    ("explain", {"sizes": 3}, "sizes is a int"), ("explain", {"sizes": {"n": "7"}}, "'n' is '7'"),
+    ("explain", {"sizes": {"n": 1.5}}, "'n' is 1.5"), ("explain", {"sizes": {"n": -1}}, "'n' is -1")])
+def test_other_arguments_of_another_kind(entry: str, arguments: dict[str, Any], says: str, proto: onnx.ModelProto,
+                                         refused: Refused) -> None:
+    with refused(tsc.InputError, says):
+        _entries(proto)[entry](**arguments)
+
+
+def test_a_size_of_no_dim(proto: onnx.ModelProto, refused: Refused) -> None:
+    with refused(tsc.ShapeError, "no dim 'm'", "dims are n"):
+        explain_node(proto, "y", sizes={"m": 3})
+
+
+@pytest.mark.parametrize("entry", ["compile", "build", "explain"])
 @pytest.mark.parametrize(("raised", "kind", "says"), [
     (RecursionError(), tsc.UnsupportedError, "too deep"), (MemoryError(), tsc.LaunchError, "not enough memory"),
     (KeyError("x"), tsc.InternalError, "KeyError: 'x'")])
-def test_nothing_untyped_leaves_compile(raised: Exception, kind: Any, says: str, proto: onnx.ModelProto, refused: Refused,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_untyped_leaves(entry: str, raised: Exception, kind: Any, says: str, proto: onnx.ModelProto, refused: Refused,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any) -> Any:
         raise raised
 
+    monkeypatch.setattr(build_te, "assemble", fails)
     monkeypatch.setattr(pipeline, "fuse", fails)
     with refused(kind, says):
-        tsc.compile(proto)
+        _entries(proto)[entry]()
 
 
 # -- the public names ------------------------------------------------------------------------------------------

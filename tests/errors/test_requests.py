@@ -10,8 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import tsc
+from tests.graph.models import model
 
 Refused = Callable[..., AbstractContextManager[None]]
 
@@ -92,3 +94,20 @@ def test_index_outside_the_vocabulary(executable: Any, refused: Refused, index: 
 def test_negative_indices_count_from_the_end(executable: Any) -> None:
     some = feeds()
     np.testing.assert_array_equal(executable.run(None, some)[0], executable.run(None, some | {"ids": some["ids"] - 10})[0])
+
+
+@pytest.mark.parametrize("body", [
+    "y = Gather<axis = 0>(x, i)", "s = Softsign(x)\n g = Gather<axis = 0>(s, i)\n y = Add(g, g)",
+    "j = Unsqueeze(i, last)\n y = GatherND(x, j)", "e = Expand(x, five)\n y = Gather<axis = 0>(e, i)",
+    "f = ConstantOfShape(five)\n g = Gather<axis = 0>(f, i)\n y = Mul(g, x)",
+    "t = Tile(x, five)\n r = Transpose<perm = [1, 0, 2]>(t)\n y = Gather<axis = 1>(r, i)"])
+def test_an_index_outside_where_all_that_is_read_is_the_same(body: str, refused: Refused) -> None:
+    """Dims of extent 1 and repeated elements, whose value does not depend on the index."""
+    constants = "int64[3] five = {5, 1, 1}, int64[1] last = {1}"
+    proto = model(body, "float[1, 1, b] x, int64[d] i", "float[d, p, q] y", constants)
+    executable, x = tsc.compile(proto), np.array([[[0.5, -3]]], np.float32)
+    for wrong in (5, -6, 2**40):
+        with refused(tsc.InputError, "'i' holds an index that is out of bounds"):
+            executable.run(None, {"x": x, "i": np.array([0, wrong, -1])})
+    right = {"x": x, "i": np.array([0, -1, 0])}
+    np.testing.assert_array_equal(executable.run(None, right)[0], ReferenceEvaluator(proto).run(None, right)[0])

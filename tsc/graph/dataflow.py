@@ -14,7 +14,7 @@ from tsc.ir import Graph, Node, TensorType
 from tsc.ops.base import InferContext, Lowering, PatternKind, Reduction
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis
-from tsc.te.expr import Buffer, Call, Cast, CheckedIndex, Expr, Load, Var, loads, walk
+from tsc.te.expr import Buffer, Call, Cast, CheckedIndex, Expr, Load, Var, checking, loads, walk
 from tsc.te.intrinsics import EXPENSIVE
 from tsc.te.linear import Ranges, simplify
 
@@ -78,7 +78,7 @@ def body_of(graph: Graph, env: ShapeEnv, node: Node, output: int, at: tuple[Expr
     infer = InferContext(node, graph.opset, types, [graph.constants.get(i) for i in node.inputs],
                          [graph.contents.get(i) for i in node.inputs], env)
     outputs = tuple(value_type(graph, env, o) if o else TensorType("", ()) for o in node.outputs)
-    return opdef.te(Lowering(infer, outputs, lambda i, idx: read(node.inputs[i], idx), axis), output, at)
+    return opdef.te(Lowering(infer, outputs, lambda i, idx: checking(read(node.inputs[i], idx), idx), axis), output, at)
 
 
 def dynamic_inputs(graph: Graph, node: Node) -> tuple[str, ...]:

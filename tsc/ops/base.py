@@ -77,7 +77,9 @@ class InferContext:
         """Contents of an input that must be known at compile time, at least symbolically. Raises UnsupportedError if not."""
         found = self.contents[i] if i < len(self.contents) else None
         if found is None:
-            raise UnsupportedError(f"node '{self.node.name}' ({self.node.op}) has a data-dependent {what}, not supported yet")
+            raise UnsupportedError(f"node '{self.node.name}' ({self.node.op}) has a data-dependent {what}, not supported yet: "
+                                   f"only the run knows '{self.node.inputs[i]}'; store it in the model as a constant, or "
+                                   "compute it from the shapes of inputs")
         return found
 
 

@@ -117,7 +117,8 @@ def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[
     at = 2 if ctx.opset >= 11 else 1
     scales = np.array(given) if given is not None else ctx.constants[at] if ctx.has(at) else None
     if scales is None:
-        raise UnsupportedError(f"{where(ctx)} has scales that only the run knows, not supported yet; export it with sizes")
+        raise UnsupportedError(f"{where(ctx)} has scales that only the run knows, not supported yet; store them in the "
+                               "model as a constant, or export it with sizes that follow from the shapes of inputs")
     if scales.size != len(extents):
         raise ModelError(f"{where(ctx)} has {scales.size} scales for {len(extents)} axes, expected one an axis")
     for scale, extent in zip(scales.ravel(), extents):

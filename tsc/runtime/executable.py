@@ -8,12 +8,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tsc.errors import InputError, LaunchError, PackageError, ShapeError
+from tsc.errors import InputError, PackageError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.check import Bounds, check_plan
 from tsc.runtime.context import LAUNCH_BYTES, ContextPool, Program, forget_locks_after_fork
@@ -29,22 +30,33 @@ from tsc.runtime.schema import shown
 from tsc.sym import ShapeEnv, SymExpr, ceildiv, sym_max
 
 MEMO = 64  # shapes whose sizes are kept
+MOST_THREADS = 257  # the caller's and those that cpu_runtime.c starts
+
+
+def thread_count(threads: object) -> int:
+    """How many threads a run may use: `threads`, or where that is None as many as this process has cores. Raises InputError for
+    what is no whole number or below 1."""
+    if threads is None:
+        return default_threads()
+    if not isinstance(threads, Integral) or isinstance(threads, bool):
+        raise InputError(f"threads is a {type(threads).__name__}, expected a whole number, or None for all cores")
+    if threads < 1:
+        raise InputError(f"threads is {threads}, expected at least 1, or None for all cores")
+    return min(int(threads), MOST_THREADS)
 
 
 class Executable:
     """A compiled model. `run` may be called from many threads at once.
 
     `threads` is how many cores one run may use (None: all that this process may use). Constants that are not yet laid out for
-    kernels are copied into private memory on 2 MB pages. Raises PackageError when no binary of the Package suits this machine
-    or its parts contradict each other, LaunchError when the binary does not load.
+    kernels are copied into private memory on 2 MB pages. Raises InputError for `threads` that are no count, PackageError when
+    no binary of the Package suits this machine or its parts contradict each other, LaunchError when the binary does not load.
     """
 
     def __init__(self, package: Package, threads: int | None = None) -> None:
         where = "the compiled model" if package.path is None else f"Package '{package.path}'"
-        if threads is not None and threads < 1:
-            raise LaunchError(f"threads is {threads}, expected at least 1")
+        self._threads = thread_count(threads)
         self._plan = package.plan
-        self._threads = threads or default_threads()
         self._target = choose_module(package.modules, read_cpu_flags(), where)
         interface = _interface(package.modules[self._target], self._target, where)
         check_plan(self._plan, package.constants, interface, where)

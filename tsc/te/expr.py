@@ -6,7 +6,7 @@ Every other operation is a `Call` of a named intrinsic whose meaning (in NumPy) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
@@ -188,6 +188,18 @@ def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     if isinstance(condition, Const):
         return yes if condition.value else no
     return Call("select", (condition, yes, no), yes.dtype)
+
+
+def checking(value: Expr, places: Iterable[Expr]) -> Expr:
+    """`value`, in which every CheckedIndex of `places` is evaluated even where the value does not depend on it (what is read is
+    the same everywhere): an index that is out of bounds stays a data error."""
+    checks = dict.fromkeys(c for place in places for c in walk(place) if isinstance(c, CheckedIndex))
+    kept = frozenset(walk(value)) if checks else frozenset()
+    for check in checks:
+        if check not in kept:  # which is never negative
+            zero = Const(False if value.dtype == BOOL else 0.0 if "float" in value.dtype else 0, value.dtype)
+            value = select(call("eq", check, index(-1)), zero, value)
+    return value
 
 
 def add(a: Expr, b: Expr) -> Expr:

@@ -24,6 +24,7 @@ from tsc.te.expr import (
     Var,
     as_size,
     call,
+    checking,
     index,
     loads,
     map_children,
@@ -107,9 +108,9 @@ def _without_units(buffer: Buffer) -> Buffer:
     return replace(buffer, shape=tuple(buffer.shape[k] for k in _kept(list(buffer.shape))) or (ONE,))
 
 
-def _drop_units(load: Load) -> Load:
+def _drop_units(load: Load) -> Expr:
     kept = _kept(list(load.buffer.shape))
-    return Load(_without_units(load.buffer), tuple(load.index[k] for k in kept) or (index(0),))
+    return checking(Load(_without_units(load.buffer), tuple(load.index[k] for k in kept) or (index(0),)), load.index)
 
 
 # -- divisions -------------------------------------------------------------------------------------------------
