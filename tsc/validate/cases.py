@@ -1,23 +1,26 @@
 """At which sizes, and at which of their elements, Programs and loops are compared.
 
-Sizes lie around the edges of tiles (the steps and constant counts of the loops), as far as the Program's facts allow; from a
-long axis the ends, what is around the edges of the first and last tiles, and some random values are taken.
+Sizes lie around the edges of tiles (the steps and constant counts of the loops), as far as the Program's facts allow, and are
+chosen so that each Store of the loops is executed at some of them; from a long axis the ends, what is around the edges of the
+first and last tiles, and some random values are taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from math import prod
 from random import Random
 
 import numpy as np
 
-from tsc.loop_ir.nodes import For, Func, Stmt, children
+from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, children
 from tsc.sym import SymExpr
 from tsc.te.compute import Program, SizeParam
-from tsc.te.expr import Const
+from tsc.te.expr import INDEX, Const, Expr, walk
 from tsc.validate.algebra import Array
+from tsc.validate.frames import Sizes
+from tsc.validate.reach import stores_reached
 
 #: Cases of a kernel with sizes (each with random data of its own), at least and at most.
 FEWEST, MOST = 12, 24
@@ -28,6 +31,10 @@ FEW = 1_000
 #: Sizes are no larger than twice the first, if they need not be, and targets hardly have more elements than the second.
 LONGEST, LARGEST = 1024, 500_000
 _TRIES = 40
+#: How many sizes are looked at to find some that execute each Store, and the points at which one of them counts as large.
+_POOL, _HEAVY = 300, 3_000
+#: How far beyond its least value a size may be.
+_FURTHEST = 4_000
 
 
 def statements(func: Func) -> list[Stmt]:
@@ -45,33 +52,121 @@ def steps_of(func: Func) -> list[int]:
     return sorted(n for n in found if n > 1)
 
 
-def choose_sizes(program: Program, steps: Sequence[int], rng: Random) -> list[dict[str, int]]:
-    """Different sizes at which the Program's facts hold, the least first; none where none were found."""
+def edges_of(func: Func) -> list[int]:
+    """Where what is executed may change as a size grows: around the constants of a Func's loops, Lets and guards, and around
+    their products (a tile counts vectors, a guard counts tiles)."""
+    known = {1, *steps_of(func)}
+    for stmt in statements(func):
+        match stmt:
+            case For(lo=lo, hi=hi):
+                found: tuple[Expr, ...] = (lo, hi)
+            case If(condition=one) | Let(value=one):
+                found = (one,)
+            case _:
+                continue
+        known |= {int(n.value) for e in found for n in walk(e) if isinstance(n, Const) and n.dtype == INDEX}
+    known = {n for n in known if 0 < n <= LONGEST}
+    products = {a * b for a in known for b in known if a * b <= LONGEST}
+    return sorted({n + by for n in products for by in (-1, 0, 1)} | set(range(1, 2 + max(n for n in known if n <= 16))))
+
+
+def choose_sizes(program: Program, func: Func, rng: Random) -> list[dict[str, int]]:
+    """Different sizes at which the Program's facts hold, the least first; none where none were found. What executes Stores of
+    `func` that no other sizes do comes last."""
     if not program.sizes:
         work = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
         return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, work)))
+    cases: list[dict[str, int]] = []
+    work, least = [], 0
+    for wish in _wishes(program, steps_of(func), rng):
+        sizes = _solved(program, wish, rng)
+        if sizes is None or sizes in cases:
+            continue
+        possible, points, volume = (a[0] for a in _looked_at(program, Sizes.of_cases([sizes]), least))
+        if possible:
+            least = least or int(volume)
+            cases.append(sizes)
+            work.append(int(points))
+        if len(cases) >= (FEWEST if sum(work) > BUDGET else MOST):
+            break
+    pool, pool_work = _pool(program, edges_of(func), least, rng)
+    pool, pool_work = cases + pool, work + pool_work
+    if not pool:
+        return []
+    cases = cases + [pool[i] for i in cover(stores_reached(func, Sizes.of_cases(pool)), pool_work, len(cases))]
+    return cases * (MOST // len(cases)) if sum(work) < FEW else cases  # of little data, more than once
+
+
+def cover(reached: Mapping[int, Array], work: Sequence[int], count: int) -> list[int]:
+    """Which Cases to add to the first `count`, so that each Store is executed by some: with each the most that are still missing,
+    those with little work first."""
+    rows = np.array([row for row in reached.values() if not row[:count].any()]).reshape(-1, len(work))
+    cost = np.sqrt(1 + np.array(work) / _HEAVY)
+    chosen: list[int] = []
+    while len(rows):
+        chosen.append(int(np.argmax(rows.sum(axis=0) / cost)))
+        rows = rows[~rows[:, chosen[-1]]]
+    return chosen
+
+
+def _pool(program: Program, edges: Sequence[int], least: int, rng: Random) -> tuple[list[dict[str, int]], list[int]]:
+    """Sizes at random edges, most of them small, at which the Program's facts hold, with the points evaluated at each."""
+    random, known = np.random.default_rng(rng.randrange(2**32)), np.array(edges)
+    count = _POOL * (8 if program.facts else 2)
+
+    def some() -> Array:
+        return known[(len(known) * random.random(count) ** 2).astype(np.int64)]
+
+    values: dict[str, Array] = {}
+    for size in program.sizes:
+        wish = -(-np.maximum(some(), size.lo) // size.divisor) * size.divisor
+        values[size.name] = wish if size.hi is None else np.where(wish > size.hi, size.hi, wish)
+    for name in sorted({n for fact in program.facts for n in fact.names()} - values.keys()):
+        values[name] = some() * 2 ** random.integers(0, 6, count)  # what sizes are made from, by halving as a rule
+    defined = [(left.name, fact.right) for fact in program.facts if fact.relation == "==" and (left := fact.left.as_dim())]
+    for _ in range(len(defined) + 1 if defined else 0):
+        for name, right in defined:
+            values[name] = np.broadcast_to(np.asarray(Sizes(values, count).of(right)), (count,))
+    sizes = Sizes(values, count)
+    possible, work, _ = _looked_at(program, sizes, least)
+    for fact in program.facts:
+        left, right = sizes.of(fact.left), sizes.of(fact.right)
+        possible = possible & np.asarray(left == right if fact.relation == "==" else left <= right)
+    for size in program.sizes:
+        value = values[size.name]
+        possible = possible & (value >= size.lo) & (value <= size.lo + _FURTHEST) & (value % size.divisor == 0)
+        possible = possible if size.hi is None else possible & (value <= size.hi)
+    places = np.flatnonzero(possible)[:_POOL].tolist()
+    return [{s.name: int(values[s.name][i]) for s in program.sizes} for i in places], [int(work[i]) for i in places]
+
+
+def _looked_at(program: Program, sizes: Sizes, least: int) -> tuple[Array, Array, Array]:
+    """For each Case whether all extents are possible and none too large, the points evaluated there, and the elements of the
+    largest target; `least` are those of the least Case."""
+    work = volume = np.zeros(sizes.count, np.int64)
+    possible = np.ones(sizes.count, bool)
+    for compute in program.computes:
+        extents = [np.broadcast_to(np.asarray(sizes.of(a.extent)), (sizes.count,)) for a in (*compute.axes, *compute.reduce_axes)]
+        for extent in extents:
+            possible = possible & (extent >= 0)
+        work = np.maximum(work, np.prod([np.minimum(e, 64) for e in extents] or [np.ones_like(work)], axis=0))
+        axes = [e.astype(np.float64) for e in extents[:len(compute.axes)]]
+        volume = np.maximum(volume, np.minimum(np.prod(axes or [np.ones(sizes.count)], axis=0), 2.0**62).astype(np.int64))
+    for buffer in program.inputs:
+        for one in buffer.shape:
+            possible = possible & np.asarray(sizes.of(one) >= 0)
+    most = np.maximum(LARGEST, 4 * (volume[:1] if not least else np.array([least])))
+    return possible & (volume <= most), work, volume
+
+
+def _wishes(program: Program, steps: Sequence[int], rng: Random) -> Iterator[dict[str, int]]:
+    """Sizes to try, one after the other at the edges of tiles."""
     orders = {s.name: _order(s, steps, rng) for s in program.sizes}
-    extents = {a.extent for c in program.computes for a in (*c.axes, *c.reduce_axes)}
-    extents |= {e for b in program.inputs for e in b.shape}
-    found: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-    work, least = 0, 0
     for turn in range(3 * MOST):
         edge = program.sizes[turn % len(program.sizes)].name
         others = 4 if turn // len(orders) % 2 else 1  # of how many values the least is taken: the work is a product
-        wish = {n: order[turn // len(orders) % len(order)] if n == edge else min(rng.choices(order, k=others))
-                for n, order in orders.items()}
-        sizes = _solved(program, wish, rng)
-        if sizes is None:
-            continue
-        volume = max(prod(a.extent.evaluate(sizes) for a in c.axes) for c in program.computes)
-        least = least or volume
-        if volume <= max(LARGEST, 4 * least) and all(e.evaluate(sizes) >= 0 for e in extents) and (
-                found.setdefault(tuple(sorted(sizes.items())), sizes) is sizes):
-            work += max(prod(min(a.extent.evaluate(sizes), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
-        if len(found) >= (FEWEST if work > BUDGET else MOST):
-            break
-    cases = list(found.values())
-    return cases * (MOST // len(cases)) if cases and work < FEW else cases  # of little data, more than once
+        yield {n: order[turn // len(orders) % len(order)] if n == edge else min(rng.choices(order, k=others))
+               for n, order in orders.items()}
 
 
 def _order(size: SizeParam, steps: Sequence[int], rng: Random) -> list[int]:
@@ -85,8 +180,15 @@ def _order(size: SizeParam, steps: Sequence[int], rng: Random) -> list[int]:
     rng.shuffle(short)
     mixed = [n for some in zip_longest(short[::2], short[1::2], edges) for n in some if n is not None]
     values = [low, *(n if n >= low else low + n for n in mixed), *([most] if most < 4 * (low + 64) else [])]
-    rounded = [-(-v // size.divisor) * size.divisor for v in values]
-    return list(dict.fromkeys(v for v in rounded if low <= v <= most)) or [low]
+    return [v for v in dict.fromkeys(_rounded(size, v) for v in values) if _within(size, v)] or [low]
+
+
+def _rounded(size: SizeParam, value: int) -> int:
+    return -(-value // size.divisor) * size.divisor
+
+
+def _within(size: SizeParam, value: int) -> bool:
+    return max(size.lo, 0) <= value and (size.hi is None or value <= size.hi)
 
 
 def _solved(program: Program, wish: dict[str, int], rng: Random) -> dict[str, int] | None:
@@ -109,7 +211,7 @@ def _solved(program: Program, wish: dict[str, int], rng: Random) -> dict[str, in
                     values[left.name] = _evaluated(right, values)
         if all(_holds(fact.left, fact.relation, fact.right, values) for fact in program.facts) and all(
                 s.lo <= values[s.name] <= (2**62 if s.hi is None else s.hi) and values[s.name] % s.divisor == 0
-                and values[s.name] <= s.lo + 4000 for s in program.sizes):
+                and values[s.name] <= s.lo + _FURTHEST for s in program.sizes):
             return {s.name: values[s.name] for s in program.sizes}
     return None
 

@@ -43,7 +43,7 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
     """
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
     steps = steps_of(func)
-    tried = list(sizes) if sizes is not None else choose_sizes(program, steps, rng)
+    tried = list(sizes) if sizes is not None else choose_sizes(program, func, rng)
     if not tried:
         return "no sizes were found at which the facts of the Program hold"
     with np.errstate(all="ignore"):
@@ -63,7 +63,7 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
 
 def check_order(first: Func, second: Func, sizes: Sequence[dict[str, int]], seed: int = 0) -> None:
     """Raise InternalError unless two Funcs with the same arguments form the same sums in the same order."""
-    known = _sizes(sizes)
+    known = Sizes.of_cases(sizes)
     algebra, inputs = Algebra(ordered=True), Inputs(known, _keys(known.count, seed))
     with np.errstate(all="ignore"):
         one, other = (evaluated(Loops(func, known, inputs, algebra, Pruning())) for func in (first, second))
@@ -77,17 +77,13 @@ def check_order(first: Func, second: Func, sizes: Sequence[dict[str, int]], seed
                 raise InternalError(f"kernels {first.name} and {second.name} sum element {wrong} of {name} in different orders")
 
 
-def _sizes(tried: Sequence[dict[str, int]]) -> Sizes:
-    return Sizes({name: np.array([s[name] for s in tried]) for name in tried[0]}, len(tried))
-
-
 def _keys(count: int, seed: int) -> Array:
     return mixed(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(2 * seed + 1))
 
 
 def _compared(program: Program, func: Func, scheduled: Program | None, tried: Sequence[dict[str, int]], steps: Sequence[int],
               rng: Random) -> None:
-    sizes = _sizes(tried)
+    sizes = Sizes.of_cases(tried)
     inputs, algebra = Inputs(sizes, _keys(sizes.count, rng.randrange(2**31))), Algebra()
     limits = limits_of(program, tried) if scheduled is not None else [(2**62, 2**62)] * len(tried)
     samples = {}

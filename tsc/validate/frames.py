@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -68,6 +68,11 @@ class Sizes:
     values: Mapping[str, Array]
     count: int
     found: dict[SymExpr, Ints] = field(default_factory=dict)
+
+    @staticmethod
+    def of_cases(cases: Sequence[Mapping[str, int]]) -> Sizes:
+        """The sizes of at least one Case."""
+        return Sizes({name: np.array([c[name] for c in cases]) for name in cases[0]}, len(cases))
 
     def of(self, expr: SymExpr) -> Ints:
         """An expression's value in each Case; one integer where that is the same in all."""

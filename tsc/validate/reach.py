@@ -1,0 +1,101 @@
+"""Which Stores of a Func are executed at which sizes, found without walking through loops: of each, the first and last iterations
+alone are looked at, which is where guards change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
+from tsc.te.expr import Expr, Load
+from tsc.validate.algebra import Algebra, Array, Value, mixed
+from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided
+
+#: Iterations of all Cases that are looked at in one loop nest, about.
+_MOST = 8_000
+
+
+def stores_reached(func: Func, sizes: Sizes) -> dict[int, Array]:
+    """For each Store, by its `id`, the Cases that execute it (some more where data decide; perhaps some less)."""
+    walk = _Walk(sizes, Reader(_NoData(), sizes, Algebra()))
+    root = Frame(sizes.count, known={CASE: np.arange(sizes.count), BLOCK_BEGIN: 0, BLOCK_END: sizes.of(func.blocks)})
+    with np.errstate(all="ignore"):
+        walk.visit(func.body, root)
+    return walk.found
+
+
+class _NoData:
+    """Memory whose contents are not known."""
+
+    def passed(self, expr: Expr, frame: Frame) -> None:
+        """Nothing to do."""
+
+    def load(self, load: Load, frame: Frame) -> Value:
+        raise Undecided(f"it depends on {load.buffer.name}")
+
+
+@dataclass(slots=True)
+class _Walk:
+    sizes: Sizes
+    reader: Reader
+    found: dict[int, Array] = field(default_factory=dict)
+
+    def visit(self, stmt: Stmt, frame: Frame) -> None:
+        """Note the Stores in `stmt`. What cannot be known counts as both true and false."""
+        match stmt:
+            case Store():
+                cases = self.found.setdefault(id(stmt), np.zeros(self.sizes.count, bool))
+                cases[frame.get(CASE)] = True
+            case For(body=body):
+                inner = self._iterations(stmt, frame)
+                if inner.count:
+                    self.visit(body, inner)
+            case If(condition=condition, then=then, otherwise=otherwise):
+                for side, inner in zip((then, otherwise), self._sides(condition, frame)):
+                    if side is not None and inner.count:
+                        self.visit(side, inner)
+            case Let(var=var, value=value, body=body):
+                known = self._ints(value, frame)
+                self.visit(body, frame if known is None else frame.bound(**{var: known}))
+            case Block(body=parts):
+                for part in parts:
+                    self.visit(part, frame)
+            case Allocate(body=body) | Intrin(meaning=body):
+                self.visit(body, frame)
+
+    def _ints(self, expr: Expr, frame: Frame) -> Ints | None:
+        try:
+            return self.reader.ints(expr, frame)
+        except (Undecided, Fault, KeyError):
+            return None
+
+    def _sides(self, condition: Expr, frame: Frame) -> Iterator[Frame]:
+        try:
+            test = np.broadcast_to(self.reader.condition(condition, frame), (frame.count,))
+        except (Undecided, Fault, KeyError):
+            yield from (frame, frame)
+            return
+        for kept in (test, ~test):
+            yield frame if kept.all() else frame.where(kept)
+
+    def _iterations(self, loop: For, frame: Frame) -> Frame:
+        """The first and last iterations of a loop; where there are too many of them, one or the other."""
+        low, high = self._ints(loop.lo, frame), self._ints(loop.hi, frame)
+        if low is None or high is None:
+            return frame.bound()
+        trips = np.broadcast_to(np.maximum(-((np.asarray(low) - high) // loop.step), 0), (frame.count,))
+        last = trips - 1
+        if frame.count * 4 <= _MOST:
+            wanted = [last >= 0, last >= 1, last >= 2, last >= 3]
+            numbers = [np.zeros_like(last), last, np.ones_like(last), last - 1]
+        elif frame.count * 2 <= _MOST:
+            wanted, numbers = [last >= 0, last >= 1], [np.zeros_like(last), last]
+        else:
+            wanted, numbers = [last >= 0], [np.where(mixed(np.arange(frame.count, dtype=np.uint64)) & np.uint64(1), last, 0)]
+        places = np.concatenate([np.flatnonzero(kept) for kept in wanted])
+        number = np.concatenate([n[kept] for n, kept in zip(numbers, wanted)])
+        begin = low[places] if isinstance(low, np.ndarray) else low
+        return Frame(len(places), frame, places, {loop.var: begin + number * loop.step})
