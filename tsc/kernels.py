@@ -90,9 +90,8 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kern
         if scheduled.scop is not None:                              # each instance once, in order, at every size
             for note in check_lowered(scheduled.func, func, scheduled.scop, scheduled.edges):
                 recorder.decide("validate", symbol, note)
-            undecided = check_values(program, func, scheduled.scop.program)  # and it means what the Program means
-            if undecided is not None:
-                recorder.decide("validate", symbol, f"values were not compared: {undecided}")
+            for note in check_values(program, func, scheduled.scop.program).notes():  # and it means what the Program means
+                recorder.decide("validate", symbol, note)
         source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
     recorder.record("c", symbol, source)
     kernel = Kernel(

@@ -33,7 +33,7 @@ def check_broken(made: Made, rng: Random, count: int) -> Counter[str]:
             continue
         kind, func = broken
         try:
-            undecided = check_values(made.program, func, made.scheduled)
+            undecided = check_values(made.program, func, made.scheduled).undecided
         except InternalError:
             found["broken loops refused"] += 1
             continue

@@ -100,7 +100,7 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
             if run.work <= INTERPRETED:
                 compare(run, f"{stage} loops", lambda arrays, run=run, func=func: interpret(func, arrays, run.sizes))
     planned = None if scheduled.scop is None else scheduled.scop.program
-    undecided = check_values(program, lowered, planned, seed=rng.randrange(2**31))
+    undecided = check_values(program, lowered, planned, seed=rng.randrange(2**31)).undecided
     return Made(case, program, scheduled.func, lowered, emit_c(lowered, spec), tuple(runs), planned, undecided)
 
 

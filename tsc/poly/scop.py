@@ -116,6 +116,11 @@ def build_scop(program: Program) -> Scop:
     return Scop(program, params, context, known, populated, statements, domain, reads, writes, tuple(dict.fromkeys(notes)))
 
 
+def sizes_known(program: Program) -> isl.Set:
+    """All that is known of a Program's sizes."""
+    return _sizes(program)[2]
+
+
 def _sizes(program: Program) -> tuple[str, isl.Set, isl.Set]:
     """`params`, `context` and `known` of a Program's Scop."""
     params = "[" + ", ".join(s.name for s in program.sizes) + "]"

@@ -7,7 +7,7 @@ first and last tiles, and some random values are taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from math import prod
 from random import Random
@@ -33,6 +33,8 @@ LONGEST, LARGEST = 1024, 500_000
 _TRIES = 40
 #: How many sizes are looked at to find some that execute each Store, and the points at which one of them counts as large.
 _POOL, _HEAVY = 300, 3_000
+#: Multiples of this, modulo 1, leave no large gaps.
+_GOLDEN = 0.6180339887
 #: How far beyond its least value a size may be.
 _FURTHEST = 4_000
 
@@ -74,10 +76,11 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> list[dict[str, in
     """Different sizes at which the Program's facts hold, the least first; none where none were found. What executes Stores of
     `func` that no other sizes do comes last."""
     if not program.sizes:
-        work = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
-        return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, work)))
+        most = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
+        return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, most)))
     cases: list[dict[str, int]] = []
-    work, least = [], 0
+    work: list[int] = []
+    least = 0
     for wish in _wishes(program, steps_of(func), rng):
         sizes = _solved(program, wish, rng)
         if sizes is None or sizes in cases:
@@ -89,17 +92,18 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> list[dict[str, in
             work.append(int(points))
         if len(cases) >= (FEWEST if sum(work) > BUDGET else MOST):
             break
-    pool, pool_work = _pool(program, edges_of(func), least, rng)
-    pool, pool_work = cases + pool, work + pool_work
-    if not pool:
+    others, more = _pool(program, edges_of(func), least, rng)
+    every = cases + others
+    if not every:
         return []
-    cases = cases + [pool[i] for i in cover(stores_reached(func, Sizes.of_cases(pool)), pool_work, len(cases))]
+    chosen = cover(stores_reached(func, Sizes.of_cases(every)), work + more, len(cases))
+    cases = cases + [every[i] for i in chosen]
     return cases * (MOST // len(cases)) if sum(work) < FEW else cases  # of little data, more than once
 
 
 def cover(reached: Mapping[int, Array], work: Sequence[int], count: int) -> list[int]:
-    """Which Cases to add to the first `count`, so that each Store is executed by some: with each the most that are still missing,
-    those with little work first."""
+    """Which Cases to add to the first `count`, so that each Store is executed by some: one by one those that execute most of
+    what is left, with little work."""
     rows = np.array([row for row in reached.values() if not row[:count].any()]).reshape(-1, len(work))
     cost = np.sqrt(1 + np.array(work) / _HEAVY)
     chosen: list[int] = []
@@ -146,12 +150,13 @@ def _looked_at(program: Program, sizes: Sizes, least: int) -> tuple[Array, Array
     work = volume = np.zeros(sizes.count, np.int64)
     possible = np.ones(sizes.count, bool)
     for compute in program.computes:
-        extents = [np.broadcast_to(np.asarray(sizes.of(a.extent)), (sizes.count,)) for a in (*compute.axes, *compute.reduce_axes)]
+        axes = (*compute.axes, *compute.reduce_axes)
+        extents = [np.broadcast_to(np.asarray(sizes.of(a.extent)), (sizes.count,)) for a in axes]
         for extent in extents:
             possible = possible & (extent >= 0)
         work = np.maximum(work, np.prod([np.minimum(e, 64) for e in extents] or [np.ones_like(work)], axis=0))
-        axes = [e.astype(np.float64) for e in extents[:len(compute.axes)]]
-        volume = np.maximum(volume, np.minimum(np.prod(axes or [np.ones(sizes.count)], axis=0), 2.0**62).astype(np.int64))
+        own = [e.astype(np.float64) for e in extents[:len(compute.axes)]]
+        volume = np.maximum(volume, np.minimum(np.prod(own or [np.ones(sizes.count)], axis=0), 2.0**62).astype(np.int64))
     for buffer in program.inputs:
         for one in buffer.shape:
             possible = possible & np.asarray(sizes.of(one) >= 0)
@@ -255,23 +260,24 @@ def _work(grids: Sequence[tuple[list[int], list[int]]], across: int, along: int)
     return max(prod(min(n, across) for n in axes) * prod(min(n, along) for n in reduced) for axes, reduced in grids)
 
 
-def taken(extent: int, limit: int, steps: Sequence[int], rng: Random) -> Array:
-    """At most about `limit` values of an axis, in order: they lie in a few tiles, each with its ends."""
+def taken(extent: int, limit: int, steps: Sequence[int], rng: Random, turn: int = 0, numbers: Collection[int] = ()) -> Array:
+    """At most about `limit` values of an axis, in order: both ends, `numbers`, one that goes through the first tile with the
+    `turn`, others in a few tiles, with their ends."""
     if extent <= limit:
         return np.arange(extent)
+    found = {n for n in numbers if 0 <= n < extent}
     if limit == 1:
-        return np.array([rng.randrange(extent)])
+        return np.array(sorted(found | {rng.randrange(extent)}))
     width = max((s for s in steps if s <= 64), default=16)
     last = (extent - 1) // width * width
     middle = rng.choice([s - width // 2 for s in steps if s >= width and s < extent] or [rng.randrange(extent)])
     starts = [0, last, *([middle] if limit >= 16 else [])]
     windows = [(max(0, s), min(extent, max(0, s) + width)) for s in starts]
-    found = {0, extent - 1}
-    for edge in range(3):
-        for low, high in windows:
-            if len(found) < limit:
-                found.add(min(extent - 1, (low, high - 1, low + 1)[edge]))
-    for _ in range(4 * limit):
+    edges = [min(extent - 1, n) for low, high in windows for n in (low, high - 1, low + 1)]
+    rng.shuffle(edges)
+    found |= {0, extent - 1, int(windows[0][1] * (turn * _GOLDEN % 1))}
+    for attempt in range(5 * limit):
         if len(found) < limit:
-            found.add(rng.randrange(*rng.choice(windows)))
+            by_edge = edges and (attempt % 2 or limit >= 4 * len(starts))
+            found.add(edges.pop() if by_edge else rng.randrange(*rng.choice(windows)))
     return np.array(sorted(found))

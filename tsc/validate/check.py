@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
 
 from tsc.errors import InternalError
-from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.nodes import Func, Store
 from tsc.sym import product
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Expr, Load, map_loads
 from tsc.validate.algebra import Algebra, Array, Value, mixed
-from tsc.validate.cases import choose_sizes, limits_of, steps_of, taken
+from tsc.validate.cases import choose_sizes, limits_of, statements, steps_of, taken
 from tsc.validate.frames import Fault, Sizes, Undecided
 from tsc.validate.loops import Loops, evaluated
 from tsc.validate.memory import Storage
 from tsc.validate.program import Impossible, Inputs, Meaning, reduce_axes
 from tsc.validate.sampled import Pruning, Samples
-
-_NEVER = 2**62
+from tsc.validate.witness import Case, completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +32,59 @@ class Points:
     cases: Array
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How far values were compared: the reason why they were not, or the `sizes` at which they were. Of the loops' Stores,
+    `missed` were executed at none of these, `dead` are not executed at any admissible sizes."""
+
+    undecided: str | None = None
+    sizes: tuple[Mapping[str, int], ...] = ()
+    missed: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of it."""
+        if self.undecided is not None:
+            return (f"values were not compared: {self.undecided}",)
+        return (f"no sizes tried execute {', '.join(self.missed)}",) if self.missed else ()
+
+
 def check_values(program: Program, func: Func, scheduled: Program | None = None, sizes: Sequence[dict[str, int]] | None = None,
-                 seed: int = 0) -> str | None:
-    """Raise InternalError, naming an element, unless `func` computes what `program` means; the reason where that could not be
-    decided, None where it was.
+                 seed: int = 0) -> Compared:
+    """Raise InternalError, naming an element, unless `func` computes what `program` means.
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
-    sampled. `sizes` are those to try, by default some around the edges of the loops' tiles.
+    sampled. `sizes` are those to try, by default some around the edges of the loops' tiles, which execute every Store.
     """
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
-    steps = steps_of(func)
-    tried = list(sizes) if sizes is not None else choose_sizes(program, func, rng)
-    if not tried:
-        return "no sizes were found at which the facts of the Program hold"
+    tried, dead = [Case(one) for one in sizes or ()], set[int]()
+    if sizes is None:
+        chosen = choose_sizes(program, func, rng)
+        if not chosen:
+            return Compared("no sizes were found at which the facts of the Program hold")
+        tried, dead = completed(program, func, chosen)
     with np.errstate(all="ignore"):
         try:
             while tried:
                 try:
-                    _compared(program, func, scheduled, tried, steps, rng)
-                    return None
+                    found = _compared(program, func, scheduled, tried, rng)
                 except Impossible as impossible:
                     tried = [s for number, s in enumerate(tried) if number not in impossible.cases]
-            return "its Program reads outside its inputs at all sizes that were tried"
+                else:
+                    stores = [s for s in statements(func) if isinstance(s, Store)]
+                    missed = [s for s in stores if id(s) not in dead | found]
+                    unreachable = [s for s in stores if id(s) in dead - found]
+                    return Compared(None, tuple(case.sizes for case in tried), _names(missed), _names(unreachable))
+            return Compared("its Program reads outside its inputs at all sizes that were tried")
         except Fault as fault:
             raise InternalError(f"kernel {func.name} is not what its Program means: {fault}") from fault
         except Undecided as reason:
-            return str(reason)
+            return Compared(str(reason))
+
+
+def _names(stores: Sequence[Store]) -> tuple[str, ...]:
+    """The buffers and statements of some Stores."""
+    return tuple(f"a store to {s.buffer.name}" + ("" if s.instance is None else f" of {s.instance.statement}") for s in stores)
 
 
 def check_order(first: Func, second: Func, sizes: Sequence[dict[str, int]], seed: int = 0) -> None:
@@ -81,22 +107,24 @@ def _keys(count: int, seed: int) -> Array:
     return mixed(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(2 * seed + 1))
 
 
-def _compared(program: Program, func: Func, scheduled: Program | None, tried: Sequence[dict[str, int]], steps: Sequence[int],
-              rng: Random) -> None:
-    sizes = Sizes.of_cases(tried)
+def _compared(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random) -> set[int]:
+    """The Stores, by `id`, that were executed. Raises Fault, Undecided and Impossible."""
+    tried = [case.sizes for case in cases]
+    steps, sizes = steps_of(func), Sizes.of_cases(tried)
     inputs, algebra = Inputs(sizes, _keys(sizes.count, rng.randrange(2**31))), Algebra()
     limits = limits_of(program, tried) if scheduled is not None else [(2**62, 2**62)] * len(tried)
     samples = {}
     for axis, monoid in reduce_axes(program):
         few = scheduled is not None and monoid.fn in ("and", "or")  # of many terms, one is sure to decide
         samples[axis.name] = Samples(
-            tuple(taken(axis.extent.evaluate(s), 1 if few and rng.random() < 0.7 else most, steps, rng)
-                  for s, (_, most) in zip(tried, limits)), np.array([axis.extent.evaluate(s) for s in tried]))
+            tuple(taken(axis.extent.evaluate(c.sizes), 1 if few and rng.random() < 0.7 else most, steps, rng, n, c.numbers)
+                  for n, (c, (_, most)) in enumerate(zip(cases, limits))), np.array([axis.extent.evaluate(s) for s in tried]))
     points = {}
     for buffer in program.outputs:
         compute = next(c for c in program.computes if c.name == buffer.name)
         points[buffer.name] = _points([
-            tuple(taken(a.extent.evaluate(s), most, steps, rng) for a in compute.axes) for s, (most, _) in zip(tried, limits)])
+            tuple(taken(a.extent.evaluate(c.sizes), most, steps, rng, n, c.numbers) for a in compute.axes)
+            for n, (c, (most, _)) in enumerate(zip(cases, limits))])
     values = {name: s.values for name, s in samples.items()}
     meaning = Meaning(program, sizes, inputs, algebra, values)
     expected = {name: meaning.elements(name, at.index, at.cases) for name, at in points.items()}
@@ -109,9 +137,11 @@ def _compared(program: Program, func: Func, scheduled: Program | None, tried: Se
             for name, at in points.items():
                 _same(again.elements(name, at.index, at.cases), expected[name], name, at, tried, "the scheduled Program")
             pruning = Pruning.of(func, scheduled, again.wanted, samples)
-    found = evaluated(Loops(func, sizes, inputs, algebra, pruning))
+    loops = Loops(func, sizes, inputs, algebra, pruning)
+    found = evaluated(loops)
     for name, at in points.items():
         _same(_read(found[name], at, sizes), expected[name], name, at, tried, "the loops")
+    return {id(leaf.store) for leaf in loops.leaves}
 
 
 def _points(grids: Sequence[tuple[Array, ...]]) -> Points:

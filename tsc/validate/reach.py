@@ -1,5 +1,5 @@
-"""Which Stores of a Func are executed at which sizes, found without walking through loops: of each, the first and last iterations
-alone are looked at, which is where guards change."""
+"""Which Stores of a Func are executed at which sizes, found without walking through loops: of each, only the first and last
+iterations are looked at, which is where guards change."""
 
 from __future__ import annotations
 

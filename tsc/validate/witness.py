@@ -1,0 +1,127 @@
+"""Sizes that execute a given Store, or the proof that no admissible ones do: isl is asked, where trying has found none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tsc.loop_ir.facts import to_sym
+from tsc.loop_ir.map_blocks import BLOCK
+from tsc.loop_ir.nodes import Block, For, Func, If, Let, Stmt, Store, children
+from tsc.poly import PatternMismatch, isl
+from tsc.poly.occurrences import Scope, Unreadable, occurrences, variables_of
+from tsc.poly.scop import sizes_known
+from tsc.sym import SymExpr
+from tsc.sym.expr import Apply
+from tsc.te.compute import Program
+from tsc.te.expr import INDEX, Buffer, Const, Expr, Size
+from tsc.validate.algebra import Array
+from tsc.validate.frames import Sizes
+from tsc.validate.reach import stores_reached
+
+#: isl operations that may be spent on one Store.
+OPERATIONS = 200_000
+#: Sizes that are tried are no more than this above their least values, if there are such ones.
+_NEAR = (70, 300, 4_000)
+#: More blocks than any kernel has.
+_MANY = 2**40
+_MARK = Store(Buffer("", "", ()), (), Const(0, INDEX))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Sizes to try, and numbers of interest along axes: values of the variables around a Store that is to be executed."""
+
+    sizes: dict[str, int]
+    numbers: frozenset[int] = frozenset()
+
+
+def completed(program: Program, func: Func, cases: Sequence[dict[str, int]]) -> tuple[list[Case], set[int]]:
+    """`cases` and others that execute the Stores of `func` which none of them does; and the Stores (by `id`) that no admissible
+    sizes execute."""
+    found, dead = [Case(sizes) for sizes in cases], set[int]()
+    for nest, stores in _nests_missed(func, stores_reached(func, Sizes.of_cases(cases))).items():
+        with suppress(Unreadable):
+            case = reaching(program, nest)
+            if case is None:
+                dead |= stores
+            elif case not in found:
+                found.append(case)
+    return found, dead
+
+
+def _nests_missed(func: Func, reached: Mapping[int, Array]) -> dict[Stmt, set[int]]:
+    """What is around the Stores (by `id`) that are not reached, by the loops and guards that decide about them."""
+    found: dict[Stmt, set[int]] = {}
+    for store, nest in _missed(func.body.body if isinstance(func.body, For) and func.body.var == BLOCK else func.body, reached):
+        found.setdefault(_blocks_apart(nest), set()).add(store)
+    return found
+
+
+def _missed(stmt: Stmt, reached: Mapping[int, Array]) -> Iterator[tuple[int, Stmt]]:
+    if isinstance(stmt, Store) and id(stmt) not in reached:
+        yield id(stmt), _MARK
+    for place, child in enumerate(children(stmt)):
+        for store, nest in _missed(child, reached):
+            match stmt:
+                case For(lo=Const(value=lo), hi=Const(value=hi)) if lo < hi and not _uses(nest, stmt.var):
+                    yield store, nest
+                case For() | Let():
+                    yield store, replace(stmt, body=nest)
+                case If(condition=condition):
+                    yield store, If(condition, Block(()), nest) if place else If(condition, nest)
+                case _:
+                    yield store, nest
+
+
+def _uses(stmt: Stmt, var: str) -> bool:
+    """Whether the bounds and guards of a nest depend on a variable."""
+    match stmt:
+        case For(lo=lo, hi=hi):
+            exprs: tuple[Expr, ...] = (lo, hi)
+        case If(condition=one) | Let(value=one):
+            exprs = (one,)
+        case _:
+            exprs = ()
+    return any(var in variables_of(e) for e in exprs) or any(_uses(child, var) for child in children(stmt))
+
+
+def _blocks_apart(stmt: Stmt) -> Stmt:
+    """The Lets in front of `stmt` that decode a block number as the loops that they stand for (`map_blocks`), in any order."""
+    if not isinstance(stmt, Let):
+        return stmt
+    body = _blocks_apart(stmt.body)
+    formula = to_sym(stmt.value, {})
+    for monomial, step in formula.terms:
+        if BLOCK in SymExpr(((monomial, 1),)).dims() and len(monomial) == 1 and isinstance(monomial[0], Apply):
+            count = monomial[0].args[1] if monomial[0].fn == "%" else SymExpr.of(_MANY)
+            low = formula - SymExpr(((monomial, step),))
+            return For(stmt.var, Size(low), Size(low + count * step), body, step)
+    return replace(stmt, body=body)
+
+
+def reaching(program: Program, nest: Stmt) -> Case | None:
+    """A Case in which what is within a nest may be executed; None where there is none. Raises Unreadable where it is not known
+    whether there is one."""
+    names = [s.name for s in program.sizes]
+    scope = Scope(tuple(names)).parameter(BLOCK)
+    try:
+        with isl.budget(OPERATIONS):
+            (found,) = occurrences(nest, scope)
+            points = found.relation("[]").domain().intersect_params(sizes_known(program))
+            for meaning in reversed(scope.names.meanings.values()):
+                points = points.intersect_params(meaning)
+            if points.is_empty():
+                return None
+            for above in _NEAR:
+                near = points.intersect_params(isl.condition(f"[{', '.join(names)}]", " and ".join(
+                    f"{s.name} <= {s.lo + above}" for s in program.sizes) or "1 = 1"))
+                if not near.is_empty():
+                    values, place = isl.sample(near)
+                    known = values | dict(zip(found.scope.variables, place))
+                    numbers = [n.evaluate(known) for n in found.scope.values.values() if n.dims() <= known.keys()]
+                    return Case({s.name: values.get(s.name, s.lo) for s in program.sizes}, frozenset([*place, *numbers]))
+    except PatternMismatch as why:
+        raise Unreadable(str(why)) from why
+    raise Unreadable("only large sizes execute it")
