@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import For, Let
+from tsc.loop_ir.witness import Point, extended, is_negative
 from tsc.sym import SymExpr, dim, sym_max, sym_min
 from tsc.sym.expr import Apply, Atom, Dim, Monomial, apply
 from tsc.te.compute import SizeParam
@@ -39,7 +40,13 @@ class Facts:
 
     known: Mapping[str, Known] = field(default_factory=dict)
     sizes: frozenset[str] = frozenset()
+    _outer: Facts | None = field(default=None, repr=False, compare=False)  # those without the last name
+    # what was found out under these facts
+    _inner: dict[tuple[object, ...], Facts] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _reduced: dict[SymExpr, SymExpr] = field(default_factory=dict, init=False, repr=False, compare=False)
     _tried: dict[SymExpr, int] = field(default_factory=dict, init=False, repr=False, compare=False)  # -1: proved
+    _bounds: dict[Atom, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _points: list[tuple[Point, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @staticmethod
     def of(sizes: tuple[SizeParam, ...]) -> Facts:
@@ -49,10 +56,19 @@ class Facts:
 
     def bind(self, name: str, known: Known) -> Facts:
         """These facts with `name` in scope."""
-        return replace(self, known={**self.known, name: known})
+        if name in self.known:  # a name within its own scope
+            return Facts({**{n: k for n, k in self.known.items() if n != name}, name: known}, self.sizes)
+        return Facts({**self.known, name: known}, self.sizes, self)
 
     def inside(self, stmt: For | Let) -> Facts:
-        """The facts that hold in the body of `stmt`."""
+        """The facts that hold in the body of `stmt`: those of loops alike are one, with all that was found out under it."""
+        header = (stmt.var, stmt.value) if isinstance(stmt, Let) else (stmt.var, stmt.lo, stmt.hi, stmt.step)
+        found = self._inner.get(header)
+        if found is None:
+            found = self._inner[header] = self._inside(stmt)
+        return found
+
+    def _inside(self, stmt: For | Let) -> Facts:
         leaves: dict[str, Expr] = {}
         if isinstance(stmt, Let):
             value = to_sym(stmt.value, leaves)
@@ -127,11 +143,24 @@ class Facts:
             return tried < 0
         self._tried[expr] = depth  # on a path back to itself it proves nothing
         left[0] -= 1
-        proved = self._low(expr) >= 0 or (depth > 0 and left[0] > 0 and any(
+        proved = self._low(expr) >= 0
+        if not proved and is_negative(expr, self._witnesses()):
+            self._tried[expr] = _DEPTH
+            return False
+        proved = proved or (depth > 0 and left[0] > 0 and any(
             all(self._nonneg(e, depth - 1, left) for e in group) for group in self._weaker(expr)))
         if proved:
             self._tried[expr] = -1
         return proved
+
+    def _witnesses(self) -> tuple[Point, ...]:
+        """A few points in scope, where every fact holds."""
+        if not self._points:
+            outer, new = (self._outer._witnesses(), [*self.known][-1:]) if self._outer else ((Point(),), [*self.known])
+            for name in new:
+                outer = extended(outer, name, self.known[name].lows, self.known[name].highs)
+            self._points.append(outer)
+        return self._points[0]
 
     def _low(self, expr: SymExpr) -> float:
         """A lower bound from constants alone: sizes and variables with constant bounds."""
@@ -146,6 +175,12 @@ class Facts:
         return total
 
     def _interval(self, atom: Atom) -> tuple[float, float]:
+        found = self._bounds.get(atom)
+        if found is None:
+            found = self._bounds[atom] = self._interval_of(atom)
+        return found
+
+    def _interval_of(self, atom: Atom) -> tuple[float, float]:
         if isinstance(atom, Dim):
             known = self.known.get(atom.name)
             if known is None:
@@ -203,6 +238,12 @@ class Facts:
         """`expr` with the functions that the facts decide removed."""
         if not any(isinstance(a, Apply) for a in expr.atoms()):
             return expr
+        found = self._reduced.get(expr)
+        if found is None:
+            found = self._reduced[expr] = self._reduce(expr)
+        return found
+
+    def _reduce(self, expr: SymExpr) -> SymExpr:
         total = SymExpr.of(0)
         for monomial, coefficient in expr.terms:
             factor = SymExpr.of(coefficient)
@@ -255,12 +296,13 @@ class Facts:
     def to_expr(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> Expr:
         """The index expression of `sym`, its terms ordered from the outermost variable to the innermost, so that a
         compiler hoists what is invariant."""
-        fixed = SymExpr(tuple(t for t in sym.terms if SymExpr((t,)).dims() <= self.sizes))
-        moving = [t for t in sym.terms if not SymExpr((t,)).dims() <= self.sizes]
-        moving.sort(key=lambda t: self._term_depth(t[0]))
-        result = index(fixed)
+        moving = [t for t in sym.terms if not _names(t[0]) <= self.sizes]
+        fixed = sym if not moving else SymExpr(tuple(t for t in sym.terms if _names(t[0]) <= self.sizes))
+        if len(moving) > 1:
+            moving.sort(key=self._term_depth)
+        result, zero = index(fixed), index(0)
         for monomial, coefficient in moving:
-            scale = SymExpr.of(abs(coefficient) if result != index(0) else coefficient)
+            scale = SymExpr.of(abs(coefficient) if result != zero else coefficient)
             factors: list[Expr] = []
             for atom in monomial:
                 if isinstance(atom, Dim) and atom.name in self.sizes:
@@ -271,13 +313,13 @@ class Facts:
             for factor in factors[1:]:
                 term = call("mul", term, factor)
             term = call("mul", term, index(scale))
-            result = call("sub" if coefficient < 0 and result != index(0) else "add", result, term)
+            result = call("sub" if coefficient < 0 and result != zero else "add", result, term)
         return result
 
-    def _term_depth(self, monomial: Monomial) -> tuple[int, str]:
-        names = SymExpr(((monomial, 1),)).dims() - self.sizes
+    def _term_depth(self, term: tuple[Monomial, int]) -> tuple[int, str]:
+        names = _names(term[0]) - self.sizes
         depth = max((self.known[n].depth if n in self.known else 1 << 20 for n in names), default=0)
-        return depth, str(SymExpr(((monomial, 1),)))
+        return depth, str(SymExpr(((term[0], 1),)))
 
     def _atom_expr(self, atom: Atom, leaves: Mapping[str, Expr]) -> Expr:
         if isinstance(atom, Dim):
@@ -289,30 +331,40 @@ class Facts:
         return result
 
 
+def _names(monomial: Monomial) -> set[str]:
+    """The names of all Dims in it."""
+    found: set[str] = set()
+    for atom in monomial:
+        found |= {atom.name} if isinstance(atom, Dim) else atom.names
+    return found
+
+
 def to_sym(expr: Expr, leaves: dict[str, Expr]) -> SymExpr:
     """An int64 expression as a SymExpr; what is not index arithmetic becomes a Dim that `leaves` maps back. Leaves are named by
     their text, so that equal ones are equal."""
     match expr:
+        case Var(name=name):
+            return dim(name)
+        case Call(args=(a, b), dtype=dtype) if dtype == INDEX:
+            match expr.fn:
+                case "add":
+                    return to_sym(a, leaves) + to_sym(b, leaves)
+                case "sub":
+                    return to_sym(a, leaves) - to_sym(b, leaves)
+                case "mul":
+                    return to_sym(a, leaves) * to_sym(b, leaves)
+                case "min" | "max" as fn:
+                    return apply(fn, [to_sym(a, leaves), to_sym(b, leaves)])
+                case "floordiv" | "mod" as fn:
+                    by = to_sym(b, leaves)
+                    if by.as_int() != 0:
+                        return apply(_OPERATORS[fn], [to_sym(a, leaves), by])
         case Const(value=value, dtype=dtype) if dtype == INDEX:
             return SymExpr.of(int(value))
         case Size(value=value):
             return value
-        case Var(name=name):
-            return dim(name)
-        case Call(fn="add", args=(a, b), dtype=dtype) if dtype == INDEX:
-            return to_sym(a, leaves) + to_sym(b, leaves)
-        case Call(fn="sub", args=(a, b), dtype=dtype) if dtype == INDEX:
-            return to_sym(a, leaves) - to_sym(b, leaves)
-        case Call(fn="mul", args=(a, b), dtype=dtype) if dtype == INDEX:
-            return to_sym(a, leaves) * to_sym(b, leaves)
         case Call(fn="neg", args=(a,), dtype=dtype) if dtype == INDEX:
             return -to_sym(a, leaves)
-        case Call(fn="floordiv" | "mod" as fn, args=(a, b), dtype=dtype) if dtype == INDEX:
-            by = to_sym(b, leaves)
-            if by.as_int() != 0:
-                return apply(_OPERATORS[fn], [to_sym(a, leaves), by])
-        case Call(fn="min" | "max" as fn, args=(a, b), dtype=dtype) if dtype == INDEX:
-            return apply(fn, [to_sym(a, leaves), to_sym(b, leaves)])
     if expr.dtype != INDEX:
         raise InternalError(f"an index must be int64, not {expr.dtype}: {format_expr(expr)}")
     name = f"%{format_expr(expr)}"
@@ -325,7 +377,7 @@ def coefficient_of(expr: SymExpr, name: str) -> SymExpr | None:
     taken: list[tuple[Monomial, int]] = []
     for monomial, coefficient in expr.terms:
         count = sum(isinstance(a, Dim) and a.name == name for a in monomial)
-        if any(isinstance(a, Apply) and any(name in x.dims() for x in a.args) for a in monomial) or count > 1:
+        if count > 1 or any(isinstance(a, Apply) and name in a.names for a in monomial):
             return None
         if count:
             taken.append((tuple(a for a in monomial if not (isinstance(a, Dim) and a.name == name)), coefficient))

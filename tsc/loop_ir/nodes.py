@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Literal
 
+from tsc.errors import InternalError
 from tsc.sym import ONE, ZERO, SymExpr
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Buffer, Expr, substitute
@@ -170,17 +172,23 @@ def children(stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def map_children(fn: Callable[[Stmt], Stmt], stmt: Stmt) -> Stmt:
-    """The same statement over `fn` of each child."""
+    """The same statement over `fn` of each child; the statement itself when nothing changed."""
+    old = children(stmt)
+    if not old:
+        return stmt
+    new = tuple(map(fn, old))
+    if all(map(is_, old, new)):
+        return stmt
     match stmt:
         case For() | Let() | Allocate():
-            return replace(stmt, body=fn(stmt.body))
-        case If(then=then, otherwise=otherwise):
-            return replace(stmt, then=fn(then), otherwise=None if otherwise is None else fn(otherwise))
-        case Block(body=body):
-            return Block(tuple(fn(s) for s in body))
-        case Intrin(meaning=meaning):
-            return replace(stmt, meaning=fn(meaning))
-    return stmt
+            return replace(stmt, body=new[0])
+        case If(condition=condition):
+            return If(condition, *new)
+        case Block():
+            return Block(new)
+        case Intrin():
+            return replace(stmt, meaning=new[0])
+    raise InternalError(f"{type(stmt).__name__} has no children")
 
 
 def map_exprs(fn: Callable[[Expr], Expr], stmt: Stmt) -> Stmt:
@@ -188,9 +196,11 @@ def map_exprs(fn: Callable[[Expr], Expr], stmt: Stmt) -> Stmt:
     inner = map_children(lambda s: map_exprs(fn, s), stmt)
     match inner:
         case Store(index=index, value=value):
-            return replace(inner, index=tuple(map(fn, index)), value=fn(value))
+            place, new = tuple(map(fn, index)), fn(value)
+            return inner if new is value and all(map(is_, place, index)) else replace(inner, index=place, value=new)
         case For(lo=lo, hi=hi):
-            return replace(inner, lo=fn(lo), hi=fn(hi))
+            first, end = fn(lo), fn(hi)
+            return inner if first is lo and end is hi else replace(inner, lo=first, hi=end)
         case If(condition=condition):
             return replace(inner, condition=fn(condition))
         case Let(value=value):
@@ -200,9 +210,11 @@ def map_exprs(fn: Callable[[Expr], Expr], stmt: Stmt) -> Stmt:
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement, parents first."""
-    yield stmt
-    for child in children(stmt):
-        yield from walk(child)
+    left = [stmt]
+    while left:
+        node = left.pop()
+        yield node
+        left.extend(reversed(children(node)))
 
 
 def block(*stmts: Stmt) -> Stmt:

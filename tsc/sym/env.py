@@ -81,11 +81,16 @@ class ShapeEnv:
     def canon(self, expr: IntLike) -> SymExpr:
         """`expr` with every Dim replaced by its representative, and simplified by the ranges, to a fixpoint."""
         result = SymExpr.of(expr)
-        if not any(isinstance(a, Apply) or a.name in self.equal for a in result.atoms()):
-            return result
-        known = self._canon.get(result)
+        for monomial, _ in result.terms:
+            for atom in monomial:
+                if isinstance(atom, Apply) or atom.name in self.equal:
+                    return self._settled(result)
+        return result
+
+    def _settled(self, expr: SymExpr) -> SymExpr:
+        known = self._canon.get(expr)
         if known is None:
-            known = self._canon[result] = self._simplified(self._substituted(result))
+            known = self._canon[expr] = self._simplified(self._substituted(expr))
         return known
 
     def bounds(self, expr: IntLike) -> Interval:

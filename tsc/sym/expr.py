@@ -49,13 +49,14 @@ def _bounded(count: int, most: int, what: str) -> None:
 class Apply:
     """An opaque integer function of SymExprs: `//`, `%` (two arguments), `max`, `min` (two or more).
 
-    `atoms` counts the atoms that it is made of, `nesting` the functions inside of one another.
+    `atoms` counts the atoms that it is made of, `nesting` the functions inside of one another; `names` are its Dims'.
     """
 
     fn: str
     args: tuple[SymExpr, ...]
     atoms: int = field(init=False, compare=False, repr=False)
     nesting: int = field(init=False, compare=False, repr=False)
+    names: frozenset[str] = field(init=False, compare=False, repr=False)
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +64,7 @@ class Apply:
         inner = [a for a in parts if isinstance(a, Apply)]
         object.__setattr__(self, "atoms", 1 + len(parts) + sum(a.atoms for a in inner))
         object.__setattr__(self, "nesting", 1 + max((a.nesting for a in inner), default=0))
+        object.__setattr__(self, "names", frozenset().union(*(arg.dims() for arg in self.args)))
         object.__setattr__(self, "_hash", hash((self.fn, self.args)))  # it is asked for again and again
         _bounded(self.atoms, MOST_ATOMS, "parts")
         _bounded(self.nesting, MOST_NESTING, "functions inside of one another")
@@ -78,6 +80,7 @@ class Apply:
 
 Atom = Dim | Apply
 Monomial = tuple[Atom, ...]
+Terms = tuple[tuple[Monomial, int], ...]
 IntLike = Union[int, "SymExpr"]
 
 
@@ -85,7 +88,7 @@ IntLike = Union[int, "SymExpr"]
 class SymExpr:
     """A canonical integer polynomial: `terms` maps sorted monomials to non-zero coefficients."""
 
-    terms: tuple[tuple[Monomial, int], ...]
+    terms: Terms
 
     # -- construction ------------------------------------------------------------------------------------------
 
@@ -122,19 +125,23 @@ class SymExpr:
     def dims(self) -> frozenset[str]:
         """Names of all Dims that occur, inside opaque functions too."""
         found: set[str] = set()
-        for atom in self.atoms():
-            if isinstance(atom, Dim):
-                found.add(atom.name)
-            else:
-                for arg in atom.args:
-                    found |= arg.dims()
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                if isinstance(atom, Dim):
+                    found.add(atom.name)
+                else:
+                    found |= atom.names
         return frozenset(found)
 
     # -- arithmetic --------------------------------------------------------------------------------------------
 
     def __add__(self, other: IntLike) -> SymExpr:
-        more = SymExpr.of(other).terms
-        return _collect(self.terms + more) if more else self
+        terms, more = self.terms, SymExpr.of(other).terms
+        if len(more) == 1 and not more[0][0]:
+            return _plus(terms, more[0][1])
+        if len(terms) == 1 and not terms[0][0]:
+            return _plus(more, terms[0][1])
+        return _collect(terms + more) if more else self
 
     __radd__ = __add__
 
@@ -213,6 +220,7 @@ ZERO = SymExpr(())
 ONE = SymExpr((((), 1),))
 
 
+@lru_cache(maxsize=1 << 14)
 def dim(name: str) -> SymExpr:
     """The SymExpr of one Dim."""
     return SymExpr((((Dim(name),), 1),))
@@ -312,10 +320,32 @@ def _order(monomial: Monomial) -> tuple[int, list[tuple[int, str]]]:
     return (-len(monomial), [_key(a) for a in monomial])
 
 
-def _scaled(terms: tuple[tuple[Monomial, int], ...], factor: int) -> SymExpr:
+def _place(term: tuple[Monomial, int]) -> tuple[int, list[tuple[int, str]]]:
+    return _order(term[0])
+
+
+def _scaled(terms: Terms, factor: int) -> SymExpr:
+    scaled = tuple([(monomial, coefficient * factor) for monomial, coefficient in terms])
+    _check_bits(scaled)
+    return SymExpr(scaled)
+
+
+def _plus(terms: Terms, constant: int) -> SymExpr:
+    """The terms and a constant other than 0, whose place is behind all others."""
+    if terms and not terms[-1][0]:
+        constant, terms = constant + terms[-1][1], terms[:-1]
+        if not constant:
+            return SymExpr(terms)
+    last = ((), constant)
+    _check_bits((last,))
+    _bounded(len(terms) + 1, MOST_TERMS, "terms")
+    return SymExpr((*terms, last))
+
+
+def _check_bits(terms: Iterable[tuple[Monomial, int]]) -> None:
     for _, coefficient in terms:
-        _bounded((coefficient * factor).bit_length(), MOST_BITS, "bits")
-    return SymExpr(tuple((monomial, coefficient * factor) for monomial, coefficient in terms))
+        if not -_GREATEST < coefficient < _GREATEST:
+            _bounded(coefficient.bit_length(), MOST_BITS, "bits")
 
 
 def _times(a: Monomial, b: Monomial) -> Monomial:
@@ -330,10 +360,8 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> SymExpr:
     kept = [(m, c) for m, c in sums.items() if c]
     if len(kept) > 1:
         _bounded(len(kept), MOST_TERMS, "terms")
-        kept.sort(key=lambda t: _order(t[0]))
-    for _, coefficient in kept:
-        if not -_GREATEST < coefficient < _GREATEST:
-            _bounded(coefficient.bit_length(), MOST_BITS, "bits")
+        kept.sort(key=_place)
+    _check_bits(kept)
     return SymExpr(tuple(kept))
 
 

@@ -7,7 +7,8 @@ Every other operation is a `Call` of a named intrinsic whose meaning (in NumPy) 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import is_
 
 from tsc.errors import InternalError
 from tsc.sym import SymExpr, ceildiv
@@ -127,24 +128,30 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 def map_children(fn: Callable[[Expr], Expr], expr: Expr) -> Expr:
     """The same node over `fn` of each child; the node itself when nothing changed."""
     old = children(expr)
-    new = tuple(fn(c) for c in old)
-    if all(a is b for a, b in zip(old, new)):
+    if not old:
         return expr
-    match expr:
-        case Load():
-            return replace(expr, index=new)
-        case Call():
-            return replace(expr, args=new)
-        case Cast() | CheckedIndex():
-            return replace(expr, value=new[0])
+    new = tuple(map(fn, old))
+    if all(map(is_, old, new)):
+        return expr
+    match expr:  # not by `replace`, which takes several times as long: this is called for every node of every expression
+        case Load(buffer=buffer):
+            return Load(buffer, new)
+        case Call(fn=name, dtype=dtype):
+            return Call(name, new, dtype)
+        case Cast(dtype=dtype):
+            return Cast(new[0], dtype)
+        case CheckedIndex(extent=extent, what=what, dtype=dtype):
+            return CheckedIndex(new[0], extent, what, dtype)
     raise InternalError(f"{type(expr).__name__} has no children")
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Every node, parents first."""
-    yield expr
-    for child in children(expr):
-        yield from walk(child)
+    left = [expr]
+    while left:
+        node = left.pop()
+        yield node
+        left.extend(reversed(children(node)))
 
 
 def map_loads(fn: Callable[[Load], Expr], expr: Expr) -> Expr:
@@ -155,9 +162,10 @@ def map_loads(fn: Callable[[Load], Expr], expr: Expr) -> Expr:
 
 def substitute(expr: Expr, mapping: Mapping[str, Expr]) -> Expr:
     """Replace Vars by name."""
-    if isinstance(expr, Var):
-        return mapping.get(expr.name, expr)
-    return map_children(lambda c: substitute(c, mapping), expr)
+    def replaced(part: Expr) -> Expr:
+        return mapping.get(part.name, part) if isinstance(part, Var) else map_children(replaced, part)
+
+    return replaced(expr)
 
 
 def loads(expr: Expr) -> Iterator[Load]:
@@ -171,7 +179,7 @@ def loads(expr: Expr) -> Iterator[Load]:
 
 def index(value: int | SymExpr) -> Expr:
     """An int64 literal or size."""
-    known = SymExpr.of(value).as_int()
+    known = value.as_int() if isinstance(value, SymExpr) else int(value)
     return Const(known, INDEX) if known is not None else Size(SymExpr.of(value))
 
 
@@ -230,22 +238,31 @@ def _fold_index(fn: str, a: Expr, b: Expr) -> Expr:
     from_sizes = _fold_sizes(fn, a, b)
     if from_sizes is not None:
         return from_sizes
-    zero_a, zero_b = as_size(a) == SymExpr.of(0), as_size(b) == SymExpr.of(0)
-    one_a, one_b = as_size(a) == SymExpr.of(1), as_size(b) == SymExpr.of(1)
+    x, y = _known(a), _known(b)
     match fn:
-        case "add" if zero_a:
+        case "add" if x == 0:
             return b
-        case "add" | "sub" if zero_b:
+        case "add" | "sub" if y == 0:
             return a
-        case "mul" if one_a:
+        case "mul" if x == 1:
             return b
-        case "mul" | "floordiv" if one_b:
+        case "mul" | "floordiv" if y == 1:
             return a
-        case "mul" if zero_a or zero_b:
+        case "mul" if x == 0 or y == 0:
             return index(0)
-        case "mod" if one_b:
+        case "mod" if y == 1:
             return index(0)
     return Call(fn, (a, b), INDEX)
+
+
+def _known(expr: Expr) -> int | None:
+    """The value of an index expression that is a number."""
+    match expr:
+        case Const(value=value, dtype=dtype) if dtype == INDEX:
+            return int(value)
+        case Size(value=value):
+            return value.as_int()
+    return None
 
 
 def _fold_sizes(fn: str, a: Expr, b: Expr) -> Expr | None:
