@@ -19,6 +19,8 @@ from tests.fuzz.run import run_batch
     (5001, 2397),  # isl gave a short output beside a long one no block loop
     (5001, 1),  # isl put a condition around the places where storage begins its life, and another around its use
     (2026, 845),  # isl would not say how large a footprint is whose bounds have quotients
+    (77, 30),  # no bug: loops cut where a choice by indices changes sides were validated with another meaning of comparisons
+    (77, 84),  # the same, of a cast to integers
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:
     tally = run_batch(seed, range(number, number + 1), mutants=0)

@@ -24,7 +24,7 @@ from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
 from tsc.sym import dim
 from tsc.te.compute import SizeParam
-from tsc.te.expr import BOOL, Buffer, Call, Const, Load, Size, Var, add, call, index, select
+from tsc.te.expr import BOOL, Buffer, Call, Const, Expr, Load, Size, Var, add, call, index, select
 from tsc.trace import Recorder
 
 AVX512 = CPU_SPECS["cpu-avx512"]
@@ -61,6 +61,43 @@ def copy(var: str, lo: int = 0) -> For:
 def test_the_verifier_names_what_is_wrong(body: Stmt, message: str) -> None:
     with pytest.raises(InternalError, match=message):
         verify(func(body))
+
+
+LANE, TILE = Var("i"), buffer("tile", 16)
+
+
+def lanes(*stores: Store) -> Func:
+    """A vector loop of eight lanes in a buffer of twice as many, and in a matrix."""
+    body = loop("i", 0, 8, block(*stores), kind="vector")
+    return func(loop("b", 0, 1, Allocate(TILE, "stack", body), kind="block"))
+
+
+def shifted(to: Expr, source: Expr) -> Store:
+    return store(TILE, (to,), add(Load(TILE, (source,)), c32(1)))
+
+
+@pytest.mark.parametrize("stores", [
+    (shifted(add(LANE, index(1)), LANE),),                                    # each reads what the one before it writes
+    (shifted(LANE, add(LANE, index(7))),),                                    # the first reads what the last one writes
+    (shifted(LANE, sub(index(7), LANE)),),                                    # reversed in place
+    (shifted(LANE, call("floordiv", LANE, index(2))),),                       # not linear
+    (shifted(LANE, call("mul", Var("b"), index(3))),),                        # the same for all, wherever that is
+    (store(TILE, (LANE,), c32(0)), store(TILE, (add(LANE, index(1)),), c32(1))),  # two statements, one after the other
+    (store(TILE, (add(LANE, index(1)),), c32(0)), store(Y, (LANE,), Load(TILE, (LANE,)))),
+])
+def test_lanes_that_touch_each_others_elements_are_refused(stores: tuple[Store, ...]) -> None:
+    with pytest.raises(InternalError, match="a lane of vector loop i stores to tile"):
+        verify(lanes(*stores))
+
+
+@pytest.mark.parametrize("stores", [
+    (shifted(LANE, LANE),),
+    (shifted(LANE, add(LANE, index(8))),),  # a fold in halves
+    (shifted(call("mul", LANE, index(2)), add(call("mul", LANE, index(2)), index(1))),),
+    (store(TILE, (LANE,), c32(0)), shifted(LANE, LANE), store(Y, (LANE,), Load(TILE, (LANE,)))),
+])
+def test_lanes_apart_pass(stores: tuple[Store, ...]) -> None:
+    verify(lanes(*stores))
 
 
 def test_the_verifier_checks_the_signature() -> None:

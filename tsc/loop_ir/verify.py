@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from tsc.errors import InternalError
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
+from tsc.loop_ir.verify_lanes import verify_lanes
 from tsc.loop_ir.verify_threads import verify_threads
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, CheckedIndex, Const, Expr, Load, Size, Var, format_expr, walk
 from tsc.te.intrinsics import MEANING
@@ -23,7 +24,7 @@ class _Scope:
 
 def verify(func: Func) -> None:
     """Names are bound once, ranks and dtypes agree, local extents are constant where they must be, block loops are outermost;
-    warps and threads keep the rules of `verify_threads`. Raises InternalError."""
+    warps and threads keep the rules of `verify_threads`, lanes those of `verify_lanes`. Raises InternalError."""
     sizes = frozenset(s.name for s in func.sizes)
     if len({b.name for b in func.buffers}) != len(func.buffers):
         raise InternalError(f"kernel {func.name}: two buffers have one name")
@@ -35,6 +36,7 @@ def verify(func: Func) -> None:
     scope = _Scope(func.name, frozenset(), sizes, {b.name: b for b in func.buffers})
     _verify_stmt(func.body, scope)
     verify_threads(func)
+    verify_lanes(func)
 
 
 def _fail(scope: _Scope, text: str) -> InternalError:
