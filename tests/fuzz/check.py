@@ -25,12 +25,12 @@ from tsc.codegen_c import build
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import host_spec
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.interpret import interpret, interpreter
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
 from tsc.poly import PatternMismatch
 from tsc.poly.refine import check_lowered
-from tsc.poly.schedule import schedule_program
+from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps
 from tsc.sym import product
 from tsc.te import transform
@@ -38,6 +38,7 @@ from tsc.te.compute import SUM, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import call
 from tsc.validate import check_values
+from tsc.validate.cases import steps_of
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 #: Steps that one run may take in the interpreter, and in the evaluator and the compiled kernel, whose inputs are no larger.
@@ -64,23 +65,40 @@ class Run:
 
 @dataclass(frozen=True)
 class Made:
-    """What became of a Case: the Program, its loops before and after the passes, C, runs to compare, the Program of the Scop,
-    and why the values of the loops could not be validated, if so."""
+    """What became of a Case: the Program, its schedule and loops, the loops after the passes, C, runs to compare, and why the
+    values of the loops could not be validated, if so."""
 
     case: Case
     program: Program
-    func: Func
+    scheduled: ScheduledProgram
     lowered: Func
     source: str
     runs: tuple[Run, ...]
-    scheduled: Program | None
     undecided: str | None
+
+    def validate(self, func: Func) -> str | None:
+        """What a compile asks of the loops that are printed, values first. The reason where something of that could not be
+        decided. Raises InternalError."""
+        return self.values(func) or self.order(func)
+
+    def values(self, func: Func, seed: int = 0) -> str | None:
+        """Whether they mean what the Program means."""
+        scop = self.scheduled.scop
+        return check_values(self.program, func, None if scop is None else scop.program, seed=seed).undecided
+
+    def order(self, func: Func) -> str | None:
+        """Whether they execute what the schedule does."""
+        if self.scheduled.scop is None:
+            return None
+        return "; ".join(check_lowered(self.scheduled.func, func, self.scheduled.scop, self.scheduled.edges)) or None
 
 
 def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = None) -> Made:
     """Schedule and interpret a Case. Raises PatternMismatch (refused), Wrong or InternalError."""
     choices = [_sizes(case, rng, most) for most in (0, 1, 5, 9, 14, 40)]
-    runs = [run for sizes in choices if (run := _run(case, sizes, rng)) is not None]
+    seeds = [rng.randrange(2**32) if _work(case.program, sizes) <= COMPILED else None for sizes in choices]
+    runs = [run for number, (sizes, seed) in enumerate(zip(choices, seeds)) if seed is not None
+            and choices[:number].count(sizes) < 2 and (run := _run(case, sizes, seed)) is not None]
     program = case.program
     if case.loose:
         program, runs = _lowered(case, runs)
@@ -92,16 +110,18 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
         if not str(refusal).strip():
             raise Wrong("a refusal without a reason") from refusal
         raise
-    lowered = lower(scheduled.func, spec)
-    if scheduled.scop is not None and (unread := check_lowered(scheduled.func, lowered, scheduled.scop, scheduled.edges)):
+    made = Made(case, program, scheduled, lower(scheduled.func, spec), "", tuple(runs), None)
+    if unread := made.order(made.lowered):
         raise Wrong(f"not read back for all sizes: {unread}")
-    for stage, func in (("scheduled", scheduled.func), ("lowered", lowered)):
-        for run in runs:
-            if run.work <= INTERPRETED:
-                compare(run, f"{stage} loops", lambda arrays, run=run, func=func: interpret(func, arrays, run.sizes))
-    planned = None if scheduled.scop is None else scheduled.scop.program
-    undecided = check_values(program, lowered, planned, seed=rng.randrange(2**31)).undecided
-    return Made(case, program, scheduled.func, lowered, emit_c(lowered, spec), tuple(runs), planned, undecided)
+    for run in runs:
+        if run.work <= INTERPRETED:
+            try:
+                compare_blocks(run, "lowered loops", made.lowered)
+            except (Wrong, InternalError):  # whose fault is it?
+                compare(run, "scheduled loops", lambda arrays, run=run: interpret(scheduled.func, arrays, run.sizes))
+                raise
+    undecided = made.values(made.lowered, rng.randrange(2**31))
+    return replace(made, undecided=undecided, source=emit_c(made.lowered, spec))
 
 
 # -- data ------------------------------------------------------------------------------------------------------
@@ -117,11 +137,18 @@ def _sizes(case: Case, rng: Random, most: int) -> dict[str, int]:
     return found
 
 
-def _run(case: Case, sizes: Mapping[str, int], rng: Random) -> Run | None:
-    work = sum(product(a.extent for a in (*c.axes, *c.reduce_axes)).evaluate(sizes) for c in case.program.computes)
-    if max(work, *(product(b.shape).evaluate(sizes) for b in case.program.inputs), 0) > COMPILED:
-        return None
-    inputs = _data(case, sizes, np.random.default_rng(rng.randrange(2**32)))
+def _steps(program: Program, sizes: Mapping[str, int]) -> int:
+    return sum(product(a.extent for a in (*c.axes, *c.reduce_axes)).evaluate(sizes) for c in program.computes)
+
+
+def _work(program: Program, sizes: Mapping[str, int]) -> int:
+    """Steps that evaluating a Program takes, or elements of its largest input."""
+    return max(_steps(program, sizes), *(product(b.shape).evaluate(sizes) for b in program.inputs), 0)
+
+
+def _run(case: Case, sizes: Mapping[str, int], seed: int) -> Run | None:
+    """A Case at some sizes with random data; None where float32 itself is far off."""
+    inputs = _data(case, sizes, np.random.default_rng(seed))
     exact = evaluate(case.program, inputs, sizes, "float64")
     rounded = evaluate(case.program, inputs, sizes)
     outputs = {b.name: b for b in case.program.outputs}
@@ -131,12 +158,12 @@ def _run(case: Case, sizes: Mapping[str, int], rng: Random) -> Run | None:
     if not finite and any(not b.dtype.startswith("float") for b in outputs.values()):
         return None  # a cast of an infinity to an integer has no meaning
     tolerance = {}
+    if not case.real and largest * max(1, depth) < 2**24:
+        return Run(sizes, inputs, {n: exact[n] for n in outputs}, {n: b.dtype for n, b in outputs.items()},
+                   dict.fromkeys(outputs, 0.0), _steps(case.program, sizes))
     shaken = evaluate(case.program, _shaken(inputs), sizes, "float64")
     summed = _summed(case.program, inputs, sizes)
     for name in outputs:
-        if not case.real and largest * max(1, depth) < 2**24:
-            tolerance[name] = 0.0
-            continue
         scale = float(np.abs(exact[name][np.isfinite(exact[name])]).max(initial=1))
         with np.errstate(invalid="ignore"):
             apart = np.abs(exact[name].astype(np.float64) - rounded[name].astype(np.float64))
@@ -146,7 +173,8 @@ def _run(case: Case, sizes: Mapping[str, int], rng: Random) -> Run | None:
         if max(apart, moved) > 1e-3 * scale or (np.isfinite(exact[name]) != np.isfinite(rounded[name])).any():
             return None  # ill-conditioned: float32 itself is far off
         tolerance[name] = 2e-5 * max(scale, 1e-3 * largest) + 64 * max(apart, moved) + 1e-6 * summed
-    return Run(sizes, inputs, {n: exact[n] for n in outputs}, {n: b.dtype for n, b in outputs.items()}, tolerance, work)
+    return Run(sizes, inputs, {n: exact[n] for n in outputs}, {n: b.dtype for n, b in outputs.items()}, tolerance,
+               _steps(case.program, sizes))
 
 
 def _shaken(inputs: Arrays) -> Arrays:
@@ -218,6 +246,43 @@ def compare(run: Run, what: str, execute: Callable[[Arrays], object]) -> None:
         _equal(arrays[name], want, run.tolerance[name], f"{what}: {name}", run)
 
 
+def compare_blocks(run: Run, what: str, func: Func) -> None:
+    """`compare` with the interpreter, the blocks of `func` in reverse: none may need another."""
+    def backwards(arrays: Arrays) -> None:
+        execute = interpreter(func, arrays, run.sizes)
+        for block in reversed(range(func.blocks.evaluate(run.sizes))):
+            execute(block, block + 1)
+
+    compare(run, what, backwards)
+
+
+def compare_variant(made: Made, func: Func, what: str, rng: Random) -> None:
+    """Raise Wrong unless other loops of a Case do what its own do: at its sizes, and at some around the edges of the loops."""
+    for run in (*made.runs, *_runs_at_edges(made, func, rng)):
+        if run.work <= INTERPRETED:
+            try:
+                compare_blocks(run, "loops", func)
+            except (Wrong, InternalError) as error:
+                raise Wrong(f"accepted {what}: {error}") from error
+
+
+def _runs_at_edges(made: Made, func: Func, rng: Random) -> list[Run]:
+    """As many as may be interpreted together in the time of two."""
+    edges = sorted({1, *(s + by for s in steps_of(func) for by in (-1, 0, 1, s + 1))})
+    runs: list[Run] = []
+    left = 2 * INTERPRETED
+    for _ in range(12):
+        sizes = {}
+        for size in made.case.program.sizes:
+            value = max(size.lo, -(-rng.choice(edges) // size.divisor) * size.divisor)
+            sizes[size.name] = size.lo if size.hi is not None and value > size.hi else value
+        if _steps(made.case.program, sizes) <= left and _work(made.case.program, sizes) <= COMPILED and (
+                run := _run(made.case, sizes, rng.randrange(2**32))) is not None:
+            runs.append(run)
+            left -= run.work
+    return _lowered(made.case, runs)[1] if made.case.loose else runs
+
+
 def _equal(got: Any, want: Any, tolerance: float, what: str, run: Run) -> None:
     if got.dtype.kind != "f":
         same = got == want
@@ -232,10 +297,10 @@ def _equal(got: Any, want: Any, tolerance: float, what: str, run: Run) -> None:
 
 # -- compiled --------------------------------------------------------------------------------------------------
 
-def compiled(all_made: Sequence[Made], optimise: str = "-O1") -> ctypes.CDLL:
-    """One shared object of the kernels, from one translation unit."""
+def compiled(all_made: Sequence[Made]) -> ctypes.CDLL:
+    """One shared object of the kernels, from one translation unit, by the flags that ship."""
     compiler = build.find_compiler(None)
-    flags = [optimise if f == "-O3" else f for f in (*build._FLAGS, *build._machine_flags(compiler, host_spec()))]
+    flags = [*build._FLAGS, *build._machine_flags(compiler, host_spec())]
     with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as work:
         (Path(work) / "all.c").write_text(_unit([m.source for m in all_made]))
         command = [*compiler.command, *flags, f"-I{Path(build.__file__).parent}", "-shared", "all.c", "-o", "all.so", "-lm"]

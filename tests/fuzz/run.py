@@ -48,7 +48,11 @@ class Tally:
 
     def __str__(self) -> str:
         total = sum(n for what, n in self.outcomes.items() if what in ("right", "refused", "failed"))
-        lines = [f"{total} programs: " + ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))]
+        counts = Counter[str]()
+        for what, n in self.outcomes.items():
+            counts[what.partition(":")[0]] += n
+        lines = [f"{total} programs: " + ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))]
+        lines += [f"  {what}, {n}" for what, n in sorted(self.outcomes.items()) if ":" in what]
         lines += [f"  refused {n}: {why}" for why, n in self.refusals.most_common()]
         lines += [f"  FAILED {len(numbers)}: {why} (programs {', '.join(map(str, numbers[:8]))})"
                   for why, numbers in self.failures.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tsc.loop_ir.nodes import Func, Store, walk
 from tsc.loop_ir.races import Memory
 from tsc.loop_ir.threads import local_buffers, team_sizes
 
-__all__ = ["Trace", "interpret"]
+__all__ = ["Trace", "interpret", "interpreter"]
 
 
 def interpret(func: Func, buffers: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], trace: Trace | None = None,
@@ -28,19 +28,29 @@ def interpret(func: Func, buffers: Mapping[str, NDArray[Any]], sizes: Mapping[st
     an index that a CheckedIndex refuses, InternalError for an access out of bounds, and in kernels with threads for races,
     accesses to what is still being copied, and barriers that not all threads reach.
     """
+    begin, end = block_range if block_range is not None else (0, func.blocks.evaluate(sizes))
+    interpreter(func, buffers, sizes, trace, seed)(begin, end)
+
+
+def interpreter(func: Func, buffers: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], trace: Trace | None = None,
+                seed: int = 0) -> Callable[[int, int], None]:
+    """What runs a range of blocks, as `interpret` does, as often as it is called."""
     for buffer in func.buffers:
         expected = tuple(e.evaluate(sizes) for e in buffer.shape)
         if buffers[buffer.name].shape != expected:
             raise InternalError(f"kernel {func.name}: {buffer} is given an array of shape {buffers[buffer.name].shape}")
     memory = _memory(func)
     machine = Machine(func, dict(buffers), sizes, trace, memory)
-    begin, end = block_range if block_range is not None else (0, func.blocks.evaluate(sizes))
-    env = {BLOCK_BEGIN: begin, BLOCK_END: end}
-    with np.errstate(all="ignore"):
-        if memory is None:
-            compile_stmt(func.body, machine)(env)
-        else:
-            run_threads(func.body, machine, memory, seed, env)
+    serial = None if memory is not None else compile_stmt(func.body, machine)
+
+    def run(begin: int, end: int) -> None:
+        env = {BLOCK_BEGIN: begin, BLOCK_END: end}
+        with np.errstate(all="ignore"):
+            if serial is not None:
+                serial(env)
+            elif memory is not None:
+                run_threads(func.body, machine, memory, seed, env)
+    return run
 
 
 def _memory(func: Func) -> Memory | None:

@@ -52,7 +52,7 @@ class Marks:
         inside = np.asarray((low >= 0) & (high < extents) & (low <= high))
         if low is high:
             return inside, self.marks[np.where(inside, starts + low, 0)]
-        first, last = starts + np.where(inside, low, 0), starts + np.where(inside, high, 0)
+        first, last = (np.where(inside, starts + bound, 0) for bound in (low, high))  # nothing is inside of what is empty
         return inside, np.asarray(self.counts[last + 1] > self.counts[first])
 
     @staticmethod
