@@ -107,12 +107,26 @@ RIGHT = {
     # an array that is no register tile was held to the reads of one
     "strided depthwise windows of one": one("Conv", 21, [fed(2, 8, "a", "b"), fed(8, 1, 1, 1)], {"a": 3, "b": 16},
                                             {"a": 1, "b": 33}, group=8, kernel_shape=[1, 1], strides=[1, 2]),
+    # a loop over every second element was cut between two of them
+    "strided windows of one behind a padded edge": one(
+        "Conv", 21, [fed(1, 17, 14, "a"), fed(17, 1, 3, 1)], {"a": 5}, {"a": 33}, group=17, strides=[1, 2], dilations=[3, 1],
+        auto_pad="SAME_UPPER"),
+    "strided windows of one of a known image": one(
+        "Conv", 21, [fed(1, 17, 14, 5), fed(17, 1, 3, 1)], group=17, strides=[1, 2], dilations=[3, 1], auto_pad="SAME_UPPER"),
+    # weights of cubic interpolation were sums of terms that cancel
+    "cubic weights close to 0": one("Resize", 18, [fed(1, 2, "a", 16), None, None, constant([1, 2, 7, 7], 4)], {"a": 17},
+                                    {"a": 31}, mode="cubic"),
     # proofs failed where indices have fewer rows than the data
     "GatherElements of fewer rows": one("GatherElements", 13, [fed("a", 2), fed("b", 2, dtype="int64", values=[[0, 0]])],
                                         {"a": 3, "b": 1}),
 }
 
 REFUSED = {
+    # where the value is the same whatever the index
+    "an index outside of a dim of 1": one("Gather", 18, [fed(1, "b"), fed("d", dtype="int64", values=[-2, 0, 1])],
+                                          {"b": 2, "d": 3}, broken="index"),
+    "an index outside of a dim of 1, by element": one(
+        "GatherElements", 18, [fed("b", 1), fed("b", 2, dtype="int64", values=[[0, 5]])], {"b": 1}, broken="index", axis=1),
     "starts and ends of unequal lengths": one(
         "Slice", 13, [fed("a"), constant([0, 1], 2), constant([1], 1), constant([0], 1)], {"a": 5}, broken="lengths"),
     "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),

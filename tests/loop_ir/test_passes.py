@@ -264,6 +264,25 @@ def test_a_copy_is_cut_at_the_edges_of_what_it_copies(name: str) -> None:
         np.testing.assert_array_equal(found, expected, err_msg=str(n))
 
 
+@pytest.mark.parametrize("step", [2, 3])
+@pytest.mark.parametrize("name", ["cpu-avx512", "cpu-generic"])
+def test_a_loop_of_steps_is_cut_between_them(step: int, name: str) -> None:
+    """Elements -1, -1 + step, ... below N, of x where it has them: a part that began at an edge would miss or shift some."""
+    edge = Size(dim("N") - 5)
+    inside = select(call("lt", Var("i"), edge), Load(X, (Var("i"),)), c32(0))
+    value = select(call("ge", Var("i"), index(2)), inside, c32(0))
+    target = Buffer("y", "float32", (dim("N") + 1,))
+    body = loop("i", -1, size("N"), store(target, (add(Var("i"), index(1)),), value), mark="copy", step=step)
+    made, _ = vectorize(func(body, X, target), CPU_SPECS[name])
+    assert "select" not in format_func(made)
+    for n in range(5, 40):
+        x, found = np.arange(1, n + 1, dtype="float32"), np.full(n + 1, 77, "float32")
+        interpret(made, {"x": x, "y": found}, {"N": n})
+        expected = np.pad(np.where((np.arange(n) >= 2) & (np.arange(n) < n - 5), x, 0), (1, 0))
+        expected[np.arange(n + 1) % step != 0] = 77
+        np.testing.assert_array_equal(found, expected, err_msg=str(n))
+
+
 def test_short_loops_take_short_vectors() -> None:
     made, reasons = vectorize(func(loop("i", 0, 9, store(Y, (Var("i"),), c32(0)))), AVX512)
     assert reasons == () and {v.hi for v in vectors(made)} == {index(8)}

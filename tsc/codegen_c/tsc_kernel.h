@@ -151,15 +151,21 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
     for (int l = 0; l < L; l++) r[l] = l < n ? p[l] : 0;                                                                      \
     return r;                                                                                                                 \
   }                                                                                                                           \
+  /* At an edge; no part of its callers, where it would stand often and compilers take long over its branches. */             \
+  TSC_UNUSED static __attribute__((noinline)) tsc_##NAME##x##L tsc_edge_##NAME##x##L(                                         \
+      const T *p, int64_t space, int64_t first, int64_t last, int64_t when) {                                                 \
+    tsc_##NAME##x##L r = {0};                                                                                                 \
+    for (int l = 0; l < L; l++) r[l] = when && l >= first && l < last ? p[l * space] : 0;                                     \
+    return r;                                                                                                                 \
+  }                                                                                                                           \
   TSC_FN tsc_##NAME##x##L tsc_range_##NAME##x##L(const T *p, int64_t first, int64_t last, int64_t when) {                     \
     if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
       tsc_bits64 r = tsc_masked_range(p, first, last, when);                                                                  \
       tsc_##NAME##x##L v;                                                                                                     \
       return memcpy(&v, &r, sizeof v), v;                                                                                     \
     }                                                                                                                         \
-    tsc_##NAME##x##L r = {0};                                                                                                 \
-    for (int l = 0; l < L; l++) r[l] = when && l >= first && l < last ? p[l] : 0;                                             \
-    return r;                                                                                                                 \
+    if (first > 0 || last < L || !when) return tsc_edge_##NAME##x##L(p, 1, first, last, when);                                \
+    return *(const tsc_##NAME##x##L##u *)p;                                                                                   \
   }                                                                                                                           \
   TSC_FN tsc_##NAME##x##L tsc_spaced_##NAME##x##L(const T *p, int64_t space, int64_t first, int64_t last, int64_t when) {     \
     if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16 && space == 2) {                                                           \
@@ -167,8 +173,9 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
       tsc_##NAME##x##L v;                                                                                                     \
       return memcpy(&v, &r, sizeof v), v;                                                                                     \
     }                                                                                                                         \
+    if (first > 0 || last < L || !when) return tsc_edge_##NAME##x##L(p, space, first, last, when);                            \
     tsc_##NAME##x##L r = {0};                                                                                                 \
-    for (int l = 0; l < L; l++) r[l] = when && l >= first && l < last ? p[l * space] : 0;                                     \
+    for (int l = 0; l < L; l++) r[l] = p[l * space];                                                                          \
     return r;                                                                                                                 \
   }                                                                                                                           \
   TSC_FN tsc_##NAME##x##L tsc_twice_##NAME##x##L(const T *p) {                                                                \

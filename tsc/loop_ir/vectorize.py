@@ -31,7 +31,7 @@ from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import ONE, SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.compute import Monoid
-from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, mul
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.intrinsics import EXPENSIVE
@@ -206,11 +206,19 @@ def _split(loop: For, facts: Facts) -> Stmt | None:
             found = split_point(condition, loop.var, inner, facts)
             if found is not None:
                 changing, point, below = found
-                cut = call("max", loop.lo, call("min", point, loop.hi))
+                cut = _whole_steps(loop, call("max", loop.lo, call("min", point, loop.hi)))
                 parts = (replace(loop, hi=cut, body=_decided(loop.body, changing, below)),
                          replace(loop, lo=cut, body=_decided(loop.body, changing, not below)))
                 return block(*(simplify_stmt(p, facts, keep_marked=True) for p in parts))
     return None
+
+
+def _whole_steps(loop: For, place: Expr) -> Expr:
+    """The first value that the loop takes at `place` or behind it; `place` is not before its begin."""
+    if loop.step == 1:
+        return place
+    ahead = call("floordiv", add(call("sub", place, loop.lo), index(loop.step - 1)), index(loop.step))
+    return add(loop.lo, mul(ahead, index(loop.step)))
 
 
 def _map_loops(change: Callable[[For], Stmt], stmt: Stmt) -> Stmt:

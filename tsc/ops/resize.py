@@ -331,19 +331,18 @@ def _linear_weights(fraction: Expr) -> list[Expr]:
 
 
 def _cubic_weights(fraction: Expr, a: float) -> list[Expr]:
-    """Keys' kernel at distances 1 + f, f, 1 - f and 2 - f: a cubic for distances up to 1 and another up to 2."""
-    def polynomial(t: Expr, *coefficients: float) -> Expr:
-        result: Expr = typed(coefficients[0], t.dtype)
-        for c in coefficients[1:]:
-            result = call("mul", result, t)
-            result = result if c == 0 else call("add", result, typed(c, t.dtype))
-        return result
+    """Keys' kernel at distances 1 + f, f, 1 - f and 2 - f, as products: its cubics, a (t - 1) (t - 2)^2 between 1 and 2 and
+    (1 - t) (1 + t - (a + 2) t^2) below, lose their digits where they are written as sums."""
+    one, factor = typed(1, fraction.dtype), typed(a, fraction.dtype)
+    rest = call("sub", one, fraction)
 
-    rest = call("sub", typed(1, fraction.dtype), fraction)
-    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
-    one = typed(1, fraction.dtype)
-    return [polynomial(add(fraction, one), *far), polynomial(fraction, *near), polynomial(rest, *near),
-            polynomial(add(rest, one), *far)]
+    def near(t: Expr, rest: Expr) -> Expr:
+        return mul(rest, add(one, mul(t, call("sub", one, mul(typed(a + 2, t.dtype), t)))))
+
+    def far(t: Expr, rest: Expr) -> Expr:
+        return mul(mul(factor, t), mul(rest, rest))
+
+    return [far(fraction, rest), near(fraction, rest), near(rest, fraction), far(rest, fraction)]
 
 
 def _double(value: float | SymExpr) -> Expr:

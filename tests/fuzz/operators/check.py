@@ -176,12 +176,12 @@ class Judge:
             exact = known[-1]
         elif expected is None or expected.exact[k].shape != got.shape or expected.exact[k].dtype.kind != "f":
             exact = known[-1].astype(np.float64)
-            near = lambda a, b: _near(a, b, 1e-5 * np.abs(exact) + 1e-6 * _scale(exact))  # noqa: E731
+            near = lambda a, b: _near(a, b, 1e-5 * np.abs(exact) + 1e-6 * _scale(exact) + 2.0**-126)  # noqa: E731
         else:
             exact = expected.exact[k]
             unit = 2.0**-23 if got.dtype == np.float32 else 2.0**-52
-            allowed = expected.deviation[k] + unit * np.where(np.isfinite(exact), np.abs(exact), 0) + 2.0**-126 * (
-                not _single_rounded(self.model))
+            allowed = expected.deviation[k] + unit * np.where(np.isfinite(exact), np.abs(exact), 0) + (
+                2.0**-147 if _single_rounded(self.model) else 2.0**-126)
             near = lambda a, b: _near(a, b, allowed) | expected.unsure[k]  # noqa: E731
         fits = [near(c, exact) for c in known]
         settled = np.logical_and.reduce(fits) if fits else np.ones(got.shape, bool)

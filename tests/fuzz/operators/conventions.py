@@ -64,12 +64,28 @@ def _before_opset(newest: int) -> Callable[[NodeProto, Values, int], bool]:
     return lambda node, inputs, opset: opset < newest
 
 
-def _one_resized(node: NodeProto, inputs: Values, opset: int) -> bool:
-    """pytorch_half_pixel by scales that leave one element of some axis."""
-    if attribute(node, "coordinate_transformation_mode") != "pytorch_half_pixel" or inputs[0] is None:
+def _fractional_length(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """align_corners or a crop, by scales that make no whole lengths."""
+    if attribute(node, "coordinate_transformation_mode") not in ("align_corners", "tf_crop_and_resize") or inputs[0] is None:
         return False
-    scales = next((x for x in inputs[1:3] if x is not None and x.size == inputs[0].ndim), None)
-    return scales is not None and any(int(n * s) == 1 for n, s in zip(inputs[0].shape, scales))
+    scales = next((x for x in inputs[1:3] if x is not None and x.dtype.kind == "f" and x.size == inputs[0].ndim), None)
+    return scales is not None and any(float(n * s) % 1 for n, s in zip(inputs[0].shape, scales))
+
+
+def _crops(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """A crop of what is resized."""
+    return bool(attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize")
+
+
+def _beyond_float32(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Integers that a float32 does not hold."""
+    x = inputs[0]
+    return x is not None and x.dtype.kind in "iu" and bool(x.size) and float(np.abs(x.astype(np.float64)).max()) >= 2.0**24
+
+
+def _weights_not_finite(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Whether a window's weights hold an infinity or a NaN."""
+    return len(inputs) > 1 and inputs[1] is not None and inputs[1].dtype.kind == "f" and not bool(np.isfinite(inputs[1]).all())
 
 
 def _large_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
@@ -99,9 +115,16 @@ CONVENTIONS: tuple[Convention, ...] = (
                "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
     Convention(_names("Pow"), "integers beyond their type", "open",
                "the standard does not say what becomes of powers that are too large", _power_overflows),
-    Convention(_names("Resize"), "pytorch_half_pixel where one element is left", "runtime",
-               "'length_resized > 1 ? … : 0' is of the length of the output, a whole number; the reference takes the product "
-               "of length and scale", _one_resized),
+    Convention(_names("Resize"), "lengths that are fractions before they are cut", "reference",
+               "the standard's own test data (resize_downsample_scales_linear_align_corners) take the product of length and "
+               "scale for the length; ONNX Runtime takes the whole number", _fractional_length),
+    Convention(_names("Resize"), "tf_crop_and_resize", "reference",
+               "'The coordinate of each dimension is transformed individually', with two bounds an axis; ONNX Runtime crops no "
+               "axis that keeps its length, and interpolates the last two alone", _crops),
+    Convention(_names("Shrink"), "integers beyond a float32", "open",
+               "lambd and bias are floats; the standard does not say in which type they meet integers", _beyond_float32),
+    Convention(_names("Conv"), "weights that are not finite, over the border", "open",
+               "'the number of pixels added' does not say whether 0 times infinity is added for them", _weights_not_finite),
     Convention(_names("ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare"), "integers beyond a double", "open",
                "the standard says neither in which type integers are averaged nor what becomes of a sum that is too large",
                _large_integers),

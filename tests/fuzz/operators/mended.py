@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_resize
 
 Array = np.ndarray[Any, Any]
 
@@ -224,7 +225,96 @@ def _pooled(x: Array, attributes: dict[str, Any], reduce: Callable[[Array, int],
     return out
 
 
-def _spatial(shape: Sequence[int], a: dict[str, Any]) -> list[tuple[int, int, int, int, int, int, int]]:
+class Conv(OpRun):
+    """Windows of the image alone: the reference fills gaps of dilated weights and the border with zeros, which times an
+    infinity are no numbers."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, b: Array | None = None, group: int = 1, kernel_shape: Any = None,
+             **attributes: Any) -> tuple[Array]:
+        group = group or 1
+        if x.shape[1] != w.shape[1] * group or w.shape[0] % group or tuple(kernel_shape or w.shape[2:]) != w.shape[2:]:
+            raise ValueError("weights of another shape than the image and the attributes say")
+        axes = [_windows(n, *each) for n, *each in _spatial(x.shape[2:], {**attributes, "kernel_shape": w.shape[2:]}, False)]
+        counts = [len(places) for places in axes]
+        image = x.reshape(x.shape[0], group, -1, *x.shape[2:])
+        weights = w.reshape(group, -1, *w.shape[1:])
+        out = np.zeros((x.shape[0], group, weights.shape[1], *counts), x.dtype)
+        strides, firsts = self._steps(x, w, attributes)
+        for tap in np.ndindex(*w.shape[2:]):
+            inside, target = image, out
+            for k, t in enumerate(tap):
+                first = firsts[k] + t * (attributes.get("dilations") or [1] * len(tap))[k]
+                low = max(-(first // strides[k]), 0)
+                high = max(min((x.shape[2 + k] - 1 - first) // strides[k] + 1, counts[k]), low)
+                inside = np.take(inside, first + strides[k] * np.arange(low, high), axis=3 + k)
+                target = target[(slice(None),) * (3 + k) + (slice(low, high),)]
+            target += np.einsum("ngc...,gmc->ngm...", inside, weights[(..., *tap)])
+        made = out.reshape(x.shape[0], w.shape[0], *counts)
+        return (made if b is None else made + b.reshape(-1, *(1,) * (x.ndim - 2)),)
+
+    def _steps(self, x: Array, w: Array, attributes: dict[str, Any]) -> tuple[list[int], list[int]]:
+        """The stride of each axis, and where its first window begins."""
+        found = _spatial(x.shape[2:], {**attributes, "kernel_shape": w.shape[2:]}, False)
+        return [axis[2] for axis in found], [-axis[4] for axis in found]
+
+
+class Gemm(OpRun):
+    """Of integers in their own type, where alpha and beta are whole; the reference goes through float64."""
+
+    op_domain = ""
+
+    def _run(self, a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
+             transB: int = 0) -> tuple[Array]:
+        product = np.matmul(a.T if transA else a, b.T if transB else b)
+        whole = a.dtype.kind in "iu" and float(alpha).is_integer() and float(beta).is_integer()
+        first, second = (np.asarray(int(v)).astype(a.dtype) if whole else v for v in (alpha, beta))
+        scaled = product * first
+        return (np.asarray(scaled if c is None or beta == 0 else scaled + c * second).astype(a.dtype),)
+
+
+class Unsqueeze(OpRun):
+    """Axes of the output, in any order; up to opset 12 the reference inserts one after the other."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axes: Any = None) -> tuple[Array]:
+        return (np.expand_dims(x, tuple(int(a) for a in np.ravel(axes))),)
+
+
+class ReduceSumSquare(OpRun):
+    """In the type of its operand; the reference lets NumPy take a wider one."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> tuple[Array]:
+        given = None if axes is None else tuple(int(a) for a in np.ravel(axes))
+        if not given:
+            given = () if noop_with_empty_axes else None
+        return (np.asarray(np.square(x).sum(axis=given, keepdims=bool(keepdims), dtype=x.dtype)),)
+
+
+class Resize(op_resize.Resize):
+    """pytorch_half_pixel: 'length_resized > 1 ? ... : 0', of the whole length; the reference says -0.5, and only where the
+    product of length and scale is 1."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, roi: Any = None, scales: Any = None, sizes: Any = None, axes: Any = None,
+             coordinate_transformation_mode: str | None = None, **attributes: Any) -> tuple[Array]:
+        if coordinate_transformation_mode == "pytorch_half_pixel":
+            for k, axis in enumerate(range(x.ndim) if axes is None else axes):
+                if sizes is not None and sizes.size and sizes[k] == 1:
+                    x = np.take(x, [0], axis=axis)
+                elif scales is not None and scales.size and int(x.shape[axis] * float(scales[k])) == 1:
+                    x, scales = np.take(x, [0], axis=axis), np.where(np.arange(scales.size) == k, 1, scales)
+        made = super()._run(x, roi, scales, sizes, axes=axes, coordinate_transformation_mode=coordinate_transformation_mode,
+                            **attributes)
+        return (np.asarray(made[0]),)
+
+
+def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> list[tuple[int, int, int, int, int, int, int]]:
     """Size, window, stride, dilation, padding before and after, and number of windows of each axis."""
     rank, kernel = len(shape), a["kernel_shape"]
     strides, dilations = a.get("strides") or [1] * rank, a.get("dilations") or [1] * rank
@@ -244,7 +334,7 @@ def _spatial(shape: Sequence[int], a: dict[str, Any]) -> list[tuple[int, int, in
             if room < 0:
                 raise ValueError("the window is larger than the padded image")
             count = (-(-room // strides[k]) if a.get("ceil_mode") else room // strides[k]) + 1
-            if (count - 1) * strides[k] >= n + before:  # 'windows that would start in the right padded region are ignored'
+            if pools and (count - 1) * strides[k] >= n + before:  # 'that would start in the right padded region are ignored'
                 count -= 1
         found.append((n, kernel[k], strides[k], dilations[k], before, after, count))
     return found
@@ -258,5 +348,6 @@ def _windows(n: int, kernel: int, stride: int, dilation: int, before: int, after
     return found
 
 
-MENDED: list[type[OpRun]] = [Mean, Softsign, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad,
-                             MaxPool, AveragePool]
+MENDED: list[type[OpRun]] = [
+    Mean, Softsign, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad, MaxPool, AveragePool, Conv,
+    Gemm, Unsqueeze, ReduceSumSquare, Resize]

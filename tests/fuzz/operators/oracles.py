@@ -204,7 +204,7 @@ class Reference:
             if rounds:
                 scales.update(dict.fromkeys(node.output))
                 if rng is not None:
-                    scales[node.output[0]] = self._scale(node, inputs)
+                    scales[node.output[0]] = self._scale(node, inputs, np.asarray(outputs[0]))
         if rng is not None:
             results.update({n: _shaken(results[n], rng, unit, scales[n]) for n in self.wide.output_names if n in scales})
         return results
@@ -213,10 +213,15 @@ class Reference:
         found = node.run(*inputs, context={}) if node.need_context() else node.run(*inputs)
         return list(found)
 
-    def _scale(self, node: Any, inputs: Sequence[Any]) -> Any:
-        """How large the terms are that a linear node adds up, times the square root of their number."""
-        if node.op_type in ("Resize", "Upsample"):  # the weights of cubic interpolation have both signs
-            return np.abs(inputs[0][np.isfinite(inputs[0])]).max(initial=0.0)
+    def _scale(self, node: Any, inputs: Sequence[Any], output: Array) -> Any:
+        """How large the terms are that a linear node adds up, times the square root of their number; for a product that of its
+        factors."""
+        if node.op_type in ("Resize", "Upsample"):  # the magnitudes of an axis' cubic weights add up to 1.4
+            cubic = any(a.name == "mode" and a.s == b"cubic" for a in node.onnx_node.attribute)
+            axes = sum(a != b for a, b in zip(inputs[0].shape, output.shape)) if cubic else 0
+            return np.abs(inputs[0][np.isfinite(inputs[0])]).max(initial=0.0) * 1.4**axes
+        if node.op_type == "ReduceProd":
+            return np.abs(output) * max(inputs[0].size / max(output.size, 1), 1) ** 0.5
         count = _LINEAR.get(node.op_type, 0)
         if not count:
             return None
@@ -301,16 +306,33 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def _newest(model: ModelProto) -> ModelProto:
-    """The model in the newest opset in which all its operators are still the same: bodies are written for new opsets only."""
+    """The model in the newest opset in which all its operators mean the same: bodies are written for new opsets only."""
     opset = model.opset_import[0].version
     for newer in range(onnx.defs.onnx_opset_version(), opset, -1):
-        if all(onnx.defs.has(n.op_type, newer, "") and onnx.defs.get_schema(n.op_type, opset, "").since_version
-               == onnx.defs.get_schema(n.op_type, newer, "").since_version for n in model.graph.node):
+        if all(_same_in(n.op_type, opset, newer) for n in model.graph.node):
             found = ModelProto()
             found.CopyFrom(model)
             found.opset_import[0].version = newer
             return found
     return model
+
+
+def _same_in(op: str, opset: int, newer: int) -> bool:
+    """Whether a newer opset has the operator with the same inputs, outputs and attributes: then it takes more types at most."""
+    if not onnx.defs.has(op, newer, ""):
+        return False
+    old, new = (onnx.defs.get_schema(op, o, "") for o in (opset, newer))
+    return bool(old.since_version == new.since_version) or (op not in _REDEFINED and _form(old) == _form(new))
+
+
+#: Mean something else in a newer opset, in the same form.
+_REDEFINED = {"OneHot", "Resize"}
+
+
+def _form(schema: Any) -> tuple[Any, ...]:
+    """What an operator takes and gives."""
+    attributes = {name: (a.type, a.required, str(a.default_value)) for name, a in schema.attributes.items()}
+    return [(i.name, i.option) for i in schema.inputs], [o.name for o in schema.outputs], attributes
 
 
 def _with_defaults(node: NodeProto, opset: int) -> None:
