@@ -297,12 +297,12 @@ class ReduceSumSquare(OpRun):
 
 class Resize(op_resize.Resize):
     """pytorch_half_pixel: 'length_resized > 1 ? ... : 0', of the whole length; the reference says -0.5, and only where the
-    product of length and scale is 1."""
+    product of length and scale is 1. And its cubic weights are computed in float32, as their coefficient is one."""
 
     op_domain = ""
 
     def _run(self, x: Array, roi: Any = None, scales: Any = None, sizes: Any = None, axes: Any = None,
-             coordinate_transformation_mode: str | None = None, **attributes: Any) -> tuple[Array]:
+             coordinate_transformation_mode: str | None = None, cubic_coeff_a: float = -0.75, **attributes: Any) -> tuple[Array]:
         if coordinate_transformation_mode == "pytorch_half_pixel":
             for k, axis in enumerate(range(x.ndim) if axes is None else axes):
                 if sizes is not None and sizes.size and sizes[k] == 1:
@@ -310,7 +310,7 @@ class Resize(op_resize.Resize):
                 elif scales is not None and scales.size and int(x.shape[axis] * float(scales[k])) == 1:
                     x, scales = np.take(x, [0], axis=axis), np.where(np.arange(scales.size) == k, 1, scales)
         made = super()._run(x, roi, scales, sizes, axes=axes, coordinate_transformation_mode=coordinate_transformation_mode,
-                            **attributes)
+                            cubic_coeff_a=float(cubic_coeff_a), **attributes)
         return (np.asarray(made[0]),)
 
 

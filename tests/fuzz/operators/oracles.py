@@ -216,10 +216,8 @@ class Reference:
     def _scale(self, node: Any, inputs: Sequence[Any], output: Array) -> Any:
         """How large the terms are that a linear node adds up, times the square root of their number; for a product that of its
         factors."""
-        if node.op_type in ("Resize", "Upsample"):  # the magnitudes of an axis' cubic weights add up to 1.4
-            cubic = any(a.name == "mode" and a.s == b"cubic" for a in node.onnx_node.attribute)
-            axes = sum(a != b for a, b in zip(inputs[0].shape, output.shape)) if cubic else 0
-            return np.abs(inputs[0][np.isfinite(inputs[0])]).max(initial=0.0) * 1.4**axes
+        if node.op_type in ("Resize", "Upsample"):  # the weights of cubic interpolation have both signs
+            return np.abs(inputs[0][np.isfinite(inputs[0])]).max(initial=0.0)
         if node.op_type == "ReduceProd":
             return np.abs(output) * max(inputs[0].size / max(output.size, 1), 1) ** 0.5
         count = _LINEAR.get(node.op_type, 0)
