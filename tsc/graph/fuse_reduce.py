@@ -16,6 +16,8 @@ Shape = tuple[SymExpr, ...]
 
 #: A stitched kernel writes at most this many tensors, and this many row statistics, which are one element a row.
 MAX_OUTPUTS, MAX_STATISTICS = 2, 4
+#: A stitched kernel computes at most this many values: a dozen norms. To schedule twice as many takes more than isl may do.
+MAX_MEMBERS = 96
 #: A producer smaller than a full row is recomputed for each row only if that takes no more operations than this.
 CHEAP = 24
 #: What is not read row by row cannot be stored by rows: inlined, it may take at most this many operations.
@@ -105,6 +107,8 @@ def _consumer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> s
     item = fusion.items[value]
     if value in fusion.owner:
         return _owned(fusion, value)
+    if len(draft.members) >= MAX_MEMBERS:
+        return f"the kernel computes {MAX_MEMBERS} values already"
     if item.kind is PatternKind.REDUCE:
         if (item.operand, item.reduced) != (rows.full, rows.reduced):
             return "it reduces other rows"
@@ -141,6 +145,8 @@ def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str, shif
     item = fusion.items[value]
     if value in fusion.owner:
         return _owned(fusion, value)
+    if len(draft.members) >= MAX_MEMBERS:
+        return f"the kernel computes {MAX_MEMBERS} values already"
     alike = item.kind is PatternKind.REDUCE and Rows(item.operand, item.reduced) == rows
     if item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE) and not alike:
         return f"a {item.kind.value} anchors a kernel of its own"

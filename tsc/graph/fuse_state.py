@@ -19,12 +19,13 @@ from tsc.te.transform import flattened
 
 @dataclass(slots=True)
 class Draft:
-    """A group in the making: its anchor value, its member values, and what was decided about it. A chain has the two groups
-    that it joins as `links`."""
+    """A group in the making: its anchor value, its member values, what they read (one another too), and what was decided about
+    it. A chain has the two groups that it joins as `links`."""
 
     anchor: str
     kind: PatternKind
     members: set[str]
+    reads: set[str]
     decisions: list[Decision] = field(default_factory=list)
     links: tuple[Draft, ...] = ()
 
@@ -108,16 +109,19 @@ class Fusion:
             if value in seen:
                 continue
             draft = self.owner.get(value)
-            whole = draft.members if draft is not None else {value}
-            seen |= whole
-            pending.extend(s for v in whole for s in self.sources[v] if s not in seen)
+            if draft is None:
+                seen.add(value)
+                pending.extend(self.sources[value])
+            else:
+                seen |= draft.members
+                pending.extend(draft.reads - draft.members)
         return False
 
     # -- changing ----------------------------------------------------------------------------------------------
 
     def start(self, anchor: str, kind: PatternKind) -> Draft:
         """A new group of one value."""
-        draft = Draft(anchor, kind, {anchor})
+        draft = Draft(anchor, kind, {anchor}, {*self.sources[anchor]})
         self.drafts.append(draft)
         self.owner[anchor] = draft
         return draft
@@ -125,12 +129,14 @@ class Fusion:
     def join(self, draft: Draft, value: str, reason: str) -> None:
         """Add a value to a group, with the reason."""
         draft.members.add(value)
+        draft.reads.update(self.sources[value])
         self.owner[value] = draft
         draft.decisions.append(Decision(self.name(value), self.name(draft.anchor), True, reason))
 
     def leave(self, draft: Draft, value: str, reason: str) -> None:
         """Take a value out of a group again, with the reason."""
         draft.members.discard(value)
+        draft.reads = {s for m in draft.members for s in self.sources[m]}
         del self.owner[value]
         draft.decisions = [d for d in draft.decisions if d.node != self.name(value)]
         self.refuse(draft, value, reason)
@@ -142,7 +148,7 @@ class Fusion:
         names = {self.name(v) for v in members}
         decisions = [d for d in (*first.decisions, *second.decisions) if d.fused or d.node not in names]
         decisions.append(Decision(self.name(second.anchor), self.name(first.anchor), True, reason))
-        joined = Draft(first.anchor, first.kind, members, decisions, (first, second))
+        joined = Draft(first.anchor, first.kind, members, first.reads | second.reads, decisions, (first, second))
         self.drafts = [joined if d is first else d for d in self.drafts if d is not second]
         self.owner |= dict.fromkeys(joined.members, joined)
         return joined
