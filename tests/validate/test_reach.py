@@ -74,7 +74,7 @@ def test_sizes_that_no_list_contains_are_solved_for() -> None:
     only = call("eq", size(name), index(331))
     broken = guarded(func, lambda s: block(s, If(only, replace(s))))
     added = next(s for s in walk(broken.body) if isinstance(s, If) and s.condition == only)
-    cases, dead = completed(program, broken, choose_sizes(program, broken, Random(0)))
+    cases, dead = completed(program, broken, *choose_sizes(program, broken, Random(0)))
     assert not dead
     assert any(case.sizes[name] == 331 for case in cases)
     reached = stores_reached(broken, Sizes.of_cases([case.sizes for case in cases]))

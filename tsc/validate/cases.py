@@ -7,16 +7,16 @@ first and last tiles, and some random values are taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from math import prod
 from random import Random
 
 import numpy as np
 
-from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, children
+from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, Store, children
 from tsc.sym import SymExpr
-from tsc.te.compute import Program, SizeParam
+from tsc.te.compute import Axis, Program, SizeParam
 from tsc.te.expr import INDEX, Const, Expr, walk
 from tsc.validate.algebra import Array
 from tsc.validate.frames import Sizes
@@ -72,12 +72,12 @@ def edges_of(func: Func) -> list[int]:
     return sorted({n + by for n in products for by in (-1, 0, 1)} | set(range(1, 2 + max(n for n in known if n <= 16))))
 
 
-def choose_sizes(program: Program, func: Func, rng: Random) -> list[dict[str, int]]:
+def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[str, int]], Collection[int]]:
     """Different sizes at which the Program's facts hold, the least first; none where none were found. What executes Stores of
-    `func` that no other sizes do comes last."""
+    `func` that no other sizes do comes last. And the Stores, by `id`, that are executed."""
     if not program.sizes:
         most = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
-        return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, most)))
+        return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, most))), stores_reached(func, Sizes({}, 1))
     cases: list[dict[str, int]] = []
     work: list[int] = []
     least = 0
@@ -92,24 +92,24 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> list[dict[str, in
             work.append(int(points))
         if len(cases) >= (FEWEST if sum(work) > BUDGET else MOST):
             break
-    others, more = _pool(program, edges_of(func), least, rng)
-    every = cases + others
-    if not every:
-        return []
-    chosen = cover(stores_reached(func, Sizes.of_cases(every)), work + more, len(cases))
-    cases = cases + [every[i] for i in chosen]
-    return cases * (MOST // len(cases)) if sum(work) < FEW else cases  # of little data, more than once
+    reached = stores_reached(func, Sizes.of_cases(cases)) if cases else {}
+    missed = {id(s) for s in statements(func) if isinstance(s, Store)} - reached.keys()
+    others, more = _pool(program, edges_of(func), least, rng) if missed else ([], [])
+    if others:
+        found = stores_reached(func, Sizes.of_cases(others))
+        cases = cases + [others[i] for i in cover([found[store] for store in found if store in missed], more)]
+        reached |= found
+    return cases * (MOST // len(cases)) if cases and sum(work) < FEW else cases, reached  # of little data, more than once
 
 
-def cover(reached: Mapping[int, Array], work: Sequence[int], count: int) -> list[int]:
-    """Which Cases to add to the first `count`, so that each Store is executed by some: one by one those that execute most of
-    what is left, with little work."""
-    rows = np.array([row for row in reached.values() if not row[:count].any()]).reshape(-1, len(work))
-    cost = np.sqrt(1 + np.array(work) / _HEAVY)
+def cover(rows: Sequence[Array], work: Sequence[int]) -> list[int]:
+    """Cases such that in each of the rows one of them is marked: one by one those that are marked in most of what is left, with
+    little work."""
+    left, cost = np.array(rows).reshape(-1, len(work)), np.sqrt(1 + np.array(work) / _HEAVY)
     chosen: list[int] = []
-    while len(rows):
-        chosen.append(int(np.argmax(rows.sum(axis=0) / cost)))
-        rows = rows[~rows[:, chosen[-1]]]
+    while len(left):
+        chosen.append(int(np.argmax(left.sum(axis=0) / cost)))
+        left = left[~left[:, chosen[-1]]]
     return chosen
 
 
@@ -240,24 +240,22 @@ def _holds(left: SymExpr, relation: str, right: SymExpr, values: dict[str, int])
 
 def limits_of(program: Program, cases: Sequence[dict[str, int]]) -> list[tuple[int, int]]:
     """For each Case, how many values of an axis of elements, and of a reduce axis, are taken at most."""
-    found = []
-    for sizes in cases:
-        grids = [([a.extent.evaluate(sizes) for a in c.axes], [a.extent.evaluate(sizes) for a in c.reduce_axes])
-                 for c in program.computes]
-        across, along = 128, 64
-        while (across > LEAST or along > LEAST) and _work(grids, across, along) > BUDGET // len(cases):
-            if along > LEAST and any(prod(min(n, along) for n in reduced) > TERMS for _, reduced in grids):
-                along -= 1
-            elif across > LEAST:
-                across -= max(1, across // 8)
-            else:
-                along -= 1
-        found.append((across, along))
-    return found
+    sizes, count = Sizes.of_cases(cases), len(cases)
 
+    def extents(axes: Sequence[Axis]) -> Array:
+        return np.array([np.broadcast_to(np.asarray(sizes.of(a.extent)), (count,)) for a in axes]).reshape(-1, count)
 
-def _work(grids: Sequence[tuple[list[int], list[int]]], across: int, along: int) -> int:
-    return max(prod(min(n, across) for n in axes) * prod(min(n, along) for n in reduced) for axes, reduced in grids)
+    grids = [(extents(c.axes), extents(c.reduce_axes)) for c in program.computes]
+    across, along = np.full(count, 128), np.full(count, 64)
+    while True:
+        terms = [np.minimum(reduced, along).prod(axis=0) for _, reduced in grids]
+        work = np.max([np.minimum(axes, across).prod(axis=0) * t for (axes, _), t in zip(grids, terms)], axis=0)
+        todo = ((across > LEAST) | (along > LEAST)) & (work > BUDGET // count)
+        if not todo.any():
+            return list(zip(across.tolist(), along.tolist()))
+        shorter = (along > LEAST) & ((np.max(terms, axis=0) > TERMS) | (across <= LEAST))
+        across = np.where(todo & ~shorter, across - np.maximum(1, across // 8), across)
+        along = np.where(todo & shorter, along - 1, along)
 
 
 def taken(extent: int, limit: int, steps: Sequence[int], rng: Random, turn: int = 0, numbers: Collection[int] = ()) -> Array:
@@ -265,9 +263,8 @@ def taken(extent: int, limit: int, steps: Sequence[int], rng: Random, turn: int 
     `turn`, others in a few tiles, with their ends."""
     if extent <= limit:
         return np.arange(extent)
-    found = {n for n in numbers if 0 <= n < extent}
     if limit == 1:
-        return np.array(sorted(found | {rng.randrange(extent)}))
+        return np.array([rng.randrange(extent)])
     width = max((s for s in steps if s <= 64), default=16)
     last = (extent - 1) // width * width
     middle = rng.choice([s - width // 2 for s in steps if s >= width and s < extent] or [rng.randrange(extent)])
@@ -275,7 +272,8 @@ def taken(extent: int, limit: int, steps: Sequence[int], rng: Random, turn: int 
     windows = [(max(0, s), min(extent, max(0, s) + width)) for s in starts]
     edges = [min(extent - 1, n) for low, high in windows for n in (low, high - 1, low + 1)]
     rng.shuffle(edges)
-    found |= {0, extent - 1, int(windows[0][1] * (turn * _GOLDEN % 1))}
+    found = {0, extent - 1, *[n for n in sorted(numbers) if 0 < n < extent][:limit - 2]}
+    found.add(int(windows[0][1] * (turn * _GOLDEN % 1)) if len(found) < limit else 0)
     for attempt in range(5 * limit):
         if len(found) < limit:
             by_edge = edges and (attempt % 2 or limit >= 4 * len(starts))

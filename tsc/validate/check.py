@@ -59,10 +59,10 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
     tried, dead = [Case(one) for one in sizes or ()], set[int]()
     if sizes is None:
-        chosen = choose_sizes(program, func, rng)
+        chosen, reached = choose_sizes(program, func, rng)
         if not chosen:
             return Compared("no sizes were found at which the facts of the Program hold")
-        tried, dead = completed(program, func, chosen)
+        tried, dead = completed(program, func, chosen, reached)
     with np.errstate(all="ignore"):
         try:
             while tried:

@@ -137,8 +137,7 @@ class Loops:
         most = int(trips.max())
         if not most:
             return 0
-        places = np.repeat(np.arange(frame.count), trips)
-        number = np.arange(len(places)) - np.repeat(np.cumsum(trips) - trips, trips)
+        places, number = self.pruning.iterations(loop, frame, low, trips, reader)
         value = number * loop.step + (low[places] if isinstance(low, np.ndarray) else low)
         inner = Frame(len(places), frame, places, {loop.var: value})
         kept = self.pruning.kept(loop, inner, reader)

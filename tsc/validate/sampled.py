@@ -22,6 +22,10 @@ from tsc.validate.program import Wanted
 
 #: Fewer iterations are not worth a look.
 _FEW = 64
+#: With more iterations than the first, runs of them are looked at together: so many, then fewer.
+_LONG, _RUNS = 4_096, (256, 16)
+#: The first iteration of such a run, and what is behind the last one.
+_FIRST, _END = "@first", "@end"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,18 +98,19 @@ class _Tested:
         tests = tuple(replace(t, names=t.names | inner) if stmt.var in t.names else t for t in self.tests)
         return _Tested(tests, self.computes, (stmt, *self.path))
 
-    def needed(self, var: str | None, frame: Frame, reader: Reader) -> Array | None:
-        """The instances that may be needed as far as a variable decides it (None: as all do); None for all of them."""
+    def needed(self, var: str | None, frame: Frame, reader: Reader, known: dict[object, tuple[Array, Array]]) -> Array | None:
+        """The instances that may be needed as far as a variable decides it (None: as all do); None for all of them. `known` are
+        the answers of tests at these instances."""
         deciding = [t for t in self.tests if var is None or var in t.names]
         if any(t.copies for t in deciding):
             deciding = [t for t in self.tests if t in deciding or t.copies]
-        cases, needed, copied, outside = frame.get(CASE), None, None, np.zeros((), bool)
+        needed, copied, outside = None, None, np.zeros((), bool)
         for test in deciding:
-            bounds = self._bounds(test, frame, reader)
-            if bounds is None:
-                inside, wanted = np.zeros((), bool), np.zeros((), bool)  # not known: perhaps outside
-            else:
-                inside, wanted = test.marks.wanted(*bounds, cases)
+            path = tuple(p for p in self.path if p.var in test.names)
+            key = (test.expr, id(test.marks), *map(id, path))
+            if key not in known:
+                known[key] = _tested(test, path, frame, reader)
+            inside, wanted = known[key]
             if test.copies:
                 copied, outside = wanted if copied is None else copied & wanted, outside | ~inside
             else:
@@ -114,10 +119,17 @@ class _Tested:
             needed = copied | outside if needed is None else needed & (copied | outside)
         return None if needed is None else np.broadcast_to(needed, (frame.count,))
 
-    def _bounds(self, test: _Test, frame: Frame, reader: Reader) -> tuple[Ints, Ints] | None:
-        if any(p.var in test.names for p in self.path):
-            return _Spans(frame, reader, self.path).of(test.expr)
-        return (reader.ints(test.expr, frame),) * 2
+
+def _tested(test: _Test, path: tuple[For | Let, ...], frame: Frame, reader: Reader) -> tuple[Array, Array]:
+    """Whether all that a coordinate may be is within the extents, and whether something of it is wanted, over the loops in
+    `path`."""
+    if not path:
+        value = reader.ints(test.expr, frame)
+        return test.marks.wanted(value, value, frame.get(CASE))
+    bounds = _Spans(frame, reader, path).of(test.expr)
+    if bounds is None:
+        return np.zeros((), bool), np.zeros((), bool)  # not known: perhaps outside
+    return test.marks.wanted(*bounds, frame.get(CASE))
 
 
 @dataclass(slots=True)
@@ -161,13 +173,40 @@ class Pruning:
         """The instances of a loop's body, or of a Store, that are needed; None for all of them."""
         if self.program is None or (isinstance(stmt, For) and frame.count < _FEW):
             return None
+        kept = self._needed(self._below(stmt), stmt.var if isinstance(stmt, For) else None, frame, reader)
+        return None if kept is None or kept.all() else kept
+
+    def iterations(self, loop: For, frame: Frame, low: Ints, trips: Array, reader: Reader) -> tuple[Array, Array]:
+        """Which iterations of a loop are looked at: for each the instance of `frame`, and its number. Of a long loop runs of
+        iterations are left out where none of a run is needed."""
+        places, begin, end = np.arange(frame.count), np.zeros_like(trips), trips
+        below = self._below(loop) if self.program is not None and int(trips.sum()) > _LONG else ()
+        run = For(loop.var, Var(_FIRST), Var(_END), loop.body, loop.step, loop.kind)
+        tests = [one.above(run) for one in below]
+        for width in _RUNS if tests else ():
+            counts = -(-(end - begin) // width)
+            number = _numbers(counts)
+            places, begin, end = np.repeat(places, counts), np.repeat(begin, counts) + number * width, np.repeat(end, counts)
+            end = np.minimum(end, begin + width)
+            base = low[places] if isinstance(low, np.ndarray) else low
+            values = {_FIRST: base + begin * loop.step, _END: base + (end - 1) * loop.step + 1}
+            kept = self._needed(tests, _FIRST, Frame(len(places), frame, places, values), reader)
+            if kept is None:
+                break
+            places, begin, end = places[kept], begin[kept], end[kept]
+        counts = end - begin
+        return np.repeat(places, counts), np.repeat(begin, counts) + _numbers(counts)
+
+    def _needed(self, tests: Iterable[_Tested], var: str | None, frame: Frame, reader: Reader) -> Array | None:
+        """The instances that any of the tests needs as far as `var` decides; None for all of them."""
         kept: Array | None = None
-        for one in self._below(stmt):
-            own = one.needed(stmt.var if isinstance(stmt, For) else None, frame, reader)
+        known: dict[object, tuple[Array, Array]] = {}
+        for one in tests:
+            own = one.needed(var, frame, reader, known)
             if own is None:
                 return None
             kept = own if kept is None else kept | own
-        return None if kept is None or kept.all() else kept
+        return kept
 
     def _below(self, stmt: Stmt) -> tuple[_Tested, ...]:
         """The Stores in `stmt` that have tests, seen from inside it."""
@@ -280,6 +319,11 @@ def _span(fn: str, parts: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints] | None:
         case "min" | "max", _:
             return int_call(fn, *(a for a, _ in parts)), int_call(fn, *(b for _, b in parts))
     return None
+
+
+def _numbers(counts: Array) -> Array:
+    """0, 1, .. up to each count, one after the other."""
+    return np.asarray(np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts))
 
 
 def _marks(wanted: Wanted) -> tuple[Marks | None, ...]:

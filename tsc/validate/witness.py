@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,13 +12,10 @@ from tsc.loop_ir.nodes import Block, For, Func, If, Let, Stmt, Store, children
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.occurrences import Scope, Unreadable, occurrences, variables_of
 from tsc.poly.scop import sizes_known
-from tsc.sym import SymExpr
+from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply
 from tsc.te.compute import Program
 from tsc.te.expr import INDEX, Buffer, Const, Expr, Size
-from tsc.validate.algebra import Array
-from tsc.validate.frames import Sizes
-from tsc.validate.reach import stores_reached
 
 #: isl operations that may be spent on one Store.
 OPERATIONS = 200_000
@@ -31,17 +28,18 @@ _MARK = Store(Buffer("", "", ()), (), Const(0, INDEX))
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Sizes to try, and numbers of interest along axes: values of the variables around a Store that is to be executed."""
+    """Sizes to try, and numbers of interest along axes: values of the loops around a Store that is to be executed."""
 
     sizes: dict[str, int]
     numbers: frozenset[int] = frozenset()
 
 
-def completed(program: Program, func: Func, cases: Sequence[dict[str, int]]) -> tuple[list[Case], set[int]]:
-    """`cases` and others that execute the Stores of `func` which none of them does; and the Stores (by `id`) that no admissible
-    sizes execute."""
+def completed(program: Program, func: Func, cases: Sequence[dict[str, int]],
+              reached: Collection[int]) -> tuple[list[Case], set[int]]:
+    """`cases` and others that execute the Stores of `func` (by `id`) which are not `reached`; and those that no sizes that are
+    admissible execute."""
     found, dead = [Case(sizes) for sizes in cases], set[int]()
-    for nest, stores in _nests_missed(func, stores_reached(func, Sizes.of_cases(cases))).items():
+    for nest, stores in _nests_missed(func, reached).items():
         with suppress(Unreadable):
             case = reaching(program, nest)
             if case is None:
@@ -51,7 +49,7 @@ def completed(program: Program, func: Func, cases: Sequence[dict[str, int]]) -> 
     return found, dead
 
 
-def _nests_missed(func: Func, reached: Mapping[int, Array]) -> dict[Stmt, set[int]]:
+def _nests_missed(func: Func, reached: Collection[int]) -> dict[Stmt, set[int]]:
     """What is around the Stores (by `id`) that are not reached, by the loops and guards that decide about them."""
     found: dict[Stmt, set[int]] = {}
     for store, nest in _missed(func.body.body if isinstance(func.body, For) and func.body.var == BLOCK else func.body, reached):
@@ -59,7 +57,7 @@ def _nests_missed(func: Func, reached: Mapping[int, Array]) -> dict[Stmt, set[in
     return found
 
 
-def _missed(stmt: Stmt, reached: Mapping[int, Array]) -> Iterator[tuple[int, Stmt]]:
+def _missed(stmt: Stmt, reached: Collection[int]) -> Iterator[tuple[int, Stmt]]:
     if isinstance(stmt, Store) and id(stmt) not in reached:
         yield id(stmt), _MARK
     for place, child in enumerate(children(stmt)):
@@ -120,8 +118,8 @@ def reaching(program: Program, nest: Stmt) -> Case | None:
                 if not near.is_empty():
                     values, place = isl.sample(near)
                     known = values | dict(zip(found.scope.variables, place))
-                    numbers = [n.evaluate(known) for n in found.scope.values.values() if n.dims() <= known.keys()]
-                    return Case({s.name: values.get(s.name, s.lo) for s in program.sizes}, frozenset([*place, *numbers]))
+                    numbers = [found.scope.values.get(v, dim(v)).evaluate(known) for v in found.scope.variables]
+                    return Case({s.name: values.get(s.name, s.lo) for s in program.sizes}, frozenset(numbers))
     except PatternMismatch as why:
         raise Unreadable(str(why)) from why
     raise Unreadable("only large sizes execute it")
