@@ -264,7 +264,7 @@ def main(argv: list[str] | None = None) -> int:
     worst = max(every, key=lambda row: row.validation)
     middle, most = VALIDATION_MS
     print(f"validation of {len(every)} kernels: in the median {median(times):.0f} ms (at most {middle:.0f}), at worst "
-          f"{times[-1]:.0f} ms (at most {most:.0f}), of {worst.name} on {worst.spec}; {sum(t > most for t in times)} above that")
+          f"{times[-1]:.0f} ms (at most {most:.0f}), of {worst.name}, {worst.spec}; {sum(t > most for t in times)} above that")
     if asked.output is not None:
         asked.output.write_text(json.dumps({
             "machine": cpu_name(), "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),

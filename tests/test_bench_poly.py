@@ -33,11 +33,13 @@ def test_a_kernel_is_measured_and_everything_is_put_back() -> None:
     row = measure("gemm_relu", programs.gemm(), SMALL, (), rounds=1)
     assert isl.generate is generate and all(f is not None for functions in STAGES.values() for f in functions)
     assert all(row.stages[stage] > 0 for stage in STAGES)
+    assert row.refine > 0 and row.values > 0
     assert abs(sum(row.stages.values()) - row.total) < 1e-6 and row.stages["rest"] < 0.2 * row.total
 
 
 def test_what_is_too_slow_is_marked() -> None:
     stages = dict.fromkeys([*STAGES, "rest"], 0.0)
-    fast, slow = Row("softmax", "cpu", "", stages, 99.0), Row("softmax", "cpu", "", stages, 101.0)
+    fast, slow = (Row("softmax", "cpu", "", stages, total, 200.0, 199.0) for total in (99.0, 101.0))
     assert "SLOW" not in table([fast]) and "SLOW" in table([slow])
-    assert Row("another", "cpu", "", stages, 0.0).limit == 1000.0
+    assert "SLOW" in table([Row("softmax", "cpu", "", stages, 99.0, 200.0, 201.0)]), "validation above 400 ms"
+    assert Row("another", "cpu", "", stages, 0.0, 0.0, 0.0).limit == 1000.0
