@@ -130,6 +130,8 @@ REFUSED = {
     "starts and ends of unequal lengths": one(
         "Slice", 13, [fed("a"), constant([0, 1], 2), constant([1], 1), constant([0], 1)], {"a": 5}, broken="lengths"),
     "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),
+    "some elements out of none": one("Resize", 18, [fed(1, 2, 0, 5), None, None, constant([1, 2, 1, 7], 4)], broken="size",
+                                     mode="linear"),
     "an edge of nothing": one("Pad", 19, [fed(0, dtype="uint8"), constant([2, 3], 2)], broken="size", mode="edge"),
 }
 

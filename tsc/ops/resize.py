@@ -77,6 +77,8 @@ def _scaled_axes(ctx: InferContext) -> tuple[_Scaled, ...]:
     by_sizes = ctx.has(3) and canonical(ctx, 3) != (ZERO,)
     found = _by_sizes(ctx, extents) if by_sizes else _by_scales(ctx, extents)
     result = tuple(_Scaled(axis, *each) for axis, each in zip(axes, found))
+    for extent, scaled in zip(extents, result if by_sizes else ()):
+        ctx.env.assume_le(sym_min(scaled.length, 1), extent, f"{where(ctx)}: a dim without elements cannot be resized to some")
     if _crops(ctx):
         ctx.env.assume_eq(canonical(ctx, 1)[0], 2 * len(axes), f"{where(ctx)}: a crop has two bounds an axis")
     enlarges = all(ctx.env.prove_le(s.denominator, s.numerator) for s in result)

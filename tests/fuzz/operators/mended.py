@@ -302,7 +302,8 @@ class Resize(op_resize.Resize):
     op_domain = ""
 
     def _run(self, x: Array, roi: Any = None, scales: Any = None, sizes: Any = None, axes: Any = None,
-             coordinate_transformation_mode: str | None = None, cubic_coeff_a: float = -0.75, **attributes: Any) -> tuple[Array]:
+             coordinate_transformation_mode: str | None = None, cubic_coeff_a: float = -0.75,
+             **attributes: Any) -> tuple[Array]:
         if coordinate_transformation_mode == "pytorch_half_pixel":
             for k, axis in enumerate(range(x.ndim) if axes is None else axes):
                 if sizes is not None and sizes.size and sizes[k] == 1:
