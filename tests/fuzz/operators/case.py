@@ -65,13 +65,17 @@ class Case:
 
     @property
     def dims(self) -> dict[str, tuple[int, int | None]]:
-        """The `dims` argument: sizes that may be 0 in some run."""
-        zero = [name for name, size in self.sizes.items() if not size.fixed and any(run[name] == 0 for run in self.runs)]
+        """The `dims` argument: sizes that may be 0 in some run, and in one of four cases the range of all sizes."""
+        free = [name for name, size in self.sizes.items() if not size.fixed]
+        zero = [name for name in free if any(run[name] == 0 for run in self.runs)]
+        ranged = free if self.seed % 4 == 0 and self.naming != "none" else zero
         found: dict[str, tuple[int, int | None]] = {}
         for operand in self.operands:
             for k, d in enumerate(operand.dims):
-                if d in zero:
-                    found[dim_name(self.naming, operand.name, k, str(d))] = (0, None)
+                if d in ranged and operand.role == "feed":
+                    sizes = [run[str(d)] for run in self.runs]
+                    known = (min(sizes), max(sizes)) if self.seed % 4 == 0 else (0, None)
+                    found[dim_name(self.naming, operand.name, k, str(d))] = known
         return found
 
 
@@ -96,6 +100,29 @@ def values_of(case: Case, number: int) -> dict[str, Array]:
 def feeds_of(case: Case, values: Mapping[str, Array]) -> dict[str, Array]:
     """What is fed of `values`."""
     return {o.name: values[o.name] for o in case.operands if o.role == "feed"}
+
+
+def laid_out(case: Case, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The same elements as users may hold them: transposed, reversed, every second one of a larger array, off by an element,
+    read-only; mostly as they are."""
+    rng, found = Random(case.seed), {}
+    for name, x in feeds.items():
+        match rng.randrange(12):
+            case 0:
+                x = np.asfortranarray(x)
+            case 1 if x.ndim:
+                x = np.flip(np.ascontiguousarray(np.flip(x)))
+            case 2 if x.ndim:
+                x = np.repeat(x, 2, axis=-1)[..., ::2]
+            case 3:
+                wide = np.empty(x.size + 1, x.dtype)
+                wide[1:] = x.ravel()
+                x = wide[1:].reshape(x.shape)
+            case 4:
+                x = x.copy()
+                x.flags.writeable = False
+        found[name] = x
+    return found
 
 
 def model_of(case: Case, values: Mapping[str, Array], opset: int | None = None) -> ModelProto:

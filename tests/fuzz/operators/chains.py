@@ -9,6 +9,7 @@ from random import Random
 from onnx import defs
 
 from tests.fuzz.operators import elementwise, layers, movement
+from tests.fuzz.operators.around import surround
 from tests.fuzz.operators.broken import break_draft
 from tests.fuzz.operators.case import NEWEST, Case, Draft
 from tests.fuzz.operators.elementwise import Recipe, stretched
@@ -168,5 +169,6 @@ def random_case(seed: int, number: int) -> Case:
         if k is not None:
             d.operands[k] = replace(d.operands[k], role="feed")
     made = break_draft(d) if rng.random() < 0.12 else ""
-    return d.finish(title if not made else f"{title}, {made}", made)
+    around = surround(d, Random(f"{seed}/{number}/around")) if not made else ""
+    return d.finish(", ".join(text for text in (title, made, around) if text), made)
 

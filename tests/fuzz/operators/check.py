@@ -12,7 +12,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 import tsc
-from tests.fuzz.operators.case import Case, feeds_of, model_of, values_of
+from tests.fuzz.operators.case import Case, feeds_of, laid_out, model_of, values_of
 from tests.fuzz.operators.conventions import Convention, convention_for
 from tests.fuzz.operators.oracles import Answer, Expected, Reference, Runtime, exactly
 from tests.fuzz.operators.values import Array
@@ -96,7 +96,7 @@ def _check_run(case: Case, model: ModelProto, run: Run, values: Mapping[str, Arr
                reference: Reference, verdict: Verdict, where: str) -> None:
     feeds = feeds_of(case, values)
     try:
-        got = [np.asarray(y) for y in run(feeds)]
+        got = [np.asarray(y) for y in run(laid_out(case, feeds))]
     except tsc.InternalError as error:
         raise Finding(f"InternalError in {where}: {error}") from error
     except tsc.TscError as error:
