@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from random import Random
 
 import pytest
 
+from tests.fuzz import break_loops
 from tests.poly import programs
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
-from tsc.loop_ir.nodes import Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
 from tsc.poly.refine import check_lowered, statements_of
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.te.compute import Program
@@ -126,6 +128,11 @@ def _wrong_start(store: Store) -> Stmt | None:
     return replace(store, value=Const(1.0, store.buffer.dtype)) if isinstance(store.value, Const) else None
 
 
+def _smaller(stmt: Stmt) -> Stmt | None:
+    """The first array of the schedule has one element less."""
+    return break_loops.shrink_allocation(stmt, Random(0)) if isinstance(stmt, Allocate) and stmt.scope != "register" else None
+
+
 MUTATIONS: dict[str, tuple[str, Change]] = {
     "a statement dropped": ("gemm", of("out_store", lambda s: Block(()))),
     "an instance lost": ("gemm", of("out_store", lambda s: replace(s, instance=None))),
@@ -173,6 +180,7 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "lanes folded by another operator": ("softmax", unmarked(lambda s: replace(s, value=replace(s.value, fn="min"))
                                                              if isinstance(s.value, Call) and s.value.fn == "max" else None)),
     "lanes never folded": ("softmax", unmarked(lambda s: Block(()) if s.buffer.name == "mx" else None)),
+    "storage one element smaller": ("softmax", _smaller),
     "a rest skipped": ("layer_norm", lambda s: Block(()) if isinstance(s, If) and isinstance(s.then, For)
                        and s.then.kind == "vector" else None),
 }
@@ -183,5 +191,5 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
 def test_broken_loops_are_found(what: str) -> None:
     name, change = MUTATIONS[what]
     broken = mutated(lowered(name, "cpu-avx512"), change)
-    with pytest.raises(InternalError, match=r"kernel|accumulators|reduced into|update of|blocks of|bound twice"):
+    with pytest.raises(InternalError, match=r"kernel|allocates|accumulators|reduced into|update of|blocks of|bound twice"):
         validate(name, "cpu-avx512", broken)

@@ -32,6 +32,7 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, loads, map_loads, mul, select
 from tsc.validate import check_order, check_values, loops
+from tsc.validate.algebra import Algebra, Value, hashed
 from tsc.validate.sampled import Marks
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
@@ -309,6 +310,15 @@ def test_a_choice_by_indices_may_be_made_outside_of_what_is_compared(body: Expr)
     func = lower(made.func, SMALL)
     assert "select(lt(add(" not in format_func(func)  # it is cut: or else this tries nothing
     assert check_values(program, func, None if made.scop is None else made.scop.program).undecided is None
+
+
+@pytest.mark.parametrize("fn", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("number", [0.0, 1.0, -1.0, 0.5, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0])
+def test_a_comparison_with_a_number_goes_both_ways(fn: str, number: float) -> None:
+    """Found by random programs: no data was less than 0, so that nothing was seen of what is done then."""
+    data = Value(hashed(np.uint64(5), np.arange(1000)), True)
+    found = Algebra().call(fn, "bool", data, Value(np.asarray(number, np.float32))).data
+    assert 200 < np.count_nonzero(found) < 800
 
 
 def test_nothing_is_wanted_of_what_is_empty() -> None:

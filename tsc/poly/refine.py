@@ -38,7 +38,11 @@ def check_lowered(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[
     """
     if before.body == Block(()):
         return ()
-    tree = frozenset(s.buffer.name for s in walk(before.body) if isinstance(s, Allocate)) | {b.name for b in before.buffers}
+    locals_ = {s.buffer.name: s.buffer for s in walk(before.body) if isinstance(s, Allocate)}
+    for stmt in walk(after.body):  # accesses are within the extents of these: of no other storage is that proved
+        if isinstance(stmt, Allocate) and locals_.get(stmt.buffer.name, stmt.buffer) != stmt.buffer:
+            raise InternalError(f"{after.name} allocates {stmt.buffer} where its schedule has {locals_[stmt.buffer.name]}")
+    tree = frozenset(locals_) | {b.name for b in before.buffers}
     both = _Both(before, scop, edges, tree, aliases={name: name for name in tree})
     scope = Scope(tuple(s.name for s in before.sizes))
     try:

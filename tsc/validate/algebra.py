@@ -28,6 +28,8 @@ _LEAST, _NAN = 1_234_567_891, 987_654_321
 _GROUPS = tuple(np.uint64(bits) for bits in (0x7F000000, 0xFC0000, 0x3F000, 0xFC0, 0x3F))
 _C1, _C2, _C3 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
 _S1, _S2 = np.uint64(30), np.uint64(31)
+#: Of many numbers the one that, added to -4 to 4, leaves all of them in the middle half of what `mixed` gives (0 gives 0).
+_MIDDLE = np.uint64(2_666_007_998)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,9 @@ def negated(a: Array) -> Array:
 
 def rank(a: Array) -> Array:
     """Where residues stand in their order: -inf first, inf last, all others anywhere, so that neighbours such
-    as 1 and 2 are told apart by what they are compared with."""
-    return np.where(a == _LEAST, np.uint64(0), np.where(a == _LEAST - 1, ~np.uint64(0), mixed(a)))
+    as 1 and 2 are told apart by what they are compared with; 0 and the numbers next to it are far from both ends, so that
+    what is compared with them is on either side of them."""
+    return np.where(a == _LEAST, np.uint64(0), np.where(a == _LEAST - 1, ~np.uint64(0), mixed(a + _MIDDLE)))
 
 
 def residue(value: Value) -> Array:
@@ -183,7 +186,7 @@ def chosen(condition: Array, yes: Value, no: Value) -> Value:
 
 
 def _either(a: Array, special: tuple[int, ...]) -> Array:
-    result: Array = np.asarray((mixed(a) & np.uint64(7)) == 0)
+    result: Array = np.asarray((mixed(a + _MIDDLE) & np.uint64(7)) == 0)
     for one in special:
         result = np.asarray(result | (a == np.uint64(one)))
     return result
