@@ -274,6 +274,15 @@ class Gemm(OpRun):
         return (np.asarray(scaled if c is None or beta == 0 else scaled + c * second).astype(a.dtype),)
 
 
+class CastLike(OpRun):
+    """With the attributes of opset 24 on, which matter to 8-bit floats only and which the reference does not know."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, like: Array, saturate: int | None = None, round_mode: str | None = None) -> tuple[Array]:
+        return (np.asarray(x).astype(like.dtype),)
+
+
 class Unsqueeze(OpRun):
     """Axes of the output, in any order; up to opset 12 the reference inserts one after the other."""
 
@@ -351,4 +360,4 @@ def _windows(n: int, kernel: int, stride: int, dilation: int, before: int, after
 
 MENDED: list[type[OpRun]] = [
     Mean, Softsign, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad, MaxPool, AveragePool, Conv,
-    Gemm, Unsqueeze, ReduceSumSquare, Resize]
+    Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize]

@@ -263,12 +263,12 @@ def _terms(op: str, inputs: Sequence[Any], out: Array) -> float:
 
 
 def _shaken(value: Any, rng: np.random.Generator, unit: float, scale: Any = None) -> Any:
-    """`value` with a random error of some units, relative to `scale` where that is larger. Errors have one size and any sign,
-    so that what one of them moves is seen in each draw."""
+    """`value` with a random error of some units, relative to `scale` where that is larger. Errors have any sign and nearly one
+    size, so that what one of them moves is seen in each draw, and two in a row do not undo each other."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     size = np.abs(value) if scale is None else np.maximum(np.abs(value), scale)
-    moved = value + size * (LARGE * unit) * rng.choice((-1.0, 1.0), value.shape)
+    moved = value + size * (LARGE * unit) * rng.choice((-1.0, 1.0), value.shape) * rng.uniform(0.7, 1.0, value.shape)
     moved = np.where(size > _MOST, np.nan, moved)  # a partial sum may overflow, or not, by the order of summation
     return np.where(np.isfinite(value) & np.isfinite(size), moved, value)
 
