@@ -10,7 +10,6 @@ TESTS = Path(__file__).resolve().parent
 #: The numbers of the review of 2026-11-22: wrong results, crashes, bounds and proofs, speed, seeing and using.
 NUMBERS = {*range(1, 24), *range(30, 36), 40, 41, 42}
 OPEN = {
-    23: "collapsed views: symbolic quotients are still opaque may-reads; packed weights are compared, not proved for all sizes",
     35: "register tiles and prefetch on Intel wait for Variants: one tile a kernel, chosen for no machine, is what there is",
 }
 

@@ -204,5 +204,5 @@ def _traffic(found: Sequence[Traffic], lowered: LoweredGroup, func: Func, sizes:
         totals[item.how] = totals[item.how] + each * blocks
         lines.append(f"{item.how} {name}: at most {' x '.join(_number(e, sizes) for e in box)} a block, {_number(each, sizes)} "
                      f"bytes; {_number(each * blocks, sizes)} in all, of {_number(whole, sizes)} elements"
-                     + ("" if item.exact else " (opaque: it may touch less)"))
+                     + ("" if item.exact else " (not affine: it may touch less)"))
     return [*lines, *(f"{how} at most {_number(total, sizes)} bytes in all" for how, total in totals.items())]

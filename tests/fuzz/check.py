@@ -110,6 +110,8 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
         if not str(refusal).strip():
             raise Wrong("a refusal without a reason") from refusal
         raise
+    if scheduled.scop is not None and (opaque := [note for note in scheduled.scop.notes if "of data" not in note]):
+        raise Wrong(f"an access that depends on no data is not exact: {opaque}")
     made = Made(case, program, scheduled, lower(scheduled.func, spec), "", tuple(runs), None)
     if unread := made.order(made.lowered):
         raise Wrong(f"not read back for all sizes: {unread}")

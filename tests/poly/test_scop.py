@@ -13,7 +13,7 @@ from tsc.poly import isl
 from tsc.poly.scop import build_scop
 from tsc.sym import dim
 from tsc.te.compute import Compute, Fact, Program, SizeParam
-from tsc.te.expr import Const, Size, add, call, mul
+from tsc.te.expr import Const, Size, add, call, mul, substitute
 
 
 def test_statements_of_a_reduction() -> None:
@@ -61,13 +61,18 @@ def test_data_dependent_index_is_opaque() -> None:
     assert any("opaque" in note for note in scop.notes)
 
 
-def test_symbolic_division_is_opaque_and_constant_division_is_not() -> None:
+@pytest.mark.defect(23)
+def test_symbolic_division_is_an_exact_cell_of_a_view_and_constant_division_needs_none() -> None:
     x, out = buffer("x", 2), buffer("out", "M")
     i = axis("i", "M")
-    for divisor, exact in ((Size(dim("L")), False), (Const(3, "int64"), True)):
+    for divisor, through in ((Size(dim("L")), True), (Const(3, "int64"), False)):
         index = call("mod", call("floordiv", v(i), divisor), Const(2, "int64"))
         scop = build_scop(Program((x,), (out,), (Compute(out, (i,), at(x, index)),), (SizeParam("L"), SizeParam("M"))))
-        assert [a.exact for a in scop.reads] == [exact]
+        read, = scop.reads
+        assert read.exact and (read.view is not None) == through and not scop.notes
+        if read.view is not None:
+            assert read.view.relation.is_equal(isl.Map("[L, M] -> { out_store[i] -> [i] : L > 0 and 0 <= i < M }"))
+            assert read.view.layout.index == (substitute(index, {"i": v(axis("i0", 1))}),)
 
 
 def test_conditions_restrict_accesses() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from tsc.errors import InternalError
 from tsc.loop_ir.nodes import For
 from tsc.sym import SymExpr
 from tsc.sym.expr import Apply, Atom
+from tsc.te.compute import Program
 from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, Var, as_size
 
 _COMPARE = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -40,6 +42,25 @@ def index_text(expr: Expr, names: Mapping[str, str]) -> str | None:
         case Call(fn=fn, args=args) if expr.dtype == INDEX:
             return _call_text(fn, args, names)
     return None
+
+
+def box_text(shape: Sequence[SymExpr], names: Sequence[str]) -> str:
+    """The constraints of a box from 0 to `shape`. Raises InternalError for an extent that is not affine."""
+    parts = []
+    for name, extent in zip(names, shape):
+        text = size_text(extent)
+        if text is None:
+            raise InternalError(f"extent {extent} is not affine in the kernel's sizes; it needs a size of its own")
+        parts.append(f"0 <= {name} < {text}")
+    return " and ".join(parts) or "1 = 1"
+
+
+def fact_texts(program: Program) -> tuple[list[str], list[str]]:
+    """The hidden names in a Program's facts, and those facts that are affine."""
+    sizes = {size.name for size in program.sizes}
+    texts = [(size_text(f.left), "=" if f.relation == "==" else f.relation, size_text(f.right)) for f in program.facts]
+    return (list(dict.fromkeys(n for fact in program.facts for n in sorted(fact.names() - sizes))),
+            [f"{left} {sign} {right}" for left, sign, right in texts if left is not None and right is not None])
 
 
 def condition_text(expr: Expr, names: Mapping[str, str], negate: bool = False) -> str | None:
@@ -116,6 +137,8 @@ def _call_text(fn: str, args: tuple[Expr, ...], names: Mapping[str, str]) -> str
             return f"(-({known[0]}))"
         case "min" | "max":
             return f"{fn}({known[0]}, {known[1]})"
+        case "abs":
+            return f"max({known[0]}, -({known[0]}))"
     factors = [size.as_int() if (size := as_size(a)) is not None else None for a in args]
     if fn == "mul":
         for constant, other in ((factors[0], known[1]), (factors[1], known[0])):

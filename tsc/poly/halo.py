@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.affine import index_text, size_text
+from tsc.poly.affine import box_text, index_text, size_text
 from tsc.poly.pattern import product_of, variables
 from tsc.poly.promote import Local, Operand, Promoted, box, footprint_of, read_by, replaced, scope_of, with_copy, zero
 from tsc.poly.rounded import guard_of
-from tsc.poly.scop import Scop, box_text, conditional_loads
+from tsc.poly.scop import Scop, conditional_loads
 from tsc.poly.stencil import Stencil
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.sym import SymExpr

@@ -400,6 +400,12 @@ def maximum(function: PwAff) -> int | None:
     return int(value.to_python()) if value.is_int() else None
 
 
+def least(points: Set) -> int | None:
+    """The least first coordinate of all points, None where it has no constant bound."""
+    value = points.dim_min_val(0)
+    return int(value.to_python()) if value.is_int() else None
+
+
 def values(function: PwAff, domain: Set) -> Set:
     """The values that a function takes on a domain."""
     return Map.from_pw_aff(function).intersect_domain(domain).range()

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from tsc.errors import InternalError
 from tsc.poly import isl
-from tsc.poly.affine import index_text
-from tsc.poly.scop import box_text
+from tsc.poly.affine import box_text, index_text
 from tsc.sym import SymExpr
 from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, add, call, index, mul, substitute
 from tsc.te.intrinsics import MEANING

@@ -1,8 +1,9 @@
 """Scop: a te.Program as statements with domains, access relations and an original order, over a symbolic context.
 
 A reducing Compute gives two statements, `init` and `update`; any other gives one. An access is exact where every index is
-affine. An index that is not (data-dependent, or `m // L` with a symbolic L) makes its dimension opaque: the access may
-touch the whole extent there, and is recorded as such. Section 5.2 of the paper; Verdoolaege 2010 for the objects.
+affine, and where an input is read at what is affine in no coordinates of isl's (`m // L` with a symbolic L): that is an exact
+access to a view of it (`tsc/poly/views.py`). An index that depends on data makes its dimension opaque: the access may touch the
+whole extent there, and is recorded as such. Section 5.2 of the paper; Verdoolaege 2010 for the objects.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Literal
 
 from tsc.errors import InternalError
 from tsc.poly import isl
-from tsc.poly.affine import condition_text, index_text, size_text
-from tsc.sym import SymExpr
+from tsc.poly.affine import box_text, condition_text, fact_texts, index_text
+from tsc.poly.layout import Layout
+from tsc.poly.views import Lifting, depends_on_data, view_of
 from tsc.te.compute import Axis, Compute, Program
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, children, format_expr
 
@@ -49,13 +51,26 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """What stands between an access and its buffer: instances -> cells of the box of `layout`, which says where those are."""
+
+    layout: Layout
+    relation: isl.Map
+
+    def __str__(self) -> str:
+        return f"{self.relation}, {self.layout.name} at [{', '.join(map(format_expr, self.layout.index))}]"
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
-    """Instances of a statement -> cells of a buffer. Not `exact`: a may-access, over-approximated in opaque dimensions."""
+    """Instances of a statement -> cells of a buffer. Not `exact`: a may-access, over-approximated in opaque dimensions. With a
+    `view`, the cell of the view is exact, and `relation` over-approximates where its layout takes that."""
 
     statement: str
     buffer: Buffer
     relation: isl.Map
     exact: bool
+    view: View | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,7 @@ def build_scop(program: Program) -> Scop:
     for statement in statements.values():
         populated = populated.intersect(statement.domain.params())
     notes: list[str] = []
-    reads = tuple(a for s in statements.values() for a in _reads(s, params, notes))
+    reads = tuple(a for s in statements.values() for a in _reads(s, program, params, known, notes))
     writes = tuple(_write(s, params) for s in statements.values())
     for access in reads + writes:
         wrong = _outside(access, params, known)
@@ -133,26 +148,9 @@ def _sizes(program: Program) -> tuple[str, isl.Set, isl.Set]:
 
 def _facts(program: Program, params: str) -> isl.Set:
     """The sizes at which the Program's facts hold; its hidden names are projected out."""
-    sizes = {size.name for size in program.sizes}
-    hidden = dict.fromkeys(n for fact in program.facts for n in sorted(fact.names() - sizes))
-    texts = ["1 = 1"]
-    for fact in program.facts:
-        left, right = size_text(fact.left), size_text(fact.right)
-        if left is not None and right is not None:
-            texts.append(f"{left} {'=' if fact.relation == '==' else fact.relation} {right}")
-    where = " and ".join(texts)
+    hidden, texts = fact_texts(program)
+    where = " and ".join(texts) or "1 = 1"
     return isl.Set(f"{params} -> {{ : " + (f"exists ({', '.join(hidden)} : {where})" if hidden else where) + " }")
-
-
-def box_text(shape: Sequence[SymExpr], names: Sequence[str]) -> str:
-    """The constraints of a box from 0 to `shape`. Raises InternalError for an extent that is not affine."""
-    parts = []
-    for name, extent in zip(names, shape):
-        text = size_text(extent)
-        if text is None:
-            raise InternalError(f"extent {extent} is not affine in the kernel's sizes; it needs a size of its own")
-        parts.append(f"0 <= {name} < {text}")
-    return " and ".join(parts) or "1 = 1"
 
 
 def escapes(program: Program) -> Iterator[tuple[Compute, int, Mapping[str, int]]]:
@@ -174,7 +172,7 @@ def unproved(program: Program) -> str | None:
     """The first access of `program` of which it cannot be proved that it stays within extents, None where there is none."""
     params, context, known = _sizes(program)
     statements = [s for compute in program.computes for s in _statements(compute, params, context)]
-    accesses = (a for s in statements for a in (*_reads(s, params, []), _write(s, params)))
+    accesses = (a for s in statements for a in (*_reads(s, program, params, known, []), _write(s, params)))
     return next((wrong for wrong in (_outside(a, params, known) for a in accesses) if wrong is not None), None)
 
 
@@ -207,22 +205,44 @@ def _write(statement: Statement, params: str) -> Access:
     return Access(statement.name, statement.compute.target, relation, exact)
 
 
-def _reads(statement: Statement, params: str, notes: list[str]) -> Iterator[Access]:
+def _reads(statement: Statement, program: Program, params: str, known: isl.Set, notes: list[str]) -> Iterator[Access]:
     names = {a.name: a.name for a in statement.axes}
+    targets = {c.name for c in program.computes}
+    lifting = Lifting(statement.axes, program)
+    lifted = lifting.lifted(statement.body)
     seen: set[tuple[Load, tuple[str, ...]]] = set()
-    for load, conditions, certain in conditional_loads(statement.body, names):
+    for (load, conditions, certain), (place, held, _) in zip(
+            conditional_loads(statement.body, names), conditional_loads(lifted, lifting.names), strict=True):
         if (load, conditions) in seen:
             continue
         seen.add((load, conditions))
         relation, exact = _relation(statement, load, names, list(conditions), params)
+        inside = certain or _leaving(relation, load.buffer, params, known).is_empty()
+        stays = (exact and inside) or lifting.stays(place, _box(statement), held, params, known)
+        view, on_data = None, any(map(depends_on_data, load.index))
+        if not exact and not on_data and load.buffer.name not in targets and stays:
+            layout, cell = view_of(load, statement.axes)
+            view, exact = View(layout, _view_relation(statement, layout, cell, conditions, names, params)), True
         if not exact:
-            notes.append(f"{statement.name} may read all of {format_expr(load)} (opaque index)")
-        if not certain:
-            inside = _extents(load.buffer, params)
-            if not relation.range().is_subset(inside):
+            notes.append(f"{statement.name} may read all of {format_expr(load)} (opaque index{', of data' if on_data else ''})")
+        if not inside:
+            relation = relation.intersect_range(_extents(load.buffer, params))
+            if not stays:
                 notes.append(f"{statement.name} reads {format_expr(load)} under a condition that is not affine")
-                relation, exact = relation.intersect_range(inside), False
-        yield Access(statement.name, load.buffer, relation, exact)
+                exact = False
+        yield Access(statement.name, load.buffer, relation, exact, view)
+
+
+def _box(statement: Statement) -> str:
+    return box_text(tuple(a.extent for a in statement.axes), _dims(statement))
+
+
+def _view_relation(statement: Statement, layout: Layout, cell: Sequence[Expr], conditions: Sequence[str],
+                   names: Mapping[str, str], params: str) -> isl.Map:
+    texts = [str(index_text(c, names)) for c in cell] or ["0"]
+    where = " and ".join(conditions) or "1 = 1"
+    text = f"{params} -> {{ {_instance(statement)} -> [{', '.join(texts)}] : {where} }}"
+    return isl.Map(text).intersect_domain(statement.domain)
 
 
 def conditional_loads(expr: Expr, names: Mapping[str, str], conditions: tuple[str, ...] = (),
@@ -267,9 +287,14 @@ def _relation(statement: Statement, load: Load, names: Mapping[str, str], condit
     return isl.Map(text).intersect_domain(statement.domain), all(t is not None for t in texts)
 
 
+def _leaving(relation: isl.Map, buffer: Buffer, params: str, known: isl.Set) -> isl.Set:
+    """The cells that an access reaches outside the extents of its buffer."""
+    return relation.range().subtract(_extents(buffer, params)).intersect_params(known)
+
+
 def _outside(access: Access, params: str, known: isl.Set) -> str | None:
     """What is wrong with an access that can leave its buffer's extents, None where it cannot."""
-    outside = access.relation.range().subtract(_extents(access.buffer, params)).intersect_params(known)
+    outside = _leaving(access.relation, access.buffer, params, known)
     if outside.is_empty():
         return None
     return f"statement {access.statement} accesses {access.buffer} outside its extents, at {outside}"

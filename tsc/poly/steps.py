@@ -23,7 +23,7 @@ from tsc.te.expr import Buffer, as_size
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """The box of cells of `buffer` that one block touches, at most: `extents` over the kernel's sizes, None where the footprint
-    has no affine box. `exact`: no access to it is opaque."""
+    has no affine box. `exact`: no access to it is opaque, or goes through a view."""
 
     buffer: Buffer
     how: Literal["reads", "writes"]
@@ -51,7 +51,7 @@ class Steps:
         self.kept.append(("statements", "\n".join(f"{s.role:6} {s.domain}" for s in scop.statements.values())))
         accesses = [("reads", a) for a in scop.reads] + [("writes", a) for a in scop.writes]
         self.kept.append(("accesses", "\n".join(
-            f"{how:6} {'' if a.exact else '(may) '}{a.relation}" for how, a in accesses)))
+            f"{how:6} {'' if a.exact else '(may) '}{a.relation if a.view is None else a.view}" for how, a in accesses)))
         dropped = deps.full.subtract(deps.relaxed)
         lines = [f"kept    {m}" for m in isl.maps_of(deps.relaxed)] + [f"relaxed {m}" for m in isl.maps_of(dropped)]
         self.kept.append(("dependences", "\n".join([*lines, *deps.log]) or "none"))
@@ -89,7 +89,7 @@ def block_traffic(scop: Scop, schedule: isl.Schedule) -> tuple[Traffic, ...]:
             relation = isl.union_of_maps(scop.params, (a.relation for a in own)).intersect_domain(domain)
             if not relation.is_empty():
                 extents = _box(isl.as_map(relation.apply_domain(prefix)), scop)
-                found.append(Traffic(buffer, how, extents, all(a.exact for a in own)))
+                found.append(Traffic(buffer, how, extents, all(a.exact and a.view is None for a in own)))
     return tuple(found)
 
 

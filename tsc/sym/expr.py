@@ -261,6 +261,24 @@ def mod(a: SymExpr, b: SymExpr) -> SymExpr:
     return _atom(Apply("%", (a, b)))
 
 
+def exact_quotient(a: SymExpr, b: SymExpr) -> SymExpr | None:
+    """The polynomial `q` with `q * b == a`, None where there is none: division by the leading terms."""
+    atoms = sorted({atom for monomial, _ in (*a.terms, *b.terms) for atom in monomial}, key=str)
+
+    def rank(term: tuple[Monomial, int]) -> tuple[int, list[int]]:
+        return len(term[0]), [term[0].count(atom) for atom in atoms]
+
+    total = ZERO
+    while a.terms and b.terms:
+        (first, x), (leading, y) = max(a.terms, key=rank), max(b.terms, key=rank)
+        rest = _cancel(first, leading)
+        if rest is None or x % y:
+            return None
+        term = SymExpr(((rest, x // y),))
+        total, a = total + term, a - term * b
+    return None if a.terms else total
+
+
 def ceildiv(a: IntLike, b: IntLike) -> SymExpr:
     """The least integer not below `a / b`, for positive `b`."""
     by = SymExpr.of(b).as_int()

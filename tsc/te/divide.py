@@ -1,6 +1,6 @@
-"""Dividing axes, the inverse of collapsing: where a target is read at quotients and remainders of an axis by constants, the
-axis becomes several. So does an axis of a sum of products whose groups share an operand (a grouped convolution): what is left
-of it within a group is then an axis of one operand alone, as in any contraction.
+"""Dividing axes, the inverse of collapsing: where a target is read at quotients and remainders of an axis, by constants or
+sizes, the axis becomes several. So does an axis of a sum of products whose groups share an operand (a grouped convolution):
+what is left of it within a group is then an axis of one operand alone, as in any contraction.
 
 A window partition reads `acc[4 * b + i // 64, i // 16 % 4, ..]`: with `i` divided into parts of 4, 4, 4 and 4 it permutes axes.
 What the parts are is read off the accesses; the memory of a divided target is the same, row-major.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
-from tsc.sym import ZERO, ShapeEnv, SymExpr, product
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, exact_quotient, product
 from tsc.te.compute import SUM, Axis, Compute, Program
 from tsc.te.expr import Buffer, Call, Expr, Load, Var, add, as_size, call, index, loads, map_children, mul, substitute, walk
 from tsc.te.linear import Linear, Ranges, linear, simplify, within
@@ -27,7 +27,7 @@ class _Cut:
 
     compute: str
     axis: Axis
-    size: int
+    size: SymExpr
 
 
 _Finder = Callable[[Program, ShapeEnv], list[_Cut]]
@@ -46,7 +46,7 @@ def _exhausted(program: Program, env: ShapeEnv, find: _Finder) -> Program:
     changed = True
     while changed:
         changed = False
-        for cut in sorted(find(program, env), key=lambda c: -c.size):  # coarse cuts first: what is left is a smaller division
+        for cut in sorted(find(program, env), key=_coarseness):  # coarse cuts first: what is left is a smaller division
             made = _applied(program, cut, env)
             if made is not None:
                 program, changed = made, True
@@ -54,18 +54,23 @@ def _exhausted(program: Program, env: ShapeEnv, find: _Finder) -> Program:
     return program
 
 
+def _coarseness(cut: _Cut) -> tuple[bool, int]:
+    size = cut.size.as_int()
+    return size is not None, -(size or 0)
+
+
 # -- finding cuts ----------------------------------------------------------------------------------------------
 
 def _from_divisions(program: Program, env: ShapeEnv) -> list[_Cut]:
-    return [_Cut(compute.name, axis, size)
-            for compute, load in _target_loads(program) for axis, size in _divisions(compute, load)]
+    return [_Cut(compute.name, axis, size) for compute, load in _target_loads(program)
+            for axis, size in _divisions(compute, load) if env.prove_le(1, size)]
 
 
 def _from_groups(program: Program, env: ShapeEnv) -> list[_Cut]:
     """The axes of sums of products at whose quotients an operand's groups are read, elements of them being summed."""
     return [_Cut(compute.name, axis, size) for compute in program.computes if compute.monoid == SUM
             for load in loads(compute.body) for axis, size in _divisions(compute, load, {a.name for a in compute.reduce_axes})
-            if size >= SHARED or not _is_small(compute)]
+            if (many := size.as_int()) is not None and (many >= SHARED or not _is_small(compute))]
 
 
 def _is_small(compute: Compute) -> bool:
@@ -79,7 +84,7 @@ def _target_loads(program: Program) -> Iterator[tuple[Compute, Load]]:
         yield from ((compute, load) for load in loads(compute.body) if load.buffer.name in targets)
 
 
-def _divisions(compute: Compute, load: Load, beside: Collection[str] = ()) -> Iterator[tuple[Axis, int]]:
+def _divisions(compute: Compute, load: Load, beside: Collection[str] = ()) -> Iterator[tuple[Axis, SymExpr]]:
     """The axes at whose quotients or remainders `load` reads, with the divisors; only where axes `beside` are added, if any."""
     axes = {a.name: a for a in (*compute.axes, *compute.reduce_axes)}
     added = [p for p in load.index if not beside or any(isinstance(n, Var) and n.name in beside for n in walk(p))]
@@ -87,8 +92,8 @@ def _divisions(compute: Compute, load: Load, beside: Collection[str] = ()) -> It
         match node:
             case Call(fn="floordiv" | "mod", args=(Var(name=name), divisor)) if name in axes:
                 size = as_size(divisor)
-                if size is not None and _cuts(axes[name].extent, size.as_int()):
-                    yield axes[name], size.as_int() or 1
+                if size is not None and _cuts(axes[name].extent, size):
+                    yield axes[name], size
 
 
 def _from_sums(program: Program, env: ShapeEnv) -> list[_Cut]:
@@ -98,26 +103,26 @@ def _from_sums(program: Program, env: ShapeEnv) -> list[_Cut]:
         ranges = _ranges(reader, env)
         for axis, position in zip(computes[load.buffer.name].axes, load.index):
             form = linear(position)
-            for size in {c.as_int() for _, c in form.terms}:
-                if size is not None and _cuts(axis.extent, size) and within(_rest(form, size), SymExpr.of(size), ranges):
+            for size in {c for _, c in form.terms if c.as_int() is not None}:
+                if _cuts(axis.extent, size) and within(_rest(form, size), size, ranges):
                     found.append(_Cut(load.buffer.name, axis, size))
     return found
 
 
-def _rest(form: Linear, size: int) -> Linear:
+def _rest(form: Linear, size: SymExpr) -> Linear:
     return Linear(tuple((a, c) for a, c in form.terms if c % size != ZERO), form.constant)
 
 
-def _cuts(extent: SymExpr, size: int | None) -> bool:
-    return size is not None and size > 1 and extent != SymExpr.of(size) and extent % size == ZERO
+def _cuts(extent: SymExpr, size: SymExpr) -> bool:
+    return size != ONE and extent != size and (size.as_int() or 2) > 1 and exact_quotient(extent, size) is not None
 
 
 # -- making one cut --------------------------------------------------------------------------------------------
 
 def _applied(program: Program, cut: _Cut, env: ShapeEnv) -> Program | None:
     """The Program after a cut; None when a reader of the target would have to divide something else than an axis."""
-    outer, inner = (Axis(f"{cut.axis.name}/{cut.size}", cut.axis.extent // cut.size),
-                    Axis(f"{cut.axis.name}%{cut.size}", SymExpr.of(cut.size)))
+    outer, inner = (Axis(f"{cut.axis.name}/{cut.size}", exact_quotient(cut.axis.extent, cut.size) or ZERO),
+                    Axis(f"{cut.axis.name}%{cut.size}", cut.size))
     computes = {c.name: c for c in program.computes}
     owner = computes[cut.compute]
     whole: Expr = add(mul(Var(outer.name), index(cut.size)), Var(inner.name))

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
-from tsc.sym import ShapeEnv, SymExpr, dim
+from tsc.sym import ShapeEnv, SymExpr, dim, product
 from tsc.sym.expr import Apply, Atom, Monomial, apply
 from tsc.te.compute import Fact
 
 
-def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv) -> tuple[Fact, ...]:
-    """The equalities and the guards that relate the sizes `names` (expression -> size name) to each other."""
+def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv, products: bool = False) -> tuple[Fact, ...]:
+    """The equalities and the guards that relate the sizes `names` (expression -> size name) to each other, with `products` also
+    what ties a product to its factors."""
     hidden: dict[Monomial, str] = {}
     made = [Fact(dim(name), "==", _expanded(expr, names, hidden)) for expr, name in names.items()
             if len(expr.terms) > 1 or _applies(expr)]
     quotients = [fact for expr in names for fact in _quotient_facts(expr, names, hidden)]
-    facts = _related([*made, *quotients], set(names.values()))
+    multiplied = [fact for expr in names for fact in _product_facts(expr, names, hidden)] if products else []
+    facts = _related([*made, *multiplied, *quotients], set(names.values()))
     facts += [fact for fact in quotients if fact not in facts]  # one size and a number
     known = set(names.values()) | {name for fact in facts for name in fact.names()}
     for guard in env.remaining_guards():
@@ -75,6 +77,14 @@ def _quotient_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Mo
             least, most = ends if times > 0 else ends[::-1]
             return [Fact(least, "<=", dim(names[expr])), Fact(dim(names[expr]), "<=", most)]
     return []
+
+
+def _product_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
+    (monomial, times), *more = expr.terms
+    if more or times != 1 or len(monomial) < 2:
+        return []
+    factors = [_renamed(SymExpr((((atom,), 1),)), names, hidden) for atom in monomial]
+    return [Fact(dim(names[expr]), "==", product(factors))]
 
 
 def _is_affine(atom: Atom) -> TypeGuard[Apply]:

@@ -120,7 +120,7 @@ def simplify_linear(expr: Expr, ranges: Ranges) -> Linear:
 
 def within(form: Linear, extent: SymExpr, ranges: Ranges) -> bool:
     """Whether `0 <= form < extent` is provable."""
-    found = _interval(form, ranges)
+    found = interval(form, ranges)
     return found is not None and ranges.env.prove_le(0, found[0]) and ranges.env.prove_lt(found[1], extent)
 
 
@@ -152,7 +152,7 @@ def _extent(atom: Expr, ranges: Ranges) -> SymExpr | None:
         case CheckedIndex(extent=extent):
             return extent
         case Call(fn="floordiv", args=(dividend, divisor)):
-            found, by = _interval(linear(dividend), ranges), as_size(divisor)
+            found, by = interval(linear(dividend), ranges), as_size(divisor)
             if found is not None and by is not None and ranges.env.prove_le(0, found[0]) and ranges.env.prove_le(1, by):
                 return found[1] // by + 1
     return None
@@ -181,7 +181,7 @@ def _split_constant(value: SymExpr, divisor: SymExpr) -> tuple[SymExpr, SymExpr]
     return ZERO, value
 
 
-def _interval(form: Linear, ranges: Ranges) -> tuple[SymExpr, SymExpr] | None:
+def interval(form: Linear, ranges: Ranges) -> tuple[SymExpr, SymExpr] | None:
     """Least and greatest value of a linear form whose atoms all have known extents, else None."""
     low = high = form.constant
     for atom, coefficient in form.terms:
@@ -200,7 +200,7 @@ def _interval(form: Linear, ranges: Ranges) -> tuple[SymExpr, SymExpr] | None:
 def _compared(expr: Call, ranges: Ranges) -> Expr:
     """An order of two indices, decided where their difference's interval decides it."""
     a, b = (simplify(x, ranges) for x in expr.args)
-    found = _interval(_sum(linear(b), linear(a), -ONE), ranges)  # b - a
+    found = interval(_sum(linear(b), linear(a), -ONE), ranges)  # b - a
     if found is not None:
         low, high = found
         strict = 1 if expr.fn in ("lt", "gt") else 0

@@ -15,6 +15,7 @@ from tsc.te.collapse import collapse, collapse_positions
 from tsc.te.compute import Axis, Compute, Program, SizeParam
 from tsc.te.divide import divide
 from tsc.te.expr import (
+    INDEX,
     Buffer,
     Call,
     CheckedIndex,
@@ -208,9 +209,17 @@ def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ())
         tuple(map(rename_buffer, program.inputs)), tuple(map(rename_buffer, program.outputs)),
         tuple(Compute(rename_buffer(c.target), rename_axes(c.axes), rename(c.body), rename_axes(c.reduce_axes), c.monoid)
               for c in program.computes),
-        tuple(_size_param(names[expr], expr, expr in extents, env) for expr in sizes), size_facts(names, env))
+        tuple(_size_param(names[expr], expr, expr in extents, env) for expr in sizes),
+        size_facts(names, env, _scales(program)))
     known = {rename_buffer(b).name: b.name for b in (*program.inputs, *program.outputs)}
     return Canonical(result, known, {names[expr]: expr for expr in sizes})
+
+
+def _scales(program: Program) -> bool:
+    """Whether an index is multiplied or divided by something symbolic: what it stays within are products of sizes."""
+    return any(isinstance(node, Call) and node.fn in ("mul", "floordiv", "mod") and node.dtype == INDEX
+               and any(size is not None and size.as_int() is None for size in map(as_size, node.args))
+               for compute in program.computes for node in walk(compute.body))
 
 
 def drop_unused(program: Program) -> Program:

@@ -1,0 +1,169 @@
+"""Views of inputs: what is certified to stay within extents does so at every small size, what can leave is not certified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tests.poly.programs import at, axis, buffer, f32, v
+from tsc.errors import InputError, InternalError
+from tsc.poly.scop import Access, build_scop
+from tsc.sym import SymExpr, dim
+from tsc.te.compute import Axis, Compute, Fact, Program, SizeParam
+from tsc.te.evaluate import evaluate
+from tsc.te.expr import BOOL, Call, Cast, CheckedIndex, Const, Expr, Size, add, call, index, mul, select
+
+H, W, P, L = dim("H"), dim("W"), dim("P"), dim("L")
+MERGED = (Fact(P, "==", H * W),)
+
+
+def by(size: SymExpr | int) -> Expr:
+    return index(SymExpr.of(size))
+
+
+def rows(x: Expr | Axis, width: SymExpr) -> Expr:
+    return call("floordiv", v(x) if isinstance(x, Axis) else x, by(width))
+
+
+def columns(x: Expr | Axis, width: SymExpr) -> Expr:
+    return call("mod", v(x) if isinstance(x, Axis) else x, by(width))
+
+
+def sub(a: Expr, b: int | SymExpr) -> Expr:
+    return call("sub", a, by(b))
+
+
+def read(shape: tuple[SymExpr | int, ...], where: tuple[Expr, ...], extent: SymExpr, facts: tuple[Fact, ...] = MERGED,
+         guard: Expr | None = None) -> Program:
+    """out[p < extent] = x[where], 0 where there is a guard that does not hold."""
+    x, out = buffer("x", *shape), buffer("out", extent)
+    value: Expr = at(x, *where)
+    if guard is not None:
+        value = select(guard, value, f32(0.0))
+    names = sorted({n for e in (*map(SymExpr.of, shape), extent) for n in e.dims()} | {n for f in facts for n in f.names()})
+    return Program((x,), (out,), (Compute(out, (axis("p", extent),), value),), tuple(SizeParam(n) for n in names), facts)
+
+
+def access(program: Program) -> Access:
+    found, = build_scop(program).reads
+    return found
+
+
+def stays_within(program: Program, sizes: Mapping[str, int]) -> bool:
+    """By trying: at these sizes, every read is of an element."""
+    x, = program.inputs
+    shape = tuple(e.evaluate(sizes) for e in x.shape)
+    try:
+        evaluate(program, {"x": np.zeros(shape, np.float32)}, sizes)
+    except InternalError:
+        return False
+    except InputError:  # a checked index says so, and is clamped
+        return True
+    return True
+
+
+_P = axis("p", P)
+_UP = call("ge", sub(add(rows(_P, W), by(1)), 2), by(0))
+_IMAGE = (H, W)
+_DOUBLED = (Fact(P, "==", H * W), Fact(dim("R"), "==", (H + 1) // 2), Fact(dim("C"), "==", (W + 1) // 2),
+            Fact(dim("Q"), "==", dim("R") * dim("C")))
+_Q = axis("p", dim("Q"))
+PROVED = {
+    "merged": read(_IMAGE, (rows(_P, W), columns(_P, W)), P),
+    "merged and turned": read((W, H), (columns(_P, W), rows(_P, W)), P),
+    "constant times a size": read((H * 1, W * 2), (rows(_P, 2 * W), columns(_P, 2 * W)), 2 * P),
+    "less than the whole": read((H - 1, W - 1), (rows(_P, W - 1), columns(_P, W - 1)), P - H - W + 1),
+    "guarded": read(_IMAGE, (sub(rows(_P, W), 1), columns(_P, W)), P, guard=_UP),
+    "strided": read(_IMAGE, (mul(rows(_Q, dim("C")), by(2)), mul(columns(_Q, dim("C")), by(2))), dim("Q"), _DOUBLED),
+    "repeated rows": read((H, 3), (rows(_P, W), by(1)), P),
+    "repeated columns": read((W,), (columns(_P, W),), P),
+    "resized": read((H,), (call("min", call("max", rows(add(mul(v(_P), by(2 * H)), by(H)), 2 * P), by(0)), by(H - 1)),), P, ()),
+    "diagonal": read((P,), (add(mul(v(axis("p", H)), by(H)), v(axis("p", H))),), H, (Fact(P, "==", H * H),)),
+    "behind a guard": read((P,), (sub(mul(v(axis("p", H)), by(H)), 1),), H, (Fact(P, "==", H * H),),
+                           call("ge", v(axis("p", H)), by(1))),
+    "checked": read((H,), (CheckedIndex(mul(v(_P), by(W)), H, "x"),), P),
+    "of floating point": read((3,), (call("max", call("min", Cast(mul(Cast(v(_P), "float32"), f32(0.5)), "int64"), by(2)),
+                                          by(0)),), P),
+}
+REFUSED = {
+    "swapped": read(_IMAGE, (columns(_P, W), rows(_P, W)), P),
+    "by the other extent": read(_IMAGE, (rows(_P, H), columns(_P, H)), P),
+    "of no product": read(_IMAGE, (rows(_P, W), columns(_P, W)), P, ()),
+    "one row down": read(_IMAGE, (add(rows(_P, W), by(1)), columns(_P, W)), P),
+    "one row more": read(_IMAGE, (rows(_P, W), columns(_P, W)), P + W),
+    "one column more": read((H, W - 1), (rows(_P, W), columns(_P, W)), P),
+    "guarded by another": read(_IMAGE, (sub(rows(_P, W), 1), columns(_P, W)), P, guard=call("ge", columns(_P, W), by(1))),
+    "resized without a clamp": read((H,), (call("max", rows(add(mul(v(_P), by(2 * H)), by(2 * P)), 2 * P), by(0)),), P, ()),
+    "diagonal and one": read((P,), (add(add(mul(v(axis("p", H)), by(H)), v(axis("p", H))), by(1)),), H,
+                             (Fact(P, "==", H * H),)),
+}
+
+
+@pytest.mark.defect(23)
+@pytest.mark.parametrize("name", PROVED)
+def test_an_index_that_is_not_affine_is_an_exact_cell_of_a_view(name: str) -> None:
+    program = PROVED[name]
+    found = access(program)
+    assert found.exact and found.view is not None and not build_scop(program).notes
+    assert all(stays_within(program, sizes) for sizes in every_size(program))
+    cell = found.view.relation
+    assert cell.is_single_valued() and found.relation.domain().is_subset(cell.domain())
+
+
+@pytest.mark.defect(23)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_view_that_can_leave_its_input_is_not_certified(name: str) -> None:
+    program = REFUSED[name]
+    found = access(program)
+    assert not found.exact and found.view is None
+    assert any("opaque index" in note for note in build_scop(program).notes)
+    if name != "of no product":  # which leaves at sizes that the Program does not rule out
+        assert not all(stays_within(program, sizes) for sizes in every_size(program))
+
+
+def every_size(program: Program) -> list[dict[str, int]]:
+    """All sizes up to 7, products of them up to 49, at which the facts hold and no extent is negative."""
+    names = [s.name for s in program.sizes]
+    made = {str(f.left): f.right for f in program.facts}
+    found = []
+    for chosen in product(range(1, 8), repeat=len(names) - len(made)):
+        sizes = dict(zip([n for n in names if n not in made], chosen))
+        while len(sizes) < len(names):
+            for name, expr in made.items():
+                if expr.dims() <= sizes.keys():
+                    sizes[name] = expr.evaluate(sizes)
+        if all(e.evaluate(sizes) >= 0 for b in (*program.inputs, *program.outputs) for e in b.shape):
+            found.append(sizes)
+    return found
+
+
+def test_the_layout_of_a_view_says_which_element_is_read() -> None:
+    """By counting: at each cell of the view, the layout gives the element that the Program reads."""
+    program = PROVED["merged and turned"]
+    view = access(program).view
+    assert view is not None and view.layout.box == (P,) and view.layout.storage == (W, H)
+    sizes = {"H": 3, "P": 15, "W": 5}
+    targets = [Compute(buffer("t", P, dtype="int64"), (axis("i0", P),), place) for place in view.layout.index]
+    places = [evaluate(Program((), (c.target,), (c,), program.sizes), {}, sizes)["t"] for c in targets]
+    x = np.arange(15.0).reshape(5, 3)
+    np.testing.assert_array_equal(x[tuple(places)], evaluate(program, {"x": x}, sizes)["out"])
+
+
+def test_an_index_of_data_stays_opaque() -> None:
+    x, picks, out = buffer("x", H), buffer("picks", P, dtype="int64"), buffer("out", P)
+    value = at(x, CheckedIndex(rows(at(picks, _P), W), H, "x"))
+    scop = build_scop(Program((x, picks), (out,), (Compute(out, (_P,), value),), tuple(map(SizeParam, "HPW"))))
+    assert [a.exact for a in scop.reads] == [False, True]
+    assert len(scop.notes) == 1 and "of data" in scop.notes[0]
+
+
+def test_a_condition_of_data_restricts_nothing() -> None:
+    flag = buffer("flag", P, dtype=BOOL)
+    x, out = buffer("x", H, W), buffer("out", P)
+    value = select(at(flag, _P), at(x, rows(_P, W), columns(_P, W)), Const(0.0, "float32"))
+    scop = build_scop(Program((flag, x), (out,), (Compute(out, (_P,), value),), tuple(map(SizeParam, "HPW")), MERGED))
+    assert all(a.exact for a in scop.reads) and not scop.notes
+    assert isinstance(value, Call) and Size(P).value == P

@@ -1,0 +1,192 @@
+"""Views of inputs: an index that is affine in no coordinates that isl has is an exact cell of a view of the input.
+
+`x // L` and `x % L` with a symbolic L, a product with a size, the scale of a resize: such an input is read through a view over
+the axes that the index depends on, so that the access is exact, and what takes the view's cells to the input's is a Layout
+outside of isl. It may take many cells to one (a window, a repeated row); that it stays within the extents is certified for all
+sizes: each quotient, remainder and product becomes a coordinate of its own, whose bounds are known (polynomials in sizes are
+integers that the Program names: `s2 == s0 * s1`), and in these coordinates the index is affine.
+
+That `x` becomes a quotient and a remainder by L is no loss where `0 <= x < A * L`: `(x // L, x % L)` is then a bijection onto
+`[0, A) x [0, L)`, whose inverse is `q * L + r`, at every L > 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tsc.poly import isl
+from tsc.poly.affine import box_text, fact_texts, index_text, size_text
+from tsc.poly.layout import Layout
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim, exact_quotient
+from tsc.te.compute import Axis, Program
+from tsc.te.expr import INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, as_size, map_children, substitute, walk
+from tsc.te.linear import Ranges, interval, linear
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a Program: their ranges, and which of them are products of others."""
+
+    env: ShapeEnv
+    products: Mapping[str, SymExpr]
+
+    @staticmethod
+    def of(program: Program) -> Sizes:
+        """What a Program says of its sizes."""
+        env = ShapeEnv()
+        for size in program.sizes:
+            env.declare(size.name, size.lo, size.hi, size.divisor)
+        made = {f.left: f.right for f in program.facts if f.relation == "==" and len(f.right.terms) == 1}
+        return Sizes(env, {str(left): right for left, right in made.items()
+                           if left.as_dim() is not None and len(right.terms[0][0]) > 1})
+
+    def expanded(self, expr: SymExpr) -> SymExpr:
+        """`expr` without sizes that are products."""
+        while expr.dims() & self.products.keys():
+            expr = expr.substitute(self.products)
+        return expr
+
+    def text(self, expr: SymExpr) -> str | None:
+        """A polynomial as isl text, products as the sizes that they are; None where one is no size."""
+        known = {self.expanded(product).terms[0][0]: name for name, product in self.products.items()}
+        total = ZERO
+        for monomial, coefficient in expr.terms:
+            total = total + (dim(known[monomial]) if monomial in known else SymExpr(((monomial, 1),))) * coefficient
+        return size_text(total)
+
+
+@dataclass(frozen=True, slots=True)
+class _Coordinate:
+    """What stands for `expr`, which is not affine, and what is known of it. `factor` and `of`: it is a size times an index."""
+
+    name: str
+    where: tuple[str, ...]
+    factor: str | None = None
+    of: Expr | None = None
+
+
+@dataclass(slots=True)
+class Lifting:
+    """The index arithmetic of one statement over `axes`, and coordinates for what is not affine in it."""
+
+    axes: Sequence[Axis]
+    program: Program
+    coordinates: dict[Expr, _Coordinate] = field(default_factory=dict)
+
+    @property
+    def own(self) -> dict[str, str]:
+        """The axes, as `index_text` wants them."""
+        return {a.name: a.name for a in self.axes}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Axes and coordinates, as `index_text` wants them."""
+        return self.own | {c.name: c.name for c in self.coordinates.values()}
+
+    def lifted(self, expr: Expr) -> Expr:
+        """`expr` with coordinates for all index arithmetic in it that depends on no data and is not affine."""
+        if expr.dtype == INDEX and index_text(expr, self.own) is not None:
+            return expr
+        inner = map_children(self.lifted, expr)
+        if expr.dtype != INDEX or index_text(inner, self.names) is not None or depends_on_data(expr):
+            return inner
+        match inner:
+            case Call(fn="floordiv" | "mod" | "mul") | Cast() | CheckedIndex():
+                if expr not in self.coordinates:
+                    self.coordinates[expr] = self._coordinate(f"c{len(self.coordinates)}_", expr, inner)
+                return Var(self.coordinates[expr].name)
+        return inner
+
+    def _coordinate(self, name: str, expr: Expr, inner: Expr) -> _Coordinate:
+        """The coordinate of a quotient, a remainder or a product: `expr` over axes, `inner` over coordinates."""
+        if isinstance(expr, CheckedIndex):
+            return _Coordinate(name, (box_text((expr.extent,), [name]),))
+        operands = [as_size(a) for a in expr.args] if isinstance(expr, Call) else []
+        if not isinstance(expr, Call) or not isinstance(inner, Call) or all(size is None for size in operands):
+            return _Coordinate(name, ())
+        sizes = Sizes.of(self.program)
+        left = operands[0] is not None and expr.fn == "mul"
+        by = sizes.expanded((operands[0] if left else operands[1]) or ZERO)
+        if not sizes.env.prove_le(0, by):
+            return _Coordinate(name, ())
+        ranges = Ranges({a.name: sizes.expanded(a.extent) for a in self.axes}, sizes.env)
+        found = interval(linear(expr.args[1 if left else 0]), ranges)
+        low, high = (None, None) if found is None else map(sizes.expanded, found)
+        bounds: list[tuple[SymExpr | None, SymExpr | None]] = []  # from, and below
+        match expr.fn:
+            case "mod":
+                bounds.append((ZERO, by))
+            case "floordiv" if high is not None and low is not None and sizes.env.prove_le(0, low):
+                bounds.append((ZERO, exact_quotient(high + 1, by)))
+            case "mul" if low is not None and high is not None:
+                bounds.append((low * by, high * by + 1))
+        texts = [f"{text} {sign} {name}" for pair in bounds for end, sign in zip(pair, ("<=", ">"))
+                 if end is not None and (text := sizes.text(end)) is not None]
+        if expr.fn != "mul":
+            divisor = sizes.text(by)  # nothing divides by zero: what has no elements is not read
+            return _Coordinate(name, (*texts, f"1 <= {divisor}") if divisor is not None else ())
+        return _Coordinate(name, tuple(texts), sizes.text(by), inner.args[1 if left else 0])
+
+    def stays(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
+        """Whether it is proved that a lifted Load, where `domain` and the conditions hold, stays within its buffer's extents at
+        all sizes in `known`; what depends on data does, by its check."""
+        names = self.names
+        if not self.coordinates:
+            return False
+        hidden, facts = fact_texts(self.program)
+        where = [domain, *(text for c in self.coordinates.values() for text in c.where), *conditions]
+        some = ", ".join([*self.names, *hidden])
+        where += self._scaled([*where], some, params, known)
+        where += facts if hidden else []  # without such names they are what is known
+        cells = [f"d{i}_" for i in range(len(load.index))]
+        for cell, position, extent in zip(cells, load.index, load.buffer.shape):
+            text = index_text(position, names)
+            where.append(f"{cell} = {text}" if text is not None else box_text((extent,), [cell]))
+        reached = isl.Set(f"{params} -> {{ [{', '.join(cells)}] : exists ({some} : {' and '.join(where)}) }}")
+        inside = isl.Set(f"{params} -> {{ [{', '.join(cells)}] : {box_text(load.buffer.shape, cells)} }}")
+        return bool(reached.subtract(inside).intersect_params(known).is_empty())
+
+    def _scaled(self, where: Sequence[str], some: str, params: str, known: isl.Set) -> list[str]:
+        """What is known of a size times an index where the index is not less than a number."""
+        found = []
+        for coordinate in self.coordinates.values():
+            text = None if coordinate.of is None else index_text(coordinate.of, self.names)
+            if coordinate.factor is not None and text is not None:
+                values = isl.Set(f"{params} -> {{ [v] : exists ({some} : v = {text} and {' and '.join(where)}) }}")
+                least = isl.least(values.intersect_params(known))
+                if least is not None:
+                    found.append(f"{least} * ({coordinate.factor}) <= {coordinate.name}")
+        return found
+
+
+def depends_on_data(expr: Expr) -> bool:
+    """Whether an index or a condition depends on elements of tensors."""
+    return any(isinstance(node, Load) for node in walk(expr))
+
+
+def view_of(load: Load, axes: Sequence[Axis]) -> tuple[Layout, tuple[Expr, ...]]:
+    """The view through which an input is read at an index that is not affine, and the cell that is read, in the axes: where the
+    index is affine it is itself a coordinate, and so is each axis that the rest of the index depends on."""
+    own = {a.name: a.name for a in axes}
+    cell: list[Expr] = []
+    box: list[SymExpr] = []
+    places: list[Expr | None] = []
+    for position, extent in zip(load.index, load.buffer.shape):
+        if index_text(position, own) is None:
+            places.append(None)
+            continue
+        places.append(Var(f"i{len(cell)}"))
+        cell.append(position)
+        box.append(extent)
+    rest = [p for p, place in zip(load.index, places) if place is None]
+    used = {node.name for position in rest for node in walk(position) if isinstance(node, Var)}
+    over: dict[str, Expr] = {}
+    for axis in axes:
+        if axis.name in used:
+            over[axis.name] = Var(f"i{len(cell)}")
+            cell.append(Var(axis.name))
+            box.append(axis.extent)
+    index = tuple(substitute(p, over) if place is None else place for p, place in zip(load.index, places))
+    return Layout(f"view of {load.buffer.name}", tuple(box) or (ONE,), load.buffer.shape, index), tuple(cell)
+
