@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.poly.programs import gemm
+from tests.poly.support import SMALL
 from tsc.errors import InternalError
 from tsc.plan.pack import pack_panel
 from tsc.poly import isl
-from tsc.poly.layout import Layout, a_fragment, accumulator_fragment, b_fragment, certify, panel, plain, swizzle
-from tsc.sym import SymExpr, dim
+from tsc.poly.deps import dependences
+from tsc.poly.layout import (
+    Combinator,
+    Layout,
+    Merge,
+    Pad,
+    Permute,
+    Split,
+    a_fragment,
+    accumulator_fragment,
+    b_fragment,
+    certify,
+    certify_stored,
+    composed,
+    layout_of,
+    panel,
+    plain,
+    swizzle,
+)
+from tsc.poly.match import match
+from tsc.poly.schedule import check_final, schedule_program, schedule_tree, solve_pattern
+from tsc.poly.scop import build_scop
+from tsc.poly.tile import default_config
+from tsc.sym import SymExpr, dim, exact_quotient
 from tsc.te.compute import Axis, Compute, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer, Call, Expr, Var, add, call, index, mul
@@ -51,13 +77,138 @@ def test_panel_is_how_weights_are_packed() -> None:
 def test_symbolic_boxes_are_certified_by_isl() -> None:
     columns = (dim("N") + 3) // 4 * 4
     positive = isl.Set("[K, N] -> { : K >= 1 and N >= 1 }")
-    certify(panel((dim("K"), columns), 1, 4), "[K, N]", positive)
-    with pytest.raises(InternalError, match="leaves its storage"):
-        certify(panel((dim("K"), dim("N")), 1, 4), "[K, N]", positive)  # the last panel has no room
+    by_hand = replace(panel((dim("K"), columns), 1, 4), made=None)
+    certify(by_hand, "[K, N]", positive)
+    with pytest.raises(InternalError, match="leaves its storage"):  # the last panel has no room
+        certify(replace(by_hand, box=(dim("K"), columns + 1)), "[K, N]", positive)
     with pytest.raises(InternalError, match="one place"):
         certify(replace(plain((dim("K"), 4)), index=(Var("i0"), index(0))), "[K, N]", positive)
     with pytest.raises(InternalError, match="empty"):
         certify(replace(plain((dim("K"), 4)), storage=(dim("K") + 1, SymExpr.of(4))), "[K, N]", positive)
+
+
+# -- combinators -----------------------------------------------------------------------------------------------
+
+@st.composite
+def compositions(draw: st.DrawFn) -> Layout:
+    """Two or three dimensions A * N, B, ..., and up to five combinators that apply to them."""
+    extents = [dim("A") * dim("N"), dim("B"), SymExpr.of(6)][:draw(st.integers(2, 3))]
+    layout = composed("random", extents)
+    for _ in range(draw(st.integers(0, 5))):
+        rank, made = len(layout.storage), layout.made or ()
+        d = draw(st.integers(0, rank - 1))
+        choices: list[Combinator] = [Permute(tuple(draw(st.permutations(range(rank))))), Pad(d, draw(st.integers(1, 5)))]
+        choices += [Split(d, s) for s in (dim("A"), dim("N"), dim("B"), SymExpr.of(2), SymExpr.of(3))
+                    if exact_quotient(layout.storage[d], s) is not None]
+        choices += [Merge(d)] if d + 1 < rank else []
+        layout = composed("random", extents, *made, draw(st.sampled_from(choices)))
+    return layout
+
+
+@pytest.mark.defect(23)
+@settings(max_examples=60, deadline=None)
+@given(compositions(), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5))
+def test_combinators_give_each_element_a_place_of_its_own(layout: Layout, a: int, b: int, n: int) -> None:
+    """By counting, at sizes: what is certified for all sizes by its construction. What is left over is padding."""
+    certify(layout)
+    sizes = {"A": a, "B": b, "N": n}
+    storage = tuple(e.evaluate(sizes) for e in layout.storage)
+    cells = np.stack([p.ravel() for p in places(layout, sizes)], axis=1)
+    assert (cells >= 0).all() and (cells < storage).all()
+    assert len(np.unique(cells, axis=0)) == len(cells)
+    padded = any(isinstance(step, Pad) for step in layout.made or ())
+    assert len(cells) == np.prod(storage) or padded
+
+
+@pytest.mark.defect(23)
+@pytest.mark.parametrize("columns", [dim("N"), dim("N") * 4, SymExpr.of(13), SymExpr.of(16)])
+def test_a_panel_is_padded_split_and_permuted(columns: SymExpr) -> None:
+    weights = Buffer("w", "float32", (SymExpr.of(3), columns, SymExpr.of(2)), (1, 4))
+    certify_stored(weights)
+    layout = layout_of(weights)
+    for n in (1, 3, 4, 5, 13):
+        sizes = {"N": n}
+        array = np.arange(1.0, 1 + 6 * columns.evaluate(sizes)).reshape(3, -1, 2)
+        found = laid_out(layout, array, sizes)
+        np.testing.assert_array_equal(np.where(found == -1, 0, found), pack_panel(array, (1, 4)))
+
+
+@pytest.mark.defect(23)
+@pytest.mark.parametrize("broken", [
+    lambda right: replace(right, index=tuple(right.index[k] for k in (1, 0, 2))),  # the panel and the row have changed places
+    lambda right: replace(right, made=(*(right.made or ())[:-1], Permute((0, 2, 1)))),  # said to be permuted otherwise
+    lambda right: replace(right, storage=(*right.storage[:-1], right.storage[-1] + 1)),  # a width off by one
+    lambda right: replace(right, index=(*right.index[:-1], call("mod", Var("i1"), index(5)))),
+    lambda right: replace(right, index=(call("floordiv", Var("i1"), index(3)), *right.index[1:])),
+    lambda right: replace(right, storage=(dim("N") // 4, *right.storage[1:])),  # the last panel has no room
+    lambda right: replace(right, made=tuple(s for s in right.made or () if not isinstance(s, Pad))),
+])
+def test_a_broken_panel_is_found(broken: Callable[[Layout], Layout]) -> None:
+    right = panel((dim("K"), dim("N")), 1, 4)
+    certify(right)
+    with pytest.raises(InternalError):
+        certify(broken(right), "[K, N]", isl.Set("[K, N] -> { : K >= 1 and N >= 1 }"))
+
+
+@pytest.mark.defect(23)
+def test_a_merge_with_swapped_parts_is_found() -> None:
+    rows, columns = dim("H"), dim("W")
+    right = composed("merged", (rows, columns), Merge(0))
+    assert right.storage == (rows * columns,)
+    certify(right)
+    swapped = replace(right, index=(add(mul(Var("i1"), index(columns)), Var("i0")),))
+    with pytest.raises(InternalError):
+        certify(swapped)
+    numbers = {"H": 3, "W": 3}
+    assert swapped.index != right.index and places(swapped, numbers)[0].max() == 8  # right at squares alone
+    for step in (Split(0, columns + 1), Permute((0, 0)), Merge(1), Pad(0, 0)):
+        with pytest.raises(InternalError, match="does not apply"):
+            composed("broken", (rows, columns), step)
+
+
+@pytest.mark.defect(23)
+def test_packed_weights_and_panels_are_certified_in_every_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What certifies is reached, and what it finds stops the compilation."""
+    seen: list[str] = []
+
+    def noted(layout: Layout, *args: Any) -> None:
+        seen.append(layout.name)
+
+    monkeypatch.setattr("tsc.poly.layout.certify", noted)
+    monkeypatch.setattr("tsc.poly.promote.certify", noted)
+    schedule_program(gemm("M", "N", "K"), None, SMALL, None, None, "gemm", ["w"])
+    assert any(name.startswith("panel(1, ") for name in seen)
+    seen.clear()
+    schedule_program(gemm("M", "N", "K", transposed=True), None, SMALL, None, None, "gemm")
+    assert "plain" in seen
+
+    def wrong(layout: Layout, *args: Any) -> None:
+        raise InternalError("no bijection")
+
+    monkeypatch.setattr("tsc.poly.layout.certify", wrong)
+    monkeypatch.setattr("tsc.poly.promote.certify", wrong)
+    for constants, transposed in ((["w"], False), ([], True)):
+        with pytest.raises(InternalError, match="no bijection"):
+            schedule_program(gemm("M", "N", "K", transposed=transposed), None, SMALL, None, None, "gemm", constants)
+
+
+@pytest.mark.defect(23)
+def test_a_panel_of_a_block_in_another_layout_is_found() -> None:
+    program = gemm("M", "N", "K", transposed=True)
+    scop = build_scop(program)
+    deps = dependences(scop)
+    found = solve_pattern(match(scop)[0], scop, deps, [])
+    promoted = schedule_tree(scop, found, deps, default_config(found, SMALL))
+    check_final(promoted, scop, deps)
+    place = next(k for k, local in enumerate(promoted.locals) if local.buffer.name.endswith("_panel"))
+    local = promoted.locals[place]
+    assert local.layout is not None
+    rows, width = local.layout.box
+    for layout in (replace(local.layout, index=local.layout.index[::-1]), plain((rows, width + 1)), plain((rows, width - 1)),
+                   composed("turned", (rows, width), Permute((1, 0)))):
+        broken = (*promoted.locals[:place], replace(local, layout=layout), *promoted.locals[place + 1:])
+        with pytest.raises(InternalError):
+            check_final(replace(promoted, locals=broken), scop, deps)
 
 
 @pytest.mark.parametrize(("columns", "item"), [(16, 2), (32, 2), (64, 2), (128, 2), (8, 4), (16, 4), (32, 4)])

@@ -84,6 +84,7 @@ PROVED = {
     "diagonal": read((P,), (add(mul(v(axis("p", H)), by(H)), v(axis("p", H))),), H, (Fact(P, "==", H * H),)),
     "behind a guard": read((P,), (sub(mul(v(axis("p", H)), by(H)), 1),), H, (Fact(P, "==", H * H),),
                            call("ge", v(axis("p", H)), by(1))),
+    "backwards": read((P,), (add(mul(v(axis("p", H)), by(1 - H)), by(P - H)),), H, (Fact(P, "==", H * H),)),
     "checked": read((H,), (CheckedIndex(mul(v(_P), by(W)), H, "x"),), P),
     "of floating point": read((3,), (call("max", call("min", Cast(mul(Cast(v(_P), "float32"), f32(0.5)), "int64"), by(2)),
                                           by(0)),), P),

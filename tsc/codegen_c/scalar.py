@@ -10,8 +10,9 @@ from tsc.codegen_c.types import c_type, identifier, literal
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.messages import message_of
+from tsc.poly.layout import layout_of
 from tsc.sym import SymExpr, product
-from tsc.sym.expr import Dim, apply
+from tsc.sym.expr import Dim
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitxor": "^"}
@@ -44,10 +45,7 @@ class Scope:
 
 def flatten(buffer: Buffer, index: tuple[Expr, ...], scope: Scope, leaves: dict[str, Expr]) -> SymExpr:
     """The element offset of an access, in the buffer's layout, reduced under the facts in scope."""
-    parts = [to_sym(i, leaves) for i in index]
-    if buffer.panel is not None:
-        place, by = parts.pop(buffer.panel[0]), SymExpr.of(buffer.panel[1])
-        parts = [apply("//", [place, by]), *parts, apply("%", [place, by])]
+    parts = [to_sym(i, leaves) for i in (index if buffer.panel is None else layout_of(buffer).place(index))]
     total = SymExpr.of(0)
     for part, stride in zip(parts, _strides(buffer.stored)):
         total = total + part * stride

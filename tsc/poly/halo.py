@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import box_text, index_text, size_text
+from tsc.poly.layout import plain
 from tsc.poly.pattern import product_of, variables
 from tsc.poly.promote import Local, Operand, Promoted, box, footprint_of, read_by, replaced, scope_of, with_copy, zero
 from tsc.poly.rounded import guard_of
@@ -45,7 +46,7 @@ def promote_halo(promoted: Promoted, scop: Scop, found: Stencil, together: isl.M
     if not dims or any(extents[d].as_int() is None for d in dims):
         return promoted
     storage = replace(operand.array, shape=tuple(extents[d] for d in dims))
-    local = Local(operand.array, storage, dims, scope_of(storage), f"alloc_{storage.name}")
+    local = Local(operand.array, storage, dims, scope_of(storage), f"alloc_{storage.name}", plain(storage.shape))
 
     def rows(copies: isl.Map) -> list[tuple[str, isl.PwAff]]:
         return [("copy", isl.instance_coordinate(copies, d)) for d in range(len(operand.cells))]

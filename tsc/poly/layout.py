@@ -1,9 +1,12 @@
-"""Layout maps of promoted buffers: where each element of a box is stored. A value: a function from logical to storage index.
+"""Layout maps of promoted buffers and packed weights: where each element of a box is stored. A value: a function from logical
+to storage index.
 
 isl schedules logical indices; a layout is applied to them when loops are made, outside isl, so that it may be no affine
 function at all (a swizzle). What has to hold is certified: every element has a place of its own within the storage, and no
-place is left over. `panel` is what `te.expr.Buffer.panel` says of packed weights; `swizzle` and the fragments are what ldmatrix
-and mma expect (PTX ISA 9.7.14.5; tsc/codegen_cuda/device/mma.cuh).
+place is left over but what was padded. A layout composed of combinators is certified by construction, for all sizes: each of
+them is a bijection, which is proved once where it is defined. Others are looked at. `panel` is what `te.expr.Buffer.panel` says
+of packed weights; `swizzle` and the fragments are what ldmatrix and mma expect (PTX ISA 9.7.14.5;
+tsc/codegen_cuda/device/mma.cuh).
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from numpy.typing import NDArray
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import box_text, index_text
-from tsc.sym import SymExpr
-from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, add, call, index, mul, substitute
+from tsc.sym import SymExpr, ceildiv, exact_quotient
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Size, Var, add, call, index, mul, substitute
 from tsc.te.intrinsics import MEANING
 
 #: Boxes up to this many elements are certified by looking at every one.
@@ -30,10 +33,48 @@ CHUNK_BYTES, BANK_BYTES = 16, 128
 
 
 @dataclass(frozen=True, slots=True)
+class Permute:
+    """Dimension k of the storage is dimension `order[k]` of what it was: a bijection, `order` being one."""
+
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Dimension `dim`, of extent A * `size`, becomes two: x -> (x // size, x % size), from [0, A * size) to [0, A) x [0, size).
+    That is a bijection at every size > 0, constant or not: q * size + r is its inverse, since x = x // size * size + x % size
+    and 0 <= x % size < size, so that 0 <= x < A * size just where 0 <= x // size < A."""
+
+    dim: int
+    size: SymExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Dimensions `dim` and `dim + 1` become one: (q, r) -> q * E + r, E being the extent of r, constant or not. The inverse of
+    Split by E, hence a bijection."""
+
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """The extent of dimension `dim` is rounded up to a multiple: x -> x, which gives no two elements one place. The places past
+    the old extent are padding, and the only ones that are left over."""
+
+    dim: int
+    multiple: int
+
+
+Combinator = Permute | Split | Merge | Pad
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """`index[d]` is coordinate d of the place, in an array of shape `storage`, of the element at (i0, i1, ...) of `box`.
 
     The first `owners` coordinates say who holds the element (a warp, then a lane of it); the rest is storage of the owner's.
+    `made`: the combinators that made it of the row-major layout of its box; None for a map of another kind.
     """
 
     name: str
@@ -41,6 +82,7 @@ class Layout:
     storage: tuple[SymExpr, ...]
     index: tuple[Expr, ...]
     owners: int = 0
+    made: tuple[Combinator, ...] | None = None
 
     def place(self, logical: Sequence[Expr]) -> tuple[Expr, ...]:
         """The storage index of a logical one."""
@@ -51,16 +93,48 @@ class Layout:
 def plain(box: Sequence[SymExpr | int]) -> Layout:
     """Row-major."""
     shape = tuple(SymExpr.of(extent) for extent in box)
-    return Layout("plain", shape, shape, tuple(_axis(d) for d in range(len(shape))))
+    return Layout("plain", shape, shape, tuple(_axis(d) for d in range(len(shape))), made=())
+
+
+def composed(name: str, box: Sequence[SymExpr | int], *combinators: Combinator) -> Layout:
+    """The row-major layout of a box, changed by combinators in turn. Raises InternalError where one does not apply."""
+    layout = plain(box)
+    storage, place = list(layout.storage), list(layout.index)
+    for step in combinators:
+        match step:
+            case Permute(order=order) if sorted(order) == list(range(len(storage))):
+                storage, place = [storage[d] for d in order], [place[d] for d in order]
+            case Split(dim=d, size=size) if (count := exact_quotient(storage[d], size)) is not None:
+                storage[d:d + 1] = [count, size]
+                place[d:d + 1] = [call(fn, place[d], index(size)) for fn in ("floordiv", "mod")]
+            case Merge(dim=d) if d + 1 < len(storage):
+                place[d:d + 2] = [add(mul(place[d], index(storage[d + 1])), place[d + 1])]
+                storage[d:d + 2] = [storage[d] * storage[d + 1]]
+            case Pad(dim=d, multiple=multiple) if multiple > 0:
+                storage[d] = ceildiv(storage[d], multiple) * multiple
+            case _:
+                raise InternalError(f"{step} does not apply to a storage of {[str(e) for e in storage]}")
+    return Layout(name, layout.box, tuple(storage), tuple(place), made=combinators)
 
 
 def panel(box: Sequence[SymExpr | int], axis: int, width: int) -> Layout:
-    """`axis` split by `width`, the quotient first and the remainder last; that extent of the box must be a multiple."""
-    shape = tuple(SymExpr.of(extent) for extent in box)
-    rest = [d for d in range(len(shape)) if d != axis]
-    storage = (shape[axis] // width, *(shape[d] for d in rest), SymExpr.of(width))
-    place = (_div(_axis(axis), width), *(_axis(d) for d in rest), _mod(_axis(axis), width))
-    return Layout(f"panel({axis}, {width})", shape, storage, place)
+    """`axis`, padded to a multiple of `width` and split by it, the quotient first and the remainder last."""
+    rest = [d + (d > axis) for d in range(len(box)) if d != axis]
+    return composed(f"panel({axis}, {width})", box, Pad(axis, width), Split(axis, SymExpr.of(width)),
+                    Permute((axis, *rest, axis + 1)))
+
+
+def layout_of(buffer: Buffer) -> Layout:
+    """Where memory has the elements of a Buffer."""
+    return plain(buffer.shape) if buffer.panel is None else panel(buffer.shape, *buffer.panel)
+
+
+def certify_stored(buffer: Buffer) -> None:
+    """Raise InternalError unless the layout of a Buffer is certified at all sizes, and has the extents that it says it has."""
+    layout = layout_of(buffer)
+    certify(layout)
+    if layout.storage != buffer.stored:
+        raise InternalError(f"{buffer} is stored as {[str(e) for e in buffer.stored]}, not as its layout {layout.name} says")
 
 
 def swizzle(rows: int, columns: int, item_bytes: int) -> Layout:
@@ -118,17 +192,21 @@ def _fragment(name: str, block: tuple[int, int], warp: tuple[int, int], tile: tu
 # -- certificate -----------------------------------------------------------------------------------------------
 
 def certify(layout: Layout, params: str = "[]", context: isl.Set | None = None) -> None:
-    """Raise InternalError unless `layout` is a bijection from its box onto its storage.
+    """Raise InternalError unless `layout` is a bijection from its box onto its storage, but for what was padded.
 
-    A constant box is looked at element by element; one with symbolic extents, over `params` in `context`, goes to isl and must
-    be affine.
+    What its combinators make is one. Of others a constant box is looked at element by element; one with symbolic extents, over
+    `params` in `context`, goes to isl and must be affine.
     """
+    if layout.made is not None and layout == composed(layout.name, layout.box, *layout.made):
+        return
     box, storage = ([e.as_int() for e in shape] for shape in (layout.box, layout.storage))
     sizes, places = [e for e in box if e is not None], [e for e in storage if e is not None]
     if len(sizes) == len(box) and len(places) == len(storage) and math.prod(sizes) <= EXHAUSTIVE:
         _certify_each(layout, sizes, places)
     else:
         _certify_affine(layout, params, context)
+    if layout.made is not None:
+        raise InternalError(f"the layout {layout.name} is not what {layout.made} make of its box")
 
 
 def _certify_each(layout: Layout, box: Sequence[int], storage: Sequence[int]) -> None:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import size_text
+from tsc.poly.layout import plain
 from tsc.poly.pattern import Contraction, unit_stride, variables
 from tsc.poly.promote import Assignment, Local, Promoted, graft, replaced, zero
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
-from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Load, Var, loads
 
 
@@ -51,8 +51,9 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int
     extents = [a.extent for a in found.anchor.reduce_axes]
     virtual = Buffer(f"{found.anchor.name}_panel", found.n_factor.dtype,
                      (*extents, next(a.extent for a in found.anchor.axes if a.name == found.n)))
-    local = Local(virtual, replace(virtual, shape=(*extents, SymExpr.of(width))), tuple(range(len(extents) + 1)), "scratch",
-                  f"alloc_{virtual.name}")
+    layout = plain((*extents, width))
+    local = Local(virtual, replace(virtual, shape=layout.storage), tuple(range(len(extents) + 1)), "scratch",
+                  f"alloc_{virtual.name}", layout)
     first = isl.constant_on(live, 0)
     node = graft(node, isl.with_prefix(live, [first] * len(reduce) + [low], local.statement), [])
     columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(found.n_factor))

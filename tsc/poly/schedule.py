@@ -17,6 +17,7 @@ from tsc.poly.dataflow import check_dataflow, check_vectors
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.halo import in_vectors, promote_halo
+from tsc.poly.layout import certify_stored
 from tsc.poly.legality import Order, Seen, check_blocks, check_tree, coincident
 from tsc.poly.loop_order import Edges, edges_of
 from tsc.poly.match import Pattern, match
@@ -94,6 +95,8 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         if packed != program:  # a layout changes no instance, access or dependence: only the Buffer that loads name
             scop = build_scop(packed)
             found, _ = match(scop)
+            for buffer in packed.inputs:
+                certify_stored(buffer)
         # 4. dependences, those of declared monoids on themselves dropped
         deps = dependences(scop)
         log += [*scop.notes, *deps.log]

@@ -20,7 +20,22 @@ from tsc.poly.affine import box_text, fact_texts, index_text, size_text
 from tsc.poly.layout import Layout
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim, exact_quotient
 from tsc.te.compute import Axis, Program
-from tsc.te.expr import INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, as_size, map_children, substitute, walk
+from tsc.te.expr import (
+    INDEX,
+    Call,
+    Cast,
+    CheckedIndex,
+    Expr,
+    Load,
+    Var,
+    add,
+    as_size,
+    index,
+    map_children,
+    mul,
+    substitute,
+    walk,
+)
 from tsc.te.linear import Ranges, interval, linear
 
 
@@ -88,6 +103,9 @@ class Lifting:
         """`expr` with coordinates for all index arithmetic in it that depends on no data and is not affine."""
         if expr.dtype == INDEX and index_text(expr, self.own) is not None:
             return expr
+        terms = _terms(expr)
+        if terms is not None:
+            return self.lifted(terms)
         inner = map_children(self.lifted, expr)
         if expr.dtype != INDEX or index_text(inner, self.names) is not None or depends_on_data(expr):
             return inner
@@ -160,6 +178,21 @@ class Lifting:
         return found
 
 
+def _terms(expr: Expr) -> Expr | None:
+    """An index times a polynomial in sizes as a sum of multiples of it times products of sizes, whose sign is known; None where
+    it is no such product, or one term already."""
+    if not isinstance(expr, Call) or expr.fn != "mul" or expr.dtype != INDEX:
+        return None
+    for one, other in (expr.args, expr.args[::-1]):
+        size = as_size(other)
+        if size is not None and (len(size.terms) > 1 or any(monomial and times != 1 for monomial, times in size.terms)):
+            total = index(0)
+            for monomial, times in size.terms:
+                total = add(total, mul(mul(one, index(SymExpr(((monomial, 1),)))), index(times)))
+            return total
+    return None
+
+
 def depends_on_data(expr: Expr) -> bool:
     """Whether an index or a condition depends on elements of tensors."""
     return any(isinstance(node, Load) for node in walk(expr))
@@ -187,6 +220,6 @@ def view_of(load: Load, axes: Sequence[Axis]) -> tuple[Layout, tuple[Expr, ...]]
             over[axis.name] = Var(f"i{len(cell)}")
             cell.append(Var(axis.name))
             box.append(axis.extent)
-    index = tuple(substitute(p, over) if place is None else place for p, place in zip(load.index, places))
-    return Layout(f"view of {load.buffer.name}", tuple(box) or (ONE,), load.buffer.shape, index), tuple(cell)
+    where = tuple(substitute(p, over) if place is None else place for p, place in zip(load.index, places))
+    return Layout(f"view of {load.buffer.name}", tuple(box) or (ONE,), load.buffer.shape, where), tuple(cell)
 
