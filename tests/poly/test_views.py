@@ -85,6 +85,9 @@ PROVED = {
     "behind a guard": read((P,), (sub(mul(v(axis("p", H)), by(H)), 1),), H, (Fact(P, "==", H * H),),
                            call("ge", v(axis("p", H)), by(1))),
     "backwards": read((P,), (add(mul(v(axis("p", H)), by(1 - H)), by(P - H)),), H, (Fact(P, "==", H * H),)),
+    "away from the end": read((P,), (add(mul(v(axis("p", H)), by(H + 1)), by(H)),), H, (Fact(P, "==", H * H),),
+                              call("lt", add(v(axis("p", H)), by(1)), by(H))),
+    "clamped and scaled": read((P,), (mul(call("min", add(v(_P), by(2)), by(H - 1)), by(W)),), P),
     "checked": read((H,), (CheckedIndex(mul(v(_P), by(W)), H, "x"),), P),
     "of floating point": read((3,), (call("max", call("min", Cast(mul(Cast(v(_P), "float32"), f32(0.5)), "int64"), by(2)),
                                           by(0)),), P),
@@ -98,6 +101,8 @@ REFUSED = {
     "one column more": read((H, W - 1), (rows(_P, W), columns(_P, W)), P),
     "guarded by another": read(_IMAGE, (sub(rows(_P, W), 1), columns(_P, W)), P, guard=call("ge", columns(_P, W), by(1))),
     "resized without a clamp": read((H,), (call("max", rows(add(mul(v(_P), by(2 * H)), by(2 * P)), 2 * P), by(0)),), P, ()),
+    "at the end": read((P,), (add(mul(v(axis("p", H)), by(H + 1)), by(H)),), H, (Fact(P, "==", H * H),)),
+    "clamped too late": read((P,), (mul(call("min", add(v(_P), by(2)), by(H)), by(W)),), P),
     "diagonal and one": read((P,), (add(add(mul(v(axis("p", H)), by(H)), v(axis("p", H))), by(1)),), H,
                              (Fact(P, "==", H * H),)),
 }

@@ -73,12 +73,12 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class _Coordinate:
-    """What stands for `expr`, which is not affine, and what is known of it. `factor` and `of`: it is a size times an index."""
+    """What stands for an index that is not affine, and what is known of it. `product`: it is that index times that size, of
+    which the second text is the greatest value, the third that of the whole."""
 
     name: str
     where: tuple[str, ...]
-    factor: str | None = None
-    of: Expr | None = None
+    product: tuple[Expr, str, str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -129,8 +129,7 @@ class Lifting:
         if not sizes.env.prove_le(0, by):
             return _Coordinate(name, ())
         ranges = Ranges({a.name: sizes.expanded(a.extent) for a in self.axes}, sizes.env)
-        found = interval(linear(expr.args[1 if left else 0]), ranges)
-        low, high = (None, None) if found is None else map(sizes.expanded, found)
+        low, high = (None if end is None else sizes.expanded(end) for end in _ends(expr.args[1 if left else 0], ranges))
         bounds: list[tuple[SymExpr | None, SymExpr | None]] = []  # from, and below
         match expr.fn:
             case "mod":
@@ -144,7 +143,11 @@ class Lifting:
         if expr.fn != "mul":
             divisor = sizes.text(by)  # nothing divides by zero: what has no elements is not read
             return _Coordinate(name, (*texts, f"1 <= {divisor}") if divisor is not None else ())
-        return _Coordinate(name, tuple(texts), sizes.text(by), inner.args[1 if left else 0])
+        ends = [None if high is None else sizes.text(e) for e in (by, high or ZERO, (high or ZERO) * by)]
+        by_text, most, whole = ends
+        if by_text is None or most is None or whole is None:
+            return _Coordinate(name, tuple(texts))
+        return _Coordinate(name, tuple(texts), (inner.args[1 if left else 0], by_text, most, whole))
 
     def stays(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
         """Whether it is proved that a lifted Load, where `domain` and the conditions hold, stays within its buffer's extents at
@@ -166,16 +169,34 @@ class Lifting:
         return bool(reached.subtract(inside).intersect_params(known).is_empty())
 
     def _scaled(self, where: Sequence[str], some: str, params: str, known: isl.Set) -> list[str]:
-        """What is known of a size times an index where the index is not less than a number."""
+        """What is known of a size times an index where the index stays away from its ends by numbers."""
         found = []
+
+        def least(text: str) -> int | None:
+            points = isl.Set(f"{params} -> {{ [v] : exists ({some} : v = {text} and {' and '.join(where)}) }}")
+            return isl.least(points.intersect_params(known))
+
         for coordinate in self.coordinates.values():
-            text = None if coordinate.of is None else index_text(coordinate.of, self.names)
-            if coordinate.factor is not None and text is not None:
-                values = isl.Set(f"{params} -> {{ [v] : exists ({some} : v = {text} and {' and '.join(where)}) }}")
-                least = isl.least(values.intersect_params(known))
-                if least is not None:
-                    found.append(f"{least} * ({coordinate.factor}) <= {coordinate.name}")
+            if coordinate.product is not None:
+                of, by, most, whole = coordinate.product
+                text = index_text(of, self.names)
+                low, slack = (None, None) if text is None else (least(text), least(f"{most} - ({text})"))
+                found += [] if low is None else [f"{low} * ({by}) <= {coordinate.name}"]
+                found += [] if slack is None else [f"{coordinate.name} <= {whole} - {slack} * ({by})"]
         return found
+
+
+def _ends(expr: Expr, ranges: Ranges) -> tuple[SymExpr | None, SymExpr | None]:
+    """A lower and an upper bound of an index, where they are known."""
+    match expr:
+        case Call(fn="min" | "max" as fn, args=(a, b)):
+            (low, high), (least, most) = _ends(a, ranges), _ends(b, ranges)
+            if fn == "min":
+                positive = low is not None and least is not None and all(ranges.env.prove_le(0, x) for x in (low, least))
+                return (ZERO if positive else None), most if high is None or most is not None else high
+            return low if least is None else least, None
+    found = interval(linear(expr), ranges)
+    return (None, None) if found is None else found
 
 
 def _terms(expr: Expr) -> Expr | None:
