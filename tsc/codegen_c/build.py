@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -65,9 +64,9 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     cache = tools.cache
     units = [(name, sources[name]) for name in sorted(sources)]
     units.append(("tsc_cpu_runtime", _RUNTIME.read_text(encoding="utf-8")))
-    units.append((TABLE, _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))))
+    table = _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
     keys = [tools.key(text) for _, text in units]
-    whole = digest("module", *keys)
+    whole = digest("module", *keys, table)
     names = interfaces or {}
     known = cache.get(whole)
     if known is not None and _is_module(known, names):
@@ -75,11 +74,11 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     with work_folder() as work:
         caller, jobs = tools.caller(work), tools.jobs
         try:
-            module = _linked(_compiled(keys, units, cache, caller, jobs), names, caller)
+            module = _linked(_compiled(keys, units, cache, caller, jobs), table, names, caller)
         except _LinkError:  # an object of the cache may be to blame, though it is whole
             if not any([cache.drop(key) for key in keys]):
                 raise
-            module = _linked(_compiled(keys, units, cache, caller, jobs), names, caller)
+            module = _linked(_compiled(keys, units, cache, caller, jobs), table, names, caller)
     cache.put(whole, module)
     return module
 
@@ -141,9 +140,9 @@ def _tools(spec: DeviceSpec, options: Options) -> _Tools:
     return _Tools(cache, folder, compiler, headers, flags, options.jobs or os.cpu_count() or 1)
 
 
-def _linked(objects: Sequence[bytes], kernels: Iterable[str], caller: _Caller) -> bytes:
+def _linked(objects: Sequence[bytes], table: str, kernels: Iterable[str], caller: _Caller) -> bytes:
     """One shared object of all. Raises _LinkError where it lacks something."""
-    module = caller.link(objects)
+    module = caller.link(objects, table)
     if not _is_module(module, kernels):
         command = " ".join(caller.compiler.command)
         raise _LinkError(f"the C compiler '{command}' made no shared object of the kernels; {_OTHER}")
@@ -224,12 +223,15 @@ class _Caller:
         self._run(name, [*self.flags, f"-I{_HERE}", "-c", text.name, "-o", made.name], LaunchError)
         return self._made(made)
 
-    def link(self, objects: Sequence[bytes]) -> bytes:
-        """One shared object of all objects."""
+    def link(self, objects: Sequence[bytes], assembly: str = "") -> bytes:
+        """One shared object of all objects, and of what is written in assembly."""
         names = []
         for number, content in enumerate(objects):
             names.append(f"unit{number}.o")
             (self.work / names[-1]).write_bytes(content)
+        if assembly:
+            names.append("rest.s")
+            (self.work / names[-1]).write_text(assembly, encoding="ascii")
         target = [f for f in self.flags if f.startswith("-target") or f.startswith("--target")]
         self._run("link", [*target, "-shared", "-o", "module.so", *names, "-lm", "-lpthread"], _LinkError)
         return self._made(self.work / "module.so")
@@ -249,9 +251,11 @@ class _Caller:
 
 
 def _table_source(module: ModuleInterface) -> str:
-    """C of the table, a string literal a line."""
-    lines = "\n".join(json.dumps(line) for line in table_text(module).splitlines())  # JSON's escapes are C's
-    return f'__attribute__((visibility("default"), used)) const char {TABLE}[] =\n{lines};\n'
+    """The table in assembly, a string a line: of data alone, which a compiler takes longer to start than to translate."""
+    lines = [line.replace("\\", r"\\").replace('"', r'\"') for line in table_text(module).splitlines()]
+    return "\n".join([".section .rodata", f".globl {TABLE}", f".type {TABLE}, %object", f"{TABLE}:",
+                      *(f'.ascii "{line}"' for line in lines), '.byte 0', f".size {TABLE}, . - {TABLE}",
+                      '.section .note.GNU-stack, "", %progbits', ""])
 
 
 def _trusted(compiler: Compiler, spec: DeviceSpec, headers: Sequence[str], cache: CompiledCache,

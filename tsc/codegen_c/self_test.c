@@ -2,6 +2,9 @@
  * taken one element at a time from volatile memory, which no optimisation touches. Prints the names of those that are wrong
  * and returns their number. */
 #include <stdio.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
 #include "tsc_kernel.h"
 #if defined __AVX512F__
 #define TSC_LANES 16

@@ -3,10 +3,22 @@
 #ifndef TSC_KERNEL_H
 #define TSC_KERNEL_H
 
-#include <math.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+/* No header of the C library: to read those takes longer than to compile most kernels. What is needed of them follows. */
+typedef __INT8_TYPE__ int8_t;
+typedef __INT16_TYPE__ int16_t;
+typedef __INT32_TYPE__ int32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT8_TYPE__ uint8_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __UINT32_TYPE__ uint32_t;
+typedef __UINT64_TYPE__ uint64_t;
+#ifndef INT64_MIN
+#define INT32_MIN (-__INT32_MAX__ - 1)
+#define INT64_MIN (-__INT64_MAX__ - 1)
+#define INT64_C(c) c##L
+#define UINT64_C(c) c##UL
+#endif
+_Static_assert(sizeof(long) == sizeof(int64_t), "INT64_C and UINT64_C make longs");
 
 typedef struct {
   void *const *buffers;
@@ -85,13 +97,13 @@ TSC_DEFINE_UNSIGNED(uint8_t, bool)
 TSC_DEFINE_FLOAT(float, float32, f)
 TSC_DEFINE_FLOAT(double, float64, )
 
-TSC_FN double tsc_exp_float64(double x) { return exp(x); }
-TSC_FN double tsc_log_float64(double x) { return log(x); }
-TSC_FN double tsc_erf_float64(double x) { return erf(x); }
-TSC_FN double tsc_tanh_float64(double x) { return tanh(x); }
-TSC_FN double tsc_floor_float64(double x) { return floor(x); }
-TSC_FN double tsc_ceil_float64(double x) { return ceil(x); }
-TSC_FN double tsc_round_float64(double x) { return rint(x); }
+TSC_FN double tsc_exp_float64(double x) { return __builtin_exp(x); }
+TSC_FN double tsc_log_float64(double x) { return __builtin_log(x); }
+TSC_FN double tsc_erf_float64(double x) { return __builtin_erf(x); }
+TSC_FN double tsc_tanh_float64(double x) { return __builtin_tanh(x); }
+TSC_FN double tsc_floor_float64(double x) { return __builtin_floor(x); }
+TSC_FN double tsc_ceil_float64(double x) { return __builtin_ceil(x); }
+TSC_FN double tsc_round_float64(double x) { return __builtin_rint(x); }
 
 /* C leaves a float open that no integer of the type equals; here it is what te/intrinsics.py says (`converted`). */
 TSC_FN int32_t tsc_to_int32(double x) { return x > -0x1p31 - 1 && x < 0x1p31 ? (int32_t)x : INT32_MIN; }
@@ -145,7 +157,7 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
     if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
       tsc_bits64 r = tsc_masked_load(p, n);                                                                                   \
       tsc_##NAME##x##L v;                                                                                                     \
-      return memcpy(&v, &r, sizeof v), v;                                                                                     \
+      return __builtin_memcpy(&v, &r, sizeof v), v;                                                                           \
     }                                                                                                                         \
     tsc_##NAME##x##L r = {0};                                                                                                 \
     for (int l = 0; l < L; l++) r[l] = l < n ? p[l] : 0;                                                                      \
@@ -162,7 +174,7 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
     if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
       tsc_bits64 r = tsc_masked_range(p, first, last, when);                                                                  \
       tsc_##NAME##x##L v;                                                                                                     \
-      return memcpy(&v, &r, sizeof v), v;                                                                                     \
+      return __builtin_memcpy(&v, &r, sizeof v), v;                                                                           \
     }                                                                                                                         \
     if (first > 0 || last < L || !when) return tsc_edge_##NAME##x##L(p, 1, first, last, when);                                \
     return *(const tsc_##NAME##x##L##u *)p;                                                                                   \
@@ -171,7 +183,7 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
     if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16 && space == 2) {                                                           \
       tsc_bits64 r = tsc_masked_evens((const float *)p, first, last, when);                                                   \
       tsc_##NAME##x##L v;                                                                                                     \
-      return memcpy(&v, &r, sizeof v), v;                                                                                     \
+      return __builtin_memcpy(&v, &r, sizeof v), v;                                                                           \
     }                                                                                                                         \
     if (first > 0 || last < L || !when) return tsc_edge_##NAME##x##L(p, space, first, last, when);                            \
     tsc_##NAME##x##L r = {0};                                                                                                 \
@@ -186,7 +198,7 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
   TSC_FN void tsc_store_##NAME##x##L(T *p, int64_t n, tsc_##NAME##x##L v) {                                                   \
     if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
       tsc_bits64 r;                                                                                                           \
-      memcpy(&r, &v, sizeof v);                                                                                               \
+      __builtin_memcpy(&r, &v, sizeof v);                                                                                     \
       tsc_masked_store(p, n, r);                                                                                              \
       return;                                                                                                                 \
     }                                                                                                                         \

@@ -18,8 +18,8 @@ TSC_DEFINE_VECTORS(TSC_LANES)
 #define PICK FN(pick)
 
 #if TSC_LANES == 1
-TSC_FN I BITS(F x) { I i; memcpy(&i, &x, sizeof i); return i; }
-TSC_FN F FLOAT(I i) { F x; memcpy(&x, &i, sizeof x); return x; }
+TSC_FN I BITS(F x) { I i; __builtin_memcpy(&i, &x, sizeof i); return i; }
+TSC_FN F FLOAT(I i) { F x; __builtin_memcpy(&x, &i, sizeof x); return x; }
 TSC_FN F PICK(I mask, F yes, F no) { return mask ? yes : no; }
 #define MASK(condition) (-(I)(condition))
 #else
