@@ -31,7 +31,7 @@ from tsc.sym import dim
 from tsc.target import DeviceSpec
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, loads, map_loads, mul, select
-from tsc.validate import check_order, check_values, loops
+from tsc.validate import check_order, check_rows, check_values, loops
 from tsc.validate.algebra import Algebra, Value, hashed
 from tsc.validate.sampled import Marks
 
@@ -416,6 +416,41 @@ def test_another_order_of_summation_is_found() -> None:
     assert one.check(func) is None, "sums in any order are the same values"
     with pytest.raises(InternalError, match="in different orders"):
         check_order(one.func, func, SIZES)
+
+
+#: One row, the small device's tile and one more or less, several tiles and a rest, and more rows than a block of the wide one.
+BATCHES = [1, 2, 3, 6, 7, 8, 13, 127]
+
+
+@pytest.mark.parametrize("spec", [SMALL, WIDE], ids=lambda s: s.name)
+@pytest.mark.parametrize("name, size, rest", [
+    ("gemm", "M", {"N": 13, "K": 11}), ("gemm", "M", {"N": 65, "K": 5}), ("softmax", "R", {"C": 37}),
+    ("norm", "B", {"L": 3, "C": 37}), ("scores", "B", {"L": 5, "T": 20})])
+def test_a_row_alone_and_in_a_batch_sums_in_one_order(name: str, size: str, rest: dict[str, int], spec: DeviceSpec) -> None:
+    check_rows(kernel(name, spec).func, size, [{size: count, **rest} for count in BATCHES])
+
+
+def test_a_tile_that_sums_in_an_order_of_its_own_is_found() -> None:
+    """One of the register tiles walks through k backwards: the values are right, the rows it computes are summed otherwise."""
+    one = kernel("gemm", SMALL)
+
+    def backwards(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, For) and stmt.mark == "k":
+            last = Call("sub", (Call("sub", (stmt.hi, index(1)), "int64"), Var(stmt.var)), "int64")
+            return replace(stmt, body=substitute_stmt(stmt.body, {stmt.var: last}))
+        return None
+
+    count = sum(isinstance(s, For) and s.mark == "k" for _, s in break_loops._statements(one.func.body))
+    refused = 0
+    for number in range(count):
+        func = changed(one.func, backwards, number)
+        assert one.check(func) is None
+        try:
+            check_rows(func, "M", [{"M": m, "N": 13, "K": 11} for m in BATCHES])
+        except InternalError as error:
+            assert "in another order" in str(error)
+            refused += 1
+    assert refused > 1
 
 
 # -- what laws allow -------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ whatever their order, and everything else that is computed from data is a random
 agree at random residues are equal but for what those laws allow, except with a chance of one in billions.
 """
 
-from tsc.validate.check import Compared, check_order, check_values
+from tsc.validate.check import Compared, check_values
+from tsc.validate.order import check_order, check_rows
 
-__all__ = ["Compared", "check_order", "check_values"]
+__all__ = ["Compared", "check_order", "check_rows", "check_values"]

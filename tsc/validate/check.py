@@ -14,12 +14,12 @@ from tsc.loop_ir.nodes import Func, Store
 from tsc.sym import product
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Expr, Load, map_loads
-from tsc.validate.algebra import Algebra, Array, Value, mixed
+from tsc.validate.algebra import Algebra, Array, Value
 from tsc.validate.cases import choose_sizes, limits_of, statements, steps_of, taken
 from tsc.validate.frames import Fault, Sizes, Undecided
 from tsc.validate.loops import Loops, evaluated
 from tsc.validate.memory import Storage
-from tsc.validate.program import Impossible, Inputs, Meaning, reduce_axes
+from tsc.validate.program import Impossible, Inputs, Meaning, keys_of, reduce_axes
 from tsc.validate.sampled import Pruning, Samples
 from tsc.validate.witness import Case, completed
 
@@ -87,31 +87,11 @@ def _names(stores: Sequence[Store]) -> tuple[str, ...]:
     return tuple(f"a store to {s.buffer.name}" + ("" if s.instance is None else f" of {s.instance.statement}") for s in stores)
 
 
-def check_order(first: Func, second: Func, sizes: Sequence[dict[str, int]], seed: int = 0) -> None:
-    """Raise InternalError unless two Funcs with the same arguments form the same sums in the same order."""
-    known = Sizes.of_cases(sizes)
-    algebra, inputs = Algebra(ordered=True), Inputs(known, _keys(known.count, seed))
-    with np.errstate(all="ignore"):
-        one, other = (evaluated(Loops(func, known, inputs, algebra, Pruning())) for func in (first, second))
-        for name in first.outputs:
-            buffer = one[name].buffer
-            counts = np.broadcast_to(np.asarray(known.of(product(buffer.shape))), (known.count,))
-            cells, times = np.arange(int(counts.sum())), np.full(int(counts.sum()), one[name].span - 1)
-            a, b = one[name].read(cells, times), other[name].read(cells, np.full(len(cells), other[name].span - 1))
-            if not np.array_equal(a.data, b.data):
-                wrong = int(np.flatnonzero(a.data != b.data)[0])
-                raise InternalError(f"kernels {first.name} and {second.name} sum element {wrong} of {name} in different orders")
-
-
-def _keys(count: int, seed: int) -> Array:
-    return mixed(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(2 * seed + 1))
-
-
 def _compared(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random) -> set[int]:
     """The Stores, by `id`, that were executed. Raises Fault, Undecided and Impossible."""
     tried = [case.sizes for case in cases]
     steps, sizes = steps_of(func), Sizes.of_cases(tried)
-    inputs, algebra = Inputs(sizes, _keys(sizes.count, rng.randrange(2**31))), Algebra()
+    inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31))), Algebra()
     limits = limits_of(program, tried) if scheduled is not None else [(2**62, 2**62)] * len(tried)
     samples = {}
     for axis, monoid in reduce_axes(program):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tsc.sym import SymExpr
+from tsc.sym import SymExpr, dim
 from tsc.te.compute import Axis, Compute, Monoid, Program
 from tsc.te.expr import Buffer, Expr, Load, loads
-from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, key_of, residue
+from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, key_of, mixed, residue
 from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes
 
 #: The most elements of a reduction that are evaluated at once.
@@ -28,20 +28,41 @@ class Impossible(Exception):
         self.cases = cases
 
 
+def keys_of(count: int, seed: int) -> Array:
+    """A random number for each Case."""
+    return mixed(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(2 * seed + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The elements of inputs: random numbers made from a buffer's name, the Case, and the place."""
+    """The elements of inputs: random numbers made from a buffer's name, the Case, and the place, which along axes as long as
+    the size `alike` makes no difference."""
 
     sizes: Sizes
     keys: Array
+    alike: str = ""
 
     def element(self, buffer: Buffer, flat: Array, frame: Frame) -> Value:
         """The elements at `flat`, counted row-major in the plain shape."""
         cases = np.asarray(frame.get(CASE))
+        if self.alike:
+            flat = without(buffer, self.alike, np.asarray(flat), self.sizes, frame)
         random = hashed(key_of(buffer.name), np.asarray(flat), self.keys[cases])
         if np.dtype(buffer.dtype).kind == "f":
             return Value(random, True)
         return Value(integers(random, buffer.dtype))
+
+
+def without(buffer: Buffer, size: str, flat: Array, sizes: Sizes, frame: Frame) -> Array:
+    """Places in a buffer, counted as if its axes of that size were not there."""
+    total: Array = np.zeros((), np.int64)
+    weight: Ints = 1
+    for extent in reversed(buffer.shape):
+        count = np.maximum(sizes.at(extent, frame), 1)
+        if extent != dim(size):
+            total, weight = total + flat % count * weight, weight * count
+        flat = flat // count
+    return total
 
 
 @dataclass(slots=True)
