@@ -211,7 +211,7 @@ _OF_RESIDUES: dict[str, Callable[..., Array]] = {
     "mul": times, "neg": negated, "tf32": lambda a: a,  # rounding is no difference in value here
     "max": lambda a, b: _joined(a, b, _LEAST), "min": lambda a, b: negated(_joined(negated(a), negated(b), PRIME + 1 - _LEAST)),
     "eq": _equal, "ne": lambda a, b: ~_equal(a, b),
-    "lt": lambda a, b: rank(a) < rank(b), "le": lambda a, b: rank(a) <= rank(b),
-    "gt": lambda a, b: rank(a) > rank(b), "ge": lambda a, b: rank(a) >= rank(b),
+    "lt": lambda a, b: (rank(a) < rank(b)) & ~_equal(a, b), "le": lambda a, b: (rank(a) < rank(b)) | _equal(a, b),
+    "gt": lambda a, b: (rank(a) > rank(b)) & ~_equal(a, b), "ge": lambda a, b: (rank(a) > rank(b)) | _equal(a, b),
     "isnan": lambda a: _either(a, (_NAN,)), "isinf": lambda a: _either(a, (_LEAST, _LEAST - 1)),
 }
