@@ -19,7 +19,7 @@ int32_t gather(const tsc_args *args, int64_t block_begin, int64_t block_end, voi
       {
         const int64_t w_at0 = ({ int64_t tsc_i = ids[n]; if (tsc_i < 0) tsc_i += V; if ((uint64_t)tsc_i >= (uint64_t)V) return 1; tsc_i; });
         {
-          const int64_t w_m = (8 * tsc_floordiv_int64(W, 8));
+          const int64_t w_m = (8 * (W / 8));
           for (int64_t w_v = 0; w_v < w_m; w_v += 8) {
             *(tsc_float32x8u *)(y + ((n * W) + w_v)) = ((*(const tsc_float32x8u *)(table + ((w_at0 * W) + w_v))) * __builtin_convertvector((-(-__builtin_convertvector(*(const tsc_boolx8u *)(mask + ((n * W) + w_v)), tsc_int32x8))), tsc_float32x8));
           }

@@ -17,6 +17,8 @@ from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Lo
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitxor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_DIVIDE = {"//": "/", "%": "%"}
+_SIZE_FUNCTIONS = {"//": "tsc_floordiv_int64", "%": "tsc_mod_int64", "min": "tsc_min_int64", "max": "tsc_max_int64"}
 _LOGIC = {"and": "&&", "or": "||", "xor": "!="}
 
 
@@ -98,11 +100,10 @@ def size_text(value: SymExpr, scope: Scope) -> str:
             if isinstance(atom, Dim):
                 factors.append(scope.name(f"size {atom.name}"))
             else:
-                args = [size_text(a, scope) for a in atom.args]
-                fn = {"//": "tsc_floordiv_int64", "%": "tsc_mod_int64", "min": "tsc_min_int64", "max": "tsc_max_int64"}[atom.fn]
-                text = args[0]
-                for arg in args[1:]:
-                    text = f"{fn}({text}, {arg})"
+                text, *rest = (size_text(a, scope) for a in atom.args)
+                plain = atom.fn in _DIVIDE and _divides_plainly(atom.args[0], atom.args[1], scope)
+                for arg in rest:
+                    text = f"({text} {_DIVIDE[atom.fn]} {arg})" if plain else f"{_SIZE_FUNCTIONS[atom.fn]}({text}, {arg})"
                 factors.append(text)
         terms.append(" * ".join(factors))
     if not terms:
@@ -151,7 +152,7 @@ def _call(expr: Call, scope: Scope) -> str:
             return _wrap(f"-({args[0]})", expr) if dtype.startswith("float") else _wrap(f"0 - {args[0]}", expr)
         case "div" if dtype.startswith("float"):
             return f"({args[0]} / {args[1]})"
-        case "floordiv" | "mod" if dtype == INDEX and _plain_division(expr, scope):
+        case "floordiv" | "mod" if dtype == INDEX and _divides_plainly(*_pair(expr), scope):
             return f"({args[0]} {'/' if fn == 'floordiv' else '%'} {args[1]})"
     if fn in _INFIX:
         return _wrap(f"{args[0]} {_INFIX[fn]} {args[1]}", expr)
@@ -165,7 +166,11 @@ def _wrap(text: str, expr: Call) -> str:
     return f"(({c_type(expr.dtype)})({text}))" if narrow else f"({text})"
 
 
-def _plain_division(expr: Call, scope: Scope) -> bool:
-    leaves: dict[str, Expr] = {}
-    a, b = (to_sym(x, leaves) for x in expr.args)
+def _pair(expr: Call) -> tuple[SymExpr, SymExpr]:
+    left, right = (to_sym(a, {}) for a in expr.args)
+    return left, right
+
+
+def _divides_plainly(a: SymExpr, b: SymExpr, scope: Scope) -> bool:
+    """Whether C's division, which rounds towards zero, is the one that rounds down."""
     return scope.facts.nonneg(a) and scope.facts.nonneg(b - 1)
