@@ -94,6 +94,9 @@ RIGHT = {
     "the magnitude of the least integer": _folded("Abs", [-128, 5], dtype="int8"),
     "a narrowing cast": _folded("Cast", [300, -1, 7], to=2),
     "a narrowing cast of sizes": _size_as_byte(),
+    "squares of large integers": one("ReduceL2", 13, [constant([2**63 - 1, -(2**63), 1, 2**62], 4)]),
+    "a product of many integers": one("ReduceProd", 13, [constant([2**31 - 1] * 7, 7)]),
+    "a power beyond int64": one("Pow", 13, [constant([2**31 - 1], 1), constant([7], 1)]),
     "mean of large integers": one("ReduceMean", 18, [constant([[2**62, 2**62, 5]], 1, 3)]),
     # gcc's vectoriser gave rows of two elements the mask of other rows
     "joined rows of two": one("Concat", 13, [fed("a", 2), constant([[0.5, -1.5]] * 8, 8, 2, dtype="float32")],

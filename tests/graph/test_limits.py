@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,10 +12,12 @@ import pytest
 
 import tsc
 from tests.graph.models import model
+from tests.graph.run_graph import front_end, run_graph
 from tsc.config import Limits
 from tsc.errors import ModelError, ShapeError, UnsupportedError
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.shapes import infer_shapes
+from tsc.ops.base import MOST_OPERANDS
 
 pytestmark = pytest.mark.defect(15)
 
@@ -43,9 +46,10 @@ def test_sizes_that_grow_without_end(step: str, count: int, says: str) -> None:
         infer_shapes(*import_onnx(repeated(step, count)))
 
 
-def test_a_number_that_grows_without_end() -> None:
-    with pytest.raises(UnsupportedError, match="bits"):
-        infer_shapes(*import_onnx(repeated("s{j} = Mul(s{i}, s{i})", 64, "s0 = Constant<value_ints = [3]>()")))
+def test_a_number_that_grows_without_end_wraps_around_as_kernels_do() -> None:
+    executable = tsc.compile(repeated("s{j} = Mul(s{i}, s{i})", 40, "s0 = Constant<value_ints = [3]>()"))
+    wanted = pow(3, 2**40, 2**64)
+    assert executable.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [wanted - 2**64 if wanted >> 63 else wanted]
 
 
 def test_a_product_of_many_sums() -> None:
@@ -99,3 +103,16 @@ def test_as_many_nodes_as_the_limit() -> None:
     import_onnx(proto, limits=Limits(nodes=3))
     with pytest.raises(UnsupportedError, match=r"more than 2 nodes.*Limits\(nodes"):
         import_onnx(proto, limits=Limits(nodes=2))
+
+
+@pytest.mark.parametrize(("op", "wanted"), [
+    ("Sum", lambda xs: xs.sum(axis=0)), ("Mean", lambda xs: xs.mean(axis=0)), ("Max", lambda xs: xs.max(axis=0)),
+    ("Min", lambda xs: xs.min(axis=0)), ("Concat<axis = 0>", np.concatenate)])
+@pytest.mark.parametrize("count", [MOST_OPERANDS, MOST_OPERANDS + 1, 2000])
+def test_many_operands_become_nodes_of_few(op: str, wanted: Callable[[Any], Any], count: int) -> None:
+    names = [f"x{k}" for k in range(count)]
+    graph, env = front_end(model(f"y = {op}({', '.join(names)})", ", ".join(f"float[n] {x}" for x in names), "float[m] y"))
+    assert max(len(node.inputs) for node in graph.nodes) <= MOST_OPERANDS
+    xs = np.random.default_rng(0).standard_normal((count, 5)).astype(np.float32)
+    found, = run_graph(graph, env, dict(zip(names, xs)))
+    np.testing.assert_allclose(found, wanted(xs.astype(np.float64)), rtol=1e-6, atol=1e-4)

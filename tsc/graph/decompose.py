@@ -15,7 +15,7 @@ from tsc.errors import InternalError
 from tsc.graph.group import definition
 from tsc.graph.shapes import Knowledge
 from tsc.ir import Graph, Node, TensorType, unused_name
-from tsc.ops.base import Builder
+from tsc.ops.base import MOST_OPERANDS, Builder
 from tsc.sym import ShapeEnv, SymExpr
 
 
@@ -47,8 +47,9 @@ class _Expansion:
         """The primitives that compute the outputs of `node`, in order."""
         operator = definition(node)
         if operator.decompose is None:
-            self.known.infer(node)
-            yield node
+            for part in self._narrowed(node) if operator.associative else (node,):
+                self.known.infer(part)
+                yield part
             return
         made: list[Node] = []
         results = operator.decompose(Builder(
@@ -58,6 +59,17 @@ class _Expansion:
             raise InternalError(f"the decomposition of {node.op} gives {len(results)} of {len(node.outputs)} outputs")
         for part in self._renamed(node, made, results):
             yield from self.expand(part)
+
+    def _narrowed(self, node: Node) -> Iterator[Node]:
+        """A node of many operands as a balanced tree of such as have few."""
+        inputs = node.inputs
+        while len(inputs) > MOST_OPERANDS:
+            count = -(-len(inputs) // -(-len(inputs) // MOST_OPERANDS))
+            chunks = [inputs[k:k + count] for k in range(0, len(inputs), count)]
+            names = [self._unused(f"{node.name}/{node.op}") for _ in chunks]
+            yield from (Node(node.op, chunk, (name,), node.attrs, name) for chunk, name in zip(chunks, names))
+            inputs = tuple(names)
+        yield replace(node, inputs=inputs)
 
     def _emit(self, origin: Node, made: list[Node], op: str, inputs: tuple[str, ...], attrs: dict[str, Any]) -> str:
         name = self._unused(f"{origin.name}/{op}")

@@ -24,8 +24,8 @@ from tsc.graph.node_values import Budget, known_outputs
 from tsc.graph.onnx_file import allow
 from tsc.graph.onnx_schema import check_dtypes
 from tsc.ir import Contents, Graph, Node, TensorType
-from tsc.ops.base import InferContext, symbolic
-from tsc.ops.shapes import DTYPES
+from tsc.ops.base import InferContext, OpDef, symbolic
+from tsc.ops.shapes import DTYPES, Values
 from tsc.sym import OversizeError, ShapeEnv, SymExpr
 
 #: Constants up to this many elements take part in shape arithmetic.
@@ -119,6 +119,16 @@ def _held(contents: Contents, dtype: str, env: ShapeEnv) -> Contents | None:
     return symbolic(values, contents.shape)
 
 
+def _contents(operator: OpDef, ctx: InferContext) -> Values:
+    """What the value rule says. Numbers that become too large for it are data, computed as kernels do; sizes are refused."""
+    try:
+        return operator.contents(ctx) if operator.contents else ()
+    except OversizeError:
+        if all(v.as_int() is not None for c in ctx.contents if c is not None for v in c.ravel()):
+            return ()
+        raise
+
+
 @dataclass(slots=True)
 class Knowledge:
     """What is known of each value while a graph is inferred or built."""
@@ -172,7 +182,7 @@ class Knowledge:
             check_dtypes(node.op, node.domain, self.opset, dtypes, where)
         try:
             types = operator.types(ctx)
-            contents = operator.contents(ctx) if operator.contents else ()
+            contents = _contents(operator, ctx)
         except OversizeError as error:
             raise UnsupportedError(f"{where}: {error}") from error
         except TscError:

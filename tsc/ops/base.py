@@ -132,6 +132,13 @@ class OpDef:
     #: gives any other one a value which is not the standard's default
     reads: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    #: whether it takes any number of operands and may take some of them before the others, in their order
+    associative: bool = False
+
+
+#: An associative operator's node has at most this many operands, more become a tree of nodes: kernels of one body take isl and
+#: gcc more than linear time (13 s for a sum of 2,000), and fusion would stop at about as many operations.
+MOST_OPERANDS = 100
 
 
 @dataclass(frozen=True, slots=True)

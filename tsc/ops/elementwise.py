@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tsc.errors import InternalError, ModelError, UnsupportedError
 from tsc.ir import TensorType
-from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.samples import bools, floats, ints, scalar
 from tsc.ops.shapes import (
     Values,
@@ -36,7 +37,8 @@ SampleList = Callable[[], Sequence[Sample]]
 
 
 def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 0, rule: Rule | None = None, required: int = 1,
-                check: Callable[[InferContext], None] | None = None, reads: tuple[str, ...] = ()) -> OpDef:
+                check: Callable[[InferContext], None] | None = None, reads: tuple[str, ...] = (),
+                associative: bool = False) -> OpDef:
     """An operator whose output element is `body` of the broadcast inputs' elements.
 
     `rule(env, *elements)` computes symbolic contents; `result` is the input whose dtype the output has, or the dtype itself;
@@ -63,7 +65,8 @@ def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 
         count = range(len(lowering.infer.types))
         return body(lowering.infer, [broadcast_read(lowering, i, at) if lowering.infer.has(i) else None for i in count])
 
-    return OpDef(name, PatternKind.ELEMENTWISE, types, contents=contents if rule else None, te=te, samples=samples, reads=reads)
+    return OpDef(name, PatternKind.ELEMENTWISE, types, contents=contents if rule else None, te=te, samples=samples, reads=reads,
+                 associative=associative)
 
 
 def intrinsic(fn: str) -> Body:
@@ -165,9 +168,10 @@ def _chain(fn: str) -> Body:
     return body
 
 
-def _mean(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
-    total = _chain("add")(ctx, args)
-    return call("div", total, literal(len(args), total))
+def _mean(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    count = builder.constant(np.array(len(ctx.types), ctx.type(0).dtype))
+    return (builder.emit("Div", builder.emit("Sum", *ctx.node.inputs), count),)
 
 
 def _pow(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
@@ -379,10 +383,10 @@ OPS: tuple[OpDef, ...] = (
         *pairs("int64")(), Sample([ints(4, 3), np.array([3, -2, 5])]), Sample([floats(2, 3), floats(3, low=1)])], required=2),
     elementwise("Pow", _pow, samples=_mixed_pow, rule=_power, required=2),
     elementwise("Mod", _mod, samples=_mods, rule=_remainder, reads=("fmod",), required=2),
-    elementwise("Max", _chain("max"), samples=_lists, rule=_fold(greater), required=-1),
-    elementwise("Min", _chain("min"), samples=_lists, rule=_fold(lesser), required=-1),
-    elementwise("Sum", _chain("add"), samples=_lists, rule=_fold(lambda env, a, b: a + b), required=-1),
-    elementwise("Mean", _mean, samples=_lists, required=-1),
+    elementwise("Max", _chain("max"), samples=_lists, rule=_fold(greater), required=-1, associative=True),
+    elementwise("Min", _chain("min"), samples=_lists, rule=_fold(lesser), required=-1, associative=True),
+    elementwise("Sum", _chain("add"), samples=_lists, rule=_fold(lambda env, a, b: a + b), required=-1, associative=True),
+    replace(elementwise("Mean", _chain("add"), samples=_lists, required=-1), te=None, decompose=_mean),
     elementwise("Neg", intrinsic("neg"), samples=_signed, rule=lambda env, a: -a),
     elementwise("Abs", intrinsic("abs"), samples=_signed, rule=_absolute),
     elementwise("Sign", intrinsic("sign"), samples=_signed, rule=_sign),

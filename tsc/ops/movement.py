@@ -424,7 +424,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef("Flatten", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, is_view=True,
           samples=lambda: [Sample([floats(2, 3, 5)], {"axis": a}) for a in (0, 1, 2, -1)], reads=("axis",)),
     OpDef("Concat", PatternKind.INJECTIVE, _concat_types, contents=_concat_contents, te=_concat_te, samples=_concats,
-          reads=("axis",)),
+          reads=("axis",), associative=True),
     OpDef("Split", PatternKind.INJECTIVE, _split_types, contents=_split_contents, te=_split_te, samples=_splits,
           static_inputs=(1,), reads=("axis", "split", "num_outputs")),
     OpDef("Expand", PatternKind.BROADCAST, _expand_types, contents=_expand_contents, te=_expand_te, samples=_expands,

@@ -94,6 +94,7 @@ def values_of(case: Case, number: int) -> dict[str, Array]:
             found[operand.name] = np.ascontiguousarray(
                 operand.draw(np.random.default_rng(seed), shape_at(operand.dims, run), run)).reshape(
                     shape_at(operand.dims, run))
+        assert found[operand.name].dtype == operand.dtype, f"{operand.name} was drawn as {found[operand.name].dtype}"
     return found
 
 
@@ -213,8 +214,8 @@ class Draft:
         return self.rng.choice([n for n in names if n not in ("float16", "bfloat16")] or names)
 
     def operand(self, dims: Sequence[str | int], dtype: str = "float32", draw: Draw | None = None,
-                role: str | None = None) -> str:
-        """A new operand; without `role`, fed or constant by chance."""
+                role: str | None = None, of: Sequence[str | int] = ()) -> str:
+        """A new operand; without `role`, fed or constant by chance. `of`: the dims that its values follow from."""
         name = f"x{len(self.operands)}"
         if role is None:
             role = self.rng.choice(("initializer", "node")) if self.chance(self.constant_share) else "feed"
@@ -222,8 +223,8 @@ class Draft:
         if role == "node" and self.opset < 9 and dtype != "float32":  # Constant knew only floats
             role = "initializer"
         if role != "feed":
-            for d in dims:
-                if isinstance(d, str):
+            for d in (*dims, *of):
+                if isinstance(d, str) and d in self.sizes:
                     self.fix(d)
         self.operands.append(Operand(name, dtype, tuple(dims), draw, role))
         self.dims[name], self.dtypes[name] = tuple(dims), dtype

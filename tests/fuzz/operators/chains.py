@@ -108,7 +108,7 @@ def _masked(d: Draft, x: str) -> str:
 
 
 def _looked_up(d: Draft, x: str) -> str:
-    rows = d.operand((d.size(1, 17),), "int64", places("int64", d.dims[x][0]))
+    rows = d.operand((d.size(1, 17),), "int64", places("int64", d.dims[x][0]), of=d.dims[x][:1])
     return _give(d, d.node("Gather", [x, rows], axis=0)[0], (d.dims[d.operands[-1].name][0], *d.dims[x][1:]))
 
 

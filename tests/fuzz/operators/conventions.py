@@ -97,6 +97,13 @@ def _large_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
     return float(np.abs(x.astype(np.float64)).max()) ** power * x.size >= 2.0 ** min(53, 8 * x.dtype.itemsize - 1)
 
 
+def _product_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Integers whose product their type may not hold."""
+    x = inputs[0]
+    return x is not None and x.dtype.kind in "iu" and bool(x.size) and (
+        x.size * np.log2(max(float(np.abs(x.astype(np.float64)).max()), 1)) >= 8 * x.dtype.itemsize - 1)
+
+
 def has_infinity(node: NodeProto, inputs: Values, opset: int) -> bool:
     """Whether the first operand holds what is not finite."""
     return inputs[0] is not None and inputs[0].dtype.kind == "f" and not bool(np.isfinite(inputs[0]).all())
@@ -115,6 +122,8 @@ CONVENTIONS: tuple[Convention, ...] = (
                "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
     Convention(_names("Pow"), "integers beyond their type", "open",
                "the standard does not say what becomes of powers that are too large", _power_overflows),
+    Convention(_names("ReduceProd"), "integers beyond their type", "open",
+               "the standard does not say what becomes of products that are too large", _product_overflows),
     Convention(_names("Resize"), "lengths that are fractions before they are cut", "reference",
                "the standard's own test data (resize_downsample_scales_linear_align_corners) take the product of length and "
                "scale for the length; ONNX Runtime takes the whole number", _fractional_length),

@@ -87,8 +87,12 @@ def power(d: Draft) -> None:
 
 
 def variadic(op: str, d: Draft) -> None:
-    count = d.rng.choice((1, 2, 2, 3, 5))
-    d.node(op, operands(d, count, [d.dtype(op)]))
+    count, dtype = d.rng.choice((1, 2, 2, 3, 5)), d.dtype(op)
+    if d.opset >= 8:
+        d.node(op, operands(d, count, [dtype]))
+        return
+    dims = d.extents(rank(d))  # before opset 8 nothing broadcasts
+    d.node(op, [d.operand(dims, dtype) for _ in range(count)])
 
 
 def clip(d: Draft) -> None:
@@ -103,7 +107,8 @@ def clip(d: Draft) -> None:
 
 
 def is_inf(d: Draft) -> None:
-    x = d.operand(d.extents(rank(d)), d.dtype("IsInf", "T1"), plain("float32", "special") if d.opset < 20 else None)
+    dtype = d.dtype("IsInf", "T1")
+    x = d.operand(d.extents(rank(d)), dtype, plain(dtype, "special") if d.opset < 20 else None)
     d.node("IsInf", [x], detect_positive=d.maybe(0.5, d.rng.choice((0, 1))), detect_negative=d.maybe(0.5, d.rng.choice((0, 1))))
 
 

@@ -196,7 +196,8 @@ def gather(d: Draft) -> None:
     dims, kind = d.extents(rank(d, 1, 3)), d.rng.choice(("int64", "int64", "int32"))
     axis = _axis(d, len(dims))
     x = d.operand(dims, d.dtype("Gather"))
-    indices = d.operand(d.extents(d.rng.choice((0, 1, 1, 2))), kind, places(kind, dims[axis], d.opset >= 11))
+    indices = d.operand(d.extents(d.rng.choice((0, 1, 1, 2))), kind, places(kind, dims[axis], d.opset >= 11),
+                        of=(dims[axis],))
     d.node("Gather", [x, indices], axis=d.maybe(0.9, axis) if axis == 0 else axis)
 
 
@@ -206,7 +207,7 @@ def gather_elements(d: Draft) -> None:
     own: list[str | int] = list(dims)
     own[axis] = d.rng.choice((1, 3, d.size()))
     x = d.operand(dims, d.dtype("GatherElements"))
-    d.node("GatherElements", [x, d.operand(own, kind, places(kind, dims[axis]))], axis=axis)
+    d.node("GatherElements", [x, d.operand(own, kind, places(kind, dims[axis]), of=(dims[axis],))], axis=axis)
 
 
 def gather_nd(d: Draft) -> None:
@@ -220,7 +221,7 @@ def gather_nd(d: Draft) -> None:
         return np.asarray(gen.integers([-n for n in extents], extents, shape))
 
     x = d.operand(dims, d.dtype("GatherND"))
-    d.node("GatherND", [x, d.operand((*outer, depth), "int64", drawn)], batch_dims=batch or None)
+    d.node("GatherND", [x, d.operand((*outer, depth), "int64", drawn, of=dims[batch:batch + depth])], batch_dims=batch or None)
 
 
 # -- shape arithmetic ------------------------------------------------------------------------------------------
