@@ -8,7 +8,7 @@ from tests.fuzz.run import run_batch
 
 
 @pytest.mark.parametrize(("seed", "number"), [
-    (0, 5097),  # a register tile's loop of no constant trip count was unrolled
+    (0, 5097),  # a register tile's loop of no constant trip count was unrolled; a place and a time that fit into no number
     (2026, 86),  # a load with a stride under a condition, harmless in all lanes, was not printed
     (7001, 287),  # nothing was known of a size that is a multiple of (x // y) * y
     (9001, 10124),  # the upper bound of a quotient without a lower one was lost
@@ -21,6 +21,7 @@ from tests.fuzz.run import run_batch
     (2026, 845),  # isl would not say how large a footprint is whose bounds have quotients
     (77, 30),  # no bug: loops cut where a choice by indices changes sides were validated with another meaning of comparisons
     (77, 84),  # the same, of a cast to integers
+    (1618, 127),  # no bug: lanes were folded to which nothing was ever added, a size being less than a vector
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:
     tally = run_batch(seed, range(number, number + 1), mutants=0)

@@ -11,19 +11,31 @@ import pytest
 
 from tests.fuzz import break_loops
 from tests.poly import programs
+from tests.poly.programs import buffer, size
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
 from tsc.poly.refine import check_lowered, statements_of
 from tsc.poly.schedule import ScheduledProgram, schedule_program
-from tsc.te.compute import Program
+from tsc.te.compute import SUM, Axis, Compute, Program, SizeParam
 from tsc.te.expr import Call, Const, Load, Var, add, call, index, map_loads
+
+
+def few() -> Program:
+    """t[a, b] = sum over k < n, l <= n of tanh(x[k, l, a, b]) with n <= 12: no vector along l is ever full, nor masked."""
+    axes, over = (Axis("a", size(4)), Axis("b", size(1))), (Axis("k", size("n")), Axis("l", size("n") + 1))
+    x = buffer("x", "n", size("n") + 1, 4, 1)
+    body = call("tanh", programs.at(x, *over, *axes))
+    total = Compute(buffer("t", 4, 1), axes, body, over, SUM)
+    return Program((x,), (total.target,), (total,), (SizeParam("n", 2, 1, 12),))
+
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "gemm": programs.gemm, "softmax": programs.softmax, "layer_norm": programs.layer_norm, "head_split": programs.head_split,
     "scores": programs.attention_scores, "values": programs.attention_values,
-    "constant": partial(programs.gemm, 15, 4, 1), "one_row": partial(programs.gemm, 1, 70, "K"), "conv": programs.conv}
+    "constant": partial(programs.gemm, 15, 4, 1), "one_row": partial(programs.gemm, 1, 70, "K"), "conv": programs.conv,
+    "few": few}
 
 
 @cache
@@ -128,6 +140,14 @@ def _wrong_start(store: Store) -> Stmt | None:
     return replace(store, value=Const(1.0, store.buffer.dtype)) if isinstance(store.value, Const) else None
 
 
+def _without_what_was_there(stmt: Stmt) -> Stmt | None:
+    """Folded lanes take an element's place instead of being combined with it."""
+    if isinstance(stmt, Store) and stmt.instance is None and isinstance(stmt.value, Call) and (
+            stmt.value.args[0] == Load(stmt.buffer, stmt.index) and isinstance(stmt.value.args[1], Call)):
+        return replace(stmt, value=stmt.value.args[1])
+    return None
+
+
 def _smaller(stmt: Stmt) -> Stmt | None:
     """The first array of the schedule has one element less."""
     return break_loops.shrink_allocation(stmt, Random(0)) if isinstance(stmt, Allocate) and stmt.scope != "register" else None
@@ -180,6 +200,11 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "lanes folded by another operator": ("softmax", unmarked(lambda s: replace(s, value=replace(s.value, fn="min"))
                                                              if isinstance(s.value, Call) and s.value.fn == "max" else None)),
     "lanes never folded": ("softmax", unmarked(lambda s: Block(()) if s.buffer.name == "mx" else None)),
+    "what was there before the lanes lost": ("softmax", _without_what_was_there),
+    "lanes that nothing is added to start elsewhere": ("few", unmarked(_wrong_start)),
+    "nothing but lanes folded": ("few", _without_what_was_there),
+    "lanes that nothing is added to folded elsewhere": ("few", unmarked(lambda s: replace(
+        s, buffer=buffer("t", 4, 1), index=(index(0),) * 2) if s.buffer.name == "t_acc" else None)),
     "storage one element smaller": ("softmax", _smaller),
     "a rest skipped": ("layer_norm", lambda s: Block(()) if isinstance(s, If) and isinstance(s.then, For)
                        and s.then.kind == "vector" else None),

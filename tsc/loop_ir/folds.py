@@ -15,13 +15,15 @@ import numpy as np
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, Block, For, If, Intrin, Let, Stmt, Store
 from tsc.te.compute import Compute
-from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, format_expr, substitute, walk
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, format_expr, loads, substitute, walk
 from tsc.te.intrinsics import MEANING
 
 _Cell = tuple[str, tuple[str, ...]]
 #: (statement, store, lanes) for an update; ("", what) for what was there before.
 _Token = tuple[object, ...]
 _Tokens = frozenset[_Token]
+#: What an element held before any of its updates.
+_BEFORE: _Token = ("",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,15 @@ class _State:
 
 def check_folds(stmt: Stmt, computes: Mapping[str, Compute]) -> None:
     """Raise InternalError unless `stmt` combines every update of each of some statements (by name, with what they compute) with
-    the one element that it reduces into, once, whichever private accumulators it takes on the way: they begin as the identity.
+    the one element that it reduces into, once, with what that held before, whichever private accumulators it takes on the way:
+    they begin as the identity.
     """
     run = _Folds(computes, {c.target.name for c in computes.values()})
     for state in run.states(stmt, {}, frozenset(), _State({})):
         for target in run.targets:
             held = [tokens for (name, _), tokens in state.cells.items() if name == target]
             wanted = {t for t in state.made if computes[str(t[0])].target.name == target}
-            if wanted and (len(held) != 1 or {t for t in held[0] if t[0]} != wanted):
+            if (wanted and len(held) != 1) or any(tokens != wanted | {_BEFORE} for tokens in held):
                 raise InternalError(f"what is reduced into {target} is not folded into it whole")
 
 
@@ -84,8 +87,9 @@ class _Folds:
         if store.instance is None:
             return state.holding(cell, self._tokens(store.value, values, state))
         compute = self.computes.get(store.instance.statement)
-        if compute is None:  # of no reduction
-            return state
+        if compute is None:  # of no reduction; what it stores is what its element holds before updates
+            begins = cell[0] in self.targets and all(_cell(load, values) != cell for load in loads(store.value))
+            return state.holding(cell, frozenset({_BEFORE})) if begins else state
         match store.value:
             case Call(fn=fn, args=(Load() as running, _)) if (
                     compute.monoid is not None and fn == compute.monoid.fn and _cell(running, values) == cell):
@@ -99,7 +103,7 @@ class _Folds:
             return state.cells[cell]
         if cell[0] not in self.targets:
             raise InternalError(f"accumulators {cell[0]} are used before they hold anything")
-        return frozenset()
+        return frozenset({_BEFORE})
 
     def _tokens(self, value: Expr, values: Mapping[str, Expr], state: _State) -> _Tokens:
         match value:
@@ -113,17 +117,17 @@ class _Folds:
                     if united & part:
                         raise InternalError("accumulators are folded twice")
                     united |= part
-                if all(c.monoid is not None and c.monoid.fn == fn for t in united for c in (self.computes[str(t[0])],)):
+                if all(c.monoid is not None and c.monoid.fn == fn for t in united if t[0] for c in (self.computes[str(t[0])],)):
                     return united
         raise InternalError(f"{format_expr(value)} is no fold of accumulators")
 
     def _combined(self, fn: str, tokens: _Tokens) -> _Tokens:
         """What a cell gives to a combination: no token of what it began with, which has to be the identity."""
         monoid = next((c.monoid for c in self.computes.values() if c.monoid is not None and c.monoid.fn == fn), None)
-        for start in (t[1] for t in tokens if not t[0]):
+        for start in (t[1] for t in tokens if not t[0] and t != _BEFORE):
             if monoid is None or not isinstance(start, Const) or monoid.identity(start.dtype) != start.value:
                 raise InternalError(f"accumulators of '{fn}' begin with {start}")
-        return frozenset(t for t in tokens if t[0])
+        return frozenset(t for t in tokens if t[0] or t == _BEFORE)
 
 
 def _cell(load: Load, values: Mapping[str, Expr]) -> _Cell:

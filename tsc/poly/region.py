@@ -99,8 +99,12 @@ class Region:
         real = [replace(x, cells=x.cells.intersect_domain(before[x.name].domain())) for x in new if x.name in before]
         elsewhere = {x.name for x in real if not self._in_place(x, before[x.name])}
         added = [x for x in self.new if x.store.instance is None]
-        if elsewhere:
-            check_folds(self.stmt, {name: self.scop.statements[name].compute for name in elsewhere})
+        if elsewhere or any(not isinstance(x.store.value, Load) for x in added):  # lanes may be left to which nothing is added
+            reduced = elsewhere | {x.name for x in real if self.scop.statements[x.name].compute.monoid is not None}
+            folded = {name: self.scop.statements[name].compute for name in reduced}
+            if astray := {x.store.buffer.name for x in added} & self.tree - {c.target.name for c in folded.values()}:
+                raise self._wrong(f"a store to {', '.join(sorted(astray))} executes no instance")
+            check_folds(self.stmt, folded)
         else:
             for x in real:
                 self._alias(x.buffer, next(y.buffer for y in old if y.name == x.name))

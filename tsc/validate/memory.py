@@ -24,7 +24,8 @@ _MONOIDS = frozenset({"add", "mul", "max", "min", "and", "or"})
 @dataclass(slots=True, eq=False)
 class Storage:
     """A buffer of the loops: an argument, or one allocation. `base` is the variable that says where a Frame's own begins.
-    `span` is more than any time; `places`, `order` and what follows are set when all writes are known."""
+    `span` is more than any time; `keys` and what follows are set when all writes are known. Where a place and a time do not fit
+    into a number, `names` are the places and `moments` the times that occur, each counted."""
 
     buffer: Buffer
     base: str
@@ -37,6 +38,8 @@ class Storage:
     done: Array = field(default_factory=lambda: np.zeros(0, bool))
     blocks: Array | None = None
     names: Array | None = None
+    moments: Array | None = None
+    width: int = 1
 
     @property
     def holds_data(self) -> bool:
@@ -47,9 +50,11 @@ class Storage:
         """Put all writes in order; their values are still to be had."""
         cells = np.concatenate([leaf.cells for leaf in self.writers])
         times = np.concatenate([leaf.times(TIME) for leaf in self.writers])
+        self.width = self.span
         if len(cells) and (int(cells.max()) + 1) * self.span >= 2**62:
-            self.names = np.unique(cells)
-        keys = self._numbers(cells) * self.span + times
+            self.names, self.moments = np.unique(cells), np.unique(times)
+            self.width = len(self.moments) + 1
+        keys = self._numbers(cells) * self.width + self._since(times)
         order = np.argsort(keys, kind="stable")
         self.keys = keys[order]
         if (self.keys[1:] == self.keys[:-1]).any():
@@ -79,13 +84,17 @@ class Storage:
         if not len(self.keys):
             return np.full(len(cells), -1)
         numbers = self._numbers(cells)
-        at = np.searchsorted(self.keys, numbers * self.span + seen) - 1
-        found = (at >= 0) & (self.keys[at] // self.span == numbers)
+        at = np.searchsorted(self.keys, numbers * self.width + self._since(seen)) - 1
+        found = (at >= 0) & (self.keys[at] // self.width == numbers)
         return np.where(found if self.names is None else found & (self.names[numbers] == cells), at, -1)
 
     def _numbers(self, cells: Array) -> Array:
         """The places of cells among those that are written at all, where places themselves are too large."""
         return cells if self.names is None else np.minimum(np.searchsorted(self.names, cells), len(self.names) - 1)
+
+    def _since(self, times: Array) -> Array:
+        """Times as numbers in the same order: how many of those at which something is written are earlier, where needed."""
+        return times if self.moments is None else np.searchsorted(self.moments, times)
 
     def read(self, cells: Array, seen: Array, blocks: Array | None = None) -> Value:
         """The values at some cells. Raises Fault where a block reads what another one wrote."""
@@ -116,7 +125,7 @@ class Storage:
         is_update = np.zeros(len(self.keys), bool)
         for leaf in updates:
             is_update[leaf.slots] = True
-        cells = self.keys // self.span
+        cells = self.keys // self.width
         first = np.append(True, cells[1:] != cells[:-1])
         self.poison |= first & is_update  # nobody initialised it
         starts = np.flatnonzero(first | ~is_update)
