@@ -21,8 +21,8 @@ from tsc.poly.layout import (
     Combinator,
     Layout,
     Merge,
-    Pad,
     Permute,
+    RoundUp,
     Split,
     a_fragment,
     accumulator_fragment,
@@ -97,7 +97,7 @@ def compositions(draw: st.DrawFn) -> Layout:
     for _ in range(draw(st.integers(0, 5))):
         rank, made = len(layout.storage), layout.made or ()
         d = draw(st.integers(0, rank - 1))
-        choices: list[Combinator] = [Permute(tuple(draw(st.permutations(range(rank))))), Pad(d, draw(st.integers(1, 5)))]
+        choices: list[Combinator] = [Permute(tuple(draw(st.permutations(range(rank))))), RoundUp(d, draw(st.integers(1, 5)))]
         choices += [Split(d, s) for s in (dim("A"), dim("N"), dim("B"), SymExpr.of(2), SymExpr.of(3))
                     if exact_quotient(layout.storage[d], s) is not None]
         choices += [Merge(d)] if d + 1 < rank else []
@@ -116,7 +116,7 @@ def test_combinators_give_each_element_a_place_of_its_own(layout: Layout, a: int
     cells = np.stack([p.ravel() for p in places(layout, sizes)], axis=1)
     assert (cells >= 0).all() and (cells < storage).all()
     assert len(np.unique(cells, axis=0)) == len(cells)
-    padded = any(isinstance(step, Pad) for step in layout.made or ())
+    padded = any(isinstance(step, RoundUp) for step in layout.made or ())
     assert len(cells) == np.prod(storage) or padded
 
 
@@ -141,7 +141,7 @@ def test_a_panel_is_padded_split_and_permuted(columns: SymExpr) -> None:
     lambda right: replace(right, index=(*right.index[:-1], call("mod", Var("i1"), index(5)))),
     lambda right: replace(right, index=(call("floordiv", Var("i1"), index(3)), *right.index[1:])),
     lambda right: replace(right, storage=(dim("N") // 4, *right.storage[1:])),  # the last panel has no room
-    lambda right: replace(right, made=tuple(s for s in right.made or () if not isinstance(s, Pad))),
+    lambda right: replace(right, made=tuple(s for s in right.made or () if not isinstance(s, RoundUp))),
 ])
 def test_a_broken_panel_is_found(broken: Callable[[Layout], Layout]) -> None:
     right = panel((dim("K"), dim("N")), 1, 4)
@@ -161,7 +161,7 @@ def test_a_merge_with_swapped_parts_is_found() -> None:
         certify(swapped)
     numbers = {"H": 3, "W": 3}
     assert swapped.index != right.index and places(swapped, numbers)[0].max() == 8  # right at squares alone
-    for step in (Split(0, columns + 1), Permute((0, 0)), Merge(1), Pad(0, 0)):
+    for step in (Split(0, columns + 1), Permute((0, 0)), Merge(1), RoundUp(0, 0)):
         with pytest.raises(InternalError, match="does not apply"):
             composed("broken", (rows, columns), step)
 

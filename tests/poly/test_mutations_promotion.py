@@ -182,7 +182,7 @@ def test_a_fill_where_a_copy_belongs_is_rejected() -> None:
 
 def test_storage_with_too_few_columns_is_rejected() -> None:
     made = pieces(programs.gemm())
-    locals_ = tuple(replace(x, storage=replace(x.storage, shape=(x.storage.shape[0], x.storage.shape[1] - 1)))
+    locals_ = tuple(replace(x, layout=None, storage=replace(x.storage, shape=(x.box[0], x.box[1] - 1)))
                     if x.buffer.name == "acc_panel" else x for x in made.promoted.locals)
     with pytest.raises(InternalError, match="leaves the storage"):
         _checked(made, replace(made.promoted, locals=locals_))
@@ -191,7 +191,7 @@ def test_storage_with_too_few_columns_is_rejected() -> None:
 def test_a_dropped_dimension_is_rejected() -> None:
     """Two cells of one life in one place."""
     made = pieces(programs.gemm())
-    locals_ = tuple(replace(x, dims=(1,), storage=replace(x.storage, shape=x.storage.shape[1:]))
+    locals_ = tuple(replace(x, dims=(1,), layout=None, storage=replace(x.storage, shape=x.box[1:]))
                     if x.buffer.name == "acc_panel" else x for x in made.promoted.locals)
     with pytest.raises(InternalError, match="leaves the storage"):
         _checked(made, replace(made.promoted, locals=locals_))

@@ -58,7 +58,7 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Pad:
+class RoundUp:
     """The extent of dimension `dim` is rounded up to a multiple: x -> x, which gives no two elements one place. The places past
     the old extent are padding, and the only ones that are left over."""
 
@@ -66,7 +66,7 @@ class Pad:
     multiple: int
 
 
-Combinator = Permute | Split | Merge | Pad
+Combinator = Permute | Split | Merge | RoundUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def composed(name: str, box: Sequence[SymExpr | int], *combinators: Combinator) 
             case Merge(dim=d) if d + 1 < len(storage):
                 place[d:d + 2] = [add(mul(place[d], index(storage[d + 1])), place[d + 1])]
                 storage[d:d + 2] = [storage[d] * storage[d + 1]]
-            case Pad(dim=d, multiple=multiple) if multiple > 0:
+            case RoundUp(dim=d, multiple=multiple) if multiple > 0:
                 storage[d] = ceildiv(storage[d], multiple) * multiple
             case _:
                 raise InternalError(f"{step} does not apply to a storage of {[str(e) for e in storage]}")
@@ -120,7 +120,7 @@ def composed(name: str, box: Sequence[SymExpr | int], *combinators: Combinator) 
 def panel(box: Sequence[SymExpr | int], axis: int, width: int) -> Layout:
     """`axis`, padded to a multiple of `width` and split by it, the quotient first and the remainder last."""
     rest = [d + (d > axis) for d in range(len(box)) if d != axis]
-    return composed(f"panel({axis}, {width})", box, Pad(axis, width), Split(axis, SymExpr.of(width)),
+    return composed(f"panel({axis}, {width})", box, RoundUp(axis, width), Split(axis, SymExpr.of(width)),
                     Permute((axis, *rest, axis + 1)))
 
 
