@@ -1,10 +1,10 @@
 """Mutated model files: `python3 dev.py fuzz --models [--count 1000] [--seed 0] [--start 0] [--jobs 1] [--only N] [--front]`.
 
 Small valid models, damaged at random in their bytes or in what they say (nodes, attributes, names, types, sizes, functions).
-Each is compiled, and run at a small random shape where that succeeds, in a child with 4 GB of address space and 30 s. It ends
-in a typed error that blames the model, the request or the machine, never in an InternalError; and results are those of ONNX
-Runtime wherever that takes the model, which it is asked in a child of its own. `--front` goes as far as fusion only, where
-most that is wrong with a file shows, for many more cases in the same time.
+Each is compiled, and run at a small random shape where that succeeds, in a child with 4 GB of address space and 30 s of
+computing. It ends in a typed error that blames the model, the request or the machine, never in an InternalError; and results
+are those of ONNX Runtime wherever that takes the model, which it is asked in a child of its own. `--front` goes as far as
+fusion only, where most that is wrong with a file shows, for many more cases in the same time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from tsc.pipeline import front
 from tsc.trace import Recorder
 
 ADDRESS_SPACE = 4 << 30
-SECONDS = 30
+#: Of computing, compilers included, and how many times that by the clock, as others may use the machine too.
+SECONDS, SHARED = 30, 4
 #: Cases that one worker takes at a time.
 BATCH = 20
 #: No request is larger, so that every run is quick.
@@ -94,7 +95,8 @@ def _in_child(work: Callable[[], str]) -> str:
             os.dup2(silence, 2)
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            signal.alarm(SECONDS)
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+            signal.alarm(SHARED * SECONDS)
             outcome = work()
         except BaseException as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -104,10 +106,12 @@ def _in_child(work: Callable[[], str]) -> str:
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         outcome = pipe.read().decode()
-    _, status = os.waitpid(child, 0)
+    _, status, used = os.wait4(child, 0)
+    if used.ru_utime + used.ru_stime >= SECONDS:
+        return f"failed: more than {SECONDS} s of computing (hang)"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return f"failed: signal {signal.Signals(number).name}{' (hang)' if number == signal.SIGALRM else ''}"
+        return f"failed: signal {signal.Signals(number).name}{' (hang)' if number in (signal.SIGALRM, signal.SIGXCPU) else ''}"
     return outcome or f"failed: exit code {os.WEXITSTATUS(status)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from random import Random
 
@@ -53,5 +54,7 @@ def test_the_fuzzer_sees_wrong_results_and_hangs(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tsc.Executable, "run", lambda self, names, feeds: [2 * y for y in plain(self, names, feeds)])
     assert "other values" in attempt(prey()["constants"], Random(0), tmp_path)
     monkeypatch.setattr(models, "SECONDS", 1)
-    monkeypatch.setattr(tsc.Executable, "run", lambda self, names, feeds: [y for y in iter(int, 1)])
-    assert "hang" in attempt(prey()["constants"], Random(0), tmp_path)
+    monkeypatch.setattr(models, "SHARED", 2)
+    for endless in (lambda *_: [y for y in iter(int, 1)], lambda *_: time.sleep(99)):
+        monkeypatch.setattr(tsc.Executable, "run", endless)
+        assert "hang" in attempt(prey()["constants"], Random(0), tmp_path)
