@@ -97,6 +97,7 @@ RIGHT = {
     "squares of large integers": one("ReduceL2", 13, [constant([2**63 - 1, -(2**63), 1, 2**62], 4)]),
     "a product of many integers": one("ReduceProd", 13, [constant([2**31 - 1] * 7, 7)]),
     "a power beyond int64": one("Pow", 13, [constant([2**31 - 1], 1), constant([7], 1)]),
+    "bounds of one element": one("Clip", 17, [fed("a", "b"), fed(1), fed(1, 1)], *SIZES),
     "mean of large integers": one("ReduceMean", 18, [constant([[2**62, 2**62, 5]], 1, 3)]),
     # gcc's vectoriser gave rows of two elements the mask of other rows
     "joined rows of two": one("Concat", 13, [fed("a", 2), constant([[0.5, -1.5]] * 8, 8, 2, dtype="float32")],
@@ -125,6 +126,8 @@ RIGHT = {
 }
 
 REFUSED = {
+    # 'it must be a scalar'; more dims than the operand's became dims of the output
+    "a scalar with a bound that has a dim": one("Clip", 17, [fed(), None, fed(1)], broken="rank"),
     # where the value is the same whatever the index
     "an index outside of a dim of 1": one("Gather", 18, [fed(1, "b"), fed("d", dtype="int64", values=[-2, 0, 1])],
                                           {"b": 2, "d": 3}, broken="index"),

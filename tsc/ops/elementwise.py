@@ -220,7 +220,8 @@ def _clip(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
 
 def _clip_bounds(ctx: InferContext) -> None:
     for i, what in ((1, "min"), (2, "max")):
-        if ctx.has(i) and any(d != ONE for d in canonical(ctx, i)):
+        shape = canonical(ctx, i) if ctx.has(i) else ()
+        if any(d != ONE for d in shape) or len(shape) > ctx.type(0).rank:  # the output has the shape of what is clipped
             raise ModelError(f"{where(ctx)} has a {what} of shape {ctx.type(i)}, expected a scalar")
 
 

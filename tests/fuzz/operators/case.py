@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -37,11 +37,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class Size:
-    """A symbolic size: the values that it may take, and whether all runs use one."""
+    """A symbolic size: the values that it may take, whether all runs use one, and what divides all of them."""
 
     name: str
     choices: tuple[int, ...]
     fixed: bool = False
+    divisor: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,25 @@ class Case:
     broken: str = ""
 
     @property
-    def dims(self) -> dict[str, tuple[int, int | None]]:
-        """The `dims` argument: sizes that may be 0 in some run, and in one of four cases the range of all sizes."""
+    def dims(self) -> dict[str, Any]:
+        """The `dims` argument: sizes that may be 0 in some run, in one of four cases the range of all sizes, and in one of
+        eight the inputs' shapes by their names."""
         free = [name for name, size in self.sizes.items() if not size.fixed]
         zero = [name for name in free if any(run[name] == 0 for run in self.runs)]
+        by_input = self.seed % 8 == 1
         ranged = free if self.seed % 4 == 0 and self.naming != "none" else zero
-        found: dict[str, tuple[int, int | None]] = {}
+        found: dict[str, Any] = {}
         for operand in self.operands:
+            if operand.role != "feed":
+                continue
+            if by_input:
+                found[operand.name] = tuple(d if d in free or isinstance(d, int) else None for d in operand.dims)
             for k, d in enumerate(operand.dims):
-                if d in ranged and operand.role == "feed":
-                    sizes = [run[str(d)] for run in self.runs]
+                if d in ranged:
+                    sizes, divisor = [run[str(d)] for run in self.runs], self.sizes[str(d)].divisor
                     known = (min(sizes), max(sizes)) if self.seed % 4 == 0 else (0, None)
-                    found[dim_name(self.naming, operand.name, k, str(d))] = known
+                    name = str(d) if by_input else dim_name(self.naming, operand.name, k, str(d))
+                    found[name] = (*known, divisor) if divisor > 1 else known
         return found
 
 
@@ -109,7 +117,7 @@ def laid_out(case: Case, feeds: Mapping[str, Array]) -> dict[str, Array]:
     rng, found = Random(case.seed), {}
     for name, x in feeds.items():
         match rng.randrange(12):
-            case 0:
+            case 0 if x.ndim:  # it makes vectors of scalars
                 x = np.asfortranarray(x)
             case 1 if x.ndim:
                 x = np.flip(np.ascontiguousarray(np.flip(x)))
@@ -193,7 +201,7 @@ class Draft:
         """A new symbolic size, a multiple of `step` in [least, most]."""
         name = "abcdefghijklmnopqrstuvwxyz"[len(self.sizes) % 26] + ("" if len(self.sizes) < 26 else "2")
         choices = sorted({max(-(-e // step), 1) * step for e in EDGES} | ({0} if least <= 0 and self.chance(0.15) else set()))
-        self.sizes[name] = Size(name, tuple(c for c in choices if least <= c <= most) or (max(least, step),))
+        self.sizes[name] = Size(name, tuple(c for c in choices if least <= c <= most) or (max(least, step),), False, step)
         return name
 
     def extents(self, rank: int, least: int = 1) -> Dims:
@@ -201,7 +209,8 @@ class Draft:
         found: list[str | int] = []
         for _ in range(rank):
             pick = self.rng.random()
-            found.append(1 if pick < 0.12 else self.rng.choice((2, 3, 4, 6)) if pick < 0.2 else self.size(least))
+            found.append(1 if pick < 0.12 else self.rng.choice((2, 3, 4, 6)) if pick < 0.2 else
+                         self.size(0 if pick > 0.9 else least))
         return tuple(found)
 
     def dtype(self, op: str, letter: str = "T", among: Sequence[str] = ()) -> str:
@@ -236,7 +245,7 @@ class Draft:
 
     def fix(self, size: str) -> None:
         """All runs use one value of `size`."""
-        self.sizes[size] = Size(size, self.sizes[size].choices, True)
+        self.sizes[size] = replace(self.sizes[size], fixed=True)
 
     def node(self, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> list[str]:
         """Add a node; attributes that are None are left out."""
@@ -256,7 +265,7 @@ class Draft:
     def finish(self, title: str, broken: str = "") -> Case:
         """The Case, with runs at random sizes."""
         all_fixed = self.chance(0.2)
-        sizes = {n: Size(n, s.choices, s.fixed or all_fixed or self.chance(0.15)) for n, s in self.sizes.items()}
+        sizes = {n: replace(s, fixed=s.fixed or all_fixed or self.chance(0.15)) for n, s in self.sizes.items()}
         runs = [self._run(sizes, {})]
         while len(runs) < (RUNS if any(not s.fixed for s in sizes.values()) else 2):
             runs.append(self._run(sizes, {n: runs[0][n] for n, s in sizes.items() if s.fixed}))

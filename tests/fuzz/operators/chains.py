@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -23,93 +23,103 @@ _WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 5, "Reshape": 3, "Slice": 4, "Concat
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]
 
+_WHOLE = ("Neg", "Abs", "Identity", "Sign")
 _SMOOTH = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs", "Exp", "Erf", "Softplus", "Sqrt", "Sin", "Floor", "Identity", "Softsign")
 
 
-def _give(d: Draft, name: str, dims: tuple[str | int, ...], dtype: str = "float32") -> str:
-    d.dims[name], d.dtypes[name] = dims, dtype
+def _give(d: Draft, x: str, name: str, dims: tuple[str | int, ...] | None = None) -> str:
+    """`name`, which has the type of `x`, and its dims where no others are said."""
+    d.dims[name], d.dtypes[name] = d.dims[x] if dims is None else dims, d.dtypes[x]
     return name
 
 
+def _operand(d: Draft, x: str, dims: Sequence[str | int], most: int = 2) -> str:
+    """A small operand of the type of `x`."""
+    return d.operand(dims, d.dtypes[x], within(d.dtypes[x], -most, most))
+
+
+def _is_whole(d: Draft, x: str) -> bool:
+    return not d.dtypes[x].startswith("float")
+
+
 def _unary(d: Draft, x: str) -> str:
-    return _give(d, d.node(d.rng.choice(_SMOOTH), [x])[0], d.dims[x])
+    return _give(d, x, d.node(d.rng.choice(_WHOLE if _is_whole(d, x) else _SMOOTH), [x])[0])
 
 
 def _binary(d: Draft, x: str) -> str:
-    other = d.operand(stretched(d, d.dims[x]), draw=within("float32", -2, 2))
+    other = _operand(d, x, stretched(d, d.dims[x]))
     pair = [x, other] if d.chance(0.6) else [other, x]
-    return _give(d, d.node(d.rng.choice(("Add", "Sub", "Mul", "Div", "Max", "Min")), pair)[0], d.dims[x])
+    among = ("Add", "Sub", "Mul", "Max", "Min") if _is_whole(d, x) else ("Add", "Sub", "Mul", "Div", "Max", "Min")
+    return _give(d, x, d.node(d.rng.choice(among), pair)[0])
 
 
 def _join(d: Draft, x: str) -> str:
     """With an earlier value of the same shape: a residual."""
-    same = [n for n in d.dims if d.dims[n] == d.dims[x] and d.dtypes[n] == "float32" and n != x] or [x]
-    return _give(d, d.node(d.rng.choice(("Add", "Add", "Mul", "Sub")), [x, d.rng.choice(same)])[0], d.dims[x])
+    same = [n for n in d.dims if d.dims[n] == d.dims[x] and d.dtypes[n] == d.dtypes[x] and n != x] or [x]
+    return _give(d, x, d.node(d.rng.choice(("Add", "Add", "Mul", "Sub")), [x, d.rng.choice(same)])[0])
 
 
 def _transposed(d: Draft, x: str) -> str:
     order = list(range(len(d.dims[x])))
     d.rng.shuffle(order)
-    return _give(d, d.node("Transpose", [x], perm=order)[0], tuple(d.dims[x][k] for k in order))
+    return _give(d, x, d.node("Transpose", [x], perm=order)[0], tuple(d.dims[x][k] for k in order))
 
 
 def _projected(d: Draft, x: str) -> str:
     """A weight from the right; its columns may be one, and it is mostly constant."""
-    depth = d.dims[x][-1]
+    depth, dtype = d.dims[x][-1], d.dtypes[x]
     n = d.rng.choice((1, 4, 17, 64, d.size(1, 65)))
-    weight = d.operand((depth, n), draw=within("float32", -1, 1),
+    weight = d.operand((depth, n), dtype, within(dtype, -1, 2 if _is_whole(d, x) else 1),
                        role=d.rng.choice(("initializer", "initializer", "node", "feed")))
-    return _give(d, d.node("MatMul", [x, weight])[0], (*d.dims[x][:-1], n))
+    return _give(d, x, d.node("MatMul", [x, weight])[0], (*d.dims[x][:-1], n))
 
 
 def _softmax(d: Draft, x: str) -> str:
-    return _give(d, d.node("Softmax", [x], axis=len(d.dims[x]) - 1)[0], d.dims[x])
+    if _is_whole(d, x):
+        return _unary(d, x)
+    return _give(d, x, d.node("Softmax", [x], axis=len(d.dims[x]) - 1)[0])
 
 
 def _normalised(d: Draft, x: str) -> str:
-    if d.opset < 17:
+    if d.opset < 17 or _is_whole(d, x):
         return _softmax(d, x)
-    own = [d.operand((d.dims[x][-1],), draw=within("float32", -2, 2)) for _ in range(2)]
-    return _give(d, d.node("LayerNormalization", [x, *own])[0], d.dims[x])
+    own = [_operand(d, x, d.dims[x][-1:]) for _ in range(2)]
+    return _give(d, x, d.node("LayerNormalization", [x, *own])[0])
 
 
 def _centred(d: Draft, x: str) -> str:
     """Less a reduction over some axis."""
-    axis, op = d.rng.randrange(len(d.dims[x])), d.rng.choice(("ReduceMax", "ReduceMean", "ReduceMin"))
-    inputs = [x] if d.opset < 18 else [x, d.constant(fixed([axis]), (1,))]
-    top, = d.node(op, inputs, axes=[axis] if d.opset < 18 else None)
-    return _give(d, d.node("Sub", [x, top])[0], d.dims[x])
+    axis = d.rng.randrange(len(d.dims[x]))
+    op = d.rng.choice(("ReduceMax", "ReduceSum" if _is_whole(d, x) else "ReduceMean", "ReduceMin"))
+    given = d.opset < (13 if op == "ReduceSum" else 18)
+    inputs = [x] if given else [x, d.constant(fixed([axis]), (1,))]
+    top, = d.node(op, inputs, axes=[axis] if given else None)
+    return _give(d, x, d.node("Sub", [x, top])[0])
 
 
 def _cut(d: Draft, x: str) -> str:
     axis, end = d.rng.randrange(len(d.dims[x])), d.rng.choice((1, 3, -1, 2**31 - 1))
     if end == -1:
         end = 2
-    if d.opset < 10:
-        return _unary(d, x)
     made, = d.node("Slice", [x, *(d.constant(fixed([v]), (1,)) for v in (0, end, axis))])
     dim = d.dims[x][axis]
     cut: str | int = dim if end > 99 else min(dim, end) if isinstance(dim, int) else f"min({dim}, {end})"
-    return _give(d, made, (*d.dims[x][:axis], cut, *d.dims[x][axis + 1:])) if cut == dim or isinstance(cut, int) else made
+    return _give(d, x, made, (*d.dims[x][:axis], cut, *d.dims[x][axis + 1:])) if cut == dim or isinstance(cut, int) else made
 
 
 def _doubled(d: Draft, x: str) -> str:
-    """Concat of a value with another that has its shape, then both halves added again."""
-    axis = d.rng.randrange(len(d.dims[x]))
-    other = d.operand(d.dims[x])
-    both, = d.node("Concat", [x, other], axis=axis)
-    return both
+    """Concat of a value with another that has its shape."""
+    return d.node("Concat", [x, _operand(d, x, d.dims[x])], axis=d.rng.randrange(len(d.dims[x])))[0]
 
 
 def _masked(d: Draft, x: str) -> str:
     mask = d.operand(stretched(d, d.dims[x]), "bool")
-    pair = [x, d.operand((), draw=within("float32", -9, 9))]
-    return _give(d, d.node("Where", [mask, *pair])[0], d.dims[x]) if d.opset >= 9 else x
+    return _give(d, x, d.node("Where", [mask, x, _operand(d, x, (), 9)])[0])
 
 
 def _looked_up(d: Draft, x: str) -> str:
     rows = d.operand((d.size(1, 17),), "int64", places("int64", d.dims[x][0]), of=d.dims[x][:1])
-    return _give(d, d.node("Gather", [x, rows], axis=0)[0], (d.dims[d.operands[-1].name][0], *d.dims[x][1:]))
+    return _give(d, x, d.node("Gather", [x, rows], axis=0)[0], (*d.dims[rows], *d.dims[x][1:]))
 
 
 def _reshaped(d: Draft, x: str) -> str:
@@ -129,12 +139,13 @@ STEPS: tuple[Step, ...] = (_unary, _unary, _binary, _binary, _join, _join, _tran
 
 def chain(d: Draft) -> None:
     """Steps until one gives a shape that is not tracked."""
-    x = d.operand(d.extents(d.rng.choice((1, 2, 2, 3))), draw=within("float32", -2, 2), role="feed")
+    dtype = d.rng.choices(("float32", "float64", "int64", "int32"), (85, 5, 7, 3))[0]
+    x = d.operand(d.extents(d.rng.choice((1, 2, 2, 3))), dtype, within(dtype, -2, 2), role="feed")
     for _ in range(d.rng.randint(2, 5)):
         if x not in d.dims:
             break
         x = d.rng.choice(STEPS)(d, x)
-    inner = [n.output[0] for n in d.nodes[:-1] if n.output[0] in d.dims and d.dtypes[n.output[0]] == "float32"]
+    inner = [n.output[0] for n in d.nodes[:-1] if n.output[0] in d.dims]
     d.outputs = [x, *d.rng.sample(inner, min(len(inner), d.rng.choice((0, 0, 1))))]
     if x not in [n.output[0] for n in d.nodes]:
         d.outputs = [d.nodes[-1].output[0]]

@@ -179,9 +179,9 @@ class Judge:
             near = lambda a, b: _near(a, b, 1e-5 * np.abs(exact) + 1e-6 * _scale(exact) + 2.0**-126)  # noqa: E731
         else:
             exact = expected.exact[k]
-            unit = 2.0**-23 if got.dtype == np.float32 else 2.0**-52
-            allowed = expected.deviation[k] + unit * np.where(np.isfinite(exact), np.abs(exact), 0) + (
-                2.0**-147 if _single_rounded(self.model) else 2.0**-126)
+            limits = np.finfo(got.dtype)  # the last rounding: of half a unit, or of half the least number
+            allowed = expected.deviation[k] + float(limits.eps) * np.where(np.isfinite(exact), np.abs(exact), 0) + float(
+                limits.smallest_subnormal)
             near = lambda a, b: _near(a, b, allowed) | expected.unsure[k]  # noqa: E731
         fits = [near(c, exact) for c in known]
         settled = np.logical_and.reduce(fits) if fits else np.ones(got.shape, bool)
@@ -260,10 +260,6 @@ def _keeps_signs(node: NodeProto) -> bool:
     op = find(node.op_type)
     return op is not None and exactly(node) and (op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST) or node.op_type in (
         "Identity", "Where", "Dropout", "Neg"))
-
-
-def _single_rounded(model: ModelProto) -> bool:
-    return len(model.graph.node) == 1
 
 
 def reason(error: BaseException) -> str:

@@ -32,9 +32,9 @@ def input_letter(op: str, opset: int, k: int = 0) -> str:
     return str(onnx.defs.get_schema(op, opset, "").inputs[k].type_str)
 
 
-def rank(d: Draft, least: int = 0, most: int = 4) -> int:
+def rank(d: Draft, least: int = 0, most: int = 5) -> int:
     """A rank, mostly 1 to 3."""
-    return min(max(d.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4)), least), most)
+    return min(max(d.rng.choice((0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 5)), least), most)
 
 
 def stretched(d: Draft, dims: Dims) -> Dims:

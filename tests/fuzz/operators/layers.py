@@ -184,30 +184,50 @@ def mean_variance(d: Draft) -> None:
 
 # -- Resize ----------------------------------------------------------------------------------------------------
 
-_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
-
-
 def resize(d: Draft) -> None:
     dims: Dims = (1, d.rng.choice((1, 2)), d.size(1, 17), d.size(1, 17))
     dtype = d.rng.choice(("uint8", "int8")) if d.chance(0.1) else "float32"
     x = d.operand(dims, dtype, plain(dtype))
     mode = d.rng.choice(("nearest", "nearest", "linear", "cubic"))
-    scales = [1.0, 1.0, *(d.rng.choice((0.5, 1.0, 1.5, 2.0, 3.0, 0.75)) for _ in range(2))]
+    factors = [d.rng.choice((0.5, 1.0, 1.5, 2.0, 3.0, 0.75)) for _ in range(2)]
     if d.opset == 10:
-        d.node("Resize", [x, d.constant(fixed(scales, "float32"), (4,), "float32")], mode=mode if mode != "cubic" else "linear")
+        scales = d.constant(fixed([1.0, 1.0, *factors], "float32"), (4,), "float32")
+        d.node("Resize", [x, scales], mode=mode if mode != "cubic" else "linear")
         return
-    if d.chance(0.5):
-        last = [d.constant(fixed(scales, "float32"), (4,), "float32")]
-    else:
+    axes = d.rng.choice(([2, 3], [3, 2], [-1, -2], [3], [2])) if d.opset >= 18 and d.chance(0.3) else None
+    own = [0, 1, 2, 3] if axes is None else [a % 4 for a in axes]
+    by_sizes, policy = d.chance(0.5), None
+    if by_sizes:
         d.fix(str(dims[2]))
-        wanted = [d.rng.choice((1, 2, 7, 16)) for _ in range(2)]
-        last = ["", d.constant(fixed([dims[0], dims[1], *wanted]), (4,))]
+        wanted = [dims[0], dims[1], *(d.rng.choice((1, 2, 7, 16)) for _ in range(2))]
+        last = ["", d.constant(fixed([wanted[a] for a in own]), (len(own),))]
+        if d.opset >= 18 and (axes is not None or d.chance(0.1)):
+            policy = d.maybe(0.6, d.rng.choice(("stretch", "not_larger", "not_smaller")))
+    else:
+        last = [d.constant(fixed([[1.0, 1.0, *factors][a] for a in own], "float32"), (len(own),), "float32")]
+    coordinates = d.maybe(0.8, d.rng.choice(_coordinates(d.opset, mode)))
+    crop = [0.0] * len(own) + [1.0] * len(own)
+    if coordinates == "tf_crop_and_resize":
+        for k, a in enumerate(own):
+            if a >= 2:
+                crop[k], crop[k + len(own)] = d.rng.choice(((0.0, 1.0), (0.25, 0.75), (0.5, 0.5), (0.75, 0.25), (-0.25, 1.5)))
     roi = "" if d.opset >= 13 else d.constant(fixed([], "float32"), (0,), "float32")
-    if d.opset < 13 and len(last) == 2:
+    if coordinates == "tf_crop_and_resize":
+        roi = d.constant(fixed(crop, "float32"), (len(crop),), "float32")
+    if d.opset < 13 and by_sizes:
         last[0] = d.constant(fixed([], "float32"), (0,), "float32")
-    d.node("Resize", [x, roi, *last], mode=mode, coordinate_transformation_mode=d.maybe(0.8, d.rng.choice(_COORDINATES)),
+    d.node("Resize", [x, roi, *last], mode=mode, coordinate_transformation_mode=coordinates, axes=axes,
            nearest_mode=d.maybe(0.7, d.rng.choice(("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))),
-           cubic_coeff_a=d.maybe(0.3, -0.5), exclude_outside=d.maybe(0.2, 1) if mode == "cubic" else None)
+           cubic_coeff_a=d.maybe(0.3, -0.5), exclude_outside=d.maybe(0.2, 1) if mode == "cubic" else None,
+           extrapolation_value=d.maybe(0.5, 2.5) if coordinates == "tf_crop_and_resize" else None,
+           antialias=d.maybe(0.1, 1) if d.opset >= 18 else None, keep_aspect_ratio_policy=policy)
+
+
+def _coordinates(opset: int, mode: str) -> list[str]:
+    """The standard's names of how coordinates follow. The nearest of a crop's coordinates, which are computed in floats of any
+    type, is not decided where two are as near."""
+    found = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
+    return found + ["half_pixel_symmetric"] * (opset >= 19) + ["tf_crop_and_resize"] * (mode != "nearest")
 
 
 def upsample(d: Draft) -> None:

@@ -38,6 +38,15 @@ class Softsign(OpRun):
         return (np.asarray(x / (1 + np.abs(x)), x.dtype),)
 
 
+class PRelu(OpRun):
+    """'f(x) = slope * x for x < 0, f(x) = x for x >= 0'; the reference multiplies 0 by the slope, which may be infinite."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, slope: Array) -> tuple[Array]:
+        return (np.where(x < 0, x * np.broadcast_to(slope, x.shape), x),)
+
+
 class GlobalMaxPool(OpRun):
     """Over the spatial axes alone; the reference takes the channels along."""
 
@@ -359,5 +368,5 @@ def _windows(n: int, kernel: int, stride: int, dilation: int, before: int, after
 
 
 MENDED: list[type[OpRun]] = [
-    Mean, Softsign, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad, MaxPool, AveragePool, Conv,
-    Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize]
+    Mean, PRelu, Softsign, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad, MaxPool,
+    AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize]

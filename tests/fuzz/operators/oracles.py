@@ -29,6 +29,8 @@ RUNTIME_OPSET = 26
 UNIT, DRAWS = {"float32": 2.0**-24, "float64": 2.0**-53}, 4
 #: Errors are drawn this many units large: functions are not rounded correctly, sums add their terms in any order.
 LARGE = 8.0
+#: Half of the least positive number, which is what a rounding at least may be off by, LARGE times: by unit.
+COARSE = {2.0**-24: 2.0**-147, 2.0**-53: 2.0**-1072}
 _MOST = float(np.finfo(np.float32).max)
 _EXACT = {
     "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
@@ -214,8 +216,9 @@ class Reference:
         return list(found)
 
     def _scale(self, node: Any, inputs: Sequence[Any], output: Array) -> Any:
-        """How large the terms are that a linear node adds up, times the square root of their number; for a product that of its
-        factors."""
+        """How large the terms are that a linear node adds up, times the square root of their number: of n roundings each is off
+        by at most a unit of the sum of magnitudes, either way, so that together they are off by that root of n units and seldom
+        by LARGE times as much. A product of n factors is rounded n times as well, each time relative to itself."""
         if node.op_type in ("Resize", "Upsample"):  # the weights of cubic interpolation have both signs
             return np.abs(inputs[0][np.isfinite(inputs[0])]).max(initial=0.0)
         if node.op_type == "ReduceProd":
@@ -268,7 +271,8 @@ def _shaken(value: Any, rng: np.random.Generator, unit: float, scale: Any = None
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     size = np.abs(value) if scale is None else np.maximum(np.abs(value), scale)
-    moved = value + size * (LARGE * unit) * rng.choice((-1.0, 1.0), value.shape) * rng.uniform(0.7, 1.0, value.shape)
+    error = np.where(size > 0, np.maximum(size * (LARGE * unit), COARSE[unit]), 0)
+    moved = value + error * rng.choice((-1.0, 1.0), value.shape) * rng.uniform(0.7, 1.0, value.shape)
     moved = np.where(size > _MOST, np.nan, moved)  # a partial sum may overflow, or not, by the order of summation
     return np.where(np.isfinite(value) & np.isfinite(size), moved, value)
 

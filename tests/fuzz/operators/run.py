@@ -64,11 +64,14 @@ class Tally:
 
     def __str__(self) -> str:
         cases = sum(n for what, n in self.outcomes.items() if what != "runs right")
-        lines = [f"{cases} cases: " + ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))]
+        lines = [f"{cases} cases: " + ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items())), *self.found()]
         lines += [f"  {n} {why}" for why, n in self.reasons.most_common()]
-        lines += [f"  FOUND {len(found)}: {why}\n    cases {', '.join(str(n) for n, _ in found[:8])}: {found[0][1][:400]}"
-                  for why, found in self.failures.items()]
         return "\n".join([*lines, f"  slowest: case {self.slowest[1]}, {self.slowest[0]:.1f} s"])
+
+    def found(self) -> list[str]:
+        """The findings, a line or two each."""
+        return [f"  FOUND {len(cases)}: {why}\n    cases {', '.join(str(n) for n, _ in cases[:8])}: {cases[0][1][:400]}"
+                for why, cases in self.failures.items()]
 
 
 # -- a watched process -----------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ def main(argv: list[str] | None = None) -> int:
         return show(asked.seed, asked.only, subject)
     begin, tally = time.perf_counter(), Tally()
     for tally in run_cases(asked.seed, range(asked.start, asked.start + asked.count), asked.jobs, subject):
-        print(f"{time.perf_counter() - begin:.0f} s: {str(tally).splitlines()[0]}", flush=True)
+        print("\n".join((f"{time.perf_counter() - begin:.0f} s: {str(tally).splitlines()[0]}", *tally.found())), flush=True)
     print(tally)
     return 1 if tally.failures else 0
 
