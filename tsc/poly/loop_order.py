@@ -33,20 +33,30 @@ def check_order(found: Sequence[Occurrence], edges: Edges, where: str) -> None:
 
 def _late(first: Occurrence, second: Occurrence, edge: isl.Map) -> isl.Map | None:
     """The pairs of loop points at which `first` is not executed before what depends on it in `second`."""
-    shared: list[str] = []
-    before = False
-    for a, b in zip(first.time, second.time):
-        if a != b:
-            before = isinstance(a, int) and isinstance(b, int) and a < b
-            break
-        if isinstance(a, str):
-            shared.append(a)
+    shared, before = _shared(first, second)
     if not shared and before:
         return None
     wrong = _wrong(first, second, shared, before)
     pairs = first.instances().apply_range(edge).apply_range(second.instances().reverse())
     late = pairs.intersect(wrong)
     return None if late.is_empty() else late
+
+
+def _shared(first: Occurrence, second: Occurrence) -> tuple[list[str], bool]:
+    """The loops around both, and whether the first stands first in the text within them."""
+    shared: list[str] = []
+    for a, b in zip(first.time, second.time):
+        if a != b:
+            return shared, isinstance(a, int) and isinstance(b, int) and a < b
+        if isinstance(a, str):
+            shared.append(a)
+    return shared, False
+
+
+def not_before(first: Occurrence, second: Occurrence) -> isl.Map:
+    """The instances of `first` -> those of `second` that are not executed after them. Raises Unreadable."""
+    shared, before = _shared(first, second)
+    return first.instances().reverse().apply_range(_wrong(first, second, shared, before)).apply_range(second.instances())
 
 
 def _wrong(first: Occurrence, second: Occurrence, shared: Sequence[str], before: bool) -> isl.Map:

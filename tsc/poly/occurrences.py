@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import to_sym
-from tsc.loop_ir.nodes import Allocate, Block, For, If, Intrin, Let, Stmt, Store
+from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, If, Intrin, Let, Stmt, Store, Wait
 from tsc.poly import isl
 from tsc.poly.affine import bound_texts, condition_of, index_text, size_text, upper_texts
 from tsc.sym import SymExpr, dim
@@ -168,6 +168,10 @@ def variables_of(expr: Expr) -> frozenset[str]:
 class Occurrence:
     """A Store and what is around it. `time` orders occurrences: places in sequences and the variables of loops, outermost
     first; the iterations of a loop in `lanes` have no order. `branches` are the sides taken of the Ifs around, by their places.
+
+    `team` are the loops of warps and threads around. They have no part in `time`: it is that of threads in step, all of which
+    do the same at once. Threads are not in step, but where two touch one element a barrier between them keeps them in that
+    order, which is `verify_sync`'s to prove. A condition within a team may hold for one thread and not for another.
     """
 
     store: Store
@@ -175,6 +179,7 @@ class Occurrence:
     time: tuple[int | str, ...]
     lanes: frozenset[str] = frozenset()
     branches: Mapping[tuple[int | str, ...], bool] = field(default_factory=dict)
+    team: tuple[For, ...] = ()
 
     def relation(self, target: str) -> isl.Map:
         """The variables around it -> `target`, a tuple in them as isl text."""
@@ -217,6 +222,8 @@ def _read(stmt: Stmt, place: Occurrence) -> Iterator[Occurrence]:
     match stmt:
         case Store():
             yield replace(place, store=stmt)
+        case For(kind="warp" | "thread", body=body):
+            yield from _read(body, replace(place, scope=scope.inside(stmt), team=(*place.team, stmt)))
         case For(var=var, body=body):
             lanes = place.lanes | {var} if stmt.kind in ("block", "vector") else place.lanes
             yield from _read(body, replace(place, scope=scope.inside(stmt), time=(*place.time, var), lanes=lanes))
@@ -226,15 +233,15 @@ def _read(stmt: Stmt, place: Occurrence) -> Iterator[Occurrence]:
             for side, branch in ((True, then), (False, otherwise)):
                 if branch is not None:
                     inner = scope.where(scope.condition(condition, negate=not side))
-                    taken = {**place.branches, place.time: side}
+                    taken = place.branches if place.team else {**place.branches, place.time: side}
                     yield from _read(branch, replace(place, scope=inner, time=(*place.time, int(not side)), branches=taken))
         case Block(body=body):
             for i, part in enumerate(body):
                 yield from _read(part, replace(place, time=(*place.time, i)))
         case Allocate(body=body) | Intrin(meaning=body):
             yield from _read(body, place)
-        case _:
-            raise Unreadable(f"a {type(stmt).__name__} has no place in serial loops")
+        case Barrier() | Commit() | Wait():
+            return
 
 
 def exclusive(a: Occurrence, b: Occurrence) -> bool:

@@ -47,29 +47,29 @@ def check_lowered(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[
     scope = Scope(tuple(s.name for s in before.sizes))
     try:
         with isl.budget(OPERATIONS):
-            both.walk(*both.blocks(after, _Place(scope, Known(scop.known, scope.names.meanings))), frozenset())
+            both.walk(*inside_blocks(before, after, Place(scope, Known(scop.known, scope.names.meanings))), frozenset())
     except PatternMismatch as why:
         both.notes.append(f"not all loops are read back for all sizes: {why}")
     return tuple(dict.fromkeys(both.notes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """A place that both loops have: the scope, in which all variables are parameters, and what is known of them there."""
 
     scope: Scope
     known: Known
 
-    def inside(self, loop: For) -> _Place:
+    def inside(self, loop: For) -> Place:
         """The place within a loop."""
         inner = replace(self, scope=self.scope.parameter(loop.var))
         return inner.where(" and ".join(bound_texts(loop, inner.scope.text)))
 
-    def let(self, stmt: Let) -> _Place:
+    def let(self, stmt: Let) -> Place:
         """The place within a Let."""
         return replace(self, scope=self.scope.define(stmt.var, stmt.value))
 
-    def where(self, condition: str) -> _Place:
+    def where(self, condition: str) -> Place:
         """The place with a condition that holds there."""
         return replace(self, known=self.known.where(self.scope.holding(condition)))
 
@@ -89,26 +89,7 @@ class _Both:
     notes: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
 
-    def blocks(self, after: Func, place: _Place) -> tuple[Stmt, Stmt, _Place]:
-        """What is within the block loops: in `after` they are one loop over block numbers, decoded by Lets."""
-        old = self.before.body
-        loops, old = nest(old) if isinstance(old, For) and old.kind == "block" else ((), old)
-        if not isinstance(after.body, For) or after.body.kind != "block":
-            raise InternalError(f"the blocks of {after.name} are no loop")
-        new: Stmt = after.body.body
-        counts = [ceildiv(to_sym(x.hi, {}) - to_sym(x.lo, {}), x.step) for x in loops]
-        if product(counts) != after.blocks:
-            raise InternalError(f"{after.name} says that it has {after.blocks} blocks instead of {product(counts)}")
-        for position, loop in enumerate(loops):
-            number = dim(BLOCK) // product(counts[position + 1:])
-            number = number % counts[position] if position else number
-            wanted = to_sym(loop.lo, {}) + (0 if counts[position].as_int() == 1 else number * loop.step)
-            if not isinstance(new, Let) or new.var != loop.var or to_sym(new.value, {}) != wanted:
-                raise InternalError(f"the blocks of {after.name} do not give {loop.var} the value {wanted}")
-            place, new = place.inside(loop), new.body
-        return old, new, place
-
-    def walk(self, old: Stmt, new: Stmt, place: _Place, private: frozenset[str]) -> None:
+    def walk(self, old: Stmt, new: Stmt, place: Place, private: frozenset[str]) -> None:
         """Compare two statements at one place; `private` are the buffers that live nowhere but there."""
         while isinstance(old, Allocate):
             old = old.body
@@ -141,19 +122,19 @@ class _Both:
                 for first, second in runs:
                     self.walk(block(*first), block(*second), place, private)
 
-    def _same_loop(self, old: For, new: For, place: _Place) -> bool:
+    def _same_loop(self, old: For, new: For, place: Place) -> bool:
         if old.var != new.var or old.step != new.step or new.kind not in ("serial", old.kind):
             return False
         sides = [(old.lo, new.lo), (old.hi, new.hi)]
         return all(to_sym(a, {}) == to_sym(b, {}) for a, b in sides) or all(
             place.excludes(f"{place.scope.text(a)} != {place.scope.text(b)}") for a, b in sides)
 
-    def _sides(self, choice: If, then: Stmt, otherwise: Stmt, place: _Place) -> Iterator[tuple[Stmt, Stmt, _Place]]:
+    def _sides(self, choice: If, then: Stmt, otherwise: Stmt, place: Place) -> Iterator[tuple[Stmt, Stmt, Place]]:
         """Both sides of an If with what they should do and where. A condition without a formula is one that may hold or not."""
         for old, new, negate in ((then, choice.then, False), (otherwise, choice.otherwise or Block(()), True)):
             yield old, new, place.where(place.scope.condition(choice.condition, negate))
 
-    def _changed(self, old: Stmt, new: Stmt, place: _Place, private: frozenset[str]) -> None:
+    def _changed(self, old: Stmt, new: Stmt, place: Place, private: frozenset[str]) -> None:
         """Compare what a pass has made of a statement with the statement, as a whole."""
         own = [s for s in walk(new) if isinstance(s, Allocate)]
         private = private | ({s.buffer.name for s in own} - self.tree)
@@ -173,7 +154,27 @@ class _Both:
                 self.aliases.pop(stmt.buffer.name, None)
 
 
-def _run_of(old: For, new: For, place: _Place, facts: Facts) -> For | None:
+def inside_blocks(before: Func, after: Func, place: Place) -> tuple[Stmt, Stmt, Place]:
+    """What is within the block loops: in `after` they are one loop over block numbers, decoded by Lets."""
+    old = before.body
+    loops, old = nest(old) if isinstance(old, For) and old.kind == "block" else ((), old)
+    if not isinstance(after.body, For) or after.body.kind != "block":
+        raise InternalError(f"the blocks of {after.name} are no loop")
+    new: Stmt = after.body.body
+    counts = [ceildiv(to_sym(x.hi, {}) - to_sym(x.lo, {}), x.step) for x in loops]
+    if product(counts) != after.blocks:
+        raise InternalError(f"{after.name} says that it has {after.blocks} blocks instead of {product(counts)}")
+    for position, loop in enumerate(loops):
+        number = dim(BLOCK) // product(counts[position + 1:])
+        number = number % counts[position] if position else number
+        wanted = to_sym(loop.lo, {}) + (0 if counts[position].as_int() == 1 else number * loop.step)
+        if not isinstance(new, Let) or new.var != loop.var or to_sym(new.value, {}) != wanted:
+            raise InternalError(f"the blocks of {after.name} do not give {loop.var} the value {wanted}")
+        place, new = place.inside(loop), new.body
+    return old, new, place
+
+
+def _run_of(old: For, new: For, place: Place, facts: Facts) -> For | None:
     """`old` within one iteration of `new`, where `new` counts the quotients of `old.var + offset` by something positive: over
     all of them each iteration of `old` occurs once, and in order. None where `new` is no such loop."""
     leaves: dict[str, Expr] = {}

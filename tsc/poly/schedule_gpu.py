@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tsc.loop_ir.nodes import Func
 from tsc.poly import PatternMismatch, isl
@@ -11,6 +11,7 @@ from tsc.poly.digits import split_digits
 from tsc.poly.gpu import GpuTileConfig, gpu_contraction
 from tsc.poly.gpu_rows import gpu_rows, row_program
 from tsc.poly.guards import check_loops
+from tsc.poly.loop_order import Edges, edges_of
 from tsc.poly.matrix import solve
 from tsc.poly.normalise import inlined, separate_outputs, without_empty
 from tsc.poly.pattern import Contraction, match_contraction
@@ -22,8 +23,28 @@ from tsc.te.compute import Program
 from tsc.te.reduce_axes import one_reduce_axis
 
 
-def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Func, str, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class GpuLoops:
     """A kernel for a GPU: loop IR without barriers or asynchronous copies, the schedule tree as text, and what was decided.
+    `steps` are the loops that the tree gave, of the instances of `executed`, whose dependences are `edges`: what is made of
+    `func` is to be compared with them (`refine_gpu`)."""
+
+    func: Func
+    tree: str
+    log: tuple[str, ...]
+    steps: Func
+    executed: Scop
+    edges: Edges
+
+
+def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Func, str, tuple[str, ...]]:
+    """The Func, the tree and the log of `gpu_loops`."""
+    made = gpu_loops(program, config, name)
+    return made.func, made.tree, made.log
+
+
+def gpu_loops(program: Program, config: GpuTileConfig, name: str) -> GpuLoops:
+    """The schedule of a Program for a GPU, with tiles of `config` where it is a contraction.
 
     Raises PatternMismatch when no GPU pattern fits, InternalError when a check fails.
     """
@@ -48,7 +69,8 @@ def schedule_gpu(program: Program, config: GpuTileConfig, name: str) -> tuple[Fu
         check_loops(func, schedule.promoted.schedule, schedule.executed, iterators_for(scop))
         check_teams(func, schedule.promoted, schedule.executed)
         # 4. one nest of warps and threads a block
-        return join_teams(func, schedule.promoted), isl.tree_text(schedule.promoted.schedule), tuple(log)
+        return GpuLoops(join_teams(func, schedule.promoted), isl.tree_text(schedule.promoted.schedule), tuple(log), func,
+                        schedule.executed, edges_of(deps.relaxed))
 
 
 def _contraction(scop: Scop, log: list[str]) -> Contraction | None:

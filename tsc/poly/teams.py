@@ -85,7 +85,7 @@ def _touched(load: Load, around: Nest, scop: Scop) -> isl.Map:
     team = [x for x in around.loops if x.kind in ("warp", "thread")]
     outer = [x.var for x in around.loops[:around.loops.index(team[0])]]
     element = [*(affine_text(i, around) for i in load.index), *outer]
-    thread = [affine_text(_number([x for x in team if x.kind == kind]), around) for kind in ("warp", "thread")]
+    thread = [affine_text(number_of([x for x in team if x.kind == kind]), around) for kind in ("warp", "thread")]
     points = loop_points(around, scop)
     at = f"{scop.params} -> {{ [{', '.join(around.variables)}] -> "
     reached, by = (isl.Map(f"{at}[{', '.join(to)}] }}").intersect_domain(points) for to in (element, thread))
@@ -101,7 +101,7 @@ def _check_owner(load: Load, local: Local, store: Store, around: Nest, scop: Sco
     told = _linear(load.index[:owners - 1], [e.as_int() or 1 for e in local.storage.shape[:owners - 1]])
     for kind, said in (("warp", told), ("thread", load.index[owners - 1])):
         loops = [x for x in around.loops if x.kind == kind]
-        actual = _number(loops)
+        actual = number_of(loops)
         wrong = loop_points(replace(around, constraints=(
             *around.constraints, f"({affine_text(said, around)}) != ({affine_text(actual, around)})")), scop)
         if not points.intersect(wrong).is_empty():
@@ -116,7 +116,7 @@ def _linear(digits: Sequence[Expr], extents: Sequence[int]) -> Expr:
     return total
 
 
-def _number(loops: Sequence[For]) -> Expr:
+def number_of(loops: Sequence[For]) -> Expr:
     """The row-major number of an iteration of a nest."""
     steps = [call("floordiv", call("sub", Var(x.var), x.lo), index(x.step)) for x in loops]
     return _linear(steps, [trips(x) or 1 for x in loops])
