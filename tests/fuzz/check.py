@@ -302,10 +302,10 @@ def _equal(got: Any, want: Any, tolerance: float, what: str, run: Run) -> None:
 def compiled(all_made: Sequence[Made]) -> ctypes.CDLL:
     """One shared object of the kernels, from one translation unit, by the flags that ship."""
     compiler = build.find_compiler(None)
-    flags = [*build._FLAGS, *build._machine_flags(compiler, host_spec())]
     with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as work:
         (Path(work) / "all.c").write_text(_unit([m.source for m in all_made]))
-        command = [*compiler.command, *flags, f"-I{Path(build.__file__).parent}", "-shared", "all.c", "-o", "all.so", "-lm"]
+        flags = [*build.kernel_flags(compiler, host_spec()), f"-I{Path(build.__file__).parent}"]
+        command = [*compiler.command, *flags, "-shared", "all.c", "-o", "all.so", "-lm"]
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
         if done.returncode:
             raise InternalError(f"the C compiler refused a random kernel: {build.first_error(done.stderr)}")

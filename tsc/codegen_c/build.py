@@ -29,8 +29,9 @@ _HEADERS = ("tsc_kernel.h", "tsc_math.h")
 _FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-g0", "-w")
 _VERSION_SECONDS = 60.0
 _OTHER = "name another with TSC_CC"
-#: Loops are vectorised by our own passes, which are checked: what these refuse stays scalar. gcc 12.2 gives rows of two
-#: elements the mask of other rows (`rows of 2` in self_test.c), and finds no loop in tiles, norms and softmax that it could.
+#: Loops are vectorised by our own passes, which are checked: what these refuse stays scalar. gcc 12.2 gives rows of two or
+#: three elements the mask of other rows (`rows of 2` in self_test.c), and finds no loop in tiles, norms and softmax that it
+#: could.
 _GCC_FLAGS = ("-fno-tree-loop-vectorize",)
 _SAFER = {True: ("-O2", "-fno-tree-vectorize"), False: ("-O2", "-fno-vectorize", "-fno-slp-vectorize")}  # by Compiler.is_gcc
 _ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu.2.17"}
@@ -258,6 +259,11 @@ def _table_source(module: ModuleInterface) -> str:
                       '.section .note.GNU-stack, "", %progbits', ""])
 
 
+def kernel_flags(compiler: Compiler, spec: DeviceSpec) -> tuple[str, ...]:
+    """The flags for kernels, as long as a compiler passes its self test with them."""
+    return (*_FLAGS, *(_GCC_FLAGS if compiler.is_gcc else ()), *_machine_flags(compiler, spec))
+
+
 def _trusted(compiler: Compiler, spec: DeviceSpec, headers: Sequence[str], cache: CompiledCache,
              folder: Path) -> tuple[str, ...]:
     """The flags for kernels, with which the compiler has passed its self test."""
@@ -266,8 +272,7 @@ def _trusted(compiler: Compiler, spec: DeviceSpec, headers: Sequence[str], cache
             caller = _Caller(compiler, flags, work, _zig_environment(compiler, folder, work))
             return caller.link([caller.compile("self_test", SELF_TEST.read_text(encoding="utf-8"))])
 
-    flags = (*_FLAGS, *(_GCC_FLAGS if compiler.is_gcc else ()), *_machine_flags(compiler, spec))
-    candidate = Candidate(" ".join(compiler.command), flags, spec.cpu_flags, (*compiler.keys, *headers))
+    candidate = Candidate(" ".join(compiler.command), kernel_flags(compiler, spec), spec.cpu_flags, (*compiler.keys, *headers))
     return trusted_flags(candidate, _SAFER[compiler.is_gcc], cache, program)
 
 
