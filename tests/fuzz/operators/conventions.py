@@ -72,6 +72,12 @@ def _fractional_length(node: NodeProto, inputs: Values, opset: int) -> bool:
     return scales is not None and any(float(n * s) % 1 for n, s in zip(inputs[0].shape, scales))
 
 
+def _symmetric(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """half_pixel_symmetric, between elements."""
+    return bool(attribute(node, "coordinate_transformation_mode") == "half_pixel_symmetric"
+                and attribute(node, "mode", "nearest") != "nearest")
+
+
 def _crops(node: NodeProto, inputs: Values, opset: int) -> bool:
     """A crop of what is resized."""
     return bool(attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize")
@@ -127,6 +133,9 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("Resize"), "lengths that are fractions before they are cut", "reference",
                "the standard's own test data (resize_downsample_scales_linear_align_corners) take the product of length and "
                "scale for the length; ONNX Runtime takes the whole number", _fractional_length),
+    Convention(_names("Resize"), "half_pixel_symmetric, between elements", "runtime",
+               "a coordinate that is rounded to just above a whole number is, by its formula, next to that element; the "
+               "reference takes its distance for one to the element before, and reads that", _symmetric),
     Convention(_names("Resize"), "tf_crop_and_resize", "reference",
                "'The coordinate of each dimension is transformed individually', with two bounds an axis; ONNX Runtime crops no "
                "axis that keeps its length, and interpolates the last two alone", _crops),

@@ -36,6 +36,9 @@ _EXACT = {
     "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
     "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN", "IsInf",
     "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not", "ThresholdedRelu"}
+#: Each element is one of the operands' or minus that: a kernel may compute what was rounded before anew behind them as well.
+_PASS = {"Identity", "Relu", "Max", "Min", "Neg", "Abs", "Where", "Clip", "Dropout", "ReduceMax", "ReduceMin", "MaxPool",
+         "GlobalMaxPool", "ThresholdedRelu"}
 #: One operation of IEEE arithmetic: its result is rounded correctly where it is all there is.
 ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 #: Linear in the first operands: the same node over their magnitudes says how large the terms are that cancel.
@@ -203,9 +206,10 @@ class Reference:
                           for k, (n, x) in enumerate(zip(node.input, inputs))]
             outputs = self._run_node(node, inputs)
             results.update({n: _wide_array(y) for n, y in zip(node.output, outputs)})
-            if rounds:
+            passed = _passes(node.onnx_node) and any(n in scales for n in node.input)
+            if rounds or passed:
                 scales.update(dict.fromkeys(node.output))
-                if rng is not None:
+                if rng is not None and rounds:
                     scales[node.output[0]] = self._scale(node, inputs, np.asarray(outputs[0]))
         if rng is not None:
             results.update({n: _shaken(results[n], rng, unit, scales[n]) for n in self.wide.output_names if n in scales})
@@ -251,6 +255,12 @@ def exactly(node: NodeProto) -> bool:
         return bool(mode == b"nearest")
     op = find(node.op_type)
     return node.op_type in _EXACT or (op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST))
+
+
+def _passes(node: NodeProto) -> bool:
+    """Whether elements of operands come out as they are."""
+    op = find(node.op_type)
+    return node.op_type in _PASS or (op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST))
 
 
 def _terms(op: str, inputs: Sequence[Any], out: Array) -> float:
