@@ -200,7 +200,7 @@ def _solved(program: Program, wish: dict[str, int], rng: Random) -> dict[str, in
     """Sizes near a wish at which all facts hold, or None."""
     if not program.facts:
         return wish
-    defined = {fact.left.as_dim(): fact.right for fact in program.facts if fact.relation == "==" and fact.left.as_dim()}
+    defined, rounds = _definitions(program)
     names = sorted({n for fact in program.facts for n in fact.names()} - wish.keys())
     for attempt in range(_TRIES):
         values: dict[str, int] = dict(wish)
@@ -210,15 +210,24 @@ def _solved(program: Program, wish: dict[str, int], rng: Random) -> dict[str, in
                     high = size.lo + 1 + 3 * attempt if size.hi is None else min(size.hi, size.lo + 1 + 3 * attempt)
                     values[size.name] = -(-rng.randint(size.lo, max(size.lo, high)) // size.divisor) * size.divisor
         values |= {n: rng.choice([0, 1, 2, 3, 4, 8, 16, rng.randint(1, 100)]) for n in names}
-        for _ in range(len(defined) + 1):
-            for left, right in defined.items():
-                if left is not None:
-                    values[left.name] = _evaluated(right, values)
+        for _ in range(rounds):
+            for left, right in defined:
+                values[left] = _evaluated(right, values)
         if all(_holds(fact.left, fact.relation, fact.right, values) for fact in program.facts) and all(
                 s.lo <= values[s.name] <= (2**62 if s.hi is None else s.hi) and values[s.name] % s.divisor == 0
                 and values[s.name] <= s.lo + _FURTHEST for s in program.sizes):
             return {s.name: values[s.name] for s in program.sizes}
     return None
+
+
+def _definitions(program: Program) -> tuple[list[tuple[str, SymExpr]], int]:
+    """The dims that facts define with their values, each behind those it is made from, as far as they go in no circle; and how
+    many times all have to be evaluated."""
+    left = {name.name: fact.right for fact in program.facts if fact.relation == "==" and (name := fact.left.as_dim())}
+    found: list[tuple[str, SymExpr]] = []
+    while ready := [name for name, value in left.items() if left.keys().isdisjoint(value.dims())]:
+        found += [(name, left.pop(name)) for name in ready]
+    return found + list(left.items()), 1 if not left else len(found) + len(left) + 1
 
 
 def _evaluated(expr: SymExpr, values: dict[str, int]) -> int:
