@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsc.errors import InputError
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -28,7 +30,8 @@ DEFAULT_LIMITS = Limits()
 class Options:
     """How to compile. `cache_dir` None means the user's cache; `jobs` how many compiler processes run at once; `progress` is
     told (what, done, of how many) as the work goes on; `limits` is what a model may ask for; `share_kernels`: layers
-    equal up to constant sizes get one kernel for all (off: kernels of their own, which take longer to compile)."""
+    equal up to constant sizes get one kernel for all (off: kernels of their own, which take longer to compile). Raises
+    InputError for a value of another kind."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
@@ -36,6 +39,17 @@ class Options:
     progress: Callable[[str, int, int], None] | None = None
     limits: Limits = DEFAULT_LIMITS
     share_kernels: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cache_dir, str):
+            object.__setattr__(self, "cache_dir", Path(self.cache_dir))
+        for name, kind, expected in (
+                ("cache_dir", Path | None, "a path"), ("jobs", int, "a whole number"), ("use_cache", bool, "True or False"),
+                ("limits", Limits, "tsc.Limits"), ("share_kernels", bool, "True or False")):
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"Options: {name} is a {type(getattr(self, name)).__name__}, expected {expected}")
+        if self.progress is not None and not callable(self.progress):
+            raise InputError(f"Options: progress is a {type(self.progress).__name__}, expected a function")
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Report progress to whoever wants it, and to the log called "tsc"."""

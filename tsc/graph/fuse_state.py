@@ -211,9 +211,11 @@ def _accepts(fusion: Fusion, reader: str) -> bool:
     element = pulled(fusion, reader, fusion.free | {reader}, {})
     found = list(loads(element.body))
     if item.kind is PatternKind.CONTRACTION:
+        if len(found) != len(item.reads) or not found:
+            return False  # `x - x` reads nothing
         own = {a.name for a in element.reduction.axes} if element.reduction is not None else set()
         batch = frozenset[str].intersection(*(_axes(load) for load in found)) - own
-        return len(found) == len(item.reads) and all(_is_affine_within(i, batch) for load in found for i in load.index)
+        return all(_is_affine_within(i, batch) for load in found for i in load.index)
     return all(is_quasi_affine(e) for load in found for i in load.index for e in walk(i))
 
 

@@ -12,8 +12,8 @@ from tsc.ir import Graph, Node
 from tsc.ops.base import Reduction
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis
-from tsc.te.expr import Buffer, Const, Expr, Load
-from tsc.te.linear import Ranges
+from tsc.te.expr import INDEX, Buffer, Const, Expr, Load
+from tsc.te.linear import Ranges, simplify
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +63,17 @@ class Puller:
     def reduction(self, value: str, at: tuple[Expr, ...]) -> Expr | Reduction:
         """The te body of a computed `value`, its inputs pulled in turn."""
         node = self.producers[value]
-        return body_of(self.graph, self.env, node, node.outputs.index(value), at, self.read, self.new_axis)
+        known: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
+        asked = 0
+
+        def read(name: str, idx: tuple[Expr, ...]) -> Expr:
+            nonlocal asked
+            asked += 1
+            if (name, idx) not in known:
+                known[name, idx] = self.read(name, idx)
+            return known[name, idx]
+
+        made = body_of(self.graph, self.env, node, node.outputs.index(value), at, read, self.new_axis)
+        if asked > len(known) and isinstance(made, Expr) and made.dtype == INDEX:
+            return simplify(made, self.ranges())  # `x + x` is `2 x`, of which fusion knows: a chain of them does not double
+        return made
