@@ -133,6 +133,8 @@ REFUSED = {
                                           {"b": 2, "d": 3}, broken="index"),
     "an index outside of a dim of 1, by element": one(
         "GatherElements", 18, [fed("b", 1), fed("b", 2, dtype="int64", values=[[0, 5]])], {"b": 1}, broken="index", axis=1),
+    "an index into nothing": one("Gather", 12, [fed(0), fed("b", 2, dtype="int64", values=[[0, -1]])], {"b": 1}, broken="index",
+                                 axis=-1),
     "starts and ends of unequal lengths": one(
         "Slice", 13, [fed("a"), constant([0, 1], 2), constant([1], 1), constant([0], 1)], {"a": 5}, broken="lengths"),
     "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),

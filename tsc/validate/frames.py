@@ -222,10 +222,8 @@ class Reader:
             case Cast(value=value, dtype=dtype):
                 return self.algebra.cast(self.value(value, frame), value.dtype, dtype)
             case CheckedIndex(value=value, extent=extent):
-                limit = self.sizes.at(extent, frame)
-                if frame.count and np.asarray(limit == 0).any():
-                    raise Fault(f"{format_expr(expr)} indexes something empty")
                 checked = self.value(value, frame)  # what is out of range has no meaning: any place will do, the same in both
+                limit = np.maximum(self.sizes.at(extent, frame), 1)  # and no place of something empty is there to be read
                 return Value(np.asarray(checked.data % limit), poison=checked.poison)
         return Value(np.asarray(self.ints(expr, frame)))
 
