@@ -407,19 +407,20 @@ def test_other_tiles_sum_in_the_same_order() -> None:
     check_order(plain[0], plain[1], SIZES)
 
 
+def _backwards(stmt: Stmt) -> Stmt | None:
+    """A loop over k from its end to its begin."""
+    if isinstance(stmt, For) and stmt.mark == "k":
+        last = Call("sub", (Call("sub", (stmt.hi, index(1)), "int64"), Var(stmt.var)), "int64")
+        return replace(stmt, body=substitute_stmt(stmt.body, {stmt.var: last}))
+    return None
+
+
 def test_another_order_of_summation_is_found() -> None:
     one = kernel("gemm", SMALL)
-
-    def backwards(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, For) and stmt.mark == "k":
-            last = Call("sub", (Call("sub", (stmt.hi, index(1)), "int64"), Var(stmt.var)), "int64")
-            return replace(stmt, body=substitute_stmt(stmt.body, {stmt.var: last}))
-        return None
-
     count = sum(isinstance(s, For) and s.mark == "k" for _, s in break_loops._statements(one.func.body))
     func = one.func
     for number in range(count):
-        func = changed(func, backwards, number)
+        func = changed(func, _backwards, number)
     assert one.check(func) is None, "sums in any order are the same values"
     with pytest.raises(InternalError, match="in different orders"):
         check_order(one.func, func, SIZES)
@@ -440,17 +441,10 @@ def test_a_row_alone_and_in_a_batch_sums_in_one_order(name: str, size: str, rest
 def test_a_tile_that_sums_in_an_order_of_its_own_is_found() -> None:
     """One of the register tiles walks through k backwards: the values are right, the rows it computes are summed otherwise."""
     one = kernel("gemm", SMALL)
-
-    def backwards(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, For) and stmt.mark == "k":
-            last = Call("sub", (Call("sub", (stmt.hi, index(1)), "int64"), Var(stmt.var)), "int64")
-            return replace(stmt, body=substitute_stmt(stmt.body, {stmt.var: last}))
-        return None
-
     count = sum(isinstance(s, For) and s.mark == "k" for _, s in break_loops._statements(one.func.body))
     refused = 0
     for number in range(count):
-        func = changed(one.func, backwards, number)
+        func = changed(one.func, _backwards, number)
         assert one.check(func) is None
         try:
             check_rows(func, "M", [{"M": m, "N": 13, "K": 11} for m in BATCHES])
