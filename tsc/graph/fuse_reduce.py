@@ -105,10 +105,8 @@ def _siblings(fusion: Fusion, draft: Draft, reductions: list[str], others: set[s
 
 def _consumer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str) -> str | None:
     item = fusion.items[value]
-    if value in fusion.owner:
-        return _owned(fusion, value)
-    if len(draft.members) >= MAX_MEMBERS:
-        return f"the kernel computes {MAX_MEMBERS} values already"
+    if (taken := _taken(fusion, draft, value)) is not None:
+        return taken
     if item.kind is PatternKind.REDUCE:
         if (item.operand, item.reduced) != (rows.full, rows.reduced):
             return "it reduces other rows"
@@ -143,10 +141,8 @@ def _shifted_copies(fusion: Fusion, draft: Draft, rows: Rows, value: str, shifte
 
 def _producer_refusal(fusion: Fusion, draft: Draft, rows: Rows, value: str, shifted_copies: int) -> str | None:
     item = fusion.items[value]
-    if value in fusion.owner:
-        return _owned(fusion, value)
-    if len(draft.members) >= MAX_MEMBERS:
-        return f"the kernel computes {MAX_MEMBERS} values already"
+    if (taken := _taken(fusion, draft, value)) is not None:
+        return taken
     alike = item.kind is PatternKind.REDUCE and Rows(item.operand, item.reduced) == rows
     if item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE) and not alike:
         return f"a {item.kind.value} anchors a kernel of its own"
@@ -196,8 +192,13 @@ def _trim(fusion: Fusion, draft: Draft, rows: Rows) -> None:
         fusion.leave(draft, last, f"the kernel would write more than {MAX_OUTPUTS} tensors")
 
 
-def _owned(fusion: Fusion, value: str) -> str:
-    return f"it is in the kernel of {fusion.name(fusion.owner[value].anchor)} already"
+def _taken(fusion: Fusion, draft: Draft, value: str) -> str | None:
+    """Why no kernel, or not this one, has room for a value of whatever kind."""
+    if value in fusion.owner:
+        return f"it is in the kernel of {fusion.name(fusion.owner[value].anchor)} already"
+    if len(draft.members) >= MAX_MEMBERS:
+        return f"the kernel computes {MAX_MEMBERS} values already"
+    return None
 
 
 def _without_ones(shape: Shape) -> Shape:
