@@ -196,12 +196,9 @@ def stress_fork(seconds: float, threads: int, seed: int) -> int:
     children = 0
     try:
         while time.monotonic() < end and not errors:
-            child = os.fork()
-            if child == 0:
-                _child(model, children + seed)
-            _, status = os.waitpid(child, 0)
+            status, said = _forked(model, children + seed)
             if status:
-                raise Failed(f"child {children} ended with status {status}")
+                raise Failed(f"child {children} ended with status {status}: {said}")
             children += 1
     finally:
         done.set()
@@ -212,8 +209,20 @@ def stress_fork(seconds: float, threads: int, seed: int) -> int:
     return children
 
 
-def _child(model: Executable, seed: int) -> None:
-    """In the child: a few runs, from two threads as well; ends the process."""
+def _forked(model: Executable, seed: int) -> tuple[int, str]:
+    """The status of a child that runs, and what it says of its failure."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _child(model, seed, writes)
+    os.close(writes)
+    with open(reads, encoding="utf-8", errors="replace") as said:
+        words = said.read()
+    return os.waitpid(child, 0)[1], words
+
+
+def _child(model: Executable, seed: int, said: int) -> None:
+    """In the child: a few runs; what failed goes to the file `said`; ends the process."""
     code = 1
     try:
         signal.alarm(PATIENCE)
@@ -221,6 +230,8 @@ def _child(model: Executable, seed: int) -> None:
         for _ in range(5):
             run_checked(model, rng)
         code = 0
+    except BaseException as error:
+        os.write(said, f"{type(error).__name__}: {error}"[:500].encode())
     finally:
         os._exit(code)
 
