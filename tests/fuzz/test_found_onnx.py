@@ -69,6 +69,15 @@ def _size_as_byte() -> Case:
     return Case("Shape", 17, tuple(d.nodes), chosen, tuple(made), {"a": Size("a", (1,))}, runs, "shared", True, 0)
 
 
+def _cut_backwards() -> Case:
+    """A Slice with a negative step and an end behind the last element, of what another node gives."""
+    d = Draft(Random(0), 13)
+    x, = d.node("Transpose", [d.operand((4, 5), role="feed")], perm=[1, 0])
+    bounds = [d.operand((1,), "int64", fixed([v]), "initializer") for v in (-3, 2**31 - 1, -1, -2)]
+    made = d.node("Slice", [x, *bounds])
+    return Case("Slice", 13, tuple(d.nodes), tuple(d.operands), tuple(made), {}, ({},), "shared", True, 0)
+
+
 RIGHT = {
     # code for unsigned vectors was missing
     "unsigned Trilu": one("Trilu", 14, [fed("a", "b", dtype="uint64")], *SIZES),
@@ -120,6 +129,15 @@ RIGHT = {
     # weights of cubic interpolation were sums of terms that cancel
     "cubic weights close to 0": one("Resize", 18, [fed(1, 2, "a", 16), None, None, constant([1, 2, 7, 7], 4)], {"a": 17},
                                     {"a": 31}, mode="cubic"),
+    # the oracles part: about halves, about a coordinate that is whole but for rounding, about bounds behind the end
+    "integers, interpolated": one("Resize", 19, [fed(1, 1, 16, "a", dtype="uint8"), None, None, constant([1, 1, 16, 7], 4)],
+                                  {"a": 16}, {"a": 13}, {"a": 8}, mode="linear",
+                                  coordinate_transformation_mode="half_pixel_symmetric"),
+    "the middle of 13": one("Resize", 18, [fed(1, 2, 16, 13), None, None, constant([1, 2, 16, 1], 4)], nearest_mode="floor"),
+    "axes from the back": one("Resize", 18, [fed(1, 2, "a", 8), None, None, constant([2, 1], 2)], {"a": 2}, {"a": 3},
+                              axes=[-1, -2], keep_aspect_ratio_policy="not_smaller"),
+    "the shape of nothing": one("Shape", 24, [fed("a", "b", 2, dtype="int8")], *SIZES, start=-3, end=-4),
+    "cut backwards": _cut_backwards(),
     # proofs failed where indices have fewer rows than the data
     "GatherElements of fewer rows": one("GatherElements", 13, [fed("a", 2), fed("b", 2, dtype="int64", values=[[0, 0]])],
                                         {"a": 3, "b": 1}),

@@ -112,12 +112,13 @@ def _check_run(case: Case, model: ModelProto, run: Run, values: Mapping[str, Arr
         if any(a.cannot for a in answers):
             verdict.no_oracle.append(" | ".join(a.refusal for a in answers))
             return
-        entry = _convention(case, model, values)
+        entry = _convention(case, model, reference.all_values(feeds) or values)
         if entry is None:
             raise Finding(f"accepted in {where} what both oracles refuse: {' | '.join(a.refusal for a in answers)}")
         verdict.conventions.append(entry.situation)
         return
-    judge = Judge(case, model, values, reference.expected(feeds, given[-1]), [a.values for a in answers], verdict, where)
+    judge = Judge(case, model, feeds, reference, [a.values for a in answers], verdict, where,
+                  reference.expected(feeds, given[-1]))
     for k, array in enumerate(got):
         judge.output(k, array)
     verdict.right += 1
@@ -134,11 +135,12 @@ class Judge:
 
     case: Case
     model: ModelProto
-    values: Mapping[str, Array]
-    expected: Expected | None
+    feeds: Mapping[str, Array]
+    reference: Reference
     given: Sequence[Sequence[Array] | None]  # by the runtime, by the reference
     verdict: Verdict
     where: str
+    expected: Expected | None
 
     def output(self, k: int, got: Array) -> None:
         """Raise Finding unless output `k` is right."""
@@ -210,7 +212,7 @@ class Judge:
         """The answers of the side that a convention names."""
         if self.case.broken:
             return [c for c in candidates if c is not None]
-        entry = _convention(self.case, self.model, self.values)
+        entry = self._convention()
         if entry is None:
             like = [who for who, c in zip(("runtime", "reference"), candidates)
                     if got is not None and c is not None and _alike(got, c)]
@@ -219,9 +221,12 @@ class Judge:
         wanted = {"runtime": candidates[:1], "reference": candidates[1:], "open": candidates}[entry.side]
         return [c for c in wanted if c is not None]
 
+    def _convention(self) -> Convention | None:
+        return _convention(self.case, self.model, self.reference.all_values(self.feeds) or self.feeds)
+
     def _demand(self, same: Array, name: str, got: Array, want: Array) -> None:
         if not same.all():
-            entry = _convention(self.case, self.model, self.values)
+            entry = self._convention()
             if entry is not None and entry.side == "open" and (
                     got.dtype.kind != "f" or (same | np.isnan(got) | np.isnan(want)).all()):
                 self.verdict.conventions.append(entry.situation)

@@ -72,10 +72,20 @@ def _fractional_length(node: NodeProto, inputs: Values, opset: int) -> bool:
     return scales is not None and any(float(n * s) % 1 for n, s in zip(inputs[0].shape, scales))
 
 
-def _symmetric(node: NodeProto, inputs: Values, opset: int) -> bool:
-    """half_pixel_symmetric, between elements."""
-    return bool(attribute(node, "coordinate_transformation_mode") == "half_pixel_symmetric"
-                and attribute(node, "mode", "nearest") != "nearest")
+def _takes_nearest(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """The nearest element, which a coordinate in floats may miss."""
+    return opset >= 11 and attribute(node, "mode", "nearest") == "nearest"
+
+
+def _interpolates_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Values between integers."""
+    return attribute(node, "mode", "nearest") != "nearest" and inputs[0] is not None and inputs[0].dtype.kind in "iu"
+
+
+def _keeps_ratio_of_last_axes(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """A policy for axes that are counted from the back."""
+    stretches = attribute(node, "keep_aspect_ratio_policy", "stretch") == "stretch"
+    return not stretches and any(a < 0 for a in attribute(node, "axes", ()))
 
 
 def _crops(node: NodeProto, inputs: Values, opset: int) -> bool:
@@ -133,9 +143,15 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("Resize"), "lengths that are fractions before they are cut", "reference",
                "the standard's own test data (resize_downsample_scales_linear_align_corners) take the product of length and "
                "scale for the length; ONNX Runtime takes the whole number", _fractional_length),
-    Convention(_names("Resize"), "half_pixel_symmetric, between elements", "runtime",
-               "a coordinate that is rounded to just above a whole number is, by its formula, next to that element; the "
-               "reference takes its distance for one to the element before, and reads that", _symmetric),
+    Convention(_names("Resize"), "the nearest element", "reference",
+               "its coordinate is a quotient of integers by the text; in ONNX Runtime's floats it may fall short of "
+               "the element that it hits (5.9999998 for the middle of 13)", _takes_nearest),
+    Convention(_names("Resize"), "integers, interpolated", "reference",
+               "the standard says 'a weighted average' of integers too; we round it to the nearest, ONNX Runtime cuts it",
+               _interpolates_integers),
+    Convention(_names("Resize"), "keep_aspect_ratio_policy with negative axes", "reference",
+               "'Negative value means counting dimensions from the back'; ONNX Runtime leaves these axes as they are",
+               _keeps_ratio_of_last_axes),
     Convention(_names("Resize"), "tf_crop_and_resize", "reference",
                "'The coordinate of each dimension is transformed individually', with two bounds an axis; ONNX Runtime crops no "
                "axis that keeps its length, and interpolates the last two alone", _crops),

@@ -5,14 +5,14 @@ Only what the random cases ran into is here, each with what was wrong. The rest 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops import op_resize
+
+from tests.fuzz.operators.resizing import Resize
 
 Array = np.ndarray[Any, Any]
 
@@ -54,6 +54,16 @@ class GlobalMaxPool(OpRun):
 
     def _run(self, x: Array) -> tuple[Array]:
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class Shape(OpRun):
+    """'axes will be clamped to the range [0, r] ... after adding r in the case of negative axis'; the reference does not."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, start: int | None = None, end: int | None = None) -> tuple[Array]:
+        low, high = (min(max(v + x.ndim if v < 0 else v, 0), x.ndim) for v in (start or 0, x.ndim if end is None else end))
+        return (np.array(x.shape[low:high], np.int64),)
 
 
 class Erf(OpRun):
@@ -201,7 +211,8 @@ class MaxPool(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
-        return (_pooled(x, attributes, lambda inside, members: inside.max() if inside.size else _least(x.dtype)),)
+        least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        return (_pooled(x, attributes, np.asarray(least, x.dtype), lambda windows: windows.max(axis=-1, initial=least))[0],)
 
 
 class AveragePool(OpRun):
@@ -210,28 +221,25 @@ class AveragePool(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, count_include_pad: int = 0, **attributes: Any) -> tuple[Array]:
-        return (_pooled(x, attributes, lambda inside, members: inside.sum(dtype=x.dtype) / x.dtype.type(
-            members if count_include_pad else inside.size)),)
+        total, inside, padded = _pooled(x, attributes, np.asarray(0, x.dtype), lambda w: w.sum(axis=-1, dtype=x.dtype))
+        return (total / (padded if count_include_pad else inside).astype(x.dtype),)
 
 
-def _least(dtype: np.dtype[Any]) -> Any:
-    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
-
-
-def _pooled(x: Array, attributes: dict[str, Any], reduce: Callable[[Array, int], Any]) -> Array:
-    """`reduce` of what each window has inside the image, and of how many of its elements lie in the padded image."""
-    axes = [_windows(n, *each) for n, *each in _spatial(x.shape[2:], attributes)]
-    out = np.empty((*x.shape[:2], *(len(a) for a in axes)), x.dtype)
-    for at in itertools.product(*(range(len(a)) for a in axes)):
-        members, inside = 1, x
-        for k, place in enumerate(at):
-            inner, count = axes[k][place]
-            members *= count
-            inside = np.take(inside, inner, axis=2 + k)
-        flat = inside.reshape(*x.shape[:2], -1)
-        for n, c in np.ndindex(x.shape[0], x.shape[1]):
-            out[(n, c, *at)] = reduce(flat[n, c], members)
-    return out
+def _pooled(x: Array, attributes: dict[str, Any], neutral: Array,
+            reduce: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
+    """The windows reduced over one axis after another, with `neutral` in the place of what lies outside the image; and how many
+    elements each has inside the image and inside the padded image."""
+    inside = padded = np.ones((), np.int64)
+    for k, (n, kernel, stride, dilation, before, after, count) in enumerate(_spatial(x.shape[2:], attributes)):
+        places = (np.arange(count) * stride - before)[:, None] + dilation * np.arange(kernel)
+        within = (places >= 0) & (places < n)
+        further = (1,) * (x.ndim - 3 - k)
+        taken = np.take(x, np.clip(places, 0, n - 1), axis=2 + k) if n else np.full(
+            (*x.shape[:2 + k], *places.shape, *x.shape[3 + k:]), neutral)
+        x = reduce(np.moveaxis(np.where(within.reshape(*places.shape, *further), taken, neutral), 3 + k, -1))
+        inside = inside * within.sum(axis=1).reshape(-1, *further)
+        padded = padded * ((places >= -before) & (places < n + after)).sum(axis=1).reshape(-1, *further)
+    return x, inside, padded
 
 
 class Conv(OpRun):
@@ -245,12 +253,12 @@ class Conv(OpRun):
         group = group or 1
         if x.shape[1] != w.shape[1] * group or w.shape[0] % group or tuple(kernel_shape or w.shape[2:]) != w.shape[2:]:
             raise ValueError("weights of another shape than the image and the attributes say")
-        axes = [_windows(n, *each) for n, *each in _spatial(x.shape[2:], {**attributes, "kernel_shape": w.shape[2:]}, False)]
-        counts = [len(places) for places in axes]
+        axes = _spatial(x.shape[2:], {**attributes, "kernel_shape": w.shape[2:]}, False)
+        counts = [axis[-1] for axis in axes]
         image = x.reshape(x.shape[0], group, -1, *x.shape[2:])
         weights = w.reshape(group, -1, *w.shape[1:])
         out = np.zeros((x.shape[0], group, weights.shape[1], *counts), x.dtype)
-        strides, firsts = self._steps(x, w, attributes)
+        strides, firsts = [axis[2] for axis in axes], [-axis[4] for axis in axes]
         for tap in np.ndindex(*w.shape[2:]):
             inside, target = image, out
             for k, t in enumerate(tap):
@@ -262,11 +270,6 @@ class Conv(OpRun):
             target += np.einsum("ngc...,gmc->ngm...", inside, weights[(..., *tap)])
         made = out.reshape(x.shape[0], w.shape[0], *counts)
         return (made if b is None else made + b.reshape(-1, *(1,) * (x.ndim - 2)),)
-
-    def _steps(self, x: Array, w: Array, attributes: dict[str, Any]) -> tuple[list[int], list[int]]:
-        """The stride of each axis, and where its first window begins."""
-        found = _spatial(x.shape[2:], {**attributes, "kernel_shape": w.shape[2:]}, False)
-        return [axis[2] for axis in found], [-axis[4] for axis in found]
 
 
 class Gemm(OpRun):
@@ -313,26 +316,6 @@ class ReduceSumSquare(OpRun):
         return (np.asarray(np.square(x).sum(axis=given, keepdims=bool(keepdims), dtype=x.dtype)),)
 
 
-class Resize(op_resize.Resize):
-    """pytorch_half_pixel: 'length_resized > 1 ? ... : 0', of the whole length; the reference says -0.5, and only where the
-    product of length and scale is 1. And its cubic weights are computed in float32, as their coefficient is one."""
-
-    op_domain = ""
-
-    def _run(self, x: Array, roi: Any = None, scales: Any = None, sizes: Any = None, axes: Any = None,
-             coordinate_transformation_mode: str | None = None, cubic_coeff_a: float = -0.75,
-             **attributes: Any) -> tuple[Array]:
-        if coordinate_transformation_mode == "pytorch_half_pixel":
-            for k, axis in enumerate(range(x.ndim) if axes is None else axes):
-                if sizes is not None and sizes.size and sizes[k] == 1:
-                    x = np.take(x, [0], axis=axis)
-                elif scales is not None and scales.size and int(x.shape[axis] * float(scales[k])) == 1:
-                    x, scales = np.take(x, [0], axis=axis), np.where(np.arange(scales.size) == k, 1, scales)
-        made = super()._run(x, roi, scales, sizes, axes=axes, coordinate_transformation_mode=coordinate_transformation_mode,
-                            cubic_coeff_a=float(cubic_coeff_a), **attributes)
-        return (np.asarray(made[0]),)
-
-
 def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> list[tuple[int, int, int, int, int, int, int]]:
     """Size, window, stride, dilation, padding before and after, and number of windows of each axis."""
     rank, kernel = len(shape), a["kernel_shape"]
@@ -359,14 +342,6 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
     return found
 
 
-def _windows(n: int, kernel: int, stride: int, dilation: int, before: int, after: int, count: int) -> list[tuple[Array, int]]:
-    found = []
-    for o in range(count):
-        places = o * stride - before + dilation * np.arange(kernel)
-        found.append((places[(places >= 0) & (places < n)], int(((places >= -before) & (places < n + after)).sum())))
-    return found
-
-
 MENDED: list[type[OpRun]] = [
-    Mean, PRelu, Softsign, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad, MaxPool,
+    Mean, PRelu, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad, MaxPool,
     AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize]

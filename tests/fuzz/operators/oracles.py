@@ -142,6 +142,7 @@ class Reference:
     model: ModelProto
     narrow: Any = None
     wide: Any = None
+
     def run(self, feeds: Mapping[str, Array]) -> Answer:
         """What the reference evaluator gives."""
         try:
@@ -152,6 +153,16 @@ class Reference:
                 return Answer([np.asarray(y) for y in self.narrow.run(None, dict(feeds))])
         except Exception as error:
             return _refused(error)
+
+    def all_values(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Every value by its name, in the model's own types; none where the reference evaluator refuses the model."""
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                found = self.narrow.run(None, dict(feeds), intermediate=True)
+                return {**self.narrow.rt_inits_, **{name: np.asarray(x) for name, x in found.items() if x is not None}}
+        except Exception:
+            return {}
 
     def expected(self, feeds: Mapping[str, Array], like: Sequence[Array]) -> Expected | None:
         """The outputs in float64, None where the reference evaluator does not go there. `like`: outputs in their own types."""
@@ -204,7 +215,9 @@ class Reference:
                 inside = _COMPOUND.get(node.op_type, 0) if rounds else 0
                 inputs = [_shaken(x, rng, unit, scales.get(n)) if n in scales or k < inside else x
                           for k, (n, x) in enumerate(zip(node.input, inputs))]
-            outputs = self._run_node(node, inputs)
+            between = rounds and node.op_type == "Resize" and inputs[0].dtype.kind in "iu"
+            outputs = self._between_integers(node, inputs, rng, unit) if between and rng is not None else (
+                self._run_node(node, inputs))
             results.update({n: _wide_array(y) for n, y in zip(node.output, outputs)})
             passed = _passes(node.onnx_node) and any(n in scales for n in node.input)
             if rounds or passed:
@@ -218,6 +231,14 @@ class Reference:
     def _run_node(self, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         found = node.run(*inputs, context={}) if node.need_context() else node.run(*inputs)
         return list(found)
+
+    def _between_integers(self, node: Any, inputs: Sequence[Any], rng: np.random.Generator, unit: float) -> list[Array]:
+        """Integers that are interpolated, in floats with an error, and only then rounded: halves may go either way."""
+        x = inputs[0]
+        limits = np.iinfo(x.dtype)
+        exact = self._run_node(node, [x.astype(np.float64), *inputs[1:]])[0]
+        moved = _shaken(exact, rng, unit, np.abs(x.astype(np.float64)).max(initial=0.0))
+        return [np.clip(np.rint(moved), limits.min, limits.max).astype(x.dtype)]
 
     def _scale(self, node: Any, inputs: Sequence[Any], output: Array) -> Any:
         """How large the terms are that a linear node adds up, times the square root of their number: of n roundings each is off
