@@ -44,16 +44,27 @@ class Kept(Steps):
         self.kept_promoted = promoted
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What can be broken of a kernel: its tree and storage, the loops made of them, and what these are checked against."""
+
+    promoted: Promoted
+    scop: Scop
+    deps: Dependences
+    func: Func
+
+
 def check_mutants(made: Made, steps: Kept, rng: Random, count: int) -> Counter[str]:
     """What became of `count` broken schedules of a kernel. Raises Wrong for one that was accepted and gives a wrong result."""
     found: Counter[str] = Counter()
     scop, deps, promoted = steps.kept_scop, steps.kept_deps, steps.kept_promoted
     if scop is None or deps is None or promoted is None:
         return found
+    subject = Subject(promoted, scop, deps, made.scheduled.func)
     for _ in range(count):
         for kind in rng.sample(list(MUTATIONS), len(MUTATIONS)):  # the first that can be done to this kernel
             try:
-                func = MUTATIONS[kind](promoted, scop, deps, rng)
+                func = MUTATIONS[kind](subject, rng)
             except (InternalError, isl.IslError, PatternMismatch):
                 found["broken schedules refused"] += 1
                 break
@@ -68,26 +79,26 @@ def check_mutants(made: Made, steps: Kept, rng: Random, count: int) -> Counter[s
 
 # -- trees -----------------------------------------------------------------------------------------------------
 
-Mutation = Callable[[Promoted, Scop, Dependences, Random], Func | None]
+Mutation = Callable[[Subject, Random], Func | None]
 
 
 def _of_tree(change: Callable[[str, Random], str | None]) -> Mutation:
     """The loops of a schedule with its tree's text changed, if the checks let it pass."""
 
-    def mutate(promoted: Promoted, scop: Scop, deps: Dependences, rng: Random) -> Func | None:
-        text = isl.tree_text(promoted.schedule)
+    def mutate(subject: Subject, rng: Random) -> Func | None:
+        text = isl.tree_text(subject.promoted.schedule)
         changed = change(text, rng)
         if changed is None or changed == text:
             return None
-        return _checked(replace(promoted, schedule=isl.parse_schedule(changed)), scop, deps)
+        return _checked(subject, replace(subject.promoted, schedule=isl.parse_schedule(changed)))
 
     return mutate
 
 
-def _checked(promoted: Promoted, scop: Scop, deps: Dependences) -> Func:
-    check_final(promoted, scop, deps)
-    func = to_loops(promoted, scop, "mutant")
-    return _verified(func, promoted, scop)
+def _checked(subject: Subject, promoted: Promoted) -> Func:
+    check_final(promoted, subject.scop, subject.deps)
+    func = to_loops(promoted, subject.scop, "mutant")
+    return _verified(func, promoted, subject.scop)
 
 
 def _verified(func: Func, promoted: Promoted, scop: Scop) -> Func:
@@ -149,8 +160,9 @@ def _move_alloc(text: str, rng: Random) -> str | None:
 
 # -- storage and loops -----------------------------------------------------------------------------------------
 
-def _shrink_storage(promoted: Promoted, scop: Scop, deps: Dependences, rng: Random) -> Func | None:
+def _shrink_storage(subject: Subject, rng: Random) -> Func | None:
     """A local one element smaller along one dimension."""
+    promoted = subject.promoted
     if not promoted.locals:
         return None
     local = rng.choice(promoted.locals)
@@ -161,14 +173,14 @@ def _shrink_storage(promoted: Promoted, scop: Scop, deps: Dependences, rng: Rand
     if shape[k] == SymExpr.of(0):
         return None
     small = replace(local, storage=replace(local.storage, shape=shape))
-    return _checked(replace(promoted, locals=tuple(small if x is local else x for x in promoted.locals)), scop, deps)
+    return _checked(subject, replace(promoted, locals=tuple(small if x is local else x for x in promoted.locals)))
 
 
 def _of_loops(change: Callable[[Stmt, Random], Stmt | None]) -> Mutation:
     """The loops with one statement changed, if they pass the check."""
 
-    def mutate(promoted: Promoted, scop: Scop, deps: Dependences, rng: Random) -> Func | None:
-        func = to_loops(promoted, scop, "mutant")
+    def mutate(subject: Subject, rng: Random) -> Func | None:
+        func = subject.func
         candidates = [s for s in walk(func.body) if change(s, Random(0)) is not None]
         if not candidates:
             return None
@@ -182,7 +194,7 @@ def _of_loops(change: Callable[[Stmt, Random], Stmt | None]) -> Mutation:
                 return change(stmt, rng) or stmt
             return map_children(visit, stmt)
 
-        return _verified(replace(func, body=visit(func.body)), promoted, scop)
+        return _verified(replace(func, body=visit(func.body)), subject.promoted, subject.scop)
 
     return mutate
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,10 @@ _INDEX_OPERATORS: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "floordiv": lambda a, b: a // b if b else 0, "mod": lambda a, b: a % b if b else 0,  # as the C says
     "min": min, "max": max, "neg": lambda a: -a, "bitxor": lambda a, b: a ^ b}
+#: What NumPy's scalars mean by an operator is what its function means, without the time that a function of arrays takes.
+_SCALAR_OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
+    "ge": operator.ge, "eq": operator.eq, "ne": operator.ne}
 
 
 @dataclass(slots=True)
@@ -125,11 +130,20 @@ def _compile_store(stmt: Store, machine: Machine) -> Run:
 
 def _compile_index(index: tuple[Expr, ...], machine: Machine) -> Callable[[Env], tuple[int, ...]]:
     parts = [evaluate(i, machine) for i in index]
-    return lambda env: tuple(int(p(env)) for p in parts)
+    if len(parts) == 1:
+        only = parts[0]
+        return lambda env: (int(only(env)),)
+    if len(parts) == 2:
+        first, second = parts
+        return lambda env: (int(first(env)), int(second(env)))
+    return lambda env: tuple([int(p(env)) for p in parts])
 
 
 def _within(at: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    return all(0 <= i < n for i, n in zip(at, shape))
+    for i, n in zip(at, shape):  # noqa: SIM110 (asked for every access: a generator takes three times as long)
+        if not 0 <= i < n:
+            return False
+    return True
 
 
 def _wrapped(value: int) -> int:
@@ -184,6 +198,8 @@ def _padded(shape: tuple[int, ...], panel: tuple[int, int]) -> tuple[int, ...]:
 def _evaluate_call(fn: str, parts: list[_Eval], dtype: str, args: tuple[Expr, ...]) -> _Eval:
     if dtype == INDEX and fn in _INDEX_OPERATORS and all(a.dtype == INDEX for a in args):
         operate: Callable[..., Any] = _INDEX_OPERATORS[fn]
+    elif fn in _SCALAR_OPERATORS and all(a.dtype.startswith("float") for a in args):
+        operate = _SCALAR_OPERATORS[fn]
     else:
         meaning, convert = MEANING[fn], np.dtype(dtype).type
 
