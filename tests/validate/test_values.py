@@ -27,7 +27,7 @@ from tsc.poly.gpu import GpuTileConfig
 from tsc.poly.schedule import schedule_program
 from tsc.poly.schedule_gpu import schedule_gpu
 from tsc.poly.tile import TileConfig
-from tsc.sym import dim
+from tsc.sym import SymExpr, dim
 from tsc.target import DeviceSpec
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, loads, map_loads, mul, select
@@ -334,6 +334,15 @@ def test_nothing_is_wanted_of_what_is_empty() -> None:
     assert marks is not None
     inside, _ = marks.wanted(np.array([0, 0, 2]), np.array([2, 0, 3]), np.array([0, 1, 1]))
     assert inside.tolist() == [True, False, False]
+
+
+def test_a_buffer_of_more_elements_than_memory_holds_marks_for_is_left_undecided() -> None:
+    """Found by random operators: a pad of 2^32 elements, of which a few are compared, was said to need a larger machine."""
+    one, long = Buffer("x", "float32", (SymExpr.of(1),)), Buffer("y", "float32", (SymExpr.of(2**38),))
+    program = Program((one,), (long,), (Compute(long, (Axis("i", SymExpr.of(2**38)),), Load(one, (index(0),))),), ())
+    made = schedule_program(program, None, SMALL, None, None, "long", [])
+    compared = check_values(program, lower(made.func, SMALL), None if made.scop is None else made.scop.program)
+    assert compared.undecided == "a buffer is too long"
 
 
 def test_threads() -> None:

@@ -14,10 +14,12 @@ from tsc.sym import SymExpr, dim
 from tsc.te.compute import Axis, Compute, Monoid, Program
 from tsc.te.expr import Buffer, Expr, Load, loads
 from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, key_of, mixed, residue
-from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes
+from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided
 
 #: The most elements of a reduction that are evaluated at once.
 _SLAB = 1 << 18
+#: So many coordinates of a dim, all Cases together, are marked at most.
+_MARKS = 1 << 28
 
 
 class Impossible(Exception):
@@ -75,9 +77,11 @@ class Wanted:
 
     @staticmethod
     def none(shape: Iterable[SymExpr], sizes: Sizes) -> Wanted:
-        """Nothing yet."""
+        """Nothing yet. Raises Undecided where a dim is too long for marks of its coordinates."""
         extents = tuple(np.broadcast_to(np.asarray(sizes.of(e)), (sizes.count,)) for e in shape)
         starts = tuple(np.cumsum(e) - e for e in extents)
+        if any(int(e.sum()) > _MARKS for e in extents):
+            raise Undecided("a buffer is too long")
         return Wanted(extents, tuple(np.zeros(int(e.sum()), bool) for e in extents), starts)
 
     def add(self, places: Iterable[Ints], cases: Array) -> None:
