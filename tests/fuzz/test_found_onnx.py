@@ -138,6 +138,13 @@ RIGHT = {
                               axes=[-1, -2], keep_aspect_ratio_policy="not_smaller"),
     "the shape of nothing": one("Shape", 24, [fed("a", "b", 2, dtype="int8")], *SIZES, start=-3, end=-4),
     "cut backwards": _cut_backwards(),
+    # the last place of a crop was rounded to just behind the last element, where nothing is; or to just before an element
+    "a crop up to the last element": one("Resize", 13, [
+        fed(1, 2, 8, "a"), constant([0, 0, 0, 0, 1, 1, 1, 1], 8, dtype="float32"), None, constant([1, 2, 26, 3], 4)], {"a": 4},
+        mode="linear", coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=9.5),
+    "a crop that hits elements": one("Resize", 13, [
+        fed(1, 2, 14, 29), constant([0, 0, 0, 0.75, 1, 1, 1, 0.25], 8, dtype="float32"), None, constant([1, 2, 24, 26], 4)],
+        nearest_mode="floor", coordinate_transformation_mode="tf_crop_and_resize"),
     # proofs failed where indices have fewer rows than the data
     "GatherElements of fewer rows": one("GatherElements", 13, [fed("a", 2), fed("b", 2, dtype="int64", values=[[0, 0]])],
                                         {"a": 3, "b": 1}),

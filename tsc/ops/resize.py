@@ -251,8 +251,9 @@ def _cropped(lowering: Lowering, position: Expr, extent: SymExpr, one: SymExpr, 
     start, end = (Cast(lowering.read(1, (index(k),)), "float64") for k in lowering.infer.attr("bounds"))
     last = _double(extent - 1)
     span, unit = _reduced(one * extent - other, other)  # the length after, which may be fractional, less 1
-    stretched = call("div", call("mul", call("sub", end, start), last), call("div", _double(span), _double(unit)))
-    several = call("add", call("mul", start, last), call("mul", Cast(position, "float64"), stretched))
+    # the quotient comes last: of bounds with few digits what is divided is exact, and so is a place that hits an element
+    steps = call("mul", Cast(position, "float64"), call("mul", call("sub", end, start), _double(unit)))
+    several = call("div", call("mul", call("add", call("mul", start, _double(span)), steps), last), _double(span))
     single = call("mul", call("mul", _double(0.5), call("add", start, end)), last)
     return _Real(select(call("gt", index(span), index(0)), several, single))
 

@@ -205,7 +205,7 @@ def resize(d: Draft) -> None:
             policy = d.maybe(0.6, d.rng.choice(("stretch", "not_larger", "not_smaller")))
     else:
         last = [d.constant(fixed([[1.0, 1.0, *factors][a] for a in own], "float32"), (len(own),), "float32")]
-    coordinates = d.maybe(0.8, d.rng.choice(_coordinates(d.opset, mode)))
+    coordinates = d.maybe(0.8, d.rng.choice(_coordinates(d.opset)))
     crop = [0.0] * len(own) + [1.0] * len(own)
     if coordinates == "tf_crop_and_resize":
         for k, a in enumerate(own):
@@ -223,11 +223,10 @@ def resize(d: Draft) -> None:
            antialias=d.maybe(0.1, 1) if d.opset >= 18 else None, keep_aspect_ratio_policy=policy)
 
 
-def _coordinates(opset: int, mode: str) -> list[str]:
-    """The standard's names of how coordinates follow. The nearest of a crop's coordinates, which are computed in floats of any
-    type, is not decided where two are as near."""
-    found = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
-    return found + ["half_pixel_symmetric"] * (opset >= 19) + ["tf_crop_and_resize"] * (mode != "nearest")
+def _coordinates(opset: int) -> list[str]:
+    """The standard's names of how coordinates follow."""
+    found = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"]
+    return found + ["half_pixel_symmetric"] * (opset >= 19)
 
 
 def upsample(d: Draft) -> None:
