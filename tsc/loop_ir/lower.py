@@ -17,6 +17,7 @@ from tsc.loop_ir.tensorize_gpu import Mma, tensorize_gpu
 from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
 from tsc.loop_ir.verify_reads import verify_reads
+from tsc.loop_ir.verify_storage import verify_storage
 from tsc.loop_ir.verify_sync import verify_synchronised
 from tsc.target import DeviceSpec
 from tsc.trace import Recorder
@@ -26,11 +27,13 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Fun
     """`func` ready for `emit_c`: simplified, with intrinsics and vector loops for `spec`, its blocks numbered, its scratch and
     data errors listed. What stayed scalar is recorded with its reason. Raises InternalError where a pass broke the rules."""
     verify(func)
+    given = func
     func = simplify(func, keep_marked=True)                 # canonical indices; marks survive for the next two passes
     func, scalar_tiles = tensorize(func, spec)              # contraction tiles -> fma_tile over vector registers
     func, scalar_loops = vectorize(func, spec)              # innermost loops -> vectors and a rest
     func = simplify(func)
     verify_reads(func)                                      # what vectors read beyond scalars is proved to be there
+    verify_storage(given, func)                             # nor is anything outside of the tiles and lanes that came in
     func = map_blocks(func)                                 # block nest -> one loop over block numbers
     func = collect_messages(plan_scratch(func))
     verify(func)
