@@ -13,6 +13,7 @@ from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.nodes import Func, Stmt, Store, map_children
+from tsc.loop_ir.places import places_of
 from tsc.loop_ir.simplify import simplify, substitute_stmt
 from tsc.loop_ir.tensorize import tensorize
 from tsc.loop_ir.vector_rules import executed, within
@@ -29,6 +30,10 @@ X, Y, D, IDS = buffer("x", "N"), buffer("y", "N"), buffer("d", "N"), buffer("ids
 LANES, SAME = call("lt", LANE, call("sub", size("N"), index(5))), call("lt", J, size("N"))
 DATA = call("gt", Load(D, (LANE,)), c32(0))
 ONE, NEXT = Load(X, (J,)), Load(X, (add(LANE, index(5)),))
+
+
+def check(func: Func) -> None:
+    verify_reads(func.name, places_of(func))
 
 
 def reads(value: Expr) -> dict[str, tuple[int, bool]]:
@@ -88,7 +93,7 @@ def func(value: Expr) -> Func:
 def test_whatever_is_made_of_a_guarded_load_reads_no_more(value: Expr, spec: DeviceSpec) -> None:
     """x[j] is not there for j >= N; a load that does not vary was taken for harmless, whatever guarded it."""
     made, _ = vectorize(func(value), spec)
-    verify_reads(simplify(made))
+    check(simplify(made))
 
 
 # -- mutations -------------------------------------------------------------------------------------------------
@@ -107,14 +112,14 @@ def in_vectors(value: Expr) -> Func:
     select(LANES, Load(buffer("x", "N"), (Call("mod", (LANE, index(3)), INDEX),)), select(SAME, c32(0), ONE))])
 def test_a_load_whose_guard_is_lost_is_rejected(value: Expr) -> None:
     with pytest.raises(InternalError, match="a condition that guards it does not hold"):
-        verify_reads(in_vectors(value))
+        check(in_vectors(value))
 
 
 @pytest.mark.parametrize("value", [
     select(LANES, NEXT, c32(0)), select(LANES, select(SAME, ONE, c32(0)), c32(0)), select(SAME, ONE, c32(0)),
     select(DATA, Load(X, (LANE,)), c32(0)), select(DATA, select(LANES, NEXT, c32(0)), c32(0))])
 def test_a_load_that_keeps_its_guard_or_is_there_is_accepted(value: Expr) -> None:
-    verify_reads(in_vectors(value))
+    check(in_vectors(value))
 
 
 @pytest.mark.parametrize("change", [lambda mask, yes, no: yes, lambda mask, yes, no: select(call("le", *mask.args), yes, no)],
@@ -123,7 +128,7 @@ def test_columns_that_are_not_there_are_not_read(change: Callable[..., Expr]) ->
     """A register tile computes whole vectors: without its mask, the last columns are read beyond the row."""
     plain = funcs.gemm_gelu("N", "K", 7, 64, packed=False)
     made, _ = tensorize(simplify(plain, keep_marked=True), CPU_SPECS["cpu-avx512"])
-    verify_reads(made)
+    check(made)
 
     def visit(stmt: Stmt) -> Stmt:
         match stmt:
@@ -134,7 +139,7 @@ def test_columns_that_are_not_there_are_not_read(change: Callable[..., Expr]) ->
     broken = replace(made, body=visit(made.body))
     assert broken != made
     with pytest.raises(InternalError, match="for columns that may not be there"):
-        verify_reads(broken)
+        check(broken)
 
 
 @pytest.mark.parametrize(("columns", "there"), [(64, True), (65, False)])

@@ -12,6 +12,7 @@ from tests.poly.test_refine import PROGRAMS, lowered, scheduled
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, For, Func, If, Stmt, Store, map_children, map_exprs, walk
+from tsc.loop_ir.places import places_of
 from tsc.loop_ir.verify_storage import verify_storage
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Buffer, Expr, Load, Var, call, index, map_loads
@@ -42,10 +43,10 @@ def smaller(before: Func, after: Func) -> Iterator[tuple[str, Func]]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_element_less_is_found(name: str, device: str) -> None:
     before, after = scheduled(name, device).func, lowered(name, device)
-    verify_storage(before, after)
+    verify_storage(before, places_of(after))
     for what, broken in smaller(before, after):
         with pytest.raises(InternalError, match="it is not proved that"):
-            verify_storage(before, broken)
+            verify_storage(before, places_of(broken))
             raise AssertionError(f"{what} may be one smaller")
 
 
@@ -70,7 +71,7 @@ def test_loops_and_conditions_bound_it(body: Stmt, proved: bool) -> None:
     before = Func("kernel", (), (), (SizeParam("N", 1),), store(TILE, (index(0),), c32(0)))
     after = replace(before, body=Allocate(TILE, "register", body))
     if proved:
-        verify_storage(before, after)
+        verify_storage(before, places_of(after))
     else:
         with pytest.raises(InternalError, match="kernel kernel: it is not proved that tile"):
-            verify_storage(before, after)
+            verify_storage(before, places_of(after))

@@ -9,6 +9,7 @@ from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.messages import collect_messages
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.pipeline import software_pipeline
+from tsc.loop_ir.places import places_of
 from tsc.loop_ir.print import format_func
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify
@@ -32,8 +33,9 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Fun
     func, scalar_tiles = tensorize(func, spec)              # contraction tiles -> fma_tile over vector registers
     func, scalar_loops = vectorize(func, spec)              # innermost loops -> vectors and a rest
     func = simplify(func)
-    verify_reads(func)                                      # what vectors read beyond scalars is proved to be there
-    verify_storage(given, func)                             # nor is anything outside of the tiles and lanes that came in
+    placed = places_of(func)
+    verify_reads(func.name, placed)                         # what vectors read beyond scalars is proved to be there,
+    verify_storage(given, placed)                           # and the tiles and lanes that came in hold what is kept in them
     func = map_blocks(func)                                 # block nest -> one loop over block numbers
     func = collect_messages(plan_scratch(func))
     verify(func)

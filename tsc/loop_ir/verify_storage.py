@@ -6,49 +6,29 @@ Register tiles, lanes and folds come later: their extents are constants, and wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.messages import expressions
-from tsc.loop_ir.nodes import Allocate, For, Func, If, Let, Stmt, Store, children, walk
+from tsc.loop_ir.nodes import Allocate, Func, Stmt, Store, walk
+from tsc.loop_ir.places import Place
 from tsc.loop_ir.vector_rules import within
-from tsc.te.expr import BOOL, Buffer, Call, Expr, Load, format_expr, loads
+from tsc.te.expr import Load, format_expr, loads
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What is around a statement: facts, the conditions that hold, and the storage to prove."""
-
-    facts: Facts
-    known: tuple[Expr, ...] = ()
-    storage: frozenset[Buffer] = frozenset()
-
-
-def verify_storage(before: Func, after: Func) -> None:
-    """Raise InternalError unless all that is stored to and loaded from storage which `after` has, and `before` has not or in
+def verify_storage(before: Func, placed: Iterable[tuple[Stmt, Place]]) -> None:
+    """Raise InternalError unless all that the statements store to and load from storage which `before` has not, or in
     another shape, is proved to lie within it."""
     given = frozenset(s.buffer for s in walk(before.body) if isinstance(s, Allocate))
-    complaint = next(_outside(after.body, _Place(Facts.of(after.sizes)), given), None)
-    if complaint is not None:
-        raise InternalError(f"kernel {after.name}: {complaint}")
+    for stmt, place in placed:
+        own = frozenset(s.buffer for s in place.storage if s.buffer not in given)
+        for access in _accesses(stmt) if own else ():
+            if access.buffer in own and not within(access, place.facts, place.known):
+                text = f"it is not proved that {format_expr(access)} lies within {access.buffer}"
+                raise InternalError(f"kernel {before.name}: {text}")
 
 
-def _outside(stmt: Stmt, place: _Place, given: frozenset[Buffer]) -> Iterator[str]:
-    match stmt:
-        case Store(buffer=buffer, index=index):
-            for access in (Load(buffer, index), *(x for e in expressions(stmt) for x in loads(e))):
-                if access.buffer in place.storage and not within(access, place.facts, place.known):
-                    yield f"it is not proved that {format_expr(access)} lies within {access.buffer}"
-        case For() | Let():
-            place = replace(place, facts=place.facts.inside(stmt))
-        case If(condition=condition, then=then, otherwise=otherwise):
-            yield from _outside(then, replace(place, known=(*place.known, condition)), given)
-            if otherwise is not None:
-                yield from _outside(otherwise, replace(place, known=(*place.known, Call("not", (condition,), BOOL))), given)
-            return
-        case Allocate(buffer=buffer) if buffer not in given:
-            place = replace(place, storage=place.storage | {buffer})
-    for child in children(stmt):
-        yield from _outside(child, place, given)
+def _accesses(stmt: Stmt) -> Iterator[Load]:
+    if isinstance(stmt, Store):
+        yield Load(stmt.buffer, stmt.index)
+    yield from (load for expr in expressions(stmt) for load in loads(expr))
