@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.operators.case import Case, Dims, Draft, Size
+from tests.fuzz.operators.case import Case, Dims, Draft, Size, values_of
 from tests.fuzz.operators.check import check
+from tests.fuzz.operators.unneeded import with_indices_inside
 from tests.fuzz.operators.values import Draw, fixed, plain
 
 
@@ -78,7 +79,18 @@ def _cut_backwards() -> Case:
     return Case("Slice", 13, tuple(d.nodes), tuple(d.operands), tuple(made), {}, ({},), "shared", True, 0)
 
 
+def _unneeded_index(op: str) -> Case:
+    """Of five elements, the eighth; of what is gathered `op` takes the shape, or every element."""
+    d = Draft(Random(0), 17)
+    x = d.operand((5,), role="feed")
+    taken, = d.node("Gather", [x, d.operand((2,), "int64", fixed([1, 7]), "feed")], axis=0)
+    made = d.node(op, [taken])
+    return Case(op, 17, tuple(d.nodes), tuple(d.operands), tuple(made), {}, ({},), "shared", True, 0, "index")
+
+
 RIGHT = {
+    # what is outside is never read: neither oracle says so
+    "an index outside that no output needs": _unneeded_index("Shape"),
     # code for unsigned vectors was missing
     "unsigned Trilu": one("Trilu", 14, [fed("a", "b", dtype="uint64")], *SIZES),
     "unsigned MatMul": one("MatMul", 13, [fed("a", "b", dtype="uint32"), fed("b", 17, dtype="uint32")], *SIZES),
@@ -158,6 +170,7 @@ REFUSED = {
                                           {"b": 2, "d": 3}, broken="index"),
     "an index outside of a dim of 1, by element": one(
         "GatherElements", 18, [fed("b", 1), fed("b", 2, dtype="int64", values=[[0, 5]])], {"b": 1}, broken="index", axis=1),
+    "an index outside that the output needs": _unneeded_index("Neg"),
     "an index into nothing": one("Gather", 12, [fed(0), fed("b", 2, dtype="int64", values=[[0, -1]])], {"b": 1}, broken="index",
                                  axis=-1),
     "starts and ends of unequal lengths": one(
@@ -191,3 +204,9 @@ def test_it_is_right_now(name: str) -> None:
 def test_it_is_refused_now(name: str) -> None:
     verdict = check(REFUSED[name])
     assert verdict.rightly_refused and not verdict.right, verdict
+
+
+def test_an_index_outside_that_an_output_needs_is_not_excused() -> None:
+    for op, is_excused in (("Shape", True), ("Neg", False)):
+        case = _unneeded_index(op)
+        assert (with_indices_inside(case, values_of(case, 0)) is not None) == is_excused
