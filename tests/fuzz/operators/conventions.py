@@ -88,6 +88,18 @@ def _keeps_ratio_of_last_axes(node: NodeProto, inputs: Values, opset: int) -> bo
     return not stretches and any(a < 0 for a in attribute(node, "axes", ()))
 
 
+def _nothing_from_the_back(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """No elements, reduced over axes that are counted from the back."""
+    given = attribute(node, "axes") or [attribute(node, "axis", 0)]
+    axes = inputs[1] if len(inputs) > 1 and inputs[1] is not None else given
+    return inputs[0] is not None and inputs[0].size == 0 and any(int(a) < 0 for a in axes)
+
+
+def _no_pixels(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """An image without pixels."""
+    return inputs[0] is not None and inputs[0].size == 0
+
+
 def _crops(node: NodeProto, inputs: Values, opset: int) -> bool:
     """A crop of what is resized."""
     return bool(attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize")
@@ -133,7 +145,15 @@ def _power_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
     return float(np.abs(base.astype(np.float64)).max()) ** float(exponent.max()) >= 2.0 ** (8 * base.dtype.itemsize - 1)
 
 
+_REDUCTIONS = _names("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
+                     "ReduceLogSumExp", "ReduceSumSquare", "ArgMax", "ArgMin")
+
 CONVENTIONS: tuple[Convention, ...] = (
+    Convention(_REDUCTIONS, "no elements, and axes counted from the back", "reference",
+               "'Accepted range is [-r, r-1]'; ONNX Runtime leaves a negative axis as it is where there are no elements",
+               _nothing_from_the_back),
+    Convention(_names("GlobalMaxPool", "GlobalAveragePool"), "an image without pixels", "open",
+               "the standard does not say what the maximum or mean of nothing is", _no_pixels),
     Convention(_names("Resize", "Upsample"), "a neighbour that is not finite and weighs nothing", "open",
                "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
     Convention(_names("Pow"), "integers beyond their type", "open",
