@@ -263,8 +263,13 @@ def _unpacked_shape(shape: tuple[int, ...], panel: tuple[int, int], cells: Array
     if (numbers >= -(-shape[axis] // width)).any():
         raise Fault(f"a load reads behind the last panel of a constant of shape {shape}")
     panels, inverse = np.unique(numbers, return_inverse=True)
-    packed = _packed_places(shape, panel, tuple(int(p) for p in panels))
+    pack = _packed_places if block * len(panels) <= _MOST_KEPT else _packed_places.__wrapped__
+    packed = pack(shape, panel, tuple(int(p) for p in panels))
     return np.asarray(packed[inverse * block + cells % block])
+
+
+#: Elements of packed panels that are kept for the next load: a few of a large constant would be gigabytes.
+_MOST_KEPT = 1 << 20
 
 
 @lru_cache(maxsize=32)
@@ -272,10 +277,10 @@ def _packed_places(shape: tuple[int, ...], panel: tuple[int, int], panels: tuple
     """The plain places of the elements of some panels, as the plan's packing stores them; -1 is padding."""
     axis, width = panel
     columns = np.concatenate([np.arange(p * width, min((p + 1) * width, shape[axis])) for p in panels])
-    places = np.ones((), np.int64) * 0
+    places = np.zeros((), np.int32 if prod(shape) < 2**31 else np.int64)
     for dim, extent in enumerate(shape):
         along = columns if dim == axis else np.arange(extent)
-        places = places[..., None] * extent + along
+        places = places[..., None] * extent + along.astype(places.dtype)
     return pack_panel(places + 1, panel).ravel() - 1
 
 
