@@ -23,8 +23,8 @@ from tsc.poly.schedule import schedule_program
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.expr import Const, add, call, index
-from tsc.validate import Compared, check_values
-from tsc.validate.cases import choose_sizes
+from tsc.validate import Compared, check, check_values
+from tsc.validate.cases import BUDGET, choose_sizes
 from tsc.validate.frames import Sizes
 from tsc.validate.reach import stores_reached
 from tsc.validate.witness import completed
@@ -97,6 +97,13 @@ def test_what_is_missed_is_named() -> None:
     assert any("acc_update" in name for name in found.missed)
     (note,) = found.notes()
     assert "acc_update" in note
+
+
+def test_where_few_points_leave_out_a_store_more_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "ROUNDS", (1,))
+    assert compared("norm", CPU_SPECS["cpu-avx512"])[2].missed
+    monkeypatch.setattr(check, "ROUNDS", (1, BUDGET))
+    assert not compared("norm", CPU_SPECS["cpu-avx512"])[2].missed
 
 
 @pytest.mark.parametrize("name", ["gemm", "softmax", "conv"])

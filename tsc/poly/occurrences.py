@@ -183,9 +183,12 @@ class Occurrence:
 
     def relation(self, target: str) -> isl.Map:
         """The variables around it -> `target`, a tuple in them as isl text."""
+        return _relation(self._relation_text(target))
+
+    def _relation_text(self, target: str) -> str:
         where = " and ".join(self.scope.constraints) or "1 = 1"
         text = f"{{ [{', '.join(self.scope.variables)}] -> {target} : {where} }}"
-        return _relation(f"{self.scope.params(text)} -> {text}")
+        return f"{self.scope.params(text)} -> {text}"
 
     def tuple_text(self, name: str, index: Iterable[Expr]) -> str:
         """A tuple of expressions as isl text. Raises Unreadable."""
@@ -204,12 +207,27 @@ class Occurrence:
 
     def pairs(self, name: str, index: Iterable[Expr]) -> isl.Map:
         """The variables around it -> the instance executed, paired with a tuple of expressions. Raises Unreadable."""
-        return self.relation(f"[{self.instance_text()} -> {self.tuple_text(name, index)}]")
+        return self.relation(self._pairs_text(name, index))
+
+    def run(self, name: str, index: Iterable[Expr]) -> tuple[isl.Map, isl.Map, isl.Set]:
+        """The variables around it -> the instance executed; that -> a tuple of expressions; all that are executed. Raises
+        Unreadable."""
+        return _run(self._relation_text(self._pairs_text(name, index)))
+
+    def _pairs_text(self, name: str, index: Iterable[Expr]) -> str:
+        return f"[{self.instance_text()} -> {self.tuple_text(name, index)}]"
 
 
 @lru_cache(maxsize=1024)
 def _relation(text: str) -> isl.Map:
     return isl.Map(text)
+
+
+@lru_cache(maxsize=1024)
+def _run(text: str) -> tuple[isl.Map, isl.Map, isl.Set]:
+    both = _relation(text)
+    cells = both.range().unwrap()
+    return both.range_factor_domain(), cells, cells.domain()
 
 
 def occurrences(stmt: Stmt, scope: Scope) -> list[Occurrence]:

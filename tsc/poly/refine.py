@@ -19,7 +19,7 @@ from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import bound_texts
 from tsc.poly.loop_order import Edges
-from tsc.poly.occurrences import Scope, Unreadable, occurrences
+from tsc.poly.occurrences import Occurrence, Scope, Unreadable, occurrences
 from tsc.poly.region import Known, Region
 from tsc.poly.scop import Scop
 from tsc.sym import SymExpr, ceildiv, dim, product
@@ -88,6 +88,7 @@ class _Both:
     tree: frozenset[str]
     notes: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
+    seen: dict[tuple[int, int], tuple[Stmt, Scope, list[Occurrence]]] = field(default_factory=dict)
 
     def walk(self, old: Stmt, new: Stmt, place: Place, private: frozenset[str]) -> None:
         """Compare two statements at one place; `private` are the buffers that live nowhere but there."""
@@ -140,12 +141,19 @@ class _Both:
         private = private | ({s.buffer.name for s in own} - self.tree)
         self._forget(own)
         try:
-            region = Region(self.before.name, place.known, occurrences(old, place.scope), occurrences(new, place.scope), new,
+            region = Region(self.before.name, place.known, self._read(old, place.scope), occurrences(new, place.scope), new,
                             private, self.scop, self.tree, self.aliases)
             region.check(self.edges)
         except Unreadable as why:
             names = ", ".join(sorted(statements_of(old) | statements_of(new)))
             self.notes.append(f"the loops of {names} are not read back for all sizes: {why}")
+
+    def _read(self, stmt: Stmt, scope: Scope) -> list[Occurrence]:
+        """The Stores of one of the tree's statements, which is compared with what became of it in each branch of a choice."""
+        key = id(stmt), id(scope)
+        if key not in self.seen:
+            self.seen[key] = stmt, scope, occurrences(stmt, scope)  # both live as long as their ids count
+        return self.seen[key][-1]
 
     def _forget(self, begun: Iterable[Allocate]) -> None:
         """A buffer whose life begins stands for nothing, whatever one of its name did before."""
@@ -205,25 +213,23 @@ def _parts(stmt: Stmt) -> list[Stmt]:
 def _aligned(old: Sequence[Stmt], new: Sequence[Stmt]) -> Iterator[tuple[list[Stmt], list[Stmt]]]:
     """Two sequences cut into the shortest runs that execute the same statements. What executes none goes with what is behind
     it, at the end with what is before."""
-    runs: list[tuple[list[Stmt], list[Stmt]]] = [([], [])]
-    at = 0
-    for i, part in enumerate(old):
-        runs[-1][0].append(part)
-        wanted, later = _names(runs[-1][0]), _names(old[i + 1:i + 2])
-        end = next((k for k in range(at, len(new) + 1) if _names(new[at:k]) == wanted), None)
+    ours, theirs = list(map(statements_of, old)), list(map(statements_of, new))
+    runs: list[tuple[list[Stmt], list[Stmt]]] = []
+    begin = at = 0
+    for i in range(len(old)):
+        wanted, later = _united(ours[begin:i + 1]), _united(ours[i + 1:i + 2])
+        end = next((k for k in range(at, len(new) + 1) if _united(theirs[at:k]) == wanted), None)
         if wanted and end is not None:
-            while end < len(new) and (more := _names(new[end:end + 1])) and more <= wanted - later:
+            while end < len(new) and theirs[end] and theirs[end] <= wanted - later:
                 end += 1  # a loop cut in two
-            runs[-1][1].extend(new[at:end])
-            runs.append(([], []))
-            at = end
-    rest = runs.pop()
+            runs.append((list(old[begin:i + 1]), list(new[at:end])))
+            begin, at = i + 1, end
     if not runs:
         runs.append(([], []))
-    runs[-1][0].extend(rest[0])
+    runs[-1][0].extend(old[begin:])
     runs[-1][1].extend(new[at:])
     yield from runs
 
 
-def _names(stmts: Sequence[Stmt]) -> frozenset[str]:
-    return frozenset(name for s in stmts for name in statements_of(s))
+def _united(names: Sequence[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*names)

@@ -6,7 +6,7 @@ stored to before; see `refine` for the three things that a pass may add.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -27,43 +27,58 @@ _PIECES = 4
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the parameters: `context`, and what those with `meanings` stand for, which is looked at where needed."""
+    """What is known of the parameters: `context`, and what those with `meanings` stand for. The meanings of those that are
+    `resolved` are in the context; others are looked at where needed."""
 
     context: isl.Set
     meanings: Mapping[str, isl.Set]
+    resolved: frozenset[str] = frozenset()
 
     def where(self, condition: isl.Set) -> Known:
-        """With a condition on the parameters."""
-        return replace(self, context=self.context.intersect(condition).coalesce())
+        """With a condition on the parameters. Many questions are asked below one place: what names in it mean is resolved
+        there, as long as that leaves few cases."""
+        known = replace(self, context=self.context.intersect(condition).coalesce())
+        while (name := known._open(isl.parameters(known.context))) is not None:
+            context = known.context.intersect(known.meanings[name]).coalesce()
+            if context.n_basic_set() > _PIECES:
+                break
+            known = replace(known, context=context, resolved=known.resolved | {name})
+        return known
 
     def narrowed(self, points: isl.Set) -> isl.Set:
         """Some points, as far as they are possible by what is known."""
-        points = points.intersect_params(self.context)
-        for name, meaning in reversed(list(self.meanings.items())):  # what others are made of comes later
-            if name in isl.parameters(points.params()):
-                points = points.intersect_params(meaning)
+        known, points = self, points.intersect_params(self.context)
+        while (name := known._open(isl.parameters(points))) is not None:
+            known, points = known._without(name), points.intersect_params(self.meanings[name])
         return points
 
     def excludes(self, points: isl.Set) -> bool:
         """Whether there are no such points."""
-        left, open_ = points.params().intersect(self.context), dict(self.meanings)
+        known, left = self, points.params().intersect(self.context)
         while not left.is_empty():
-            used = isl.parameters(left)
-            name = next((n for n in reversed(open_) if n in used), None)  # what others are made of comes later
+            name = known._open(isl.parameters(left))
             if name is None:
                 return False
-            left = left.intersect(open_.pop(name))
+            known, left = known._without(name), left.intersect(self.meanings[name])
         return True
+
+    def _open(self, used: Collection[str]) -> str | None:
+        """The last name of those used whose meaning is not looked at yet: what others are made of comes later."""
+        return next((n for n in reversed(list(self.meanings)) if n in used and n not in self.resolved), None)
+
+    def _without(self, name: str) -> Known:
+        return replace(self, resolved=self.resolved | {name})
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """An Occurrence of statement `name`: the loop points -> the instances executed, and those -> the cells stored to."""
+    """An Occurrence of statement `name`: the loop points -> the instances `executed`, and those -> the cells stored to."""
 
     name: str
     at: Occurrence
     points: isl.Map
     cells: isl.Map
+    executed: isl.Set
 
     @property
     def buffer(self) -> str:
@@ -91,12 +106,13 @@ class Region:
         new = [_run(x) for x in self.new if x.store.instance is not None]
         old = [_run(x) for x in self.old]
         before: dict[str, isl.Map] = {}
+        wanted: dict[str, isl.Set] = {}
         for x in old:
             before[x.name] = before[x.name].union(x.cells) if x.name in before else x.cells
+            wanted[x.name] = wanted[x.name].union(x.executed) if x.name in wanted else x.executed
         for name in dict.fromkeys(x.name for x in (*old, *new)):
-            self._check_executed([x for x in new if x.name == name], before.get(name), name)
-        self._check_surplus(new, before)
-        real = [replace(x, cells=x.cells.intersect_domain(before[x.name].domain())) for x in new if x.name in before]
+            self._check_executed([x for x in new if x.name == name], wanted.get(name), name)
+        real = self._check_surplus(new, wanted)
         elsewhere = {x.name for x in real if not self._in_place(x, before[x.name])}
         added = [x for x in self.new if x.store.instance is None]
         if elsewhere or any(not isinstance(x.store.value, Load) for x in added):  # lanes may be left to which nothing is added
@@ -121,30 +137,34 @@ class Region:
 
     # -- instances and their cells -----------------------------------------------------------------------------
 
-    def _check_executed(self, found: Sequence[_Run], before: isl.Map | None, name: str) -> None:
+    def _check_executed(self, found: Sequence[_Run], wanted: isl.Set | None, name: str) -> None:
         """Every instance is executed, none twice."""
-        if before is not None:
-            missing = before.domain()
+        if wanted is not None:
+            missing = wanted
             for x in found:
-                missing = missing.subtract(x.cells.domain())
+                missing = missing.subtract(x.executed)
                 missing = missing if missing.n_basic_set() <= _PIECES else self.known.narrowed(missing)
             if not self._empty(missing):
                 raise self._wrong(f"statement {name} is not executed at {missing}")
         for i, x in enumerate(found):
             twice = x.at.scope.variables and not x.points.is_injective()
-            if twice or any(not exclusive(x.at, y.at) and not self._empty(x.cells.domain().intersect(y.cells.domain()))
+            if twice or any(not exclusive(x.at, y.at) and not self._empty(x.executed.intersect(y.executed))
                             for y in found[:i]):
                 raise self._wrong(f"statement {name} is executed twice")
 
-    def _check_surplus(self, found: Sequence[_Run], before: Mapping[str, isl.Map]) -> None:
-        """Instances beyond a domain write to cells of a private buffer that no instance uses."""
-        for x in found:
-            surplus = x.cells.subtract_domain(before[x.name].domain()) if x.name in before else x.cells
-            own = [y.cells.intersect_domain(before[y.name].domain()).range() for y in found
-                   if y.buffer == x.buffer and y.name in before]
-            harmless = x.buffer in self.private and all(self._empty(surplus.range().intersect(c)) for c in own)
-            if not harmless and not self._empty(surplus.domain()):
-                raise self._wrong(f"{x.name} is executed outside its domain, at {surplus.domain()}")
+    def _check_surplus(self, found: Sequence[_Run], wanted: Mapping[str, isl.Set]) -> list[_Run]:
+        """Instances beyond a domain write to cells of a private buffer that no instance uses. Gives what is within."""
+        beyond = [x.executed.subtract(wanted[x.name]) if x.name in wanted else x.executed for x in found]
+        within = [x if surplus.is_empty() else replace(x, cells=x.cells.intersect_domain(wanted[x.name]))
+                  for x, surplus in zip(found, beyond) if x.name in wanted]
+        for x, surplus in zip(found, beyond):
+            if self._empty(surplus):
+                continue
+            used = [y.cells.range() for y in within if y.buffer == x.buffer]
+            cells = x.cells.intersect_domain(surplus).range()
+            if x.buffer not in self.private or not all(self._empty(cells.intersect(c)) for c in used):
+                raise self._wrong(f"{x.name} is executed outside its domain, at {surplus}")
+        return within
 
     def _in_place(self, x: _Run, before: isl.Map) -> bool:
         """Whether instances store to the cells that they stored to before, not to accumulators of a pass's own."""
@@ -195,14 +215,13 @@ class Region:
 
 
 def _run(x: Occurrence) -> _Run:
-    both = x.pairs(CELL, x.store.index)
-    return _Run("" if x.store.instance is None else x.store.instance.statement, x, both.range_factor_domain(),
-                both.range().unwrap())
+    name = "" if x.store.instance is None else x.store.instance.statement
+    return _Run(name, x, *x.run(CELL, x.store.index))
 
 
 def _pairs(x: Occurrence, load: Load) -> isl.Map:
     """The instance executed -> the cell read."""
-    return x.pairs(CELL, load.index).range().unwrap()
+    return x.run(CELL, load.index)[1]
 
 
 def _runs_on(store: Store) -> bool:

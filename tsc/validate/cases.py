@@ -24,8 +24,12 @@ from tsc.validate.reach import stores_reached
 
 #: Cases of a kernel with sizes (each with random data of its own), at least and at most.
 FEWEST, MOST = 12, 24
-#: Points of the Program's grids that are evaluated for all Cases together, terms of a sum, and the least taken of any axis.
-BUDGET, TERMS, LEAST = 40_000, 36, 3
+#: Points of the Program's grids that are evaluated for all Cases together: at most, and in each round; the next one is for the
+#: Stores that few points leave out.
+BUDGET = 40_000
+ROUNDS = (10_000, 20_000, BUDGET)
+#: Terms of a sum, and the least taken of any axis.
+TERMS, LEAST = 36, 3
 #: With fewer points, the same sizes are taken several times.
 FEW = 1_000
 #: Sizes are no larger than twice the first, if they need not be, and targets hardly have more elements than the second.
@@ -247,8 +251,8 @@ def _holds(left: SymExpr, relation: str, right: SymExpr, values: dict[str, int])
 
 # -- what is taken of the axes ---------------------------------------------------------------------------------
 
-def limits_of(program: Program, cases: Sequence[dict[str, int]]) -> list[tuple[int, int]]:
-    """For each Case, how many values of an axis of elements, and of a reduce axis, are taken at most."""
+def limits_of(program: Program, cases: Sequence[dict[str, int]], budget: int) -> list[tuple[int, int]]:
+    """For each Case, how many values of an axis of elements, and of a reduce axis, are taken at most: about `budget` points."""
     sizes, count = Sizes.of_cases(cases), len(cases)
 
     def extents(axes: Sequence[Axis]) -> Array:
@@ -259,7 +263,7 @@ def limits_of(program: Program, cases: Sequence[dict[str, int]]) -> list[tuple[i
     while True:
         terms = [np.minimum(reduced, along).prod(axis=0) for _, reduced in grids]
         work = np.max([np.minimum(axes, across).prod(axis=0) * t for (axes, _), t in zip(grids, terms)], axis=0)
-        todo = ((across > LEAST) | (along > LEAST)) & (work > BUDGET // count)
+        todo = ((across > LEAST) | (along > LEAST)) & (work > budget // count)
         if not todo.any():
             return list(zip(across.tolist(), along.tolist()))
         shorter = (along > LEAST) & ((np.max(terms, axis=0) > TERMS) | (across <= LEAST))

@@ -15,7 +15,7 @@ from tsc.sym import product
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Expr, Load, map_loads
 from tsc.validate.algebra import Algebra, Array, Value
-from tsc.validate.cases import choose_sizes, limits_of, statements, steps_of, taken
+from tsc.validate.cases import ROUNDS, choose_sizes, limits_of, statements, steps_of, taken
 from tsc.validate.frames import Fault, Sizes, Undecided
 from tsc.validate.loops import Loops, evaluated
 from tsc.validate.memory import Storage
@@ -63,15 +63,15 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
         if not chosen:
             return Compared("no sizes were found at which the facts of the Program hold")
         tried, dead = completed(program, func, chosen, reached)
+    stores = [s for s in statements(func) if isinstance(s, Store)]
     with np.errstate(all="ignore"):
         try:
             while tried:
                 try:
-                    found = _compared(program, func, scheduled, tried, rng)
+                    found = _compared_in_rounds(program, func, scheduled, tried, rng, {id(s) for s in stores} - dead)
                 except Impossible as impossible:
                     tried = [s for number, s in enumerate(tried) if number not in impossible.cases]
                 else:
-                    stores = [s for s in statements(func) if isinstance(s, Store)]
                     missed = [s for s in stores if id(s) not in dead | found]
                     unreachable = [s for s in stores if id(s) in dead - found]
                     return Compared(None, tuple(case.sizes for case in tried), _names(missed), _names(unreachable))
@@ -87,12 +87,24 @@ def _names(stores: Sequence[Store]) -> tuple[str, ...]:
     return tuple(f"a store to {s.buffer.name}" + ("" if s.instance is None else f" of {s.instance.statement}") for s in stores)
 
 
-def _compared(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random) -> set[int]:
-    """The Stores, by `id`, that were executed. Raises Fault, Undecided and Impossible."""
+def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
+                        wanted: set[int]) -> set[int]:
+    """The Stores, by `id`, that were executed, in rounds until those `wanted` are among them. Raises as `_compared`."""
+    found = set[int]()
+    for budget in ROUNDS if scheduled is not None else ROUNDS[-1:]:  # without samples, another round executes the same
+        found |= _compared(program, func, scheduled, cases, rng, budget)
+        if wanted <= found:
+            break
+    return found
+
+
+def _compared(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
+              budget: int) -> set[int]:
+    """The Stores, by `id`, that are executed for about `budget` points of the grids. Raises Fault, Undecided and Impossible."""
     tried = [case.sizes for case in cases]
     steps, sizes = steps_of(func), Sizes.of_cases(tried)
     inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31))), Algebra()
-    limits = limits_of(program, tried) if scheduled is not None else [(2**62, 2**62)] * len(tried)
+    limits = limits_of(program, tried, budget) if scheduled is not None else [(2**62, 2**62)] * len(tried)
     samples = {}
     for axis, monoid in reduce_axes(program):
         few = scheduled is not None and monoid.fn in ("and", "or")  # of many terms, one is sure to decide

@@ -21,6 +21,13 @@ Ints = Any
 CASE = "@case"
 
 
+def spread(value: Ints, count: int) -> Array:
+    """One integer an instance."""
+    if isinstance(value, np.ndarray) and value.shape == (count,):
+        return value
+    return np.broadcast_to(np.asarray(value), (count,))
+
+
 class Fault(Exception):
     """What is wrong with the loops."""
 

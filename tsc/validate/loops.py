@@ -20,7 +20,7 @@ from tsc.plan.pack import pack_panel
 from tsc.sym import product
 from tsc.te.expr import Buffer, Expr, Load, format_expr, loads
 from tsc.validate.algebra import Algebra, Array, Value
-from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided
+from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread
 from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
 from tsc.validate.program import Inputs
 from tsc.validate.sampled import Pruning
@@ -87,7 +87,7 @@ class Loops:
         root = Frame(self.sizes.count, known={CASE: cases, BLOCK: 0, BLOCK_BEGIN: 0, BLOCK_END: blocks})
         scope: dict[str, Storage] = {}
         for buffer in self.func.buffers:
-            counts = np.broadcast_to(np.asarray(self.sizes.of(product(buffer.shape)), np.int64), (self.sizes.count,))
+            counts = spread(self.sizes.of(product(buffer.shape)), self.sizes.count)
             root.known[f"@base {buffer.name}"] = np.cumsum(counts) - counts
             scope[buffer.name] = Storage(buffer, f"@base {buffer.name}", True)
         span = self._visit(self.func.body, root, _Clock(), scope)
@@ -115,7 +115,7 @@ class Loops:
             case If(condition=condition, then=then, otherwise=otherwise):
                 test = self._reader(scope).condition(condition, frame)
                 sides = ((then, test), (otherwise, ~test))
-                return max(self._visit(side, frame.where(np.broadcast_to(kept, (frame.count,))), clock, scope)
+                return max(self._visit(side, frame.where(spread(kept, frame.count)), clock, scope)
                            for side, kept in sides if side is not None)
             case Let(var=var, value=value, body=body):
                 return self._visit(body, frame.bound(**{var: self._reader(scope).ints(value, frame)}), clock, scope)
@@ -133,7 +133,7 @@ class Loops:
     def _loop(self, loop: For, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
         reader = self._reader(scope)
         low, high = reader.ints(loop.lo, frame), reader.ints(loop.hi, frame)
-        trips = np.broadcast_to(np.maximum(-((np.asarray(low) - high) // loop.step), 0), (frame.count,))
+        trips = spread(np.maximum(-((np.asarray(low) - high) // loop.step), 0), frame.count)
         most = int(trips.max())
         if not most:
             return 0
@@ -156,7 +156,7 @@ class Loops:
 
     def _allocate(self, stmt: Allocate, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
         base = f"@base {stmt.buffer.name} {len(self.storages)}"
-        counts = np.broadcast_to(np.asarray(self.sizes.at(product(stmt.buffer.shape), frame), np.int64), (frame.count,))
+        counts = spread(self.sizes.at(product(stmt.buffer.shape), frame), frame.count)
         storage = Storage(stmt.buffer, base, False)
         self.storages.append(storage)
         inner = frame.bound(**{base: np.cumsum(counts) - counts})
@@ -217,7 +217,7 @@ class _Scoped:
         if storage.outside and load.buffer.name not in loops.func.outputs:
             if storage.buffer.panel is None and load.buffer.panel is None:
                 return loops.inputs.element(storage.buffer, cells, frame)
-            plain = _unpacked(storage.buffer, np.broadcast_to(cells, (frame.count,)), frame, loops.sizes)
+            plain = _unpacked(storage.buffer, spread(cells, frame.count), frame, loops.sizes)
             found = loops.inputs.element(storage.buffer, np.maximum(plain, 0), frame)
             missing = plain < 0 if padded is None else (plain < 0) | padded
             return Value(found.data, found.is_data, np.asarray(missing)) if missing.any() else found
@@ -226,9 +226,8 @@ class _Scoped:
         except KeyError:
             raise Undecided(f"what is executed depends on {load.buffer.name}, which the kernel computes") from None
         base = frame.get(storage.base)
-        every = (frame.count,)
-        return storage.read(np.broadcast_to(base + cells, every), np.broadcast_to(seen, every),
-                            np.broadcast_to(frame.get(BLOCK), every) if storage.outside else None)
+        return storage.read(spread(base + cells, frame.count), spread(seen, frame.count),
+                            spread(frame.get(BLOCK), frame.count) if storage.outside else None)
 
 
 def _panelled(places: list[Ints], shape: list[Ints], panel: tuple[int, int]) -> Ints:
@@ -293,7 +292,7 @@ def evaluated(loops: Loops) -> dict[str, Storage]:
         index = [loops._reader(leaf.scope).ints(i, leaf.frame) for i in leaf.store.index]
         cells, _ = loops.cells(leaf.store.buffer, index, leaf.frame, "a store")
         base = leaf.frame.get(leaf.storage.base)
-        leaf.cells = np.broadcast_to(np.asarray(base + cells, np.int64), (leaf.frame.count,))
+        leaf.cells = spread(np.asarray(base + cells, np.int64), leaf.frame.count)
     pending = [s for s in loops.storages if s.writers]
     for storage in pending:
         storage.settle()
@@ -339,8 +338,8 @@ def _evaluate_together(group: set[Storage], loops: Loops) -> None:
                         cells, _ = loops.cells(load.buffer, [reader.ints(i, frame) for i in load.index], frame, "a load")
                     except Fault:  # under a condition, or else it is found below
                         continue
-                    at = storage.find(np.broadcast_to(frame.get(storage.base) + cells, known.shape),
-                                      np.broadcast_to(frame.get(SEEN), known.shape))
+                    at = storage.find(spread(frame.get(storage.base) + cells, frame.count),
+                                      spread(frame.get(SEEN), frame.count))
                     known &= (at < 0) | storage.done[at]
             if not known.any():
                 continue

@@ -14,7 +14,7 @@ import numpy as np
 from tsc.loop_ir.nodes import Store
 from tsc.te.expr import Buffer, Call, Expr, Load, loads
 from tsc.validate.algebra import PRIME, Algebra, Array, Value
-from tsc.validate.frames import Fault, Frame, Undecided
+from tsc.validate.frames import Fault, Frame, Undecided, spread
 
 #: Variables of a Frame: when an instance stores, and when it reads (the lanes of a vector all read before any of them stores).
 TIME, SEEN, BLOCK = "@time", "@seen", "@block"
@@ -172,7 +172,7 @@ class Leaf:
 
     def times(self, name: str) -> Array:
         """One of the variables that all instances have."""
-        return np.broadcast_to(np.asarray(self.frame.get(name), np.int64), (self.frame.count,))
+        return spread(np.asarray(self.frame.get(name), np.int64), self.frame.count)
 
     @property
     def value(self) -> Expr:

@@ -14,7 +14,7 @@ from tsc.sym import SymExpr, dim
 from tsc.te.compute import Axis, Compute, Monoid, Program
 from tsc.te.expr import Buffer, Expr, Load, loads
 from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, key_of, mixed, residue
-from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided
+from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided, spread
 
 #: The most elements of a reduction that are evaluated at once.
 _SLAB = 1 << 18
@@ -130,7 +130,7 @@ class Meaning:
         for load in loads(expr):
             if load.buffer.name in self.computes or any(any(loads(i)) for i in load.index):
                 continue
-            index = [np.broadcast_to(reader.ints(i, frame), (frame.count,)) for i in load.index]
+            index = [spread(reader.ints(i, frame), frame.count) for i in load.index]
             inside = np.ones(frame.count, bool)
             for place, extent in zip(index, load.buffer.shape):
                 inside &= (place >= 0) & (place < self.sizes.at(extent, frame))

@@ -12,7 +12,7 @@ from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
 from tsc.te.expr import Expr, Load
 from tsc.validate.algebra import Algebra, Array, Value, mixed
-from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided
+from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread
 
 #: Iterations of all Cases that are looked at in one loop nest, about.
 _MOST = 8_000
@@ -74,7 +74,7 @@ class _Walk:
 
     def _sides(self, condition: Expr, frame: Frame) -> Iterator[Frame]:
         try:
-            test = np.broadcast_to(self.reader.condition(condition, frame), (frame.count,))
+            test = spread(self.reader.condition(condition, frame), frame.count)
         except (Undecided, Fault, KeyError):
             yield from (frame, frame)
             return
@@ -86,7 +86,7 @@ class _Walk:
         low, high = self._ints(loop.lo, frame), self._ints(loop.hi, frame)
         if low is None or high is None:
             return frame.bound()
-        trips = np.broadcast_to(np.maximum(-((np.asarray(low) - high) // loop.step), 0), (frame.count,))
+        trips = spread(np.maximum(-((np.asarray(low) - high) // loop.step), 0), frame.count)
         last = trips - 1
         if frame.count * 4 <= _MOST:
             wanted = [last >= 0, last >= 1, last >= 2, last >= 3]

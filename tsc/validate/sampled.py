@@ -7,7 +7,7 @@ copies. This only saves work: what is left out wrongly is missing where it is ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from tsc.te.compute import Program
 from tsc.te.expr import Call, Const, Expr, Load, Size, Var, loads, walk
 from tsc.validate.algebra import Array
 from tsc.validate.cases import statements
-from tsc.validate.frames import CASE, INDEX_CALLS, Frame, Ints, Reader, int_call
+from tsc.validate.frames import CASE, INDEX_CALLS, Frame, Ints, Reader, int_call, spread
 from tsc.validate.program import Wanted
 
 #: Fewer iterations are not worth a look.
@@ -53,9 +53,10 @@ class Marks:
     def wanted(self, low: Ints, high: Ints, cases: Array) -> tuple[Array, Array]:
         """Whether all from `low` to `high` is within the extents, and whether something there is wanted."""
         extents, starts = self.extents[cases], self.starts[cases]
-        inside = np.asarray((low >= 0) & (high < extents) & (low <= high))
         if low is high:
+            inside = np.asarray((low >= 0) & (low < extents))
             return inside, self.marks[np.where(inside, starts + low, 0)]
+        inside = np.asarray((low >= 0) & (high < extents) & (low <= high))
         first, last = (np.where(inside, starts + bound, 0) for bound in (low, high))  # nothing is inside of what is empty
         return inside, np.asarray(self.counts[last + 1] > self.counts[first])
 
@@ -89,12 +90,8 @@ class _Tested:
     computes: bool
     path: tuple[For | Let, ...] = ()
 
-    def above(self, stmt: Stmt) -> _Tested:
-        """Seen from around `stmt`."""
-        if not isinstance(stmt, (For, Let)):
-            return self
-        bounds = (stmt.lo, stmt.hi) if isinstance(stmt, For) else (stmt.value,)
-        inner = frozenset[str]().union(*map(_names, bounds))
+    def above(self, stmt: For | Let, inner: frozenset[str]) -> _Tested:
+        """Seen from around `stmt`, whose bounds or value depend on the variables `inner`."""
         tests = tuple(replace(t, names=t.names | inner) if stmt.var in t.names else t for t in self.tests)
         return _Tested(tests, self.computes, (stmt, *self.path))
 
@@ -117,7 +114,7 @@ class _Tested:
                 needed = wanted | ~inside if needed is None else needed & (wanted | ~inside)
         if copied is not None:
             needed = copied | outside if needed is None else needed & (copied | outside)
-        return None if needed is None else np.broadcast_to(needed, (frame.count,))
+        return None if needed is None else spread(needed, frame.count)
 
 
 def _tested(test: _Test, path: tuple[For | Let, ...], frame: Frame, reader: Reader) -> tuple[Array, Array]:
@@ -182,7 +179,7 @@ class Pruning:
         places, begin, end = np.arange(frame.count), np.zeros_like(trips), trips
         below = self._below(loop) if self.program is not None and int(trips.sum()) > _LONG else ()
         run = For(loop.var, Var(_FIRST), Var(_END), loop.body, loop.step, loop.kind)
-        tests = [one.above(run) for one in below]
+        tests = _above(run, below)
         for width in _RUNS if tests else ():
             counts = -(-(end - begin) // width)
             number = _numbers(counts)
@@ -215,7 +212,7 @@ class Pruning:
             if isinstance(stmt, Store):
                 found = self._tests(stmt)
             else:
-                found = tuple(t.above(child) for child in children(stmt) for t in self._below(child))
+                found = tuple(t for child in children(stmt) for t in _above(child, self._below(child)))
                 if any(t.computes for t in found):
                     found = tuple(t for t in found if t.computes)
             self.below[id(stmt)] = found
@@ -255,6 +252,14 @@ class Pruning:
                     marks += tuple(self.samples[a.name].marks() for a in compute.reduce_axes)
             self.statements[name] = marks
         return self.statements[name]
+
+
+def _above(stmt: Stmt, tests: Sequence[_Tested]) -> Sequence[_Tested]:
+    """Tests seen from around `stmt`."""
+    if not tests or not isinstance(stmt, (For, Let)):
+        return tests
+    inner = frozenset[str]().union(*map(_names, (stmt.lo, stmt.hi) if isinstance(stmt, For) else (stmt.value,)))
+    return [t.above(stmt, inner) for t in tests]
 
 
 @dataclass(slots=True)
