@@ -109,6 +109,23 @@ def test_one_wrong_element_is_found() -> None:
     assert found >= 0.85 * len(cases), f"{found} of {len(cases)}"
 
 
+def test_a_wrong_integer_among_halves_is_found() -> None:
+    """Bytes interpolated to twice their number: a quarter are halves, which may go either way, and no further."""
+    d = Draft(Random(0), 17)
+    x = d.operand((1, 1, 12, 12), "uint8", plain("uint8"), role="feed")
+    scales = d.constant(fixed([1.0, 1.0, 2.0, 2.0], "float32"), (4,), "float32")
+    d.node("Resize", [x, "", scales], mode="linear", coordinate_transformation_mode="asymmetric")
+    case = d.finish("Resize", "halves")
+    check(case)
+
+    def wrong(outputs: list[Array]) -> list[Array]:
+        outputs[0].flat[7] += np.uint8(2)
+        return outputs
+
+    with pytest.raises(Finding, match="instead of"):
+        check(case, _spoiled(wrong))
+
+
 def test_operands_swapped_are_found() -> None:
     def swapped(model: ModelProto, dims: Mapping[str, Any], folder: Path | None) -> Run:
         other = ModelProto()

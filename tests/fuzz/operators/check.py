@@ -168,15 +168,16 @@ class Judge:
             self._whole(k, name, got, known, candidates)
 
     def _whole(self, k: int, name: str, got: Array, known: Sequence[Array], candidates: Sequence[Array | None]) -> None:
-        sure = np.ones(got.shape, bool)
-        if self.expected is not None and self.expected.unsure[k].shape == got.shape:
-            sure = ~self.expected.unsure[k]
+        sure, near, expected = np.ones(got.shape, bool), np.zeros(got.shape, bool), self.expected
+        if expected is not None and expected.unsure[k].shape == got.shape:
+            sure = ~expected.unsure[k]
+            near = np.abs(got.astype(np.float64) - expected.exact[k].astype(np.float64)) <= expected.deviation[k]
         if len(known) == 2 and (sure & (known[0] != known[1])).any() and self.case.broken == "":
             known = self._decided(candidates, f"{name} differs between the oracles", got)
         same = np.zeros(got.shape, bool)
         for c in known:
             same |= got == c
-        self._demand(same | ~sure, name, got, known[0])
+        self._demand(same | (near & ~sure), name, got, known[0])
 
     def _floats(self, k: int, name: str, got: Array, known: Sequence[Array], candidates: Sequence[Array | None]) -> None:
         moves = all(exactly(n) for n in self.model.graph.node)

@@ -66,8 +66,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Expected:
-    """The outputs in float64 arithmetic with the deviation that rounding may cause, per element; `range` says that a value on
-    the way leaves float32's range, `unsure` where an integer or a truth depends on rounding."""
+    """The outputs in float64 arithmetic with the deviation that rounding may cause, per element: of an integer, how far from it
+    another rounding was seen to lead. `range` says that a value on the way leaves float32's range, `unsure` where an integer or
+    a truth depends on rounding."""
 
     exact: Sequence[Array]
     deviation: Sequence[Array]
@@ -198,8 +199,12 @@ class Reference:
                     unsure[k] |= np.isnan(other) != np.isnan(exact[k])
                 else:
                     unsure[k] |= other != exact[k]
-        deviation = [np.maximum(x, np.median(x) / 2) if x.size else x for x in deviation]  # all draws may cancel at an element
-        unsure = [np.ones(x.shape, bool) if x.size and x.mean() > 0.05 else x for x in unsure]  # or agree on what is by chance
+                    deviation[k] = np.maximum(deviation[k], np.abs(other.astype(np.float64) - exact[k].astype(np.float64)))
+        for k, e in enumerate(exact):
+            if e.size and e.dtype.kind == "f":  # all draws may cancel at an element
+                deviation[k] = np.maximum(deviation[k], np.median(deviation[k]) / 2)
+            elif e.size and unsure[k].mean() > 0.05:  # or agree on what is by chance
+                deviation[k][...], unsure[k] = deviation[k].max(), np.ones(e.shape, bool)
         return Expected(exact, deviation, unsure, self._leaves(results))
 
     def _evaluate(self, feeds: Mapping[str, Array], rng: np.random.Generator | None, unit: float = 0.0) -> dict[str, Any]:
