@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,7 @@ def panel(box: Sequence[SymExpr | int], axis: int, width: int) -> Layout:
                     Permute((axis, *rest, axis + 1)))
 
 
+@lru_cache(maxsize=1024)
 def layout_of(buffer: Buffer) -> Layout:
     """Where memory has the elements of a Buffer."""
     return plain(buffer.shape) if buffer.panel is None else panel(buffer.shape, *buffer.panel)
