@@ -13,6 +13,7 @@ import pytest
 from benchmarks.poly import attention
 from tests.loop_ir.funcs import size
 from tests.poly import programs
+from tests.poly.conv_programs import Window, canonical
 from tests.poly.support import SMALL
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
@@ -104,6 +105,17 @@ def test_where_few_points_leave_out_a_store_more_are_compared(monkeypatch: pytes
     assert compared("norm", CPU_SPECS["cpu-avx512"])[2].missed
     monkeypatch.setattr(check, "ROUNDS", (1, BUDGET))
     assert not compared("norm", CPU_SPECS["cpu-avx512"])[2].missed
+
+
+@pytest.mark.parametrize("device", SPECS)
+@pytest.mark.parametrize("budget", [500, 10_000])
+def test_what_stands_in_for_elements_outside_is_not_left_out(budget: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few terms of a sum may all be outside of a narrow image: of its rows nothing is wanted then but the zeros around."""
+    monkeypatch.setattr(check, "ROUNDS", (budget,))
+    program = canonical(Window((9, 9), 2, 2, begins=(4, 4), ends=(4, 4), groups=2)).program
+    found = schedule_program(program, None, SPECS[device], None, None, "window", [b.name for b in program.inputs])
+    assert found.scop is not None
+    assert check_values(program, lower(found.func, SPECS[device]), found.scop.program).undecided is None
 
 
 @pytest.mark.parametrize("name", ["gemm", "softmax", "conv"])

@@ -206,7 +206,7 @@ class Pruning:
         return kept
 
     def _below(self, stmt: Stmt) -> tuple[_Tested, ...]:
-        """The Stores in `stmt` that have tests, seen from inside it."""
+        """The Stores in `stmt` with their tests, seen from inside it."""
         found = self.below.get(id(stmt))
         if found is None:
             if isinstance(stmt, Store):
@@ -219,8 +219,8 @@ class Pruning:
         return found
 
     def _tests(self, store: Store) -> tuple[_Tested, ...]:
-        """What a Store's instance, or else what it copies and who reads it, has to be; nothing where that does not
-        say."""
+        """What a Store's instance, or else what it copies and who reads it, has to be; without tests, where that does not
+        say, it is needed always: around a copy it may be what stands in for elements outside."""
         instance = store.instance or self._moved(store)
         known = None if instance is None else self._statement(instance.statement)
         if instance is not None and known is not None:
@@ -231,7 +231,7 @@ class Pruning:
         tests = _tests(store.index, self.readers.get(store.buffer.name, ()))
         for load in copied:
             tests += _tests(load.index, _marks(self.wanted[load.buffer.name]), copies=True)
-        return (_Tested(tests, False),) if tests else ()
+        return (_Tested(tests, False),)
 
     def _moved(self, store: Store) -> Instance | None:
         """Where a Store copies an element of a local buffer, the instance that initialised it: the same variables say which."""
