@@ -34,9 +34,9 @@ from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps
 from tsc.sym import product
 from tsc.te import transform
-from tsc.te.compute import SUM, Program
+from tsc.te.compute import SUM, Compute, Program
 from tsc.te.evaluate import evaluate
-from tsc.te.expr import call
+from tsc.te.expr import Buffer
 from tsc.validate import check_values
 from tsc.validate.cases import steps_of
 
@@ -164,7 +164,7 @@ def _run(case: Case, sizes: Mapping[str, int], seed: int) -> Run | None:
         return Run(sizes, inputs, {n: exact[n] for n in outputs}, {n: b.dtype for n, b in outputs.items()},
                    dict.fromkeys(outputs, 0.0), _steps(case.program, sizes))
     shaken = evaluate(case.program, _shaken(inputs), sizes, "float64")
-    summed = _summed(case.program, inputs, sizes)
+    summed, drifted = _sums(case.program, inputs, sizes)
     for name in outputs:
         scale = float(np.abs(exact[name][np.isfinite(exact[name])]).max(initial=1))
         with np.errstate(invalid="ignore"):
@@ -174,7 +174,7 @@ def _run(case: Case, sizes: Mapping[str, int], seed: int) -> Run | None:
         moved = float(moved[np.isfinite(moved)].max(initial=0))
         if max(apart, moved) > 1e-3 * scale or (np.isfinite(exact[name]) != np.isfinite(rounded[name])).any():
             return None  # ill-conditioned: float32 itself is far off
-        tolerance[name] = 2e-5 * max(scale, 1e-3 * largest) + 64 * max(apart, moved) + 1e-6 * summed
+        tolerance[name] = 2e-5 * max(scale, 1e-3 * largest) + 64 * max(apart, moved) + 1e-6 * summed + 4 * drifted
     return Run(sizes, inputs, {n: exact[n] for n in outputs}, {n: b.dtype for n, b in outputs.items()}, tolerance,
                _steps(case.program, sizes))
 
@@ -187,12 +187,25 @@ def _shaken(inputs: Arrays) -> Arrays:
             for name, value in inputs.items()}
 
 
-def _summed(program: Program, inputs: Arrays, sizes: Mapping[str, int]) -> float:
-    """The greatest sum of magnitudes over all sums: what rounding is relative to where terms cancel."""
-    sums = [replace(c, target=replace(c.target, name=f"{c.name}_magnitude"), body=call("abs", c.body))
-            for c in program.computes if c.monoid == SUM and c.body.dtype.startswith("float")]
-    found = evaluate(replace(program, computes=(*program.computes, *sums)), inputs, sizes, "float64")
-    return max((float(found[c.name][np.isfinite(found[c.name])].max(initial=0)) for c in sums), default=0.0)
+def _sums(program: Program, inputs: Arrays, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """The greatest sum of magnitudes over all sums, which rounding is relative to where terms cancel; and how far the sums are
+    off whose terms are added one after another, as loops do: the same roots again and again are all rounded to one side."""
+    sums = [c for c in program.computes if c.monoid == SUM and c.body.dtype.startswith("float")]
+    terms = []
+    for c in sums:
+        axes = (*c.axes, *c.reduce_axes)
+        terms.append(Compute(Buffer(f"{c.name}_terms", c.body.dtype, tuple(a.extent for a in axes)), axes, c.body))
+    found = evaluate(replace(program, computes=(*program.computes, *terms)), inputs, sizes, "float64")
+    summed, drifted = [0.0], [0.0]
+    for c, made in zip(sums, terms):
+        if found[made.name].size:
+            with np.errstate(all="ignore"):
+                rows = found[made.name].reshape(found[c.name].size, -1)
+                rounded = rows.astype(c.body.dtype)
+                off = np.add.accumulate(rounded, axis=1)[:, -1] - rounded.sum(axis=1, dtype=np.float64)
+            summed += [float(x) for x in np.abs(rows).sum(axis=1) if np.isfinite(x)]
+            drifted += [abs(float(x)) for x in off if np.isfinite(x)]
+    return max(summed), max(drifted)
 
 
 def _data(case: Case, sizes: Mapping[str, int], rng: np.random.Generator) -> Arrays:

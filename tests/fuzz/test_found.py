@@ -23,6 +23,9 @@ from tests.fuzz.run import run_batch
     (77, 84),  # the same, of a cast to integers
     (1618, 127),  # no bug: lanes were folded to which nothing was ever added, a size being less than a vector
     (4001, 119),  # no bug: compiled with loops that gcc vectorises, which it gets wrong in rows of three and we do not ask for
+    (88101, 51),  # an extent n0*n1 + n0 beside n1 + 1: sums of products that are sizes of their own
+    (66011, 72),  # all of a large packed constant was laid out to say where a few of its elements are: 12 GB, minutes
+    (66011, 87),  # no bug: twenty thousand roots of a few integers, added one after another
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

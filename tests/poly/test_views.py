@@ -37,14 +37,15 @@ def sub(a: Expr, b: int | SymExpr) -> Expr:
 
 
 def read(shape: tuple[SymExpr | int, ...], where: tuple[Expr, ...], extent: SymExpr, facts: tuple[Fact, ...] = MERGED,
-         guard: Expr | None = None) -> Program:
-    """out[p < extent] = x[where], 0 where there is a guard that does not hold."""
+         guard: Expr | None = None, hidden: str = "") -> Program:
+    """out[p < extent] = x[where], 0 where there is a guard that does not hold; `hidden`: names in facts that are no sizes."""
     x, out = buffer("x", *shape), buffer("out", extent)
     value: Expr = at(x, *where)
     if guard is not None:
         value = select(guard, value, f32(0.0))
     names = sorted({n for e in (*map(SymExpr.of, shape), extent) for n in e.dims()} | {n for f in facts for n in f.names()})
-    return Program((x,), (out,), (Compute(out, (axis("p", extent),), value),), tuple(SizeParam(n) for n in names), facts)
+    sizes = tuple(SizeParam(n) for n in names if n not in hidden)
+    return Program((x,), (out,), (Compute(out, (axis("p", extent),), value),), sizes, facts)
 
 
 def access(program: Program) -> Access:
@@ -71,6 +72,10 @@ _IMAGE = (H, W)
 _DOUBLED = (Fact(P, "==", H * W), Fact(dim("R"), "==", (H + 1) // 2), Fact(dim("C"), "==", (W + 1) // 2),
             Fact(dim("Q"), "==", dim("R") * dim("C")))
 _Q = axis("p", dim("Q"))
+S, K = dim("S"), dim("K")
+_WIDER = (Fact(SymExpr.of(1), "<=", K), Fact(S, "==", K + 1), Fact(P, "==", K * H))  # rows of K + 1
+_PAIRED = (Fact(S, "==", K + L), Fact(P, "==", K * H), Fact(dim("R"), "==", H * L))  # rows of K + L
+_ROW = axis("p", H)
 PROVED = {
     "merged": read(_IMAGE, (rows(_P, W), columns(_P, W)), P),
     "merged and turned": read((W, H), (columns(_P, W), rows(_P, W)), P),
@@ -88,6 +93,13 @@ PROVED = {
     "away from the end": read((P,), (add(mul(v(axis("p", H)), by(H + 1)), by(H)),), H, (Fact(P, "==", H * H),),
                               call("lt", add(v(axis("p", H)), by(1)), by(H))),
     "clamped and scaled": read((P,), (mul(call("min", add(v(_P), by(2)), by(H - 1)), by(W)),), P),
+    "rows of a sum": read((P + H,), (add(mul(v(_ROW), by(S)), by(S - 1)),), H, _WIDER),
+    "rows of a sum with a hidden part": read((P + H,), (add(mul(v(_ROW), by(S)), by(S - 1)),), H, _WIDER, hidden="K"),
+    "rows of a sum of two": read((P + dim("R"),), (add(mul(v(_ROW), by(S)), by(S - 1)),), H, _PAIRED),
+    "rows of a sum of two hidden parts": read((P + dim("R"),), (add(mul(v(_ROW), by(S)), by(S - 1)),), H, _PAIRED, hidden="KL"),
+    "in rows of a sum": read((H, S), (rows(axis("p", P + H), S), columns(axis("p", P + H), S)), P + H, _WIDER, hidden="K"),
+    "in rows of a sum with a part of any range": read((H, S), (rows(axis("p", P + H), S), columns(axis("p", P + H), S)), P + H,
+                                                     _WIDER[1:], hidden="K"),
     "checked": read((H,), (CheckedIndex(mul(v(_P), by(W)), H, "x"),), P),
     "of floating point": read((3,), (call("max", call("min", Cast(mul(Cast(v(_P), "float32"), f32(0.5)), "int64"), by(2)),
                                           by(0)),), P),
@@ -102,6 +114,8 @@ REFUSED = {
     "guarded by another": read(_IMAGE, (sub(rows(_P, W), 1), columns(_P, W)), P, guard=call("ge", columns(_P, W), by(1))),
     "resized without a clamp": read((H,), (call("max", rows(add(mul(v(_P), by(2 * H)), by(2 * P)), 2 * P), by(0)),), P, ()),
     "at the end": read((P,), (add(mul(v(axis("p", H)), by(H + 1)), by(H)),), H, (Fact(P, "==", H * H),)),
+    "a row of a sum behind the last": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _WIDER),
+    "a row of a sum behind the last, a part hidden": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _WIDER, hidden="K"),
     "clamped too late": read((P,), (mul(call("min", add(v(_P), by(2)), by(H)), by(W)),), P),
     "diagonal and one": read((P,), (add(add(mul(v(axis("p", H)), by(H)), v(axis("p", H))), by(1)),), H,
                              (Fact(P, "==", H * H),)),
@@ -132,8 +146,8 @@ def test_a_view_that_can_leave_its_input_is_not_certified(name: str) -> None:
 
 def every_size(program: Program) -> list[dict[str, int]]:
     """All sizes up to 7, products of them up to 49, at which the facts hold and no extent is negative."""
-    names = [s.name for s in program.sizes]
-    made = {str(f.left): f.right for f in program.facts}
+    names = sorted({s.name for s in program.sizes} | {n for fact in program.facts for n in fact.names()})
+    made = {str(f.left): f.right for f in program.facts if f.relation == "=="}
     found = []
     for chosen in product(range(1, 8), repeat=len(names) - len(made)):
         sizes = dict(zip([n for n in names if n not in made], chosen))
@@ -141,7 +155,8 @@ def every_size(program: Program) -> list[dict[str, int]]:
             for name, expr in made.items():
                 if expr.dims() <= sizes.keys():
                     sizes[name] = expr.evaluate(sizes)
-        if all(e.evaluate(sizes) >= 0 for b in (*program.inputs, *program.outputs) for e in b.shape):
+        holds = all(f.left.evaluate(sizes) <= f.right.evaluate(sizes) for f in program.facts)
+        if holds and all(e.evaluate(sizes) >= 0 for b in (*program.inputs, *program.outputs) for e in b.shape):
             found.append(sizes)
     return found
 

@@ -213,8 +213,11 @@ def test_a_copy_one_element_short() -> None:
     assert refused > 1
 
 
-def test_a_packed_weight_that_is_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept", [loops._MOST_KEPT, 0])
+def test_a_packed_weight_that_is_permuted(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
     one = kernel("gemm")
+    monkeypatch.setattr(loops, "_MOST_KEPT", kept)
+    one.check()
     assert any(b.panel for b in one.func.buffers)
 
     def permuted(array: np.ndarray, panel: tuple[int, int]) -> np.ndarray:

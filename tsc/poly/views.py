@@ -19,7 +19,8 @@ from tsc.poly import isl
 from tsc.poly.affine import box_text, fact_texts, index_text, size_text
 from tsc.poly.layout import Layout
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim, exact_quotient
-from tsc.te.compute import Axis, Program
+from tsc.sym.expr import Apply, Monomial
+from tsc.te.compute import UNBOUNDED, Axis, Program
 from tsc.te.expr import (
     INDEX,
     Call,
@@ -41,34 +42,81 @@ from tsc.te.linear import Ranges, interval, linear
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a Program: their ranges, and which of them are products of others."""
+    """The sizes of a Program in terms of those that are made from no others.
+
+    `env`: the ranges of all names. `made`: what is a polynomial in others. `products`: the products of names that are affine in
+    sizes and hidden names.
+    """
 
     env: ShapeEnv
-    products: Mapping[str, SymExpr]
+    made: Mapping[str, SymExpr]
+    products: Mapping[Monomial, SymExpr]
 
     @staticmethod
     def of(program: Program) -> Sizes:
         """What a Program says of its sizes."""
-        env = ShapeEnv()
-        for size in program.sizes:
-            env.declare(size.name, size.lo, size.hi, size.divisor)
-        made = {f.left: f.right for f in program.facts if f.relation == "==" and len(f.right.terms) == 1}
-        return Sizes(env, {str(left): right for left, right in made.items()
-                           if left.as_dim() is not None and len(right.terms[0][0]) > 1})
+        env, made = _ranges(program), dict[str, SymExpr]()
+        for fact in program.facts:
+            size, value = fact.left.as_dim(), fact.right.substitute(made)
+            if fact.relation != "==" or size is None or size.name in made.keys() | value.dims() or _applies(value):
+                continue
+            made = {name: old.substitute({size.name: value}) for name, old in made.items()} | {size.name: value}
+        for param in program.sizes:  # a sum of names says less
+            if param.name in made and len(made[param.name].terms) > 1:
+                env.assume_le(param.lo, made[param.name], f"size {param.name}")
+        return Sizes(env, made, _products(made))
 
     def expanded(self, expr: SymExpr) -> SymExpr:
-        """`expr` without sizes that are products."""
-        while expr.dims() & self.products.keys():
-            expr = expr.substitute(self.products)
-        return expr
+        """`expr` without sizes that are polynomials in others."""
+        return expr.substitute(self.made) if expr.dims() & self.made.keys() else expr
 
     def text(self, expr: SymExpr) -> str | None:
         """A polynomial as isl text, products as the sizes that they are; None where one is no size."""
-        known = {self.expanded(product).terms[0][0]: name for name, product in self.products.items()}
-        total = ZERO
-        for monomial, coefficient in expr.terms:
-            total = total + (dim(known[monomial]) if monomial in known else SymExpr(((monomial, 1),))) * coefficient
-        return size_text(total)
+        return size_text(_replaced(expr, self.products))
+
+
+def _ranges(program: Program) -> ShapeEnv:
+    """The ranges of a Program's sizes and of the hidden names in its facts."""
+    env = ShapeEnv()
+    for size in program.sizes:
+        env.declare(size.name, size.lo, size.hi, size.divisor)
+    hidden = dict.fromkeys(name for fact in program.facts for name in sorted(fact.names()) if name not in env.ranges)
+    for name in hidden:
+        numbers = [(f.left.as_int(), f.right.as_int()) for f in program.facts
+                   if f.relation == "<=" and dim(name) in (f.left, f.right)]
+        lows, highs = ([n for n in side if n is not None] for side in zip(*numbers)) if numbers else ([], [])
+        env.declare(name, max(lows, default=UNBOUNDED), min(highs, default=None))
+    return env
+
+
+def _products(made: Mapping[str, SymExpr]) -> dict[Monomial, SymExpr]:
+    """What each product of names is, as far as one definition after the other gives one."""
+    found: dict[Monomial, SymExpr] = {}
+    left = dict(made)
+    while left:
+        for name, value in left.items():
+            rest = _replaced(value, found)
+            unknown = [(monomial, times) for monomial, times in rest.terms if len(monomial) > 1]
+            if len(unknown) == 1 and abs(unknown[0][1]) == 1:
+                (monomial, times), = unknown
+                found[monomial] = (dim(name) - rest) * times + SymExpr(((monomial, 1),))
+            if len(unknown) < 2:
+                del left[name]
+                break
+        else:
+            break
+    return found
+
+
+def _replaced(expr: SymExpr, products: Mapping[Monomial, SymExpr]) -> SymExpr:
+    total = ZERO
+    for monomial, coefficient in expr.terms:
+        total = total + products.get(monomial, SymExpr(((monomial, 1),))) * coefficient
+    return total
+
+
+def _applies(expr: SymExpr) -> bool:
+    return any(isinstance(atom, Apply) for atom in expr.atoms())
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +206,8 @@ class Lifting:
         hidden, facts = fact_texts(self.program)
         where = [domain, *(text for c in self.coordinates.values() for text in c.where), *conditions]
         some = ", ".join([*self.names, *hidden])
-        where += self._scaled([*where], some, params, known)
         where += facts if hidden else []  # without such names they are what is known
+        where += self._scaled([*where], some, params, known)
         cells = [f"d{i}_" for i in range(len(load.index))]
         for cell, position, extent in zip(cells, load.index, load.buffer.shape):
             text = index_text(position, names)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Expr, format_expr
 
+#: The least value of a size that is no extent and has no known bound.
+UNBOUNDED = -(1 << 62)
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:

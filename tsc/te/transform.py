@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
 from tsc.sym.expr import Monomial
 from tsc.te.collapse import collapse, collapse_positions
-from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.compute import UNBOUNDED, Axis, Compute, Program, SizeParam
 from tsc.te.divide import divide
 from tsc.te.expr import (
     INDEX,
@@ -36,9 +36,6 @@ from tsc.te.expr import (
 from tsc.te.facts import size_facts
 from tsc.te.hoist import hoist
 from tsc.te.linear import Linear, Ranges, linear, simplify, to_expr, within
-
-#: The least value of a size that is no extent and has no known bound.
-_LEAST = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,4 +291,4 @@ def _size_param(name: str, expr: SymExpr, is_extent: bool, env: ShapeEnv) -> Siz
     if is_extent:
         low = max(low or 0, 0)
     divisor = next(d for d in (64, 32, 16, 8, 4, 2, 1) if env.prove_divides(d, expr))
-    return SizeParam(name, _LEAST if low is None else low, divisor, high)
+    return SizeParam(name, UNBOUNDED if low is None else low, divisor, high)

@@ -7,7 +7,7 @@ through.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -262,9 +262,14 @@ def _unpacked_shape(shape: tuple[int, ...], panel: tuple[int, int], cells: Array
     if (numbers >= -(-shape[axis] // width)).any():
         raise Fault(f"a load reads behind the last panel of a constant of shape {shape}")
     panels, inverse = np.unique(numbers, return_inverse=True)
-    pack = _packed_places if block * len(panels) <= _MOST_KEPT else _packed_places.__wrapped__
-    packed = pack(shape, panel, tuple(int(p) for p in panels))
-    return np.asarray(packed[inverse * block + cells % block])
+    if block * len(panels) <= _MOST_KEPT:
+        packed = _packed_places(shape, panel, tuple(int(p) for p in panels))
+        return np.asarray(packed[inverse * block + cells % block])
+    others = [n for dim, n in enumerate(shape) if dim != axis]
+    read = [np.unique(at, return_inverse=True) for at in np.unravel_index(cells % block // width, others)]
+    packed = _pack_places(shape, panel, panels, [places for places, _ in read])
+    at = np.ravel_multi_index((inverse, *(at for _, at in read)), (len(panels), *(len(places) for places, _ in read)))
+    return np.asarray(packed[at * width + cells % width])
 
 
 #: Elements of packed panels that are kept for the next load: a few of a large constant would be gigabytes.
@@ -273,13 +278,19 @@ _MOST_KEPT = 1 << 20
 
 @lru_cache(maxsize=32)
 def _packed_places(shape: tuple[int, ...], panel: tuple[int, int], panels: tuple[int, ...]) -> Array:
-    """The plain places of the elements of some panels, as the plan's packing stores them; -1 is padding."""
+    """Some panels as a whole."""
+    return _pack_places(shape, panel, np.array(panels), [np.arange(n) for dim, n in enumerate(shape) if dim != panel[0]])
+
+
+def _pack_places(shape: tuple[int, ...], panel: tuple[int, int], panels: Array, others: Sequence[Array]) -> Array:
+    """The plain places of the elements of some panels at some places of the `others` dims, as the plan's packing stores them;
+    -1 is padding."""
     axis, width = panel
-    columns = np.concatenate([np.arange(p * width, min((p + 1) * width, shape[axis])) for p in panels])
+    along = list(others)
+    along.insert(axis, np.concatenate([np.arange(p * width, min((p + 1) * width, shape[axis])) for p in panels]))
     places = np.zeros((), np.int32 if prod(shape) < 2**31 else np.int64)
-    for dim, extent in enumerate(shape):
-        along = columns if dim == axis else np.arange(extent)
-        places = places[..., None] * extent + along.astype(places.dtype)
+    for extent, taken in zip(shape, along):
+        places = places[..., None] * extent + taken.astype(places.dtype)
     return pack_panel(places + 1, panel).ravel() - 1
 
 
