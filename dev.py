@@ -6,6 +6,7 @@
     python3 dev.py check           lint, types, import floors and the tiny end-to-end test
     python3 dev.py bench [args]    side-by-side times on MiniLM (args go to benchmarks/minilm.py)
     python3 dev.py bench layers    side-by-side times of single layers (args go to benchmarks/layers.py)
+    python3 dev.py bench pair COMMIT [..] MiniLM, layers or compiling beside another commit's (args go to benchmarks/pair.py)
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
     python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, end to end (args go to tests/fuzz/operators/run.py)
@@ -98,9 +99,8 @@ def bench(args: Sequence[str]) -> int:
         install("test", "demo")
         return run(PYTHON, "-m", "benchmarks.poly", *args[1:])
     install("bench", "demo")
-    if args[:1] == ["layers"]:
-        return run(PYTHON, "benchmarks/layers.py", *args[1:])
-    return run(PYTHON, "benchmarks/minilm.py", *args)
+    script = args[0] if args[:1] in (["layers"], ["pair"]) else "minilm"
+    return run(PYTHON, f"benchmarks/{script}.py", *args[script != "minilm":])
 
 
 def fuzz(args: Sequence[str]) -> int:

@@ -27,8 +27,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+import tsc
 from benchmarks.minilm import GBYTES, GFLOPS, OPENERS, Worker, burst, cpu_name, results_file, version
 
 RUNTIMES = ("tsc", "onnxruntime")
@@ -119,7 +120,7 @@ LAYERS = (
 def serve(runtime: str, folder: str) -> None:
     """Answer requests until stdin closes, a JSON line each: {"layer": name, "seconds": s} -> times in ms, and a sample."""
     opened: dict[str, Any] = {}
-    print(json.dumps({"ready": 0.0}), flush=True)
+    print(json.dumps({"ready": 0.0, "tsc": tsc.__file__}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         layer = next(x for x in LAYERS if x.name == request["layer"])

@@ -97,7 +97,7 @@ def serve(runtime: str, path: str) -> None:
     """Answer requests until stdin closes, a JSON line each: {"shape": [b, l], "seconds": s} -> times in ms and a checksum."""
     started = time.perf_counter()
     run = OPENERS[runtime](path)
-    print(json.dumps({"ready": time.perf_counter() - started}), flush=True)
+    print(json.dumps({"ready": time.perf_counter() - started, "tsc": tsc.__file__}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         feeds = random_feeds(*request["shape"])
@@ -127,7 +127,9 @@ class Worker:
     def __init__(self, *command: str, **variables: str) -> None:
         self.process = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, **variables})
-        self.ready: float = self.read()["ready"]
+        greeting = self.read()
+        self.ready: float = greeting["ready"]
+        self.code: str = greeting.get("tsc", "")  # the file that its tsc came from
 
     def read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -152,6 +154,15 @@ class Worker:
 def serving(runtime: str, path: Path, **variables: str) -> Worker:
     """A process that serves the model at `path`."""
     return Worker(__file__, "--serve", runtime, "--model", str(path), **variables)
+
+
+def model_path() -> Path:
+    """The file of the model, made where it is missing."""
+    from platformdirs import user_cache_path
+
+    import minilm
+
+    return minilm.save(user_cache_path("tsc") / "examples" / "minilm.onnx")
 
 
 def compile_seconds(path: Path) -> dict[str, float]:
@@ -271,11 +282,9 @@ def main() -> None:
     if options.serve:
         serve(options.serve, options.model)
         return
-    from platformdirs import user_cache_path
-
     import minilm
 
-    path = minilm.save(user_cache_path("tsc") / "examples" / "minilm.onnx")
+    path = model_path()
     config = json.loads((minilm.model_folder() / "config.json").read_text())
     machine = calibrate() if options.calibrate else Machine(options.flops, options.bandwidth)
     runtimes = list(dict.fromkeys([*options.runtimes, "onnxruntime"]))
