@@ -23,7 +23,7 @@ from tests.loop_ir.funcs import call_kernel
 from tests.poly.support import SMALL
 from tsc.codegen_c import build
 from tsc.codegen_c.emit import emit_c
-from tsc.codegen_c.specs import host_spec
+from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.errors import InternalError
 from tsc.loop_ir.interpret import interpret, interpreter
 from tsc.loop_ir.lower import lower
@@ -32,7 +32,9 @@ from tsc.poly import PatternMismatch
 from tsc.poly.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps
+from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.sym import product
+from tsc.target import DeviceSpec
 from tsc.te import transform
 from tsc.te.compute import SUM, Compute, Program
 from tsc.te.evaluate import evaluate
@@ -66,9 +68,10 @@ class Run:
 @dataclass(frozen=True)
 class Made:
     """What became of a Case: the Program, its schedule and loops, the loops after the passes, C, runs to compare, and why the
-    values of the loops could not be validated, if so."""
+    values of the loops could not be validated, if so. `device` is what the C is compiled for."""
 
     case: Case
+    device: DeviceSpec
     program: Program
     scheduled: ScheduledProgram
     lowered: Func
@@ -93,8 +96,15 @@ class Made:
         return "; ".join(check_lowered(self.scheduled.func, func, self.scheduled.scop, self.scheduled.edges)) or None
 
 
-def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = None) -> Made:
-    """Schedule and interpret a Case. Raises PatternMismatch (refused), Wrong or InternalError."""
+def devices() -> list[DeviceSpec]:
+    """What this machine can run."""
+    return [spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= read_cpu_flags()]
+
+
+def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = None, device: DeviceSpec | None = None) -> Made:
+    """Schedule and interpret a Case, for `device` (by default this machine) or, in every other program, with small tiles.
+    Raises PatternMismatch (refused), Wrong or InternalError."""
+    device = device or host_spec()
     choices = [_sizes(case, rng, most) for most in (0, 1, 5, 9, 14, 40)]
     seeds = [rng.randrange(2**32) if _work(case.program, sizes) <= COMPILED else None for sizes in choices]
     runs = [run for number, (sizes, seed) in enumerate(zip(choices, seeds)) if seed is not None
@@ -102,7 +112,7 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
     program = case.program
     if case.loose:
         program, runs = _lowered(case, runs)
-    spec = rng.choice([SMALL, host_spec()])
+    spec = rng.choice([SMALL, device])
     constants = [b.name for b in program.inputs if rng.random() < 0.3]
     try:
         scheduled = schedule_program(program, None, spec, None, None, name, constants, steps)
@@ -112,7 +122,7 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
         raise
     if scheduled.scop is not None and (opaque := [note for note in scheduled.scop.notes if "of data" not in note]):
         raise Wrong(f"an access that depends on no data is not exact: {opaque}")
-    made = Made(case, program, scheduled, lower(scheduled.func, spec), "", tuple(runs), None)
+    made = Made(case, device, program, scheduled, lower(scheduled.func, spec), "", tuple(runs), None)
     if unread := made.order(made.lowered):
         raise Wrong(f"not read back for all sizes: {unread}")
     for run in runs:
@@ -313,11 +323,12 @@ def _equal(got: Any, want: Any, tolerance: float, what: str, run: Run) -> None:
 # -- compiled --------------------------------------------------------------------------------------------------
 
 def compiled(all_made: Sequence[Made]) -> ctypes.CDLL:
-    """One shared object of the kernels, from one translation unit, by the flags that ship."""
+    """One shared object of the kernels, which are for one device, from one translation unit, by the flags that ship."""
+    (device,) = {made.device for made in all_made}
     compiler = build.find_compiler(None)
     with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as work:
         (Path(work) / "all.c").write_text(_unit([m.source for m in all_made]))
-        flags = [*build.kernel_flags(compiler, host_spec()), f"-I{Path(build.__file__).parent}"]
+        flags = [*build.kernel_flags(compiler, device), f"-I{Path(build.__file__).parent}"]
         command = [*compiler.command, *flags, "-shared", "all.c", "-o", "all.so", "-lm"]
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
         if done.returncode:

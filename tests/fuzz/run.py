@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.fuzz.break_loops import check_broken
-from tests.fuzz.check import Made, check, check_compiled, compiled, reason
+from tests.fuzz.check import Made, check, check_compiled, compiled, devices, reason
 from tests.fuzz.generate import random_case
 from tests.fuzz.mutate import Kept, check_mutants
 from tsc.errors import InternalError
 from tsc.poly import PatternMismatch
+from tsc.target import DeviceSpec
 
 #: Programs whose kernels are compiled as one unit.
 BATCH = 50
@@ -60,14 +61,15 @@ class Tally:
         return "\n".join([*lines, f"  slowest: program {self.slowest[1]}, {self.slowest[0]:.1f} s"])
 
 
-def run_batch(seed: int, numbers: range, mutants: int = 1) -> Tally:
-    """Check programs `numbers` of a seed, their kernels compiled together, and `mutants` broken schedules of each."""
+def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | None = None) -> Tally:
+    """Check programs `numbers` of a seed, compiled together, and `mutants` broken schedules of each; for `device`,
+    or in turn for all that this machine can run."""
     tally, all_made = Tally(), []
     for number in numbers:
         rng, start = Random(f"{seed}/{number}"), time.perf_counter()
         try:
             steps = Kept()
-            made = check(random_case(rng), rng, f"k{number}", steps)
+            made = check(random_case(rng), rng, f"k{number}", steps, device or _device(number))
             tally.outcomes.update(check_mutants(made, steps, rng, mutants))
             tally.outcomes.update(check_broken(made, rng, mutants))
             tally.outcomes["values undecided"] += made.undecided is not None
@@ -78,8 +80,16 @@ def run_batch(seed: int, numbers: range, mutants: int = 1) -> Tally:
         except Exception as error:
             tally.fail(number, error)
         tally.slowest = max(tally.slowest, (time.perf_counter() - start, number))
-    _run_compiled(all_made, tally)
+    for one in dict.fromkeys(made.device for _, made, _ in all_made):
+        _run_compiled([made for made in all_made if made[1].device == one], tally)
     return tally
+
+
+def _device(number: int) -> DeviceSpec:
+    """This machine's own for half of the programs."""
+    own, *others = devices()
+    turns = [own] * max(len(others), 1) + others
+    return turns[number % len(turns)]
 
 
 def _run_compiled(all_made: list[tuple[int, Made, Random]], tally: Tally) -> None:
@@ -106,10 +116,11 @@ def show(seed: int, number: int) -> int:
     """One program in full, with the traceback of its failure."""
     rng = Random(f"{seed}/{number}")
     case = random_case(rng)
-    print(f"{case.kind}{', loose' if case.loose else ''}{', real' if case.real else ''}\n{case.program}")
+    device = _device(number)
+    print(f"{case.kind}{', loose' if case.loose else ''}{', real' if case.real else ''}, {device.name}\n{case.program}")
     try:
         steps = Kept()
-        made = check(case, rng, f"k{number}", steps)
+        made = check(case, rng, f"k{number}", steps, device)
         print(made.program if case.loose else "", dict(check_mutants(made, steps, rng, 1)), dict(check_broken(made, rng, 1)))
         check_compiled(made, compiled([made]), rng)
     except PatternMismatch as refusal:

@@ -61,7 +61,7 @@ def _drafted(op: str) -> Case:
 
 def _oracle(kind: type[Runtime] | type[Reference]) -> Any:
     """An oracle in the place of the compiler."""
-    def subject(model: ModelProto, dims: Mapping[str, Any], folder: Path | None) -> Run:
+    def subject(case: Case, model: ModelProto, folder: Path | None) -> Run:
         oracle = kind(model)
 
         def outputs(feeds: Mapping[str, Array]) -> Sequence[Array]:
@@ -81,8 +81,8 @@ def test_the_reference_is_right() -> None:
 
 def _spoiled(change: Any) -> Any:
     """The reference evaluator with a planted bug, cheaper than the compiler."""
-    def subject(model: ModelProto, dims: Mapping[str, Any], folder: Path | None) -> Run:
-        right = _oracle(Reference)(model, dims, folder)
+    def subject(case: Case, model: ModelProto, folder: Path | None) -> Run:
+        right = _oracle(Reference)(case, model, folder)
         return lambda feeds: change([np.array(y) for y in right(feeds)])
     return subject
 
@@ -127,11 +127,11 @@ def test_a_wrong_integer_among_halves_is_found() -> None:
 
 
 def test_operands_swapped_are_found() -> None:
-    def swapped(model: ModelProto, dims: Mapping[str, Any], folder: Path | None) -> Run:
+    def swapped(case: Case, model: ModelProto, folder: Path | None) -> Run:
         other = ModelProto()
         other.CopyFrom(model)
         other.graph.node[-1].input.reverse()
-        return compiled(other, dims, folder)
+        return compiled(case, other, folder)
 
     case = replace(_drafted("Sub"), broken="")
     check(case)
@@ -183,13 +183,13 @@ def test_what_dies_or_hangs_is_counted_and_passed_over(monkeypatch: pytest.Monke
     assert len(titles) == 3
     first, second = random_case(4, 0), random_case(4, 1)
 
-    def deadly(model: ModelProto, dims: Mapping[str, Any], folder: Path | None) -> Run:
+    def deadly(case: Case, model: ModelProto, folder: Path | None) -> Run:
         op = model.graph.node[-1].name
         if op == first.nodes[-1].name:
             os.abort()
         if op == second.nodes[-1].name:
             time.sleep(60)
-        return _oracle(Reference)(model, dims, folder)
+        return _oracle(Reference)(case, model, folder)
 
     tally = _tally(4, range(3), 1, deadly)
     assert any("SIGABRT" in why for why in tally.failures) and any("no end" in why for why in tally.failures), str(tally)

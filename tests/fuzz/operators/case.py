@@ -50,6 +50,7 @@ class Case:
     """A model and its runs. `naming`: "shared" (one dim name a size), "apart" (a name an occurrence), "none" (unnamed).
 
     `broken` says what was done to make the model or a run illegal; the model must then be refused or be right all the same.
+    `target` is what it is compiled for: "cpu" is the machine that is there.
     """
 
     title: str
@@ -63,6 +64,7 @@ class Case:
     declared: bool  # whether the outputs' sizes are declared, not only their ranks
     seed: int
     broken: str = ""
+    target: str = "cpu"
 
     @property
     def dims(self) -> dict[str, Any]:

@@ -162,6 +162,10 @@ def opset_for(op: str, rng: Random) -> int:
     return rng.choice(sorted(o for o in choices if 7 <= o <= NEWEST and defs.has(op, o, "") and o >= min(versions)))
 
 
+#: What cases are compiled for in turn.
+TARGETS = ("cpu", "cpu", "cpu-avx2", "cpu-generic")
+
+
 def random_case(seed: int, number: int) -> Case:
     """Case `number` of a seed, always the same one."""
     rng = Random(f"{seed}/{number}")
@@ -181,5 +185,6 @@ def random_case(seed: int, number: int) -> Case:
             d.operands[k] = replace(d.operands[k], role="feed")
     made = break_draft(d) if rng.random() < 0.12 else ""
     around = surround(d, Random(f"{seed}/{number}/around")) if not made else ""
-    return d.finish(", ".join(text for text in (title, made, around) if text), made)
+    case = d.finish(", ".join(text for text in (title, made, around) if text), made)
+    return replace(case, target=TARGETS[number % len(TARGETS)])
 

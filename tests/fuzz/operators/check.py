@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -18,13 +17,16 @@ from tests.fuzz.operators.oracles import Answer, Expected, Reference, Runtime, e
 from tests.fuzz.operators.unneeded import with_indices_inside
 from tests.fuzz.operators.values import Array
 from tests.memory.guarded import MemoryFault, check_guarded
+from tsc.codegen_c.specs import CPU_SPECS
 from tsc.ops import find
 from tsc.ops.base import PatternKind
+from tsc.runtime.drivers.cpu import read_cpu_flags
+from tsc.runtime.executable import Executable
 
 #: From what is fed to the outputs.
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
-#: From a model, its `dims` and a cache folder to what runs it.
-Subject = Callable[[ModelProto, Mapping[str, Any], Path | None], Run]
+#: From a Case, its model and a cache folder to what runs it.
+Subject = Callable[[Case, ModelProto, Path | None], Run]
 #: How large float32 gets; what is beyond counts as this when distances are taken.
 _TOP = 2.0**128
 
@@ -45,15 +47,15 @@ class Verdict:
     conventions: list[str] = field(default_factory=list)
 
 
-def compiled(model: ModelProto, dims: Mapping[str, Any], folder: Path | None) -> Run:
+def compiled(case: Case, model: ModelProto, folder: Path | None) -> Run:
     """The subject of it all."""
-    executable = tsc.compile(model, dims=dims or None, threads=1, options=tsc.Options(cache_dir=folder, jobs=1))
+    executable = _executable(case, model, folder)
     return lambda feeds: executable.run(None, feeds)
 
 
-def guarded(model: ModelProto, dims: Mapping[str, Any], folder: Path | None) -> Run:
+def guarded(case: Case, model: ModelProto, folder: Path | None) -> Run:
     """As `compiled`, and each run with every buffer flush against unmapped pages, however memory is filled."""
-    executable = tsc.compile(model, dims=dims or None, threads=1, options=tsc.Options(cache_dir=folder, jobs=1))
+    executable = _executable(case, model, folder)
 
     def run(feeds: Mapping[str, Array]) -> Sequence[Array]:
         plain = executable.run(None, feeds)
@@ -63,6 +65,13 @@ def guarded(model: ModelProto, dims: Mapping[str, Any], folder: Path | None) -> 
         return plain
 
     return run
+
+
+def _executable(case: Case, model: ModelProto, folder: Path | None) -> Executable:
+    """For the Case's target, or for this machine where it cannot run that."""
+    runs = case.target in CPU_SPECS and set(CPU_SPECS[case.target].cpu_flags) <= read_cpu_flags()
+    options = tsc.Options(cache_dir=folder, jobs=1)
+    return tsc.compile(model, dims=case.dims or None, target=case.target if runs else "cpu", threads=1, options=options)
 
 
 def check(case: Case, subject: Subject = compiled, folder: Path | None = None,
@@ -76,7 +85,7 @@ def check(case: Case, subject: Subject = compiled, folder: Path | None = None,
     answers = [(runtime.run(f), reference.run(f)) for f in (feeds_of(case, v) for v in values)]
     told("compile")
     try:
-        run = subject(model, case.dims, folder)
+        run = subject(case, model, folder)
     except tsc.InternalError as error:
         raise Finding(f"InternalError at compile: {error}") from error
     except tsc.LaunchError as error:

@@ -219,7 +219,8 @@ def run_cases(seed: int, numbers: Sequence[int], jobs: int = 1, subject: Subject
 def show(seed: int, number: int, subject: Subject = compiled) -> int:
     """One case in full: the model, what is fed, and the traceback of its failure."""
     case = random_case(seed, number)
-    print(f"{case.title}, opset {case.opset}, dims named {case.naming}, dims={case.dims}{', broken' if case.broken else ''}")
+    print(f"{case.title}, opset {case.opset}, dims named {case.naming}, dims={case.dims}, for {case.target}"
+          f"{', broken' if case.broken else ''}")
     print(onnx.printer.to_text(model_of(case, values_of(case, 0))))
     for k, run in enumerate(case.runs):
         print(f"run {k}: {dict(run)}")
