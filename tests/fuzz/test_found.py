@@ -25,6 +25,7 @@ from tsc.codegen_c.specs import host_spec
     (1618, 127),  # no bug: lanes were folded to which nothing was ever added, a size being less than a vector
     (4001, 119),  # no bug: compiled with loops that gcc vectorises, which it gets wrong in rows of three and we do not ask for
     (88101, 51),  # an extent n0*n1 + n0 beside n1 + 1: sums of products that are sizes of their own
+    (66012, 40),  # the square of a sum as an extent: nothing tied its parts, which are no sizes, to the sizes
     (66011, 72),  # all of a large packed constant was laid out to say where a few of its elements are: 12 GB, minutes
     (66011, 87),  # no bug: twenty thousand roots of a few integers, added one after another
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
-from tsc.sym import ShapeEnv, SymExpr, dim, product
+from tsc.sym import ZERO, ShapeEnv, SymExpr, dim, exact_quotient, product
 from tsc.sym.expr import Apply, Atom, Monomial, apply
 from tsc.te.compute import Fact
 
@@ -20,8 +20,9 @@ def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv, products: bool = Fal
     hidden: dict[Monomial, str] = {}
     made = [Fact(dim(name), "==", _expanded(expr, names, hidden)) for expr, name in names.items()
             if len(expr.terms) > 1 or _applies(expr)]
-    quotients = [fact for expr in names for fact in _quotient_facts(expr, names, hidden)]
-    multiplied = [fact for expr in names for fact in _product_facts(expr, names, hidden)] if products else []
+    quotients = [fact for expr in names for fact in _remainder_facts(expr, names, hidden)]
+    quotients += [fact for expr in names for fact in _quotient_facts(expr, names, hidden)]
+    multiplied = _product_facts(names, hidden) if products else []
     facts = _related([*made, *multiplied, *quotients], set(names.values()))
     facts += [fact for fact in quotients if fact not in facts]  # one size and a number
     known = set(names.values()) | {name for fact in facts for name in fact.names()}
@@ -63,28 +64,53 @@ def _renamed(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial,
     return total
 
 
-def _quotient_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
-    """`x - y < (x // y) * y <= x`, where `expr` is a multiple of such a product; `x % y < y`, where it is such a remainder."""
+def _remainder_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
+    """`x % y < y`, where `expr` is such a remainder."""
     (monomial, times), *more = expr.terms
     first = monomial[0] if len(monomial) == 1 else None
     if not more and times == 1 and isinstance(first, Apply) and first.fn == "%":
         return [Fact(dim(names[expr]) + 1, "<=", _renamed(first.args[1], names, hidden))]
-    for position, atom in enumerate(monomial):
-        rest = SymExpr(((monomial[:position] + monomial[position + 1:], 1),))
-        if not more and isinstance(atom, Apply) and atom.fn == "//" and atom.args[1] == rest:
-            whole, by = (_renamed(a, names, hidden) for a in atom.args)
-            ends = ((whole - by + 1) * times, whole * times)
-            least, most = ends if times > 0 else ends[::-1]
-            return [Fact(least, "<=", dim(names[expr])), Fact(dim(names[expr]), "<=", most)]
     return []
 
 
-def _product_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
-    (monomial, times), *more = expr.terms
-    if more or times != 1 or len(monomial) < 2:
-        return []
-    factors = [_renamed(SymExpr((((atom,), 1),)), names, hidden) for atom in monomial]
-    return [Fact(dim(names[expr]), "==", product(factors))]
+def _quotient_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
+    """`x - y < (x // y) * y <= x` for the quotients in `expr`, where that product is a sum of sizes or `expr` a multiple of it
+    and a rest."""
+    found = []
+    for atom in dict.fromkeys(expr.atoms()):
+        if not isinstance(atom, Apply) or atom.fn != "//" or atom.args[1].as_int() is not None:
+            continue
+        by, single = atom.args[1], SymExpr((((atom,), 1),))
+        share = exact_quotient(SymExpr(tuple((m, c) for m, c in expr.terms if atom in m)), single * by)
+        times = None if share is None else share.as_int()
+        if times is not None:
+            made, rest = dim(names[expr]), _renamed(expr - single * by * times, names, hidden)
+        elif _is_sum(single * by, names):
+            made, rest, times = _renamed(single * by, names, {}), ZERO, 1
+        else:
+            continue
+        whole, divisor = (_renamed(a, names, hidden) for a in atom.args)
+        ends = ((whole - divisor + 1) * times + rest, whole * times + rest)
+        least, most = ends if times > 0 else ends[::-1]
+        found += [Fact(least, "<=", made), Fact(made, "<=", most)]
+    return found
+
+
+def _is_sum(expr: SymExpr, names: Mapping[SymExpr, str]) -> bool:
+    """Whether every term of `expr` is a multiple of a size."""
+    singles = [SymExpr(((monomial, 1),)) for monomial, _ in expr.terms if monomial]
+    return all(single in names or -single in names for single in singles)
+
+
+def _product_facts(names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
+    """What sizes and hidden names that are products have as factors."""
+    monomials = {expr.terms[0][0]: name for expr, name in names.items() if len(expr.terms) == 1 and expr.terms[0][1] == 1}
+    found = []
+    for monomial, name in [*monomials.items(), *hidden.items()]:
+        if len(monomial) > 1:
+            factors = [_renamed(SymExpr((((atom,), 1),)), names, hidden) for atom in monomial]
+            found.append(Fact(dim(name), "==", product(factors)))
+    return found
 
 
 def _is_affine(atom: Atom) -> TypeGuard[Apply]:

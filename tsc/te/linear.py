@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, exact_quotient
 from tsc.te.expr import (
     BOOL,
     INDEX,
@@ -154,7 +154,8 @@ def _extent(atom: Expr, ranges: Ranges) -> SymExpr | None:
         case Call(fn="floordiv", args=(dividend, divisor)):
             found, by = interval(linear(dividend), ranges), as_size(divisor)
             if found is not None and by is not None and ranges.env.prove_le(0, found[0]) and ranges.env.prove_le(1, by):
-                return found[1] // by + 1
+                whole = exact_quotient(found[1] + 1, by)
+                return found[1] // by + 1 if whole is None else whole
     return None
 
 
