@@ -45,6 +45,19 @@ def test_a_product_with_a_quotient_lies_between_its_dividend_and_one_less_diviso
     assert facts({3 * (N // B * B): "s0", N: "s1", B: "s2"})[-2:] == ["3*s1 - 3*s2 + 3 <= s0", "s0 <= 3*s1"]
 
 
+def test_a_product_with_a_quotient_by_a_sum_is_a_sum_of_sizes_or_a_size_with_a_rest() -> None:
+    cut = N // (A + 1)
+    assert facts({cut * A + cut: "s0", N: "s1", A: "s2"})[-2:] == ["s1 - 1*s2 <= s0", "s0 <= s1"]
+    assert facts({cut * A: "s0", cut: "s1", N: "s2", A: "s3"})[-2:] == ["s2 - 1*s3 <= s0 + s1", "s0 + s1 <= s2"]
+    assert facts({cut * A + cut + B: "s0", N: "s1", A: "s2", B: "s3"})[-2:] == ["s1 - 1*s2 + s3 <= s0", "s0 <= s1 + s3"]
+
+
+def test_products_that_are_no_sizes_are_tied_to_sizes() -> None:
+    env = environment()
+    found = [str(fact) for fact in size_facts({N * A + N * B: "s0", N: "s1", A: "s2", B: "s3"}, env, products=True)]
+    assert found[-3:] == ["s0 == h0 + h1", "h0 == s1*s2", "h1 == s1*s3"]
+
+
 def test_a_quotient_rounded_up_is_tied_to_the_one_rounded_down() -> None:
     assert facts({-(SymExpr.of(-2) // N): "s0", SymExpr.of(1) // N: "s1"}) == ["s0 == s1 + 1"]
     assert facts({-((-A) // N): "s0", (A - 1) // N: "s1", A: "s2"}) == ["s0 == s1 + 1"]
