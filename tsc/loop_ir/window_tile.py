@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Instance, Stmt, Store, block
-from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_value, looks_at_data, varies
+from tsc.loop_ir.scratch import item_bytes
+from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_load, check_value, looks_at_data, varies
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, select, substitute
@@ -19,6 +20,9 @@ from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, 
 #: The most vector operations that are written out one after the other, and the most accumulators for which they are: with
 #: more, compilers keep operands of several steps in registers and spill the accumulators.
 UNROLLED, FEW = 96, 8
+#: The most elements that are read one by one in what is written out: compilers take long over them (gcc 14 s over 8000), and
+#: no machine gains by it.
+ELEMENTS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +82,35 @@ class WindowTile:
         operand = substitute(self._operand(place[1]), moved)
         value = Call(self.fn, (Load(acc, place), operand), acc.dtype)
         update: Stmt = whole(Store(acc, place, value, self.instance and self.instance.at(moved)))
-        update = reduce_loops(self.loops, update, rows * columns // lanes)
+        update = reduce_loops(self.loops, update, rows * columns // lanes, self._elements(lanes))
         start = whole(Store(acc, place, self.init, self.started and self.started.at(moved)))
         finish = whole(Store(spilled, place, Load(acc, place)))
         return Allocate(acc, "register", block(start, update, finish))
+
+    def _elements(self, lanes: int) -> int:
+        """How many elements a vector of the operand reads one by one."""
+        return sum(lanes for load in loads(self.value) if check_load(load, self.column) in ("spaced", "twice", "strided")
+                   and not self._is_every_second(load, lanes))
+
+    def _is_every_second(self, load: Load, lanes: int) -> bool:
+        """Whether masked vectors of every second element are read, as wide ones of four bytes each can be."""
+        if lanes * item_bytes(load.buffer.dtype) != MASKED_BYTES or lanes != MASKED_BYTES // 4:
+            return False
+        return coefficient_of(to_sym(load.index[-1], {}), self.column) == SymExpr.of(2)
 
     def _operand(self, column: Expr) -> Expr:
         """The operand in the columns that are stored, the initial value in the others where those cannot be computed."""
         return self.value if not self.masked else select(call("lt", column, self.width), self.value, self.init)
 
 
-def reduce_loops(loops: tuple[For, ...], body: Stmt, accumulators: int) -> Stmt:
-    """`body`, one operation for each of so many vectors, in the reduce loops; short constant ones are unrolled."""
+def reduce_loops(loops: tuple[For, ...], body: Stmt, accumulators: int, elements: int = 0) -> Stmt:
+    """`body`, one operation for each of so many vectors, in the reduce loops; short constant ones are unrolled. Each operation
+    reads so many `elements` one by one."""
     operations = accumulators
     for loop in reversed(loops):
         trips = _trips(loop)
         operations *= trips or UNROLLED
-        unrolled = trips and operations <= UNROLLED and accumulators <= FEW
+        unrolled = trips and operations <= UNROLLED and accumulators <= FEW and operations * elements <= ELEMENTS
         body = replace(loop, body=body, kind="unroll" if unrolled else "serial")
     return body
 
