@@ -105,7 +105,7 @@ class _Both:
             case For(), For() if self._same_loop(old, new, place):
                 self.walk(old.body, new.body, place.inside(old), private)
             case For(), For() if (run := _run_of(old, new, place, Facts.of(self.before.sizes))) is not None:
-                self.walk(run, new.body, place.inside(new), private)
+                self.walk(run[0], new.body, run[1], private)
             case If(condition=condition), If(condition=again) if condition == again:
                 for a, b, side in self._sides(new, old.then, old.otherwise or Block(()), place):
                     self.walk(a, b, side, private)
@@ -182,9 +182,9 @@ def inside_blocks(before: Func, after: Func, place: Place) -> tuple[Stmt, Stmt, 
     return old, new, place
 
 
-def _run_of(old: For, new: For, place: Place, facts: Facts) -> For | None:
-    """`old` within one iteration of `new`, where `new` counts the quotients of `old.var + offset` by something positive: over
-    all of them each iteration of `old` occurs once, and in order. None where `new` is no such loop."""
+def _run_of(old: For, new: For, place: Place, facts: Facts) -> tuple[For, Place] | None:
+    """`old` within one iteration of `new`, and that place, where `new` counts the quotients of `old.var + offset` by something
+    positive: over all of them each iteration of `old` occurs once, and in order. None where `new` is no such loop."""
     leaves: dict[str, Expr] = {}
     lo, hi, last = to_sym(old.lo, leaves), to_sym(old.hi, leaves), to_sym(new.hi, leaves) - 1
     for monomial, coefficient in last.terms:
@@ -197,7 +197,10 @@ def _run_of(old: For, new: For, place: Place, facts: Facts) -> For | None:
                     continue
                 if by.dims() <= set(place.scope.parameters) and place.excludes(f"{place.scope.size(by)} < 1"):
                     first, width = facts.to_expr(dim(new.var) * by - offset, {}), facts.to_expr(by, {})
-                    return replace(old, lo=call("max", old.lo, first), hi=call("min", old.hi, add(first, width)))
+                    inner = place.inside(new)
+                    if to_sym(new.lo, leaves) * by == lo + offset:  # what isl cannot say: no run begins before the first
+                        inner = inner.where(f"{inner.scope.text(old.lo)} <= {inner.scope.text(first)}")
+                    return replace(old, lo=call("max", old.lo, first), hi=call("min", old.hi, add(first, width))), inner
     return None
 
 
