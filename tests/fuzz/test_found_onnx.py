@@ -91,7 +91,7 @@ def _unneeded_index(op: str) -> Case:
 RIGHT = {
     # what is outside is never read: neither oracle says so
     "an index outside that no output needs": _unneeded_index("Shape"),
-    # all rows of a small image are in one tile: that none begins before the first is a product of two names, which isl cannot say
+    # that none of the rows in a tile begins before the first is a product of two names, which isl cannot say
     "an image in one tile": one("Conv", 10, [fed(1, 1, "a", "b"), fed(2, 1, 2, 4), fed(2)], {"a": 3, "b": 8}, {"a": 7, "b": 7},
                                 dilations=[2, 2], pads=[1, 2, 0, 3]),
     # code for unsigned vectors was missing
