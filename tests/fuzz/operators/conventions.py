@@ -56,6 +56,11 @@ def _same_and_dilated(node: NodeProto, inputs: Values, opset: int) -> bool:
     return str(attribute(node, "auto_pad", "")).startswith("SAME") and any(r != 1 for r in attribute(node, "dilations", ()))
 
 
+def _valid_and_rounded_up(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """auto_pad VALID with ceil_mode."""
+    return attribute(node, "auto_pad") == "VALID" and bool(attribute(node, "ceil_mode"))
+
+
 _MAXIMA = _names("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Max", "Min", "ArgMax", "ArgMin", "Clip", "Relu",
                  "Softmax", "LogSoftmax", "ReduceLogSumExp", "HardSigmoid", "HardSwish", "Celu", "Elu", "Selu", "Sign", "PRelu",
                  "LeakyRelu", "ThresholdedRelu", "Shrink")
@@ -95,8 +100,8 @@ def _nothing_from_the_back(node: NodeProto, inputs: Values, opset: int) -> bool:
     return inputs[0] is not None and inputs[0].size == 0 and any(int(a) < 0 for a in axes)
 
 
-def _no_pixels(node: NodeProto, inputs: Values, opset: int) -> bool:
-    """An image without pixels."""
+def _empty(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """An image without pixels, or another first operand without elements."""
     return inputs[0] is not None and inputs[0].size == 0
 
 
@@ -153,7 +158,7 @@ CONVENTIONS: tuple[Convention, ...] = (
                "'Accepted range is [-r, r-1]'; ONNX Runtime leaves a negative axis as it is where there are no elements",
                _nothing_from_the_back),
     Convention(_names("GlobalMaxPool", "GlobalAveragePool"), "an image without pixels", "open",
-               "the standard does not say what the maximum or mean of nothing is", _no_pixels),
+               "the standard does not say what the maximum or mean of nothing is", _empty),
     Convention(_names("Resize", "Upsample"), "a neighbour that is not finite and weighs nothing", "open",
                "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
     Convention(_names("Pow"), "integers beyond their type", "open",
@@ -202,6 +207,14 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("MaxPool", "AveragePool"), "auto_pad SAME with dilations", "reference",
                "'SAME_UPPER or SAME_LOWER: output_spatial_shape[i] = ceil(input_spatial_shape[i] / strides_spatial_shape[i])', "
                "whatever the dilations", _same_and_dilated),
+    Convention(_names("MaxPool", "AveragePool"), "auto_pad VALID with ceil_mode", "reference",
+               "'ceil((input_spatial_shape[i] - ((kernel_spatial_shape[i] - 1) * dilations[i] + 1) + 1) / "
+               "strides_spatial_shape[i])' is the same number with and without; ONNX Runtime rounds up",
+               _valid_and_rounded_up),
+    Convention(_names("Reshape"), "no elements", "open",
+               "both oracles refuse a -1 beside a dim of 0, and take a dim that is computed as 0 for 'copy this dim', which "
+               "does not fit; we divide sizes before their values are known, and take those that are computed as they are",
+               _empty),
 )
 
 

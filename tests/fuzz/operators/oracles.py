@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,14 +157,17 @@ class Reference:
             return _refused(error)
 
     def all_values(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Every value by its name, in the model's own types; none where the reference evaluator refuses the model."""
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                found = self.narrow.run(None, dict(feeds), intermediate=True)
-                return {**self.narrow.rt_inits_, **{name: np.asarray(x) for name, x in found.items() if x is not None}}
-        except Exception:
+        """Every value by its name, in the model's own types; those before the node that the reference evaluator refuses, and
+        none where it refuses the model."""
+        if self.narrow is None:
             return {}
+        found = {"": None, **self.narrow.rt_inits_, **feeds}
+        with warnings.catch_warnings(), np.errstate(all="ignore"), suppress(Exception):
+            warnings.simplefilter("ignore")
+            for node in self.narrow.rt_nodes_:
+                given = [found[i] for i in node.input]
+                found.update(zip(node.output, node.run(*given, context={}) if node.need_context() else node.run(*given)))
+        return {name: np.asarray(x) for name, x in found.items() if x is not None}
 
     def expected(self, feeds: Mapping[str, Array], like: Sequence[Array]) -> Expected | None:
         """The outputs in float64, None where the reference evaluator does not go there. `like`: outputs in their own types."""
@@ -248,7 +252,8 @@ class Reference:
     def _scale(self, node: Any, inputs: Sequence[Any], output: Array) -> Any:
         """How large the terms are that a linear node adds up, times the square root of their number: of n roundings each is off
         by at most a unit of the sum of magnitudes, either way, so that together they are off by that root of n units and seldom
-        by LARGE times as much. A product of n factors is rounded n times as well, each time relative to itself."""
+        by LARGE times as much. A product of n factors is rounded n times as well, each time relative to itself. Infinite where
+        finite terms are too large together even for a double."""
         if node.op_type in ("Resize", "Upsample"):  # the weights of cubic interpolation have both signs
             return np.abs(inputs[0][np.isfinite(inputs[0])]).max(initial=0.0)
         if node.op_type == "ReduceProd":
@@ -260,7 +265,11 @@ class Reference:
         found = np.abs(self._run_node(node, magnitudes)[0])
         terms = _terms(node.op_type, inputs, found)
         total = found * terms if node.op_type in _MEANS else found
-        return np.where(total > _MOST, 2 * _MOST, found * terms**0.5)
+        scale = np.where(total > _MOST, 2 * _MOST, found * terms**0.5)
+        if np.isfinite(found).all():
+            return scale
+        finite = [np.where(np.isfinite(x), x, 0) if k < count and x is not None else x for k, x in enumerate(magnitudes)]
+        return np.where(np.isfinite(self._run_node(node, finite)[0]), scale, np.inf)
 
     def _leaves(self, results: Mapping[str, Any]) -> bool:
         """Whether some value is beyond float32's range, or so small that float32 rounds it coarsely."""
@@ -310,7 +319,10 @@ def _shaken(value: Any, rng: np.random.Generator, unit: float, scale: Any = None
     error = np.where(size > 0, np.maximum(size * (LARGE * unit), COARSE[unit]), 0)
     moved = value + error * rng.choice((-1.0, 1.0), value.shape) * rng.uniform(0.7, 1.0, value.shape)
     moved = np.where(size > _MOST, np.nan, moved)  # a partial sum may overflow, or not, by the order of summation
-    return np.where(np.isfinite(value) & np.isfinite(size), moved, value)
+    moved = np.where(np.isfinite(value) & np.isfinite(size), moved, value)
+    if scale is None or not np.isinf(scale).any():
+        return moved
+    return np.where(np.isinf(scale), np.where(np.isnan(value), 0.0, np.nan), moved)  # the same of a double
 
 
 def _wide_array(value: Any) -> Any:
