@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -28,7 +28,7 @@ from tsc.validate import Compared, check, check_values
 from tsc.validate.cases import BUDGET, choose_sizes
 from tsc.validate.frames import Sizes
 from tsc.validate.reach import stores_reached
-from tsc.validate.witness import completed
+from tsc.validate.witness import Case, completed
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "gemm": programs.gemm, "gemm_gelu": partial(programs.gemm, act="gelu"), "weights": partial(programs.gemm, "M", 768, 768),
@@ -100,11 +100,44 @@ def test_what_is_missed_is_named() -> None:
     assert "acc_update" in note
 
 
-def test_where_few_points_leave_out_a_store_more_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "ROUNDS", (1,))
-    assert compared("norm", CPU_SPECS["cpu-avx512"])[2].missed
-    monkeypatch.setattr(check, "ROUNDS", (1, BUDGET))
-    assert not compared("norm", CPU_SPECS["cpu-avx512"])[2].missed
+Round = tuple[int, int, set[int]]
+
+
+def rounds(name: str, patch: pytest.MonkeyPatch, solved: bool) -> tuple[Compared, list[Round]]:
+    """Values compared at very few points first: how many Cases, how many points and which Stores each time. With `solved`,
+    sizes are found for the Stores that are left out."""
+    seen: list[Round] = []
+    run, complete = check._compared, check.completed
+
+    def spied(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
+              budget: int) -> set[int]:
+        found = run(program, func, scheduled, cases, rng, budget)
+        seen.append((len(cases), budget, set(found)))
+        return found
+
+    def solving(program: Program, func: Func, cases: Sequence[dict[str, int]],
+                reached: Collection[int]) -> tuple[list[Case], set[int]]:
+        return complete(program, func, cases, reached) if cases or solved else ([], set())
+
+    patch.setattr(check, "_compared", spied)
+    patch.setattr(check, "completed", solving)
+    patch.setattr(check, "FIRST", 1)
+    return compared(name, CPU_SPECS["cpu-avx512"])[2], seen
+
+
+@pytest.mark.parametrize("name", ["norm", "softmax"])
+def test_stores_that_few_points_leave_out_are_executed_on_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, (first, own) = rounds(name, monkeypatch, True)
+    assert not found.missed
+    assert own[2] - first[2]
+    assert own[0] < first[0]
+
+
+def test_where_none_are_solved_for_more_points_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, (first, again) = rounds("norm", monkeypatch, False)
+    assert not found.missed
+    assert again[2] - first[2]
+    assert again[:2] == (first[0], BUDGET)
 
 
 @pytest.mark.parametrize("device", SPECS)

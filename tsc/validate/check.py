@@ -15,7 +15,7 @@ from tsc.sym import product
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Expr, Load, map_loads
 from tsc.validate.algebra import Algebra, Array, Value
-from tsc.validate.cases import ROUNDS, choose_sizes, limits_of, statements, steps_of, taken
+from tsc.validate.cases import BUDGET, FIRST, choose_sizes, limits_of, statements, steps_of, taken
 from tsc.validate.frames import Fault, Sizes, Undecided
 from tsc.validate.loops import Loops, evaluated
 from tsc.validate.memory import Storage
@@ -68,7 +68,8 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
         try:
             while tried:
                 try:
-                    found = _compared_in_rounds(program, func, scheduled, tried, rng, {id(s) for s in stores} - dead)
+                    found, tried = _compared_in_rounds(
+                        program, func, scheduled, tried, rng, {id(s) for s in stores} - dead, sizes is None)
                 except Impossible as impossible:
                     tried = [s for number, s in enumerate(tried) if number not in impossible.cases]
                 else:
@@ -88,14 +89,24 @@ def _names(stores: Sequence[Store]) -> tuple[str, ...]:
 
 
 def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
-                        wanted: set[int]) -> set[int]:
-    """The Stores, by `id`, that were executed, in rounds until those `wanted` are among them. Raises as `_compared`."""
-    found = set[int]()
-    for budget in ROUNDS if scheduled is not None else ROUNDS[-1:]:  # without samples, another round executes the same
-        found |= _compared(program, func, scheduled, cases, rng, budget)
-        if wanted <= found:
-            break
-    return found
+                        wanted: set[int], solve: bool) -> tuple[set[int], list[Case]]:
+    """The Stores, by `id`, that were executed, and where; those `wanted` are among them, if BUDGET points can do it.
+
+    Stores that few points leave out are executed on their own, at sizes and places solved for (if asked to `solve`), or else
+    with all others again. Raises as `_compared`.
+    """
+    if scheduled is None:  # without samples, another round executes the same
+        return _compared(program, func, scheduled, cases, rng, BUDGET), list(cases)
+    found, own = _compared(program, func, scheduled, cases, rng, FIRST), list[Case]()
+    if solve and not wanted <= found:
+        own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found})
+        try:
+            found |= _compared(program, func, scheduled, own, rng, BUDGET) if own else set()
+        except Impossible:
+            own = []
+    if not wanted <= found:
+        found |= _compared(program, func, scheduled, cases, rng, BUDGET)
+    return found, [*cases, *own]
 
 
 def _compared(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
