@@ -8,7 +8,7 @@ first and last tiles, and some random values are taken.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from math import prod
 from random import Random
 
@@ -83,17 +83,15 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     cases: list[dict[str, int]] = []
     work: list[int] = []
     least = 0
-    for wish in _wishes(program, steps_of(func), rng):
-        sizes = _solved(program, wish, rng)
-        if sizes is None or sizes in cases:
-            continue
-        possible, points, volume = (a[0] for a in _looked_at(program, Sizes.of_cases([sizes]), least))
-        if possible:
-            least = least or int(volume)
-            cases.append(sizes)
-            work.append(int(points))
-        if len(cases) >= (FEWEST if sum(work) > BUDGET else MOST):
-            break
+    wishes = _wishes(program, steps_of(func), rng)
+    while len(cases) < (FEWEST if sum(work) > BUDGET else MOST) and (some := list(islice(wishes, FEWEST))):
+        solved = [sizes for wish in some if (sizes := _solved(program, wish, rng)) is not None]
+        fresh = [sizes for i, sizes in enumerate(solved) if sizes not in cases and sizes not in solved[:i]]
+        for sizes, possible, points, volume in zip(fresh, *_looked_at(program, Sizes.of_cases(fresh), least)) if fresh else ():
+            if possible and len(cases) < (FEWEST if sum(work) > BUDGET else MOST):
+                least = least or int(volume)
+                cases.append(sizes)
+                work.append(int(points))
     reached = stores_reached(func, Sizes.of_cases(cases)) if cases else {}
     missed = {id(s) for s in statements(func) if isinstance(s, Store)} - reached.keys()
     others, more = _pool(program, edges_of(func), least, rng) if missed else ([], [])
@@ -148,7 +146,7 @@ def _pool(program: Program, edges: Sequence[int], least: int, rng: Random) -> tu
 
 def _looked_at(program: Program, sizes: Sizes, least: int) -> tuple[Array, Array, Array]:
     """For each Case whether all extents are possible and none too large, the points evaluated there, and the elements of the
-    largest target; `least` are those of the least Case."""
+    largest target; `least` are those of the least Case, by default the first possible one."""
     work = volume = np.zeros(sizes.count, np.int64)
     possible = np.ones(sizes.count, bool)
     for compute in program.computes:
@@ -162,8 +160,8 @@ def _looked_at(program: Program, sizes: Sizes, least: int) -> tuple[Array, Array
     for buffer in program.inputs:
         for one in buffer.shape:
             possible = possible & np.asarray(sizes.of(one) >= 0)
-    most = np.maximum(LARGEST, 4 * (volume[:1] if not least else np.array([least])))
-    return possible & (volume <= most), work, volume
+    least = least or next(iter(volume[possible].tolist()), 0)
+    return possible & (volume <= max(LARGEST, 4 * least)), work, volume
 
 
 def _wishes(program: Program, steps: Sequence[int], rng: Random) -> Iterator[dict[str, int]]:

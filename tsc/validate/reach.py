@@ -1,5 +1,5 @@
 """Which Stores of a Func are executed at which sizes, found without walking through loops: of each, only the first and last
-iterations are looked at, which is where guards change."""
+iterations are looked at, which is where guards change, or one alone where nothing inside depends on which it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, children
+from tsc.poly.occurrences import variables_of
 from tsc.te.expr import Expr, Load
 from tsc.validate.algebra import Algebra, Array, Value, mixed
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread
@@ -42,6 +43,7 @@ class _Walk:
     sizes: Sizes
     reader: Reader
     found: dict[int, Array] = field(default_factory=dict)
+    deciding: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def visit(self, stmt: Stmt, frame: Frame) -> None:
         """Note the Stores in `stmt`. What cannot be known counts as both true and false."""
@@ -49,8 +51,8 @@ class _Walk:
             case Store():
                 cases = self.found.setdefault(id(stmt), np.zeros(self.sizes.count, bool))
                 cases[frame.get(CASE)] = True
-            case For(body=body):
-                inner = self._iterations(stmt, frame)
+            case For(var=var, body=body):
+                inner = self._iterations(stmt, frame) if var in self._decides(body) else self._once(stmt, frame)
                 if inner.count:
                     self.visit(body, inner)
             case If(condition=condition, then=then, otherwise=otherwise):
@@ -58,13 +60,29 @@ class _Walk:
                     if side is not None and inner.count:
                         self.visit(side, inner)
             case Let(var=var, value=value, body=body):
-                known = self._ints(value, frame)
+                known = self._ints(value, frame) if var in self._decides(body) else None
                 self.visit(body, frame if known is None else frame.bound(**{var: known}))
             case Block(body=parts):
                 for part in parts:
                     self.visit(part, frame)
             case Allocate(body=body) | Intrin(meaning=body):
                 self.visit(body, frame)
+
+    def _decides(self, stmt: Stmt) -> frozenset[str]:
+        """The variables that bounds and guards in `stmt` depend on: what is executed."""
+        known = self.deciding.get(id(stmt))
+        if known is None:
+            exprs: tuple[Expr, ...] = ()
+            known = frozenset[str]().union(*map(self._decides, children(stmt)))
+            match stmt:
+                case For(lo=lo, hi=hi):
+                    exprs = (lo, hi)
+                case If(condition=one):
+                    exprs = (one,)
+                case Let(var=var, value=one) if var in known:
+                    exprs = (one,)
+            known = self.deciding[id(stmt)] = known.union(*map(variables_of, exprs))
+        return known
 
     def _ints(self, expr: Expr, frame: Frame) -> Ints | None:
         try:
@@ -80,6 +98,12 @@ class _Walk:
             return
         for kept in (test, ~test):
             yield frame if kept.all() else frame.where(kept)
+
+    def _once(self, loop: For, frame: Frame) -> Frame:
+        """What executes a loop's body, whatever the iteration."""
+        low, high = self._ints(loop.lo, frame), self._ints(loop.hi, frame)
+        some = True if low is None or high is None else np.asarray(low < high)
+        return frame if np.all(some) else frame.where(spread(some, frame.count))
 
     def _iterations(self, loop: For, frame: Frame) -> Frame:
         """The first and last iterations of a loop; where there are too many of them, one or the other."""
