@@ -118,9 +118,10 @@ def condition(params: str, text: str) -> Set:
     return Set(f"{params} -> {{ : {text} }}")
 
 
-def parameters(points: Set) -> set[str]:
-    """The names of the parameters that `points` depend on."""
-    return {points.get_dim_name(PARAM, i) for i in range(points.dim(PARAM)) if points.involves_dims(PARAM, i, 1)}
+def depends_on(points: Set, name: str) -> bool:
+    """Whether `points` depend on a parameter."""
+    place = points.find_dim_by_name(PARAM, name)
+    return place >= 0 and bool(points.involves_dims(PARAM, place, 1))
 
 
 def restrict(union: UnionSet, names: Iterable[str]) -> UnionSet:

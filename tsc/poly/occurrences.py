@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import to_sym
@@ -73,11 +73,11 @@ class Scope:
 
     def where(self, *constraints: str) -> Scope:
         """With more constraints."""
-        return replace(self, constraints=(*self.constraints, *constraints))
+        return replace(self, constraints=(*self.constraints, " and ".join(constraints)))
 
     def params(self, text: str) -> str:
         """The parameters that occur in `text`, as isl text."""
-        used = set(re.findall(r"\w+", text))
+        used = _words(text)
         return f"[{', '.join(p for p in (*self.parameters, *self.names.by_text.values()) if p in used)}]"
 
     def holding(self, condition: str) -> isl.Set:
@@ -96,7 +96,7 @@ class Scope:
 
     def text(self, expr: Expr) -> str:
         """An index as isl text. Raises Unreadable where a part of it has no formula and varies inside."""
-        if not any(isinstance(n, Call) and n.fn in ("min", "max") for n in walk(expr)):
+        if not isinstance(expr, Call) or not any(isinstance(n, Call) and n.fn in ("min", "max") for n in walk(expr)):
             found = index_text(expr, self.texts)
             if found is not None:
                 return found
@@ -183,12 +183,20 @@ class Occurrence:
 
     def relation(self, target: str) -> isl.Map:
         """The variables around it -> `target`, a tuple in them as isl text."""
-        return _relation(self._relation_text(target))
+        return _relation(*self._relation_texts(target))
 
-    def _relation_text(self, target: str) -> str:
-        where = " and ".join(self.scope.constraints) or "1 = 1"
-        text = f"{{ [{', '.join(self.scope.variables)}] -> {target} : {where} }}"
-        return f"{self.scope.params(text)} -> {text}"
+    def _relation_texts(self, target: str) -> tuple[str, tuple[str, ...]]:
+        """The whole relation, and the sets of variables on which it is defined: much of both is that of other occurrences."""
+        scope, variables = self.scope, f"[{', '.join(self.scope.variables)}]"
+        return (f"{scope.params(target)} -> {{ {variables} -> {target} }}",
+                tuple(f"{scope.params(c)} -> {{ {variables} : {c} }}" for c in scope.constraints))
+
+    def once_each(self) -> bool:
+        """Whether no instance is executed twice. As a rule the bounds of lanes suffice to see that, and are the same in others.
+        Raises Unreadable."""
+        whole, inside = self._relation_texts(self.instance_text())
+        some = tuple(c for c, text in zip(inside, self.scope.constraints) if not self.lanes.isdisjoint(_words(text)))
+        return _injective(whole, some) or (some != inside and _injective(whole, inside))
 
     def tuple_text(self, name: str, index: Iterable[Expr]) -> str:
         """A tuple of expressions as isl text. Raises Unreadable."""
@@ -209,25 +217,43 @@ class Occurrence:
         """The variables around it -> the instance executed, paired with a tuple of expressions. Raises Unreadable."""
         return self.relation(self._pairs_text(name, index))
 
-    def run(self, name: str, index: Iterable[Expr]) -> tuple[isl.Map, isl.Map, isl.Set]:
-        """The variables around it -> the instance executed; that -> a tuple of expressions; all that are executed. Raises
-        Unreadable."""
-        return _run(self._relation_text(self._pairs_text(name, index)))
+    def run(self, name: str, index: Iterable[Expr]) -> tuple[isl.Map, isl.Set]:
+        """The instance executed -> a tuple of expressions, and all that are executed. Raises Unreadable."""
+        return _run(*self._relation_texts(self._pairs_text(name, index)))
 
     def _pairs_text(self, name: str, index: Iterable[Expr]) -> str:
         return f"[{self.instance_text()} -> {self.tuple_text(name, index)}]"
 
 
+@lru_cache(maxsize=4096)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text))
+
+
 @lru_cache(maxsize=1024)
-def _relation(text: str) -> isl.Map:
+def _map(text: str) -> isl.Map:
     return isl.Map(text)
 
 
+@lru_cache(maxsize=4096)
+def _set(text: str) -> isl.Set:
+    return isl.Set(text)
+
+
 @lru_cache(maxsize=1024)
-def _run(text: str) -> tuple[isl.Map, isl.Map, isl.Set]:
-    both = _relation(text)
-    cells = both.range().unwrap()
-    return both.range_factor_domain(), cells, cells.domain()
+def _relation(whole: str, inside: tuple[str, ...]) -> isl.Map:
+    return reduce(lambda points, text: points.intersect_domain(_set(text)), inside, _map(whole))
+
+
+@lru_cache(maxsize=1024)
+def _run(whole: str, inside: tuple[str, ...]) -> tuple[isl.Map, isl.Set]:
+    cells = _relation(whole, inside).range().unwrap()
+    return cells, cells.domain()
+
+
+@lru_cache(maxsize=1024)
+def _injective(whole: str, inside: tuple[str, ...]) -> bool:
+    return bool(_relation(whole, inside).is_injective())
 
 
 def occurrences(stmt: Stmt, scope: Scope) -> list[Occurrence]:

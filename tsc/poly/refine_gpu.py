@@ -187,7 +187,7 @@ class _Teams:
     def _opaque(self, read: _Cells) -> bool:
         """Whether a number without a formula is a part of a cell's index: two that are equal may have two names."""
         names = self.place.scope.names
-        return not isl.parameters(read.cells.wrap()).isdisjoint(set(names.by_text.values()) - names.meanings.keys())
+        return any(isl.depends_on(read.cells.wrap(), n) for n in names.by_text.values() if n not in names.meanings)
 
     def _same(self, a: _Cells, b: _Cells) -> bool:
         """Whether the same instances read, and the same cells: those that one reads and those that the other does are equal

@@ -6,7 +6,7 @@ stored to before; see `refine` for the three things that a pass may add.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -31,14 +31,14 @@ class Known:
     `resolved` are in the context; others are looked at where needed."""
 
     context: isl.Set
-    meanings: Mapping[str, isl.Set]
+    meanings: dict[str, isl.Set]
     resolved: frozenset[str] = frozenset()
 
     def where(self, condition: isl.Set) -> Known:
         """With a condition on the parameters. Many questions are asked below one place: what names in it mean is resolved
         there, as long as that leaves few cases."""
         known = replace(self, context=self.context.intersect(condition).coalesce())
-        while (name := known._open(isl.parameters(known.context))) is not None:
+        while (name := known._open(known.context)) is not None:
             context = known.context.intersect(known.meanings[name]).coalesce()
             if context.n_basic_set() > _PIECES:
                 break
@@ -48,7 +48,7 @@ class Known:
     def narrowed(self, points: isl.Set) -> isl.Set:
         """Some points, as far as they are possible by what is known."""
         known, points = self, points.intersect_params(self.context)
-        while (name := known._open(isl.parameters(points))) is not None:
+        while (name := known._open(points)) is not None:
             known, points = known._without(name), points.intersect_params(self.meanings[name])
         return points
 
@@ -56,15 +56,15 @@ class Known:
         """Whether there are no such points."""
         known, left = self, points.params().intersect(self.context)
         while not left.is_empty():
-            name = known._open(isl.parameters(left))
+            name = known._open(left)
             if name is None:
                 return False
             known, left = known._without(name), left.intersect(self.meanings[name])
         return True
 
-    def _open(self, used: Collection[str]) -> str | None:
-        """The last name of those used whose meaning is not looked at yet: what others are made of comes later."""
-        return next((n for n in reversed(list(self.meanings)) if n in used and n not in self.resolved), None)
+    def _open(self, points: isl.Set) -> str | None:
+        """The last name that points depend on whose meaning is not looked at yet: what others are made of comes later."""
+        return next((n for n in reversed(self.meanings) if n not in self.resolved and isl.depends_on(points, n)), None)
 
     def _without(self, name: str) -> Known:
         return replace(self, resolved=self.resolved | {name})
@@ -72,11 +72,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """An Occurrence of statement `name`: the loop points -> the instances `executed`, and those -> the cells stored to."""
+    """An Occurrence of statement `name`: the instances `executed`, and those -> the cells stored to."""
 
     name: str
     at: Occurrence
-    points: isl.Map
     cells: isl.Map
     executed: isl.Set
 
@@ -147,14 +146,15 @@ class Region:
             if not self._empty(missing):
                 raise self._wrong(f"statement {name} is not executed at {missing}")
         for i, x in enumerate(found):
-            if (x.at.scope.variables and self._repeats(x.points)) or any(
+            if self._repeats(x.at) or any(
                     not exclusive(x.at, y.at) and not self._empty(x.executed.intersect(y.executed)) for y in found[:i]):
                 raise self._wrong(f"statement {name} is executed twice")
 
-    def _repeats(self, points: isl.Map) -> bool:
+    def _repeats(self, x: Occurrence) -> bool:
         """Whether two points execute one instance; hardly ever does it take what is known of the parameters to exclude that."""
-        if points.is_injective():
+        if x.once_each():
             return False
+        points = x.instances()
         pairs = points.apply_range(points.reverse())
         return not self._empty(pairs.subtract(points.domain().identity()).domain())
 
@@ -164,11 +164,12 @@ class Region:
         within = [x if surplus.is_empty() else replace(x, cells=x.cells.intersect_domain(wanted[x.name]))
                   for x, surplus in zip(found, beyond) if x.name in wanted]
         for x, surplus in zip(found, beyond):
-            if self._empty(surplus):
+            if surplus.is_empty():
                 continue
-            used = [y.cells.range() for y in within if y.buffer == x.buffer]
             cells = x.cells.intersect_domain(surplus).range()
-            if x.buffer not in self.private or not all(self._empty(cells.intersect(c)) for c in used):
+            used = [cells.intersect(y.cells.range()) for y in within if y.buffer == x.buffer]
+            harmless = x.buffer in self.private and all(c.is_empty() for c in used)
+            if not harmless and not self._empty(surplus) and not (x.buffer in self.private and all(map(self._empty, used))):
                 raise self._wrong(f"{x.name} is executed outside its domain, at {surplus}")
         return within
 
@@ -195,7 +196,8 @@ class Region:
                 raise self._wrong(f"a store to {target} executes no instance")
             writers = [y for y in real if y.buffer == source.buffer.name]
             pairs = x.relation(f"[{x.tuple_text(CELL, source.index)} -> {x.tuple_text(CELL, x.store.index)}]").range().unwrap()
-            if not writers or not pairs.is_subset(pairs.domain().identity()) or not all(
+            same = x.store.index == source.index or pairs.is_subset(pairs.domain().identity())
+            if not writers or not same or not all(
                     stands_after(x, y.at) and self._empty(y.cells.range().subtract(pairs.domain())) for y in writers):
                 raise self._wrong(f"{target} is no copy of all of {source.buffer.name}")
             self._alias(target, self.aliases[source.buffer.name])
@@ -227,7 +229,7 @@ def _run(x: Occurrence) -> _Run:
 
 def _pairs(x: Occurrence, load: Load) -> isl.Map:
     """The instance executed -> the cell read."""
-    return x.run(CELL, load.index)[1]
+    return x.run(CELL, load.index)[0]
 
 
 def _runs_on(store: Store) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, children
 from tsc.poly.occurrences import variables_of
-from tsc.te.expr import Expr, Load
+from tsc.te.expr import Const, Expr, Load, Size
 from tsc.validate.algebra import Algebra, Array, Value, mixed
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread
 
@@ -81,7 +81,7 @@ class _Walk:
                     exprs = (one,)
                 case Let(var=var, value=one) if var in known:
                     exprs = (one,)
-            known = self.deciding[id(stmt)] = known.union(*map(variables_of, exprs))
+            known = self.deciding[id(stmt)] = known.union(*(variables_of(e) for e in exprs if not isinstance(e, (Const, Size))))
         return known
 
     def _ints(self, expr: Expr, frame: Frame) -> Ints | None:
