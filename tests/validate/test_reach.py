@@ -144,7 +144,8 @@ def test_where_none_are_solved_for_more_points_are_compared(monkeypatch: pytest.
 @pytest.mark.parametrize("budget", [500, 10_000])
 def test_what_stands_in_for_elements_outside_is_not_left_out(budget: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few terms of a sum may all be outside of a narrow image: of its rows nothing is wanted then but the zeros around."""
-    monkeypatch.setattr(check, "ROUNDS", (budget,))
+    monkeypatch.setattr(check, "FIRST", budget)
+    monkeypatch.setattr(check, "BUDGET", budget)
     program = canonical(Window((9, 9), 2, 2, begins=(4, 4), ends=(4, 4), groups=2)).program
     found = schedule_program(program, None, SPECS[device], None, None, "window", [b.name for b in program.inputs])
     assert found.scop is not None
