@@ -130,6 +130,13 @@ def _large_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
     return float(np.abs(x.astype(np.float64)).max()) ** power * x.size >= 2.0 ** min(53, 8 * x.dtype.itemsize - 1)
 
 
+def _sum_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Integers whose sum their type may not hold."""
+    x = inputs[0]
+    return x is not None and x.dtype.kind in "iu" and bool(x.size) and (
+        float(np.abs(x.astype(np.float64)).max()) * x.size >= 2.0 ** (8 * x.dtype.itemsize - 1))
+
+
 def _product_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
     """Integers whose product their type may not hold."""
     x = inputs[0]
@@ -163,6 +170,8 @@ CONVENTIONS: tuple[Convention, ...] = (
                "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
     Convention(_names("Pow"), "integers beyond their type", "open",
                "the standard does not say what becomes of powers that are too large", _power_overflows),
+    Convention(_names("ReduceSum"), "integers beyond their type", "open",
+               "the standard does not say what becomes of sums that are too large", _sum_overflows),
     Convention(_names("ReduceProd"), "integers beyond their type", "open",
                "the standard does not say what becomes of products that are too large", _product_overflows),
     Convention(_names("Resize"), "lengths that are fractions before they are cut", "reference",

@@ -22,7 +22,7 @@ _HALF = Fraction(1, 2)
 
 
 class Resize(OpRun):
-    """From opset 11 on; before, the standard left the coordinates open."""
+    """Before opset 11 the standard left the coordinates open: there they are those of Upsample, the quotient by the scale."""
 
     op_domain = ""
 
@@ -31,8 +31,9 @@ class Resize(OpRun):
              antialias: int | None = None, coordinate_transformation_mode: str | None = None,
              cubic_coeff_a: float | None = None, exclude_outside: int | None = None, extrapolation_value: float | None = None,
              nearest_mode: str | None = None) -> tuple[Array]:
-        if self.run_params["opsets"][""] < 11:
-            raise NotImplementedError("coordinates of opset 10")
+        first = self.run_params["opsets"][""] < 11
+        if first:  # its second operand are the scales
+            roi, scales = None, roi
         chosen = list(range(x.ndim)) if axes is None else [_axis(int(a), x.ndim) for a in axes]
         ways = _ways([x.shape[a] for a in chosen], scales, sizes, keep_aspect_ratio_policy or "stretch")
         if len(ways) != len(chosen) or len(set(chosen)) != len(chosen):
@@ -41,12 +42,12 @@ class Resize(OpRun):
             raise NotImplementedError("a large output")
         if antialias and mode != "nearest" and any(w.scale < 1 for w in ways):
             raise NotImplementedError("filters against aliases")
-        transform = coordinate_transformation_mode or "half_pixel"
+        transform = coordinate_transformation_mode or ("asymmetric" if first else "half_pixel")
         crops = transform == "tf_crop_and_resize"
         if crops and (roi is None or roi.size != 2 * len(chosen)):
             raise ValueError("a crop has two bounds an axis")
         made, outside = x if mode == "nearest" else x.astype(np.float64), np.zeros((1,) * x.ndim, bool)
-        kernel = _Kernel(mode or "nearest", nearest_mode or "round_prefer_floor",
+        kernel = _Kernel(mode or "nearest", nearest_mode or ("floor" if first else "round_prefer_floor"),
                          float(-0.75 if cubic_coeff_a is None else cubic_coeff_a), bool(exclude_outside))
         for k, (axis, way) in enumerate(zip(chosen, ways)):
             if way.after and not way.before:
