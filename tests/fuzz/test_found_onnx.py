@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from onnx import helper
 
 from tests.fuzz.operators.case import Case, Dims, Draft, Size, values_of
 from tests.fuzz.operators.check import check
@@ -56,6 +57,11 @@ INDICES = fed("a", dtype="int64", values=[-5, -1, 0, 3, 4])
 
 def _folded(op: str, *values: list[int], dtype: str = "int64", **attributes: Any) -> Case:
     return one(op, 14, [constant(v, len(v), dtype=dtype) for v in values], **attributes)
+
+
+def _behind(op: str, case: Case) -> Case:
+    """A Case, with an operator behind its output."""
+    return replace(case, nodes=(*case.nodes, helper.make_node(op, case.outputs, ["behind"], op)), outputs=("behind",))
 
 
 def _size_as_byte() -> Case:
@@ -175,6 +181,8 @@ RIGHT = {
     # products of doubles overflow, or do not where they are added at once: the judge wanted NaN
     "sums of doubles that are too large": one(
         "Conv", 17, [fed(1, 1, 5, 7, dtype="float64", mood="extreme"), fed(2, 1, 3, 3, dtype="float64", mood="extreme")]),
+    # a reduction that reads nothing was taken for index arithmetic
+    "what lies before the only element": _behind("Abs", one("CumSum", 14, [fed("a", 1), constant(-1)], *SIZES, exclusive=1)),
     # ONNX Runtime rounds up
     "whole windows alone": one("MaxPool", 12, [fed(1, 3, "a")], {"a": 15}, {"a": 7}, kernel_shape=[5], strides=[3],
                                auto_pad="VALID", ceil_mode=1),

@@ -56,8 +56,9 @@ class Item:
 
     @property
     def is_generated(self) -> bool:
-        """Whether the value is made by index arithmetic alone, cheaply, out of no tensor."""
-        return not self.reads and self.weight <= 8 and not self.expensive and self.kind is not PatternKind.OPAQUE
+        """Whether the value is made by index arithmetic alone, cheaply, out of no tensor; a sum of such terms is not."""
+        kinds = (PatternKind.ELEMENTWISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
+        return not self.reads and self.weight <= 8 and not self.expensive and self.kind in kinds
 
 
 def value_type(graph: Graph, env: ShapeEnv, value: str) -> TensorType:
