@@ -32,22 +32,24 @@ class Resize(OpRun):
              cubic_coeff_a: float | None = None, exclude_outside: int | None = None, extrapolation_value: float | None = None,
              nearest_mode: str | None = None) -> tuple[Array]:
         first = self.run_params["opsets"][""] < 11
-        if first:  # its second operand are the scales
-            roi, scales = None, roi
+        if first:  # its second operand are the scales; attributes that it has not come with a later opset's defaults
+            roi, scales, coordinate_transformation_mode, nearest_mode = None, roi, "asymmetric", "floor"
         chosen = list(range(x.ndim)) if axes is None else [_axis(int(a), x.ndim) for a in axes]
         ways = _ways([x.shape[a] for a in chosen], scales, sizes, keep_aspect_ratio_policy or "stretch")
+        if first and mode == "nearest" and any(w.scale < 1 for w in ways):
+            raise NotImplementedError("which element is the nearest of fewer, before opset 11")
         if len(ways) != len(chosen) or len(set(chosen)) != len(chosen):
             raise ValueError("one scale or size an axis is expected, and each axis once")
         if math.prod(x.shape[a] for a in range(x.ndim) if a not in chosen) * math.prod(w.after for w in ways) > _MOST_ELEMENTS:
             raise NotImplementedError("a large output")
         if antialias and mode != "nearest" and any(w.scale < 1 for w in ways):
             raise NotImplementedError("filters against aliases")
-        transform = coordinate_transformation_mode or ("asymmetric" if first else "half_pixel")
+        transform = coordinate_transformation_mode or "half_pixel"
         crops = transform == "tf_crop_and_resize"
         if crops and (roi is None or roi.size != 2 * len(chosen)):
             raise ValueError("a crop has two bounds an axis")
         made, outside = x if mode == "nearest" else x.astype(np.float64), np.zeros((1,) * x.ndim, bool)
-        kernel = _Kernel(mode or "nearest", nearest_mode or ("floor" if first else "round_prefer_floor"),
+        kernel = _Kernel(mode or "nearest", nearest_mode or "round_prefer_floor",
                          float(-0.75 if cubic_coeff_a is None else cubic_coeff_a), bool(exclude_outside))
         for k, (axis, way) in enumerate(zip(chosen, ways)):
             if way.after and not way.before:
