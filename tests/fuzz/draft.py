@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from tsc.sym import SymExpr, ceildiv, dim
+from tsc.sym import SymExpr, ceildiv, dim, exact_quotient
 from tsc.te.compute import Axis, Compute, Monoid, SizeParam
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, add, call, index, select
 
@@ -36,7 +36,8 @@ class Place:
 
 @dataclass
 class Draft:
-    """A Program in the making. `real` allows functions that round; `loose` allows extents that are products of sizes.
+    """A Program in the making. `real` allows functions that round; `loose` allows extents that are products of sizes; `divided`
+    also draws quotients and remainders by sizes, as a Reshape makes them.
 
     `picks` holds, for each input of indices, the extent that they index into.
     """
@@ -49,6 +50,7 @@ class Draft:
     computes: list[Compute] = field(default_factory=list)
     picks: dict[str, SymExpr] = field(default_factory=dict)
     axis_count: int = 0
+    divided: bool = False
 
     # -- sizes and axes ----------------------------------------------------------------------------------------
 
@@ -65,6 +67,8 @@ class Draft:
         return dim(name)
 
     def extent(self) -> SymExpr:
+        if self.divided and self.chance(0.3):
+            return self.size() * self.size()
         kind = self.rng.random()
         if kind < 0.55:
             return self.size()
@@ -89,6 +93,14 @@ class Draft:
         low = {name: size.lo for name, size in self.sizes.items()}
         return extent.evaluate(low) >= 1
 
+    def factor(self, extent: SymExpr) -> SymExpr | None:
+        """A size that divides an extent, None where there is none, or else sometimes any that is not zero."""
+        names = [name for name in sorted(extent.dims()) if exact_quotient(extent, dim(name)) is not None]
+        if names and self.chance(0.8):
+            return dim(self.rng.choice(names))
+        size = self.size()
+        return size if self.not_empty(size) else None
+
     # -- computes ----------------------------------------------------------------------------------------------
 
     def input(self, dtype: str, shape: Sequence[SymExpr]) -> Buffer:
@@ -108,6 +120,10 @@ class Draft:
         """A random affine or quasi-affine index of one dimension."""
         axis = self.rng.choice(axes)
         var, extent, c = Var(axis.name), axis.extent, self.rng.choice([1, 2, 3])
+        if self.divided and self.chance(0.3) and (by := self.factor(extent)) is not None:
+            if self.chance(0.5):
+                return Place(call("mod", var, index(by)), by)
+            return Place(call("floordiv", var, index(by)), exact_quotient(extent, by) or extent)
         match self.rng.choice(PLACES):
             case "shift":
                 return Place(add(var, index(c)), extent + c)
@@ -154,9 +170,9 @@ class Draft:
             places = [self.place([a]) if self.chance(0.3) and not every else Place(Var(a.name), a.extent) for a in used]
         else:
             places = [self.place(axes) for _ in range(self.rng.randint(1, min(3, len(axes) + 1)))]
-        if self.chance(0.08):
+        if self.chance(0.35 if self.divided else 0.08):
             places = self.split(places)
-        elif self.chance(0.08):
+        elif self.chance(0.35 if self.divided else 0.08):
             places = self.flattened(places)
         return self.guarded(places, dtype)
 
@@ -177,7 +193,9 @@ class Draft:
         """One index as its quotient and remainder."""
         k = self.rng.randrange(len(places))
         old, width = places[k], self.size() if self.loose and self.chance(0.5) else SymExpr.of(self.rng.choice([2, 3, 4]))
-        if not self.not_empty(width) or old.conditions:
+        if self.divided:
+            width = self.factor(old.extent) or width
+        if not (self.not_empty(width) or exact_quotient(old.extent, width)) or old.conditions:
             return places
         parts = [Place(call("floordiv", old.index, index(width)), ceildiv(old.extent, width)),
                  Place(call("mod", old.index, index(width)), width)]
@@ -243,6 +261,10 @@ class Draft:
         """Arithmetic of axes, small in value."""
         var = Var(self.rng.choice(axes).name)
         other = Var(self.rng.choice(axes).name)
+        if self.divided and self.chance(0.4):
+            size = self.size()
+            by = index(size if self.not_empty(size) else size + 1)
+            return call(self.rng.choice(["mod", "floordiv"]), add(var, other), by)
         return self.rng.choice([var, sub(var, other), call("mod", add(var, other), index(3)), call("floordiv", var, index(2)),
                                 call("max", var, other), call("abs", sub(var, index(2)))])
 

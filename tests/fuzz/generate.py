@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from hypothesis import strategies as st
 
 from tests.fuzz.draft import Draft, Place, f32, sub
-from tsc.sym import ShapeEnv, SymExpr
+from tsc.sym import ShapeEnv, SymExpr, exact_quotient, product
 from tsc.te.compute import MAX, MIN, SUM, Axis, Compute, Monoid, Program
 from tsc.te.expr import (
     BOOL,
@@ -33,13 +33,15 @@ from tsc.te.expr import (
 @dataclass(frozen=True)
 class Case:
     """A random Program and where it comes from. `loose`: over model Dims, to be lowered by te.transform. `picks`: what the
-    inputs of indices index into. `real`: it rounds, so that results are compared with a tolerance."""
+    inputs of indices index into. `real`: it rounds, so that results are compared with a tolerance. `divided`: it reads at
+    quotients and remainders by sizes."""
 
     program: Program
     kind: str
     loose: bool
     real: bool
     picks: Mapping[str, SymExpr]
+    divided: bool = False
 
     def env(self) -> ShapeEnv:
         env = ShapeEnv()
@@ -53,13 +55,15 @@ def cases() -> st.SearchStrategy[Case]:
     return st.randoms(use_true_random=False).map(random_case)
 
 
-def random_case(rng: Random) -> Case:
-    kind = rng.choice(list(RECIPES))
-    draft = Draft(rng, real=rng.random() < 0.3, loose=rng.random() < 0.35)
-    RECIPES[kind](draft)
+def random_case(rng: Random, divided: bool = False) -> Case:
+    """`divided`: one that reads at quotients and remainders by sizes."""
+    recipes = DIVIDED if divided else RECIPES
+    kind = rng.choice(list(recipes))
+    draft = Draft(rng, real=rng.random() < 0.3, loose=rng.random() < 0.35 or divided, divided=divided)
+    recipes[kind](draft)
     kept = [c.target for c in draft.computes[:-1] if draft.chance(0.15)] + [draft.computes[-1].target]
     program = _needed(draft, kept)
-    return Case(program, kind, draft.loose, draft.real, draft.picks)
+    return Case(program, kind.rstrip("0123456789"), draft.loose, draft.real, draft.picks, divided)
 
 
 def _needed(draft: Draft, outputs: Sequence[Buffer]) -> Program:
@@ -163,6 +167,8 @@ def _factor(d: Draft, axes: Sequence[Axis], windowed: Sequence[tuple[Axis, Axis]
             places.append(d.place([axis]))
         else:
             places.append(Place(Var(axis.name), axis.extent))
+    if d.divided:
+        places = d.split(places) if d.chance(0.5) else d.flattened(places)
     kind = d.rng.choice(["float32"] * 8 + ["int64", BOOL])
     read = d.guarded(places, kind)
     read = read if kind == "float32" else Cast(read, "float32")
@@ -210,9 +216,29 @@ def _epilogues(d: Draft, count: int) -> None:
             heads = d.axes([SymExpr.of(whole // width), SymExpr.of(width)])
             at[k] = add(call("mul", Var(heads[0].name), index(width)), Var(heads[1].name))
             axes = (*axes[:k], *heads, *axes[k + 1:])
+        if d.divided and axes and d.chance(0.5):
+            axes, at = _recut(d, last.shape)
         axes = tuple(d.rng.sample(axes, len(axes))) if d.chance(0.3) else axes
         read: Expr = Load(last, tuple(at))
         d.define(axes, d.combine(read if last.dtype == "float32" else Cast(read, "float32"), axes))
+
+
+def _recut(d: Draft, shape: Sequence[SymExpr]) -> tuple[tuple[Axis, ...], list[Expr]]:
+    """Axes over a shape with one dim split by a size, or two neighbours flattened, and the place there."""
+    k = d.rng.randrange(len(shape))
+    by = d.factor(shape[k])
+    outer = None if by is None else exact_quotient(shape[k], by)
+    if by is not None and outer is not None:
+        axes = d.axes([*shape[:k], outer, by, *shape[k + 1:]])
+        split = add(call("mul", Var(axes[k].name), index(by)), Var(axes[k + 1].name))
+        return axes, [*(Var(a.name) for a in axes[:k]), split, *(Var(a.name) for a in axes[k + 2:])]
+    k = min(k, len(shape) - 2)
+    if k < 0:
+        axes = d.axes(shape)
+        return axes, [Var(a.name) for a in axes]
+    axes = d.axes([*shape[:k], shape[k] * shape[k + 1], *shape[k + 2:]])
+    at: list[Expr] = [Var(a.name) for a in axes]
+    return axes, [*at[:k], call("floordiv", at[k], index(shape[k + 1])), call("mod", at[k], index(shape[k + 1])), *at[k + 1:]]
 
 
 def chain(d: Draft) -> None:
@@ -306,6 +332,69 @@ def concat(d: Draft) -> None:
     _epilogues(d, d.rng.randint(0, 1))
 
 
+def reshaped(d: Draft) -> None:
+    """The same elements in one shape after another: dims flattened, read back, cut elsewhere and turned, perhaps summed."""
+    extents = [d.size() + d.rng.choice([0, 0, 0, 1]) if d.chance(0.8) else SymExpr.of(d.rng.choice([1, 2, 3, 4]))
+               for _ in range(d.rng.randint(2, 4))]
+    order = list(range(len(extents)))
+    source: tuple[Buffer, list[list[int]]] | None = None
+    for _ in range(d.rng.randint(1, 3)):
+        groups = _grouped(d, order)
+        axes = d.axes([_size(extents, g) for g in groups])
+        digits = {k: digit for axis, group in zip(axes, groups) for k, digit in _digits(Var(axis.name), extents, group)}
+        turned = d.rng.sample(order, len(order)) if d.chance(0.5) else order
+        where = _grouped(d, turned) if source is None or d.chance(0.4) else source[1]
+        read: Expr | None = None
+        if source is None or where is not source[1]:
+            made = d.input("float32", [_size(extents, g) for g in where])
+            read = Load(made, tuple(_position(digits, extents, g) for g in where))
+        if source is not None:
+            stored = Load(source[0], tuple(_position(digits, extents, g) for g in source[1]))
+            read = stored if read is None else call(d.rng.choice(["add", "sub", "max"]), stored, read)
+        assert read is not None
+        body = d.combine(read, axes) if d.chance(0.4) else read
+        if d.chance(0.25):
+            over = d.rng.randrange(len(axes))
+            kept = (*axes[:over], *axes[over + 1:])
+            d.define(kept, body, [axes[over]], _monoid(d))
+            if d.chance(0.5):
+                _epilogues(d, 1)
+            return
+        source = d.define(axes, body), groups
+        order = turned if d.chance(0.5) else order
+
+
+def _grouped(d: Draft, order: Sequence[int]) -> list[list[int]]:
+    """Neighbours in an order, put together at random."""
+    groups = [[order[0]]]
+    for k in order[1:]:
+        if d.chance(0.5):
+            groups[-1].append(k)
+        else:
+            groups.append([k])
+    return groups
+
+
+def _size(extents: Sequence[SymExpr], group: Sequence[int]) -> SymExpr:
+    return product(extents[k] for k in group)
+
+
+def _digits(place: Expr, extents: Sequence[SymExpr], group: Sequence[int]) -> Iterator[tuple[int, Expr]]:
+    """The index of each extent in a group of which `place` is the flat index."""
+    for n, k in enumerate(group):
+        digit = place if n == len(group) - 1 else call("floordiv", place, index(_size(extents, group[n + 1:])))
+        yield k, digit if n == 0 else call("mod", digit, index(extents[k]))
+
+
+def _position(digits: Mapping[int, Expr], extents: Sequence[SymExpr], group: Sequence[int]) -> Expr:
+    place: Expr = index(0)
+    for k in group:
+        place = add(call("mul", place, index(extents[k])), digits[k])
+    return place
+
+
 RECIPES: dict[str, Callable[[Draft], None]] = {
     f.__name__: f for f in (elementwise, rows, columns, contraction, chain, stencil, mixed, concat)}
 
+#: Those of a draft that divides by sizes; most read whole shapes in another.
+DIVIDED: dict[str, Callable[[Draft], None]] = {**RECIPES, **{f"reshaped{k or ''}": reshaped for k in range(6)}}

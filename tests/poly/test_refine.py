@@ -18,8 +18,8 @@ from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
 from tsc.poly.refine import check_lowered, statements_of
 from tsc.poly.schedule import ScheduledProgram, schedule_program
-from tsc.te.compute import SUM, Axis, Compute, Program, SizeParam
-from tsc.te.expr import Call, Const, Load, Var, add, call, index, map_loads
+from tsc.te.compute import SUM, Axis, Compute, Fact, Program, SizeParam
+from tsc.te.expr import INDEX, Call, Const, Load, Var, add, call, index, map_loads, mul, select
 
 
 def few() -> Program:
@@ -31,11 +31,31 @@ def few() -> Program:
     return Program((x,), (total.target,), (total,), (SizeParam("n", 2, 1, 12),))
 
 
+def cut_elsewhere(lead: int | str = 1) -> Program:
+    """t[b] = sum over p < P of x[b, p % W, p // W] with P = H * W: a run of the loop for each quotient, between products."""
+    axes, over = (Axis("b", size(lead)),), Axis("p", size("P"))
+    x, by = buffer("x", lead, "W", "H"), index(size("W"))
+    column, row = (Call(fn, (Var("p"), by), INDEX) for fn in ("mod", "floordiv"))
+    total = Compute(buffer("t", lead), axes, programs.at(x, *axes, column, row), (over,), SUM)
+    sizes = tuple(map(SizeParam, [*size(lead).dims(), "H", "P", "W"]))
+    return Program((x,), (total.target,), (total,), sizes, (Fact(size("P"), "==", size("H") * size("W")),))
+
+
+def stacked() -> Program:
+    """t[a < 2, b < n] = (x, y side by side)[a * n + b]: the boundary between them is a product."""
+    axes = Axis("a", size(2)), Axis("b", size("n"))
+    at = add(mul(Var("a"), index(size("n"))), Var("b"))
+    second = Load(buffer("y", "n"), (call("sub", at, index(size("n"))),))
+    value = select(call("lt", at, index(size("n"))), Load(buffer("x", "n"), (at,)), second)
+    made = Compute(buffer("t", 2, "n"), axes, value)
+    return Program((buffer("x", "n"), buffer("y", "n")), (made.target,), (made,), (SizeParam("n", 4, 4),))
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "gemm": programs.gemm, "softmax": programs.softmax, "layer_norm": programs.layer_norm, "head_split": programs.head_split,
     "scores": programs.attention_scores, "values": programs.attention_values,
     "constant": partial(programs.gemm, 15, 4, 1), "one_row": partial(programs.gemm, 1, 70, "K"), "conv": programs.conv,
-    "few": few}
+    "few": few, "cut_elsewhere": cut_elsewhere, "batch_cut_elsewhere": partial(cut_elsewhere, "B"), "stacked": stacked}
 
 
 @cache

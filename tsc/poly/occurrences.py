@@ -17,7 +17,7 @@ from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, If, Intrin,
 from tsc.poly import isl
 from tsc.poly.affine import bound_texts, condition_of, index_text, size_text, upper_texts
 from tsc.sym import SymExpr, dim
-from tsc.sym.expr import Apply, Atom, apply
+from tsc.sym.expr import Apply, Atom, Dim, apply
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, walk
 
 
@@ -38,7 +38,8 @@ class Names:
 class Scope:
     """What is known at a place: the `parameters` (sizes, variables of the loops outside), the `variables` inside, and what
     bounds, Lets and guards say of the latter. `values` are variables that stand for an expression of others (a loop with a step
-    counts its iterations). Extrema of parameters have `names`, too: isl need not tell cases apart until a proof asks for it."""
+    counts its iterations). Extrema of parameters have `names`, too: isl need not tell cases apart until a proof asks for it.
+    `multiples` says of which number a parameter is a multiple, where that is known."""
 
     parameters: tuple[str, ...]
     variables: tuple[str, ...] = ()
@@ -46,11 +47,13 @@ class Scope:
     values: Mapping[str, SymExpr] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
+    multiples: Mapping[str, int] = field(default_factory=dict)
 
-    def parameter(self, name: str) -> Scope:
+    def parameter(self, name: str, multiple: int = 1) -> Scope:
         """With one more parameter. Raises InternalError where its name is in use."""
         self._check_new(name)
-        return replace(self, parameters=(*self.parameters, name), texts={**self.texts, name: name})
+        return replace(self, parameters=(*self.parameters, name), texts={**self.texts, name: name},
+                       multiples={**self.multiples, name: multiple})
 
     def inside(self, loop: For) -> Scope:
         """The scope of a loop's body, its variable counting iterations."""
@@ -91,6 +94,10 @@ class Scope:
         self.names.meanings.pop(name, None)  # of another place
         self.names.meanings[name] = inner.holding(f"{name} = {meaning}")
         return inner
+
+    def at_least(self, sym: SymExpr) -> str:
+        """That a polynomial in parameters is not negative."""
+        return f"{self.size(self.formula(sym, {}))} >= 0"
 
     # -- expressions -------------------------------------------------------------------------------------------
 
@@ -150,13 +157,26 @@ class Scope:
 
     def _opaque(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> SymExpr:
         used = {name for d in sym.dims() for name in (variables_of(leaves[d]) if d in leaves else {d})}
-        return dim(self._named(str(sym), used))
+        name = self._named(str(sym), used)
+        factors = [atom.name for atom in sym.terms[0][0] if isinstance(atom, Dim)]
+        if name not in self.names.meanings and len(factors) == 2 == len(sym.terms[0][0]) and set(factors) <= {*self.parameters}:
+            text = _product_text(name, *sorted(factors, key=self.parameters.index))
+            multiples = [(x, self.multiples.get(x, 1)) for x in factors]  # of this place: the name serves others, too
+            texts = [f"({name} mod {by} = 0 or {x} mod {by} >= 1)" for x, by in multiples if by > 1]
+            self.names.meanings[name] = self.holding(" and ".join([f"({text})", *texts]))
+        return dim(name)
 
     def _named(self, text: str, used: Iterable[str]) -> str:
         behind = {n for name in used for n in ({name} | self.values[name].dims() if name in self.values else {name})}
         if not behind.isdisjoint(self.variables):
             raise Unreadable(f"{text} has no formula")
         return self.names.by_text.setdefault(text, f"opaque{len(self.names.by_text)}_")
+
+
+def _product_text(name: str, by: str, x: str) -> str:
+    """What is affine of `name == x * by`: its sign, and that it is no closer to zero than a factor."""
+    return (f"({by} >= 1 and {x} >= 1 and {name} >= {x} + {by} - 1) or ({by} >= 1 and {x} = 0 and {name} = 0) or "
+            f"({by} >= 1 and {x} <= -1 and {name} <= {x} - {by} + 1) or ({by} = 0 and {name} = 0) or {by} <= -1")
 
 
 def variables_of(expr: Expr) -> frozenset[str]:

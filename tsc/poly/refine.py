@@ -44,7 +44,7 @@ def check_lowered(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[
             raise InternalError(f"{after.name} allocates {stmt.buffer} where its schedule has {locals_[stmt.buffer.name]}")
     tree = frozenset(locals_) | {b.name for b in before.buffers}
     both = _Both(before, scop, edges, tree, aliases={name: name for name in tree})
-    scope = Scope(tuple(s.name for s in before.sizes))
+    scope = Scope(tuple(s.name for s in before.sizes), multiples={s.name: s.divisor for s in before.sizes})
     try:
         with isl.budget(OPERATIONS):
             both.walk(*inside_blocks(before, after, Place(scope, Known(scop.known, scope.names.meanings))), frozenset())
@@ -62,7 +62,9 @@ class Place:
 
     def inside(self, loop: For) -> Place:
         """The place within a loop."""
-        inner = replace(self, scope=self.scope.parameter(loop.var))
+        first = to_sym(loop.lo, {}).as_int()
+        multiple = loop.step if first is not None and first % loop.step == 0 else 1
+        inner = replace(self, scope=self.scope.parameter(loop.var, multiple))
         return inner.where(" and ".join(bound_texts(loop, inner.scope.text)))
 
     def let(self, stmt: Let) -> Place:
@@ -197,9 +199,11 @@ def _run_of(old: For, new: For, place: Place, facts: Facts) -> tuple[For, Place]
                     continue
                 if by.dims() <= set(place.scope.parameters) and place.excludes(f"{place.scope.size(by)} < 1"):
                     first, width = facts.to_expr(dim(new.var) * by - offset, {}), facts.to_expr(by, {})
-                    inner = place.inside(new)
-                    if to_sym(new.lo, leaves) * by == lo + offset:  # what isl cannot say: no run begins before the first
-                        inner = inner.where(f"{inner.scope.text(old.lo)} <= {inner.scope.text(first)}")
+                    inner, start, least = place.inside(new), dim(new.var) * by, to_sym(new.lo, leaves)
+                    known = [dividend - start, start + by - 1 - lo - offset]  # what isl cannot say: the run has an iteration,
+                    if not any(isinstance(a, Apply) for a in least.atoms()):
+                        known.append(start - least * by)                      # and none begins before the first
+                    inner = inner.where(" and ".join(map(inner.scope.at_least, known)))
                     return replace(old, lo=call("max", old.lo, first), hi=call("min", old.hi, add(first, width))), inner
     return None
 
