@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,16 @@ def rows_shifted() -> Func:
     value = select(call("ge", column, index(0)), Load(x, (row, column)), c32(0))
     body = loop("i", 0, call("sub", size("N"), index(3)), store(y, (LANE,), value))
     return Func("shifted", (x, y), ("y",), (SizeParam("H"), SizeParam("W"), SizeParam("N", 4)), body)
+
+
+def test_a_divisor_that_may_be_zero_is_left_alone() -> None:
+    """Bounds of a loop at its quotients would divide by it where the loop has no iterations."""
+    func = rows_shifted()
+    made, _ = vectorize(replace(func, sizes=(SizeParam("H"), SizeParam("W", 0), SizeParam("N", 3))), CPU_SPECS["cpu-avx2"])
+    assert not any(isinstance(s, For) and s.var == "i_q" for s in walk(made.body))
+    y = np.full(3, 77, np.float32)
+    interpret(made, {"x": np.zeros((2, 0), np.float32), "y": y}, {"H": 2, "W": 0, "N": 3})
+    assert (y == 77).all()
 
 
 @pytest.mark.parametrize("spec", ["cpu-avx512", "cpu-avx2"])

@@ -51,7 +51,7 @@ def _division(expr: Expr, loop: For, facts: Facts) -> tuple[Expr, Expr] | None:
             sym, divisor = to_sym(dividend, leaves), to_sym(by, leaves)
             if leaves or loop.var in divisor.dims() or coefficient_of(sym, loop.var) != ONE:
                 return None
-            if (divisor.as_int() or _SHORTEST) < _SHORTEST:
+            if (divisor.as_int() or _SHORTEST) < _SHORTEST or not facts.nonneg(divisor - 1):  # or the bounds divide by zero
                 return None
             return facts.to_expr(sym.substitute({loop.var: ZERO}), {}), by
     return None
