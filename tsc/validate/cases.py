@@ -154,7 +154,8 @@ def _looked_at(program: Program, sizes: Sizes, least: int) -> tuple[Array, Array
         extents = [np.broadcast_to(np.asarray(sizes.of(a.extent)), (sizes.count,)) for a in axes]
         for extent in extents:
             possible = possible & (extent >= 0)
-        work = np.maximum(work, np.prod([np.minimum(e, 64) for e in extents] or [np.ones_like(work)], axis=0))
+        points = [*extents[:len(compute.axes)], *(np.maximum(e, 1) for e in extents[len(compute.axes):])]
+        work = np.maximum(work, np.prod([np.minimum(e, 64) for e in points] or [np.ones_like(work)], axis=0))
         own = [e.astype(np.float64) for e in extents[:len(compute.axes)]]
         volume = np.maximum(volume, np.minimum(np.prod(own or [np.ones(sizes.count)], axis=0), 2.0**62).astype(np.int64))
     for buffer in program.inputs:
@@ -257,7 +258,7 @@ def limits_of(program: Program, cases: Sequence[dict[str, int]], budget: int) ->
     grids = [(extents(c.axes), extents(c.reduce_axes)) for c in program.computes]
     across, along = np.full(count, 128), np.full(count, 64)
     while True:
-        terms = [np.minimum(reduced, along).prod(axis=0) for _, reduced in grids]
+        terms = [np.maximum(np.minimum(reduced, along).prod(axis=0), 1) for _, reduced in grids]  # of none, the sum is a point
         work = np.max([np.minimum(axes, across).prod(axis=0) * t for (axes, _), t in zip(grids, terms)], axis=0)
         todo = ((across > LEAST) | (along > LEAST)) & (work > budget // count)
         if not todo.any():
