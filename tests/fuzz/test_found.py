@@ -28,6 +28,10 @@ from tsc.codegen_c.specs import host_spec
     (66012, 40),  # the square of a sum as an extent: nothing tied its parts, which are no sizes, to the sizes
     (66011, 72),  # all of a large packed constant was laid out to say where a few of its elements are: 12 GB, minutes
     (66011, 87),  # no bug: twenty thousand roots of a few integers, added one after another
+    (77001, 218),  # a boundary between runs that is a product of a loop variable and a size
+    (77001, 238),  # runs of equal quotients by a size, the first of which begins at a product
+    (77001, 593),  # sums of no terms: whole outputs were evaluated
+    (77001, 743),  # the bounds of a loop divided by a size that was zero
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
 from tsc.sym.expr import Monomial
 from tsc.te.collapse import collapse, collapse_positions
-from tsc.te.compute import UNBOUNDED, Axis, Compute, Program, SizeParam
+from tsc.te.compute import UNBOUNDED, Axis, Compute, Fact, Program, SizeParam
 from tsc.te.divide import divide
 from tsc.te.expr import (
     INDEX,
@@ -202,12 +202,12 @@ def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ())
     def rename_axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(Axis(axes[a.name], rename_size(a.extent)) for a in old)
 
+    facts = size_facts(names, env, _scales(program))
     result = Program(
         tuple(map(rename_buffer, program.inputs)), tuple(map(rename_buffer, program.outputs)),
         tuple(Compute(rename_buffer(c.target), rename_axes(c.axes), rename(c.body), rename_axes(c.reduce_axes), c.monoid)
               for c in program.computes),
-        tuple(_size_param(names[expr], expr, expr in extents, env) for expr in sizes),
-        size_facts(names, env, _scales(program)))
+        tuple(_bounded(_size_param(names[expr], expr, expr in extents, env), facts) for expr in sizes), facts)
     known = {rename_buffer(b).name: b.name for b in (*program.inputs, *program.outputs)}
     return Canonical(result, known, {names[expr]: expr for expr in sizes})
 
@@ -292,3 +292,10 @@ def _size_param(name: str, expr: SymExpr, is_extent: bool, env: ShapeEnv) -> Siz
         low = max(low or 0, 0)
     divisor = next(d for d in (64, 32, 16, 8, 4, 2, 1) if env.prove_divides(d, expr))
     return SizeParam(name, UNBOUNDED if low is None else low, divisor, high)
+
+
+def _bounded(size: SizeParam, facts: Sequence[Fact]) -> SizeParam:
+    """A size with what facts say of it alone: 16 rounded up to a multiple of something is at least 16."""
+    least = [n for f in facts if f.relation == "<=" and f.right == dim(size.name) and (n := f.left.as_int()) is not None]
+    low = -(-max(size.lo, *least) // size.divisor) * size.divisor if least else size.lo
+    return replace(size, lo=low)
