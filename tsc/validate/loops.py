@@ -50,9 +50,10 @@ class _Clock:
 
     def time(self, frame: Frame) -> Ints:
         """The time of each instance, not counting the lane."""
-        total: Ints = 0
+        total: Ints = sum(hand.weight for hand in self.hands if not hand.variable)
         for hand in self.hands:
-            total = total + (frame.get(hand.variable) * hand.weight if hand.variable else hand.weight)
+            if hand.variable:
+                total = total + frame.get(hand.variable) * hand.weight
         return total
 
     def lane(self, frame: Frame) -> Ints:

@@ -176,11 +176,14 @@ class Pruning:
     def iterations(self, loop: For, frame: Frame, low: Ints, trips: Array, reader: Reader) -> tuple[Array, Array]:
         """Which iterations of a loop are looked at: for each the instance of `frame`, and its number. Of a long loop runs of
         iterations are left out where none of a run is needed."""
-        places, begin, end = np.arange(frame.count), np.zeros_like(trips), trips
+        places = np.arange(frame.count)
         below = self._below(loop) if self.program is not None and int(trips.sum()) > _LONG else ()
         run = For(loop.var, Var(_FIRST), Var(_END), loop.body, loop.step, loop.kind)
         tests = _above(run, below)
-        for width in _RUNS if tests else ():
+        if not tests:
+            return np.repeat(places, trips), _numbers(trips)
+        begin, end = np.zeros_like(trips), trips
+        for width in _RUNS:
             counts = -(-(end - begin) // width)
             number = _numbers(counts)
             places, begin, end = np.repeat(places, counts), np.repeat(begin, counts) + number * width, np.repeat(end, counts)
