@@ -202,7 +202,7 @@ class Draft:
     def size(self, least: int = 1, most: int = 65, step: int = 1) -> str:
         """A new symbolic size, a multiple of `step` in [least, most]."""
         name = "abcdefghijklmnopqrstuvwxyz"[len(self.sizes) % 26] + ("" if len(self.sizes) < 26 else "2")
-        choices = sorted({max(-(-e // step), 1) * step for e in EDGES} | ({0} if least <= 0 and self.chance(0.15) else set()))
+        choices = sorted({max(-(-e // step), 1) * step for e in EDGES} | ({0} if least <= 0 and self.chance(0.3) else set()))
         self.sizes[name] = Size(name, tuple(c for c in choices if least <= c <= most) or (max(least, step),), False, step)
         return name
 

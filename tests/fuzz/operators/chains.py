@@ -17,8 +17,8 @@ from tests.fuzz.operators.values import fixed, places, within
 
 RECIPES: dict[str, Recipe] = {**elementwise.RECIPES, **movement.RECIPES, **layers.RECIPES}
 #: How often an operator is drawn, where not once.
-_WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 5, "Reshape": 3, "Slice": 4, "Concat": 3, "Pad": 3, "Gather": 3, "Softmax": 2,
-            "LayerNormalization": 2, "Resize": 3, "MaxPool": 2, "AveragePool": 2, "Cast": 2, "Div": 2, "Where": 2, "Split": 2,
+_WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 8, "Reshape": 3, "Slice": 4, "Concat": 3, "Pad": 3, "Gather": 3, "Softmax": 2,
+            "LayerNormalization": 2, "Resize": 3, "MaxPool": 3, "AveragePool": 3, "Cast": 2, "Div": 2, "Where": 2, "Split": 2,
             "GatherND": 2, "ArgMax": 2, "CumSum": 2}
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]
