@@ -201,6 +201,8 @@ REFUSED = {
                                  axis=-1),
     "starts and ends of unequal lengths": one(
         "Slice", 13, [fed("a"), constant([0, 1], 2), constant([1], 1), constant([0], 1)], {"a": 5}, broken="lengths"),
+    "steps in rows": one("Slice", 17, [fed("a"), constant([0], 1), constant([3], 1), constant([0], 1), constant([[2]], 1, 1)],
+                         {"a": 5}, broken="rank"),
     "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),
     "some elements out of none": one("Resize", 18, [fed(1, 2, 0, 5), None, None, constant([1, 2, 1, 7], 4)], broken="size",
                                      mode="linear"),

@@ -85,8 +85,11 @@ def broadcast_read(lowering: Lowering, i: int, at: tuple[Expr, ...]) -> Expr:
 # -- operands that must be known -------------------------------------------------------------------------------
 
 def known_ints(ctx: InferContext, i: int, what: str) -> tuple[int, ...]:
-    """Input `i` as integers. Raises UnsupportedError when they depend on data or on a Dim."""
-    values = [v.as_int() for v in ctx.known(i, what).ravel()]
+    """Input `i` as integers. Raises ModelError when it is no list, UnsupportedError when they depend on data or on a Dim."""
+    found = ctx.known(i, what)
+    if found.ndim > 1:
+        raise ModelError(f"{where(ctx)} has {what} of rank {found.ndim}, expected a list")
+    values = [v.as_int() for v in found.ravel()]
     if any(v is None for v in values):
         raise UnsupportedError(f"{where(ctx)} has {what} that depend on a dim, not supported yet; make them constant")
     return tuple(v for v in values if v is not None)
