@@ -71,6 +71,7 @@ _UP = call("ge", sub(add(rows(_P, W), by(1)), 2), by(0))
 _IMAGE = (H, W)
 _DOUBLED = (Fact(P, "==", H * W), Fact(dim("R"), "==", (H + 1) // 2), Fact(dim("C"), "==", (W + 1) // 2),
             Fact(dim("Q"), "==", dim("R") * dim("C")))
+_PATCHES = (Fact(dim("C"), "==", W // 2), Fact(dim("Q"), "==", dim("C") * (H // 2)))  # the rows of patches have no name
 _Q = axis("p", dim("Q"))
 S, K = dim("S"), dim("K")
 _WIDER = (Fact(SymExpr.of(1), "<=", K), Fact(S, "==", K + 1), Fact(P, "==", K * H))  # rows of K + 1
@@ -83,6 +84,7 @@ PROVED = {
     "less than the whole": read((H - 1, W - 1), (rows(_P, W - 1), columns(_P, W - 1)), P - H - W + 1),
     "guarded": read(_IMAGE, (sub(rows(_P, W), 1), columns(_P, W)), P, guard=_UP),
     "strided": read(_IMAGE, (mul(rows(_Q, dim("C")), by(2)), mul(columns(_Q, dim("C")), by(2))), dim("Q"), _DOUBLED),
+    "patches": read(_IMAGE, (mul(rows(_Q, dim("C")), by(2)), mul(columns(_Q, dim("C")), by(2))), dim("Q"), _PATCHES),
     "repeated rows": read((H, 3), (rows(_P, W), by(1)), P),
     "repeated columns": read((W,), (columns(_P, W),), P),
     "resized": read((H,), (call("min", call("max", rows(add(mul(v(_P), by(2 * H)), by(H)), 2 * P), by(0)), by(H - 1)),), P, ()),

@@ -58,7 +58,7 @@ class Sizes:
         env, made = _ranges(program), dict[str, SymExpr]()
         for fact in program.facts:
             size, value = fact.left.as_dim(), fact.right.substitute(made)
-            if fact.relation != "==" or size is None or size.name in made.keys() | value.dims() or _applies(value):
+            if fact.relation != "==" or size is None or size.name in made.keys() | value.dims() or _is_quotient(value):
                 continue
             made = {name: old.substitute({size.name: value}) for name, old in made.items()} | {size.name: value}
         for param in program.sizes:  # a sum of names says less
@@ -115,8 +115,10 @@ def _replaced(expr: SymExpr, products: Mapping[Monomial, SymExpr]) -> SymExpr:
     return total
 
 
-def _applies(expr: SymExpr) -> bool:
-    return any(isinstance(atom, Apply) for atom in expr.atoms())
+def _is_quotient(expr: SymExpr) -> bool:
+    """Whether it has a quotient, or the like, in it and is no product."""
+    product = len(expr.terms) == 1 and len(expr.terms[0][0]) > 1
+    return not product and any(isinstance(atom, Apply) for atom in expr.atoms())
 
 
 @dataclass(frozen=True, slots=True)
