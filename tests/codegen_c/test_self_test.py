@@ -15,6 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tsc
+from tests.machine import runnable
 from tsc.codegen_c import build, self_test
 from tsc.codegen_c.build import build_module, find_compiler
 from tsc.codegen_c.cache import CompiledCache
@@ -22,12 +23,11 @@ from tsc.codegen_c.self_test import Candidate, trusted_flags
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
 from tsc.errors import LaunchError
-from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.target import DeviceSpec
 
 Program = Callable[[tuple[str, ...]], bytes]
 SOURCE = '#include "tsc_kernel.h"\nint32_t k(const tsc_args *a, int64_t b, int64_t e, void *s) { return 0; }\n'
-TARGETS = [spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= read_cpu_flags()]
+TARGETS = runnable()
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tsc
+from tests.machine import runnable
 from tests.memory.guarded import check_guarded, computed_with_unwritten
-from tsc.codegen_c.specs import CPU_SPECS, host_spec
 
-SPECS = [name for name, spec in CPU_SPECS.items() if set(spec.cpu_flags) <= set(host_spec().cpu_flags)]
+SPECS = [spec.name for spec in runnable()]
 #: The declared shapes of image and kernel, the kernel's own, and the shape of an image to run with.
 Case = tuple[tuple[int | str, ...], tuple[int | str, ...], tuple[int, ...], tuple[int, ...]]
 CASES: dict[str, Case] = {

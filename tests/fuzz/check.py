@@ -23,7 +23,7 @@ from tests.loop_ir.funcs import call_kernel
 from tests.poly.support import SMALL
 from tsc.codegen_c import build
 from tsc.codegen_c.emit import emit_c
-from tsc.codegen_c.specs import CPU_SPECS, host_spec
+from tsc.codegen_c.specs import host_spec
 from tsc.errors import InternalError
 from tsc.loop_ir.interpret import interpret, interpreter
 from tsc.loop_ir.lower import lower
@@ -32,7 +32,6 @@ from tsc.poly import PatternMismatch
 from tsc.poly.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps
-from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.sym import product
 from tsc.target import DeviceSpec
 from tsc.te import transform
@@ -99,11 +98,6 @@ class Made:
         if self.scheduled.scop is None:
             return None
         return "; ".join(check_lowered(self.scheduled.func, func, self.scheduled.scop, self.scheduled.edges)) or None
-
-
-def devices() -> list[DeviceSpec]:
-    """What this machine can run."""
-    return [spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= read_cpu_flags()]
 
 
 def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = None, device: DeviceSpec | None = None) -> Made:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.fuzz.break_loops import check_broken
-from tests.fuzz.check import Made, check, check_compiled, compiled, devices, reason
+from tests.fuzz.check import Made, check, check_compiled, compiled, reason
 from tests.fuzz.generate import Case, random_case
 from tests.fuzz.mutate import Kept, check_mutants
+from tests.machine import runnable
 from tsc.errors import InternalError
 from tsc.poly import PatternMismatch
 from tsc.target import DeviceSpec
@@ -93,7 +94,7 @@ def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | 
 
 def _device(number: int) -> DeviceSpec:
     """This machine's own for half of the programs."""
-    own, *others = devices()
+    own, *others = runnable()
     turns = [own] * max(len(others), 1) + others
     return turns[number % len(turns)]
 

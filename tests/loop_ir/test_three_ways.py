@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.loop_ir import funcs
+from tests.machine import runnable
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.errors import InputError
 from tsc.loop_ir.interpret import interpret
@@ -18,8 +19,7 @@ from tsc.loop_ir.nodes import Func
 from tsc.target import DeviceSpec
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-_HOST = set(host_spec().cpu_flags)
-SPECS = [pytest.param(s, id=n) for n, s in CPU_SPECS.items() if set(s.cpu_flags) <= _HOST]
+SPECS = [pytest.param(spec, id=spec.name) for spec in runnable()]
 
 
 def random(*shape: int) -> np.ndarray[Any, Any]:

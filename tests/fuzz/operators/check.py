@@ -16,11 +16,10 @@ from tests.fuzz.operators.conventions import Convention, convention_for
 from tests.fuzz.operators.oracles import Answer, Expected, Reference, Runtime, exactly
 from tests.fuzz.operators.unneeded import with_indices_inside
 from tests.fuzz.operators.values import Array
+from tests.machine import runnable
 from tests.memory.guarded import MemoryFault, check_guarded
-from tsc.codegen_c.specs import CPU_SPECS
 from tsc.ops import find
 from tsc.ops.base import PatternKind
-from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.executable import Executable
 
 #: From what is fed to the outputs.
@@ -69,9 +68,8 @@ def guarded(case: Case, model: ModelProto, folder: Path | None) -> Run:
 
 def _executable(case: Case, model: ModelProto, folder: Path | None) -> Executable:
     """For the Case's target, or for this machine where it cannot run that."""
-    runs = case.target in CPU_SPECS and set(CPU_SPECS[case.target].cpu_flags) <= read_cpu_flags()
-    options = tsc.Options(cache_dir=folder, jobs=1)
-    return tsc.compile(model, dims=case.dims or None, target=case.target if runs else "cpu", threads=1, options=options)
+    target = case.target if case.target in {spec.name for spec in runnable()} else "cpu"
+    return tsc.compile(model, dims=case.dims or None, target=target, threads=1, options=tsc.Options(cache_dir=folder, jobs=1))
 
 
 def check(case: Case, subject: Subject = compiled, folder: Path | None = None,

@@ -1,0 +1,13 @@
+"""What this machine can run."""
+
+from __future__ import annotations
+
+from tsc.codegen_c.specs import CPU_SPECS
+from tsc.runtime.drivers.cpu import read_cpu_flags
+from tsc.target import DeviceSpec
+
+
+def runnable() -> list[DeviceSpec]:
+    """The CPU targets whose code runs here, the best first."""
+    flags = read_cpu_flags()
+    return [spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= flags]
