@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tsc.codegen_c.build import find_compiler
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.target import DeviceSpec
@@ -11,3 +12,8 @@ def runnable() -> list[DeviceSpec]:
     """The CPU targets whose code runs here, the best first."""
     flags = read_cpu_flags()
     return [spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= flags]
+
+
+def c_compiler() -> str:
+    """The command that compiles C here: of the compiler on PATH, else of the one in a wheel. Where there is neither, LaunchError."""
+    return " ".join(find_compiler(None).command)

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tsc
-from tests.machine import runnable
+from tests.machine import c_compiler, runnable
 from tsc.codegen_c import build, self_test
 from tsc.codegen_c.build import build_module, find_compiler
 from tsc.codegen_c.cache import CompiledCache
@@ -37,7 +37,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def script(folder: Path, body: str) -> str:
-    """A compiler command that is `cc` but for what `body` says; "$@" are its arguments."""
+    """A compiler command that does what `body` says; "$@" are its arguments."""
     path = folder / "cc"
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -68,7 +68,8 @@ def test_a_compiler_that_takes_liberties_is_refused(extra: str, kernel: str, tmp
 
 def test_a_compiler_that_is_right_with_safer_flags_is_used_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                                     caplog: pytest.LogCaptureFixture) -> None:
-    command = script(tmp_path, 'case " $* " in *" -O2 "*) exec cc "$@";; *) exec cc "$@" -ffast-math;; esac')
+    right = f'exec {c_compiler()} "$@"'
+    command = script(tmp_path, f'case " $* " in *" -O2 "*) {right};; *) {right} -ffast-math;; esac')
     monkeypatch.setenv("TSC_CC", command)
     with caplog.at_level(logging.WARNING, "tsc"):
         build_module({"k": SOURCE}, CPU_SPECS["cpu-generic"], Options(cache_dir=tmp_path / "cache"))
@@ -78,7 +79,7 @@ def test_a_compiler_that_is_right_with_safer_flags_is_used_with_them(tmp_path: P
 def library(body: str, folder: Path) -> bytes:
     """A shared object whose self test does `body`."""
     (folder / "odd.c").write_text(f"#include <stdio.h>\n#include <stdlib.h>\nint tsc_self_test(void) {{ {body} }}\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "odd.c", "-o", "odd.so"], cwd=folder, check=True)
+    subprocess.run([*c_compiler().split(), "-shared", "-fPIC", "-w", "odd.c", "-o", "odd.so"], cwd=folder, check=True)
     return (folder / "odd.so").read_bytes()
 
 
@@ -124,9 +125,9 @@ def test_code_for_another_cpu_cannot_be_tried(tmp_path: Path) -> None:
 
 def test_options_in_a_command_are_part_of_what_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = SOURCE.replace("return 0", "return TSC_STATUS")
-    made = []
+    made, compiler = [], c_compiler()
     for status in (1, 2):
-        monkeypatch.setenv("TSC_CC", f"cc -DTSC_STATUS={status}")
+        monkeypatch.setenv("TSC_CC", f"{compiler} -DTSC_STATUS={status}")
         made.append(build_module({"k": source}, CPU_SPECS["cpu-generic"], Options(cache_dir=tmp_path)))
     assert made[0] != made[1]
 
