@@ -15,5 +15,5 @@ def runnable() -> list[DeviceSpec]:
 
 
 def c_compiler() -> str:
-    """The command that compiles C here: of the compiler on PATH, else of the one in a wheel. Where there is neither, LaunchError."""
+    """The command that compiles C here: the compiler on PATH, else the one in a wheel. Raises LaunchError without either."""
     return " ".join(find_compiler(None).command)

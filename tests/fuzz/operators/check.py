@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,9 +68,17 @@ def guarded(case: Case, model: ModelProto, folder: Path | None) -> Run:
 
 
 def _executable(case: Case, model: ModelProto, folder: Path | None) -> Executable:
-    """For the Case's target, or for this machine where it cannot run that."""
+    """For the Case's target, or for this machine where it cannot run that; for one thread or three, as it was compiled or as
+    it was saved and loaded."""
     target = case.target if case.target in {spec.name for spec in runnable()} else "cpu"
-    return tsc.compile(model, dims=case.dims or None, target=target, threads=1, options=tsc.Options(cache_dir=folder, jobs=1))
+    threads = 1 + 2 * (case.seed // 8 % 2)
+    options = tsc.Options(cache_dir=folder, jobs=1)
+    made = tsc.compile(model, dims=case.dims or None, target=target, threads=threads, options=options)
+    if case.seed // 16 % 4:
+        return made
+    with tempfile.TemporaryDirectory() as kept:
+        made.save(path := Path(kept) / "case.tsc")
+        return tsc.load(path, threads, "shared" if case.seed // 64 % 2 else "private")
 
 
 def check(case: Case, subject: Subject = compiled, folder: Path | None = None,
