@@ -115,6 +115,17 @@ def test_a_constant_bound_on_an_unbounded_dim_is_clamped_not_assumed() -> None:
     assert not c.guards()
 
 
+def test_rows_divided_by_the_length_of_another_input() -> None:
+    """[-1, L, 8] of [R, 8] is R // L images of L rows, not a guess that R is L; in [L, -1] of [R, C] they are named apart."""
+    c = Chain(x=(dim("R"), 8), y=(L, 8))
+    length = c("Slice", c("Shape", "y"), [0], [1])
+    assert c.shape(c("Reshape", "x", c("Concat", [-1], length, [8], axis=0))) == ["(R // L)", "L", "8"]
+    assert c.guards() == ["R == L*(R // L)"] and c.env.canon(L) == L
+    c = Chain(x=(dim("R"), dim("C")), y=(L, 8))
+    c("Reshape", "x", c("Concat", c("Slice", c("Shape", "y"), [0], [1]), [-1], axis=0))
+    assert c.env.canon(L) == c.env.canon(dim("R"))
+
+
 def test_broadcast_makes_dims_equal_and_leaves_a_guard() -> None:
     c = Chain(x=(B, 5), y=(L, 1))
     assert len(set(c.shape(c("Add", "x", "y")))) == 2

@@ -57,6 +57,7 @@ def test_equal_means_identical() -> None:
     b, n = dim("b"), dim("n")
     assert (b + n) * (b + n) == b * b + 2 * b * n + n * n
     assert b * n // n == b and (4 * b + 2) // 2 == 2 * b + 1 and (n // 2) // 4 == n // 8
+    assert (64 * n) // (64 * b) == n // b and (6 * n + 4) // (4 * b) == (3 * n + 2) // (2 * b) and 2 * (n // 3) // 4 == n // 6
     assert sym_max(b, sym_max(n, 3), 1) == sym_max(3, n, b)
     assert product([]) == ONE and b - b == ZERO and ceildiv(n, 8) * 8 != n
     assert (n * b).dims() == {"n", "b"} and (n // 2).dims() == {"n"} and (b + 1).as_dim() is None

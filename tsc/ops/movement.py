@@ -88,7 +88,8 @@ def _reshape_target(ctx: InferContext) -> Shape:
             raise ModelError(f"{where(ctx)} cannot infer -1 beside a dim of 0")
         quotient = product(given) // product(wanted_rest)
         if quotient * product(wanted_rest) != product(given):
-            ctx.env.assume_eq(*_likely_equal(given, wanted_rest), f"{reason}, and -1 must be inferred without remainder")
+            likely = _likely_equal(given, wanted_rest, wanted[:inferred[0]])
+            ctx.env.assume_eq(*likely, f"{reason}, and -1 must be inferred without remainder")
             given, wanted_rest = ([ctx.env.canon(d) for d in dims] for dims in (given, wanted_rest))
             quotient = product(given) // product(wanted_rest)
         wanted[inferred[0]] = ctx.env.canon(quotient)
@@ -108,13 +109,14 @@ def _uncommon(a: Sequence[SymExpr], b: Sequence[SymExpr]) -> tuple[list[SymExpr]
     return left, right
 
 
-def _likely_equal(given: Sequence[SymExpr], wanted: Sequence[SymExpr]) -> tuple[SymExpr, SymExpr]:
-    """What to assume where a dim of -1 does not divide exactly.
+def _likely_equal(given: Sequence[SymExpr], wanted: Sequence[SymExpr],
+                  before: Sequence[SymExpr]) -> tuple[SymExpr, SymExpr]:
+    """What to assume where a dim of -1, which comes after the dims `before`, does not divide exactly.
 
-    Exporters name equal dims apart: in a view of [a, b] as [c, -1] two leading bare Dims mean the same size. Otherwise
-    only that the division leaves no remainder is assumed.
+    Exporters name equal dims apart: in a view of [a, b] as [c, -1] two leading bare Dims mean the same size. Otherwise, as in a
+    view of [a, b] as [-1, c, b], which divides a, only that the division leaves no remainder is assumed.
     """
-    if wanted and given and given[0].as_dim() is not None and wanted[0].as_dim() is not None:
+    if wanted and given and wanted[0] in before and given[0].as_dim() is not None and wanted[0].as_dim() is not None:
         return given[0], wanted[0]
     rest = product(wanted)
     return product(given), product(given) // rest * rest

@@ -8,6 +8,7 @@ All divisions are floor divisions, as in Python.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
@@ -227,7 +228,7 @@ def dim(name: str) -> SymExpr:
 
 
 def floordiv(a: SymExpr, b: SymExpr) -> SymExpr:
-    """`a // b`, exact where every coefficient or a common factor divides; opaque otherwise."""
+    """`a // b`, exact where every coefficient or a common factor divides; opaque otherwise, in lowest integer terms."""
     x, y = a.as_int(), b.as_int()
     if y == 0:
         raise ZeroDivisionError(f"{a} // 0")
@@ -236,6 +237,8 @@ def floordiv(a: SymExpr, b: SymExpr) -> SymExpr:
     quotient, remainder = _divide_terms(a, b)
     if not remainder.terms:
         return quotient
+    if (common := math.gcd(*(c for x in (a, b) for _, c in x.terms))) > 1:
+        return floordiv(*(SymExpr(tuple((m, c // common) for m, c in x.terms)) for x in (a, b)))
     inner = a.terms[0][0][0] if len(a.terms) == 1 and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1 else None
     if y is not None and y > 0 and isinstance(inner, Apply) and inner.fn == "//":
         z = inner.args[1].as_int()
