@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from random import Random
 from typing import Any
 
@@ -37,12 +38,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Size:
-    """A symbolic size: the values that it may take, whether all runs use one, and what divides all of them."""
+    """A symbolic size: its values, whether all runs use one, what divides all of them; or it is a product of others."""
 
     name: str
     choices: tuple[int, ...]
     fixed: bool = False
     divisor: int = 1
+    factors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,12 @@ class Draft:
         self.sizes[name] = Size(name, tuple(c for c in choices if least <= c <= most) or (max(least, step),), False, step)
         return name
 
+    def product(self, *factors: str) -> str:
+        """A new symbolic size that is the product of others in every run, which the model does not say."""
+        name = self.size()
+        self.sizes[name] = Size(name, (1,), factors=factors)
+        return name
+
     def extents(self, rank: int, least: int = 1) -> Dims:
         """A shape: mostly new sizes, sometimes 1 or another number."""
         found: list[str | int] = []
@@ -248,6 +256,8 @@ class Draft:
     def fix(self, size: str) -> None:
         """All runs use one value of `size`."""
         self.sizes[size] = replace(self.sizes[size], fixed=True)
+        for factor in self.sizes[size].factors:
+            self.fix(factor)
 
     def node(self, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> list[str]:
         """Add a node; attributes that are None are left out."""
@@ -268,6 +278,7 @@ class Draft:
         """The Case, with runs at random sizes."""
         all_fixed = self.chance(0.2)
         sizes = {n: replace(s, fixed=s.fixed or all_fixed or self.chance(0.15)) for n, s in self.sizes.items()}
+        sizes |= {n: replace(s, fixed=all(sizes[f].fixed for f in s.factors)) for n, s in sizes.items() if s.factors}
         runs = [self._run(sizes, {})]
         while len(runs) < (RUNS if any(not s.fixed for s in sizes.values()) else 2):
             runs.append(self._run(sizes, {n: runs[0][n] for n, s in sizes.items() if s.fixed}))
@@ -283,6 +294,7 @@ class Draft:
         while True:
             found = {n: given.get(n, 0) if n in given else self.rng.choice(
                 [c for c in s.choices if c <= most] or [min(s.choices)]) for n, s in sizes.items()}
+            found |= {n: prod(found[f] for f in s.factors) for n, s in sizes.items() if s.factors}
             shapes = [shape_at(o.dims, found) for o in self.operands]
             if max((int(np.prod(s)) for s in shapes), default=0) <= MOST_ELEMENTS or most <= 1:
                 return found

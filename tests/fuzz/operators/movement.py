@@ -240,6 +240,23 @@ def shape_of(d: Draft) -> None:
     d.node("Reshape", [x, target])
 
 
+def rows_by_length(d: Draft) -> None:
+    """Rows of a flat batch taken apart by the length of another input, which is then added: `[-1, L, c]` of `[R, c]`."""
+    count, length, columns = d.size(), d.size(), d.extents(1)
+    x = d.operand((d.product(count, length), *columns), role="feed")
+    y = d.operand((length, *columns), role="feed")
+    sizes, = d.node("Shape", [y])
+    if d.chance(0.5):  # the whole shape as it is, else its length alone
+        target, = d.node("Concat", [d.constant(fixed([-1]), (1,)), sizes], axis=0)
+    else:
+        own, = d.node("Gather", [sizes, d.constant(fixed([0]), (1,))], axis=0)
+        last = d.constant(fixed([columns[0]]), (1,)) if isinstance(columns[0], int) else d.node(
+            "Gather", [sizes, d.constant(fixed([-1]), (1,))], axis=0)[0]
+        target, = d.node("Concat", [d.constant(fixed([-1]), (1,)), own, last], axis=0)
+    apart, = d.node("Reshape", [x, target])
+    d.node(d.rng.choice(("Add", "Mul")), [apart, y])
+
+
 def expand_to_shape(d: Draft) -> None:
     """Expand a row to another input's shape, as exporters write broadcasting; or a ConstantOfShape of it."""
     dims = d.extents(2)
@@ -268,4 +285,5 @@ RECIPES: dict[str, Recipe] = {
     "SpaceToDepth": space_to_depth,
     "Slice": cut, "Pad": pad, "Gather": gather, "GatherElements": gather_elements, "GatherND": gather_nd,
 }
-SHAPE_CHAINS: dict[str, Recipe] = {"shape of": shape_of, "expand to shape": expand_to_shape, "range of": range_of}
+SHAPE_CHAINS: dict[str, Recipe] = {"shape of": shape_of, "rows by a length": rows_by_length, "expand to shape": expand_to_shape,
+                                   "range of": range_of}
