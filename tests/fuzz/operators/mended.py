@@ -212,7 +212,7 @@ class MaxPool(OpRun):
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
         least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-        return (_pooled(x, attributes, np.asarray(least, x.dtype), lambda windows: windows.max(axis=-1, initial=least))[0],)
+        return (pooled(x, attributes, np.asarray(least, x.dtype), lambda windows: windows.max(axis=-1, initial=least))[0],)
 
 
 class AveragePool(OpRun):
@@ -221,11 +221,11 @@ class AveragePool(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, count_include_pad: int = 0, **attributes: Any) -> tuple[Array]:
-        total, inside, padded = _pooled(x, attributes, np.asarray(0, x.dtype), lambda w: w.sum(axis=-1, dtype=x.dtype))
+        total, inside, padded = pooled(x, attributes, np.asarray(0, x.dtype), lambda w: w.sum(axis=-1, dtype=x.dtype))
         return (total / (padded if count_include_pad else inside).astype(x.dtype),)
 
 
-def _pooled(x: Array, attributes: dict[str, Any], neutral: Array,
+def pooled(x: Array, attributes: dict[str, Any], neutral: Array,
             reduce: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
     """The windows reduced over one axis after another, with `neutral` in the place of what lies outside the image; and how many
     elements each has inside the image and inside the padded image."""

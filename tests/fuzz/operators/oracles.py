@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.fuzz.operators.mended import MENDED
+from tests.fuzz.operators.sums import Roundings
 from tests.fuzz.operators.values import Array
 from tsc.ops import find
 from tsc.ops.base import PatternKind
@@ -34,7 +36,6 @@ _FEW = 1 << 12
 LARGE = 8.0
 #: Half of the least positive number, which is what a rounding at least may be off by, LARGE times: by unit.
 COARSE = {2.0**-24: 2.0**-147, 2.0**-53: 2.0**-1072}
-_MOST = float(np.finfo(np.float32).max)
 _EXACT = {
     "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
     "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN", "IsInf",
@@ -44,10 +45,6 @@ _PASS = {"Identity", "Relu", "Max", "Min", "Neg", "Abs", "Where", "Clip", "Dropo
          "GlobalMaxPool", "ThresholdedRelu"}
 #: One operation of IEEE arithmetic: its result is rounded correctly where it is all there is.
 ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
-#: Linear in the first operands: the same node over their magnitudes says how large the terms are that cancel.
-_LINEAR = {"MatMul": 2, "Gemm": 3, "Conv": 3, "ReduceSum": 1, "ReduceMean": 1, "CumSum": 1, "AveragePool": 1,
-           "GlobalAveragePool": 1, "Sum": 99, "Mean": 99}
-_MEANS = {"ReduceMean", "AveragePool", "GlobalAveragePool", "Mean"}
 #: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
 _COMPOUND = {"BatchNormalization": 5, "InstanceNormalization": 3, "ReduceLogSumExp": 1, "ReduceLogSum": 1, "ReduceL2": 1,
              "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1}
@@ -71,11 +68,12 @@ class Answer:
 class Expected:
     """The outputs in float64 arithmetic with the deviation that rounding may cause, per element: of an integer, how far from it
     another rounding was seen to lead. `range` says that a value on the way leaves float32's range, `unsure` where an integer or
-    a truth depends on rounding."""
+    a truth depends on rounding; `outcomes` what overflow in another order of summation leads to."""
 
     exact: Sequence[Array]
     deviation: Sequence[Array]
     unsure: Sequence[Array]
+    outcomes: Sequence[Array]
     range: bool
 
 
@@ -184,19 +182,20 @@ class Reference:
 
     def _expected(self, feeds: Mapping[str, Array], like: Sequence[Array]) -> Expected | None:
         names = [o.name for o in self.model.graph.output]
-        results = self._evaluate(feeds, None)
+        nodes = [n for n in self.model.graph.node if n.op_type != "Constant"]
+        double = all(y.dtype != np.float32 for y in like) and any(y.dtype == np.float64 for y in like)
+        double = double and not any(n.op_type in _FLOAT_ATTRIBUTES for n in nodes)
+        unit, found = UNIT["float64" if double else "float32"], Roundings(np.finfo(np.float64 if double else np.float32), {})
+        results = self._evaluate(feeds, found)
         exact = [np.asarray(results[n]) for n in names]
         if any(e.shape != y.shape for e, y in zip(exact, like)):
             return None
-        nodes = [n for n in self.model.graph.node if n.op_type != "Constant"]
-        double = all(y.dtype != np.float32 for y in like) and any(y.dtype == np.float64 for y in like)
-        unit = UNIT["float64" if double and not any(n.op_type in _FLOAT_ATTRIBUTES for n in nodes) else "float32"]
         if all(exactly(n) for n in nodes) or (len(nodes) == 1 and nodes[0].op_type in ROUNDED):
-            none = [np.zeros(e.shape) for e in exact]
-            return Expected(exact, none, [z > 0 for z in none], self._leaves(results))
+            none = [np.zeros(e.shape, int) for e in exact]
+            return Expected(exact, none, [z > 0 for z in none], none, self._leaves(results))
         deviation, unsure = [np.zeros(e.shape) for e in exact], [np.zeros(e.shape, bool) for e in exact]
         for seed in range(DRAWS if max(e.size for e in exact) > _FEW else 3 * DRAWS):
-            moved = self._evaluate(feeds, np.random.default_rng(seed), unit)
+            moved = self._evaluate(feeds, found, np.random.default_rng(seed), unit)
             for k, name in enumerate(names):
                 other = np.asarray(moved[name])
                 if exact[k].dtype.kind == "f":
@@ -211,33 +210,36 @@ class Reference:
                 deviation[k] = np.maximum(deviation[k], np.median(deviation[k]) / 2)
             elif e.size and unsure[k].mean() > 0.05:  # or agree on what is by chance
                 deviation[k][...], unsure[k] = deviation[k].max(), np.ones(e.shape, bool)
-        return Expected(exact, deviation, unsure, self._leaves(results))
+        return Expected(exact, deviation, unsure, [found.outcomes(n, e) for n, e in zip(names, exact)], self._leaves(results))
 
-    def _evaluate(self, feeds: Mapping[str, Array], rng: np.random.Generator | None, unit: float = 0.0) -> dict[str, Any]:
-        """All values by name. With `rng`, what rounds has an error of its own at each of its uses: a kernel may compute it anew
-        there, or never round it."""
+    def _evaluate(self, feeds: Mapping[str, Array], found: Roundings, rng: np.random.Generator | None = None,
+                  unit: float = 0.0) -> dict[str, Any]:
+        """All values by name. Without `rng` the roundings of nodes are added to `found`. With it, what rounds has an error of
+        its own at each of its uses: a kernel may compute it anew there, or never round it. Where it may overflow it is NaN."""
         results: dict[str, Any] = {"": None, **self.wide.rt_inits_}
         results.update({n: _wide_array(x) for n, x in feeds.items()})
-        scales: dict[str, Any] = {}  # of the values that are rounded
+        rounded: set[str] = set()
         for node in self.wide.rt_nodes_:
             rounds = not exactly(node.onnx_node)
             inputs = [results[i] for i in node.input]
             if rng is not None:
                 inside = _COMPOUND.get(node.op_type, 0) if rounds else 0
-                inputs = [_shaken(x, rng, unit, scales.get(n)) if n in scales or k < inside else x
+                inputs = [found.used(n, _shaken(x, rng, unit, found.size(n))) if n in rounded or k < inside else x
                           for k, (n, x) in enumerate(zip(node.input, inputs))]
             between = rounds and node.op_type == "Resize" and inputs[0].dtype.kind in "iu"
             outputs = self._between_integers(node, inputs, rng, unit) if between and rng is not None else (
                 self._run_node(node, inputs))
             results.update({n: _wide_array(y) for n, y in zip(node.output, outputs)})
-            passed = _passes(node.onnx_node) and any(n in scales for n in node.input)
-            if rounds or passed:
-                scales.update(dict.fromkeys(node.output))
-                if rng is not None and rounds:
-                    scales[node.output[0]] = self._scale(node, inputs, np.asarray(outputs[0]))
+            if rounds or (_passes(node.onnx_node) and any(n in rounded for n in node.input)):
+                rounded.update(node.output)
+                if rng is None and rounds:
+                    found.add(node.onnx_node, inputs, np.asarray(outputs[0]), partial(self._first, node))
         if rng is not None:
-            results.update({n: _shaken(results[n], rng, unit, scales[n]) for n in self.wide.output_names if n in scales})
+            results.update({n: _shaken(results[n], rng, unit, found.size(n)) for n in self.wide.output_names if n in rounded})
         return results
+
+    def _first(self, node: Any, inputs: Sequence[Any]) -> Array:
+        return np.asarray(self._run_node(node, inputs)[0])
 
     def _run_node(self, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         found = node.run(*inputs, context={}) if node.need_context() else node.run(*inputs)
@@ -250,28 +252,6 @@ class Reference:
         exact = self._run_node(node, [x.astype(np.float64), *inputs[1:]])[0]
         moved = _shaken(exact, rng, unit, np.abs(x.astype(np.float64)).max(initial=0.0))
         return [np.clip(np.rint(moved), limits.min, limits.max).astype(x.dtype)]
-
-    def _scale(self, node: Any, inputs: Sequence[Any], output: Array) -> Any:
-        """How large the terms are that a linear node adds up, times the square root of their number: of n roundings each is off
-        by at most a unit of the sum of magnitudes, either way, so that together they are off by that root of n units and seldom
-        by LARGE times as much. A product of n factors is rounded n times as well, each time relative to itself. Infinite where
-        finite terms are too large together even for a double."""
-        if node.op_type in ("Resize", "Upsample"):  # the weights of cubic interpolation have both signs
-            return np.abs(inputs[0][np.isfinite(inputs[0])]).max(initial=0.0)
-        if node.op_type == "ReduceProd":
-            return np.abs(output) * max(inputs[0].size / max(output.size, 1), 1) ** 0.5
-        count = _LINEAR.get(node.op_type, 0)
-        if not count:
-            return None
-        magnitudes = [np.abs(x) if k < count and x is not None else x for k, x in enumerate(inputs)]
-        found = np.abs(self._run_node(node, magnitudes)[0])
-        terms = _terms(node.op_type, inputs, found)
-        total = found * terms if node.op_type in _MEANS else found
-        scale = np.where(total > _MOST, 2 * _MOST, found * terms**0.5)
-        if np.isfinite(found).all():
-            return scale
-        finite = [np.where(np.isfinite(x), x, 0) if k < count and x is not None else x for k, x in enumerate(magnitudes)]
-        return np.where(np.isfinite(self._run_node(node, finite)[0]), scale, np.inf)
 
     def _leaves(self, results: Mapping[str, Any]) -> bool:
         """Whether some value is beyond float32's range, or so small that float32 rounds it coarsely."""
@@ -300,31 +280,17 @@ def _passes(node: NodeProto) -> bool:
     return node.op_type in _PASS or (op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST))
 
 
-def _terms(op: str, inputs: Sequence[Any], out: Array) -> float:
-    """How many terms are summed at most."""
-    first = np.asarray(inputs[0])
-    if op in ("MatMul", "Gemm"):
-        return float(max(first.shape[-1:] + first.shape[:1], default=1))
-    if op == "Conv":
-        return float(np.prod(np.shape(inputs[1])[1:])) + 1
-    if op in ("Sum", "Mean"):
-        return float(len(inputs))
-    return float(max(first.size // max(out.size, 1), max(first.shape, default=1) if op in ("CumSum", "AveragePool") else 1, 1))
-
-
 def _shaken(value: Any, rng: np.random.Generator, unit: float, scale: Any = None) -> Any:
     """`value` with a random error of some units, relative to `scale` where that is larger. Errors have any sign and nearly one
-    size, so that what one of them moves is seen in each draw, and two in a row do not undo each other."""
+    size, so that what one of them moves is seen in each draw, and two in a row do not undo each other. Where `scale` is
+    infinite not even doubles hold the terms: NaN, or a number in its place."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     size = np.abs(value) if scale is None else np.maximum(np.abs(value), scale)
     error = np.where(size > 0, np.maximum(size * (LARGE * unit), COARSE[unit]), 0)
     moved = value + error * rng.choice((-1.0, 1.0), value.shape) * rng.uniform(0.7, 1.0, value.shape)
-    moved = np.where(size > _MOST, np.nan, moved)  # a partial sum may overflow, or not, by the order of summation
     moved = np.where(np.isfinite(value) & np.isfinite(size), moved, value)
-    if scale is None or not np.isinf(scale).any():
-        return moved
-    return np.where(np.isinf(scale), np.where(np.isnan(value), 0.0, np.nan), moved)  # the same of a double
+    return moved if scale is None else np.where(np.isinf(scale), np.where(np.isnan(value), 0.0, np.nan), moved)
 
 
 def _wide_array(value: Any) -> Any:
