@@ -19,7 +19,7 @@ from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt,
 from tsc.poly.refine import check_lowered, statements_of
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.te.compute import SUM, Axis, Compute, Fact, Program, SizeParam
-from tsc.te.expr import INDEX, Call, Const, Load, Var, add, call, index, map_loads, mul, select
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, add, call, index, map_loads, mul, select
 
 
 def few() -> Program:
@@ -173,6 +173,31 @@ def _smaller(stmt: Stmt) -> Stmt | None:
     return break_loops.shrink_allocation(stmt, Random(0)) if isinstance(stmt, Allocate) and stmt.scope != "register" else None
 
 
+def reading(buffer_name: str, place: Callable[[tuple[Expr, ...]], tuple[Expr, ...]]) -> Callable[[Store], Stmt | None]:
+    """Reads one buffer elsewhere."""
+    def read(store: Store) -> Stmt | None:
+        new = map_loads(lambda x: replace(x, index=place(x.index)) if x.buffer.name == buffer_name else x, store.value)
+        return replace(store, value=new) if new != store.value else None
+
+    return read
+
+
+def next_to(place: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """One element further on."""
+    return (*place[:-1], add(place[-1], index(1)))
+
+
+def backwards(place: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Lanes in the other direction."""
+    assert isinstance(place[-1], Call)
+    return (*place[:-1], call("sub", *place[-1].args))
+
+
+def masked(change: Callable[[Store], Stmt | None]) -> Change:
+    """`change` at the store of a masked vector."""
+    return masks(lambda s: replace(s, then=new) if isinstance(s.then, Store) and (new := change(s.then)) is not None else None)
+
+
 MUTATIONS: dict[str, tuple[str, Change]] = {
     "a statement dropped": ("gemm", of("out_store", lambda s: Block(()))),
     "an instance lost": ("gemm", of("out_store", lambda s: replace(s, instance=None))),
@@ -211,6 +236,16 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "a mask one lane wider": ("softmax", masks(lambda s: replace(s, condition=call("le", *s.condition.args))
                                                if isinstance(s.condition, Call) else None)),
     "a mask dropped": ("softmax", masks(lambda s: s.then)),
+    "masked lanes that read a local backwards": ("softmax", masked(reading("e", backwards))),
+    "masked lanes that read an input backwards": ("softmax", masked(reading("x", backwards))),
+    "a local read one place on": ("softmax", of("out_store", reading("e", next_to))),
+    "an input read one place on": ("softmax", of("mx_update", reading("x", next_to))),
+    "a copy of what is next to it": ("conv", of("copy_acc_panel", reading("x", next_to))),
+    "a copy of what is around an image": ("conv", lambda s: replace(s, otherwise=s.then) if isinstance(s, If) and s.otherwise
+                                          and s.otherwise != s.then and statements_of(s) == {"copy_acc_panel"} else None),
+    "a tile of another row": ("gemm", of("acc_update", reading("a", lambda place: (add(place[0], index(1)), *place[1:])))),
+    "another input": ("stacked", of("t_store", lambda s: replace(
+        s, value=map_loads(lambda x: replace(x, buffer=buffer("y", "n")) if x.buffer.name == "x" else x, s.value)))),
     "statements swapped": ("softmax", swapped("sm_init", "sm_update")),
     "exponentials before their maximum": ("softmax", swapped("mx_update", "e_store")),
     "lanes that start elsewhere": ("softmax", unmarked(_wrong_start)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tsc.errors import InternalError
 from tsc.poly import isl
@@ -17,9 +17,11 @@ def edges_of(dependences: isl.UnionMap) -> Edges:
     return {(str(m.get_tuple_name(isl.IN)), str(m.get_tuple_name(isl.OUT))): m for m in isl.maps_of(dependences)}
 
 
-def check_order(found: Sequence[Occurrence], edges: Edges, where: str) -> None:
+def check_order(found: Sequence[Occurrence], edges: Edges, where: str,
+                impossible: Callable[[isl.Set], bool] = lambda points: bool(points.is_empty())) -> None:
     """Raise InternalError unless every dependence leads from an instance executed earlier to one executed later. `where` names
-    the loops. Raises Unreadable where an instance has no formula."""
+    the loops, `impossible` says what is known of the parameters: that some points do not occur. Raises Unreadable where an
+    instance has no formula."""
     named = [(x.store.instance.statement, x) for x in found if x.store.instance is not None]
     for source, first in named:
         for target, second in named:
@@ -27,7 +29,7 @@ def check_order(found: Sequence[Occurrence], edges: Edges, where: str) -> None:
             if edge is None or exclusive(first, second):
                 continue
             late = _late(first, second, edge)
-            if late is not None:
+            if late is not None and not impossible(late.domain()):
                 raise InternalError(f"the loops of {where} execute {target} before {source}, whose values it needs: {late}")
 
 

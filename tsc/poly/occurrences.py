@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import to_sym
+from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, If, Intrin, Let, Stmt, Store, Wait
+from tsc.loop_ir.vector_rules import looks_at_data
 from tsc.poly import isl
 from tsc.poly.affine import bound_texts, condition_of, index_text, size_text, upper_texts
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply, Atom, Dim, apply
-from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, walk
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, substitute, walk
 
 
 class Unreadable(Exception):
@@ -39,7 +40,8 @@ class Scope:
     """What is known at a place: the `parameters` (sizes, variables of the loops outside), the `variables` inside, and what
     bounds, Lets and guards say of the latter. `values` are variables that stand for an expression of others (a loop with a step
     counts its iterations). Extrema of parameters have `names`, too: isl need not tell cases apart until a proof asks for it.
-    `multiples` says of which number a parameter is a multiple, where that is known."""
+    `multiples` says of which number a parameter is a multiple, where that is known; `facts` are what loops and Lets say to
+    symbolic proofs, `data` the variables that stand for what looks at data."""
 
     parameters: tuple[str, ...]
     variables: tuple[str, ...] = ()
@@ -48,6 +50,8 @@ class Scope:
     texts: Mapping[str, str] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     multiples: Mapping[str, int] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
+    data: Mapping[str, Expr] = field(default_factory=dict)
 
     def parameter(self, name: str, multiple: int = 1) -> Scope:
         """With one more parameter. Raises InternalError where its name is in use."""
@@ -60,8 +64,8 @@ class Scope:
         self._check_new(loop.var)
         inner = replace(self, variables=(*self.variables, loop.var), texts={**self.texts, loop.var: loop.var})
         if loop.step == 1:
-            return inner.where(*bound_texts(loop, inner.text))
-        inner = inner.let(loop.var, add(loop.lo, mul(Var(loop.var), index(loop.step))))
+            return inner.where(*bound_texts(loop, inner.text)).knowing(loop)
+        inner = inner.let(loop.var, add(loop.lo, mul(Var(loop.var), index(loop.step)))).knowing(loop)
         return inner.where(f"0 <= {loop.var}", *upper_texts(loop, inner.text(Var(loop.var)), inner.text))
 
     def let(self, name: str, value: Expr) -> Scope:
@@ -69,6 +73,13 @@ class Scope:
         leaves: dict[str, Expr] = {}
         found = self.formula(to_sym(value, leaves), leaves)
         return replace(self, values={**self.values, name: found}, texts={**self.texts, name: f"({self.size(found)})"})
+
+    def knowing(self, stmt: For | Let) -> Scope:
+        """With what is known inside of a loop or a Let."""
+        known = replace(self, facts=self.facts.inside(stmt))
+        if isinstance(stmt, Let) and looks_at_data(stmt.value):
+            known = replace(known, data={**self.data, stmt.var: substitute(stmt.value, self.data)})
+        return known
 
     def _check_new(self, name: str) -> None:
         if name in self.parameters or name in self.variables:
@@ -292,7 +303,7 @@ def _read(stmt: Stmt, place: Occurrence) -> Iterator[Occurrence]:
             lanes = place.lanes | {var} if stmt.kind in ("block", "vector") else place.lanes
             yield from _read(body, replace(place, scope=scope.inside(stmt), time=(*place.time, var), lanes=lanes))
         case Let(var=var, value=value, body=body):
-            yield from _read(body, replace(place, scope=scope.let(var, value)))
+            yield from _read(body, replace(place, scope=scope.let(var, value).knowing(stmt)))
         case If(condition=condition, then=then, otherwise=otherwise):
             for side, branch in ((True, then), (False, otherwise)):
                 if branch is not None:

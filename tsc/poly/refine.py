@@ -44,7 +44,8 @@ def check_lowered(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[
             raise InternalError(f"{after.name} allocates {stmt.buffer} where its schedule has {locals_[stmt.buffer.name]}")
     tree = frozenset(locals_) | {b.name for b in before.buffers}
     both = _Both(before, scop, edges, tree, aliases={name: name for name in tree})
-    scope = Scope(tuple(s.name for s in before.sizes), multiples={s.name: s.divisor for s in before.sizes})
+    scope = Scope(tuple(s.name for s in before.sizes), multiples={s.name: s.divisor for s in before.sizes},
+                  facts=Facts.of(before.sizes))
     try:
         with isl.budget(OPERATIONS):
             both.walk(*inside_blocks(before, after, Place(scope, Known(scop.known, scope.names.meanings))), frozenset())
@@ -64,12 +65,12 @@ class Place:
         """The place within a loop."""
         first = to_sym(loop.lo, {}).as_int()
         multiple = loop.step if first is not None and first % loop.step == 0 else 1
-        inner = replace(self, scope=self.scope.parameter(loop.var, multiple))
+        inner = replace(self, scope=self.scope.parameter(loop.var, multiple).knowing(loop))
         return inner.where(" and ".join(bound_texts(loop, inner.scope.text)))
 
     def let(self, stmt: Let) -> Place:
         """The place within a Let."""
-        return replace(self, scope=self.scope.define(stmt.var, stmt.value))
+        return replace(self, scope=self.scope.define(stmt.var, stmt.value).knowing(stmt))
 
     def where(self, condition: str) -> Place:
         """The place with a condition that holds there."""
@@ -145,7 +146,7 @@ class _Both:
         try:
             region = Region(self.before.name, place.known, self._read(old, place.scope), occurrences(new, place.scope), new,
                             private, self.scop, self.tree, self.aliases)
-            region.check(self.edges)
+            region.check_reads(region.check(self.edges))
         except Unreadable as why:
             names = ", ".join(sorted(statements_of(old) | statements_of(new)))
             self.notes.append(f"the loops of {names} are not read back for all sizes: {why}")

@@ -22,8 +22,9 @@ from tsc.loop_ir.nodes import children as statements_in
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.loop_order import Edges, not_before
 from tsc.poly.occurrences import Occurrence, Scope, Unreadable, occurrences
+from tsc.poly.reads import CELL
 from tsc.poly.refine import OPERATIONS, Place, inside_blocks
-from tsc.poly.region import CELL, Known, Region
+from tsc.poly.region import Known, Region
 from tsc.poly.scop import Scop
 from tsc.poly.teams import number_of
 from tsc.sym import SymExpr

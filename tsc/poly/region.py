@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 from tsc.errors import InternalError
 from tsc.loop_ir.folds import check_folds
-from tsc.loop_ir.nodes import Stmt, Store
+from tsc.loop_ir.nodes import Stmt
 from tsc.poly import isl
 from tsc.poly.loop_order import Edges, check_order
 from tsc.poly.occurrences import Occurrence, exclusive, stands_after
+from tsc.poly.reads import CELL, own_cell, stray_load
 from tsc.poly.scop import Scop
-from tsc.te.expr import Call, Load, loads
+from tsc.te.expr import Load, format_expr, loads
 
-#: The name of all cells, whatever their buffer is called: a pass may give a buffer another name.
-CELL = "cell"
 #: With more pieces than this, a set is reduced to what is possible before it is cut up further.
 _PIECES = 4
 
@@ -100,8 +98,9 @@ class Region:
     tree: frozenset[str]
     aliases: dict[str, str]
 
-    def check(self, edges: Edges) -> None:
-        """Raise InternalError where `new` does something else. Raises Unreadable."""
+    def check(self, edges: Edges) -> list[_Run]:
+        """Raise InternalError where `new` executes or stores something else. Gives what `check_reads` goes on with. Raises
+        Unreadable."""
         new = [_run(x) for x in self.new if x.store.instance is not None]
         old = [_run(x) for x in self.old]
         before: dict[str, isl.Map] = {}
@@ -124,9 +123,22 @@ class Region:
             for x in real:
                 self._alias(x.buffer, next(y.buffer for y in old if y.name == x.name))
             self._check_copies(added, real)
-        check_order(self.new, edges, self.kernel)
+        check_order(self.new, edges, self.kernel, self._empty)
+        return real
+
+    def check_reads(self, real: Sequence[_Run]) -> None:
+        """Raise InternalError where something else is read, a buffer of a pass's own standing for what it holds. Raises
+        Unreadable."""
         for x in real:
-            self._check_loads(x, old)
+            own = own_cell(x.at)
+            for load in loads(x.at.store.value):
+                if load.buffer.name not in self.aliases and load != own:
+                    raise self._wrong(f"{x.name} reads {load.buffer.name}, which stands for nothing")
+            for y in self.old:
+                if y.store.instance is not None and y.store.instance.statement == x.name:
+                    stray = stray_load(x.at, y, self.aliases, x.cells.domain(), self._empty)
+                    if stray is not None:
+                        raise self._wrong(f"{x.name} reads {format_expr(stray)}, which it did not read before")
 
     def _empty(self, points: isl.Set) -> bool:
         return bool(points.is_empty()) or self.known.excludes(points)
@@ -189,7 +201,7 @@ class Region:
 
     def _check_copies(self, added: Sequence[Occurrence], real: Sequence[_Run]) -> None:
         """Stores without an instance copy a buffer whole, cell by cell, once it holds its values; each such buffer is used."""
-        used = {load.buffer.name for x in real if not _runs_on(x.at.store) for load in loads(x.at.store.value)}
+        used = {load.buffer.name for x in real if own_cell(x.at) is None for load in loads(x.at.store.value)}
         for x in added:
             source, target = x.store.value, x.store.buffer.name
             if not isinstance(source, Load) or source.buffer.name not in self.private or target in self.tree:
@@ -206,33 +218,8 @@ class Region:
         if lost:
             raise self._wrong(f"what is stored to {', '.join(sorted(lost))} is not used")
 
-    def _check_loads(self, x: _Run, old: Sequence[_Run]) -> None:
-        """What is read from a buffer of a pass's own is the cell that was read before."""
-        store = x.at.store
-        for load in dict.fromkeys(loads(store.value)):
-            name = load.buffer.name
-            if name in self.tree or (_runs_on(store) and (load.buffer, load.index) == (store.buffer, store.index)):
-                continue
-            if name not in self.aliases:
-                raise self._wrong(f"{x.name} reads {name}, which stands for nothing")
-            before = [_pairs(y.at, z) for y in old if y.name == x.name
-                      for z in loads(y.at.store.value) if z.buffer.name == self.aliases[name]]
-            now = _pairs(x.at, load).intersect_domain(x.cells.domain())
-            if not self._empty(reduce(lambda m, y: m.subtract(y), before, now).domain()):
-                raise self._wrong(f"{x.name} reads another cell of {name} than it read of {self.aliases[name]}")
-
 
 def _run(x: Occurrence) -> _Run:
     name = "" if x.store.instance is None else x.store.instance.statement
     return _Run(name, x, *x.run(CELL, x.store.index))
 
-
-def _pairs(x: Occurrence, load: Load) -> isl.Map:
-    """The instance executed -> the cell read."""
-    return x.run(CELL, load.index)[0]
-
-
-def _runs_on(store: Store) -> bool:
-    """Whether a store combines something with what its own cell held."""
-    return isinstance(store.value, Call) and any(
-        isinstance(a, Load) and (a.buffer, a.index) == (store.buffer, store.index) for a in store.value.args)
