@@ -7,7 +7,7 @@ part: each loop is run once, each condition both ways, so that the answer holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,13 +28,13 @@ _BEFORE: _Token = ("",)
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What each cell holds, and every token there is."""
+    """What each cell holds, and every token there is. It changes as stores are executed."""
 
-    cells: Mapping[_Cell, _Tokens]
-    made: _Tokens = frozenset()
+    cells: dict[_Cell, _Tokens]
+    made: set[_Token]
 
-    def holding(self, cell: _Cell, tokens: _Tokens, made: _Tokens = frozenset()) -> _State:
-        return _State({**self.cells, cell: tokens}, self.made | made)
+    def copy(self) -> _State:
+        return _State(dict(self.cells), set(self.made))
 
 
 def check_folds(stmt: Stmt, computes: Mapping[str, Compute]) -> None:
@@ -43,7 +43,7 @@ def check_folds(stmt: Stmt, computes: Mapping[str, Compute]) -> None:
     they begin as the identity.
     """
     run = _Folds(computes, {c.target.name for c in computes.values()})
-    for state in run.states(stmt, {}, frozenset(), _State({})):
+    for state in run.states(stmt, {}, frozenset(), [_State({}, set())]):
         for target in run.targets:
             held = [tokens for (name, _), tokens in state.cells.items() if name == target]
             wanted = {t for t in state.made if computes[str(t[0])].target.name == target}
@@ -56,45 +56,49 @@ class _Folds:
     computes: Mapping[str, Compute]
     targets: set[str]
 
-    def states(self, stmt: Stmt, values: Mapping[str, Expr], lanes: frozenset[str], state: _State) -> Iterator[_State]:
-        """Every state that `stmt` can leave."""
+    def states(self, stmt: Stmt, values: Mapping[str, Expr], lanes: frozenset[str], before: list[_State]) -> list[_State]:
+        """Every state that `stmt` can leave, each made from one of those `before`."""
         match stmt:
             case Store():
-                yield self._store(stmt, values, state)
+                self._store(stmt, values, before)
+                return before
             case For(var=var, lo=Const(value=lo), hi=Const(value=hi), kind="vector" | "unroll", step=step, body=body):
-                yield from self._each([(body, {**values, var: Const(i, INDEX)}) for i in range(int(lo), int(hi), step)],
-                                      lanes | {var}, state)
+                for i in range(int(lo), int(hi), step):
+                    before = self.states(body, {**values, var: Const(i, INDEX)}, lanes | {var}, before)
+                return before
             case For(body=body) | Let(body=body) | Allocate(body=body) | Intrin(meaning=body):
-                yield from self.states(body, values, lanes, state)
+                return self.states(body, values, lanes, before)
             case If(condition=condition, then=then, otherwise=otherwise):
-                yield from self.states(then, values, lanes, state)
-                if not any(isinstance(n, Var) and n.name in lanes for n in walk(condition)):  # a masked lane adds nothing
-                    yield from self.states(otherwise or Block(()), values, lanes, state)
+                if any(isinstance(n, Var) and n.name in lanes for n in walk(condition)):  # a masked lane adds nothing
+                    return self.states(then, values, lanes, before)
+                taken = self.states(then, values, lanes, [state.copy() for state in before])
+                return taken + self.states(otherwise or Block(()), values, lanes, before)
             case Block(body=body):
-                yield from self._each([(part, values) for part in body], lanes, state)
-            case _:
-                raise InternalError(f"a {type(stmt).__name__} within a reduction")
+                for part in body:
+                    before = self.states(part, values, lanes, before)
+                return before
+        raise InternalError(f"a {type(stmt).__name__} within a reduction")
 
-    def _each(self, parts: Sequence[tuple[Stmt, Mapping[str, Expr]]], lanes: frozenset[str], state: _State) -> Iterator[_State]:
-        if not parts:
-            yield state
-            return
-        for after in self.states(*parts[0], lanes, state):
-            yield from self._each(parts[1:], lanes, after)
-
-    def _store(self, store: Store, values: Mapping[str, Expr], state: _State) -> _State:
+    def _store(self, store: Store, values: Mapping[str, Expr], states: Sequence[_State]) -> None:
         cell = _cell(Load(store.buffer, store.index), values)
         if store.instance is None:
-            return state.holding(cell, self._tokens(store.value, values, state))
+            for state in states:
+                state.cells[cell] = self._tokens(store.value, values, state)
+            return
         compute = self.computes.get(store.instance.statement)
         if compute is None:  # of no reduction; what it stores is what its element holds before updates
-            begins = cell[0] in self.targets and all(_cell(load, values) != cell for load in loads(store.value))
-            return state.holding(cell, frozenset({_BEFORE})) if begins else state
+            if cell[0] in self.targets and all(_cell(load, values) != cell for load in loads(store.value)):
+                for state in states:
+                    state.cells[cell] = frozenset({_BEFORE})
+            return
         match store.value:
             case Call(fn=fn, args=(Load() as running, _)) if (
                     compute.monoid is not None and fn == compute.monoid.fn and _cell(running, values) == cell):
                 token = (store.instance.statement, id(store), *((k, format_expr(v)) for k, v in sorted(values.items())))
-                return state.holding(cell, self._combined(fn, self._held(cell, state)) | {token}, frozenset({token}))
+                for state in states:
+                    state.cells[cell] = self._combined(fn, self._held(cell, state)) | {token}
+                    state.made.add(token)
+                return
         raise InternalError(f"an update of {store.instance.statement} combines nothing with what was there: "
                             f"{format_expr(store.value)}")
 
