@@ -217,6 +217,16 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
         left.extend(reversed(children(node)))
 
 
+def until_bound(stmt: Stmt) -> Iterator[Stmt]:
+    """Every statement in which the variables mean what they mean here: loops and Lets, but not what is within them."""
+    left = [stmt]
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, (For, Let)):
+            left.extend(reversed(children(node)))
+
+
 def block(*stmts: Stmt) -> Stmt:
     """A flat Block; a single statement stays itself."""
     flat: list[Stmt] = []

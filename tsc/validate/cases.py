@@ -92,11 +92,12 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
                 least = least or int(volume)
                 cases.append(sizes)
                 work.append(int(points))
-    reached = stores_reached(func, Sizes.of_cases(cases)) if cases else {}
+    deciding: dict[int, frozenset[str]] = {}
+    reached = stores_reached(func, Sizes.of_cases(cases), deciding) if cases else {}
     missed = {id(s) for s in statements(func) if isinstance(s, Store)} - reached.keys()
     others, more = _pool(program, edges_of(func), least, rng) if missed else ([], [])
     if others:
-        found = stores_reached(func, Sizes.of_cases(others))
+        found = stores_reached(func, Sizes.of_cases(others), deciding)
         cases = cases + [others[i] for i in cover([found[store] for store in found if store in missed], more)]
         reached |= found
     return cases * (MOST // len(cases)) if cases and sum(work) < FEW else cases, reached  # of little data, more than once
@@ -252,18 +253,23 @@ def limits_of(program: Program, cases: Sequence[dict[str, int]], budget: int) ->
     """For each Case, how many values of an axis of elements, and of a reduce axis, are taken at most: about `budget` points."""
     sizes, count = Sizes.of_cases(cases), len(cases)
 
-    def extents(axes: Sequence[Axis]) -> Array:
-        return np.array([np.broadcast_to(np.asarray(sizes.of(a.extent)), (count,)) for a in axes]).reshape(-1, count)
+    def extents(every: Sequence[Sequence[Axis]]) -> Array:
+        """Of each Compute, each of its axes (those that others have in addition are of extent 1), and each Case."""
+        made = np.ones((len(every), max(map(len, every)), count), np.int64)
+        for grid, axes in zip(made, every):
+            for row, axis in zip(grid, axes):
+                row[:] = sizes.of(axis.extent)
+        return made
 
-    grids = [(extents(c.axes), extents(c.reduce_axes)) for c in program.computes]
+    grids, reduced = extents([c.axes for c in program.computes]), extents([c.reduce_axes for c in program.computes])
     across, along = np.full(count, 128), np.full(count, 64)
     while True:
-        terms = [np.maximum(np.minimum(reduced, along).prod(axis=0), 1) for _, reduced in grids]  # of none, the sum is a point
-        work = np.max([np.minimum(axes, across).prod(axis=0) * t for (axes, _), t in zip(grids, terms)], axis=0)
+        terms = np.maximum(np.minimum(reduced, along).prod(axis=1), 1)  # of none, the sum is a point
+        work = (np.minimum(grids, across).prod(axis=1) * terms).max(axis=0)
         todo = ((across > LEAST) | (along > LEAST)) & (work > budget // count)
         if not todo.any():
             return list(zip(across.tolist(), along.tolist()))
-        shorter = (along > LEAST) & ((np.max(terms, axis=0) > TERMS) | (across <= LEAST))
+        shorter = (along > LEAST) & ((terms.max(axis=0) > TERMS) | (across <= LEAST))
         across = np.where(todo & ~shorter, across - np.maximum(1, across // 8), across)
         along = np.where(todo & shorter, along - 1, along)
 

@@ -28,6 +28,11 @@ def spread(value: Ints, count: int) -> Array:
     return np.broadcast_to(np.asarray(value), (count,))
 
 
+def numbered(counts: Array) -> Array:
+    """0, 1, .. up to each count, one after the other."""
+    return np.asarray(np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts))
+
+
 class Fault(Exception):
     """What is wrong with the loops."""
 
@@ -39,12 +44,15 @@ class Undecided(Exception):
 @dataclass(slots=True)
 class Frame:
     """`count` instances. Each is one of the instances of `parent`, `places` saying which (None: the same ones); `known` are the
-    variables that they have themselves, or took from there."""
+    variables that they have themselves, or took from there. `certain` are tests that all are known to pass; `nests` what was
+    found to be within (`nest.py`)."""
 
     count: int
     parent: Frame | None = None
     places: Array | None = None
     known: dict[str, Ints] = field(default_factory=dict)
+    certain: frozenset[object] = frozenset()
+    nests: dict[object, Any] = field(default_factory=dict)
 
     def get(self, name: str) -> Ints:
         """A variable. Raises KeyError for one that is not bound."""
@@ -61,11 +69,11 @@ class Frame:
     def where(self, kept: Array) -> Frame:
         """The instances at which a condition holds."""
         places = np.flatnonzero(kept)
-        return Frame(len(places), self, places)
+        return Frame(len(places), self, places, {}, self.certain)
 
     def bound(self, **variables: Ints) -> Frame:
         """The same instances with more variables."""
-        return Frame(self.count, self, None, dict(variables))
+        return Frame(self.count, self, None, dict(variables), self.certain)
 
 
 @dataclass(frozen=True, slots=True)

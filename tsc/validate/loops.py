@@ -22,6 +22,7 @@ from tsc.te.expr import Buffer, Expr, Load, format_expr, loads
 from tsc.validate.algebra import Algebra, Array, Value
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread
 from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
+from tsc.validate.nest import iterations, nest_of
 from tsc.validate.program import Inputs
 from tsc.validate.sampled import Pruning
 
@@ -132,28 +133,22 @@ class Loops:
         return 0  # what orders threads: they run one after the other here
 
     def _loop(self, loop: For, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
-        reader = self._reader(scope)
-        low, high = reader.ints(loop.lo, frame), reader.ints(loop.hi, frame)
-        trips = spread(np.maximum(-((np.asarray(low) - high) // loop.step), 0), frame.count)
-        most = int(trips.max())
-        if not most:
+        loops, body = nest_of(loop)
+        found = iterations(loops, body, frame, self._reader(scope), self.pruning)
+        if not found.frame.count:
             return 0
-        places, number = self.pruning.iterations(loop, frame, low, trips, reader)
-        value = number * loop.step + (low[places] if isinstance(low, np.ndarray) else low)
-        inner = Frame(len(places), frame, places, {loop.var: value})
-        kept = self.pruning.kept(loop, inner, reader)
-        if kept is not None:
-            inner = Frame(int(kept.sum()), frame, places[kept], {loop.var: value[kept]})
-            number = number[kept]
-        variable = f"@trip {len(self.leaves)} {len(clock.hands) + len(clock.lanes)}"
-        inner.known[variable] = number
-        if loop.kind in ("vector", "warp", "thread"):
-            return self._visit(loop.body, inner, replace(clock, lanes=(*clock.lanes, (variable, most))), scope)
-        hand = _Hand(variable)
-        if loop.kind == "block":
-            inner.known[BLOCK] = inner.get(BLOCK) * most + number
-        hand.weight = self._visit(loop.body, inner, clock.with_hand(hand), scope)
-        return hand.weight * most
+        hands = []
+        for one, number, most in zip(loops, found.numbers, found.most):
+            if one.kind in ("vector", "warp", "thread"):
+                clock = replace(clock, lanes=(*clock.lanes, (number, most)))
+            else:
+                hands.append((_Hand(number), most))
+            if one.kind == "block":
+                found.frame.known[BLOCK] = found.frame.get(BLOCK) * most + found.frame.get(number)
+        time = self._visit(body, found.frame, replace(clock, hands=(*clock.hands, *(hand for hand, _ in hands))), scope)
+        for hand, most in reversed(hands):
+            hand.weight, time = time, time * most
+        return time
 
     def _allocate(self, stmt: Allocate, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
         base = f"@base {stmt.buffer.name} {len(self.storages)}"
@@ -164,7 +159,7 @@ class Loops:
         return self._visit(stmt.body, inner, clock, {**scope, stmt.buffer.name: storage})
 
     def _store(self, store: Store, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
-        kept = self.pruning.kept(store, frame, self._reader(scope))
+        kept, _ = self.pruning.kept(self.pruning.below(store), None, frame, self._reader(scope))
         frame = frame.bound() if kept is None else frame.where(kept)
         if frame.count:
             leaf = Leaf(store, frame, scope[store.buffer.name], scope, *(update_of(store) or ("", None)))

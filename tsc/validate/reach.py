@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, children
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, until_bound
 from tsc.poly.occurrences import variables_of
 from tsc.te.expr import Const, Expr, Load, Size
 from tsc.validate.algebra import Algebra, Array, Value, mixed
@@ -19,9 +19,10 @@ from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecid
 _MOST = 8_000
 
 
-def stores_reached(func: Func, sizes: Sizes) -> dict[int, Array]:
-    """For each Store, by its `id`, the Cases that execute it (some more where data decide; perhaps some less)."""
-    walk = _Walk(sizes, Reader(_NoData(), sizes, Algebra()))
+def stores_reached(func: Func, sizes: Sizes, deciding: dict[int, frozenset[str]] | None = None) -> dict[int, Array]:
+    """For each Store, by its `id`, the Cases that execute it (some more where data decide; perhaps some less). `deciding`
+    serves all calls for one Func."""
+    walk = _Walk(sizes, Reader(_NoData(), sizes, Algebra()), {} if deciding is None else deciding)
     root = Frame(sizes.count, known={CASE: np.arange(sizes.count), BLOCK_BEGIN: 0, BLOCK_END: sizes.of(func.blocks)})
     with np.errstate(all="ignore"):
         walk.visit(func.body, root)
@@ -42,8 +43,8 @@ class _NoData:
 class _Walk:
     sizes: Sizes
     reader: Reader
+    deciding: dict[int, frozenset[str]]
     found: dict[int, Array] = field(default_factory=dict)
-    deciding: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def visit(self, stmt: Stmt, frame: Frame) -> None:
         """Note the Stores in `stmt`. What cannot be known counts as both true and false."""
@@ -72,16 +73,20 @@ class _Walk:
         """The variables that bounds and guards in `stmt` depend on: what is executed."""
         known = self.deciding.get(id(stmt))
         if known is None:
-            exprs: tuple[Expr, ...] = ()
-            known = frozenset[str]().union(*map(self._decides, children(stmt)))
-            match stmt:
-                case For(lo=lo, hi=hi):
-                    exprs = (lo, hi)
-                case If(condition=one):
-                    exprs = (one,)
-                case Let(var=var, value=one) if var in known:
-                    exprs = (one,)
-            known = self.deciding[id(stmt)] = known.union(*(variables_of(e) for e in exprs if not isinstance(e, (Const, Size))))
+            names = set[str]()
+            for part in until_bound(stmt):
+                exprs: tuple[Expr, ...] = ()
+                match part:
+                    case For(lo=lo, hi=hi, body=body):
+                        names |= self._decides(body)
+                        exprs = (lo, hi)
+                    case If(condition=one):
+                        exprs = (one,)
+                    case Let(var=var, value=one, body=body):
+                        names |= self._decides(body)
+                        exprs = (one,) if var in self._decides(body) else ()
+                names.update(*(variables_of(e) for e in exprs if not isinstance(e, (Const, Size))))
+            known = self.deciding[id(stmt)] = frozenset(names)
         return known
 
     def _ints(self, expr: Expr, frame: Frame) -> Ints | None:

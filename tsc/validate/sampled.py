@@ -7,17 +7,17 @@ copies. This only saves work: what is left out wrongly is missing where it is ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tsc.loop_ir.nodes import For, Func, Instance, Let, Stmt, Store, children
+from tsc.loop_ir.nodes import For, Func, Instance, Let, Stmt, Store, until_bound
 from tsc.te.compute import Program
 from tsc.te.expr import Call, Const, Expr, Load, Size, Var, loads, walk
 from tsc.validate.algebra import Array
 from tsc.validate.cases import statements
-from tsc.validate.frames import CASE, INDEX_CALLS, Frame, Ints, Reader, int_call, spread
+from tsc.validate.frames import CASE, INDEX_CALLS, Frame, Ints, Reader, int_call, numbered, spread
 from tsc.validate.program import Wanted
 
 #: Fewer iterations are not worth a look.
@@ -30,14 +30,31 @@ _FIRST, _END = "@first", "@end"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Test:
-    """`expr` is a coordinate that is wanted where `marks` say so; `names` are the variables that it depends on, through the
-    loops in between too. What `copies` an input is needed as well where it reads outside of it, whatever its other coordinates:
-    something else is stored there."""
+    """`expr` is a coordinate that is wanted where `marks` say so, over all that the loops and Lets in `path` give, which are
+    within the place where this is asked, outermost first; `names` are the variables that it depends on, through those too. What
+    `copies` an input is needed as well where it reads outside of it, whatever its other coordinates: something else is stored
+    there. `exact` is the test within all of `path`. There is one test of a kind (`Pruning.made`)."""
 
     expr: Expr
     marks: Marks
     names: frozenset[str]
     copies: bool = False
+    path: tuple[For | Let, ...] = ()
+    root: _Test | None = None
+
+    @property
+    def exact(self) -> _Test:
+        return self.root or self
+
+    def answer(self, frame: Frame, reader: Reader) -> tuple[Array, Array]:
+        """Whether all that a coordinate may be is within the extents, and whether something of it is wanted."""
+        if not self.path:
+            value = reader.ints(self.expr, frame)
+            return self.marks.wanted(value, value, frame.get(CASE))
+        bounds = _Spans(frame, reader, self.path).of(self.expr)
+        if bounds is None:
+            return np.zeros((), bool), np.zeros((), bool)  # not known: perhaps outside
+        return self.marks.wanted(*bounds, frame.get(CASE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,52 +98,30 @@ class Samples:
         return Marks.of(self.extents, marks)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tested:
-    """A Store below some statement: its tests, and the loops and Lets in between, outermost first. Where some `compute` (are
-    instances of Computes), what surrounds them is needed for their sake alone."""
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """The tests of a Store, or of several alike. Where some `compute` (are instances of Computes), what surrounds them is
+    needed for their sake alone."""
 
     tests: tuple[_Test, ...]
     computes: bool
-    path: tuple[For | Let, ...] = ()
 
-    def above(self, stmt: For | Let, inner: frozenset[str]) -> _Tested:
-        """Seen from around `stmt`, whose bounds or value depend on the variables `inner`."""
-        tests = tuple(replace(t, names=t.names | inner) if stmt.var in t.names else t for t in self.tests)
-        return _Tested(tests, self.computes, (stmt, *self.path))
+    def together(self) -> Iterator[frozenset[str]]:
+        """The variables that are asked about together."""
+        yield from (t.names for t in self.tests if not t.copies)
+        yield frozenset[str]().union(*(t.names for t in self.tests if t.copies))
 
-    def needed(self, var: str | None, frame: Frame, reader: Reader, known: dict[object, tuple[Array, Array]]) -> Array | None:
-        """The instances that may be needed as far as a variable decides it (None: as all do); None for all of them. `known` are
-        the answers of tests at these instances."""
-        deciding = [t for t in self.tests if var is None or var in t.names]
+    def question(self, var: str | None) -> tuple[_Test, ...]:
+        """The tests in which a variable has a part (None: all)."""
+        deciding = tuple(t for t in self.tests if var is None or var in t.names)
         if any(t.copies for t in deciding):
-            deciding = [t for t in self.tests if t in deciding or t.copies]
-        needed, copied, outside = None, None, np.zeros((), bool)
-        for test in deciding:
-            path = tuple(p for p in self.path if p.var in test.names)
-            key = (test.expr, id(test.marks), *map(id, path))
-            if key not in known:
-                known[key] = _tested(test, path, frame, reader)
-            inside, wanted = known[key]
-            if test.copies:
-                copied, outside = wanted if copied is None else copied & wanted, outside | ~inside
-            else:
-                needed = wanted | ~inside if needed is None else needed & (wanted | ~inside)
-        if copied is not None:
-            needed = copied | outside if needed is None else needed & (copied | outside)
-        return None if needed is None else spread(needed, frame.count)
+            return tuple(t for t in self.tests if t in deciding or t.copies)
+        return deciding
 
 
-def _tested(test: _Test, path: tuple[For | Let, ...], frame: Frame, reader: Reader) -> tuple[Array, Array]:
-    """Whether all that a coordinate may be is within the extents, and whether something of it is wanted, over the loops in
-    `path`."""
-    if not path:
-        value = reader.ints(test.expr, frame)
-        return test.marks.wanted(value, value, frame.get(CASE))
-    bounds = _Spans(frame, reader, path).of(test.expr)
-    if bounds is None:
-        return np.zeros((), bool), np.zeros((), bool)  # not known: perhaps outside
-    return test.marks.wanted(*bounds, frame.get(CASE))
+def questions(tests: Sequence[Tested], var: str | None) -> tuple[tuple[_Test, ...], ...]:
+    """What is to be asked of several Stores as far as a variable decides it: some of them is needed where one answer is yes."""
+    return tuple(dict.fromkeys(one.question(var) for one in tests))
 
 
 @dataclass(slots=True)
@@ -139,8 +134,10 @@ class Pruning:
     samples: Mapping[str, Samples] = field(default_factory=dict)
     initialised: Mapping[tuple[str, tuple[Expr, ...]], Instance] = field(default_factory=dict)
     readers: dict[str, tuple[Marks | None, ...]] = field(default_factory=dict)
-    below: dict[int, tuple[_Tested, ...]] = field(default_factory=dict)
+    found: dict[int, tuple[Tested, ...]] = field(default_factory=dict)
     statements: dict[str, tuple[Marks | None, ...] | None] = field(default_factory=dict)
+    marks: dict[str, tuple[Marks | None, ...]] = field(default_factory=dict)
+    made: dict[object, _Test] = field(default_factory=dict)
 
     @staticmethod
     def of(func: Func, program: Program, wanted: Mapping[str, Wanted], samples: Mapping[str, Samples]) -> Pruning:
@@ -166,75 +163,91 @@ class Pruning:
                     before = self.readers.setdefault(load.buffer.name, found)
                     self.readers[load.buffer.name] = tuple(a if a is b else None for a, b in zip(before, found))
 
-    def kept(self, stmt: For | Store, frame: Frame, reader: Reader) -> Array | None:
-        """The instances of a loop's body, or of a Store, that are needed; None for all of them."""
-        if self.program is None or (isinstance(stmt, For) and frame.count < _FEW):
-            return None
-        kept = self._needed(self._below(stmt), stmt.var if isinstance(stmt, For) else None, frame, reader)
-        return None if kept is None or kept.all() else kept
+    def kept(self, tests: Sequence[Tested], var: str | None, frame: Frame,
+             reader: Reader) -> tuple[Array | None, frozenset[object]]:
+        """The instances that are needed as far as a variable decides it (None: as all do), None for all of them; and keys of
+        tests that all these pass. `tests` are those of the Stores in what they execute."""
+        if self.program is None or (var is not None and frame.count < _FEW):
+            return None, frozenset()
+        kept, certain = _needed(tests, var, frame, reader)
+        return None if kept is None or kept.all() else kept, certain
 
-    def iterations(self, loop: For, frame: Frame, low: Ints, trips: Array, reader: Reader) -> tuple[Array, Array]:
+    def iterations(self, loop: For, tests: Sequence[Tested], frame: Frame, low: Ints, trips: Array,
+                   reader: Reader) -> tuple[Array, Array]:
         """Which iterations of a loop are looked at: for each the instance of `frame`, and its number. Of a long loop runs of
         iterations are left out where none of a run is needed."""
         places = np.arange(frame.count)
-        below = self._below(loop) if self.program is not None and int(trips.sum()) > _LONG else ()
-        run = For(loop.var, Var(_FIRST), Var(_END), loop.body, loop.step, loop.kind)
-        tests = _above(run, below)
-        if not tests:
-            return np.repeat(places, trips), _numbers(trips)
+        long = self.program is not None and int(trips.sum()) > _LONG
+        runs = self.around([For(loop.var, Var(_FIRST), Var(_END), loop.body, loop.step, loop.kind)], tests) if long else ()
+        if not runs:
+            return np.repeat(places, trips), numbered(trips)
         begin, end = np.zeros_like(trips), trips
         for width in _RUNS:
             counts = -(-(end - begin) // width)
-            number = _numbers(counts)
+            number = numbered(counts)
             places, begin, end = np.repeat(places, counts), np.repeat(begin, counts) + number * width, np.repeat(end, counts)
             end = np.minimum(end, begin + width)
             base = low[places] if isinstance(low, np.ndarray) else low
             values = {_FIRST: base + begin * loop.step, _END: base + (end - 1) * loop.step + 1}
-            kept = self._needed(tests, _FIRST, Frame(len(places), frame, places, values), reader)
+            kept, _ = _needed(runs, _FIRST, Frame(len(places), frame, places, values), reader)
             if kept is None:
                 break
             places, begin, end = places[kept], begin[kept], end[kept]
         counts = end - begin
-        return np.repeat(places, counts), np.repeat(begin, counts) + _numbers(counts)
+        return np.repeat(places, counts), np.repeat(begin, counts) + numbered(counts)
 
-    def _needed(self, tests: Iterable[_Tested], var: str | None, frame: Frame, reader: Reader) -> Array | None:
-        """The instances that any of the tests needs as far as `var` decides; None for all of them."""
-        kept: Array | None = None
-        known: dict[object, tuple[Array, Array]] = {}
-        for one in tests:
-            own = one.needed(var, frame, reader, known)
-            if own is None:
-                return None
-            kept = own if kept is None else kept | own
-        return kept
-
-    def _below(self, stmt: Stmt) -> tuple[_Tested, ...]:
-        """The Stores in `stmt` with their tests, seen from inside it."""
-        found = self.below.get(id(stmt))
+    def below(self, stmt: Stmt) -> tuple[Tested, ...]:
+        """The Stores in `stmt` with their tests, seen from around it; none where nothing is left out."""
+        if self.program is None:
+            return ()
+        found = self.found.get(id(stmt))
         if found is None:
             if isinstance(stmt, Store):
                 found = self._tests(stmt)
             else:
-                found = tuple(t for child in children(stmt) for t in _above(child, self._below(child)))
+                inner = [stmt.body] if isinstance(stmt, (For, Let)) else [stmt]
+                found = tuple(dict.fromkeys(t for part in inner for own in until_bound(part)
+                                            if isinstance(own, (For, Let, Store)) for t in self.below(own)))
                 if any(t.computes for t in found):
                     found = tuple(t for t in found if t.computes)
-            self.below[id(stmt)] = found
+                found = self.around([stmt] if isinstance(stmt, (For, Let)) else (), found)
+            self.found[id(stmt)] = found
         return found
 
-    def _tests(self, store: Store) -> tuple[_Tested, ...]:
+    def around(self, stmts: Sequence[For | Let], tests: Sequence[Tested]) -> tuple[Tested, ...]:
+        """Tests seen from around some loops and Lets, each within the one before."""
+        for stmt in reversed(stmts) if tests else ():
+            tests = tuple(dict.fromkeys(Tested(tuple(self._above(t, stmt) if stmt.var in t.names else t for t in one.tests),
+                                               one.computes) for one in tests))
+        return tuple(tests)
+
+    def _above(self, test: _Test, stmt: For | Let) -> _Test:
+        exprs = (stmt.lo, stmt.hi) if isinstance(stmt, For) else (stmt.value,)
+        key = test, stmt.var, *exprs
+        if key not in self.made:
+            names = test.names.union(*map(_names, exprs))
+            self.made[key] = replace(test, names=names, path=(stmt, *test.path), root=test.exact)
+        return self.made[key]
+
+    def _each(self, index: Iterable[Expr], marks: Iterable[Marks | None], copies: bool = False) -> tuple[_Test, ...]:
+        """The tests of some coordinates."""
+        some = [(e, m) for e, m in zip(index, marks) if m is not None]
+        return tuple(self.made.setdefault((e, m, copies), _Test(e, m, _names(e), copies)) for e, m in some)
+
+    def _tests(self, store: Store) -> tuple[Tested, ...]:
         """What a Store's instance, or else what it copies and who reads it, has to be; without tests, where that does not
         say, it is needed always: around a copy it may be what stands in for elements outside."""
         instance = store.instance or self._moved(store)
         known = None if instance is None else self._statement(instance.statement)
         if instance is not None and known is not None:
-            return (_Tested(_tests(instance.index, known), True),)
+            return (Tested(self._each(instance.index, known), True),)
         inputs = () if self.program is None else {b.name for b in self.program.inputs}
         copied = [x for x in loads(store.value) if x.buffer.name in inputs and x.buffer.name in self.wanted
                   and not any(any(loads(i)) for i in x.index)]
-        tests = _tests(store.index, self.readers.get(store.buffer.name, ()))
+        tests = self._each(store.index, self.readers.get(store.buffer.name, ()))
         for load in copied:
-            tests += _tests(load.index, _marks(self.wanted[load.buffer.name]), copies=True)
-        return (_Tested(tests, False),)
+            tests += self._each(load.index, self._marks(load.buffer.name), copies=True)
+        return (Tested(tests, False),)
 
     def _moved(self, store: Store) -> Instance | None:
         """Where a Store copies an element of a local buffer, the instance that initialised it: the same variables say which."""
@@ -250,19 +263,52 @@ class Pruning:
             compute = None if self.program is None else next((c for c in self.program.computes if c.name == computed), None)
             marks: tuple[Marks | None, ...] | None = None
             if compute is not None and computed in self.wanted:
-                marks = _marks(self.wanted[computed])
+                marks = self._marks(computed)
                 if role == "update":
                     marks += tuple(self.samples[a.name].marks() for a in compute.reduce_axes)
             self.statements[name] = marks
         return self.statements[name]
 
+    def _marks(self, name: str) -> tuple[Marks | None, ...]:
+        """The marks of each coordinate of a buffer."""
+        if name not in self.marks:
+            wanted = self.wanted[name]
+            self.marks[name] = tuple(Marks.of(extents, marks) for extents, marks in zip(wanted.extents, wanted.marks))
+        return self.marks[name]
 
-def _above(stmt: Stmt, tests: Sequence[_Tested]) -> Sequence[_Tested]:
-    """Tests seen from around `stmt`."""
-    if not tests or not isinstance(stmt, (For, Let)):
-        return tests
-    inner = frozenset[str]().union(*map(_names, (stmt.lo, stmt.hi) if isinstance(stmt, For) else (stmt.value,)))
-    return [t.above(stmt, inner) for t in tests]
+
+def _needed(tests: Sequence[Tested], var: str | None, frame: Frame,
+            reader: Reader) -> tuple[Array | None, frozenset[object]]:
+    """The instances that any of the tests needs as far as `var` decides, None for all of them; and the tests that all these
+    pass."""
+    kept: Array | None = None
+    certain = frozenset[object]()
+    known: dict[_Test, tuple[Array, Array]] = {}
+    for question in questions(tests, var):
+        own = _answer(question, frame, reader, known)
+        if own is None:
+            return None, frozenset()
+        passed = frozenset(t for t in question if not t.path and not t.copies)
+        kept, certain = (own, passed) if kept is None else (kept | own, certain & passed)
+    return None if kept is None else spread(kept, frame.count), certain
+
+
+def _answer(question: Sequence[_Test], frame: Frame, reader: Reader, known: dict[_Test, tuple[Array, Array]]) -> Array | None:
+    """The instances that pass some tests, None for all of them. `known` are the answers of tests at these instances."""
+    needed, copied, outside = None, None, np.zeros((), bool)
+    for test in question:
+        if not test.copies and test.exact in frame.certain:
+            continue
+        if test not in known:
+            known[test] = test.answer(frame, reader)
+        inside, wanted = known[test]
+        if test.copies:
+            copied, outside = wanted if copied is None else copied & wanted, outside | ~inside
+        else:
+            needed = wanted | ~inside if needed is None else needed & (wanted | ~inside)
+    if copied is not None:
+        needed = copied | outside if needed is None else needed & (copied | outside)
+    return needed
 
 
 @dataclass(slots=True)
@@ -327,19 +373,6 @@ def _span(fn: str, parts: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints] | None:
         case "min" | "max", _:
             return int_call(fn, *(a for a, _ in parts)), int_call(fn, *(b for _, b in parts))
     return None
-
-
-def _numbers(counts: Array) -> Array:
-    """0, 1, .. up to each count, one after the other."""
-    return np.asarray(np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts))
-
-
-def _marks(wanted: Wanted) -> tuple[Marks | None, ...]:
-    return tuple(Marks.of(extents, marks) for extents, marks in zip(wanted.extents, wanted.marks))
-
-
-def _tests(index: Iterable[Expr], marks: Iterable[Marks | None], copies: bool = False) -> tuple[_Test, ...]:
-    return tuple(_Test(e, m, _names(e), copies) for e, m in zip(index, marks) if m is not None)
 
 
 def _names(expr: Expr) -> frozenset[str]:
