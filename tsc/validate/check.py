@@ -101,7 +101,7 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
     if solve and not wanted <= found:
         own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found})
         try:
-            found |= _compared(program, func, scheduled, own, rng, BUDGET) if own else set()
+            found |= _compared(program, func, scheduled, own, rng, FIRST) if own else set()
         except Impossible:
             own = []
     if not wanted <= found:
