@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from tsc.errors import InternalError
 from tsc.loop_ir.folds import check_folds
@@ -19,7 +20,7 @@ from tsc.poly.reads import CELL, own_cell, stray_load
 from tsc.poly.scop import Scop
 from tsc.te.expr import Load, format_expr, loads
 
-#: With more pieces than this, a set is reduced to what is possible before it is cut up further.
+#: What names mean is resolved early as long as it leaves no more pieces than this.
 _PIECES = 4
 
 
@@ -42,13 +43,6 @@ class Known:
                 break
             known = replace(known, context=context, resolved=known.resolved | {name})
         return known
-
-    def narrowed(self, points: isl.Set) -> isl.Set:
-        """Some points, as far as they are possible by what is known."""
-        known, points = self, points.intersect_params(self.context)
-        while (name := known._open(points)) is not None:
-            known, points = known._without(name), points.intersect_params(self.meanings[name])
-        return points
 
     def excludes(self, points: isl.Set) -> bool:
         """Whether there are no such points."""
@@ -152,9 +146,8 @@ class Region:
         """Every instance is executed, none twice."""
         if wanted is not None:
             missing = wanted
-            for x in found:
-                missing = missing.subtract(x.executed)
-                missing = missing if missing.n_basic_set() <= _PIECES else self.known.narrowed(missing)
+            if found:  # all of them at once: one after the other cuts what is left into more pieces
+                missing = missing.subtract(reduce(lambda a, b: a.union(b), (x.executed for x in found)))
             if not self._empty(missing):
                 raise self._wrong(f"statement {name} is not executed at {missing}")
         for i, x in enumerate(found):
