@@ -24,8 +24,8 @@ from tsc.validate.reach import stores_reached
 
 #: Cases of a kernel with sizes (each with random data of its own), at least and at most.
 FEWEST, MOST = 12, 24
-#: Points of the Program's grids that are evaluated for all Cases together: at most, and at first.
-BUDGET, FIRST = 40_000, 10_000
+#: Points of the Program's grids that are evaluated for all Cases together: at most, at first, and where Cases are solved for.
+BUDGET, FIRST, OWN = 40_000, 10_000, 10_000
 #: Terms of a sum, and the least taken of any axis.
 TERMS, LEAST = 36, 3
 #: With fewer points, the same sizes are taken several times.

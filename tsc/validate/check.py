@@ -15,7 +15,7 @@ from tsc.sym import product
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Expr, Load, map_loads
 from tsc.validate.algebra import Algebra, Array, Value
-from tsc.validate.cases import BUDGET, FIRST, choose_sizes, limits_of, statements, steps_of, taken
+from tsc.validate.cases import BUDGET, FIRST, OWN, choose_sizes, limits_of, statements, steps_of, taken
 from tsc.validate.frames import Fault, Sizes, Undecided
 from tsc.validate.loops import Loops, evaluated
 from tsc.validate.memory import Storage
@@ -101,7 +101,7 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
     if solve and not wanted <= found:
         own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found})
         try:
-            found |= _compared(program, func, scheduled, own, rng, FIRST) if own else set()
+            found |= _compared(program, func, scheduled, own, rng, OWN) if own else set()
         except Impossible:
             own = []
     if not wanted <= found:
