@@ -111,3 +111,12 @@ def test_an_index_outside_where_all_that_is_read_is_the_same(body: str, refused:
             executable.run(None, {"x": x, "i": np.array([0, wrong, -1])})
     right = {"x": x, "i": np.array([0, -1, 0])}
     np.testing.assert_array_equal(executable.run(None, right)[0], ReferenceEvaluator(proto).run(None, right)[0])
+
+
+def test_more_than_memory_holds(refused: Refused) -> None:
+    """Of two nodes the one that makes most is named, so that whoever made the model knows what to change."""
+    proto = model("[less] a = Neg(x)\n [wide] y = Pad(a, pads)", "float[N] x", "float[M] y",
+                  "int64[2] pads = {0, 1000000000000}")
+    made = tsc.compile(proto, options=tsc.Options(limits=tsc.Limits(elements=2**60)))
+    with refused(tsc.LaunchError, "N=3", "node 'wide'", "4000000000012 bytes"):
+        made.run(None, {"x": np.ones(3, np.float32)})

@@ -202,8 +202,10 @@ def test_peak_bytes_and_explain(chain: Package) -> None:
 
 def test_too_large_is_a_launch_error(chain: Package) -> None:
     huge = replace(chain, plan=replace(chain.plan, arena_bytes=chain.plan.arena_bytes * 2**50))
-    with pytest.raises(LaunchError, match="not enough memory"):
+    with pytest.raises(LaunchError, match=r"not enough memory: .* at n=1, c=1 .*node 'first' makes most, 4 bytes"):
         Executable(huge, 1).run(None, request(1, 1))
+    with pytest.raises(LaunchError, match=r"not enough memory: .* at n=1, c=1 .*node 'first' makes most, 4 bytes"):
+        Executable(huge, 1).profile(request(1, 1))
 
 
 def test_binary_for_another_machine(chain: Package) -> None:

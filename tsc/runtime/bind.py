@@ -176,7 +176,7 @@ class Binder:
         groups = [[next(numbers) for _ in range(length)] for length in self._lengths]
         sizes, blocks, scratch, offsets, storages, given, extents, copies, (arena,) = groups
         if max(arena, *sizes, *scratch, *blocks, *extents, 0) > MAX_NUMBER:
-            raise LaunchError(f"not enough memory: {arena} bytes are needed at {self._at(values)}; use a smaller shape")
+            raise self.short(f"{arena} bytes are needed", dict(zip(self.dims, values)))
         outputs = tuple(map(tuple, grouped(extents, (len(spec.shape) for spec in self.plan.outputs))))
         if self._bounds is not None:
             inputs = grouped(given, (len(spec.shape) for spec in self.plan.inputs))
@@ -192,6 +192,24 @@ class Binder:
             dims=dict(zip(self.dims, values)), sizes=flat, table=table,
             offsets=np.array(offsets, np.int64)[self._arguments] if self._arguments else np.empty(0, np.int64),
             outputs=outputs, copies=tuple(copies), arena_bytes=arena, scratch_bytes=round_up(max(scratch, default=0)))
+
+    def short(self, what: str, dims: Mapping[str, int]) -> LaunchError:
+        """That memory is short of `what` at these sizes, and which node makes most."""
+        def size(number: int) -> int:
+            storage = self.plan.storages[number]
+            if storage.kind != "output":
+                return storage.bytes.evaluate(dims)
+            return math.prod(d.evaluate(dims) for d in self.plan.outputs[storage.index].shape) * self._widths[storage.index]
+
+        makers: dict[int, str] = {}
+        for launch in self.plan.launches:
+            for number in launch.args:  # whoever has it first writes it
+                if self.plan.storages[number].kind in ("arena", "output"):
+                    makers.setdefault(number, launch.node)
+        at = f" at {', '.join(f'{name}={value}' for name, value in dims.items())}" if dims else ""
+        most = max(makers, key=size, default=None)
+        by = "" if most is None else f" (node '{makers[most]}' makes most, {size(most)} bytes)"
+        return LaunchError(f"not enough memory: {what}{at}{by}; use a smaller shape")
 
     def _at(self, values: Sequence[int]) -> str:
         return ", ".join(f"{name}={value}" for name, value in zip(self.dims, values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tsc.errors import InputError, PackageError, ShapeError
+from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.check import Bounds, check_plan
-from tsc.runtime.context import LAUNCH_BYTES, ContextPool, Program, forget_locks_after_fork
+from tsc.runtime.context import LAUNCH_BYTES, Context, ContextPool, Program, forget_locks_after_fork
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, default_threads, read_cpu_flags
 from tsc.runtime.explain import explain, summary
 from tsc.runtime.interface import ModuleInterface, read_interface
@@ -117,12 +119,23 @@ class Executable:
         return results if chosen is None else [results[i] for i in chosen]
 
     def _results(self, binding: Binding) -> list[Array]:
-        return [allocate_array(shape, dtype, "an output") for shape, dtype in zip(binding.outputs, self._dtypes)]
+        try:
+            return [allocate_array(shape, dtype, "an output") for shape, dtype in zip(binding.outputs, self._dtypes)]
+        except LaunchError as error:
+            size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(binding.outputs, self._dtypes))
+            raise self._binder.short(f"the outputs need {size} bytes", binding.dims) from error
+
+    def _bind(self, context: Context, binding: Binding, feeds: list[Array], results: list[Array]) -> NDArray[np.int64]:
+        try:
+            return context.bind(binding, [address(a) for a in feeds], [address(a) for a in results])
+        except LaunchError as error:
+            needed = f"{binding.arena_bytes} bytes are needed, and {binding.scratch_bytes} for each thread,"
+            raise self._binder.short(needed, binding.dims) from error
 
     def _launch(self, binding: Binding, feeds: list[Array], results: list[Array]) -> None:
         context = self._contexts.take()
         try:
-            bases = context.bind(binding, [address(a) for a in feeds], [address(a) for a in results])
+            bases = self._bind(context, binding, feeds, results)
             status = self._module.run(context.table, len(self._plan.launches), self._threads, context.scratch)
         finally:
             self._contexts.give(context)
@@ -144,7 +157,7 @@ class Executable:
         best, whole = [float("inf")] * count, float("inf")
         context = self._contexts.take()
         try:
-            context.bind(binding, [address(a) for a in arrays], [address(a) for a in results])
+            self._bind(context, binding, arrays, results)
             for _ in range(repeat):
                 begin = time.perf_counter()
                 self._module.run(context.table, count, self._threads, context.scratch)
