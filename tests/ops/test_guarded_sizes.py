@@ -73,6 +73,69 @@ def test_unsigned_integers_are_computed_in_vectors(op: str, dtype: str) -> None:
     np.testing.assert_array_equal(tsc.compile(made, threads=1).run(None, {"a": a, "b": b})[0], want)
 
 
+# -- sizes of 0 ---------------------------------------------------------------------------------------------------
+
+def viewed(target: str, allowzero: int) -> onnx.ModelProto:
+    """x[a, b] reshaped to `target`: products of a, b and of z[c]'s size."""
+    places = {"a": ("x", 0), "b": ("x", 1), "c": ("z", 0)}
+    nodes = [helper.make_node("Shape", [tensor], [name], start=axis, end=axis + 1) for name, (tensor, axis) in places.items()]
+    parts = []
+    for part in target.split():
+        for k in range(1, len(part)):
+            nodes.append(helper.make_node("Mul", [part[:k], part[k]], [part[:k + 1]]))
+        parts.append(part)
+    nodes += [helper.make_node("Concat", parts, ["target"], axis=0),
+              helper.make_node("Reshape", ["x", "target"], ["y"], "culprit", allowzero=allowzero)]
+    rank = [f"d{k}" for k in range(len(parts))]
+    return model(nodes, {"x": rows(1, 1), "z": rows(1)}, {"x": ["a", "b"], "z": ["c"]}, {},
+                 [helper.make_tensor_value_info("y", TensorProto.FLOAT, rank)], 17)
+
+
+@pytest.mark.parametrize("allowzero", [0, 1])
+@pytest.mark.parametrize("target", ["c b", "b a", "ab", "a bc", "c ab", "c c", "c c c"])
+def test_a_computed_0_is_no_other_size(target: str, allowzero: int) -> None:
+    """Without allowzero 0 copies the input's dim. Where that is not 0, the standard's shape is another than the computed sizes
+    say, if there is one at all: it is refused. So is what the number of elements tells of sizes where there are none."""
+    proto, quiet = viewed(target, allowzero), onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    executable = tsc.compile(proto, dims=dict.fromkeys("abc", (0, None)), threads=1)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
+    empty = 0
+    for a, b, c in np.ndindex(4, 4, 4):
+        feeds = {"x": rows(a, b), "z": rows(c)}
+        try:
+            want = session.run(None, feeds)[0]
+        except Exception:
+            want = None
+        computed = tuple(int(np.prod([{"a": a, "b": b, "c": c}[name] for name in part])) for part in target.split())
+        if want is not None and want.size and want.shape == computed:
+            np.testing.assert_array_equal(executable.run(None, feeds)[0], want)
+            continue
+        try:
+            got = executable.run(None, feeds)[0]
+        except ShapeError:
+            continue
+        assert want is not None and got.shape == want.shape, (a, b, c)
+        empty += 1
+    assert empty or len(target.split()) > 2  # the input lacks a dim that 0 would copy
+
+
+@pytest.mark.parametrize(("op", "attrs", "shape", "made"), [
+    ("SpaceToDepth", {"blocksize": 2}, (1, 4, 0, 4), (1, 16, 0, 2)),
+    ("DepthToSpace", {"blocksize": 2}, (1, 4, 0, 4), (1, 1, 0, 8)),
+    ("DepthToSpace", {"blocksize": 2, "mode": "CRD"}, (0, 4, 2, 4), (0, 1, 4, 8)),
+    ("GroupNormalization", {"num_groups": 2}, (1, 4, 0, 3), (1, 4, 0, 3)),
+    ("GroupNormalization", {"num_groups": 2}, (2, 4, 3, 0), (2, 4, 3, 0))])
+def test_an_image_without_pixels_stays_one(op: str, attrs: dict[str, Any], shape: tuple[int, ...],
+                                           made: tuple[int, ...]) -> None:
+    """Views within an operator take a known 0 for 0: it was taken for 'copy this dim' of another rank."""
+    static = {"scale": np.ones(4, np.float32), "bias": np.ones(4, np.float32)} if op == "GroupNormalization" else {}
+    x = np.zeros(shape, np.float32)
+    proto = model([helper.make_node(op, ["x", *static], ["y"], "node", **attrs)], {"x": x}, {"x": list(shape)}, static,
+                  [helper.make_value_info("y", onnx.TypeProto())], 21)
+    assert tsc.compile(proto, threads=1).run(None, {"x": x})[0].shape == made
+
+
 # -- float ranges of sizes ---------------------------------------------------------------------------------------
 
 def ranged(start: Any, limit: Any, step: Any, kind: int) -> onnx.ModelProto:

@@ -34,7 +34,7 @@ from tsc.ops.shapes import (
     view_index,
     where,
 )
-from tsc.sym import ONE, ZERO, SymExpr, ceildiv, product
+from tsc.sym import ONE, ZERO, SymExpr, ceildiv, product, sym_min
 from tsc.te.expr import BOOL, Const, Expr, add, call, index, select
 
 # -- Transpose -------------------------------------------------------------------------------------------------
@@ -76,11 +76,8 @@ def _reshape_target(ctx: InferContext) -> Shape:
             if ctx.env.prove_lt(d, 0):
                 raise ModelError(f"{where(ctx)} asks for a dim of {d}, expected none below -1")
             ctx.env.assume_le(0, d, f"{where(ctx)}: no dim may be negative")
-    for k, d in enumerate(wanted):
-        if d == ZERO and not ctx.attr("allowzero", 0):
-            if k >= len(source):
-                raise ModelError(f"{where(ctx)} copies dim {k}, but its input has rank {len(source)}")
-            wanted[k] = source[k]
+    if not ctx.attr("allowzero", 0):
+        wanted = [d if k in inferred else _zero_copies(ctx, d, k, source) for k, d in enumerate(wanted)]
     reason = f"{where(ctx)}: the number of elements must not change"
     if inferred:
         given, wanted_rest = _uncommon(source, [d for k, d in enumerate(wanted) if k != inferred[0]])
@@ -96,6 +93,21 @@ def _reshape_target(ctx: InferContext) -> Shape:
     left, right = _uncommon(source, wanted)
     ctx.env.assume_eq(product(left), product(right), reason)
     return tuple(ctx.env.canon(d) for d in wanted)
+
+
+def _zero_copies(ctx: InferContext, wanted: SymExpr, k: int, source: Shape) -> SymExpr:
+    """Dim `k` where 0 stands for the input's: what is computed as 0 in a run must be 0 there too, or it means another shape."""
+    if wanted == ZERO:
+        if k >= len(source):
+            raise ModelError(f"{where(ctx)} copies dim {k}, but its input has rank {len(source)}")
+        return source[k]
+    if ctx.env.prove_le(1, wanted):
+        return wanted
+    if k >= len(source):
+        ctx.env.assume_le(1, wanted, f"{where(ctx)}: without allowzero 0 copies dim {k}, which its input lacks")
+    elif source[k] // wanted * wanted != source[k]:  # no multiple of it, which is 0 where it is
+        ctx.env.assume_le(sym_min(source[k], 1), wanted, f"{where(ctx)}: without allowzero 0 copies dim {k} of the input")
+    return wanted
 
 
 def _uncommon(a: Sequence[SymExpr], b: Sequence[SymExpr]) -> tuple[list[SymExpr], list[SymExpr]]:
@@ -326,8 +338,8 @@ def _depth_to_space(builder: Builder) -> tuple[str, ...]:
     depth = c // (b * b)
     parts: Shape = (n, depth, *_int_dims(b, b), h, w) if depth_last else (n, *_int_dims(b, b), depth, h, w)
     perm = (0, 1, 4, 2, 5, 3) if depth_last else (0, 3, 4, 1, 5, 2)
-    spread = _reshape(builder, builder.infer.node.inputs[0], parts)
-    return (_reshape(builder, builder.emit("Transpose", spread, perm=perm), (n, depth, h * b, w * b)),)
+    spread = reshape(builder, builder.infer.node.inputs[0], parts)
+    return (reshape(builder, builder.emit("Transpose", spread, perm=perm), (n, depth, h * b, w * b)),)
 
 
 def _space_to_depth_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -338,17 +350,18 @@ def _space_to_depth_types(ctx: InferContext) -> tuple[TensorType, ...]:
 def _space_to_depth(builder: Builder) -> tuple[str, ...]:
     (n, c, h, w), b, depth_last = _blocked(builder.infer)
     block, = _int_dims(b)
-    spread = _reshape(builder, builder.infer.node.inputs[0], (n, c, h // b, block, w // b, block))
+    spread = reshape(builder, builder.infer.node.inputs[0], (n, c, h // b, block, w // b, block))
     moved_ = builder.emit("Transpose", spread, perm=(0, 1, 3, 5, 2, 4) if depth_last else (0, 3, 5, 1, 2, 4))
-    return (_reshape(builder, moved_, (n, c * (b * b), h // b, w // b)),)
+    return (reshape(builder, moved_, (n, c * (b * b), h // b, w // b)),)
 
 
 def _int_dims(*sizes: int) -> Shape:
     return tuple(SymExpr.of(s) for s in sizes)
 
 
-def _reshape(builder: Builder, value: str, shape: Shape) -> str:
-    return builder.emit("Reshape", value, shape_operand(builder, shape))
+def reshape(builder: Builder, value: str, shape: Shape) -> str:
+    """Emit a view of `value` as `shape`, in which 0 is 0."""
+    return builder.emit("Reshape", value, shape_operand(builder, shape), allowzero=1)
 
 
 def shape_operand(builder: Builder, shape: Sequence[SymExpr]) -> str:

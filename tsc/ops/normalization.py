@@ -8,7 +8,7 @@ from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
-from tsc.ops.movement import shape_operand, size_operand
+from tsc.ops.movement import reshape, size_operand
 from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats
 from tsc.ops.shapes import Shape, as_object, canonical, element_type, expect_list, expect_rank, expect_within, tensor, where
@@ -170,17 +170,16 @@ def _group(builder: Builder) -> tuple[str, ...]:
     x, stash = _stash(builder)
     width, rest = shape[1] // groups, product(shape[2:])
     grouped: Shape = (shape[0], SymExpr.of(groups), width, rest)
-    spread = builder.emit("Reshape", x, shape_operand(builder, grouped))
+    spread = reshape(builder, x, grouped)
     normal, _, _ = _standardised(builder, spread, (2, 3), width * rest, stash)
     normal = cast(builder, normal, stash, own)
     scale, bias = ctx.node.inputs[1:3]
     if ctx.opset < 21:  # one scale a group
         scale, bias = (builder.emit("Unsqueeze", v, axes=(1, 2)) for v in (scale, bias))
     else:  # scaled before the groups are joined again, so that nothing stands between the statistics and the result
-        per_channel = shape_operand(builder, (SymExpr.of(groups), width, ONE))
-        scale, bias = (builder.emit("Reshape", v, per_channel) for v in (scale, bias))
+        scale, bias = (reshape(builder, v, (SymExpr.of(groups), width, ONE)) for v in (scale, bias))
     normal = builder.emit("Add", builder.emit("Mul", normal, scale), bias)
-    return (builder.emit("Reshape", normal, shape_operand(builder, shape)),)
+    return (reshape(builder, normal, shape),)
 
 
 # -- samples ---------------------------------------------------------------------------------------------------

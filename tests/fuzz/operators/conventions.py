@@ -223,10 +223,9 @@ CONVENTIONS: tuple[Convention, ...] = (
                "'ceil((input_spatial_shape[i] - ((kernel_spatial_shape[i] - 1) * dilations[i] + 1) + 1) / "
                "strides_spatial_shape[i])' is the same number with and without; ONNX Runtime rounds up",
                _valid_and_rounded_up),
-    Convention(_names("Reshape"), "no elements", "open",
-               "both oracles refuse a -1 beside a dim of 0, and take a dim that is computed as 0 for 'copy this dim', which "
-               "does not fit; we divide sizes before their values are known, and take those that are computed as they are",
-               _empty),
+    Convention(_names("Reshape"), "-1, of no elements", "open",
+               "what -1 is beside a dim of 0 is a quotient of 0 by 0, which both oracles refuse; we divide sizes before their "
+               "values are known", lambda node, inputs, opset: _empty(node, inputs, opset) and -1 in np.ravel(inputs[1])),
 )
 
 
