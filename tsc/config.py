@@ -41,6 +41,8 @@ class Options:
     share_kernels: bool = True
 
     def __post_init__(self) -> None:
+        if self.cache_dir == "":
+            raise InputError("Options: cache_dir is empty, expected a path; leave it out for the user's own cache")
         if isinstance(self.cache_dir, str):
             object.__setattr__(self, "cache_dir", Path(self.cache_dir))
         for name, kind, expected in (

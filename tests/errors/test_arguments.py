@@ -99,7 +99,7 @@ def test_threads_that_are_no_count(entry: str, threads: Any, proto: onnx.ModelPr
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    ("cache_dir", 3), ("jobs", "2"), ("use_cache", None), ("progress", "yes"), ("limits", 5), ("share_kernels", "no")])
+    ("cache_dir", 3), ("cache_dir", ""), ("jobs", "2"), ("use_cache", None), ("progress", "yes"), ("limits", 5), ("share_kernels", "no")])
 def test_options_of_another_kind(field: str, value: Any, refused: Refused) -> None:
     with refused(tsc.InputError, f"Options: {field} is a {type(value).__name__}"):
         tsc.Options(**{field: value})
