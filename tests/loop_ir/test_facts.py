@@ -119,3 +119,13 @@ def test_a_loop_of_whole_steps_ends_a_step_below_its_bound() -> None:
         assert inner.le(dim("v"), dim("N") - 8) and not inner.le(dim("v"), dim("N") - 9)
     uneven = named.inside(For("v", add(Var("a"), index(1)), Var("e"), Block(()), step=8))
     assert not uneven.le(dim("v"), dim("N") - 8)
+
+
+def test_a_quotient_by_a_size_times_that_size() -> None:
+    """y * (x // y) <= x < y * (x // y) + y: runs of equal quotients by a size end where what is divided does."""
+    y, x = Size(dim("N")), call("mul", Var("a"), index(16))
+    outer = Facts.of(SIZES).inside(For("a", index(0), Size(dim("M")), Block(())))
+    facts = outer.inside(For("q", call("floordiv", x, y), add(call("floordiv", add(x, index(15)), y), index(1)), Block(())))
+    begin = dim("q") * dim("N") - dim("a") * 16
+    assert facts.le(begin, SymExpr.of(15)) and not facts.le(begin, SymExpr.of(14))
+    assert facts.le(-begin, dim("N") - 1) and not facts.le(-begin, dim("N") - 2)

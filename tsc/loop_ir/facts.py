@@ -205,10 +205,14 @@ class Facts:
     def _weaker(self, expr: SymExpr) -> Iterator[list[SymExpr]]:
         """Ways to prove `expr >= 0`: each a list of expressions that would all have to be non-negative."""
         for position, (monomial, coefficient) in enumerate(expr.terms):
-            for atom in monomial:
-                if isinstance(atom, Apply) and len(monomial) == 1:
+            for number, atom in enumerate(monomial):
+                if isinstance(atom, Apply):
                     rest = SymExpr(expr.terms[:position] + expr.terms[position + 1:])
-                    yield from self._apply_bounds(atom, coefficient, rest)
+                    if len(monomial) == 1:
+                        yield from self._apply_bounds(atom, coefficient, rest)
+                    elif atom.fn == "//" and SymExpr(((monomial[:number] + monomial[number + 1:], 1),)) == atom.args[1] and (
+                            self._low(atom.args[1]) >= 1):  # y * (x // y) is at most x, and more than x - y
+                        yield [(atom.args[0] if coefficient < 0 else atom.args[0] - atom.args[1] + 1) * coefficient + rest]
         variables = sorted((n for n in expr.dims() - self.sizes if n in self.known), key=lambda n: -self.known[n].depth)
         for name in variables[:2]:
             factor = coefficient_of(expr, name)

@@ -1,4 +1,4 @@
-"""What a Store of the final loops reads, against what its statement read before the passes.
+"""What a Store of the final loops reads, against what its statement read before the passes; and constants.
 
 Where a value is that nobody needs, no test at chosen sizes looks, and still its Loads are executed. So each of them is proved
 to be of a cell that its own instance read before, under conditions that its own had, for all sizes. As a rule the whole value
@@ -27,6 +27,7 @@ from tsc.te.expr import (
     Load,
     call,
     children,
+    format_expr,
     loads,
     map_children,
     substitute,
@@ -40,19 +41,29 @@ _COMMUTATIVE = frozenset({"add", "mul", "min", "max", "and", "or", "eq", "ne"})
 _Condition = tuple[Expr, bool]
 
 
-def stray_load(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], executed: isl.Set,
-               impossible: Callable[[isl.Set], bool]) -> Load | None:
-    """A Load of `new` at an instance in `executed` of a cell that this instance does not read in `old`, or only under further
-    conditions; None where there is none. `aliases[buffer]` is what a buffer of `new` stands for in `old`. Raises
-    Unreadable."""
-    if not any(loads(new.store.value)):
-        return None
+def difference(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], executed: isl.Set,
+               impossible: Callable[[isl.Set], bool]) -> str | None:
+    """How `new` differs, at an instance in `executed`, from what this instance does in `old`: it stores another constant, or
+    reads a cell that is not read there, or only under further conditions. None where it does neither. `aliases[buffer]` is what
+    a buffer of `new` stands for in `old`. Raises Unreadable."""
+    match new.store.value, old.store.value:
+        case Const() as now, Const() as before:
+            same = repr(now) == repr(before) or impossible(executed)
+            return None if same else f"stores {format_expr(now)} in place of {format_expr(before)}"
+    stray = _stray_load(new, old, aliases, executed, impossible) if any(loads(new.store.value)) else None
+    return None if stray is None else f"reads {format_expr(stray)}, which it did not read before"
+
+
+def _stray_load(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], executed: isl.Set,
+                impossible: Callable[[isl.Set], bool]) -> Load | None:
     new = replace(new, store=replace(new.store, value=substitute(new.store.value, new.scope.data)))
     now, before = _formulas(new, old, aliases)
     if now.of(new.store.value) == before.of(old.store.value):
         return None
     now, before = _formulas(new, old, aliases, (old.scope.facts, new.scope.facts))
     if now.of(new.store.value) == before.of(old.store.value):
+        return None
+    if impossible(executed):
         return None
     value, given = (_Decided(x, executed, impossible).of(x.store.value) for x in (new, old))
     if now.of(value) == before.of(given):

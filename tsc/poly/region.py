@@ -16,9 +16,9 @@ from tsc.loop_ir.nodes import Stmt
 from tsc.poly import isl
 from tsc.poly.loop_order import Edges, check_order
 from tsc.poly.occurrences import Occurrence, exclusive, stands_after
-from tsc.poly.reads import CELL, own_cell, stray_load
+from tsc.poly.reads import CELL, difference, own_cell
 from tsc.poly.scop import Scop
-from tsc.te.expr import Load, format_expr, loads
+from tsc.te.expr import Load, loads
 
 #: What names mean is resolved early as long as it leaves no more pieces than this.
 _PIECES = 4
@@ -121,8 +121,8 @@ class Region:
         return real
 
     def check_reads(self, real: Sequence[_Run]) -> None:
-        """Raise InternalError where something else is read, a buffer of a pass's own standing for what it holds. Raises
-        Unreadable."""
+        """Raise InternalError where something else is read, a buffer of a pass's own standing for what it holds, or another
+        constant stored. Raises Unreadable."""
         for x in real:
             own = own_cell(x.at)
             for load in loads(x.at.store.value):
@@ -130,9 +130,9 @@ class Region:
                     raise self._wrong(f"{x.name} reads {load.buffer.name}, which stands for nothing")
             for y in self.old:
                 if y.store.instance is not None and y.store.instance.statement == x.name:
-                    stray = stray_load(x.at, y, self.aliases, x.cells.domain(), self._empty)
-                    if stray is not None:
-                        raise self._wrong(f"{x.name} reads {format_expr(stray)}, which it did not read before")
+                    found = difference(x.at, y, self.aliases, x.cells.domain(), self._empty)
+                    if found is not None:
+                        raise self._wrong(f"{x.name} {found}")
 
     def _empty(self, points: isl.Set) -> bool:
         return bool(points.is_empty()) or self.known.excludes(points)
