@@ -12,16 +12,18 @@ from tests.loop_ir.funcs import buffer, c32, loop, size, store
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts
-from tsc.loop_ir.nodes import Func, Stmt, Store, map_children
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.nodes import Func, Intrin, Stmt, Store, map_children, map_exprs, walk
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.simplify import simplify, substitute_stmt
 from tsc.loop_ir.tensorize import tensorize
 from tsc.loop_ir.vector_rules import executed, within
 from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify_reads import verify_reads
+from tsc.sym import dim
 from tsc.target import DeviceSpec
 from tsc.te.compute import SizeParam
-from tsc.te.expr import INDEX, Call, CheckedIndex, Expr, Load, Var, add, call, index, select
+from tsc.te.expr import INDEX, Call, CheckedIndex, Expr, Load, Var, add, call, index, map_loads, select
 
 SPECS = [CPU_SPECS[name] for name in ("cpu-avx512", "cpu-avx2", "cpu-generic")]
 LANE, J = Var("i"), Var("j")
@@ -140,6 +142,25 @@ def test_columns_that_are_not_there_are_not_read(change: Callable[..., Expr]) ->
     assert broken != made
     with pytest.raises(InternalError, match="for columns that may not be there"):
         check(broken)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
+def test_a_tile_whose_columns_are_not_proved_stays_scalar_alone(spec: DeviceSpec) -> None:
+    """Its loops end at another size than the rows that they read: that both are the same nobody says."""
+    plain = funcs.gemm_gelu("N", "K", 6, 64)
+    other = {b: replace(b, shape=(*b.shape[:-1], dim("P"))) for b in plain.buffers if b.name in ("w", "b")}
+    sizes = (*plain.sizes, SizeParam("P"))
+
+    def elsewhere(expr: Expr) -> Expr:
+        return map_loads(lambda x: replace(x, buffer=other.get(x.buffer, x.buffer)), expr)
+
+    buffers = tuple(other.get(b, b) for b in plain.buffers)
+    func = replace(plain, buffers=buffers, sizes=sizes, body=map_exprs(elsewhere, plain.body))
+    made, (reason,) = tensorize(simplify(func, keep_marked=True), spec)
+    assert "w[" in reason and "for columns that may not be there" in reason
+    assert not any(isinstance(s, Intrin) for s in walk(made.body))
+    check(made)
+    lower(func, spec)
 
 
 @pytest.mark.parametrize(("columns", "there"), [(64, True), (65, False)])
