@@ -41,9 +41,9 @@ class Options:
     share_kernels: bool = True
 
     def __post_init__(self) -> None:
-        if self.cache_dir == "":
-            raise InputError("Options: cache_dir is empty, expected a path; leave it out for the user's own cache")
         if isinstance(self.cache_dir, str):
+            if not self.cache_dir:
+                raise InputError("Options: cache_dir is empty, expected a path; leave it out for the user's own cache")
             object.__setattr__(self, "cache_dir", Path(self.cache_dir))
         for name, kind, expected in (
                 ("cache_dir", Path | None, "a path"), ("jobs", int, "a whole number"), ("use_cache", bool, "True or False"),

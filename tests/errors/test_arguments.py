@@ -99,14 +99,16 @@ def test_threads_that_are_no_count(entry: str, threads: Any, proto: onnx.ModelPr
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    ("cache_dir", 3), ("cache_dir", ""), ("jobs", "2"), ("use_cache", None), ("progress", "yes"), ("limits", 5), ("share_kernels", "no")])
+    ("cache_dir", 3), ("jobs", "2"), ("use_cache", None), ("progress", "yes"), ("limits", 5), ("share_kernels", "no")])
 def test_options_of_another_kind(field: str, value: Any, refused: Refused) -> None:
     with refused(tsc.InputError, f"Options: {field} is a {type(value).__name__}"):
         tsc.Options(**{field: value})
 
 
-def test_a_cache_folder_may_be_a_text(tmp_path: Path) -> None:
+def test_a_cache_folder_may_be_a_text(tmp_path: Path, refused: Refused) -> None:
     assert tsc.Options(cache_dir=str(tmp_path)) == tsc.Options(cache_dir=tmp_path)  # type: ignore[arg-type]
+    with refused(tsc.InputError, "cache_dir is empty"):  # it was the current folder
+        tsc.Options(cache_dir="")  # type: ignore[arg-type]
 
 
 def test_more_threads_than_ever_run_are_as_many_as_can(proto: onnx.ModelProto) -> None:
