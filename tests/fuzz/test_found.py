@@ -33,6 +33,8 @@ from tsc.codegen_c.specs import host_spec
     (77001, 593),  # sums of no terms: whole outputs were evaluated
     (77001, 743),  # the bounds of a loop divided by a size that was zero
     (112201, 384),  # an order that holds because the boundary between a vector and its rest is whole vectors
+    (112201, 2193),  # nothing was known of the product of a size and a quotient by it
+    (112201, 2686),  # no bug: numbers made from indices counted as data where they are read from a target
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

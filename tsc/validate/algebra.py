@@ -122,9 +122,11 @@ def poisoned(*values: Value) -> Array | None:
 @dataclass(frozen=True, slots=True)
 class Algebra:
     """What intrinsics do to Values. With `ordered`, floating-point addition is a random function too, commutative but not
-    associative: results are equal where sums are formed in the same order."""
+    associative: results are equal where sums are formed in the same order. Without `numbers`, what is made from indices and
+    constants alone is compared and converted to integers like any data: through which buffers it went is no matter then."""
 
     ordered: bool = False
+    numbers: bool = True
 
     def call(self, fn: str, dtype: str, *args: Value) -> Value:
         """An intrinsic other than select, with a result of `dtype`."""

@@ -223,14 +223,16 @@ class Reader:
                 return self._select(condition, yes, no, frame)
             case Call(fn=fn, args=(a, b)) if fn in _ORDER and a.dtype == INDEX and b.dtype == INDEX:
                 return Value(np.asarray(_ORDER[fn](self.ints(a, frame), self.ints(b, frame))))
-            case Call(fn=fn, args=args) if fn in COMPARISONS and _is_float(args[0].dtype) and all(map(_may_be_exact, args)):
+            case Call(fn=fn, args=args) if self.algebra.numbers and fn in COMPARISONS and _is_float(args[0].dtype) and all(
+                    map(_may_be_exact, args)):
                 numbers = [self.exact(a, frame) for a in args]
                 exact = Exact(np.asarray(MEANING[fn](*(n.data for n in numbers))), _all_known(numbers))
                 return exact.or_else(lambda: self.algebra.call(fn, BOOL, *[self.value(a, frame) for a in args]))
             case Call(fn=fn, args=args) if expr.dtype != INDEX or not (
                     fn in INDEX_CALLS and all(a.dtype == INDEX for a in args)):
                 return self.algebra.call(fn, expr.dtype, *[self.value(a, frame) for a in args])
-            case Cast(value=source, dtype=dtype) if _is_float(source.dtype) and not _is_float(dtype) and _may_be_exact(source):
+            case Cast(value=source, dtype=dtype) if self.algebra.numbers and _is_float(source.dtype) and not _is_float(
+                    dtype) and _may_be_exact(source):
                 number = self.exact(source, frame)
                 exact = Exact(np.asarray(number.data.astype(np.dtype(dtype))), number.known)
                 return exact.or_else(lambda: self.algebra.cast(self.value(source, frame), source.dtype, dtype))

@@ -1,0 +1,70 @@
+"""Numbers that are made from indices and constants: what is compared and cast of them is the same wherever loops decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.loop_ir import funcs
+from tests.poly.support import SMALL
+from tsc.errors import InternalError
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.print import format_func
+from tsc.poly.schedule import schedule_program
+from tsc.sym import dim
+from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, map_children, mul, select
+from tsc.validate import check_values
+
+ENDS, CUT = Buffer("x", "float32", (dim("N"),)), Buffer("y", "float32", (dim("N"),))
+HERE = Load(ENDS, (Var("i"),))
+#: An input at the beginning, and behind its end a number.
+LATER = add(Var("i"), index(3))
+SPLIT = select(call("lt", LATER, index(dim("N"))), Load(ENDS, (LATER,)), Const(0.0, "float32"))
+FIVE = Const(5.0, "float32")
+
+
+@pytest.mark.parametrize("body", [
+    Cast(Cast(call("abs", SPLIT), "int64"), "float32"),
+    select(call("lt", SPLIT, Const(-1.0, "float32")), FIVE, HERE),
+    select(call("ge", mul(SPLIT, Cast(Var("i"), "float32")), Const(-0.5, "float32")), FIVE, HERE),
+], ids=["cast", "comparison", "product"])
+def test_a_choice_by_indices_may_be_made_outside_of_what_is_compared(body: Expr) -> None:
+    """Found by random programs: isl cuts loops where such a choice changes sides, and one side is a number then."""
+    program = Program((ENDS,), (CUT,), (Compute(CUT, (Axis("i", dim("N")),), body),), (SizeParam("N"),))
+    made = schedule_program(program, None, SMALL, None, None, "cut", [])
+    func = lower(made.func, SMALL)
+    assert "select(lt(add(" not in format_func(func)  # it is cut: or else this tries nothing
+    assert check_values(program, func, None if made.scop is None else made.scop.program).undecided is None
+
+
+@pytest.mark.parametrize("of", [
+    lambda x: Cast(x, "int32"), lambda x: select(call("lt", x, FIVE), FIVE, HERE),
+    lambda x: Cast(select(call("gt", Call("mod", (LATER, index(3)), "int64"), index(0)), x, FIVE), "int32"),
+], ids=["cast", "comparison", "choice"])
+def test_a_number_may_be_inlined_where_it_is_compared(of: Callable[[Expr], Expr]) -> None:
+    """Found by random programs: a target's elements, some of which are made from indices alone, counted as data where they were
+    read and as numbers where what they are stood in their place."""
+    kept, here = Buffer("t", "float32", (dim("N"),)), Var("i")
+    made = select(call("ge", HERE, FIVE), HERE, Cast(here, "float32"))
+    out, axes = Buffer("y", of(HERE).dtype, (dim("N"),)), (Axis("i", dim("N")),)
+
+    def program(*computes: Compute) -> Program:
+        return Program((ENDS,), (out,), computes, (SizeParam("N"),))
+
+    two = program(Compute(kept, axes, made), Compute(out, axes, of(Load(kept, (here,)))))
+    found = schedule_program(program(Compute(out, axes, of(made))), None, SMALL, None, None, "inlined", [])
+    func = lower(found.func, SMALL)
+    assert found.scop is not None and check_values(two, func, found.scop.program).undecided is None
+
+    def replaced(expr: Expr) -> Expr:
+        """Another number in place of each that is made from an index."""
+        inner = map_children(replaced, expr)
+        return add(inner, funcs.c32(1.0)) if isinstance(inner, Cast) and inner.dtype == "float32" else inner
+
+    (only,) = found.scop.program.computes
+    wrong = replace(found.scop.program, computes=(replace(only, body=replaced(only.body)),))
+    with pytest.raises(InternalError, match="another value in the scheduled Program"):
+        check_values(two, func, wrong)
