@@ -40,8 +40,8 @@ class Scope:
     """What is known at a place: the `parameters` (sizes, variables of the loops outside), the `variables` inside, and what
     bounds, Lets and guards say of the latter. `values` are variables that stand for an expression of others (a loop with a step
     counts its iterations). Extrema of parameters have `names`, too: isl need not tell cases apart until a proof asks for it.
-    `multiples` says of which number a parameter is a multiple, where that is known; `facts` are what loops and Lets say to
-    symbolic proofs, `data` the variables that stand for what looks at data."""
+    `multiples` says of which number a parameter is a multiple, where that is known; `sizes` and `around`, the loops and Lets
+    outside and inside, are what symbolic proofs know, `data` the variables that stand for what looks at data."""
 
     parameters: tuple[str, ...]
     variables: tuple[str, ...] = ()
@@ -50,7 +50,8 @@ class Scope:
     texts: Mapping[str, str] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     multiples: Mapping[str, int] = field(default_factory=dict)
-    facts: Facts = field(default_factory=Facts)
+    sizes: Facts = field(default_factory=Facts)
+    around: tuple[For | Let, ...] = ()
     data: Mapping[str, Expr] = field(default_factory=dict)
 
     def parameter(self, name: str, multiple: int = 1) -> Scope:
@@ -76,10 +77,14 @@ class Scope:
 
     def knowing(self, stmt: For | Let) -> Scope:
         """With what is known inside of a loop or a Let."""
-        known = replace(self, facts=self.facts.inside(stmt))
+        known = replace(self, around=(*self.around, stmt))
         if isinstance(stmt, Let) and looks_at_data(stmt.value):
             known = replace(known, data={**self.data, stmt.var: substitute(stmt.value, self.data)})
         return known
+
+    def facts(self) -> Facts:
+        """What loops and Lets say to symbolic proofs. (It takes a while to find out, and few ask.)"""
+        return reduce(Facts.inside, self.around, self.sizes)
 
     def _check_new(self, name: str) -> None:
         if name in self.parameters or name in self.variables:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.poly import isl
@@ -60,7 +61,7 @@ def _stray_load(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], ex
     now, before = _formulas(new, old, aliases)
     if now.of(new.store.value) == before.of(old.store.value):
         return None
-    now, before = _formulas(new, old, aliases, (old.scope.facts, new.scope.facts))
+    now, before = _formulas(new, old, aliases, (old.scope.facts(), new.scope.facts()))
     if now.of(new.store.value) == before.of(old.store.value):
         return None
     if impossible(executed):
@@ -183,20 +184,26 @@ def _formulas(new: Occurrence, old: Occurrence, aliases: Mapping[str, str],
 
 def _solved(old: Occurrence, new: Occurrence) -> dict[str, SymExpr]:
     """The variables around `old` at the instance that `new` executes; one that the instance does not say is like no other."""
-    unknown = {name: dim(f"?{name}") for name in (*old.scope.variables, *old.scope.values)}
-    found: dict[str, SymExpr] = {}
+    names = *old.scope.variables, *old.scope.values
     if old.store.instance is None or new.store.instance is None:
-        return unknown
-    pairs = [(to_sym(a, {}).substitute(unknown), to_sym(b, {}))
-             for a, b in zip(old.store.instance.index, new.store.instance.index)]
+        return {name: dim(f"?{name}") for name in names}
+    return _inverse(names, old.store.instance.index, new.store.instance.index)
+
+
+@lru_cache(maxsize=256)
+def _inverse(names: Sequence[str], index: Sequence[Expr], place: Sequence[Expr]) -> dict[str, SymExpr]:
+    """The values of `names` at which `index` is `place`."""
+    unknown = {name: dim(f"?{name}") for name in names}
+    found: dict[str, SymExpr] = {}
+    pairs = [(to_sym(a, {}).substitute(unknown), to_sym(b, {})) for a, b in zip(index, place)]
     for _ in unknown:
         for a, b in pairs:
             rest = a.substitute(found)
-            names = [n for n in rest.dims() if n.startswith("?")]
-            factor = coefficient_of(rest, names[0]) if len(names) == 1 else None
+            left = [n for n in rest.dims() if n.startswith("?")]
+            factor = coefficient_of(rest, left[0]) if len(left) == 1 else None
             sign = None if factor is None else factor.as_int()
             if sign in (1, -1):
-                found[names[0]] = (b - rest.substitute({names[0]: SymExpr.of(0)})) * sign
+                found[left[0]] = (b - rest.substitute({left[0]: SymExpr.of(0)})) * sign
     return {name: found.get(f"?{name}", other) for name, other in unknown.items()}
 
 

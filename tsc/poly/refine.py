@@ -45,7 +45,7 @@ def check_lowered(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[
     tree = frozenset(locals_) | {b.name for b in before.buffers}
     both = _Both(before, scop, edges, tree, aliases={name: name for name in tree})
     scope = Scope(tuple(s.name for s in before.sizes), multiples={s.name: s.divisor for s in before.sizes},
-                  facts=Facts.of(before.sizes))
+                  sizes=Facts.of(before.sizes))
     try:
         with isl.budget(OPERATIONS):
             both.walk(*inside_blocks(before, after, Place(scope, Known(scop.known, scope.names.meanings))), frozenset())
