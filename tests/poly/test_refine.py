@@ -16,7 +16,9 @@ from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
+from tsc.poly import isl
 from tsc.poly.refine import check_lowered, statements_of
+from tsc.poly.region import Known
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.te.compute import SUM, Axis, Compute, Fact, Program, SizeParam
 from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, add, call, index, map_loads, mul, select
@@ -276,3 +278,16 @@ def test_broken_loops_are_found(what: str) -> None:
     broken = mutated(lowered(name, "cpu-avx512"), change)
     with pytest.raises(InternalError, match=r"kernel|allocates|accumulators|reduced into|update of|blocks of|bound twice"):
         validate(name, "cpu-avx512", broken)
+
+
+def test_what_was_excluded_once_is_excluded_by_the_same_knowledge_alone() -> None:
+    points = isl.condition("[n]", "n >= 5")
+    meanings = {"n": isl.condition("[n]", "n = 3")}
+    known = Known(isl.condition("[n]", "n >= 0"), meanings)
+    assert known.excludes(points)
+    assert known.excludes(points)
+    meanings["n"] = isl.condition("[n]", "n = 7")  # of another place
+    assert not known.excludes(points)
+    more = isl.condition("[m]", "m >= 5")
+    assert known.where(isl.condition("[m]", "m = 4")).excludes(more)  # of a place within
+    assert not known.excludes(more)

@@ -7,7 +7,7 @@ stored to before; see `refine` for the three things that a pass may add.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from tsc.errors import InternalError
@@ -27,16 +27,18 @@ _PIECES = 4
 @dataclass(frozen=True, slots=True)
 class Known:
     """What is known of the parameters: `context`, and what those with `meanings` stand for. The meanings of those that are
-    `resolved` are in the context; others are looked at where needed."""
+    `resolved` are in the context; others are looked at where needed. `never` are parameters that were excluded by the context
+    and these meanings."""
 
     context: isl.Set
     meanings: dict[str, isl.Set]
     resolved: frozenset[str] = frozenset()
+    never: list[tuple[isl.Set, dict[str, isl.Set]]] = field(default_factory=list)
 
     def where(self, condition: isl.Set) -> Known:
         """With a condition on the parameters. Many questions are asked below one place: what names in it mean is resolved
         there, as long as that leaves few cases."""
-        known = replace(self, context=self.context.intersect(condition).coalesce())
+        known = replace(self, context=self.context.intersect(condition).coalesce(), never=list(self.never))
         while (name := known._open(known.context)) is not None:
             context = known.context.intersect(known.meanings[name]).coalesce()
             if context.n_basic_set() > _PIECES:
@@ -46,12 +48,18 @@ class Known:
 
     def excludes(self, points: isl.Set) -> bool:
         """Whether there are no such points."""
-        known, left = self, points.params().intersect(self.context)
+        points = points.params()
+        for never, by in self.never:
+            if points.plain_is_equal(never) and all(self.meanings.get(name) is meaning for name, meaning in by.items()):
+                return True
+        known, left, by = self, points.intersect(self.context), {}
         while not left.is_empty():
             name = known._open(left)
             if name is None:
                 return False
-            known, left = known._without(name), left.intersect(self.meanings[name])
+            by[name] = self.meanings[name]
+            known, left = known._without(name), left.intersect(by[name])
+        self.never.append((points, by))
         return True
 
     def _open(self, points: isl.Set) -> str | None:
@@ -168,11 +176,12 @@ class Region:
         beyond = [x.executed.subtract(wanted[x.name]) if x.name in wanted else x.executed for x in found]
         within = [x if surplus.is_empty() else replace(x, cells=x.cells.intersect_domain(wanted[x.name]))
                   for x, surplus in zip(found, beyond) if x.name in wanted]
+        real = [(y.buffer, y.cells.range()) for y in within]
         for x, surplus in zip(found, beyond):
             if surplus.is_empty():
                 continue
             cells = x.cells.intersect_domain(surplus).range()
-            used = [cells.intersect(y.cells.range()) for y in within if y.buffer == x.buffer]
+            used = [cells.intersect(own) for buffer, own in real if buffer == x.buffer]
             harmless = x.buffer in self.private and all(c.is_empty() for c in used)
             if not harmless and not self._empty(surplus) and not (x.buffer in self.private and all(map(self._empty, used))):
                 raise self._wrong(f"{x.name} is executed outside its domain, at {surplus}")
