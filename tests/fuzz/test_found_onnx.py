@@ -183,6 +183,14 @@ RIGHT = {
         "Conv", 17, [fed(1, 1, 5, 7, dtype="float64", mood="extreme"), fed(2, 1, 3, 3, dtype="float64", mood="extreme")]),
     # a reduction that reads nothing was taken for index arithmetic
     "what lies before the only element": _behind("Abs", one("CumSum", 14, [fed("a", 1), constant(-1)], *SIZES, exclusive=1)),
+    # both oracles reshape to -1 elements a group; ours took a known 0 for 'copy this dim'
+    "groups of no elements": one("GroupNormalization", 21, [fed("a", 4, "b"), fed(4), fed(4)], {"a": 0, "b": 3},
+                                 {"a": 2, "b": 0}, {"a": 2, "b": 5}, num_groups=2),
+    "groups of a known image without pixels": one("GroupNormalization", 18, [fed(2, 6, 0, 3), fed(3), fed(3)], num_groups=3),
+    # the scaled mean left float32, what is left of x less the mean would not
+    "a scale near the greatest number": one("BatchNormalization", 15, [
+        fed("a", 3, 5), fed(3, values=[-3.4e38, 1, 1]), fed(3), fed(3, values=[-1.66, 0, 2]), fed(3, values=[1.36, 1, 1])],
+        {"a": 1}, {"a": 17}),
     # ONNX Runtime rounds up
     "whole windows alone": one("MaxPool", 12, [fed(1, 3, "a")], {"a": 15}, {"a": 7}, kernel_shape=[5], strides=[3],
                                auto_pad="VALID", ceil_mode=1),
@@ -206,6 +214,7 @@ REFUSED = {
     "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),
     "some elements out of none": one("Resize", 18, [fed(1, 2, 0, 5), None, None, constant([1, 2, 1, 7], 4)], broken="size",
                                      mode="linear"),
+    "weights without elements": one("Conv", 11, [fed(1, 3, "a", 5), fed(4, 3, 3, 0)], {"a": 7}, broken="size"),
     "an edge of nothing": one("Pad", 19, [fed(0, dtype="uint8"), constant([2, 3], 2)], broken="size", mode="edge"),
 }
 

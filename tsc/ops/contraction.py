@@ -167,6 +167,8 @@ def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
     if ctx.attr("kernel_shape") is not None:
         for k, d in zip(positives(ctx, "kernel_shape", len(w) - 2), w[2:]):
             unify(ctx.env, SymExpr.of(k), d, f"{where(ctx)}: kernel_shape must be that of its weights")
+    for d in w[2:]:
+        ctx.env.assume_le(1, d, f"{where(ctx)}: a window must hold at least one weight along each axis")
     if ctx.has(2):
         expect_list(ctx, 2, w[0])
     x, w = canonical(ctx, 0), canonical(ctx, 1)

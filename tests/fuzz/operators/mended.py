@@ -135,6 +135,22 @@ class BatchNormalization(OpRun):
         return (np.asarray((x - mean) / np.sqrt(var + np.asarray(epsilon, var.dtype)) * scale + bias, x.dtype),)
 
 
+class GroupNormalization(OpRun):
+    """Of images without elements too, which the standard's body would reshape to -1 elements a group."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, scale: Array, bias: Array, epsilon: float = 1e-5, num_groups: int = 0,
+             **_: Any) -> tuple[Array]:
+        wide = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+        groups = wide.reshape(x.shape[0], num_groups, x.shape[1] // num_groups, int(np.prod(x.shape[2:])))
+        centred = groups - groups.mean(axis=(2, 3), keepdims=True) if x.size else groups
+        variance = np.square(centred).mean(axis=(2, 3), keepdims=True) if x.size else np.zeros((), wide.dtype)
+        normal = centred / np.sqrt(variance + np.asarray(epsilon, wide.dtype))
+        by_channel = (1, num_groups, -1 if self.run_params["opsets"][""] >= 21 and x.shape[1] else 1, 1)
+        return ((normal.astype(x.dtype) * scale.reshape(by_channel) + bias.reshape(by_channel)).reshape(x.shape),)
+
+
 class Slice(OpRun):
     """'For negative stepping it is clamped to [0, dims[axes[i]]-1]'; the reference lets NumPy clamp a start to -1."""
 
@@ -344,5 +360,5 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 
 MENDED: list[type[OpRun]] = [
-    Mean, PRelu, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, Slice, Pad, MaxPool,
-    AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize]
+    Mean, PRelu, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, GroupNormalization,
+    Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize]
