@@ -129,3 +129,15 @@ def test_a_quotient_by_a_size_times_that_size() -> None:
     begin = dim("q") * dim("N") - dim("a") * 16
     assert facts.le(begin, SymExpr.of(15)) and not facts.le(begin, SymExpr.of(14))
     assert facts.le(-begin, dim("N") - 1) and not facts.le(-begin, dim("N") - 2)
+
+
+def test_what_grows_too_large_is_not_proved() -> None:
+    """Found by random programs: Lets in terms of one another, written out, were larger than a size may be."""
+    facts, name = Facts.of(SIZES), "N"
+    for depth in range(12):
+        outer = Size(dim("N")) if name == "N" else Var(name)
+        bound = call("max", call("min", call("floordiv", call("mul", outer, outer), index(3)), index(depth + 90)), index(depth))
+        name = f"e{depth}"
+        facts = facts.inside(Let(name, add(bound, outer), Block(())))
+    inner = facts.inside(For("v", Var("e1"), Var(name), Block(()), step=8))
+    assert not inner.le(dim("v"), dim("N"))

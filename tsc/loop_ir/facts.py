@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import For, Let
 from tsc.loop_ir.witness import Point, extended, is_negative
-from tsc.sym import SymExpr, dim, sym_max, sym_min
+from tsc.sym import OversizeError, SymExpr, dim, sym_max, sym_min
 from tsc.sym.expr import Apply, Atom, Dim, Monomial, apply
 from tsc.te.compute import SizeParam
 from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, index
@@ -94,7 +94,10 @@ class Facts:
     def _value(self, expr: SymExpr) -> SymExpr:
         """`expr` with the variables that Lets bind written out."""
         exact = {n: known.lows[0] for n in expr.dims() if (known := self.known.get(n)) and known.lows == known.highs != ()}
-        return expr if not exact else self._value(expr.substitute(exact))
+        try:
+            return expr if not exact else self._value(expr.substitute(exact))
+        except OversizeError:  # no proof would come of it
+            return expr
 
     def _step(self, step: int, distance: SymExpr) -> int:
         return step if self.divisor(distance) % step == 0 else 0
@@ -147,8 +150,11 @@ class Facts:
         if not proved and is_negative(expr, self._witnesses()):
             self._tried[expr] = _DEPTH
             return False
-        proved = proved or (depth > 0 and left[0] > 0 and any(
-            all(self._nonneg(e, depth - 1, left) for e in group) for group in self._weaker(expr)))
+        try:
+            proved = proved or (depth > 0 and left[0] > 0 and any(
+                all(self._nonneg(e, depth - 1, left) for e in group) for group in self._weaker(expr)))
+        except OversizeError:  # what a proof opens may grow beyond what the expression itself is
+            return False
         if proved:
             self._tried[expr] = -1
         return proved

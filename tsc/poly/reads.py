@@ -120,6 +120,8 @@ class _Decided:
                 for part in parts:
                     total = _both(fn, total, part)
                 return total
+            case Call(fn="not", args=(inner,)) if isinstance(known := self.of(inner), Const):
+                return Const(not known.value, BOOL)
         return map_children(self.of, expr)
 
     def _never(self, condition: Expr, side: bool) -> bool:
