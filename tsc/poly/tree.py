@@ -65,7 +65,7 @@ def register_tile(node: isl.ScheduleNode, scop: Scop, found: Contraction, statem
     reduce, tile_rows = node.band_get_partial_schedule(), node.child(0).band_get_partial_schedule()
     point = [first + 1, first] if found.m else [first]
     node = node.cut()
-    statements = separated(scop, found.matrix, statements)
+    statements = separated(scop, found.matrix, statements, first)
     if len(statements) > 1:
         node = node.insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements]))
     for i, name in enumerate(statements):
@@ -217,15 +217,16 @@ def completing_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> list[isl.P
 
 # -- shared ----------------------------------------------------------------------------------------------------
 
-def separated(scop: Scop, matrix: ScheduleMatrix, statements: Sequence[str]) -> list[str]:
+def separated(scop: Scop, matrix: ScheduleMatrix, statements: Sequence[str], first_row: int = 0) -> list[str]:
     """The order in which separation puts statements of one matrix: what its solved `?` sink into the first iteration of the
-    loops comes before them, what they sink into the last behind them. Raises PatternMismatch for what is between or beyond."""
+    loops comes before them, what they sink into the last behind them. The rows before `first_row` are loops around all of them,
+    which say nothing of their order. Raises PatternMismatch for what is between or beyond."""
     moving, sunk = _rows_by_kind(scop, matrix, statements)
     taken = {i: _values(scop, matrix, names, i) for i, names in moving.items() if any(i in rows for rows in sunk.values())}
     before: list[str] = []
     behind: list[str] = []
     for name, rows in sunk.items():
-        own = [(_values(scop, matrix, [name], i), taken[i]) for i in rows if i in taken]
+        own = [(_values(scop, matrix, [name], i), taken[i]) for i in rows if i in taken and i >= first_row]
         first = all(value.is_equal(others.lexmin()) for value, others in own)
         last = all(value.is_equal(others.lexmax()) for value, others in own)
         if not (first or last):
