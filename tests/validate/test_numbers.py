@@ -68,3 +68,33 @@ def test_a_number_may_be_inlined_where_it_is_compared(of: Callable[[Expr], Expr]
     wrong = replace(found.scop.program, computes=(replace(only, body=replaced(only.body)),))
     with pytest.raises(InternalError, match="another value in the scheduled Program"):
         check_values(two, func, wrong)
+
+
+def halves(through: bool, kept: bool, limit: float = 2.5) -> Program:
+    """y is 5 where half of a place is less than a limit, else x, or -1 where the half becomes 3: through a target of its
+    own, which may be kept as an output."""
+    j, rows = Axis("j", dim("N")), Buffer("t", "float32", (dim("N"),))
+
+    def half(axis: str) -> Expr:
+        return mul(Cast(Var(axis), "float32"), Const(0.5, "float32"))
+
+    def of_half(at: Expr) -> Expr:
+        other = select(call("eq", Cast(at, "int64"), index(3)), Const(-1.0, "float32"), HERE)
+        return select(call("lt", at, Const(limit, "float32")), FIVE, other)
+
+    first = Compute(rows, (j,), half("j"))
+    last = Compute(CUT, (Axis("i", dim("N")),), of_half(Load(rows, (Var("i"),)) if through else half("i")))
+    return Program((ENDS,), (rows, CUT) if kept else (CUT,), (first, last) if through or kept else (last,), (SizeParam("N"),))
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("meant", [False, True])
+@pytest.mark.parametrize("made", [False, True])
+def test_numbers_are_known_behind_memory(kept: bool, meant: bool, made: bool) -> None:
+    """Found by random programs: what is compared or becomes an integer was a number where it is computed on the spot, and data
+    where it had been stored, so that a temporary could not be written out."""
+    found = schedule_program(halves(made, kept), None, SMALL, None, None, "halves", [])
+    func, scheduled = lower(found.func, SMALL), None if found.scop is None else found.scop.program
+    assert check_values(halves(meant, kept), func, scheduled).undecided is None
+    with pytest.raises(InternalError, match=r"is not what its Program means: y\["):
+        check_values(halves(meant, kept, 3.0), func, scheduled)

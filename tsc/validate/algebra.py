@@ -8,8 +8,9 @@ other function of data is a random function: equal where its name, type and argu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -32,19 +33,42 @@ _S1, _S2 = np.uint64(30), np.uint64(31)
 _MIDDLE = np.uint64(2_666_007_998)
 
 
+#: What is known of all instances.
+EVERYWHERE: Array = np.asarray(True)
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Floating-point numbers as they are, made from integers and constants alone, one an instance or one for all; `known` says
+    where."""
+
+    data: Array
+    known: Array
+
+    def each(self, change: Callable[[Array], Array]) -> Exact:
+        """With both arrays changed."""
+        return Exact(change(self.data), change(self.known))
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """Numbers, one an instance or one for all: residues (`is_data`) or numbers of the dtype. `poison` marks those that depend
-    on memory that nobody wrote."""
+    on memory that nobody wrote; `exact` are the numbers that residues stand for, where they are known: comparisons and
+    conversions to integers, which may decide about accesses, are then what they are."""
 
     data: Array
     is_data: bool = False
     poison: Array | None = None
+    exact: Exact | None = None
+
+    def each(self, change: Callable[[Array], Array]) -> Value:
+        """With all arrays changed."""
+        return Value(change(self.data), self.is_data, None if self.poison is None else change(self.poison),
+                     None if self.exact is None else self.exact.each(change))
 
     def take(self, places: Array) -> Value:
         """The values of some instances."""
-        poison = self.poison if self.poison is None or not self.poison.ndim else self.poison[places]
-        return Value(self.data[places] if self.data.ndim else self.data, self.is_data, poison)
+        return self.each(lambda array: array[places] if array.ndim else array)
 
 
 def mixed(x: Array) -> Array:
@@ -122,21 +146,24 @@ def poisoned(*values: Value) -> Array | None:
 @dataclass(frozen=True, slots=True)
 class Algebra:
     """What intrinsics do to Values. With `ordered`, floating-point addition is a random function too, commutative but not
-    associative: results are equal where sums are formed in the same order. Without `numbers`, what is made from indices and
-    constants alone is compared and converted to integers like any data: through which buffers it went is no matter then."""
+    associative: results are equal where sums are formed in the same order."""
 
     ordered: bool = False
-    numbers: bool = True
 
     def call(self, fn: str, dtype: str, *args: Value) -> Value:
         """An intrinsic other than select, with a result of `dtype`."""
         poison = poisoned(*args)
         if any(a.is_data for a in args):
-            return Value(self._data(fn, dtype, [residue(a) for a in args]), dtype != BOOL, poison)
+            made = Value(self._data(fn, dtype, [residue(a) for a in args]), dtype != BOOL, poison)
+            numbers = [n for a in args if (n := number(a)) is not None]
+            if len(numbers) < len(args):
+                return made
+            exact = np.asarray(MEANING[fn](*(n.data for n in numbers))).astype(np.dtype(dtype), copy=False)
+            return _exactly(Exact(exact, _all(n.known for n in numbers)), made)
         if fn == "pow":  # NumPy has none of negative integers
             return Value(integers(hashed(key_of(f"{fn} {dtype}"), *(a.data for a in args)), dtype), poison=poison)
-        made = np.asarray(MEANING[fn](*(a.data for a in args)))
-        return Value(made.astype(np.dtype(dtype), copy=False), poison=poison)
+        data = np.asarray(MEANING[fn](*(a.data for a in args)))
+        return Value(data.astype(np.dtype(dtype), copy=False), poison=poison)
 
     def _data(self, fn: str, dtype: str, parts: list[Array]) -> Array:
         if fn == "add":
@@ -159,14 +186,34 @@ class Algebra:
             return value
         floating = np.dtype(dtype).kind == "f"
         if not value.is_data:
+            converted = _converted(value.data, dtype)
             if floating:
-                return Value(residue(value), True, value.poison)
-            data = np.not_equal(value.data, 0) if dtype == BOOL else value.data.astype(np.dtype(dtype))
-            return Value(np.asarray(data), poison=value.poison)
-        if dtype == BOOL:
-            return Value(value.data != 0, poison=value.poison)
-        made = hashed(key_of(f"cast {source} {dtype}"), value.data)
-        return Value(made if floating else integers(made, dtype), floating, value.poison)
+                return Value(residue(value), True, value.poison, Exact(converted, EVERYWHERE))
+            return Value(converted, poison=value.poison)
+        random = hashed(key_of(f"cast {source} {dtype}"), value.data)
+        data = value.data != 0 if dtype == BOOL else random if floating else integers(random, dtype)
+        made = Value(data, floating, value.poison)
+        return made if value.exact is None else _exactly(Exact(_converted(value.exact.data, dtype), value.exact.known), made)
+
+
+def number(value: Value) -> Exact | None:
+    """The numbers that a Value stands for, None where not one is known."""
+    return value.exact if value.is_data else Exact(value.data, EVERYWHERE)
+
+
+def _exactly(exact: Exact, made: Value) -> Value:
+    """A Value whose numbers are known: residues with them, or other numbers in place of random ones."""
+    if made.is_data:
+        return replace(made, exact=exact if exact.known.any() else None)
+    return replace(made, data=exact.data if exact.known.all() else np.where(exact.known, exact.data, made.data))
+
+
+def _all(known: Iterable[Array]) -> Array:
+    return reduce(np.logical_and, known)
+
+
+def _converted(data: Array, dtype: str) -> Array:
+    return np.asarray(np.not_equal(data, 0) if dtype == BOOL else data.astype(np.dtype(dtype)))
 
 
 def integers(random: Array, dtype: str) -> Array:
@@ -184,7 +231,19 @@ def chosen(condition: Array, yes: Value, no: Value) -> Value:
     poison = None
     if yes.poison is not None or no.poison is not None:
         poison = np.where(condition, False if yes.poison is None else yes.poison, False if no.poison is None else no.poison)
-    return Value(np.where(condition, yes.data, no.data), yes.is_data, poison)
+    exact = None
+    if yes.exact is not None or no.exact is not None:
+        a, b = (Exact(np.zeros((), np.float32), ~EVERYWHERE) if v.exact is None else v.exact for v in (yes, no))
+        exact = Exact(np.where(condition, a.data, b.data), np.where(condition, a.known, b.known))
+    return Value(np.where(condition, yes.data, no.data), yes.is_data, poison, exact)
+
+
+def joined(a: Value, first: int, b: Value, second: int) -> Value:
+    """`first` instances of one Value, then `second` of another of the same kind."""
+    def widened(value: Value, count: int, before: int, behind: int) -> Value:
+        return value.each(lambda array: np.pad(np.broadcast_to(array, (count,)), (before, behind)))
+
+    return chosen(np.arange(first + second) < first, widened(a, first, 0, second), widened(b, second, first, 0))
 
 
 def _either(a: Array, special: tuple[int, ...]) -> Array:

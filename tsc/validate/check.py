@@ -130,24 +130,22 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
             for n, (c, (most, _)) in enumerate(zip(cases, limits))])
     values = {name: s.values for name, s in samples.items()}
     meaning = Meaning(program, sizes, inputs, algebra, values)
-    expected = _elements(meaning, points)
+    expected = {name: meaning.elements(name, at.index, at.cases) for name, at in points.items()}
     pruning = Pruning()
     if scheduled is not None:
         pruning = Pruning.of(func, scheduled, meaning.wanted, samples)
         plain = _without_panels(scheduled)
         if plain.computes != program.computes:
             again = Meaning(plain, sizes, inputs, algebra, values)
-            given, expected = expected, expected | _elements(again, points)
-            try:
-                _all_same(expected, given, points, tried, "the scheduled Program")
-            except Fault:  # numbers made from indices and constants are known as such where no target lies in between
-                data = replace(algebra, numbers=False)
-                first, second = (_elements(Meaning(p, sizes, inputs, data, values), points) for p in (program, plain))
-                _all_same(first | second, first, points, tried, "the scheduled Program")
+            for name, at in points.items():
+                if not len(at.cases) and name not in again.computes:  # it has no elements, so nothing computes it
+                    continue
+                _same(again.elements(name, at.index, at.cases), expected[name], name, at, tried, "the scheduled Program")
             pruning = Pruning.of(func, scheduled, again.wanted, samples)
     loops = Loops(func, sizes, inputs, algebra, pruning)
     found = evaluated(loops)
-    _all_same({name: _read(found[name], at, sizes) for name, at in points.items()}, expected, points, tried, "the loops")
+    for name, at in points.items():
+        _same(_read(found[name], at, sizes), expected[name], name, at, tried, "the loops")
     return {id(leaf.store) for leaf in loops.leaves}
 
 
@@ -165,19 +163,6 @@ def _read(storage: Storage, at: Points, sizes: Sizes) -> Value:
     for place, extent in zip(at.index, storage.buffer.shape):
         flat = flat * np.broadcast_to(np.asarray(sizes.of(extent)), (sizes.count,))[at.cases] + place
     return storage.read((np.cumsum(counts) - counts)[at.cases] + flat, np.full(len(flat), storage.span - 1))
-
-
-def _elements(meaning: Meaning, points: Mapping[str, Points]) -> dict[str, Value]:
-    """The elements of outputs at some points, less outputs that have no elements, so that nothing computes them."""
-    return {name: meaning.elements(name, at.index, at.cases) for name, at in points.items()
-            if len(at.cases) or name in meaning.computes}
-
-
-def _all_same(found: Mapping[str, Value], expected: Mapping[str, Value], points: Mapping[str, Points],
-              tried: Sequence[dict[str, int]], what: str) -> None:
-    """Raise Fault at the first element of an output that differs."""
-    for name, at in points.items():
-        _same(found[name], expected[name], name, at, tried, what)
 
 
 def _same(found: Value, expected: Value, name: str, at: Points, tried: Sequence[dict[str, int]], what: str) -> None:

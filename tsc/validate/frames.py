@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from tsc.errors import InternalError
 from tsc.sym import SymExpr
 from tsc.sym.expr import Dim
-from tsc.te.expr import BOOL, COMPARISONS, INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, format_expr, loads
-from tsc.te.intrinsics import MEANING
-from tsc.validate.algebra import Algebra, Array, Value, chosen, residue
+from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, format_expr
+from tsc.validate.algebra import EVERYWHERE, Algebra, Array, Exact, Value, chosen, residue
 
 #: Integers, one an instance, or one for all.
 Ints = Any
@@ -161,26 +160,6 @@ def _divided(a: Ints, b: Ints) -> tuple[Ints, Ints]:
     return np.where(zero, 0, a // by), np.where(zero, 0, a % by)
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """Numbers as they are, one an instance or one for all; `known` says where, True everywhere."""
-
-    data: Array
-    known: Array | Literal[True] = True
-
-    def or_else(self, make: Callable[[], Value]) -> Value:
-        """The numbers where they are known, elsewhere what `make` gives."""
-        return Value(self.data) if self.known is True else chosen(self.known, Value(self.data), make())
-
-
-def _all_known(numbers: Sequence[Exact]) -> Array | Literal[True]:
-    result: Array | Literal[True] = True
-    for number in numbers:
-        if number.known is not True:
-            result = number.known if result is True else result & number.known
-    return result
-
-
 INDEX_CALLS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max", "neg", "bitxor"})
 _ORDER = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
 
@@ -217,25 +196,15 @@ class Reader:
             case Load():
                 return self.memory.load(expr, frame)
             case Const(value=value, dtype=dtype):
-                known = Value(np.asarray(value, np.dtype(dtype)))
-                return Value(residue(known), True) if _is_float(dtype) else known
+                known = np.asarray(value, np.dtype(dtype))
+                return Value(residue(Value(known)), True, exact=Exact(known, EVERYWHERE)) if _is_float(dtype) else Value(known)
             case Call(fn="select", args=(condition, yes, no)):
                 return self._select(condition, yes, no, frame)
             case Call(fn=fn, args=(a, b)) if fn in _ORDER and a.dtype == INDEX and b.dtype == INDEX:
                 return Value(np.asarray(_ORDER[fn](self.ints(a, frame), self.ints(b, frame))))
-            case Call(fn=fn, args=args) if self.algebra.numbers and fn in COMPARISONS and _is_float(args[0].dtype) and all(
-                    map(_may_be_exact, args)):
-                numbers = [self.exact(a, frame) for a in args]
-                exact = Exact(np.asarray(MEANING[fn](*(n.data for n in numbers))), _all_known(numbers))
-                return exact.or_else(lambda: self.algebra.call(fn, BOOL, *[self.value(a, frame) for a in args]))
             case Call(fn=fn, args=args) if expr.dtype != INDEX or not (
                     fn in INDEX_CALLS and all(a.dtype == INDEX for a in args)):
                 return self.algebra.call(fn, expr.dtype, *[self.value(a, frame) for a in args])
-            case Cast(value=source, dtype=dtype) if self.algebra.numbers and _is_float(source.dtype) and not _is_float(
-                    dtype) and _may_be_exact(source):
-                number = self.exact(source, frame)
-                exact = Exact(np.asarray(number.data.astype(np.dtype(dtype))), number.known)
-                return exact.or_else(lambda: self.algebra.cast(self.value(source, frame), source.dtype, dtype))
             case Cast(value=value, dtype=dtype):
                 return self.algebra.cast(self.value(value, frame), value.dtype, dtype)
             case CheckedIndex(value=value, extent=extent):
@@ -251,34 +220,6 @@ class Reader:
             raise Fault(f"the condition {format_expr(expr)} depends on memory that nobody wrote")
         return value.data
 
-    def exact(self, expr: Expr, frame: Frame) -> Exact:
-        """A floating-point expression as the numbers that it stands for, where they are made from indices and constants alone:
-        what decides about accesses. Where a choice between such and data is made by indices, loops may make it outside."""
-        match expr:
-            case Const(value=value, dtype=dtype):
-                return Exact(np.asarray(value, np.dtype(dtype)))
-            case Load():
-                return Exact(np.zeros((), np.dtype(expr.dtype)), np.zeros((), bool))
-            case Cast(value=value, dtype=dtype):
-                number = self.exact(value, frame)
-                return Exact(np.asarray(number.data.astype(np.dtype(dtype))), number.known)
-            case Call(fn="select", args=(condition, yes, no)) if _loads(expr):
-                return self._exact_select(self.value(condition, frame).data, yes, no, frame)
-            case Call(fn=fn, args=args) if expr.dtype != INDEX:
-                numbers = [self.exact(a, frame) for a in args]
-                made = np.asarray(MEANING[fn](*(n.data for n in numbers)))
-                return Exact(made.astype(np.dtype(expr.dtype), copy=False), _all_known(numbers))
-        return Exact(np.asarray(self.ints(expr, frame)))
-
-    def _exact_select(self, test: Array, yes: Expr, no: Expr, frame: Frame) -> Exact:
-        if not test.ndim:
-            return self.exact(yes if test else no, frame)
-        data, known = np.zeros(frame.count, np.dtype(yes.dtype)), np.zeros(frame.count, bool)
-        for side, kept in ((yes, test), (no, ~test)):
-            number = self.exact(side, frame.where(kept))
-            data[kept], known[kept] = number.data, number.known
-        return Exact(data, known)
-
     def _select(self, condition: Expr, yes: Expr, no: Expr, frame: Frame) -> Value:
         """Each side is evaluated where it is chosen, and nowhere else."""
         test = self.value(condition, frame)
@@ -293,29 +234,11 @@ class Reader:
                 sides.append(self.value(side, frame) if isinstance(side, Const) else
                              _spread(self.value(side, frame.where(kept)), kept))
             made = chosen(test.data, *sides)
-        return made if test.poison is None else Value(made.data, made.is_data, _or(made.poison, test.poison))
+        return made if test.poison is None else replace(made, poison=_or(made.poison, test.poison))
 
 
 def _is_float(dtype: str) -> bool:
     return dtype != BOOL and np.dtype(dtype).kind == "f"
-
-
-def _loads(expr: Expr) -> bool:
-    return any(True for _ in loads(expr))
-
-
-def _may_be_exact(expr: Expr) -> bool:
-    """Whether some instances have a value made from indices and constants alone."""
-    match expr:
-        case Load():
-            return False
-        case Call(fn="select", args=(_, yes, no)):
-            return _may_be_exact(yes) or _may_be_exact(no)
-        case Call(args=args):
-            return all(map(_may_be_exact, args))
-        case Cast(value=value):
-            return _may_be_exact(value)
-    return not _loads(expr)
 
 
 def _or(a: Array | None, b: Array) -> Array:
@@ -331,4 +254,4 @@ def _spread(value: Value, kept: Array) -> Value:
         result[kept] = data
         return result
 
-    return Value(over(value.data), value.is_data, None if value.poison is None else over(value.poison))
+    return value.each(over)

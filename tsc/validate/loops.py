@@ -330,6 +330,8 @@ def _closure(storage: Storage, reads: dict[Storage, set[Storage]], pending: list
 
 def _evaluate_together(group: set[Storage], loops: Loops) -> None:
     """Storages whose values depend on each other: each instance when all that it reads is known, round by round."""
+    for storage in group:
+        storage.accumulate = True
     left = {leaf: np.arange(leaf.frame.count) for s in group for leaf in s.writers}
     while left:
         progress = False

@@ -6,14 +6,14 @@ monoid (`b[i] = b[i] + e`) are folded into what was there all at once, without w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from tsc.loop_ir.nodes import Store
 from tsc.te.expr import Buffer, Call, Expr, Load, loads
-from tsc.validate.algebra import PRIME, Algebra, Array, Value
+from tsc.validate.algebra import PRIME, Algebra, Array, Exact, Value
 from tsc.validate.frames import Fault, Frame, Undecided, spread
 
 #: Variables of a Frame: when an instance stores, and when it reads (the lanes of a vector all read before any of them stores).
@@ -25,7 +25,8 @@ _MONOIDS = frozenset({"add", "mul", "max", "min", "and", "or"})
 class Storage:
     """A buffer of the loops: an argument, or one allocation. `base` is the variable that says where a Frame's own begins.
     `span` is more than any time; `keys` and what follows are set when all writes are known. Where a place and a time do not fit
-    into a number, `names` are the places and `moments` the times that occur, each counted."""
+    into a number, `names` are the places and `moments` the times that occur, each counted. Numbers behind residues are held as
+    well, but of sums: where values `accumulate`, on the way or in the end, none are known."""
 
     buffer: Buffer
     base: str
@@ -36,6 +37,8 @@ class Storage:
     data: Array = field(default_factory=lambda: np.zeros(0, np.uint64))
     poison: Array = field(default_factory=lambda: np.zeros(0, bool))
     done: Array = field(default_factory=lambda: np.zeros(0, bool))
+    exact: Exact | None = None
+    accumulate: bool = False
     blocks: Array | None = None
     names: Array | None = None
     moments: Array | None = None
@@ -68,6 +71,7 @@ class Storage:
         kind = np.dtype(np.uint64) if self.holds_data else np.dtype(self.buffer.dtype)
         self.data, self.poison = np.zeros(len(order), kind), np.zeros(len(order), bool)
         self.done = np.zeros(len(order), bool)
+        self.accumulate |= any(leaf.operand is not None for leaf in self.writers)
         self._check_apart(np.concatenate([leaf.times(SEEN) for leaf in self.writers])[order], cells[order])
         if self.outside:
             self.blocks = np.concatenate([leaf.times(BLOCK) for leaf in self.writers])[order]
@@ -108,13 +112,20 @@ class Storage:
         if not self.done.all() and not self.done[at[~missing]].all():
             raise Undecided(f"{self.buffer.name} is read before it is known")
         poison = missing | self.poison[at]
-        return Value(self.data[at], self.holds_data, poison if poison.any() else None)
+        exact = None if self.exact is None else self.exact.each(lambda array: array[at])
+        if exact is not None and missing.any():
+            exact = replace(exact, known=exact.known & ~missing)
+        return Value(self.data[at], self.holds_data, poison if poison.any() else None, exact)
 
     def put(self, slots: Array, value: Value) -> None:
         """Values of some writes; of an update, what it adds."""
         self.data[slots] = value.data
         if value.poison is not None:
             self.poison[slots] = value.poison
+        if value.exact is not None and not self.accumulate:
+            if self.exact is None:
+                self.exact = Exact(np.zeros(len(self.data), np.dtype(self.buffer.dtype)), np.zeros(len(self.data), bool))
+            self.exact.data[slots], self.exact.known[slots] = value.exact.data, value.exact.known
         self.done[slots] = True
 
     def fold(self, algebra: Algebra) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import Axis, Compute, Monoid, Program
 from tsc.te.expr import Buffer, Expr, Load, loads
-from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, key_of, mixed, residue
+from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, joined, key_of, mixed, residue
 from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided, spread
 
 #: The most elements of a reduction that are evaluated at once.
@@ -228,7 +228,7 @@ class Meaning:
 
     def _body(self, compute: Compute, frame: Frame) -> Value:
         made = Reader(self, self.sizes, self.algebra).value(compute.body, frame)
-        return Value(np.broadcast_to(made.data, (frame.count,)), made.is_data)
+        return made.each(lambda array: np.broadcast_to(array, (frame.count,)))
 
 
 def _folded(fn: str, data: Array, starts: Array, is_data: bool, algebra: Algebra) -> Array:
@@ -264,9 +264,7 @@ def _joined(samples: tuple[Array, ...]) -> tuple[Array, Array]:
 def _merged(table: _Table, places: Array, values: Value) -> _Table:
     every = np.concatenate([table.places, places])
     order = np.argsort(every, kind="stable")
-    a, b = table.values, values
-    data = np.concatenate([np.broadcast_to(a.data, table.places.shape), np.broadcast_to(b.data, places.shape)])
-    return _Table(every[order], Value(data[order], a.is_data))
+    return _Table(every[order], joined(table.values, len(table.places), values, len(places)).take(order))
 
 
 def _count(buffer: Buffer) -> SymExpr:
