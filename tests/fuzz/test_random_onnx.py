@@ -126,6 +126,30 @@ def test_a_wrong_integer_among_halves_is_found() -> None:
         check(case, _spoiled(wrong))
 
 
+@pytest.mark.parametrize("op", ["Sqrt", "Floor"])
+def test_what_is_nothing_but_rounding_may_jump(op: str) -> None:
+    """The root of what two computations of one value differ by is a number or none, by chance, at each of thousands of
+    elements; that of what differs by more is a number."""
+    d = Draft(Random(0), 17)
+    x = d.operand((100, 63), role="feed", draw=plain("float32"))
+    first, = d.node("Sigmoid", [x])
+    passed, = d.node("Identity", [first])
+    left, = d.node("Sub", [passed, first])
+    shift = d.operand((100, 1), "float32", fixed(np.arange(100) % 2, "float32"), "initializer")
+    d.node(op, [d.node("Add", [left, shift])[0]])
+    case = d.finish(op, "nothing but rounding")
+
+    def by_chance(every: int) -> Any:
+        def change(outputs: list[Array]) -> list[Array]:
+            outputs[0][::every][np.random.default_rng(5).random((100 // every, 63)) < 0.5] = np.nan if op == "Sqrt" else -1
+            return outputs
+        return change
+
+    check(case, _spoiled(by_chance(2)))  # rows whose shift is 0
+    with pytest.raises(Finding, match="instead of"):
+        check(case, _spoiled(by_chance(1)))
+
+
 def test_operands_swapped_are_found() -> None:
     def swapped(case: Case, model: ModelProto, folder: Path | None) -> Run:
         other = ModelProto()

@@ -32,6 +32,9 @@ RUNTIME_OPSET = 26
 UNIT, DRAWS = {"float32": 2.0**-24, "float64": 2.0**-53}, 4
 #: Of outputs no larger more is drawn: errors of a few operands, as the two elements of a mean, may cancel in all of four draws.
 _FEW = 1 << 12
+#: A draw that moves an element so much further than those before shows a jump, of which there may be more: at a root of what is
+#: nothing but rounding half of the errors lead to NaN. Then more is drawn, until nothing new is seen several times.
+_JUMP, _MOST_DRAWS = 1000.0, 40
 #: Errors are drawn this many units large: functions are not rounded correctly, sums add their terms in any order.
 LARGE = 8.0
 #: Half of the least positive number, which is what a rounding at least may be off by, LARGE times: by unit.
@@ -194,17 +197,24 @@ class Reference:
             none = [np.zeros(e.shape, int) for e in exact]
             return Expected(exact, none, [z > 0 for z in none], none, self._leaves(results))
         deviation, unsure = [np.zeros(e.shape) for e in exact], [np.zeros(e.shape, bool) for e in exact]
-        for seed in range(DRAWS if max(e.size for e in exact) > _FEW else 3 * DRAWS):
-            moved = self._evaluate(feeds, found, np.random.default_rng(seed), unit)
+        least, alike = DRAWS if max(e.size for e in exact) > _FEW else 3 * DRAWS, 0
+        for seed in range(_MOST_DRAWS):
+            if seed >= least and alike >= DRAWS - 1:
+                break
+            moved, jumps = self._evaluate(feeds, found, np.random.default_rng(seed), unit), False
             for k, name in enumerate(names):
                 other = np.asarray(moved[name])
                 if exact[k].dtype.kind == "f":
-                    apart = np.abs(other - exact[k])
-                    deviation[k] = np.maximum(deviation[k], np.where(np.isnan(apart), 0, apart))
-                    unsure[k] |= np.isnan(other) != np.isnan(exact[k])
+                    apart, lost = np.abs(other - exact[k]), np.isnan(other) != np.isnan(exact[k])
+                    apart = np.where(np.isnan(apart), 0, apart)
+                    smooth = np.maximum(deviation[k], LARGE * unit * np.where(np.isfinite(exact[k]), np.abs(exact[k]), 0))
+                    jumps |= bool((lost & ~unsure[k]).any() or (apart > np.maximum(_JUMP * smooth, _JUMP * unit)).any())
+                    deviation[k] = np.maximum(deviation[k], apart)
+                    unsure[k] |= lost
                 else:
                     unsure[k] |= other != exact[k]
                     deviation[k] = np.maximum(deviation[k], np.abs(other.astype(np.float64) - exact[k].astype(np.float64)))
+            alike = 0 if jumps else alike + 1
         for k, e in enumerate(exact):
             if e.size and e.dtype.kind == "f":  # all draws may cancel at an element
                 deviation[k] = np.maximum(deviation[k], np.median(deviation[k]) / 2)
