@@ -12,6 +12,7 @@ measured, stand at the end. Times are CPU times of this process, the least of al
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -129,6 +130,8 @@ class Row:
 def measure(name: str, program: Program, spec: DeviceSpec, constants: tuple[str, ...], rounds: int) -> Row:
     """The row of one Program: the round that took least."""
     best: Row | None = None
+    gc.collect()
+    gc.freeze()  # or whichever kernel is being measured pays for going through what all models before it left
     for _ in range(rounds):
         with watched() as clock:
             start = time.process_time()
