@@ -46,7 +46,8 @@ def difference(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], exe
                impossible: Callable[[isl.Set], bool]) -> str | None:
     """How `new` differs, at an instance in `executed`, from what this instance does in `old`: it stores another constant, or
     reads a cell that is not read there, or only under further conditions. None where it does neither. `aliases[buffer]` is what
-    a buffer of `new` stands for in `old`. Raises Unreadable."""
+    a buffer of `new` stands for in `old`. What has no formula is not compared; raises Unreadable where it is of a buffer that
+    stands for another."""
     match new.store.value, old.store.value:
         case Const() as now, Const() as before:
             same = repr(now) == repr(before) or impossible(executed)
@@ -84,8 +85,8 @@ def _stray_load(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], ex
             if not impossible(cells.domain()):
                 _check_exact(cells.domain(), new)
                 return load
-        except Unreadable as why:
-            unread = why
+        except Unreadable as why:  # of the tree's own buffers it is only not proved
+            unread = why if aliases.get(load.buffer.name) != load.buffer.name else unread
     if unread is not None:
         raise unread
     return None
