@@ -45,9 +45,9 @@ def check_folds(stmt: Stmt, computes: Mapping[str, Compute]) -> None:
     run = _Folds(computes, {c.target.name for c in computes.values()})
     for state in run.states(stmt, {}, frozenset(), [_State({}, set())]):
         for target in run.targets:
-            held = [tokens for (name, _), tokens in state.cells.items() if name == target]
-            wanted = {t for t in state.made if computes[str(t[0])].target.name == target}
-            if (wanted and len(held) != 1) or any(tokens != wanted | {_BEFORE} for tokens in held):
+            wanted = {_BEFORE} | {t for t in state.made if computes[str(t[0])].target.name == target}
+            held = [tokens for (name, _), tokens in state.cells.items() if name == target and tokens != {_BEFORE}]
+            if held != [wanted] * (len(wanted) > 1):  # what is only initialised here may go by other names
                 raise InternalError(f"what is reduced into {target} is not folded into it whole")
 
 
