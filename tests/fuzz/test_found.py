@@ -37,6 +37,7 @@ from tsc.codegen_c.specs import host_spec
     (112201, 2686),  # no bug: numbers made from indices counted as data where they are read from a target
     (112202, 2),  # an epilogue that reads one iteration of a loop around its tile was put before the tile
     (112201, 4941),  # elements that are initialised beside a fold counted as more that it reduces into
+    (112203, 238),  # a place from data times a sum of sizes was multiplied out, with its load
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

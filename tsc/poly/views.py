@@ -153,7 +153,7 @@ class Lifting:
         """`expr` with coordinates for all index arithmetic in it that depends on no data and is not affine."""
         if expr.dtype == INDEX and index_text(expr, self.own) is not None:
             return expr
-        terms = _terms(expr)
+        terms = None if depends_on_data(expr) else _terms(expr)  # a Load that is multiplied out would be several
         if terms is not None:
             return self.lifted(terms)
         inner = map_children(self.lifted, expr)
