@@ -22,10 +22,10 @@ from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func, If, Stmt, Store, block, map_children, walk
 from tsc.poly.schedule import schedule_program
 from tsc.target import DeviceSpec
-from tsc.te.compute import Program
+from tsc.te.compute import Compute, Program, SizeParam
 from tsc.te.expr import Const, add, call, index
 from tsc.validate import Compared, check, check_values
-from tsc.validate.cases import BUDGET, choose_sizes
+from tsc.validate.cases import BUDGET, MOST, choose_sizes
 from tsc.validate.frames import Sizes
 from tsc.validate.reach import stores_reached
 from tsc.validate.witness import Case, completed
@@ -80,6 +80,19 @@ def test_sizes_that_no_list_contains_are_solved_for() -> None:
     assert any(case.sizes[name] == 331 for case in cases)
     reached = stores_reached(broken, Sizes.of_cases([case.sizes for case in cases]))
     assert reached[id(added.then)].any()
+
+
+def test_more_sizes_than_usual_are_some() -> None:
+    """Found by random programs: of little data few sizes are taken several times, and more than usual were not taken once."""
+    n, x, y = programs.axis("n", "N"), programs.buffer("x", "N"), programs.buffer("y", "N")
+    program = Program((x,), (y,), (Compute(y, (n,), programs.at(x, n)),), (SizeParam("N"),))
+    func = lower(schedule_program(program, None, SMALL, None, None, "copy", []).func, SMALL)
+    broken = guarded(func, lambda s: block(s, *(If(call("eq", size("N"), index(k)), replace(s)) for k in range(1, 40))))
+    assert len(choose_sizes(program, broken, Random(0))[0]) > MOST
+    wrong = guarded(func, lambda s: block(s, *(If(call("eq", size("N"), index(k)), replace(
+        s, value=Const(float(k), "float32"))) for k in range(1, 40))))
+    with pytest.raises(InternalError, match="is not what its Program means"):
+        check_values(program, wrong)
 
 
 def test_what_no_sizes_execute_is_said() -> None:

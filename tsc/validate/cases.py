@@ -100,7 +100,8 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
         found = stores_reached(func, Sizes.of_cases(others), deciding)
         cases = cases + [others[i] for i in cover([found[store] for store in found if store in missed], more)]
         reached |= found
-    return cases * (MOST // len(cases)) if cases and sum(work) < FEW else cases, reached  # of little data, more than once
+    turns = max(MOST // len(cases), 1) if cases and sum(work) < FEW else 1  # of little data, more than once
+    return cases * turns, reached
 
 
 def cover(rows: Sequence[Array], work: Sequence[int]) -> list[int]:
