@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.nodes import Block, For, Let
 from tsc.loop_ir.simplify import simplify_expr
-from tsc.sym import SymExpr, dim
+from tsc.sym import SymExpr, dim, sym_max
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Const, Expr, Size, Var, add, call, format_expr, index, mul
 
@@ -141,3 +141,12 @@ def test_what_grows_too_large_is_not_proved() -> None:
         facts = facts.inside(Let(name, add(bound, outer), Block(())))
     inner = facts.inside(For("v", Var("e1"), Var(name), Block(()), step=8))
     assert not inner.le(dim("v"), dim("N"))
+
+
+def test_a_variable_of_few_values_is_looked_at_one_by_one() -> None:
+    """Found by random programs: rows of a register tile of 7, of which two tiles hold 8, counted in fours."""
+    facts = Facts.of(SIZES).inside(For("c", index(0), index(8), Block(()), step=7))
+    c = dim("c")
+    begin = c // 7 * 4 - c + sym_max(c - 4, 0)
+    assert facts.nonneg(begin) and not facts.nonneg(begin - 1) and facts.nonneg(-begin)
+    assert not Facts.of(SIZES).inside(For("c", index(0), index(9), Block(()), step=2)).nonneg(begin)

@@ -22,6 +22,8 @@ _OPERATORS = {"floordiv": "//", "mod": "%", "min": "min", "max": "max"}
 _NAMES = {fn: name for name, fn in _OPERATORS.items()}
 #: How deep a proof may be, and how many expressions it may look at: proofs that are found take less than ten.
 _DEPTH, _STEPS = 12, 100
+#: A variable with so few values is looked at one by one, where functions of it are left.
+_FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,20 @@ class Facts:
 
     def nonneg(self, expr: SymExpr) -> bool:
         """True only if `expr >= 0` for all values in scope."""
-        return self._nonneg(expr, _DEPTH, [_STEPS])
+        if self._nonneg(expr, _DEPTH, [_STEPS]):
+            return True
+        few = next((n for n in sorted(expr.dims()) if any(isinstance(a, Apply) and n in _names((a,)) for a in expr.atoms())
+                    and 1 < len(self._values(n)) <= _FEW), None)
+        return few is not None and all(
+            self._nonneg(expr.substitute({few: SymExpr.of(v)}), _DEPTH, [_STEPS]) for v in self._values(few))
+
+    def _values(self, name: str) -> range:
+        """All values of a variable that has constant bounds, none of another."""
+        known = self.known.get(name)
+        if known is None or len(known.lows) != 1 or len(known.highs) != 1:
+            return range(0)
+        low, high, step = known.lows[0].as_int(), known.highs[0].as_int(), max(known.divisor, 1)
+        return range(0) if low is None or high is None or low % step else range(low, high + 1, step)
 
     def le(self, a: SymExpr, b: SymExpr) -> bool:
         """True only if `a <= b` for all values in scope."""
