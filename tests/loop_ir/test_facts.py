@@ -150,3 +150,11 @@ def test_a_variable_of_few_values_is_looked_at_one_by_one() -> None:
     begin = c // 7 * 4 - c + sym_max(c - 4, 0)
     assert facts.nonneg(begin) and not facts.nonneg(begin - 1) and facts.nonneg(-begin)
     assert not Facts.of(SIZES).inside(For("c", index(0), index(9), Block(()), step=2)).nonneg(begin)
+
+
+def test_quotients_and_remainders_of_one_value_cancel() -> None:
+    """Found by random programs: a guard said of the remainder what the place says by the quotient."""
+    facts = Facts.of(SIZES).inside(For("c", index(0), Size(dim("N")), Block(())))
+    c = dim("c")
+    assert facts.reduce((c + 1) // 4 * 4 + (c + 1) % 4 - c) == SymExpr.of(1)
+    assert facts.reduce((c + 1) % 4) == (c + 1) % 4

@@ -65,6 +65,15 @@ def test_a_quotient_rounded_up_is_tied_to_the_one_rounded_down() -> None:
         assert -((-a) // n) == (a - 1) // n + 1
 
 
+def test_quotients_by_one_size_are_ordered_as_what_is_divided() -> None:
+    """Found by random programs: the place of element 2 in rows of n, of 7 elements in all, was not proved to be in a row."""
+    rows = -(SymExpr.of(-7) // N)
+    assert facts({SymExpr.of(2) // N: "s0", rows: "s1"})[-2:] == ["s1 == h0 + 1", "s0 <= h0"]
+    assert facts({A // N: "s0", (A + B) // N: "s1"}) == ["s0 <= s1"]
+    assert facts({A // N: "s0", (2 * A) // B: "s1"}) == facts({A // N: "s0", B // N: "s1"}) == []
+    assert all(2 // n < -(-7 // n) for n in range(1, 20))
+
+
 def test_what_is_rounded_up_is_tied_to_a_size_that_shares_its_dim() -> None:
     padded = -((-4 * N - 4) // B * B)  # 4 (N + 1) rounded up
     assert facts({N + ONE: "s0", padded: "s1"})[-3:] == ["s0 == h0 + 1", "4*h0 + 4 <= s1", "s1 <= 4*h0 + h1 + 3"]

@@ -275,7 +275,7 @@ class Facts:
             for atom in monomial:
                 factor = factor * (self._reduce_apply(atom) if isinstance(atom, Apply) else dim(atom.name))
             total = total + factor
-        return self._undo_divisions(total)
+        return _without_remainders(self._undo_divisions(total))
 
     def _reduce_apply(self, atom: Apply) -> SymExpr:
         args = [self.reduce(a) for a in atom.args]
@@ -354,6 +354,18 @@ class Facts:
         for arg in args[1:]:
             result = call(_NAMES[atom.fn], result, arg)
         return result
+
+
+def _without_remainders(expr: SymExpr) -> SymExpr:
+    """`expr` with `x` for `y * (x // y) + x % y`."""
+    total, counts = expr, dict(expr.terms)
+    for monomial, coefficient in expr.terms:
+        match monomial:
+            case (Apply(fn="%", args=(x, y)) as rest,):
+                whole = apply("//", [x, y])
+                if (by := y.as_int()) and whole.terms and counts.get(whole.terms[0][0]) == coefficient * by:
+                    total = total + (x - whole * by - SymExpr((((rest,), 1),))) * coefficient
+    return total
 
 
 def _names(monomial: Monomial) -> set[str]:

@@ -23,7 +23,8 @@ def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv, products: bool = Fal
     quotients = [fact for expr in names for fact in _remainder_facts(expr, names, hidden)]
     quotients += [fact for expr in names for fact in _quotient_facts(expr, names, hidden)]
     multiplied = _product_facts(names, hidden) if products else []
-    facts = _related([*made, *multiplied, *quotients], set(names.values()))
+    ordered = _ordered_facts(names, hidden, env)
+    facts = _related([*made, *multiplied, *quotients, *ordered], set(names.values()))
     facts += [fact for fact in quotients if fact not in facts]  # one size and a number
     known = set(names.values()) | {name for fact in facts for name in fact.names()}
     for guard in env.remaining_guards():
@@ -94,6 +95,15 @@ def _quotient_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Mo
         least, most = ends if times > 0 else ends[::-1]
         found += [Fact(least, "<=", made), Fact(made, "<=", most)]
     return found
+
+
+def _ordered_facts(names: Mapping[SymExpr, str], hidden: Mapping[Monomial, str], env: ShapeEnv) -> list[Fact]:
+    """`x // z <= y // z` for quotients by one size, sizes or hidden names, where x <= y."""
+    singles = {e.terms[0][0]: name for e, name in names.items() if len(e.terms) == 1 and e.terms[0][1] == 1}
+    quotients = [(atom, name) for (atom, *more), name in {**hidden, **singles}.items()
+                 if not more and isinstance(atom, Apply) and atom.fn == "//" and atom.args[1].as_int() is None]
+    return [Fact(dim(one), "<=", dim(other)) for a, one in quotients for b, other in quotients
+            if one != other and a.args[1] == b.args[1] and env.prove_le(1, a.args[1]) and env.prove_le(a.args[0], b.args[0])]
 
 
 def _is_sum(expr: SymExpr, names: Mapping[SymExpr, str]) -> bool:
