@@ -172,3 +172,17 @@ def test_a_size_that_a_float_cannot_hold_is_refused() -> None:
         executable.run(None, {"x": np.zeros(2**24 + 1, np.float32)})
     with pytest.raises(UnsupportedError, match=r"culprit.*too fine"):
         tsc.compile(ranged(0.0, "n", 0.1, TensorProto.DOUBLE))
+
+
+def test_a_declared_divisor_that_is_odd_is_known_of_its_size() -> None:
+    """Found by random operators: rows of h known to be a multiple of 3 were not known to be 3 times as many as h // 3."""
+    node = onnx.helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=3)
+    u8 = onnx.TensorProto.UINT8
+    graph = onnx.helper.make_graph([node], "blocks", [onnx.helper.make_tensor_value_info("x", u8, [2, 3, "h", "w"])],
+                                   [onnx.helper.make_tensor_value_info("y", u8, [2, 27, None, None])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    executable = tsc.compile(model, dims={"h": (3, 15, 3), "w": (3, 15, 3)})
+    for h, w in ((3, 3), (9, 15), (15, 6)):
+        x = np.random.default_rng(h).integers(0, 255, (2, 3, h, w)).astype(np.uint8)
+        blocks = x.reshape(2, 3, h // 3, 3, w // 3, 3).transpose(0, 3, 5, 1, 2, 4).reshape(2, 27, h // 3, w // 3)
+        np.testing.assert_array_equal(executable.run(None, {"x": x})[0], blocks)

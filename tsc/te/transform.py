@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
 from tsc.sym.expr import Monomial
@@ -291,6 +292,8 @@ def _size_param(name: str, expr: SymExpr, is_extent: bool, env: ShapeEnv) -> Siz
     if is_extent:
         low = max(low or 0, 0)
     divisor = next(d for d in (64, 32, 16, 8, 4, 2, 1) if env.prove_divides(d, expr))
+    if (own := expr.as_dim()) is not None and own.name in env.ranges:
+        divisor = lcm(divisor, env.ranges[own.name].divisor)  # what is declared may be what it is divided by
     return SizeParam(name, UNBOUNDED if low is None else low, divisor, high)
 
 
