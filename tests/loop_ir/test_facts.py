@@ -152,6 +152,13 @@ def test_a_variable_of_few_values_is_looked_at_one_by_one() -> None:
     assert not Facts.of(SIZES).inside(For("c", index(0), index(9), Block(()), step=2)).nonneg(begin)
 
 
+def test_a_divisor_of_few_values_may_be_zero() -> None:
+    """Of a dim declared from 0 to 3 all values are looked at, 0 too, where what is divided by it is nothing."""
+    facts = Facts.of((SizeParam("N", 0), SizeParam("K", 0, 1, 3)))
+    assert not facts.nonneg(dim("N") // dim("K") - dim("N"))
+    assert not facts.nonneg(dim("N") % dim("K") - dim("N"))
+
+
 def test_quotients_and_remainders_of_one_value_cancel() -> None:
     """Found by random programs: a guard said of the remainder what the place says by the quotient."""
     facts = Facts.of(SIZES).inside(For("c", index(0), Size(dim("N")), Block(())))

@@ -132,10 +132,17 @@ class Facts:
         """True only if `expr >= 0` for all values in scope."""
         if self._nonneg(expr, _DEPTH, [_STEPS]):
             return True
-        few = next((n for n in sorted(expr.dims()) if any(isinstance(a, Apply) and n in _names((a,)) for a in expr.atoms())
-                    and 1 < len(self._values(n)) <= _FEW), None)
-        return few is not None and all(
-            self._nonneg(expr.substitute({few: SymExpr.of(v)}), _DEPTH, [_STEPS]) for v in self._values(few))
+        for name in sorted({n for a in expr.atoms() if isinstance(a, Apply) for n in a.names}):
+            values = self._values(name)
+            if 1 < len(values) <= _FEW:
+                return all(self._nonneg_at(expr, name, value) for value in values)
+        return False
+
+    def _nonneg_at(self, expr: SymExpr, name: str, value: int) -> bool:
+        try:
+            return self._nonneg(expr.substitute({name: SymExpr.of(value)}), _DEPTH, [_STEPS])
+        except ZeroDivisionError:  # where a divisor is 0 nothing is known
+            return False
 
     def _values(self, name: str) -> range:
         """All values of a variable that has constant bounds, none of another."""

@@ -224,4 +224,3 @@ class Region:
 def _run(x: Occurrence) -> _Run:
     name = "" if x.store.instance is None else x.store.instance.statement
     return _Run(name, x, *x.run(CELL, x.store.index))
-
