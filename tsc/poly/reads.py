@@ -19,6 +19,8 @@ from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply, Dim, apply
 from tsc.te.expr import (
     BOOL,
+    COMMUTATIVE,
+    COMPARISONS,
     INDEX,
     Call,
     Cast,
@@ -36,8 +38,6 @@ from tsc.te.expr import (
 
 #: The name of all cells, whatever their buffer is called: a pass may give a buffer another name.
 CELL = "cell"
-_COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-_COMMUTATIVE = frozenset({"add", "mul", "min", "max", "and", "or", "eq", "ne"})
 #: A condition, and whether it holds or does not.
 _Condition = tuple[Expr, bool]
 
@@ -126,8 +126,8 @@ class _Decided:
         return map_children(self.of, expr)
 
     def _never(self, condition: Expr, side: bool) -> bool:
-        if not isinstance(condition, Call) or condition.fn not in {*_COMPARE, "and", "or"} or condition.args[0].dtype not in (
-                INDEX, BOOL):
+        if not isinstance(condition, Call) or condition.fn not in {*COMPARISONS, "and", "or"} or (
+                condition.args[0].dtype not in (INDEX, BOOL)):
             return False
         try:
             points = _under(self.x, [(condition, side)]).run(CELL, ())[1]
@@ -160,7 +160,7 @@ class _Formulas:
                 opaque = {name: dim(self.numbers.setdefault(self.of(e), f"%{len(self.numbers)}")) for name, e in leaves.items()}
                 return _reduced(_reduced(found, self.here).substitute({**self.values, **opaque}), self.there)
         parts = tuple(map(self.of, children(expr)))
-        ordered = not (isinstance(expr, Call) and expr.fn in _COMMUTATIVE)
+        ordered = not (isinstance(expr, Call) and expr.fn in COMMUTATIVE)
         return self._head(expr), parts if ordered else frozenset(Counter(parts).items())
 
     def _head(self, expr: Expr) -> object:

@@ -206,7 +206,7 @@ class Binder:
             for number in launch.args:  # whoever has it first writes it
                 if self.plan.storages[number].kind in ("arena", "output"):
                     makers.setdefault(number, launch.node)
-        at = f" at {', '.join(f'{name}={value}' for name, value in dims.items())}" if dims else ""
+        at = f" at {self._at(list(dims.values()))}" if dims else ""
         most = max(makers, key=size, default=None)
         by = "" if most is None else f" (node '{makers[most]}' makes most, {size(most)} bytes)"
         return LaunchError(f"not enough memory: {what}{at}{by}; use a smaller shape")

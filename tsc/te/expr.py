@@ -220,6 +220,7 @@ def mul(a: Expr, b: Expr) -> Expr:
     return call("mul", a, b)
 
 
+COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "eq", "ne"})
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
 _FOLDABLE = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})
 

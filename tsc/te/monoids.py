@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tsc.te.compute import MAX, MIN, SUM, Monoid
-from tsc.te.expr import INDEX, Call, Const, Expr, Var, add, call, map_children, mul, select, substitute
+from tsc.te.expr import COMMUTATIVE, INDEX, Call, Const, Expr, Var, add, call, map_children, mul, select, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,6 @@ def declared(dtype: str) -> tuple[TupleMonoid, ...]:
 
 # -- unification -----------------------------------------------------------------------------------------------
 
-_COMMUTATIVE = frozenset({"add", "mul", "eq", "max", "min"})
-
-
 def unify(pattern: Expr, expr: Expr, known: Mapping[str, Expr]) -> Iterator[dict[str, Expr]]:
     """Every way to fill the Vars of `pattern` so that it becomes `expr`, those in `known` being filled already. Operands of
     commutative intrinsics may change places."""
@@ -127,7 +124,7 @@ def unify(pattern: Expr, expr: Expr, known: Mapping[str, Expr]) -> Iterator[dict
         case Call(fn=fn, args=args):
             if not isinstance(expr, Call) or expr.fn != fn or len(expr.args) != len(args):
                 return
-            orders = (expr.args, expr.args[::-1]) if fn in _COMMUTATIVE else (expr.args,)
+            orders = (expr.args, expr.args[::-1]) if fn in COMMUTATIVE else (expr.args,)
             for order in orders:
                 yield from _unify_all(args, order, known)
 

@@ -14,7 +14,7 @@ from tsc.sym import SymExpr, dim
 from tsc.te.compute import Axis, Compute, Monoid, Program
 from tsc.te.expr import Buffer, Expr, Load, loads
 from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, joined, key_of, mixed, residue
-from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided, spread
+from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided, numbered, spread
 
 #: The most elements of a reduction that are evaluated at once.
 _SLAB = 1 << 18
@@ -213,7 +213,7 @@ class Meaning:
         if not own.any() or compute.monoid is None:
             return
         owner = np.repeat(np.arange(begin, end), own)
-        number = np.arange(len(owner)) - np.repeat(np.cumsum(own) - own, own)
+        number = numbered(own)
         inner = Frame(len(owner), frame, owner)
         cases = inner.get(CASE)
         for axis, trip in zip(reversed(compute.reduce_axes), reversed(trips)):
