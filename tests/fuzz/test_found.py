@@ -40,6 +40,7 @@ from tsc.codegen_c.specs import host_spec
     (112203, 238),  # a place from data times a sum of sizes was multiplied out, with its load
     (112203, 1817),  # the rows of a register tile of 7, of which two hold 8, are stored in fours
     (112203, 3884),  # a guard says of a remainder what a place in a register tile says by the quotient
+    (20261123, 725),  # what is read where two equations hold lay within a tile by these alone
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -15,7 +16,7 @@ from tsc.loop_ir.nodes import Allocate, For, Func, If, Stmt, Store, map_children
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.verify_storage import verify_storage
 from tsc.te.compute import SizeParam
-from tsc.te.expr import Buffer, Expr, Load, Var, call, index, map_loads
+from tsc.te.expr import BOOL, Buffer, Call, Expr, Load, Var, call, index, map_loads, select
 
 
 def with_storage(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
@@ -57,6 +58,12 @@ def test_there_is_storage_to_be_tried() -> None:
 TILE = buffer("tile", 4)
 LOOP = Var("i")
 INSIDE = call("lt", LOOP, index(4))
+LAST = call("eq", Var("n"), index(4))
+
+
+def chosen(condition: Expr, place: Expr, kind: Literal["serial", "vector"] = "serial") -> Stmt:
+    """A loop of five that reads the tile under a condition."""
+    return For("i", index(0), index(5), store(TILE, (index(0),), select(condition, Load(TILE, (place,)), c32(0))), 1, kind)
 
 
 @pytest.mark.parametrize(("body", "proved"), [
@@ -66,7 +73,18 @@ INSIDE = call("lt", LOOP, index(4))
     (For("i", index(0), size("N"), store(TILE, (LOOP,), c32(0))), False),
     (For("i", index(0), size("N"), If(INSIDE, store(TILE, (LOOP,), c32(0)))), True),
     (For("i", index(0), size("N"), If(INSIDE, store(TILE, (index(0),), c32(0)), store(TILE, (LOOP,), c32(0)))), False),
-    (store(TILE, (index(0),), Load(TILE, (index(4),))), False)])
+    (store(TILE, (index(0),), Load(TILE, (index(4),))), False),
+    (chosen(INSIDE, LOOP), True),
+    (chosen(Call("not", (INSIDE,), BOOL), LOOP), False),
+    (chosen(INSIDE, LOOP, "vector"), True),
+    (chosen(call("eq", LOOP, index(3)), LOOP), True),
+    (chosen(call("eq", LOOP, index(4)), LOOP), False),
+    (chosen(call("ne", LOOP, index(3)), LOOP), False),
+    (chosen(Call("not", (call("ne", LOOP, index(3)),), BOOL), LOOP), True),
+    (chosen(call("eq", LOOP, index(3)), LOOP, "vector"), False),  # all lanes read
+    (For("n", index(0), index(5), If(LAST, chosen(call("eq", LOOP, index(4)), call("sub", LOOP, Var("n"))))), True),
+    (For("n", index(0), index(6), If(LAST, chosen(call("eq", LOOP, index(3)), call("sub", LOOP, Var("n"))))), False),
+    (For("n", index(0), index(6), chosen(call("eq", LOOP, index(4)), call("sub", LOOP, Var("n")))), False)])
 def test_loops_and_conditions_bound_it(body: Stmt, proved: bool) -> None:
     before = Func("kernel", (), (), (SizeParam("N", 1),), store(TILE, (index(0),), c32(0)))
     after = replace(before, body=Allocate(TILE, "register", body))

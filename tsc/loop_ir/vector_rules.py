@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from tsc.loop_ir.bounds import margin_of, within
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.sym import ONE, ZERO, SymExpr, dim
 from tsc.sym.expr import apply
@@ -214,46 +215,6 @@ def _of_scalar(expr: Expr, known: tuple[Expr, ...], lost: bool) -> Iterator[Read
         yield from _of_scalar(child, known, lost)
 
 
-def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collection[int] | None = None) -> bool:
-    """Whether a load is proved to stay within the extents of (these `dims` of) its buffer where the conditions `known` hold; an
-    axis in panels has whole panels."""
-    margins = [m for condition in known for m in _margins(condition)]
-    axis, width = load.buffer.panel or (-1, 1)
-    for number, (place, extent) in enumerate(zip(load.index, load.buffer.shape)):
-        if dims is not None and number not in dims:
-            continue
-        leaves: dict[str, Expr] = {}
-        sym = to_sym(place, leaves)
-        needed = [sym, extent - 1 - sym]
-        if number == axis:
-            first, rest = facts.whole_part(sym, width)
-            needed = [first, extent - 1 - first, rest, width - 1 - rest]
-        if leaves or not all(_nonneg(e, facts, margins) for e in needed):
-            return False
-    return True
-
-
-def _nonneg(expr: SymExpr, facts: Facts, margins: Sequence[SymExpr]) -> bool:
-    times = (1, *SPACES)  # what bounds a place bounds one spaced as often
-    return facts.nonneg(facts.reduce(expr)) or any(facts.nonneg(facts.reduce(expr - m * k)) for m in margins for k in times)
-
-
-def _margins(condition: Expr) -> list[SymExpr]:
-    """What a condition makes at least 0."""
-    match condition:
-        case Call(fn="and", args=args):
-            return [m for a in args for m in _margins(a)]
-        case Call(fn="not", args=(Call(fn="or", args=args),)):
-            return [m for a in args for m in _margins(Call("not", (a,), BOOL))]
-        case Call(fn="not", args=(inner,)):
-            leaves: dict[str, Expr] = {}
-            margin = _margin(inner, leaves)
-            return [] if margin is None or leaves else [-margin]
-    leaves = {}
-    margin = _margin(condition, leaves)
-    return [] if margin is None or leaves else [margin - 1]
-
-
 def is_affine(expr: Expr, var: str) -> bool:
     """Whether an int64 expression is affine in the variable."""
     leaves: dict[str, Expr] = {}
@@ -274,7 +235,7 @@ def lane_range(condition: Expr, var: str) -> LaneRange | None:
             return None
         return LaneRange(*(tuple(x for p in known for x in getattr(p, name)) for name in ("lows", "highs", "others")))
     leaves: dict[str, Expr] = {}
-    bound = _margin(condition, leaves)
+    bound = margin_of(condition, leaves)
     factor = None if bound is None or leaves else coefficient_of(bound, var)
     step = None if factor is None else factor.as_int()
     if bound is None or not step:
@@ -283,23 +244,13 @@ def lane_range(condition: Expr, var: str) -> LaneRange | None:
     return LaneRange((-at // step + 1,), (), ()) if step > 0 else LaneRange((), ((at - step - 1) // -step,), ())
 
 
-def _margin(condition: Expr, leaves: dict[str, Expr]) -> SymExpr | None:
-    """`e` where the condition, a comparison of indices, is `e > 0`."""
-    if not (isinstance(condition, Call) and condition.fn in ("lt", "le", "gt", "ge") and condition.args[0].dtype == INDEX):
-        return None
-    a, b = (to_sym(x, leaves) for x in condition.args)
-    if condition.fn in ("gt", "ge"):
-        a, b = b, a
-    return b - a + (1 if condition.fn in ("le", "ge") else 0)
-
-
 def split_point(condition: Expr, var: str, inner: Facts, outer: Facts) -> tuple[Expr, Expr, bool] | None:
     """A comparison within `condition` that changes once along the loop: the comparison, the first iteration at which it has
     changed, and its value before. None where there is none."""
     if isinstance(condition, Call) and condition.fn in ("and", "or", "not"):
         return next((f for f in (split_point(a, var, inner, outer) for a in condition.args) if f is not None), None)
     leaves: dict[str, Expr] = {}
-    margin = _margin(condition, leaves)
+    margin = margin_of(condition, leaves)
     if margin is None or leaves:
         return None
     bound = inner.reduce(margin)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tsc.errors import InternalError
+from tsc.loop_ir.bounds import within
 from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Stmt, Store
 from tsc.loop_ir.places import Place, places
-from tsc.loop_ir.vector_rules import Read, executed, varies, within
+from tsc.loop_ir.vector_rules import Read, executed, varies
 from tsc.te.expr import Load, format_expr
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tsc.errors import InternalError
+from tsc.loop_ir.bounds import within
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Allocate, Func, Stmt, Store, walk
 from tsc.loop_ir.places import Place
-from tsc.loop_ir.vector_rules import within
-from tsc.te.expr import Load, format_expr, loads
+from tsc.loop_ir.vector_rules import executed
+from tsc.te.expr import Expr, Load, format_expr
 
 
 def verify_storage(before: Func, placed: Iterable[tuple[Stmt, Place]]) -> None:
@@ -22,13 +23,16 @@ def verify_storage(before: Func, placed: Iterable[tuple[Stmt, Place]]) -> None:
     given = frozenset(s.buffer for s in walk(before.body) if isinstance(s, Allocate))
     for stmt, place in placed:
         own = frozenset(s.buffer for s in place.storage if s.buffer not in given)
-        for access in _accesses(stmt) if own else ():
-            if access.buffer in own and not within(access, place.facts, place.known):
+        for access, known in _accesses(stmt, place) if own else ():
+            if access.buffer in own and not within(access, place.facts, known):
                 text = f"it is not proved that {format_expr(access)} lies within {access.buffer}"
                 raise InternalError(f"kernel {before.name}: {text}")
 
 
-def _accesses(stmt: Stmt) -> Iterator[Load]:
+def _accesses(stmt: Stmt, place: Place) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
+    """What `stmt` stores to and loads, each with the conditions that hold where it is touched."""
     if isinstance(stmt, Store):
-        yield Load(stmt.buffer, stmt.index)
-    yield from (load for expr in expressions(stmt) for load in loads(expr))
+        yield Load(stmt.buffer, stmt.index), place.known
+    for read in (r for expr in expressions(stmt) for r in executed(expr, place.lane)):
+        if isinstance(read.what, Load):
+            yield read.what, (*place.known, *read.known)

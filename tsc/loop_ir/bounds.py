@@ -1,0 +1,118 @@
+"""bounds: whether an access stays within its buffer, where conditions hold beside the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
+from tsc.sym import OversizeError, SymExpr, dim
+from tsc.te.expr import INDEX, Call, Expr, Load
+
+#: What bounds a place bounds one spaced, every second to fourth element.
+_TIMES = range(1, 5)
+
+
+def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collection[int] | None = None) -> bool:
+    """Whether a load is proved to stay within the extents of (these `dims` of) its buffer where the conditions `known` hold; an
+    axis in panels has whole panels."""
+    given = _Given.of(known)
+    axis, width = load.buffer.panel or (-1, 1)
+    for number, (place, extent) in enumerate(zip(load.index, load.buffer.shape)):
+        if dims is not None and number not in dims:
+            continue
+        leaves: dict[str, Expr] = {}
+        sym = to_sym(place, leaves)
+        needed = [sym, extent - 1 - sym]
+        if number == axis:
+            first, rest = facts.whole_part(sym, width)
+            needed = [first, extent - 1 - first, rest, width - 1 - rest]
+        if leaves or not all(given.nonneg(e, facts) for e in needed):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What conditions say of indices: expressions that are at least 0, and the values of variables."""
+
+    margins: tuple[SymExpr, ...]
+    values: Mapping[str, SymExpr]
+
+    @staticmethod
+    def of(conditions: Iterable[Expr]) -> _Given:
+        parts = [p for c in conditions for p in _parts(c, True)]
+        margins = [m for c, holds in parts for m in _margins(c, holds)]
+        try:
+            return _Given(tuple(margins), _solved([z for part in parts if (z := _zero(*part)) is not None]))
+        except (ZeroDivisionError, OversizeError):  # no proof would come of it
+            return _Given(tuple(margins), {})
+
+    def nonneg(self, expr: SymExpr, facts: Facts) -> bool:
+        """Whether `expr` is proved to be at least 0 where the conditions and `facts` hold."""
+        if _at_least(expr, self.margins, facts):
+            return True
+        if not self.values.keys() & expr.dims():
+            return False
+        try:
+            expr, *margins = (e.substitute(self.values) for e in (expr, *self.margins))
+        except (ZeroDivisionError, OversizeError):
+            return False
+        return _at_least(expr, margins, facts)
+
+
+def _at_least(expr: SymExpr, margins: Iterable[SymExpr], facts: Facts) -> bool:
+    return facts.nonneg(facts.reduce(expr)) or any(facts.nonneg(facts.reduce(expr - m * k)) for m in margins for k in _TIMES)
+
+
+def _parts(condition: Expr, holds: bool) -> Iterator[tuple[Expr, bool]]:
+    """The comparisons that hold, or do not, wherever `condition` does or does not."""
+    match condition:
+        case Call(fn="not", args=(inner,)):
+            yield from _parts(inner, not holds)
+        case Call(fn="and" | "or" as fn, args=args):
+            if (fn == "and") == holds:
+                for arg in args:
+                    yield from _parts(arg, holds)
+        case _:
+            yield condition, holds
+
+
+def _margins(condition: Expr, holds: bool) -> list[SymExpr]:
+    """What a comparison makes at least 0 where it holds, or does not."""
+    leaves: dict[str, Expr] = {}
+    margin = margin_of(condition, leaves)
+    return [] if margin is None or leaves else [margin - 1 if holds else -margin]
+
+
+def _zero(condition: Expr, holds: bool) -> SymExpr | None:
+    """What a comparison of indices makes 0 where it holds, or does not."""
+    if not (isinstance(condition, Call) and condition.fn == ("eq" if holds else "ne") and condition.args[0].dtype == INDEX):
+        return None
+    leaves: dict[str, Expr] = {}
+    a, b = (to_sym(x, leaves) for x in condition.args)
+    return None if leaves else a - b
+
+
+def _solved(zeros: Iterable[SymExpr]) -> dict[str, SymExpr]:
+    """The values of variables, or sizes, that make all of them 0: of one that each is linear in, once."""
+    values: dict[str, SymExpr] = {}
+    for zero in zeros:
+        zero = zero.substitute(values)
+        for name in sorted(zero.dims()):
+            factor = coefficient_of(zero, name)
+            if factor is not None and factor.as_int() in (1, -1):
+                value = dim(name) - zero * factor
+                values = {**{n: v.substitute({name: value}) for n, v in values.items()}, name: value}
+                break
+    return values
+
+
+def margin_of(condition: Expr, leaves: dict[str, Expr]) -> SymExpr | None:
+    """`e` where the condition, a comparison of indices, is `e > 0`."""
+    if not (isinstance(condition, Call) and condition.fn in ("lt", "le", "gt", "ge") and condition.args[0].dtype == INDEX):
+        return None
+    a, b = (to_sym(x, leaves) for x in condition.args)
+    if condition.fn in ("gt", "ge"):
+        a, b = b, a
+    return b - a + (1 if condition.fn in ("le", "ge") else 0)
