@@ -105,6 +105,11 @@ def _empty(node: NodeProto, inputs: Values, opset: int) -> bool:
     return inputs[0] is not None and inputs[0].size == 0
 
 
+def _no_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """No elements, of an integer type, which has no NaN."""
+    return inputs[0] is not None and inputs[0].size == 0 and inputs[0].dtype.kind in "iu"
+
+
 def _crops(node: NodeProto, inputs: Values, opset: int) -> bool:
     """A crop of what is resized."""
     return bool(attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize")
@@ -167,6 +172,8 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("GlobalMaxPool", "GlobalAveragePool", "MaxPool", "AveragePool"), "an image without pixels", "open",
                "the standard does not say what the maximum or mean of nothing is, nor whether ceil_mode has a window there",
                _empty),
+    Convention(_names("ReduceMean"), "the mean of no integers", "open",
+               "'Reduction over an empty set of values yields undefined'", _no_integers),
     Convention(_names("Resize", "Upsample"), "a neighbour that is not finite and weighs nothing", "open",
                "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
     Convention(_names("Pow"), "integers beyond their type", "open",
