@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx import helper
 
@@ -136,6 +137,7 @@ RIGHT = {
     "ArgMax in an old opset": one("ArgMax", 10, [fed("a", "b")], *SIZES, axis=1),
     "ArgMin of int16": one("ArgMin", 21, [fed("a", "b", dtype="int16")], *SIZES, axis=0),
     # -1 does not fit an unsigned type
+    "an infinite bias times nothing": one("Gemm", 13, [fed("a", 3), fed(3, 2), fed(2, values=[np.inf, 1])], {"a": 2}, beta=0.0),
     "minus a product of unsigned numbers": one("Gemm", 13, [fed("a", 3, dtype="uint32"), fed(3, 2, dtype="uint32")], {"a": 2},
                                                alpha=-1.0),
     # an array that is no register tile was held to the reads of one

@@ -116,3 +116,21 @@ def test_what_overflow_leads_to(name: str) -> None:
     for value in wrong:
         with pytest.raises(Finding, match="instead of"):
             check(case, _gives(np.full(shape, value)))
+
+
+def _one_after_another(error: float) -> Subject:
+    """A softmax of all elements, whose exponentials are added one after another, and which is wrong by `error` of itself."""
+    def subject(case: Case, model: ModelProto, folder: Path | None) -> Run:
+        def run(feeds: Mapping[str, Array]) -> list[Array]:
+            powers = np.exp(feeds["x0"] - feeds["x0"].max())
+            return [powers / np.cumsum(powers)[-1] * (1 + error)]
+        return run
+    return subject
+
+
+def test_many_terms_of_one_sign() -> None:
+    case = one("Softmax", 12, [fed(40, 500, dtype="float64")], axis=0)
+    for seed in range(4):
+        check(replace(case, seed=seed), _one_after_another(0.0))
+        with pytest.raises(Finding, match="instead of"):
+            check(replace(case, seed=seed), _one_after_another(1e-12))

@@ -80,7 +80,8 @@ def _gemm_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _gemm(builder: Builder) -> tuple[str, ...]:
-    """alpha * A' @ B' + beta * C, the transpositions being reads in another order. Integers times a fraction are floats."""
+    """alpha * A' @ B' + beta * C, the transpositions being reads in another order. Integers times a fraction are floats. A beta
+    of 0 leaves C out, as in BLAS: 0 times an infinity of it would be a NaN."""
     ctx = builder.infer
     own, factors = ctx.type(0).dtype, [float(ctx.attr(name, 1.0)) for name in ("alpha", "beta")]
     working = own if is_float(own) or all(f.is_integer() for f in factors) else "float64"
@@ -90,7 +91,7 @@ def _gemm(builder: Builder) -> tuple[str, ...]:
     if ctx.attr("transB", 0):
         b = builder.emit("Transpose", b, perm=(1, 0))
     result = _scaled(builder, cast(builder, builder.emit("MatMul", a, b), own, working), factors[0], working)
-    if ctx.has(2):
+    if ctx.has(2) and factors[1] != 0:
         bias = cast(builder, ctx.node.inputs[2], own, working)
         result = builder.emit("Add", result, _scaled(builder, bias, factors[1], working))
     return (cast(builder, result, working, own),)

@@ -23,6 +23,9 @@ from tests.fuzz.operators.values import Array
 _LINEAR = {"MatMul": 2, "Gemm": 3, "Conv": 3, "ReduceSum": 1, "ReduceMean": 1, "CumSum": 1, "AveragePool": 1,
            "GlobalAveragePool": 1, "Sum": 99, "Mean": 99}
 _PRODUCTS = {"MatMul", "Gemm", "Conv"}
+#: Of sums of numbers of one sign: multiples, roots and squares, which are off relative to themselves, and logarithms, which are
+#: off by as much wherever they are.
+_RELATIVE, _LOGARITHMS = {"Softmax", "ReduceL1", "ReduceL2", "ReduceSumSquare"}, {"LogSoftmax", "ReduceLogSum", "ReduceLogSumExp"}
 #: What the order may lead to beside a finite number.
 ABOVE, BELOW, NAN = 1, 2, 4
 #: From a node's operands to its first output.
@@ -89,6 +92,8 @@ def rounding(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, li
             return _normalised(node, inputs, output, limits)
         case "InstanceNormalization":
             return _standardised(inputs[0], output, limits)
+        case op if op in _RELATIVE | _LOGARITHMS:
+            return _of_one_sign(node, np.asarray(inputs[0]), output)
         case op if op not in _LINEAR:
             return None
     finite = [np.where(np.isfinite(x), x, 0) if k < _LINEAR[node.op_type] and x is not None else x
@@ -144,6 +149,17 @@ def _terms(node: NodeProto, inputs: Sequence[Any], out: Array) -> tuple[float, A
             return float(np.prod(given["kernel_shape"])), np.maximum(padded if given.get("count_include_pad") else inside, 1)
     count = max(first.size // max(out.size, 1), 1)
     return count, 1 if node.op_type == "ReduceSum" else count
+
+
+def _of_one_sign(node: NodeProto, x: Array, output: Array) -> Rounding:
+    """What is made of a sum in which nothing cancels."""
+    if node.op_type in ("Softmax", "LogSoftmax"):  # up to opset 12 all axes from one on are summed over
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        terms = float(np.prod(x.shape[axis:]))
+    else:
+        terms = x.size / max(output.size, 1)
+    size = np.abs(output) if node.op_type in _RELATIVE else np.maximum(np.abs(output), 1)
+    return Rounding(size * max(terms, 1) ** 0.5, np.zeros(output.shape, int))
 
 
 def _scaled(node: NodeProto, finite: Sequence[Any], output: Array, limits: Limits) -> Rounding:
