@@ -25,7 +25,8 @@ _LINEAR = {"MatMul": 2, "Gemm": 3, "Conv": 3, "ReduceSum": 1, "ReduceMean": 1, "
 _PRODUCTS = {"MatMul", "Gemm", "Conv"}
 #: Of sums of numbers of one sign: multiples, roots and squares, which are off relative to themselves, and logarithms, which are
 #: off by as much wherever they are.
-_RELATIVE, _LOGARITHMS = {"Softmax", "ReduceL1", "ReduceL2", "ReduceSumSquare"}, {"LogSoftmax", "ReduceLogSum", "ReduceLogSumExp"}
+_RELATIVE = {"Softmax", "ReduceL1", "ReduceL2", "ReduceSumSquare"}
+_LOGARITHMS = {"LogSoftmax", "ReduceLogSum", "ReduceLogSumExp"}
 #: What the order may lead to beside a finite number.
 ABOVE, BELOW, NAN = 1, 2, 4
 #: From a node's operands to its first output.
