@@ -41,6 +41,9 @@ from tsc.codegen_c.specs import host_spec
     (112203, 1817),  # the rows of a register tile of 7, of which two hold 8, are stored in fours
     (112203, 3884),  # a guard says of a remainder what a place in a register tile says by the quotient
     (20261123, 725),  # what is read where two equations hold lay within a tile by these alone
+    (20261124, 3233),  # a run of quotients by a size, of whole rows of it, was a loop that nobody saw to be one iteration
+    (20261124, 2973),  # what a quotient by a size decides differs where that size is 2 alone, which was not tried
+    (20261124, 4478),  # the same
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

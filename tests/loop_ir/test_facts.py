@@ -165,3 +165,13 @@ def test_quotients_and_remainders_of_one_value_cancel() -> None:
     c = dim("c")
     assert facts.reduce((c + 1) // 4 * 4 + (c + 1) % 4 - c) == SymExpr.of(1)
     assert facts.reduce((c + 1) % 4) == (c + 1) % 4
+
+
+def test_whole_sizes_leave_a_quotient_by_that_size() -> None:
+    """Found by random programs: a run of quotients by a size was a loop of one iteration that nobody saw to be one."""
+    facts = Facts.of((SizeParam("K", 2, 1, 13), SizeParam("Z", 0))).inside(For("c", index(0), Size(dim("Z")), Block(())))
+    m, k, z = dim("c") % 7, dim("K"), dim("Z")
+    assert facts.reduce((m * k + k - 1) // k) == m and facts.reduce((m * k + k - 1) % k) == k - 1
+    assert facts.reduce((m * k + k) // k) == m + 1
+    assert facts.reduce((m * z + z - 1) // z) == (m * z + z - 1) // z  # Z may be 0
+    assert facts.reduce((m * k + dim("c")) // k) == m + dim("c") // k

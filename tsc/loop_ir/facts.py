@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import For, Let
 from tsc.loop_ir.witness import Point, extended, is_negative
-from tsc.sym import OversizeError, SymExpr, dim, sym_max, sym_min
+from tsc.sym import ZERO, OversizeError, SymExpr, dim, exact_quotient, sym_max, sym_min
 from tsc.sym.expr import Apply, Atom, Dim, Monomial, apply
 from tsc.te.compute import SizeParam
 from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, index
@@ -295,8 +295,13 @@ class Facts:
                 by = args[1].as_int()
                 if by is not None and by > 0:
                     return self._divide(atom.fn, args[0], by)
-                if self.nonneg(args[0]) and self.lt(args[0], args[1]):
-                    return SymExpr.of(0) if atom.fn == "//" else args[0]
+                whole, rest = _multiples(args[0], args[1]) if self._low(args[1]) >= 1 else (ZERO, args[0])
+                for less in (0, 1):  # the rest is 0 to the divisor, or begins one divisor below
+                    above = rest + args[1] * less
+                    if self.nonneg(above) and self.lt(above, args[1]):
+                        return whole - less if atom.fn == "//" else above
+                if whole != ZERO:
+                    return apply(atom.fn, [rest, args[1]]) + (whole if atom.fn == "//" else ZERO)
         return apply(atom.fn, args)
 
     def _divide(self, fn: str, value: SymExpr, by: int) -> SymExpr:
@@ -361,6 +366,13 @@ class Facts:
         for arg in args[1:]:
             result = call(_NAMES[atom.fn], result, arg)
         return result
+
+
+def _multiples(expr: SymExpr, by: SymExpr) -> tuple[SymExpr, SymExpr]:
+    """The terms of `expr` that `by` divides, divided by it, and the rest."""
+    quotients = (exact_quotient(SymExpr((t,)), by) for t in expr.terms)
+    whole = sum((q for q in quotients if q is not None), ZERO)
+    return whole, expr - whole * by
 
 
 def _without_remainders(expr: SymExpr) -> SymExpr:

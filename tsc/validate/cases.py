@@ -17,7 +17,7 @@ import numpy as np
 from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, Store, children
 from tsc.sym import SymExpr
 from tsc.te.compute import Axis, Program, SizeParam
-from tsc.te.expr import INDEX, Const, Expr, walk
+from tsc.te.expr import INDEX, Call, Const, Expr, Size, walk
 from tsc.validate.algebra import Array
 from tsc.validate.frames import Sizes
 from tsc.validate.reach import stores_reached
@@ -37,6 +37,8 @@ _TRIES = 40
 _POOL, _HEAVY = 300, 3_000
 #: Multiples of this, modulo 1, leave no large gaps.
 _GOLDEN = 0.6180339887
+#: How many of the least values of a size that indices are divided by are tried.
+_DIVISORS = 3
 #: How far beyond its least value a size may be.
 _FURTHEST = 4_000
 
@@ -76,7 +78,8 @@ def edges_of(func: Func) -> list[int]:
 
 def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[str, int]], Collection[int]]:
     """Different sizes at which the Program's facts hold, the least first; none where none were found. What executes Stores of
-    `func` that no other sizes do comes last. And the Stores, by `id`, that are executed."""
+    `func` that no other sizes do comes last, and so do the least values of sizes that indices are divided by. And the Stores,
+    by `id`, that are executed."""
     if not program.sizes:
         most = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
         return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, most))), stores_reached(func, Sizes({}, 1))
@@ -95,13 +98,25 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     deciding: dict[int, frozenset[str]] = {}
     reached = stores_reached(func, Sizes.of_cases(cases), deciding) if cases else {}
     missed = {id(s) for s in statements(func) if isinstance(s, Store)} - reached.keys()
-    others, more = _pool(program, edges_of(func), least, rng) if missed else ([], [])
+    untried = [(name, value) for name, value in _least_divisors(program) if all(c[name] != value for c in cases)]
+    others, more = _pool(program, edges_of(func), least, rng) if missed or untried else ([], [])
     if others:
         found = stores_reached(func, Sizes.of_cases(others), deciding)
-        cases = cases + [others[i] for i in cover([found[store] for store in found if store in missed], more)]
+        rows = [found[store] for store in found if store in missed]
+        small = [np.array([o[name] == value for o in others]) for name, value in untried]
+        cases = cases + [others[i] for i in cover([*rows, *(row for row in small if row.any())], more)]
         reached |= found
     turns = max(MOST // len(cases), 1) if cases and sum(work) < FEW else 1  # of little data, more than once
     return cases * turns, reached
+
+
+def _least_divisors(program: Program) -> list[tuple[str, int]]:
+    """Each size that an index is divided by, with each of its least values: much of what quotients decide is the same for all
+    others."""
+    found = {name for c in program.computes for e in walk(c.body) if isinstance(e, Call) and e.fn in ("floordiv", "mod")
+             for part in walk(e.args[1]) if isinstance(part, Size) for name in part.value.dims()}
+    firsts = {s.name: range(_rounded(s, max(s.lo, 1)), 2**62, s.divisor)[:_DIVISORS] for s in program.sizes}
+    return [(s.name, value) for s in program.sizes if s.name in found for value in firsts[s.name] if _within(s, value)]
 
 
 def cover(rows: Sequence[Array], work: Sequence[int]) -> list[int]:
