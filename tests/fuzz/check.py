@@ -29,6 +29,8 @@ from tsc.errors import InternalError
 from tsc.loop_ir.interpret import Trace, interpret, interpreter
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.places import places_of
+from tsc.loop_ir.verify_storage import verify_storage
 from tsc.poly import PatternMismatch
 from tsc.poly.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, schedule_program
@@ -111,7 +113,8 @@ class Made:
         return check_values(self.program, func, None if scop is None else scop.program, seed=seed).undecided
 
     def order(self, func: Func) -> str | None:
-        """Whether they execute what the schedule does."""
+        """Whether they execute what the schedule does, in storage that holds it."""
+        verify_storage(self.scheduled.func, places_of(func))
         if self.scheduled.scop is None:
             return None
         return "; ".join(check_lowered(self.scheduled.func, func, self.scheduled.scop, self.scheduled.edges)) or None

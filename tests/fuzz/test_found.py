@@ -44,6 +44,7 @@ from tsc.codegen_c.specs import host_spec
     (20261124, 3233),  # a run of quotients by a size, of whole rows of it, was a loop that nobody saw to be one iteration
     (20261124, 2973),  # what a quotient by a size decides differs where that size is 2 alone, which was not tried
     (20261124, 4478),  # the same
+    (20261125, 1287),  # storage was not proved of broken loops: a register tile too narrow, of a width that no size tried has
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:
