@@ -27,7 +27,7 @@ from tsc.te.expr import Const, add, call, index
 from tsc.validate import Compared, check, check_values
 from tsc.validate.cases import BUDGET, MOST, choose_sizes
 from tsc.validate.frames import Sizes
-from tsc.validate.reach import stores_reached
+from tsc.validate.reach import reached
 from tsc.validate.witness import Case, completed
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
@@ -78,8 +78,7 @@ def test_sizes_that_no_list_contains_are_solved_for() -> None:
     cases, dead = completed(program, broken, *choose_sizes(program, broken, Random(0)))
     assert not dead
     assert any(case.sizes[name] == 331 for case in cases)
-    reached = stores_reached(broken, Sizes.of_cases([case.sizes for case in cases]))
-    assert reached[id(added.then)].any()
+    assert reached(broken, Sizes.of_cases([case.sizes for case in cases]))[id(added.then)].any()
 
 
 def test_more_sizes_than_usual_are_some() -> None:
@@ -174,10 +173,10 @@ def test_reached_stores_are_those_that_run(name: str) -> None:
         sizes = {s.name: s.lo + number * 3 + k for k, s in enumerate(program.sizes)}
         shapes = {b.name: tuple(e.evaluate(sizes) for e in b.shape) for b in func.buffers}
         arrays = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
-        reached = stores_reached(func, Sizes.of_cases([sizes]))
+        done = reached(func, Sizes.of_cases([sizes]))
         for store in [s for s in walk(func.body) if isinstance(s, Store)]:
             counted = dict(arrays)
-            assert (id(store) in reached) == runs(func, store, counted, sizes)
+            assert (id(store) in done) == runs(func, store, counted, sizes)
 
 
 def runs(func: Func, store: Store, arrays: dict[str, np.ndarray], sizes: dict[str, int]) -> bool:

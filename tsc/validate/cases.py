@@ -14,13 +14,15 @@ from random import Random
 
 import numpy as np
 
+from tsc.loop_ir.facts import coefficient_of
 from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, Store, children
-from tsc.sym import SymExpr
+from tsc.sym import OversizeError, SymExpr, dim
+from tsc.sym.expr import Apply
 from tsc.te.compute import Axis, Program, SizeParam
 from tsc.te.expr import INDEX, Call, Const, Expr, Size, walk
 from tsc.validate.algebra import Array
 from tsc.validate.frames import Sizes
-from tsc.validate.reach import stores_reached
+from tsc.validate.reach import reached
 
 #: Cases of a kernel with sizes (each with random data of its own), at least and at most.
 FEWEST, MOST = 12, 24
@@ -82,7 +84,7 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     by `id`, that are executed."""
     if not program.sizes:
         most = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
-        return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, most))), stores_reached(func, Sizes({}, 1))
+        return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, most))), reached(func, Sizes({}, 1))
     cases: list[dict[str, int]] = []
     work: list[int] = []
     least = 0
@@ -96,18 +98,19 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
                 cases.append(sizes)
                 work.append(int(points))
     deciding: dict[int, frozenset[str]] = {}
-    reached = stores_reached(func, Sizes.of_cases(cases), deciding) if cases else {}
-    missed = {id(s) for s in statements(func) if isinstance(s, Store)} - reached.keys()
+    done = reached(func, Sizes.of_cases(cases), deciding) if cases else {}
+    missed = {id(s) for s in statements(func) if isinstance(s, Store) or _divides(s)}
+    missed -= {number for number, at in done.items() if at.any()}
     untried = [(name, value) for name, value in _least_divisors(program) if all(c[name] != value for c in cases)]
     others, more = _pool(program, edges_of(func), least, rng) if missed or untried else ([], [])
     if others:
-        found = stores_reached(func, Sizes.of_cases(others), deciding)
-        rows = [found[store] for store in found if store in missed]
-        small = [np.array([o[name] == value for o in others]) for name, value in untried]
-        cases = cases + [others[i] for i in cover([*rows, *(row for row in small if row.any())], more)]
-        reached |= found
+        found = reached(func, Sizes.of_cases(others), deciding)
+        rows = [at for number, at in found.items() if number in missed]
+        rows += [np.array([o[name] == value for o in others]) for name, value in untried]
+        cases = cases + [others[i] for i in cover([row for row in rows if row.any()], more)]
+        done |= found
     turns = max(MOST // len(cases), 1) if cases and sum(work) < FEW else 1  # of little data, more than once
-    return cases * turns, reached
+    return cases * turns, done
 
 
 def _least_divisors(program: Program) -> list[tuple[str, int]]:
@@ -117,6 +120,19 @@ def _least_divisors(program: Program) -> list[tuple[str, int]]:
              for part in walk(e.args[1]) if isinstance(part, Size) for name in part.value.dims()}
     firsts = {s.name: range(_rounded(s, max(s.lo, 1)), 2**62, s.divisor)[:_DIVISORS] for s in program.sizes}
     return [(s.name, value) for s in program.sizes if s.name in found for value in firsts[s.name] if _within(s, value)]
+
+
+def _divides(stmt: Stmt) -> bool:
+    """Whether a statement is a loop whose bounds divide by a size: over runs of equal quotients, of which one is not enough."""
+    def by_size(expr: Expr) -> bool:
+        match expr:
+            case Call(fn="floordiv" | "mod", args=(_, Size())):
+                return True
+            case Size(value=value):
+                return any(isinstance(a, Apply) and a.fn == "//" and a.args[1].as_int() is None for a in value.atoms())
+        return False
+
+    return isinstance(stmt, For) and any(by_size(e) for bound in (stmt.lo, stmt.hi) for e in walk(bound))
 
 
 def cover(rows: Sequence[Array], work: Sequence[int]) -> list[int]:
@@ -142,10 +158,13 @@ def _pool(program: Program, edges: Sequence[int], least: int, rng: Random) -> tu
     for size in program.sizes:
         wish = -(-np.maximum(some(), size.lo) // size.divisor) * size.divisor
         values[size.name] = wish if size.hi is None else np.where(wish > size.hi, size.hi, wish)
-    for name in sorted({n for fact in program.facts for n in fact.names()} - values.keys()):
+    defined, rounds = _definitions(program)
+    for name, margins in _hidden(program, defined):
         values[name] = some() * 2 ** random.integers(0, 6, count)  # what sizes are made from, by halving as a rule
-    defined = [(left.name, fact.right) for fact in program.facts if fact.relation == "==" and (left := fact.left.as_dim())]
-    for _ in range(len(defined) + 1 if defined else 0):
+        if margins:
+            low, high = _between(margins, Sizes(values, count))
+            values[name] = np.where(low < high, low + values[name] % np.maximum(high - low + 1, 1), low)
+    for _ in range(rounds):
         for name, right in defined:
             values[name] = np.broadcast_to(np.asarray(Sizes(values, count).of(right)), (count,))
     sizes = Sizes(values, count)
@@ -159,6 +178,43 @@ def _pool(program: Program, edges: Sequence[int], least: int, rng: Random) -> tu
         possible = possible if size.hi is None else possible & (value <= size.hi)
     places = np.flatnonzero(possible)[:_POOL].tolist()
     return [{s.name: int(values[s.name][i]) for s in program.sizes} for i in places], [int(work[i]) for i in places]
+
+
+def _hidden(program: Program, defined: Sequence[tuple[str, SymExpr]]) -> list[tuple[str, list[tuple[SymExpr, SymExpr]]]]:
+    """The names in a Program's facts that are neither sizes nor `defined`, in an order in which to choose them, each with the
+    facts that bound it by those before it: pairs (a, b) such that a times it, and b, is at least 0. A quotient is one of few
+    numbers, which nobody hits by chance."""
+    def written_out(expr: SymExpr) -> SymExpr:
+        for name, value in reversed(defined):
+            expr = expr.substitute({name: value})
+        return expr
+
+    made = {name for name, _ in defined}
+    left = sorted({n for fact in program.facts for n in fact.names()} - {s.name for s in program.sizes} - made)
+    try:
+        margins = [written_out(fact.right - fact.left) for fact in program.facts]
+    except OversizeError:
+        return [(name, []) for name in left]
+    margins += [-m for m, fact in zip(margins, program.facts) if fact.relation == "=="]
+    linear = {name: [(a, m - a * dim(name)) for m in margins if (a := coefficient_of(m, name))] for name in left}
+    found: list[tuple[str, list[tuple[SymExpr, SymExpr]]]] = []
+    while left:
+        known = {name: [(a, b) for a, b in linear[name] if not (a.dims() | b.dims()) & set(left)] for name in left}
+        name = next((n for n in left if len(known[n]) > 1), left[0])
+        found.append((name, known[name] if len(known[name]) > 1 else []))
+        left.remove(name)
+    return found
+
+
+def _between(margins: Sequence[tuple[SymExpr, SymExpr]], sizes: Sizes) -> tuple[Array, Array]:
+    """The least and the greatest value, for each Case, at which all `a` times it, and `b`, are at least 0."""
+    low, high = np.zeros(sizes.count, np.int64), np.full(sizes.count, LONGEST, np.int64)
+    for factor, rest in margins:
+        a, b = (np.broadcast_to(np.asarray(sizes.of(e)), (sizes.count,)) for e in (factor, rest))
+        least = np.where(a == 0, 1, np.abs(a))
+        low = np.where(a > 0, np.maximum(low, -(b // least)), low)
+        high = np.where(a < 0, np.minimum(high, b // least), high)
+    return low, high
 
 
 def _looked_at(program: Program, sizes: Sizes, least: int) -> tuple[Array, Array, Array]:

@@ -1,5 +1,6 @@
-"""Which Stores of a Func are executed at which sizes, found without walking through loops: of each, only the first and last
-iterations are looked at, which is where guards change, or one alone where nothing inside depends on which it is."""
+"""Which Stores of a Func are executed, and which loops more than once, at which sizes, found without walking through loops: of
+each, only the first and last iterations are looked at, which is where guards change, or one alone where nothing inside depends
+on which it is."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecid
 _MOST = 8_000
 
 
-def stores_reached(func: Func, sizes: Sizes, deciding: dict[int, frozenset[str]] | None = None) -> dict[int, Array]:
-    """For each Store, by its `id`, the Cases that execute it (some more where data decide; perhaps some less). `deciding`
-    serves all calls for one Func."""
+def reached(func: Func, sizes: Sizes, deciding: dict[int, frozenset[str]] | None = None) -> dict[int, Array]:
+    """For each Store, by its `id`, the Cases that execute it, and for each loop those in which it runs more than once (some
+    more where data decide; perhaps some less). `deciding` serves all calls for one Func."""
     walk = _Walk(sizes, Reader(_NoData(), sizes, Algebra()), {} if deciding is None else deciding)
     root = Frame(sizes.count, known={CASE: np.arange(sizes.count), BLOCK_BEGIN: 0, BLOCK_END: sizes.of(func.blocks)})
     with np.errstate(all="ignore"):
@@ -107,8 +108,16 @@ class _Walk:
     def _once(self, loop: For, frame: Frame) -> Frame:
         """What executes a loop's body, whatever the iteration."""
         low, high = self._ints(loop.lo, frame), self._ints(loop.hi, frame)
-        some = True if low is None or high is None else np.asarray(low < high)
+        if low is None or high is None:
+            return frame
+        self._note_runs(loop, np.asarray(low + loop.step < high), frame)
+        some = np.asarray(low < high)
         return frame if np.all(some) else frame.where(spread(some, frame.count))
+
+    def _note_runs(self, loop: For, again: Array, frame: Frame) -> None:
+        """Note where a loop runs more than once."""
+        cases = self.found.setdefault(id(loop), np.zeros(self.sizes.count, bool))
+        cases[spread(frame.get(CASE), frame.count)[spread(again, frame.count)]] = True
 
     def _iterations(self, loop: For, frame: Frame) -> Frame:
         """The first and last iterations of a loop; where there are too many of them, one or the other."""
@@ -117,6 +126,7 @@ class _Walk:
             return frame.bound()
         trips = spread(np.maximum(-((np.asarray(low) - high) // loop.step), 0), frame.count)
         last = trips - 1
+        self._note_runs(loop, last >= 1, frame)
         if frame.count * 4 <= _MOST:
             wanted = [last >= 0, last >= 1, last >= 2, last >= 3]
             numbers = [np.zeros_like(last), last, np.ones_like(last), last - 1]
