@@ -137,6 +137,9 @@ RIGHT = {
     "ArgMax in an old opset": one("ArgMax", 10, [fed("a", "b")], *SIZES, axis=1),
     "ArgMin of int16": one("ArgMin", 21, [fed("a", "b", dtype="int16")], *SIZES, axis=0),
     # -1 does not fit an unsigned type
+    # lanes outside of a load are 0.0, and 0.0 counted as equal to -0.0
+    "padding with a negative zero": one("Pad", 18, [fed("a", "b"), constant([1, 2, 0, -1], 4),
+                                                    constant(-0.0, dtype="float32")], {"a": 5, "b": 17}),
     "an infinite bias times nothing": one("Gemm", 13, [fed("a", 3), fed(3, 2), fed(2, values=[np.inf, 1])], {"a": 2}, beta=0.0),
     "minus a product of unsigned numbers": one("Gemm", 13, [fed("a", 3, dtype="uint32"), fed(3, 2, dtype="uint32")], {"a": 2},
                                                alpha=-1.0),

@@ -112,3 +112,11 @@ def test_an_input_of_another_shape_is_refused() -> None:
     made = program((A,), vector(Load(A, (VI, index(0)))))
     with pytest.raises(InternalError, match=r"shape \(2, 2\), expected \(2, 3\)"):
         evaluate(made, {"a": np.zeros((2, 2), np.float32)}, {"n": 2, "k": 3})
+
+
+def test_literals_are_equal_that_are_the_same() -> None:
+    """Programs that differ in the sign of a zero alone are two: equal ones share a kernel."""
+    zero, negative, nan = (Const(v, "float32") for v in (0.0, -0.0, float("nan")))
+    assert zero != negative and zero == Const(0, "float32") and zero != Const(0.0, "float64")
+    assert nan == Const(float("nan"), "float32") and nan != zero and hash(nan) == hash(Const(-float("nan"), "float32"))
+    assert len({zero, negative, nan, Const(0.0, "float32"), Const(float("nan"), "float32")}) == 3

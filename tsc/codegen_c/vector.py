@@ -187,7 +187,7 @@ def _choice(yes: Expr, no: Expr, run: LaneRange, lanes: Lanes, scope: Scope) -> 
     inside = replace(lanes, first=first, last=last, when=when, depth=lanes.depth + 1)
     text = vector(yes, inside, scope)
     if not (isinstance(yes, Load) and any(n.name == lanes.var for n in walk(yes) if isinstance(n, Var))
-            and yes.buffer.name not in scope.registers and isinstance(no, Const) and no.value == 0):
+            and yes.buffer.name not in scope.registers and no == Const(0, yes.dtype)):
         bits = "int32" if yes.dtype == BOOL else _BITS[yes.dtype]
         mask = vector_type(bits, lanes.count)
         iota = f"({mask}){{{', '.join(map(str, range(lanes.count)))}}}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import copysign
 from operator import is_
 
 from tsc.errors import InternalError
@@ -52,12 +53,21 @@ class Var:
     dtype: str = INDEX
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Const:
-    """A literal. Floats may be inf or nan."""
+    """A literal. Floats may be inf or nan. Equal are literals that are the same: a nan is, 0.0 and -0.0 are not."""
 
     value: int | float | bool
     dtype: str
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Const) or self.dtype != other.dtype:
+            return False
+        a, b = self.value, other.value
+        return copysign(1, a) == copysign(1, b) if a == b == 0 else a == b or (a != a and b != b)
+
+    def __hash__(self) -> int:
+        return hash((self.value if self.value == self.value else "nan", self.dtype))
 
 
 @dataclass(frozen=True, slots=True)
