@@ -137,6 +137,9 @@ RIGHT = {
     "ArgMax in an old opset": one("ArgMax", 10, [fed("a", "b")], *SIZES, axis=1),
     "ArgMin of int16": one("ArgMin", 21, [fed("a", "b", dtype="int16")], *SIZES, axis=0),
     # -1 does not fit an unsigned type
+    # of widths from 5 to 8: that (W + 1) // 4 is at least 1, and that there are four runs of W - 3 in 4 * W - 12, went unseen
+    "windows over few widths": one("Conv", 10, [fed("b", 1, 8, 3, "a"), fed(5, 1, 5, 3, 4)], {"a": 5, "b": 1}, {"a": 8, "b": 3},
+                                   kernel_shape=[5, 3, 4]),
     # lanes outside of a load are 0.0, and 0.0 counted as equal to -0.0
     "padding with a negative zero": one("Pad", 18, [fed("a", "b"), constant([1, 2, 0, -1], 4),
                                                     constant(-0.0, dtype="float32")], {"a": 5, "b": 17}),

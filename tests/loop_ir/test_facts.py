@@ -175,3 +175,23 @@ def test_whole_sizes_leave_a_quotient_by_that_size() -> None:
     assert facts.reduce((m * k + k) // k) == m + 1
     assert facts.reduce((m * z + z - 1) // z) == (m * z + z - 1) // z  # Z may be 0
     assert facts.reduce((m * k + dim("c")) // k) == m + dim("c") // k
+
+
+def test_quotients_have_the_bounds_of_what_they_divide() -> None:
+    """Found by random operators: a window's last vector began at 16 * ((W + 1) // 4) - 16, of a width from 5 on."""
+    facts = Facts.of((SizeParam("W", 5, 1, 8), SizeParam("N", 2)))
+    assert facts.nonneg((dim("W") + 1) // 4 * 16 - 16) and not facts.nonneg((dim("W") + 1) // 4 * 16 - 17)
+    assert facts.nonneg(-(dim("W") // 3) + 2) and not facts.nonneg(-(dim("W") // 3) + 1)
+    assert facts.nonneg(dim("W") // dim("N")) and not facts.nonneg(dim("W") // dim("N") - 1)
+    assert facts.reduce((dim("W") * 4 - 13) // (dim("W") - 3)) == SymExpr.of(3)
+    assert simplify_expr(Size((dim("W") * 4 - 13) // (dim("W") - 3) + 1), facts) == index(4)
+
+
+def test_variables_of_few_values_are_looked_at_together() -> None:
+    """Found by random programs: a tile of 3 columns in one of 4, whose number bounds that of the loop inside."""
+    outer = Facts.of(SIZES).inside(For("c", index(0), index(9), Block(()), step=4))
+    c, d = dim("c"), dim("d")
+    facts = outer.inside(For("d", index(0), call("sub", index(3), call("floordiv", Var("c"), index(4))), Block(())))
+    place = c // 4 * 3 - c + d * 3 + sym_max(c - c // 4 * 3 - d * 3, 0)
+    assert facts.nonneg(place) and not facts.nonneg(place - 1)
+    assert facts.nonneg(-place + 6) and not facts.nonneg(-place + 5)

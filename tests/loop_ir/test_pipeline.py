@@ -93,6 +93,20 @@ def test_pipelined_gemm_at_every_trip_count(stages: int) -> None:
         np.testing.assert_allclose(arrays["y"], gemm_expected(arrays), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("depth", [1, 4, 9, 30])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_count_of_tiles_that_has_a_least(stages: int, depth: int) -> None:
+    """Conditions on the first tiles are decided then, and that the loop over them gets to wait is for the sizes to say."""
+    made = gemm(barriers=False)
+    made = replace(made, sizes=tuple(replace(s, lo=depth) if s.name == "K" else s for s in made.sizes))
+    func = simplify(insert_barriers(software_pipeline(made, stages)[0]), keep_marked=True)
+    verify_synchronised(func)
+    sizes = {"M": 3, "N": 5, "K": depth}
+    arrays = gemm_arrays(sizes)
+    interpret(func, arrays, sizes, seed=depth)
+    np.testing.assert_allclose(arrays["y"], gemm_expected(arrays), rtol=1e-5, atol=1e-5)
+
+
 def test_pipelined_batches_and_no_tiles_at_all() -> None:
     func = pipelined(3, batched=True)
     for sizes in ({"B": 2, "M": 3, "N": 3, "K": 8}, {"B": 1, "M": 1, "N": 1, "K": 0}):

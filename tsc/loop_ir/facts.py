@@ -22,8 +22,8 @@ _OPERATORS = {"floordiv": "//", "mod": "%", "min": "min", "max": "max"}
 _NAMES = {fn: name for name, fn in _OPERATORS.items()}
 #: How deep a proof may be, and how many expressions it may look at: proofs that are found take less than ten.
 _DEPTH, _STEPS = 12, 100
-#: A variable with so few values is looked at one by one, where functions of it are left.
-_FEW = 4
+#: A variable with so few values is looked at one by one, where functions of it are left; so many cases in all.
+_FEW, _CASES = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +130,56 @@ class Facts:
 
     def nonneg(self, expr: SymExpr) -> bool:
         """True only if `expr >= 0` for all values in scope."""
-        if self._nonneg(expr, _DEPTH, [_STEPS]):
-            return True
-        for name in sorted({n for a in expr.atoms() if isinstance(a, Apply) for n in a.names}):
+        return self._nonneg(expr, _DEPTH, [_STEPS]) or self._nonneg_by_cases(expr, _CASES)
+
+    def _nonneg_by_cases(self, expr: SymExpr, most: int) -> bool:
+        """The same, by the values of variables that have few of them and that functions in `expr`, or in what bounds its
+        variables, depend on; of `most` cases."""
+        if is_negative(expr, self._witnesses()):
+            return False
+        for name in self._divided(expr):
             values = self._values(name)
-            if 1 < len(values) <= _FEW:
-                return all(self._nonneg_at(expr, name, value) for value in values)
+            if 1 < len(values) <= min(_FEW, most):
+                return all(self._nonneg_at(expr, name, value, most // len(values)) for value in values)
         return False
 
-    def _nonneg_at(self, expr: SymExpr, name: str, value: int) -> bool:
+    def _nonneg_at(self, expr: SymExpr, name: str, value: int, most: int) -> bool:
         try:
-            return self._nonneg(expr.substitute({name: SymExpr.of(value)}), _DEPTH, [_STEPS])
-        except ZeroDivisionError:  # where a divisor is 0 nothing is known
+            inner = self._at(name, value)
+            expr = expr.substitute({name: SymExpr.of(value)})
+        except (ZeroDivisionError, OversizeError):  # where a divisor is 0 nothing is known
             return False
+        return inner.is_void() or inner._nonneg(expr, _DEPTH, [_STEPS]) or inner._nonneg_by_cases(expr, most)
+
+    def _divided(self, expr: SymExpr) -> list[str]:
+        """The variables that functions in `expr`, or in the bounds of its variables, depend on, the outermost first."""
+        found, seen, todo = set[str](), set[str](), [expr]
+        while todo:
+            one = todo.pop()
+            found |= {n for a in one.atoms() if isinstance(a, Apply) for n in a.names}
+            for name in one.dims() - seen - self.sizes:
+                seen.add(name)
+                todo += (*self.known[name].lows, *self.known[name].highs) if name in self.known else ()
+        return sorted(found & self.known.keys(), key=lambda n: (self.known[n].depth, n))
+
+    def _at(self, name: str, value: int) -> Facts:
+        """These facts where a variable has one value."""
+        found = self._inner.get((name, value))
+        if found is None:
+            fixed = {name: SymExpr.of(value)}
+
+            def at(bounds: tuple[SymExpr, ...]) -> tuple[SymExpr, ...]:
+                return tuple(b.substitute(fixed) if name in b.dims() else b for b in bounds)
+
+            table = {n: Known(at(k.lows), at(k.highs), k.divisor, k.depth) for n, k in self.known.items()}
+            table[name] = Known((fixed[name],), (fixed[name],), value, self.known[name].depth)
+            found = self._inner[(name, value)] = Facts(table, self.sizes)
+        return found
+
+    def is_void(self) -> bool:
+        """Whether some variable has no values: nothing is executed here."""
+        return any(low.as_int() is not None and high.as_int() is not None and (low.as_int() or 0) > (high.as_int() or 0)
+                   for known in self.known.values() for low in known.lows for high in known.highs)
 
     def _values(self, name: str) -> range:
         """All values of a variable that has constant bounds, none of another."""
@@ -227,7 +264,8 @@ class Facts:
             case "%" if lows_of[1] >= 1:
                 return 0, highs_of[1] - 1
             case "//" if lows_of[1] >= 1:
-                return (0 if lows_of[0] >= 0 else lows_of[0]), (highs_of[0] if highs_of[0] >= 0 else -1)
+                (low, high), (least, most) = (lows_of[0], highs_of[0]), (lows_of[1], highs_of[1])
+                return _quotient(low, most if low >= 0 else least), _quotient(high, least if high >= 0 else most)
         return -math.inf, math.inf
 
     def _weaker(self, expr: SymExpr) -> Iterator[list[SymExpr]]:
@@ -300,7 +338,7 @@ class Facts:
                     above = rest + args[1] * less
                     if self.nonneg(above) and self.lt(above, args[1]):
                         return whole - less if atom.fn == "//" else above
-                if whole != ZERO:
+                if whole != ZERO and len(args[1].terms) == 1:
                     return apply(atom.fn, [rest, args[1]]) + (whole if atom.fn == "//" else ZERO)
         return apply(atom.fn, args)
 
@@ -369,8 +407,10 @@ class Facts:
 
 
 def _multiples(expr: SymExpr, by: SymExpr) -> tuple[SymExpr, SymExpr]:
-    """The terms of `expr` that `by` divides, divided by it, and the rest."""
-    quotients = (exact_quotient(SymExpr((t,)), by) for t in expr.terms)
+    """What the terms of `expr` are that the leading term of `by` divides, divided by it, and what is left without as many times
+    `by`."""
+    leading = SymExpr((max(by.terms, key=lambda t: len(t[0])),))
+    quotients = (exact_quotient(SymExpr((t,)), leading) for t in expr.terms) if leading.dims() else ()
     whole = sum((q for q in quotients if q is not None), ZERO)
     return whole, expr - whole * by
 
@@ -447,6 +487,13 @@ def _alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:
             rest = SymExpr(expr.terms[:position] + expr.terms[position + 1:])
             return (*(a + rest for a in atom.args), expr)
     return (expr,)
+
+
+def _quotient(x: float, y: float) -> float:
+    """x // y, of whole numbers or infinities, y above 0."""
+    if math.isinf(x):
+        return x
+    return (0.0 if x >= 0 else -1.0) if math.isinf(y) else float(int(x) // int(y))
 
 
 def _product(x: float, y: float) -> float:

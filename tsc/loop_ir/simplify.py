@@ -7,7 +7,8 @@ from dataclasses import replace
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.nodes import Block, For, Func, If, Instance, Intrin, Let, Stmt, Store, block, map_children, map_exprs
 from tsc.sym import SymExpr
-from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, substitute
+from tsc.sym.expr import Apply
+from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, substitute
 from tsc.te.expr import map_children as map_operands
 
 _EMPTY = Block(())
@@ -105,6 +106,8 @@ def _substitute_instances(stmt: Stmt, mapping: dict[str, Expr]) -> Stmt:
 
 
 def _is_arithmetic(expr: Expr) -> bool:
+    if isinstance(expr, Size):
+        return any(isinstance(a, Apply) for a in expr.value.atoms())
     return isinstance(expr, Call) and expr.fn in ("add", "sub", "mul", "neg", "floordiv", "mod", "min", "max")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import to_sym
+from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.hazards import Access, Hazard, Path, apart, barrier_between, injective
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, Func, If, Let, Stmt, Store, Wait, children, nest, walk
@@ -80,7 +80,8 @@ def verify_synchronised(func: Func, barriers: bool = True) -> None:
         return
     common = _common(func)
     local = frozenset(s.buffer.name for s in walk(func.body) if isinstance(s, Allocate))
-    checker = _Checker(func.name, common, local, _period(func.body, common), frozenset(_counts(func.body, {})), barriers)
+    checker = _Checker(func.name, common, local, _period(func.body, common), frozenset(_counts(func.body, {})), barriers,
+                       Facts.of(func.sizes))
     checker.check_end(checker.run(func.body, (_State(),), _Scope(), ()))
 
 
@@ -133,6 +134,7 @@ class _Checker:
     period: int
     counts: frozenset[SymExpr]
     barriers: bool
+    facts: Facts
     known: dict[tuple[Path, frozenset[tuple[str, int]]], list[Access]] = field(default_factory=dict)
 
     # -- control -----------------------------------------------------------------------------------------------
@@ -228,8 +230,13 @@ class _Checker:
             yield (max(known, 0) if known <= 2 * self._most else MANY), state
             return
         assumed = dict(state.counts).get(count)
-        for value in (MANY, *range(self._most + 1)) if assumed is None else (assumed,):
+        for value in self._possible(count) if assumed is None else (assumed,):
             yield value, replace(state, counts=state.counts | {(count, value)})
+
+    def _possible(self, count: SymExpr) -> tuple[int, ...]:
+        """The trip counts that sizes allow."""
+        least = next((n for n in range(self._most + 1, 0, -1) if self.facts.nonneg(count - n)), 0)
+        return (MANY, *range(least, self._most + 1))
 
     def _if(self, condition: Expr, then: Stmt, otherwise: Stmt | None, states: _States, scope: _Scope, path: Path) -> _States:
         after: list[_State] = []
