@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tsc.errors import InternalError
+from tsc.loop_ir.identities import alternatives, multiples, product, quotient, without_remainders
 from tsc.loop_ir.nodes import For, Let
 from tsc.loop_ir.witness import Point, extended, is_negative
-from tsc.sym import ZERO, OversizeError, SymExpr, dim, exact_quotient, sym_max, sym_min
+from tsc.sym import ZERO, OversizeError, SymExpr, dim, sym_max, sym_min
 from tsc.sym.expr import Apply, Atom, Dim, Monomial, apply
 from tsc.te.compute import SizeParam
 from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, index
@@ -83,11 +84,11 @@ class Facts:
         divisor = math.gcd(stmt.step, self.divisor(lo))
         # below a bound that shares its divisor, or is whole steps from where it begins, a variable stays that far below it
         highs = tuple(h - max(math.gcd(divisor, self.divisor(h)), 1, self._step(stmt.step, self._value(h) - lo))
-                      for h in _alternatives(hi, "min"))
+                      for h in alternatives(hi, "min"))
         lo_value, hi_value = lo.as_int(), hi.as_int()
         if lo_value is not None and hi_value is not None and hi_value > lo_value:
             highs = (SymExpr.of(lo_value + (hi_value - 1 - lo_value) // stmt.step * stmt.step),)
-        known = Known(_alternatives(lo, "max"), highs, divisor, self._next_depth())
+        known = Known(alternatives(lo, "max"), highs, divisor, self._next_depth())
         return self.bind(stmt.var, known)
 
     def _next_depth(self) -> int:
@@ -234,7 +235,7 @@ class Facts:
             low, high = 1.0, 1.0
             for atom in monomial:
                 a, b = self._interval(atom)
-                corners = [_product(x, y) for x in (low, high) for y in (a, b)]
+                corners = [product(x, y) for x in (low, high) for y in (a, b)]
                 low, high = min(corners), max(corners)
             total += coefficient * (low if coefficient > 0 else high)
         return total
@@ -265,7 +266,7 @@ class Facts:
                 return 0, highs_of[1] - 1
             case "//" if lows_of[1] >= 1:
                 (low, high), (least, most) = (lows_of[0], highs_of[0]), (lows_of[1], highs_of[1])
-                return _quotient(low, most if low >= 0 else least), _quotient(high, least if high >= 0 else most)
+                return quotient(low, most if low >= 0 else least), quotient(high, least if high >= 0 else most)
         return -math.inf, math.inf
 
     def _weaker(self, expr: SymExpr) -> Iterator[list[SymExpr]]:
@@ -320,7 +321,7 @@ class Facts:
             for atom in monomial:
                 factor = factor * (self._reduce_apply(atom) if isinstance(atom, Apply) else dim(atom.name))
             total = total + factor
-        return _without_remainders(self._undo_divisions(total))
+        return without_remainders(self._undo_divisions(total))
 
     def _reduce_apply(self, atom: Apply) -> SymExpr:
         args = [self.reduce(a) for a in atom.args]
@@ -333,7 +334,7 @@ class Facts:
                 by = args[1].as_int()
                 if by is not None and by > 0:
                     return self._divide(atom.fn, args[0], by)
-                whole, rest = _multiples(args[0], args[1]) if self._low(args[1]) >= 1 else (ZERO, args[0])
+                whole, rest = multiples(args[0], args[1]) if self._low(args[1]) >= 1 else (ZERO, args[0])
                 for less in (0, 1):  # the rest is 0 to the divisor, or begins one divisor below
                     above = rest + args[1] * less
                     if self.nonneg(above) and self.lt(above, args[1]):
@@ -406,27 +407,6 @@ class Facts:
         return result
 
 
-def _multiples(expr: SymExpr, by: SymExpr) -> tuple[SymExpr, SymExpr]:
-    """What the terms of `expr` are that the leading term of `by` divides, divided by it, and what is left without as many times
-    `by`."""
-    leading = SymExpr((max(by.terms, key=lambda t: len(t[0])),))
-    quotients = (exact_quotient(SymExpr((t,)), leading) for t in expr.terms) if leading.dims() else ()
-    whole = sum((q for q in quotients if q is not None), ZERO)
-    return whole, expr - whole * by
-
-
-def _without_remainders(expr: SymExpr) -> SymExpr:
-    """`expr` with `x` for `y * (x // y) + x % y`."""
-    total, counts = expr, dict(expr.terms)
-    for monomial, coefficient in expr.terms:
-        match monomial:
-            case (Apply(fn="%", args=(x, y)) as rest,):
-                whole = apply("//", [x, y])
-                if (by := y.as_int()) and whole.terms and counts.get(whole.terms[0][0]) == coefficient * by:
-                    total = total + (x - whole * by - SymExpr((((rest,), 1),))) * coefficient
-    return total
-
-
 def _names(monomial: Monomial) -> set[str]:
     """The names of all Dims in it."""
     found: set[str] = set()
@@ -478,26 +458,6 @@ def coefficient_of(expr: SymExpr, name: str) -> SymExpr | None:
         if count:
             taken.append((tuple(a for a in monomial if not (isinstance(a, Dim) and a.name == name)), coefficient))
     return sum((SymExpr((t,)) for t in taken), SymExpr.of(0))
-
-
-def _alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:
-    """The bounds that an extremum stands for: `x < min(a, b) + c` means `x < a + c` and `x < b + c`."""
-    for position, (monomial, coefficient) in enumerate(expr.terms):
-        if coefficient == 1 and len(monomial) == 1 and isinstance(atom := monomial[0], Apply) and atom.fn == fn:
-            rest = SymExpr(expr.terms[:position] + expr.terms[position + 1:])
-            return (*(a + rest for a in atom.args), expr)
-    return (expr,)
-
-
-def _quotient(x: float, y: float) -> float:
-    """x // y, of whole numbers or infinities, y above 0."""
-    if math.isinf(x):
-        return x
-    return (0.0 if x >= 0 else -1.0) if math.isinf(y) else float(int(x) // int(y))
-
-
-def _product(x: float, y: float) -> float:
-    return 0.0 if x == 0 or y == 0 else x * y
 
 
 def _undominated(args: list[SymExpr], below: Callable[[SymExpr, SymExpr], bool]) -> list[SymExpr]:

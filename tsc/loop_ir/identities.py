@@ -1,0 +1,50 @@
+"""Identities of sums, quotients and bounds that hold whatever is known."""
+
+from __future__ import annotations
+
+import math
+
+from tsc.sym import ZERO, SymExpr, exact_quotient
+from tsc.sym.expr import Apply, apply
+
+
+def without_remainders(expr: SymExpr) -> SymExpr:
+    """`expr` with `x` for `y * (x // y) + x % y`."""
+    total, counts = expr, dict(expr.terms)
+    for monomial, coefficient in expr.terms:
+        match monomial:
+            case (Apply(fn="%", args=(x, y)) as rest,):
+                whole = apply("//", [x, y])
+                if (by := y.as_int()) and whole.terms and counts.get(whole.terms[0][0]) == coefficient * by:
+                    total = total + (x - whole * by - SymExpr((((rest,), 1),))) * coefficient
+    return total
+
+
+def multiples(expr: SymExpr, by: SymExpr) -> tuple[SymExpr, SymExpr]:
+    """What the terms of `expr` are that the leading term of `by` divides, divided by it, and what is left without as many times
+    `by`."""
+    leading = SymExpr((max(by.terms, key=lambda t: len(t[0])),))
+    quotients = (exact_quotient(SymExpr((t,)), leading) for t in expr.terms) if leading.dims() else ()
+    whole = sum((q for q in quotients if q is not None), ZERO)
+    return whole, expr - whole * by
+
+
+def alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:
+    """The bounds that an extremum stands for: `x < min(a, b) + c` means `x < a + c` and `x < b + c`."""
+    for position, (monomial, coefficient) in enumerate(expr.terms):
+        if coefficient == 1 and len(monomial) == 1 and isinstance(atom := monomial[0], Apply) and atom.fn == fn:
+            rest = SymExpr(expr.terms[:position] + expr.terms[position + 1:])
+            return (*(a + rest for a in atom.args), expr)
+    return (expr,)
+
+
+def quotient(x: float, y: float) -> float:
+    """x // y, of whole numbers or infinities, y above 0."""
+    if math.isinf(x):
+        return x
+    return (0.0 if x >= 0 else -1.0) if math.isinf(y) else float(int(x) // int(y))
+
+
+def product(x: float, y: float) -> float:
+    """x * y, of numbers or infinities; 0 times an infinity is 0."""
+    return 0.0 if x == 0 or y == 0 else x * y
