@@ -48,6 +48,7 @@ from tsc.codegen_c.specs import host_spec
     (20261126, 343),  # a loop over runs of equal quotients that runs once at all sizes tried, whatever its step
     (20261126, 170),  # no bug: storage was asked to be proved of loops over the numbers of blocks
     (20261126, 677),  # a tile of 3 columns in one of 4: two variables of few values, one of which bounds the other
+    (20261126, 1223),  # one element of a large local was stored: all of it was looked at, in 24 GB
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

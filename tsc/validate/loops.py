@@ -27,6 +27,8 @@ from tsc.validate.program import Inputs
 from tsc.validate.sampled import Pruning
 
 _LATEST = 2**62
+#: So many instances of a statement are looked at: a few hundred bytes each.
+_MOST_INSTANCES = 1 << 22
 
 
 @dataclass(slots=True)
@@ -109,6 +111,8 @@ class Loops:
         """Find the instances of all Stores in `stmt`; gives how long it takes."""
         if not frame.count:
             return 0
+        if frame.count > _MOST_INSTANCES:
+            raise Undecided(f"more than {_MOST_INSTANCES} instances would have to be looked at")
         match stmt:
             case Store():
                 return self._store(stmt, frame, clock, scope)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tsc.loop_ir.nodes import For, Func, Instance, Let, Stmt, Store, until_bound
+from tsc.loop_ir.nodes import For, Func, If, Instance, Let, Stmt, Store, children, until_bound
 from tsc.te.compute import Program
-from tsc.te.expr import Call, Const, Expr, Load, Size, Var, loads, walk
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Size, Var, loads, walk
 from tsc.validate.algebra import Array
 from tsc.validate.cases import statements
 from tsc.validate.frames import CASE, INDEX_CALLS, Frame, Ints, Reader, int_call, numbered, spread
@@ -28,6 +28,17 @@ _LONG, _RUNS = 4_096, (256, 16)
 _FIRST, _END = "@first", "@end"
 
 
+@dataclass(frozen=True, slots=True)
+class Only:
+    """The one coordinate that a guard lets through."""
+
+    number: int
+
+    def wanted(self, low: Ints, high: Ints, cases: Array) -> tuple[Array, Array]:
+        """Whether all from `low` to `high` may be told, which is always, and whether it is among them."""
+        return np.ones(len(cases), bool), np.asarray((low <= self.number) & (high >= self.number))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Test:
     """`expr` is a coordinate that is wanted where `marks` say so, over all that the loops and Lets in `path` give, which are
@@ -36,7 +47,7 @@ class _Test:
     there. `exact` is the test within all of `path`. There is one test of a kind (`Pruning.made`)."""
 
     expr: Expr
-    marks: Marks
+    marks: Marks | Only
     names: frozenset[str]
     copies: bool = False
     path: tuple[For | Let, ...] = ()
@@ -138,6 +149,7 @@ class Pruning:
     statements: dict[str, tuple[Marks | None, ...] | None] = field(default_factory=dict)
     marks: dict[str, tuple[Marks | None, ...]] = field(default_factory=dict)
     made: dict[object, _Test] = field(default_factory=dict)
+    guards: dict[int, tuple[tuple[Expr, Only], ...]] = field(default_factory=dict)  # by Store
 
     @staticmethod
     def of(func: Func, program: Program, wanted: Mapping[str, Wanted], samples: Mapping[str, Samples]) -> Pruning:
@@ -146,7 +158,16 @@ class Pruning:
                        if isinstance(s, Store) and s.instance is not None and s.instance.statement.endswith("_init")}
         made = Pruning(program, wanted, samples, initialised)
         made.note_readers(func)
+        made.note_guards(func.body, ())
         return made
+
+    def note_guards(self, stmt: Stmt, around: tuple[tuple[Expr, Only], ...]) -> None:
+        """Find what has to be equal to a number for a Store to be executed."""
+        if isinstance(stmt, Store) and around:
+            self.guards[id(stmt)] = around
+        for child in children(stmt):
+            inside = isinstance(stmt, If) and child is stmt.then
+            self.note_guards(child, (*around, *_equal_to(stmt.condition)) if inside and isinstance(stmt, If) else around)
 
     def note_readers(self, func: Func) -> None:
         """Find the dims of local buffers that are read at coordinates of statements alone: what is stored there is needed where
@@ -229,7 +250,7 @@ class Pruning:
             self.made[key] = replace(test, names=names, path=(stmt, *test.path), root=test.exact)
         return self.made[key]
 
-    def _each(self, index: Iterable[Expr], marks: Iterable[Marks | None], copies: bool = False) -> tuple[_Test, ...]:
+    def _each(self, index: Iterable[Expr], marks: Iterable[Marks | Only | None], copies: bool = False) -> tuple[_Test, ...]:
         """The tests of some coordinates."""
         some = [(e, m) for e, m in zip(index, marks) if m is not None]
         return tuple(self.made.setdefault((e, m, copies), _Test(e, m, _names(e), copies)) for e, m in some)
@@ -240,7 +261,9 @@ class Pruning:
         instance = store.instance or self._moved(store)
         known = None if instance is None else self._statement(instance.statement)
         if instance is not None and known is not None:
-            return (Tested(self._each(instance.index, known), True),)
+            guards = self.guards.get(id(store), ())
+            tests = self._each((*instance.index, *(e for e, _ in guards)), (*known, *(only for _, only in guards)))
+            return (Tested(tests, True),)
         inputs = () if self.program is None else {b.name for b in self.program.inputs}
         copied = [x for x in loads(store.value) if x.buffer.name in inputs and x.buffer.name in self.wanted
                   and not any(any(loads(i)) for i in x.index)]
@@ -373,6 +396,16 @@ def _span(fn: str, parts: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints] | None:
         case "min" | "max", _:
             return int_call(fn, *(a for a, _ in parts)), int_call(fn, *(b for _, b in parts))
     return None
+
+
+def _equal_to(condition: Expr) -> Iterator[tuple[Expr, Only]]:
+    """What is equal to which number wherever a condition holds."""
+    match condition:
+        case Call(fn="and", args=args):
+            for arg in args:
+                yield from _equal_to(arg)
+        case Call(fn="eq", args=(one, Const(value=number))) if one.dtype == INDEX and not any(loads(one)):
+            yield one, Only(int(number))
 
 
 def _names(expr: Expr) -> frozenset[str]:
