@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto
 import tsc
 from tests.fuzz.operators.case import Case, feeds_of, laid_out, model_of, values_of
 from tests.fuzz.operators.conventions import Convention, convention_for
-from tests.fuzz.operators.oracles import Answer, Expected, Reference, Runtime, exactly
+from tests.fuzz.operators.oracles import MORE_DRAWS, Answer, Expected, Reference, Runtime, exactly
 from tests.fuzz.operators.sums import is_among
 from tests.fuzz.operators.unneeded import with_indices_inside
 from tests.fuzz.operators.values import Array
@@ -145,7 +145,10 @@ def _check_run(case: Case, model: ModelProto, run: Run, values: Mapping[str, Arr
     judge = Judge(case, model, feeds, reference, [a.values for a in answers], verdict, where,
                   reference.expected(feeds, given[-1]))
     for k, array in enumerate(got):
-        judge.output(k, array)
+        try:
+            judge.output(k, array)
+        except Finding:  # of thousands of elements, the errors of a few may cancel in all of a few draws
+            replace(judge, expected=reference.expected(feeds, given[-1], MORE_DRAWS)).output(k, array)
     verdict.right += 1
 
 

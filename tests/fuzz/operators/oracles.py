@@ -30,6 +30,8 @@ from tsc.ops.base import PatternKind
 RUNTIME_OPSET = 26
 #: Relative rounding error of a type, and how many draws of errors are taken.
 UNIT, DRAWS = {"float32": 2.0**-24, "float64": 2.0**-53}, 4
+#: Before something is said to be wrong, so many draws are taken.
+MORE_DRAWS = 24
 #: Of outputs no larger more is drawn: errors of a few operands, as the two elements of a mean, may cancel in all of four draws.
 _FEW = 1 << 12
 #: A draw that moves an element so much further than those before shows a jump, of which there may be more: at a root of what is
@@ -172,18 +174,19 @@ class Reference:
                 found.update(zip(node.output, node.run(*given, context={}) if node.need_context() else node.run(*given)))
         return {name: np.asarray(x) for name, x in found.items() if x is not None}
 
-    def expected(self, feeds: Mapping[str, Array], like: Sequence[Array]) -> Expected | None:
-        """The outputs in float64, None where the reference evaluator does not go there. `like`: outputs in their own types."""
+    def expected(self, feeds: Mapping[str, Array], like: Sequence[Array], draws: int = DRAWS) -> Expected | None:
+        """The outputs in float64, None where the reference evaluator does not go there. `like`: outputs in their own types.
+        `draws` of errors are taken at least."""
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 if self.wide is None:
                     self.wide = ReferenceEvaluator(widened(inlined(self.model)), new_ops=MENDED)
-                return self._expected(feeds, like)
+                return self._expected(feeds, like, draws)
         except Exception:
             return None
 
-    def _expected(self, feeds: Mapping[str, Array], like: Sequence[Array]) -> Expected | None:
+    def _expected(self, feeds: Mapping[str, Array], like: Sequence[Array], draws: int) -> Expected | None:
         names = [o.name for o in self.model.graph.output]
         nodes = [n for n in self.model.graph.node if n.op_type != "Constant"]
         double = all(y.dtype != np.float32 for y in like) and any(y.dtype == np.float64 for y in like)
@@ -197,7 +200,7 @@ class Reference:
             none = [np.zeros(e.shape, int) for e in exact]
             return Expected(exact, none, [z > 0 for z in none], none, self._leaves(results))
         deviation, unsure = [np.zeros(e.shape) for e in exact], [np.zeros(e.shape, bool) for e in exact]
-        least, alike = DRAWS if max(e.size for e in exact) > _FEW else 3 * DRAWS, 0
+        least, alike = draws if max(e.size for e in exact) > _FEW else max(draws, 3 * DRAWS), 0
         for seed in range(_MOST_DRAWS):
             if seed >= least and alike >= DRAWS - 1:
                 break
