@@ -335,10 +335,10 @@ class Facts:
                 if by is not None and by > 0:
                     return self._divide(atom.fn, args[0], by)
                 whole, rest = multiples(args[0], args[1]) if self._low(args[1]) >= 1 else (ZERO, args[0])
-                for less in (0, 1):  # the rest is 0 to the divisor, or begins one divisor below
-                    above = rest + args[1] * less
+                for shift in (0, 1):  # the rest is 0 to the divisor, or begins one divisor below
+                    above = rest + args[1] * shift
                     if self.nonneg(above) and self.lt(above, args[1]):
-                        return whole - less if atom.fn == "//" else above
+                        return whole - shift if atom.fn == "//" else above
                 if whole != ZERO and len(args[1].terms) == 1:
                     return apply(atom.fn, [rest, args[1]]) + (whole if atom.fn == "//" else ZERO)
         return apply(atom.fn, args)
