@@ -40,9 +40,9 @@ def alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:
 
 def quotient(x: float, y: float) -> float:
     """x // y, of whole numbers or infinities, y above 0."""
-    if math.isinf(x):
+    if abs(x) == math.inf:
         return x
-    return (0.0 if x >= 0 else -1.0) if math.isinf(y) else float(int(x) // int(y))
+    return (0.0 if x >= 0 else -1.0) if y == math.inf else float(int(x) // int(y))
 
 
 def product(x: float, y: float) -> float:
