@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
+from tsc.runtime import context
 from tsc.runtime.executable import MEMO, Executable
 from tsc.runtime.load import load
 from tsc.runtime.memory import PAGE
@@ -206,6 +207,26 @@ def test_too_large_is_a_launch_error(chain: Package) -> None:
         Executable(huge, 1).run(None, request(1, 1))
     with pytest.raises(LaunchError, match=r"not enough memory: .* at n=1, c=1 .*node 'first' makes most, 4 bytes"):
         Executable(huge, 1).profile(request(1, 1))
+
+
+@pytest.mark.parametrize("n", [3000, 8000])
+def test_a_shape_that_ran_before_memory_was_short_runs_again(chain: Package, expected: Oracle, n: int,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arena is given back before a larger one is taken: where that fails there is none."""
+    executable, real = Executable(chain, 1), context.reserve
+
+    def short(size: int, what: str) -> np.ndarray:
+        if size > 1 << 20:
+            raise LaunchError(f"no room for {what}")
+        return real(size, what)
+
+    executable.run(None, request(3000, 64))
+    monkeypatch.setattr(context, "reserve", short)
+    with pytest.raises(LaunchError, match="not enough memory"):
+        executable.run(None, request(8000, 64))
+    monkeypatch.undo()
+    feeds = request(n, 64)
+    np.testing.assert_array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
 
 
 def test_binary_for_another_machine(chain: Package) -> None:
