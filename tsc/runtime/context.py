@@ -62,7 +62,7 @@ class Context:
         self.scratch = address(self._per_worker)
 
     def reserve(self, arena: int, scratch: int) -> None:
-        """Have at least so many bytes of arena, and of scratch a worker. Raises LaunchError; then it has none of what it lacked."""
+        """Have at least so many bytes of arena, and of scratch a worker. Raises LaunchError, with less than before."""
         self._bound = None  # until all of it is there: a run of an older shape has to take again what is given back here
         if arena > self._arena.size:
             self._arena = reserve(0, "the arena")  # give the old one back first
