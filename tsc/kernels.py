@@ -23,9 +23,9 @@ from tsc.ops.define import compute_kind
 from tsc.plan.build import KernelCall
 from tsc.plan.kernel import Kernel, interface_of, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import PatternMismatch
-from tsc.poly.match import match
 from tsc.poly.normalise import separate_outputs, without_empty
-from tsc.poly.pattern import Staged
+from tsc.poly.pattern import match
+from tsc.poly.pattern.stages import Staged
 from tsc.poly.refine import check_lowered
 from tsc.poly.schedule import blame, schedule_program
 from tsc.poly.scop import build_scop, unproved

@@ -22,7 +22,7 @@ from tsc.graph.group import FusionGroup, leaves, split_group
 from tsc.graph.to_te import lower_group
 from tsc.ir import Graph
 from tsc.poly import match
-from tsc.poly.chain import match_chained
+from tsc.poly.pattern.chain import match_chained
 from tsc.sym import ShapeEnv
 
 MODELS = Path(__file__).resolve().parents[3] / "shared" / "models"

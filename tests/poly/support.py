@@ -11,13 +11,13 @@ import numpy as np
 
 from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.nodes import Func
-from tsc.poly.deps import Dependences, dependences
-from tsc.poly.match import Pattern, match
-from tsc.poly.normalise import separate_outputs, settled
+from tsc.poly.analyse import analyse, normalised
+from tsc.poly.deps import Dependences
+from tsc.poly.pattern.base import Build, Pattern
 from tsc.poly.promote import Promoted
-from tsc.poly.schedule import ScheduledProgram, schedule_program, schedule_tree, solve_pattern
-from tsc.poly.scop import Scop, build_scop
-from tsc.poly.tile import TileConfig, default_config
+from tsc.poly.schedule import ScheduledProgram, schedule_program
+from tsc.poly.scop import Scop
+from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate
@@ -43,11 +43,9 @@ class Pieces:
 
 
 def pieces(program: Program, config: TileConfig | None = None) -> Pieces:
-    scop = build_scop(settled(separate_outputs(program)))
-    deps = dependences(scop)
-    found = solve_pattern(match(scop)[0], scop, deps, [])
-    config = config or default_config(found, SMALL)
-    return Pieces(scop, deps, found, schedule_tree(scop, found, deps, config))
+    made = analyse(normalised(program))
+    config = config or made.found.default_config(SMALL)
+    return Pieces(made.scop, made.deps, made.found, made.found.tree(config, Build(made.scop, made.deps)))
 
 
 def inputs_for(program: Program, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:

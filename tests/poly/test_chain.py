@@ -13,8 +13,8 @@ from tests.poly.support import SMALL, check_values, pieces, scheduled
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, walk
 from tsc.poly import PatternMismatch
-from tsc.poly.chain import Chained, match_chained
 from tsc.poly.legality import order_of
+from tsc.poly.pattern.chain import Chained, match_chained
 from tsc.poly.promote import check_promoted
 from tsc.poly.scop import build_scop
 from tsc.poly.tile import TileConfig

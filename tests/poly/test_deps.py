@@ -12,10 +12,9 @@ from tests.poly.support import SMALL
 from tsc.poly import isl
 from tsc.poly.deps import dependences
 from tsc.poly.legality import order_of
-from tsc.poly.match import match
-from tsc.poly.schedule import schedule_tree, solve_pattern
+from tsc.poly.pattern import match
+from tsc.poly.pattern.base import Build
 from tsc.poly.scop import Scop, build_scop
-from tsc.poly.tile import default_config
 from tsc.te.compute import Program
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
@@ -55,9 +54,9 @@ def test_dependences_are_those_that_isl_finds(name: str) -> None:
 def test_a_tree_breaks_what_its_flat_order_breaks(name: str) -> None:
     scop = build_scop(PROGRAMS[name]())
     deps = dependences(scop)
-    found = solve_pattern(match(scop)[0], scop, deps, [])
+    found = match(scop)[0].solved(scop, deps)[0]
     trees: dict[str, isl.Schedule] = {}
-    schedule_tree(scop, found, deps, default_config(found, SMALL), trees.__setitem__)
+    found.tree(found.default_config(SMALL), Build(scop, deps, trees.__setitem__))
     assert len(trees) == 3  # initial, tiled, separated: no extensions yet, so that each is one map
     for step, tree in trees.items():
         flat = tree.get_map()

@@ -16,10 +16,10 @@ from tsc.poly import isl
 from tsc.poly.dataflow import check_dataflow, check_vectors
 from tsc.poly.halo import in_vectors, promote_halo
 from tsc.poly.legality import check_tree
+from tsc.poly.pattern.base import Build
+from tsc.poly.pattern.nest import nest_tree
+from tsc.poly.pattern.stencil import Stencil
 from tsc.poly.promote import Promoted, check_promoted
-from tsc.poly.schedule import contraction_tree
-from tsc.poly.stencil import Stencil
-from tsc.poly.tile import default_config
 from tsc.te.compute import MAX, Compute, Program, SizeParam
 from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, map_children, mul
 
@@ -122,10 +122,11 @@ def test_a_copy_for_the_outputs_alone_is_rejected(name: str) -> None:
     made = _made(name)
     found, (update,) = made.found, [s for s in made.scop.statements.values() if s.role == "update"]
     assert isinstance(found, Stencil)
-    tile, lanes = default_config(found, SMALL).instr_tile[1], SMALL.vector_bytes // 4
+    tile, lanes = found.default_config(SMALL).instr_tile[1], SMALL.vector_bytes // 4
     vectors, single = (in_vectors(made.scop, found, tile, n) for n in (lanes, 1))
     check_vectors(made.promoted, made.scop, update, vectors)
-    narrow = promote_halo(contraction_tree(made.scop, found, made.deps, default_config(found, SMALL)), made.scop, found, single)
+    plain = nest_tree(found, found.default_config(SMALL), Build(made.scop, made.deps), "stencil")
+    narrow = promote_halo(plain, made.scop, found, single)
     _checked(made, narrow)
     with pytest.raises(InternalError, match="where no copy fills it"):
         check_vectors(narrow, made.scop, update, vectors)

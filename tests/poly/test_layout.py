@@ -35,10 +35,10 @@ from tsc.poly.layout import (
     plain,
     swizzle,
 )
-from tsc.poly.match import match
-from tsc.poly.schedule import check_final, schedule_program, schedule_tree, solve_pattern
+from tsc.poly.pattern import match
+from tsc.poly.pattern.base import Build
+from tsc.poly.schedule import check_final, schedule_program
 from tsc.poly.scop import build_scop
-from tsc.poly.tile import default_config
 from tsc.sym import SymExpr, dim, exact_quotient
 from tsc.te.compute import Axis, Compute, Program
 from tsc.te.evaluate import evaluate
@@ -197,8 +197,8 @@ def test_a_panel_of_a_block_in_another_layout_is_found() -> None:
     program = gemm("M", "N", "K", transposed=True)
     scop = build_scop(program)
     deps = dependences(scop)
-    found = solve_pattern(match(scop)[0], scop, deps, [])
-    promoted = schedule_tree(scop, found, deps, default_config(found, SMALL))
+    found = match(scop)[0].solved(scop, deps)[0]
+    promoted = found.tree(found.default_config(SMALL), Build(scop, deps))
     check_final(promoted, scop, deps)
     place = next(k for k, local in enumerate(promoted.locals) if local.buffer.name.endswith("_panel"))
     local = promoted.locals[place]

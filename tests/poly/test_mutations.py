@@ -20,16 +20,18 @@ from tsc.poly.deps import Dependences, dependences
 from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_instances, check_tree, order_of
 from tsc.poly.loop_order import edges_of
-from tsc.poly.match import match
 from tsc.poly.matrix import function
-from tsc.poly.pattern import Contraction, Staged
+from tsc.poly.pattern import match
+from tsc.poly.pattern.base import Build
+from tsc.poly.pattern.contraction import Contraction
+from tsc.poly.pattern.nest import initial_nest
+from tsc.poly.pattern.stages import Staged
 from tsc.poly.promote import check_promoted
 from tsc.poly.refine import statements_of
-from tsc.poly.schedule import check_final, schedule_tree, solve_pattern, staged_tree
+from tsc.poly.schedule import check_final
 from tsc.poly.scop import Scop, build_scop
-from tsc.poly.tile import default_config
 from tsc.poly.to_loops import iterators_for, to_loops
-from tsc.poly.tree import initial_contraction, separated
+from tsc.poly.tree import separated
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.expr import Buffer, CheckedIndex, Const, Expr, Size, Var, add, call, index, mul, select
@@ -76,7 +78,7 @@ def test_a_wrongly_sunk_epilogue_is_rejected(shift: str) -> None:
     matrix = made.found.matrix
     text = shift.replace("i", "x")
     wrong = {**matrix.entries, "out_store": (*matrix.entries["out_store"][:-1], function(made.scop, "out_store", text))}
-    node = initial_contraction(made.scop, replace(made.found, matrix=replace(matrix, entries=wrong)), made.deps.relaxed)
+    node = initial_nest(made.scop, replace(made.found, matrix=replace(matrix, entries=wrong)), made.deps.relaxed)
     with pytest.raises(InternalError, match="breaks dependences"):
         check_tree(node.get_schedule(), made.scop, made.deps, "sunk", sunk=True)
 
@@ -86,7 +88,7 @@ def test_an_epilogue_sunk_further_is_legal() -> None:
     assert isinstance(made.found, Contraction)
     matrix = made.found.matrix
     later = {**matrix.entries, "out_store": (*matrix.entries["out_store"][:-1], function(made.scop, "out_store", "K + 3"))}
-    node = initial_contraction(made.scop, replace(made.found, matrix=replace(matrix, entries=later)), made.deps.relaxed)
+    node = initial_nest(made.scop, replace(made.found, matrix=replace(matrix, entries=later)), made.deps.relaxed)
     check_tree(node.get_schedule(), made.scop, made.deps, "sunk", sunk=True)
 
 
@@ -374,9 +376,9 @@ def test_a_wrong_row_is_refused_by_locality() -> None:
     deps = dependences(made)
     whole = replace(deps, full=deps.full.union(isl.UnionMap(
         "[R, C] -> { mx_update[r, c] -> e_store[r + 1, c] : 0 <= r < R - 1 and 0 <= c < C }")))
-    found = solve_pattern(match(made)[0], made, deps, [])
+    found = match(made)[0].solved(made, deps)[0]
     assert isinstance(found, Staged)
-    schedule = staged_tree(made, found, deps, default_config(found, SMALL)).schedule
+    schedule = found.tree(found.default_config(SMALL), Build(made, deps)).schedule
     with pytest.raises(InternalError, match="depend on each other"):
         _check_blocks(schedule, whole)
 
@@ -405,13 +407,13 @@ def test_the_solved_shift_decides_what_is_built(name: str, row: str, refused: st
     scop = build_scop(programs.gemm())
     deps = dependences(scop)
     found, _ = match(scop)
-    solved = solve_pattern(found, scop, deps, [])
+    solved = found.solved(scop, deps)[0]
     assert isinstance(solved, Contraction)
     assert separated(scop, solved.matrix, list(scop.statements)) == ["acc_init", "acc_update", "out_store"]
     rows = solved.matrix.entries[name]
     entries = {**solved.matrix.entries, name: (*rows[:-1], function(scop, name, row))}
     shifted = replace(solved, matrix=replace(solved.matrix, entries=entries))
     with pytest.raises((PatternMismatch, InternalError), match=refused or "breaks dependences"):
-        schedule_tree(scop, shifted, deps, default_config(shifted, SMALL))
+        shifted.tree(shifted.default_config(SMALL), Build(scop, deps))
     if not refused:
         assert separated(scop, shifted.matrix, list(scop.statements)) != ["acc_init", "acc_update", "out_store"]

@@ -21,11 +21,10 @@ from tsc.poly.gpu import GpuSchedule, GpuTileConfig, check_gpu, gpu_contraction
 from tsc.poly.guards import check_loops
 from tsc.poly.layout import Layout, plain
 from tsc.poly.legality import check_tree, order_of
-from tsc.poly.match import match
 from tsc.poly.normalise import separate_outputs
-from tsc.poly.pattern import Contraction
+from tsc.poly.pattern import match
+from tsc.poly.pattern.contraction import Contraction
 from tsc.poly.promote import Assignment, Operand, Promoted, check_promoted, promote_operand
-from tsc.poly.schedule import solve_pattern
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.teams import check_teams, constant_trips
 from tsc.poly.to_loops import iterators_for, to_loops
@@ -257,7 +256,7 @@ def _gpu(divisor: int = 1) -> tuple[Scop, Dependences, GpuSchedule]:
     program = replace(program, sizes=tuple(replace(s, divisor=divisor) for s in program.sizes))
     scop = build_scop(separate_outputs(program))
     deps = dependences(scop)
-    found = solve_pattern(match(scop)[0], scop, deps, [])
+    found = match(scop)[0].solved(scop, deps)[0]
     assert isinstance(found, Contraction)
     return scop, deps, gpu_contraction(scop, found, deps, GpuTileConfig((32, 16, 16), (16, 8)))
 

@@ -10,12 +10,14 @@ from tests.poly import programs
 from tests.poly.programs import at, axis, buffer
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import dependences
-from tsc.poly.match import match
 from tsc.poly.matrix import ScheduleMatrix, function, solve
-from tsc.poly.pattern import Contraction, Staged, unit_stride
+from tsc.poly.pattern import match
+from tsc.poly.pattern.contraction import Contraction
+from tsc.poly.pattern.stages import Staged
 from tsc.poly.scop import Scop, build_scop
 from tsc.te.compute import MAX, SUM, Compute, Program, SizeParam
 from tsc.te.expr import Cast, Expr, add, index, mul
+from tsc.te.products import unit_stride
 
 
 def rows_of(matrix: ScheduleMatrix, statement: str) -> list[str]:

@@ -17,13 +17,23 @@ from tsc.poly.deps import Dependences
 from tsc.poly.layout import Layout, accumulator_fragment, plain, swizzle
 from tsc.poly.legality import BLOCK, check_blocks, check_tree, order_of
 from tsc.poly.matrix import function
-from tsc.poly.pattern import Contraction, unit_stride, variables
-from tsc.poly.promote import Local, Operand, Promoted, check_promoted, graft, localise, promote_operand, site
+from tsc.poly.pattern.contraction import Contraction
+from tsc.poly.promote import (
+    Local,
+    Operand,
+    Promoted,
+    assignments_of,
+    check_promoted,
+    graft,
+    localise,
+    promote_operand,
+    site,
+)
 from tsc.poly.rounded import guard_of, round_domains
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.to_loops import assignments_of
 from tsc.poly.tree import node_below, own_instances
 from tsc.te.expr import Const, Expr
+from tsc.te.products import unit_stride, variables
 
 LANES = 32
 #: A lane holds pairs of neighbours in 8 x 8 quadrants: 8 rows of 4 lanes (mma m16n8).

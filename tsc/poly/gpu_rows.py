@@ -14,11 +14,10 @@ from tsc.poly.gpu import LANES, GpuSchedule, Rows, checked, guards_of, team_tree
 from tsc.poly.legality import BLOCK, order_of
 from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
-from tsc.poly.pattern import completing_axes, row_functions, row_relations
-from tsc.poly.promote import Local, Promoted, graft, localise, site
+from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
+from tsc.poly.promote import Local, Promoted, assignments_of, graft, localise, site
 from tsc.poly.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.to_loops import assignments_of
 from tsc.poly.tree import node_below
 from tsc.te.compute import Program
 from tsc.te.reduce_axes import in_lanes, one_reduce_axis

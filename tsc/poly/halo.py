@@ -14,21 +14,21 @@ from dataclasses import replace
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import box_text, index_text, size_text
 from tsc.poly.layout import plain
-from tsc.poly.pattern import product_of, variables
+from tsc.poly.pattern.nest import Nest
 from tsc.poly.promote import Local, Operand, Promoted, box, footprint_of, read_by, replaced, scope_of, with_copy, zero
 from tsc.poly.rounded import guard_of
 from tsc.poly.scop import Scop, conditional_loads
-from tsc.poly.stencil import Stencil
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Const, Expr, Var, loads, select
 from tsc.te.linear import linear
+from tsc.te.products import product_of, variables
 
 #: How often an element has to be read by a block's windows for a copy to pay.
 REUSE = 2
 
 
-def promote_halo(promoted: Promoted, scop: Scop, found: Stencil, together: isl.Map) -> Promoted:
+def promote_halo(promoted: Promoted, scop: Scop, found: Nest, together: isl.Map) -> Promoted:
     """`promoted` with the image of a stencil read from a copy, one a block, where its windows overlap enough and what they see,
     those of instances computed `together` with its own included, is a box of constant extents; else it is read where it
     stands."""
@@ -55,7 +55,7 @@ def promote_halo(promoted: Promoted, scop: Scop, found: Stencil, together: isl.M
     return with_copy(promoted, node, update, operand, local, lows, footprint, value, rows)
 
 
-def in_vectors(scop: Scop, found: Stencil, tile: int, lanes: int) -> isl.Map:
+def in_vectors(scop: Scop, found: Nest, tile: int, lanes: int) -> isl.Map:
     """The instances of a stencil's update -> those computed together with them: the vectors of `lanes` outputs of a register
     `tile` along its last axis that have any output."""
     update = scop.of(found.anchor)[-1]
@@ -83,7 +83,7 @@ def _defined(operand: Operand, cells: isl.Set, wanted: isl.Set, scop: Scop) -> E
     return operand.value
 
 
-def _image(found: Stencil) -> Operand | None:
+def _image(found: Nest) -> Operand | None:
     """The factor that moves along the vector axis, as elements of the one tensor that it reads; None where it is not that."""
     factors = product_of(found.anchor.body) or (found.anchor.body,)
     moving = [f for f in factors if found.n in variables(f)]
@@ -103,7 +103,7 @@ def _image(found: Stencil) -> Operand | None:
     return Operand(array, cells, value, (), image.index, read)
 
 
-def _reuse(found: Stencil, operand: Operand) -> float:
+def _reuse(found: Nest, operand: Operand) -> float:
     """How many windows of a block read an element: of the axes that blocks extend over, the window's extent over its step."""
     extents = {a.name: a.extent.as_int() or 1 for a in found.anchor.reduce_axes}
     times = 1.0

@@ -50,6 +50,14 @@ def function(scop: Scop, statement: str, text: str, extra: str = "") -> isl.PwAf
     return isl.PwAff(f"{params} -> {{ {statement}[{dims}] -> [({text})] }}")
 
 
+def axis_of(scop: Scop, statement: str, row: isl.PwAff) -> str | None:
+    """The axis of a statement that `row` is, at all its instances; None where it is none."""
+    for i, axis in enumerate(scop.statements[statement].axes):
+        if row.involves_dims(isl.IN, i, 1):
+            return axis.name if row.ne_set(function(scop, statement, axis.name)).is_empty() else None
+    return None
+
+
 def solve(matrix: ScheduleMatrix, scop: Scop, deps: isl.UnionMap) -> ScheduleMatrix:
     """`matrix` with every `?` replaced. Raises PatternMismatch when there is no single affine solution.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from tsc.poly.pattern import is_contraction
 from tsc.sym import ZERO, SymExpr
 from tsc.te.compute import SUM, Axis, Compute, Program
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children, substitute
+from tsc.te.products import is_contraction
 
 
 def separate_outputs(program: Program) -> Program:

@@ -13,20 +13,21 @@ from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import size_text
 from tsc.poly.layout import plain
-from tsc.poly.pattern import Contraction, unit_stride, variables
+from tsc.poly.pattern.nest import Nest
 from tsc.poly.promote import Assignment, Local, Promoted, graft, replaced, zero
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
-from tsc.te.expr import Buffer, Load, Var, loads
+from tsc.te.expr import Buffer, Expr, Load, Var, loads
+from tsc.te.products import unit_stride, variables
 
 
-def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int) -> Promoted:
-    """`promoted` with the n operand of one contraction read from a panel of `width` columns, unless it can be read in whole
-    vectors where it stands.
+def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, width: int) -> Promoted:
+    """`promoted` with the operand of one contraction that varies with n read from a panel of `width` columns, unless it can be
+    read in whole vectors where it stands.
 
     Raises InternalError when the copies do not cover what is read.
     """
-    if not _needed(scop, found, width):
+    if not _needed(scop, found, operand, width):
         return promoted
     update = scop.of(found.anchor)[-1]
     reduce = [a.name for a in found.anchor.reduce_axes]
@@ -49,14 +50,14 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int
 
     # the instances, with their prefix in the tuple, and their loops
     extents = [a.extent for a in found.anchor.reduce_axes]
-    virtual = Buffer(f"{found.anchor.name}_panel", found.n_factor.dtype,
+    virtual = Buffer(f"{found.anchor.name}_panel", operand.dtype,
                      (*extents, next(a.extent for a in found.anchor.axes if a.name == found.n)))
     layout = plain((*extents, width))
     local = Local(virtual, replace(virtual, shape=layout.storage), tuple(range(len(extents) + 1)), "scratch",
                   f"alloc_{virtual.name}", layout)
     first = isl.constant_on(live, 0)
     node = graft(node, isl.with_prefix(live, [first] * len(reduce) + [low], local.statement), [])
-    columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(found.n_factor))
+    columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(operand))
     for name, part in (("copy", exact), ("fill", past)):
         instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, f"{name}_{virtual.name}")
         if not instances.is_empty():
@@ -68,24 +69,24 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Contraction, width: int
     # what they store, and what the update reads instead
     place = tuple(Var(n) for n in (*reduce, found.n))
     assignments = dict(promoted.assignments)
-    assignments[f"copy_{virtual.name}"] = Assignment(names, virtual, place, found.n_factor)
+    assignments[f"copy_{virtual.name}"] = Assignment(names, virtual, place, operand)
     assignments[f"fill_{virtual.name}"] = Assignment(names, virtual, place, zero(virtual.dtype))
     old = assignments[update.name]
-    assignments[update.name] = replace(old, value=replaced(old.value, found.n_factor, Load(virtual, place)))
+    assignments[update.name] = replace(old, value=replaced(old.value, operand, Load(virtual, place)))
     return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)
 
 
-def _needed(scop: Scop, found: Contraction, width: int) -> bool:
-    if any(load.buffer.panel is not None for load in loads(found.n_factor)):
+def _needed(scop: Scop, found: Nest, operand: Expr, width: int) -> bool:
+    if any(load.buffer.panel is not None for load in loads(operand)):
         return False
-    if not isinstance(found.n_factor, Load) or not unit_stride(found.n_factor, found.n):
+    if not isinstance(operand, Load) or not unit_stride(operand, found.n):
         return True
     extent = size_text(next(a.extent for a in found.anchor.axes if a.name == found.n))
     ragged = isl.Set(f"{scop.params} -> {{ : ({extent}) mod {width} != 0 }}")
     return not scop.context.intersect(ragged).is_empty()
 
 
-def _first_column(scop: Scop, found: Contraction, relation: isl.UnionMap) -> isl.PwAff:
+def _first_column(scop: Scop, found: Nest, relation: isl.UnionMap) -> isl.PwAff:
     """The least n of each prefix, over all statements, so that it is defined where a reduction is empty."""
     position = found.matrix.names.index(found.n)
     schedule = found.matrix.band(scop, [position], list(found.matrix.entries))

@@ -22,6 +22,7 @@ from tsc.poly.legality import Order, Place
 from tsc.poly.rounded import guard_of
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.to_expr import parameter_expr
+from tsc.poly.tree import node_below
 from tsc.sym import SymExpr, product
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, as_size, map_children, select
 
@@ -63,6 +64,12 @@ class Assignment:
     buffer: Buffer
     index: tuple[Expr, ...]
     value: Expr
+
+
+def assignments_of(scop: Scop) -> dict[str, Assignment]:
+    """What each statement of the Scop stores."""
+    return {s.name: Assignment(tuple(a.name for a in s.axes), s.compute.target, s.cell, s.body)
+            for s in scop.statements.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,40 @@ def localise(place: Site, scop: Scop, deps: Dependences, buffer: Buffer, order: 
     storage = Buffer(buffer.name, buffer.dtype, sizes)
     scope = "register" if shape is not None or product(sizes) == SymExpr.of(1) else scope_of(storage)
     return instances.set_tuple_name(isl.OUT, statement), Local(buffer, storage, dims, scope, statement)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a local may live: in each run of what is below the bands under `marks`, on the way to `statement`. Its storage
+    keeps the dimensions `order` (None: those of an extent above 1), -1 for one of extent 1, rounded up to `shape`."""
+
+    marks: frozenset[str]
+    statement: str = ""
+    order: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+
+
+def with_locals(schedule: isl.Schedule, order: Order, scop: Scop, deps: Dependences, own: Mapping[str, Sequence[Home]],
+                others: Sequence[Home]) -> Promoted:
+    """A schedule, which makes `order` of all dependences, with storage for each local: at the first of its homes, its `own` or
+    those of all `others`, that holds all its uses. Raises PatternMismatch where none does."""
+    sites: dict[tuple[frozenset[str], str], Site] = {}
+    placed: list[tuple[Home, isl.Map, Local]] = []
+    for name, buffer in scop.locals().items():
+        refusals: list[str] = []
+        for home in own.get(name, others):
+            place = (home.marks, home.statement)
+            sites[place] = sites.get(place) or site(node_below(schedule, *place), order)
+            try:
+                placed.append((home, *localise(sites[place], scop, deps, buffer, home.order, home.shape)))
+                break
+            except PatternMismatch as refusal:
+                refusals.append(str(refusal))
+        else:
+            raise PatternMismatch("; ".join(refusals))
+    for home, instances, _ in placed:
+        schedule = graft(node_below(schedule, home.marks, home.statement), instances, []).get_schedule()
+    return Promoted(schedule, tuple(local for _, _, local in placed), assignments_of(scop))
 
 
 def _allocated(footprint: isl.Map, place: Site, scop: Scop) -> tuple[list[SymExpr], isl.Map]:

@@ -14,7 +14,7 @@ from tsc.poly.guards import check_loops
 from tsc.poly.loop_order import Edges, edges_of
 from tsc.poly.matrix import solve
 from tsc.poly.normalise import inlined, separate_outputs, without_empty
-from tsc.poly.pattern import Contraction, match_contraction
+from tsc.poly.pattern.contraction import Contraction, match_contraction
 from tsc.poly.schedule import OPERATIONS
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.teams import check_teams, constant_trips, join_teams

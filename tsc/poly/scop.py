@@ -9,7 +9,7 @@ whole extent there, and is recorded as such. Section 5.2 of the paper; Verdoolae
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -129,6 +129,14 @@ def build_scop(program: Program) -> Scop:
             raise InternalError(wrong)
     _check_defined(program, reads, writes)
     return Scop(program, params, context, known, populated, statements, domain, reads, writes, tuple(dict.fromkeys(notes)))
+
+
+def with_layouts(scop: Scop, program: Program) -> Scop:
+    """The Scop of `program`, which differs from its own in the layouts of inputs alone: no instance or access does."""
+    computes, inputs = {c.name: c for c in program.computes}, {b.name: b for b in program.inputs}
+    statements = {n: replace(s, compute=computes[s.compute.name]) for n, s in scop.statements.items()}
+    reads = tuple(replace(a, buffer=inputs.get(a.buffer.name, a.buffer)) for a in scop.reads)
+    return replace(scop, program=program, statements=statements, reads=reads)
 
 
 def sizes_known(program: Program) -> isl.Set:

@@ -65,12 +65,6 @@ def to_loops(promoted: Promoted, scop: Scop, name: str, kept: frozenset[str] = K
     return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes, body)
 
 
-def assignments_of(scop: Scop) -> dict[str, Assignment]:
-    """What each statement of the Scop stores."""
-    return {s.name: Assignment(tuple(a.name for a in s.axes), s.compute.target, s.cell, s.body)
-            for s in scop.statements.values()}
-
-
 def _convert(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stmt:
     kind = node.get_type()
     if kind == isl.AstNodeType.for_:

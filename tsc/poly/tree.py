@@ -1,6 +1,6 @@
-"""Schedule trees from solved matrices: the initial band, its tiling, and the separation of what was sunk into it.
+"""Parts of schedule trees that patterns share: sequences of statements with rows of their own, and points in a tree.
 
-Each step is a function from tree to tree; the caller checks every result. Section 5.3 of the paper, figures 7 and 8.
+Each step is a function from tree to tree; whoever builds a tree checks every result.
 """
 
 from __future__ import annotations
@@ -8,163 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 
+from tsc.loop_ir.marks import BLOCK, INNER, INSTR_M, INSTR_N, OUTER, REDUCE, ROW
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.legality import BLOCK, with_flags
-from tsc.poly.matrix import ScheduleMatrix, function
-from tsc.poly.pattern import Contraction, Staged, completing_axes
+from tsc.poly.matrix import ScheduleMatrix
 from tsc.poly.scop import Scop
-from tsc.poly.tile import TileConfig
 
 #: Where a local of the stages may live: below the shared rows, else below the blocks.
-ROW_POINT, BLOCK_POINT = frozenset({BLOCK, "row"}), frozenset({BLOCK})
+ROW_POINT, BLOCK_POINT = frozenset({BLOCK, ROW}), frozenset({BLOCK})
 #: Where the accumulators of a contraction live: below the loops over its register tiles.
-INSTR_POINT = frozenset({"instr_n", "instr_m"})
-
-# -- contraction -----------------------------------------------------------------------------------------------
-
-def initial_contraction(scop: Scop, found: Contraction, deps: isl.UnionMap) -> isl.ScheduleNode:
-    """One band of all rows over a sequence of all statements; everything is sunk into the anchor's loops. Returns the band."""
-    statements = list(scop.statements)
-    node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
-    node = node.insert_partial_schedule(found.matrix.band(scop, range(len(found.matrix.names)), statements))
-    return with_flags(node, deps).child(0).insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements])).parent()
-
-
-def tile_contraction(node: isl.ScheduleNode, found: Contraction, config: TileConfig) -> isl.ScheduleNode:
-    """Tile the band by the register tile, split the parallel rows from the reduce rows, tile those again by the block tile.
-
-    Returns the block band, above: instr band, reduce band, point band, sequence.
-    """
-    rows = len(found.matrix.names)
-    instr, block = config.instr_tile, config.block_tile
-    inner = [1] * len(found.batch) + [instr[1]] + [instr[0]] * (found.m is not None)
-    outer = [1] * len(found.batch) + [block[1]] + [block[0]] * (found.m is not None)
-    node = isl.tile(node, inner + [1] * (rows - found.parallel)).band_split(found.parallel)
-    return isl.tile(node, outer)
-
-
-def separate_contraction(node: isl.ScheduleNode, scop: Scop, found: Contraction) -> isl.ScheduleNode:
-    """Figure 8b to 8c: init | main | epilogues below the instr band, each without the rows that are degenerate there.
-
-    Loop order inside a block: instr_n, instr_m, then the reduce rows, then rows and columns of the register tile.
-    Returns the first node below the block bands.
-    """
-    node = isl.mark_each(isl.atomic(node), [BLOCK] * found.parallel, coincident=True)
-    return register_tile(node, scop, found, list(scop.statements), len(found.batch))
-
-
-def register_tile(node: isl.ScheduleNode, scop: Scop, found: Contraction, statements: Sequence[str],
-                  first: int) -> isl.ScheduleNode:
-    """The loops of one contraction below its tile band, whose rows are those of `found` (reduce rows apart): of these the rows
-    before `first` are loops further out. Returns the node that now stands where the tile band stood."""
-    instr = node.band_get_partial_schedule()
-    top = node.get_tree_depth()
-    names = ["instr_n", "instr_m"] if found.m else ["instr_n"]
-    node = node.delete().insert_partial_schedule(isl.select_rows(instr, range(first, found.parallel)))
-    node = isl.mark_each(node, names)
-    reduce, tile_rows = node.band_get_partial_schedule(), node.child(0).band_get_partial_schedule()
-    point = [first + 1, first] if found.m else [first]
-    node = node.cut()
-    statements = separated(scop, found.matrix, statements, first)
-    if len(statements) > 1:
-        node = node.insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements]))
-    for i, name in enumerate(statements):
-        branch = node.child(i).child(0) if len(statements) > 1 else node
-        statement = scop.statements[name]
-        marks = ["init"] * len(point) if statement.role == "init" else ["i", "j"][-len(point):]
-        if statement.role == "store":
-            rows, marks = _epilogue_rows(scop, found, name, tile_rows, point)
-        else:
-            rows = isl.select_rows(tile_rows, point)
-        if found.m is None:  # a register tile of one row is a tile all the same
-            rows = _join(isl.rows(scop.domain, [[function(scop, name, "0")]]), rows)
-            marks = marks[:1] + marks if statement.role != "update" else ["i", *marks]
-        if statement.role == "update":
-            rows = _join(reduce, rows)
-            marks = ["k"] * reduce.dim(isl.SET) + marks
-        branch = branch.insert_partial_schedule(rows.intersect_domain(own_instances(scop, [name])))
-        node = _up_to(isl.mark_each(branch, marks), node)
-    return node.ancestor(node.get_tree_depth() - top)
-
-
-def _epilogue_rows(scop: Scop, found: Contraction, name: str, tile_rows: isl.MultiUnionPwAff,
-                   point: list[int]) -> tuple[isl.MultiUnionPwAff, list[str]]:
-    """The point rows; for one that is no plain axis (a column split into heads), the axes that it is made of, so that the
-    innermost loop runs along the store's own last dimension."""
-    statement = scop.statements[name]
-    parts: list[isl.MultiUnionPwAff] = []
-    functions = [found.matrix.solved(name, i) for i in range(found.parallel)]
-    taken: set[str] = set()
-    for position in point:
-        used = [a.name for i, a in enumerate(statement.axes) if functions[position].involves_dims(isl.IN, i, 1)]
-        if used == [isl.function_text(functions[position])] or not used:
-            parts.append(isl.select_rows(tile_rows, [position]))
-        else:
-            parts += [isl.rows(scop.domain, [[function(scop, name, a)]]) for a in used if a not in taken]
-        taken |= set(used)
-    extra = completing_axes(scop, statement, functions)
-    parts += [isl.rows(scop.domain, [[function(scop, name, a)]]) for a in extra if a not in taken]
-    rows = parts[0]
-    for part in parts[1:]:
-        rows = _join(rows, part)
-    return rows, ["epilogue"] * len(parts)
-
-
-# -- stages ----------------------------------------------------------------------------------------------------
-
-def initial_staged(scop: Scop, found: Staged, deps: isl.UnionMap) -> isl.ScheduleNode:
-    """A band of the shared rows over a sequence of stages, each a band of its own rows over its statements.
-
-    Returns the first node below the domain: the row band, or the sequence where there are no rows.
-    """
-    statements = list(scop.statements)
-    node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
-    if found.matrix.names:
-        node = node.insert_partial_schedule(found.matrix.band(scop, range(len(found.matrix.names)), statements))
-        node = with_flags(node, deps).child(0)
-    top = node.get_tree_depth()
-    if len(found.stages) > 1:
-        node = node.insert_sequence(isl.filters([own_instances(scop, s.statements) for s in found.stages]))
-    for i, stage in enumerate(found.stages):
-        branch = node.child(i).child(0) if len(found.stages) > 1 else node
-        if len(stage.statements) > 1:
-            branch = branch.insert_sequence(isl.filters([own_instances(scop, [s]) for s in stage.statements]))
-        if stage.matrix.names:
-            branch = branch.insert_partial_schedule(
-                stage.matrix.band(scop, range(len(stage.matrix.names)), stage.statements))
-            branch = with_flags(branch, deps)
-        node = branch.ancestor(branch.get_tree_depth() - top)
-    return node.ancestor(node.get_tree_depth() - 1)
-
-
-def tile_staged(node: isl.ScheduleNode, found: Staged, config: TileConfig) -> isl.ScheduleNode:
-    """Tile the row band. Returns the tile band."""
-    return isl.tile(node, config.row_tile) if found.matrix.names else node
-
-
-def separate_staged(node: isl.ScheduleNode, scop: Scop, found: Staged, config: TileConfig) -> isl.ScheduleNode:
-    """Pull what was sunk out of each stage's loops, and give every statement its own rows inside the tile.
-
-    The point rows are shared by all stages but for the last one where loops along it should be innermost.
-    Returns the first node below the block band.
-    """
-    count = len(found.matrix.names)
-    point = [i for i in range(count) if config.row_tile[i] > 1]
-    shared = point[:-1] if found.across or not found.reducing else point
-    inner = [i for i in point if i not in shared]
-    values = None
-    if count:
-        node = isl.mark_each(isl.atomic(node), [BLOCK] * count, coincident=True)
-        values = node.band_get_partial_schedule()
-        node = node.delete()
-    below = node.get_tree_depth()
-    node = node.cut()
-    if shared and values is not None:
-        node = isl.atomic(node.insert_partial_schedule(isl.select_rows(values, shared)))
-        node = isl.mark_each(node, ["row"] * len(shared))
-    matrices = {s: stage.matrix for stage in found.stages for s in stage.statements}
-    node = statement_rows(node, scop, matrices, isl.select_rows(values, inner) if inner and values is not None else None)
-    return node.ancestor(node.get_tree_depth() - below)
+INSTR_POINT = frozenset({INSTR_N, INSTR_M})
 
 
 def statement_rows(node: isl.ScheduleNode, scop: Scop, matrices: Mapping[str, ScheduleMatrix],
@@ -177,15 +29,15 @@ def statement_rows(node: isl.ScheduleNode, scop: Scop, matrices: Mapping[str, Sc
         branch = node.child(i).child(0) if len(statements) > 1 else node
         rows, marks = _stage_rows(scop, name, matrices[name])
         parts = rows if inner is None else [*rows, inner]
-        marks = marks + ["inner"] * (0 if inner is None else inner.dim(isl.SET))
-        if "reduce" not in marks and marks:
-            marks = ["outer"] * (len(marks) - 1) + ["inner"]
+        marks = marks + [INNER] * (0 if inner is None else inner.dim(isl.SET))
+        if REDUCE not in marks and marks:
+            marks = [OUTER] * (len(marks) - 1) + [INNER]
         if parts:
             band = parts[0]
             for part in parts[1:]:
-                band = _join(band, part)
+                band = joined(band, part)
             branch = branch.insert_partial_schedule(band.intersect_domain(own_instances(scop, [name])))
-            node = _up_to(isl.mark_each(branch, marks), node)
+            node = up_to(isl.mark_each(branch, marks), node)
     return node
 
 
@@ -204,8 +56,8 @@ def _stage_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> tuple[list[isl
     own = completing_rows(scop, name, matrix)
     parallel = len(statement.compute.axes)
     reduced = [f.involves_dims(isl.IN, parallel, len(statement.axes) - parallel) for f in own]
-    other = "outer" if any(reduced) else "inner"
-    return [isl.rows(scop.domain, [[f]]) for f in own], ["reduce" if r else other for r in reduced]
+    other = OUTER if any(reduced) else INNER
+    return [isl.rows(scop.domain, [[f]]) for f in own], [REDUCE if r else other for r in reduced]
 
 
 def completing_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> list[isl.PwAff]:
@@ -214,8 +66,6 @@ def completing_rows(scop: Scop, name: str, matrix: ScheduleMatrix) -> list[isl.P
     rows = [matrix.solved(name, i) for i in range(len(matrix.names))]
     return [r for r in rows if r.involves_dims(isl.IN, 0, dims)]
 
-
-# -- shared ----------------------------------------------------------------------------------------------------
 
 def separated(scop: Scop, matrix: ScheduleMatrix, statements: Sequence[str], first_row: int = 0) -> list[str]:
     """The order in which separation puts statements of one matrix: what its solved `?` sink into the first iteration of the
@@ -261,11 +111,13 @@ def own_instances(scop: Scop, statements: Sequence[str]) -> isl.UnionSet:
     return isl.restrict(scop.domain, statements)
 
 
-def _join(first: isl.MultiUnionPwAff, second: isl.MultiUnionPwAff) -> isl.MultiUnionPwAff:
+def joined(first: isl.MultiUnionPwAff, second: isl.MultiUnionPwAff) -> isl.MultiUnionPwAff:
+    """The rows of both, those of the first outermost."""
     return first.flat_range_product(second)
 
 
-def _up_to(node: isl.ScheduleNode, ancestor: isl.ScheduleNode) -> isl.ScheduleNode:
+def up_to(node: isl.ScheduleNode, ancestor: isl.ScheduleNode) -> isl.ScheduleNode:
+    """The ancestor of `node` that stands as deep as `ancestor`."""
     return node.ancestor(node.get_tree_depth() - ancestor.get_tree_depth())
 
 

@@ -6,11 +6,11 @@ out so at compile time: one layout per weight and instruction set, shared by eve
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tsc.te.compute import Program
-from tsc.te.expr import Buffer, Cast, Expr, Load, Var, loads, map_children
+from tsc.te.expr import Buffer, Cast, Expr, Load, Var, loads, map_loads
 
 
 def with_panel(program: Program, factor: Expr, axis: str, width: int, constants: Collection[str]) -> Program:
@@ -30,9 +30,14 @@ def with_panel(program: Program, factor: Expr, axis: str, width: int, constants:
     packed = replace(factor.buffer, panel=(names.index(axis), width))
     return replace(
         program, inputs=tuple(packed if b.name == packed.name else b for b in program.inputs),
-        computes=tuple(replace(c, body=_rebuffer(c.body, packed)) for c in program.computes))
+        computes=tuple(replace(c, body=with_layouts(c.body, (packed,))) for c in program.computes))
 
 
-def _rebuffer(expr: Expr, packed: Buffer) -> Expr:
-    inner = map_children(lambda c: _rebuffer(c, packed), expr)
-    return replace(inner, buffer=packed) if isinstance(inner, Load) and inner.buffer.name == packed.name else inner
+def with_layouts(expr: Expr, buffers: Iterable[Buffer]) -> Expr:
+    """`expr` with loads of those of `buffers` that have the names of what it loads."""
+    table = {b.name: b for b in buffers}
+
+    def load(found: Load) -> Expr:
+        return replace(found, buffer=table.get(found.buffer.name, found.buffer))
+
+    return map_loads(load, expr)

@@ -1,16 +1,18 @@
-"""The patterns in order: the first that fits is taken, and those before it leave their reasons."""
+"""The patterns in order: the first that fits is taken, and those before it leave their reasons.
+
+A new pattern is one module of this folder and one line here.
+"""
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from tsc.poly import PatternMismatch
-from tsc.poly.chain import Chained, match_chained
-from tsc.poly.pattern import Contraction, Staged, match_contraction, match_injective, match_reduction
+from tsc.poly.pattern.base import Pattern
+from tsc.poly.pattern.chain import match_chained
+from tsc.poly.pattern.contraction import match_contraction
+from tsc.poly.pattern.stages import match_injective, match_reduction
+from tsc.poly.pattern.stencil import match_stencil
 from tsc.poly.scop import Scop
-from tsc.poly.stencil import match_stencil
 
-Pattern: TypeAlias = Contraction | Chained | Staged
 #: The order is the policy.
 PATTERNS = (match_stencil, match_contraction, match_chained, match_reduction, match_injective)
 

@@ -1,0 +1,14 @@
+"""Marks: what the loops of a schedule are for, as the polyhedral stage names them and later passes read it off `For.mark`."""
+
+from __future__ import annotations
+
+#: Loops over blocks, all independent; on a GPU over the warps of a block and the threads of a warp.
+BLOCK, WARP, THREAD = "block", "warp", "thread"
+#: The loops of a contraction: over register tiles, over k (in tiles, on a GPU), over the rows and columns of a register tile;
+#: those that initialise one and that store what it holds.
+INSTR_N, INSTR_M, K_TILE, K = "instr_n", "instr_m", "k_tile", "k"
+TILE_ROW, TILE_COLUMN, INIT, EPILOGUE = "i", "j", "init", "epilogue"
+#: The loops of stages: over the rows of a tile, then those of a statement: a reduction, what is around it, the innermost.
+ROW, REDUCE, OUTER, INNER = "row", "reduce", "outer", "inner"
+#: The loops of a copy.
+COPY = "copy"

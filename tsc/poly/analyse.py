@@ -1,0 +1,76 @@
+"""What is known of a Program before any size is chosen: its statements, their dependences, its pattern with solved rows.
+
+Every schedule of a Program, for any device, starts from one Analysis. Sections 5.2 and 5.3 of the paper, up to the tiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tsc.poly import PatternMismatch
+from tsc.poly.deps import Dependences, dependences
+from tsc.poly.layout import certify_stored
+from tsc.poly.normalise import inlined, separate_outputs, settled, without_empty
+from tsc.poly.pattern import match
+from tsc.poly.pattern.base import Pattern
+from tsc.poly.scop import Scop, build_scop, with_layouts
+from tsc.poly.tile import TileConfig
+from tsc.te.compute import Program
+from tsc.te.layout import with_panel
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A Scop with its dependences, and its pattern, whose matrices have no `?` left; `log` says how it was found."""
+
+    scop: Scop
+    deps: Dependences
+    found: Pattern
+    log: tuple[str, ...]
+
+
+def normalised(program: Program) -> Program:
+    """`program` as patterns expect it: without what is empty at all sizes, every reduction into a local of its own."""
+    return settled(separate_outputs(without_empty(program)))
+
+
+def analyse(program: Program) -> Analysis:
+    """The Analysis of a `normalised` Program that computes something. Raises PatternMismatch when no pattern fits."""
+    log: list[str] = []
+    # 1. statements, domains, access relations, and the pattern that they fit
+    scop, found = _matched(program, log)
+    # 2. dependences, those of declared monoids on themselves dropped
+    deps = dependences(scop)
+    # 3. the pattern's ScheduleMatrix, its `?` solved from the dependences
+    solved, matrices = found.solved(scop, deps)
+    return Analysis(scop, deps, solved, (*log, *scop.notes, *deps.log, *matrices))
+
+
+def _matched(program: Program, log: list[str]) -> tuple[Scop, Pattern]:
+    """A Program's Scop and pattern. A local that many rows read is computed where it is read instead."""
+    while True:
+        scop = build_scop(program)
+        try:
+            found, refused = match(scop)
+        except PatternMismatch as refusal:
+            if not refusal.compute:
+                raise
+            log.append(f"{refusal.compute} is computed by its readers: {refusal}")
+            program = inlined(program, refusal.compute)
+        else:
+            log += refused
+            return scop, found
+
+
+def packed(analysed: Analysis, config: TileConfig, constants: Collection[str]) -> Analysis:
+    """The same of a Program whose constant column operands, those in `constants`, are laid out for the register tiles of
+    `config`. Raises InternalError where a layout is none."""
+    program = analysed.scop.program
+    for factor, axis, width in analysed.found.column_operands(config):
+        program = with_panel(program, factor, axis, width, constants)
+    if program == analysed.scop.program:
+        return analysed
+    for buffer in program.inputs:
+        certify_stored(buffer)
+    return replace(analysed, scop=with_layouts(analysed.scop, program), found=analysed.found.reading(program))

@@ -1,0 +1,81 @@
+"""Pattern: what a Program is taken for, and all that a schedule needs to know of it.
+
+A pattern is one module of this folder: its match, its sizes, its tree and what it promotes. Nobody else asks which one it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tsc.poly import PatternMismatch, isl
+from tsc.poly.deps import Dependences
+from tsc.poly.legality import Order, Seen, check_tree, coincident
+from tsc.poly.matrix import ScheduleMatrix
+from tsc.poly.promote import Promoted
+from tsc.poly.scop import Scop
+from tsc.poly.tile import TileConfig
+from tsc.target import DeviceSpec
+from tsc.te.compute import Program
+from tsc.te.expr import Expr
+
+
+class Pattern(ABC):
+    """The rows of all statements of a Program, `?` among them until they are `solved`, and what becomes of them."""
+
+    __slots__ = ()
+    matrix: ScheduleMatrix
+
+    @abstractmethod
+    def solved(self, scop: Scop, deps: Dependences) -> tuple[Self, tuple[str, ...]]:
+        """With every `?` replaced, and the matrices in words. Raises PatternMismatch."""
+
+    @abstractmethod
+    def default_config(self, spec: DeviceSpec) -> TileConfig:
+        """The sizes for a device, without tuning."""
+
+    @abstractmethod
+    def tree(self, config: TileConfig, build: Build) -> Promoted:
+        """The schedule, once solved, with its local buffers. Raises PatternMismatch when one is not local to its tile."""
+
+    def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
+        """What is read so many columns at once: the factor, the axis of the columns, and how many. A constant among them is
+        laid out so."""
+        return ()
+
+    def reading(self, program: Program) -> Self:
+        """The same of a Program that differs in the layouts of inputs alone."""
+        return self
+
+    def check(self, promoted: Promoted, config: TileConfig, scop: Scop) -> None:
+        """Raise InternalError where a final schedule breaks what this pattern promises beyond what holds for all."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a tree is made from, and the steps that it is made in, each checked when it is done. `seen` is told each."""
+
+    scop: Scop
+    deps: Dependences
+    seen: Seen | None = None
+
+    def initial(self, kind: str, band: isl.ScheduleNode, parallel: Sequence[str]) -> isl.ScheduleNode:
+        """The band of all rows. Raises PatternMismatch where a dependence crosses one of its first, taken for parallel."""
+        for name, free in zip(parallel, coincident(band, self.deps.full) if parallel else ()):
+            if not free:
+                raise PatternMismatch(f"values are used across different {name}, so that its blocks would not be independent")
+        check_tree(band.get_schedule(), self.scop, self.deps, f"initial {kind}", sunk=True, seen=self.seen)
+        return band
+
+    def tiled(self, kind: str, band: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The tile band."""
+        check_tree(band.get_schedule(), self.scop, self.deps, f"tile {kind}", sunk=True, seen=self.seen)
+        return band
+
+    def separated(self, kind: str, node: isl.ScheduleNode) -> tuple[isl.Schedule, Order]:
+        """The whole tree, and what it makes of all dependences."""
+        schedule = node.get_schedule()
+        return schedule, check_tree(schedule, self.scop, self.deps, f"separate {kind}", seen=self.seen)

@@ -1,0 +1,103 @@
+"""The contraction pattern: one sum of products with its epilogues, in register tiles over whole vectors of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from tsc.poly import PatternMismatch, isl
+from tsc.poly.panel import promote_panel
+from tsc.poly.pattern.base import Build
+from tsc.poly.pattern.nest import Nest, nest_tree
+from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
+from tsc.poly.promote import Promoted
+from tsc.poly.scop import Scop
+from tsc.poly.tile import TileConfig
+from tsc.target import DeviceSpec
+from tsc.te.compute import Compute, Program
+from tsc.te.expr import Expr, Load, loads
+from tsc.te.layout import with_layouts
+from tsc.te.products import product_of, single_axes, unit_stride, variables
+
+#: Rows of a contraction's block whose column operand is more than one load.
+TALL_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction(Nest):
+    """A sum of products: `n_factor` varies with n and not with m, `m_factor` the other way round."""
+
+    n_factor: Expr
+    m_factor: Expr
+
+    def default_config(self, spec: DeviceSpec) -> TileConfig:
+        """A register tile of the device's, and blocks some of them high."""
+        m, n = self.extents
+        mr, nr = self.register_tile(spec)
+        # a panel is copied for each block: blocks are tall where it takes more than reading elements as they stand
+        most = 128 if isinstance(self.n_factor, Load) else TALL_BLOCK
+        wide = most if m is None else min(most, -(-m // mr) * mr)
+        columns = 2 * nr if (n is None or n > nr) and most < TALL_BLOCK else nr
+        return TileConfig((mr, nr), (max(1, wide // mr) * mr, columns))
+
+    def register_tile(self, spec: DeviceSpec) -> tuple[int, int]:
+        """Rows and columns of a register tile; a packed operand says how many columns."""
+        lanes = max(1, spec.vector_bytes // 4)
+        mr, nr = spec.instr_tile
+        m, n = self.extents
+        panels = [load.buffer.panel for load in loads(self.n_factor) if load.buffer.panel is not None]
+        if panels:
+            nr = panels[0][1]
+        elif n is not None and n < nr:
+            nr = -(-n // lanes) * lanes
+        if nr < spec.instr_tile[1]:  # narrow tiles: as many accumulators
+            mr = min(mr * (spec.instr_tile[1] // nr), 2 * mr)
+        return mr if m is None else min(mr, m), nr
+
+    def tree(self, config: TileConfig, build: Build) -> Promoted:
+        """Register tiles over a panel of the operand that varies with n."""
+        made = nest_tree(self, config, build, "contraction")
+        return promote_panel(made, build.scop, self, self.n_factor, config.instr_tile[1])
+
+    def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
+        """The factor that varies with n."""
+        yield self.n_factor, self.n, config.instr_tile[1]
+
+    def reading(self, program: Program) -> Self:
+        """The same of a Program that differs in the layouts of inputs alone."""
+        return replace(Nest.reading(self, program), n_factor=with_layouts(self.n_factor, program.inputs),
+                       m_factor=with_layouts(self.m_factor, program.inputs))
+
+
+def match_contraction(scop: Scop) -> Contraction:
+    """One sum of products with its epilogues. Raises PatternMismatch with the reason."""
+    anchor = only_reduction(scop, "contraction")
+    factors = product_of(anchor.body)
+    if anchor.monoid is None or anchor.monoid.fn != "add" or factors is None:
+        raise PatternMismatch(f"contraction: {anchor.name} is no sum of products")
+    cells = cells_behind(scop, anchor, "contraction")
+    n, m, n_factor, m_factor = _choose_axes(scop, anchor, cells, factors)
+    batch = tuple(a.name for a in anchor.axes if a.name not in (n, m))
+    order = [*batch, n, *([m] if m else [])]
+    return Contraction(anchor_matrix(scop, anchor, cells, order), anchor, batch, n, m, n_factor, m_factor)
+
+
+def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
+                 factors: tuple[Expr, Expr]) -> tuple[str, str | None, Expr, Expr]:
+    """The vector axis n and its partner m, with the factors that vary with them."""
+    left = variables(factors[0])
+    sizes = {a.name: a.extent.as_int() for a in anchor.axes}
+    single = single_axes(anchor, factors)
+    if not single:
+        raise PatternMismatch(f"contraction: no axis of {anchor.name} belongs to one factor alone")
+    stored = [a for a in store_axes(scop, anchor, cells) if a in single]
+    n = stored[0] if stored else single[-1]
+    n_factor, m_factor = factors if n in left else factors[::-1]
+    partners = [a for a in single if a in variables(m_factor)]
+    if not partners:
+        if not unit_stride(n_factor, n):
+            raise PatternMismatch(f"contraction: {anchor.name} has no second axis and its operand is not consecutive along {n}")
+        return n, None, n_factor, m_factor
+    best = max(partners, key=lambda a: (sizes[a] is None, sizes[a] or 0, partners.index(a)))
+    return n, best, n_factor, m_factor
