@@ -6,13 +6,11 @@ Memory Management for Deep Neural Net Inference, 2020, greedy by size), and a sl
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
 
-from tsc.sym import ONE, ZERO, Dim, Range, ShapeEnv, SymExpr, ceildiv, dim, product, sym_max
+from tsc.plan.compare import Comparison
+from tsc.sym import ZERO, Range, ShapeEnv, SymExpr, ceildiv, sym_max
 
 ALIGNMENT = 64
 SAMPLE_SIZES = (1, 16, 128, 512)
@@ -57,15 +55,11 @@ def plan_memory(values: Sequence[Lifetime], env: ShapeEnv) -> MemoryPlan:
     sizes = {v.size: [v.size.evaluate(s) for s in samples] for v in values}
     by_time = sorted(values, key=lambda v: (v.first, -sum(sizes[v.size]), v.name))
     by_size = sorted(values, key=lambda v: (-sum(sizes[v.size]), v.first, v.name))
-    proven: dict[tuple[SymExpr, SymExpr], bool] = {}
+    proofs = Comparison(env)
 
     def covered(a: SymExpr, b: SymExpr) -> bool:
-        """Whether `a <= b` is proved: where a sample says otherwise no proof is tried, and each is tried once."""
-        if any(x > y for x, y in zip(sizes[a], sizes[b])):
-            return False
-        if (a, b) not in proven:
-            proven[a, b] = prove_le(a, b, env)
-        return proven[a, b]
+        """Whether `a <= b` is proved; where a sample says otherwise no proof is tried."""
+        return all(x <= y for x, y in zip(sizes[a], sizes[b])) and proofs.at_most(a, b)
 
     candidates = [_assign(order, sizes, covered) for order in (by_size, by_time)]
     return _lay_out(min(candidates, key=_cost), env)
@@ -123,19 +117,6 @@ def _lay_out(slots: Sequence[_Slot], env: ShapeEnv) -> MemoryPlan:
             offsets[value.name] = total
         total = total + sym_max(*(align(top, env) for top in slot.tops))
     return MemoryPlan(offsets, total)
-
-
-def prove_le(a: SymExpr, b: SymExpr, env: ShapeEnv) -> bool:
-    """Whether `a <= b` provably: as they are, or without the Dims that every term of both has as a factor (sizes are not
-    negative), which intervals see through where they do not see through the product."""
-    if env.prove_le(a, b):
-        return True
-    monomials = [Counter(monomial) for expr in (a, b) for monomial, _ in expr.terms]
-    if not monomials:
-        return False
-    shared = reduce(and_, monomials)
-    factor = product(dim(atom.name) for atom in shared.elements() if isinstance(atom, Dim))
-    return factor != ONE and env.prove_le(a // factor, b // factor)
 
 
 def align(size: SymExpr, env: ShapeEnv) -> SymExpr:

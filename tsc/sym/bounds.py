@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 
-from tsc.sym.expr import Apply, Atom, Dim, OversizeError, SymExpr, dim
+from tsc.sym.expr import ZERO, Apply, Atom, Dim, OversizeError, SymExpr, dim, product
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,13 @@ def interval(expr: SymExpr, ranges: Ranges) -> Interval:
 
 def never_negative(expr: SymExpr, ranges: Ranges) -> bool:
     """True only if `expr >= 0` for all sizes in range. Sound, not complete."""
+    low, high = interval(expr, ranges)
+    if low is not None and low >= 0:
+        return True
+    if high is not None and high < 0:
+        return False
     try:
-        return _never_negative(expr, ranges, _DEPTH)
+        return _Proof(expr, ranges).holds(expr, _DEPTH)
     except OversizeError:  # what a proof opens may grow beyond what the expression itself is
         return False
 
@@ -64,30 +70,60 @@ def term_divisor(monomial: tuple[Atom, ...], coefficient: int, ranges: Ranges) -
 
 
 _ANY = Range()
+#: How far beyond their least the Dims of a point are, by turns.
+_STEPS = ((0,), (1,), (1000,), (0, 1000), (1000, 0))
 
 
-def _never_negative(expr: SymExpr, ranges: Ranges, depth: int) -> bool:
-    low, high = interval(expr, ranges)
-    if low is not None and low >= 0:
-        return True
-    if high is not None and high < 0:
+class _Proof:
+    """The search for one proof. What is opened in another order is met again, so each expression is looked at once; and what is
+    negative at a point in range is given up before anything is opened."""
+
+    def __init__(self, expr: SymExpr, ranges: Ranges) -> None:
+        known = {name: ranges.get(name, _ANY) for name in sorted(expr.dims())}
+        self._ranges = ranges
+        self._points = [{name: old.lo + step if old.hi is None else min(old.lo + step, old.hi)
+                         for (name, old), step in zip(known.items(), cycle(steps))} for steps in _STEPS]
+        self._from_zero = {name: Range(0, None if old.hi is None else old.hi - old.lo) for name, old in known.items()}
+        self._offsets = {name: dim(name) + old.lo for name, old in known.items()}
+        self._moved: dict[Atom, SymExpr] = {}
+        self._found: dict[tuple[SymExpr, int], bool] = {}
+
+    def holds(self, expr: SymExpr, depth: int) -> bool:
+        found = self._found.get((expr, depth))
+        if found is None:
+            found = self._found[expr, depth] = self._search(expr, depth)
+        return found
+
+    def _search(self, expr: SymExpr, depth: int) -> bool:
+        low, high = interval(expr, self._ranges)
+        if low is not None and low >= 0:
+            return True
+        if (high is not None and high < 0) or any(_negative_at(expr, point) for point in self._points):
+            return False
+        low, _ = interval(self._shifted(expr), self._from_zero)
+        if low is not None and low >= 0:
+            return True
+        return depth > 0 and any(all(self.holds(part, depth - 1) for part in needed) for needed in _openings(expr))
+
+    def _shifted(self, expr: SymExpr) -> SymExpr:
+        """`expr` over `size - lo`: every Dim starts at 0, so that terms in the same Dims can cancel (B*L - L is b*l + b)."""
+        total = ZERO
+        for monomial, c in expr.terms:
+            total = total + product(map(self._shifted_atom, monomial)) * c
+        return total
+
+    def _shifted_atom(self, atom: Atom) -> SymExpr:
+        found = self._moved.get(atom)
+        if found is None:
+            found = self._moved[atom] = SymExpr((((atom,), 1),)).substitute(self._offsets)
+        return found
+
+
+def _negative_at(expr: SymExpr, point: Mapping[str, int]) -> bool:
+    try:
+        return expr.evaluate(point) < 0
+    except ZeroDivisionError:
         return False
-    low, _ = interval(*_shifted(expr, ranges))
-    if low is not None and low >= 0:
-        return True
-    return depth > 0 and any(
-        all(_never_negative(part, ranges, depth - 1) for part in needed) for needed in _openings(expr))
-
-
-def _shifted(expr: SymExpr, ranges: Ranges) -> tuple[SymExpr, dict[str, Range]]:
-    """`expr` over `size - lo`, where every Dim starts at 0, so that terms in the same Dims can cancel: B*L - L is b*l + b."""
-    names = {a.name for a in expr.atoms() if isinstance(a, Dim)}
-    mapping = {n: dim(n) + ranges.get(n, _ANY).lo for n in names}
-    moved = dict(ranges)
-    for name in names:
-        old = ranges.get(name, _ANY)
-        moved[name] = Range(0, None if old.hi is None else old.hi - old.lo)
-    return expr.substitute(mapping), moved
 
 
 def _openings(expr: SymExpr) -> Iterator[tuple[SymExpr, ...]]:
