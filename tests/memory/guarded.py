@@ -263,7 +263,8 @@ def _guard() -> ctypes.CDLL:
 
 def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], kernels: Mapping[str, int], runs: Sequence[Run],
            outputs: _Outputs) -> None:
-    guard, header = _guard(), outputs.header
+    guard, header, bound = _guard(), outputs.header, binding.whole
+    assert bound is not None  # the plan is straight
     guard.guard_install(address(header))
     for number, run in enumerate(runs):
         memory, pattern = memories[run.flush], FILLS[run.fill]
@@ -272,7 +273,7 @@ def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], kerne
             region.fill(pattern)
         for step, launch in enumerate(plan.launches):
             header[3] = step
-            sizes, blocks = binding.table[step].tolist()
+            sizes, blocks = bound.table[step].tolist()
             args = np.array([address(memory.pointers[step]), sizes], np.int64)
             scratch, flags = memory.scratch[step], outputs.flags[number, step:]
             for begin, end in reversed(_calls(blocks)):
@@ -283,9 +284,8 @@ def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], kerne
                     header[4], header[5] = status, step
                     return
         header[3] = len(plan.launches)
-        for copy, size in zip(plan.copies, binding.copies):
-            source, target = memory.storages[copy.source], memory.storages[copy.target]
-            ctypes.memmove(target.address, source.address, size)
+        for source, _, target, _, size in bound.copies:
+            ctypes.memmove(memory.storages[target].address, memory.storages[source].address, size)
         for region in memory.written():
             where = region.stained(pattern)
             if where is not None:

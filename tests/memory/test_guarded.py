@@ -10,12 +10,13 @@ import pytest
 from tests.memory.cases import TARGETS, lacking, samples
 from tests.memory.guarded import FILLS, FLUSHES, MemoryFault, check_guarded, computed_with_unwritten, run_guarded
 from tests.memory.mutate import Mutation, built, move_masks, shift_loads, shift_stores
+from tests.runtime.plans import straight
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
 from tsc.errors import InputError, ShapeError
 from tsc.runtime.package import Module, Package
-from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
+from tsc.runtime.plan import Copy, Launch, Storage, TensorSpec
 from tsc.sym import ZERO, Range, ceildiv, dim
 
 #: t = x + w by way of scratch, then y = 2 * t, eight elements a block, masked at the end; each macro breaks one thing.
@@ -101,7 +102,7 @@ def package(**broken: int | None) -> Package:
     """x: float32[n], w: float32[3] constant -> y = 2 * (x + w[i % 3]), z = x; with macros defined."""
     spec = CPU_SPECS["cpu-generic"]
     binary = build_module({"kernels": text(**broken)}, spec, Options())
-    plan = Plan(
+    plan = straight(
         inputs=(TensorSpec("x", "float32", (N,)),),
         outputs=(TensorSpec("y", "float32", (N,)), TensorSpec("z", "float32", (N,))),
         ranges={"n": Range(0)}, guards=(),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.runtime.plans import straight
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
@@ -95,7 +96,7 @@ def binary() -> bytes:
 def chain_plan() -> Plan:
     """t = x + w; y = mirror(t); z = x passed through; over x: float32[n, c], c at most 64, n + c even."""
     n, c = dim("n"), dim("c")
-    return Plan(
+    return straight(
         inputs=(TensorSpec("x", "float32", (n, c)), TensorSpec("w", "float32", (c,))),
         outputs=(TensorSpec("y", "float32", (n, c)), TensorSpec("z", "float32", (n, c))),
         ranges={"n": Range(), "c": Range(1, 64)},
@@ -112,7 +113,7 @@ def chain_plan() -> Plan:
 def gather_plan(rows: int) -> Plan:
     """y = table[ids] with a constant table of `rows`."""
     n = dim("n")
-    return Plan(
+    return straight(
         inputs=(TensorSpec("ids", "int64", (n,)),), outputs=(TensorSpec("y", "float32", (n,)),),
         ranges={"n": Range(0)}, guards=(),
         storages=(Storage("constant", 0), Storage("input", 0), Storage("output", 0)), constants=("table",),
@@ -125,7 +126,7 @@ def bump_plan(launches: int) -> Plan:
     n = dim("n")
     wide = Launch("add_row", (0, 1, 2), (n, ONE), n, SymExpr.of(4), "wide")
     bump = Launch("bump", (3,), (), ONE, ZERO, "bump")
-    return Plan(
+    return straight(
         inputs=(TensorSpec("x", "float32", (n, ONE)), TensorSpec("w", "float32", (ONE,))),
         outputs=(TensorSpec("y", "float32", (n, ONE)), TensorSpec("count", "float32", (ONE,))),
         ranges={"n": Range()}, guards=(),

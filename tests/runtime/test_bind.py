@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.runtime.plans import straight
 from tsc.errors import ShapeError
 from tsc.runtime.bind import Binder
-from tsc.runtime.plan import Plan, TensorSpec
-from tsc.sym import ZERO, Range, SymExpr, dim, product
+from tsc.runtime.plan import TensorSpec
+from tsc.sym import Range, SymExpr, dim, product
 
 P, S, N = dim("p"), dim("s"), dim("n")
 
@@ -16,7 +17,7 @@ def binder(*shapes: tuple[SymExpr, ...], **ranges: Range) -> Binder:
     names = sorted({name for shape in shapes for size in shape for name in size.dims()})
     inputs = tuple(TensorSpec(f"x{i}", "float32", shape) for i, shape in enumerate(shapes))
     known = {name: ranges.get(name, Range()) for name in names}
-    return Binder(Plan(inputs, (), known, (), (), (), (), (), ZERO))
+    return Binder(straight(inputs, ranges=known))
 
 
 def test_sums_and_multiples_are_solved() -> None:

@@ -16,14 +16,15 @@ import pytest
 
 from tests.fuzz.package_files import Opened, closed, framed, opened
 from tests.runtime.conftest import INTERFACES
+from tests.runtime.plans import changed, straight
 from tsc.errors import PackageError
-from tsc.runtime.check import Bounds
+from tsc.runtime.bounds import Bounds
 from tsc.runtime.elf import read_exports
 from tsc.runtime.executable import Executable
 from tsc.runtime.interface import KernelInterface, interface_from_json, interface_to_json, read_interface, wrong_sizes
 from tsc.runtime.load import load
 from tsc.runtime.package import PAGE, Module, Package
-from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
+from tsc.runtime.plan import Axis, Bind, Copy, Launch, Plan, Storage, TensorSpec
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr, dim, parse
 
 pytestmark = pytest.mark.defect(16)
@@ -33,7 +34,7 @@ TWO = SymExpr.of(2)
 
 def launch(plan: Plan, number: int, **changes: Any) -> Plan:
     launches = [replace(x, **changes) if k == number else x for k, x in enumerate(plan.launches)]
-    return replace(plan, launches=tuple(launches))
+    return changed(plan, launches=tuple(launches))
 
 
 def storage(plan: Plan, number: int, **changes: Any) -> Plan:
@@ -52,13 +53,13 @@ STRUCTURE: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "an output that does not begin where it does": (lambda p: storage(p, 3, offset=SymExpr.of(64)), "begins output 0"),
     "a second arena": (lambda p: storage(p, 2, index=1), "storage arena 1"),
     "an unknown dim": (lambda p: launch(p, 0, blocks=dim("q")), "'q' that is no dim"),
-    "a dim that no input has": (lambda p: replace(p, ranges={**p.ranges, "q": Range()}), "'q' that no input has"),
+    "a dim that no input has": (lambda p: replace(p, body=(*p.body, Bind("q", Axis(0, 0)))), "no input tells the size of q"),
     "a dim that cannot be solved for": (
         lambda p: replace(p, inputs=tuple(replace(x, shape=(N * C,) * len(x.shape)) for x in p.inputs)), "tells"),
-    "a negative dim": (lambda p: replace(p, ranges={**p.ranges, "n": Range(-5)}), "'n' be negative"),
-    "a value read before it is written": (lambda p: replace(p, launches=p.launches[1:]), "what nobody has written"),
-    "an output that nobody writes": (lambda p: replace(p, copies=()), "never writes output 'z'"),
-    "a copy into the arena": (lambda p: replace(p, copies=(Copy(0, 2, 4 * N * C),)), "to what is no output"),
+    "a negative dim": (lambda p: changed(p, ranges={"n": Range(-5)}), "'n' be negative"),
+    "a value read before it is written": (lambda p: changed(p, launches=p.launches[1:]), "what nobody has written"),
+    "an output that nobody writes": (lambda p: changed(p, copies=()), "never writes output 'z'"),
+    "a copy into an input": (lambda p: changed(p, copies=(Copy(0, 1, 4 * N * C),)), "to what is neither output nor arena"),
     "one name for two inputs": (lambda p: replace(p, inputs=(p.inputs[0], replace(p.inputs[1], name="x"))), "one name"),
 }
 
@@ -67,7 +68,7 @@ NUMBERS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "an offset beyond all memory": (lambda p: storage(p, 2, offset=SymExpr.of(1 << 70)), "no memory has"),
     "a negative offset": (lambda p: storage(p, 2, offset=SymExpr.of(-64)), "no memory has"),
     "an odd offset": (lambda p: storage(p, 2, offset=SymExpr.of(4)), "outside the arena"),
-    "an arena too small": (lambda p: replace(p, arena_bytes=SymExpr.of(64)), "outside the arena"),
+    "an arena too small": (lambda p: changed(p, arena_bytes=SymExpr.of(64)), "outside the arena"),
     "a value too small": (lambda p: storage(p, 2, bytes=SymExpr.of(4)), "storage 2 4"),
     "too many rows": (lambda p: launch(p, 0, sizes=(2 * N, C), blocks=2 * N), "its buffer has"),
     "a size that the kernel does not take": (lambda p: launch(p, 0, sizes=(-N, -C), blocks=-N), "size"),
@@ -75,8 +76,8 @@ NUMBERS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "too few blocks": (lambda p: launch(p, 0, blocks=N - 1), "blocks"),
     "too little scratch": (lambda p: launch(p, 0, scratch=ZERO), "of scratch"),
     "an output too large": (lambda p: replace(p, outputs=(replace(p.outputs[0], shape=(N, C + 1)), p.outputs[1])), "storage 3"),
-    "a copy too long": (lambda p: replace(p, copies=(Copy(0, 4, 8 * N * C),)), "copies"),
-    "a copy too short": (lambda p: replace(p, copies=(Copy(0, 4, ONE),)), "copies"),
+    "a copy too long": (lambda p: changed(p, copies=(Copy(0, 4, 8 * N * C),)), "copies"),
+    "a copy too short": (lambda p: changed(p, copies=(Copy(0, 4, ONE),)), "copies"),
 }
 
 
@@ -106,7 +107,7 @@ def test_numbers_are_checked_before_anything_runs(chain: Package, name: str) -> 
 def two_values() -> Plan:
     """b = x + w, c = b + w, y = b + c: both b and c live at the end."""
     sizes = {"sizes": (N, ONE), "blocks": N, "scratch": SymExpr.of(4), "kernel": "add_row", "node": ""}
-    return Plan(
+    return straight(
         inputs=(TensorSpec("x", "float32", (N, ONE)), TensorSpec("w", "float32", (ONE,))),
         outputs=(TensorSpec("y", "float32", (N, ONE)),), ranges={"n": Range()}, guards=(),
         storages=(Storage("input", 0), Storage("input", 1), Storage("output", 0), Storage("arena", 0, ZERO, 4 * N),
@@ -123,14 +124,14 @@ def test_two_values_in_one_place(binary: bytes) -> None:
     executable.prepare(n=16 * 32)
     with pytest.raises(PackageError, match="in the same place at once at n=20"):
         executable.prepare(n=20)
-    later = replace(plan, launches=(*plan.launches[:2], replace(plan.launches[2], args=(4, 1, 2))))
+    later = changed(plan, launches=(*plan.launches[:2], replace(plan.launches[2], args=(4, 1, 2))))
     later = storage(later, 4, offset=ZERO)  # the second is written while the first is read
     with pytest.raises(PackageError, match="in the same place"):
         Executable(Package(later, {}, {"cpu-generic": Module(binary)})).prepare(n=7)
 
 
 def test_bounds_of_empty_plans() -> None:
-    Bounds(Plan((), (), {}, (), (), (), (), (), ZERO), (), {}, "it")
+    Bounds(straight(), (), {}, "it")
 
 
 # -- the table of kernels --------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def test_sparse_files_of_a_terabyte(data: bytes, tmp_path: Path, where: str) -> 
 def test_expressions_that_are_none_or_bombs(data: bytes, tmp_path: Path, text: str) -> None:
     package = opened(data)
     plan = json.loads(package.parts["plan"])
-    plan["launches"][0]["blocks"] = text
+    next(step for step in plan["body"] if step["step"] == "launch")["blocks"] = text
     package.parts["plan"] = json.dumps(plan).encode()
     (tmp_path / "p").write_bytes(closed(package))
     with pytest.raises(PackageError, match="malformed"):

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.runtime.plans import changed
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime import context
 from tsc.runtime.executable import MEMO, Executable
@@ -187,7 +188,7 @@ def test_peak_bytes_and_explain(chain: Package) -> None:
     assert executable.peak_bytes(n=3, c=5) == PAGE + PAGE + tables  # 4*15+64 bytes of arena, 64 of scratch for each thread
     assert executable.peak_bytes(n=1001, c=63) == -(-(4 * 1001 * 63 + 64) // PAGE) * PAGE + PAGE + tables
     assert "n" in str(executable.peak_bytes())
-    ranged = Executable(replace(chain, plan=replace(chain.plan, ranges={"n": Range(1, 8), "c": Range(1, 64)})), 2)
+    ranged = Executable(replace(chain, plan=changed(chain.plan, ranges={"n": Range(1, 8), "c": Range(1, 64)})), 2)
     bound = ranged.peak_bytes()
     assert isinstance(bound, int) and bound >= ranged.peak_bytes(n=8, c=64)
     ranged.prepare(2)
@@ -202,7 +203,7 @@ def test_peak_bytes_and_explain(chain: Package) -> None:
 
 
 def test_too_large_is_a_launch_error(chain: Package) -> None:
-    huge = replace(chain, plan=replace(chain.plan, arena_bytes=chain.plan.arena_bytes * 2**50))
+    huge = replace(chain, plan=changed(chain.plan, arena_bytes=chain.plan.arena_bytes * 2**50))
     with pytest.raises(LaunchError, match=r"not enough memory: .* at n=1, c=1 .*node 'first' makes most, 4 bytes"):
         Executable(huge, 1).run(None, request(1, 1))
     with pytest.raises(LaunchError, match=r"not enough memory: .* at n=1, c=1 .*node 'first' makes most, 4 bytes"):
@@ -244,7 +245,7 @@ def test_malformed_plans_do_not_crash(chain: Package) -> None:
     plan = chain.plan
     for launch in (replace(plan.launches[0], kernel="absent"), replace(plan.launches[0], args=(0, 1, 99))):
         with pytest.raises(PackageError):
-            Executable(replace(chain, plan=replace(plan, launches=(launch,))))
+            Executable(replace(chain, plan=changed(plan, launches=(launch,))))
     with pytest.raises(PackageError):
         Executable(replace(chain, plan=replace(plan, constants=("absent",))))
 

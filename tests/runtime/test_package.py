@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.runtime.plans import straight
 from tsc.errors import PackageError
 from tsc.runtime.load import load
 from tsc.runtime.package import PAGE, PRELUDE, Module, Package, is_package
-from tsc.runtime.plan import Plan, plan_from_json, plan_to_json
-from tsc.sym import ZERO
+from tsc.runtime.plan_json import plan_from_json, plan_to_json
 
-EMPTY = Plan((), (), {}, (), (), ("b", "a", "s", "e"), (), (), ZERO)
+EMPTY = straight(constants=("b", "a", "s", "e"))
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from tsc.errors import InternalError, ShapeError
 from tsc.ir import Graph
 from tsc.plan.memory import Lifetime, plan_memory
 from tsc.plan.pack import lay_out, packed_name
-from tsc.runtime.places import binding_places
-from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
-from tsc.sym import ZERO, Range, ShapeEnv, SymExpr, product
+from tsc.runtime.places import binds_of
+from tsc.runtime.plan import HOST, Copy, Launch, Plan, Storage, TensorSpec
+from tsc.sym import ZERO, ShapeEnv, SymExpr, product
 from tsc.te.expr import Buffer
 
 
@@ -61,13 +61,10 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
     plan = Plan(
         inputs=inputs,
         outputs=tuple(_spec(graph, env, name) for name in graph.outputs),
-        ranges={name: env.ranges.get(name, Range()) for name in sorted(_dims(s for spec in inputs for s in spec.shape))},
-        guards=env.remaining_guards(),
         storages=tuple(placement.storages),
         constants=tuple(placement.constants),
-        launches=launches,
-        copies=copies,
-        arena_bytes=placement.arena_bytes)
+        arenas={HOST: placement.arena_bytes},
+        body=(*binds_of(inputs, env.ranges), *env.remaining_guards(), *launches, *copies))
     _check_bound(plan)
     return plan
 
@@ -169,13 +166,13 @@ def _dims(exprs: Iterable[SymExpr]) -> frozenset[str]:
 
 
 def _check_bound(plan: Plan) -> None:
-    binding_places(plan)
+    dims = plan.ranges.keys()
     for launch in plan.launches:
-        loose = _dims((*launch.sizes, launch.blocks, launch.scratch)) - plan.ranges.keys()
+        loose = _dims((*launch.sizes, launch.blocks, launch.scratch)) - dims
         if loose:
             raise ShapeError(f"node '{launch.node}' has sizes that no input's shape tells: {', '.join(sorted(loose))}; give an "
                              "input each of these dims")
-    loose = _dims((plan.arena_bytes, ZERO, *(s for spec in plan.outputs for s in spec.shape))) - plan.ranges.keys()
+    loose = _dims((plan.arena_bytes, ZERO, *(s for spec in plan.outputs for s in spec.shape))) - dims
     if loose:
         raise ShapeError(f"an output's shape has sizes that no input's shape tells: {', '.join(sorted(loose))}; give an input "
                          "each of these dims")

@@ -3,74 +3,109 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.errors import InputError, LaunchError, ShapeError
-from tsc.runtime.check import Bounds, Numbers, grouped
+from tsc.errors import InputError, LaunchError, PackageError, ShapeError
+from tsc.runtime.bounds import Bounds, Layout, Numbers
 from tsc.runtime.memory import Array, as_array, round_up
-from tsc.runtime.places import Place, binding_places, places_of
-from tsc.runtime.plan import Plan, TensorSpec
-from tsc.runtime.schema import MAX_NUMBER
+from tsc.runtime.peak import scratch_bytes, upper_bound
+from tsc.runtime.places import axes_of
+from tsc.runtime.plan import HOST, Axis, Bind, Plan, TensorSpec, static_names
+from tsc.runtime.schema import LEAST_NUMBER, MAX_NUMBER
+from tsc.runtime.segments import Code, Segment, code_of, segments_of
 from tsc.runtime.tape import Tape
 from tsc.sym import Guard, SymExpr
 
 Shapes = tuple[tuple[int, ...], ...]
+Place = tuple[Axis, SymExpr]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A Segment at its sizes. `sizes` holds all kernels' integer parameters one after the other, `table` the columns (sizes
+    address, blocks) of the launch table, `offsets` a byte offset an argument of a launch (0 unless in an arena), `copies` the
+    source, target and bytes of each copy, the storages with their offsets."""
+
+    sizes: NDArray[np.int64]
+    table: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    copies: tuple[tuple[int, int, int, int, int], ...]
+    scratch_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The plan at one shape. `sizes` holds all kernels' integer parameters one after the other, `table` the columns
-    (sizes address, blocks) of the launch table, `offsets` a byte offset an argument of a launch (0 unless in the arena)."""
+    """The plan at one shape: the sizes of its `dims`, and of all static `names`; the shapes of the outputs, None where they are
+    not known before they are made; the memory plan. `whole` is the only Segment of a straight plan; others are in `parts`, by
+    what their numbers depend on, from when they were first met."""
 
     dims: dict[str, int]
-    sizes: NDArray[np.int64]
-    table: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    outputs: tuple[tuple[int, ...], ...]
-    copies: tuple[int, ...]
+    names: dict[str, int]
+    outputs: tuple[tuple[int, ...] | None, ...]
+    layout: Layout
     arena_bytes: int
     scratch_bytes: int
+    whole: Bound | None
+    parts: dict[tuple[object, ...], Bound] = field(default_factory=dict)
+
+
+class _Sizes:
+    """What of a Segment depends on sizes."""
+
+    def __init__(self, segment: Segment) -> None:
+        launches, copies = segment.launches, segment.copies
+        self.counts = [len(launch.sizes) for launch in launches]
+        self.starts = np.cumsum([0, *self.counts[:-1]], dtype=np.int64) if launches else np.empty(0, np.int64)
+        self.arguments = [a for launch in launches for a in launch.args]
+        groups = [[size for launch in launches for size in launch.sizes], [launch.blocks for launch in launches],
+                  [launch.scratch for launch in launches], [copy.bytes for copy in copies]]
+        self.lengths = [len(group) for group in groups]
+        self.tape = Tape(segment.names, [expr for group in groups for expr in group])
 
 
 class Binder:
-    """Checks requests against a Plan and evaluates the Plan's expressions, which must lie within `bounds` if there are any."""
+    """Checks requests against a Plan and evaluates the Plan's expressions, which must lie within `bounds` if there are any.
+    `code` is what is left to do when a request is checked and its sizes are known."""
 
     def __init__(self, plan: Plan, bounds: Bounds | None = None) -> None:
         self.plan = plan
         self._bounds = bounds
+        self.code: Code = code_of(plan)
+        self.segments = tuple(segments_of(self.code))
+        self.straight = len(self.code) == len(self.segments) <= 1
         self.dims = tuple(plan.ranges)
+        self._evals = {name: value for name, value in static_names(plan).items() if value is not None}
         self._inputs = tuple((spec.name, np.dtype(spec.dtype), len(spec.shape)) for spec in plan.inputs)
         self._names = frozenset(spec.name for spec in plan.inputs)
-        places = places_of(plan)
-        self._binders = binding_places(plan)
-        self._others = [p for p in places if p not in self._binders]
-        unbound = sorted(plan.ranges.keys() - frozenset().union(*(p.size.dims() for p in places)))
-        if unbound:
-            raise ShapeError(f"no input's shape tells the size of {', '.join(unbound)}; give an input an axis of that size")
-        self._expected = Tape(self.dims, [p.size for p in self._others])
-        self._guards = Tape(self.dims, [side for g in plan.guards for side in (g.left, g.right)])
-        self._widths = tuple(np.dtype(spec.dtype).itemsize for spec in plan.outputs)
-        launches, storages = plan.launches, plan.storages
-        self._arguments = [a for launch in launches for a in launch.args]
-        self._counts = [len(launch.sizes) for launch in launches]
+        binds = [step for step in plan.body if isinstance(step, Bind) and isinstance(step.source, Axis)]
+        sizes = dict(axes_of(plan.inputs))
+        self._binders = [(step.name, (step.source, sizes[step.source])) for step in binds if isinstance(step.source, Axis)]
+        self._others = [p for p in sizes.items() if p[0] not in {step.source for step in binds}]
+        static = (*self.dims, *self._evals)
+        self._expected = Tape(self.dims, [size for _, size in self._others])
+        self._static_guards = [g for g in plan.guards if g.left.dims() | g.right.dims() <= set(static)]
+        self._guards = Tape(static, [side for g in self._static_guards for side in (g.left, g.right)])
+        self.dtypes = tuple(np.dtype(spec.dtype) for spec in plan.outputs)
+        #: Whether an output's shape is known before anything runs.
+        self.known = tuple(all(size.dims() <= set(static) for size in spec.shape) for spec in plan.outputs)
+        storages = plan.storages
         groups = [
-            [size for launch in launches for size in launch.sizes],
-            [launch.blocks for launch in launches],
-            [launch.scratch for launch in launches],
             [s.offset for s in storages],
             [s.bytes for s in storages],
             [size for spec in plan.inputs for size in spec.shape],
-            [size for spec in plan.outputs for size in spec.shape],
-            [c.bytes for c in plan.copies],
-            [plan.arena_bytes],
+            [size for spec, known in zip(plan.outputs, self.known) if known for size in spec.shape],
+            list(plan.arenas.values()),
         ]
         self._lengths = [len(group) for group in groups]
-        self._tape = Tape(self.dims, [expr for group in groups for expr in group])
+        self._tape = Tape(static, [expr for group in groups for expr in group])
+        self._sizes = [_Sizes(segment) for segment in self.segments]
+        self._scratch = scratch_bytes(plan)
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
@@ -107,13 +142,13 @@ class Binder:
         """The size of every Dim, in the order of `dims`. Raises ShapeError naming the input that does not fit."""
         bound: dict[str, int] = {}
         first: dict[str, Place] = {}
-        for place in self._binders:
-            name, value = _solve(place.size, shapes[place.input][place.axis], bound, self._describe(place, shapes))
+        for name, place in self._binders:
+            value = _solve(name, place[1], _size_at(place, shapes), bound, self._describe(place, shapes))
             bound[name], first[name] = value, place
             self._check_range(name, value, self._describe(place, shapes))
         values = [bound[name] for name in self.dims]
         for place, expected in zip(self._others, self._evaluate(self._expected, values)):
-            if shapes[place.input][place.axis] != expected:
+            if _size_at(place, shapes) != expected:
                 raise self._contradiction(place, expected, first, shapes)
         self._check_guards(values)
         return values
@@ -137,70 +172,126 @@ class Binder:
     def _check_range(self, name: str, value: int, what: str) -> None:
         known = self.plan.ranges[name]
         if value < known.lo or (known.hi is not None and value > known.hi) or value % known.divisor:
-            for guard in self.plan.guards:  # a range may be as narrow as a node needs it
+            for guard in self._static_guards:  # a range may be as narrow as a node needs it
                 if guard.left.dims() | guard.right.dims() == {name} and _breaks(guard, name, value):
                     raise ShapeError(f"the model needs {guard} ({guard.reason}), but {what}; use other sizes")
             raise ShapeError(f"{what}, outside {known}, the range of dim '{name}'; use a size in range or compile a wider one")
 
     def _check_guards(self, values: Sequence[int]) -> None:
-        sides = self._evaluate(self._guards, values)
-        for guard, left, right in zip(self.plan.guards, sides[::2], sides[1::2]):
+        sides = self._evaluate(self._guards, self._all(values))
+        for guard, left, right in zip(self._static_guards, sides[::2], sides[1::2]):
             if left != right if guard.relation == "==" else left > right:
-                raise ShapeError(f"the model needs {guard} ({guard.reason}), but {left} {guard.relation} {right} does not hold "
-                                 f"at {self._at(values)}; use other sizes")
+                raise broken(guard, left, right, self._at(values))
+
+    def _all(self, values: Sequence[int]) -> Sequence[int]:
+        """The values of all static names at these sizes of the dims."""
+        if not self._evals:
+            return values
+        names = dict(zip(self.dims, values))
+        for name, value in self._evals.items():
+            names[name] = evaluated(value, names, f"'{name}'")
+        return list(names.values())
 
     def _describe(self, place: Place, shapes: Shapes) -> str:
-        return f"input '{self._inputs[place.input][0]}' has size {shapes[place.input][place.axis]} at axis {place.axis}"
+        return f"input '{self._inputs[place[0].input][0]}' has size {_size_at(place, shapes)} at axis {place[0].axis}"
 
     def _contradiction(self, place: Place, expected: int, first: Mapping[str, Place], shapes: Shapes) -> ShapeError:
         what = self._describe(place, shapes)
-        causes = [self._describe(first[name], shapes) for name in sorted(place.size.dims())]
+        causes = [self._describe(first[name], shapes) for name in sorted(place[1].dims())]
         if not causes:
             return ShapeError(f"{what}, expected {expected}")
-        return ShapeError(f"{what}, expected {place.size} = {expected}, because {' and '.join(causes)}; make them agree, or "
-                          f"compile with dims={{'{self._inputs[place.input][0]}': (…)}}, which names its axes apart, or has "
+        return ShapeError(f"{what}, expected {place[1]} = {expected}, because {' and '.join(causes)}; make them agree, or "
+                          f"compile with dims={{'{self._inputs[place[0].input][0]}': (…)}}, which names its axes apart, or has "
                           "a 1 where one always is 1")
 
-    def _evaluate(self, tape: Tape, values: Sequence[int]) -> list[int]:
+    def _evaluate(self, tape: Tape, values: Sequence[int], at: str | None = None) -> list[int]:
         try:
             return tape.evaluate(values)
         except ZeroDivisionError as error:
-            raise ShapeError(f"a size of the model is divided by zero at {self._at(values)}; use other sizes") from error
+            raise divided(self._at(values) if at is None else at) from error
 
     # -- the plan at these sizes ---------------------------------------------------------------------------------------
 
     def bind(self, values: Sequence[int]) -> Binding:
-        """Every number of the plan at the sizes `values` of `dims`. Raises LaunchError when that is beyond any memory, and
-        PackageError where it is outside the bounds."""
-        numbers = iter(self._evaluate(self._tape, values))
-        groups = [[next(numbers) for _ in range(length)] for length in self._lengths]
-        sizes, blocks, scratch, offsets, storages, given, extents, copies, (arena,) = groups
-        if max(arena, *sizes, *scratch, *blocks, *extents, 0) > MAX_NUMBER:
-            raise self.short(f"{arena} bytes are needed", dict(zip(self.dims, values)))
-        outputs = tuple(map(tuple, grouped(extents, (len(spec.shape) for spec in self.plan.outputs))))
+        """Every number of the plan at the sizes `values` of `dims`, as far as they alone tell it. Raises LaunchError when that
+        is beyond any memory, and PackageError where it is outside the bounds."""
+        static, at = self._all(values), self._at(values)
+        numbers = iter(self._evaluate(self._tape, static))
+        offsets, storages, given, extents, arenas = (list(islice(numbers, length)) for length in self._lengths)
+        dims = dict(zip(self.dims, values))
+        if max(*arenas, *extents, 0, 0) > MAX_NUMBER:
+            raise self.short(f"{sum(arenas)} bytes are needed", dims)
+        known = iter(grouped(extents, (len(s.shape) for s, known in zip(self.plan.outputs, self.known) if known)))
+        outputs = tuple(tuple(next(known)) if is_known else None for is_known in self.known)
+        inputs = grouped(given, (len(spec.shape) for spec in self.plan.inputs))
+        layout = Layout(at, offsets, self._storage_bytes(storages, inputs, outputs), dict(zip(self.plan.arenas, arenas)))
         if self._bounds is not None:
-            inputs = grouped(given, (len(spec.shape) for spec in self.plan.inputs))
-            self._bounds.check(Numbers(
-                self._at(values), grouped(sizes, self._counts), blocks, scratch, offsets,
-                self._storage_bytes(storages, inputs, outputs), copies, arena))
+            self._bounds.check_layout(layout)
+        names = dict(zip((*self.dims, *self._evals), static))
+        whole = None
+        if self.straight:
+            whole = self._bound(self.segments[0], layout, names, at, dims) if self.segments else _NOTHING
+            scratch = whole.scratch_bytes
+        else:
+            scratch = upper_bound(self.plan, self._scratch, dims) or 0
+            if scratch > MAX_NUMBER:
+                raise self.short(f"{scratch} bytes of scratch are needed", dims)
+        return Binding(dims, names, outputs, layout, layout.arenas.get(HOST, 0), scratch, whole)
+
+    def part(self, segment: Segment, binding: Binding, names: Mapping[str, int], places: Sequence[int]) -> Bound:
+        """A Segment of a plan that is not straight, at the sizes `names`, where storage i lies where number `places[i]` is
+        planned. Raises as `bind` does."""
+        at = ", ".join(f"{name}={names[name]}" for name in (*self.dims, *(n for n in segment.names if n not in binding.dims)))
+        layout, moved = binding.layout, {}
+        for index, storage in enumerate(self.plan.storages):
+            if storage.kind == "output" and storage.index in segment.outputs and not self.known[storage.index]:
+                moved[index] = math.prod(self.shape(storage.index, names)) * self.dtypes[storage.index].itemsize
+        sizes = [moved.get(index, size) for index, size in enumerate(layout.bytes)] if moved else layout.bytes
+        offsets = [layout.offsets[place] for place in places]
+        return self._bound(segment, Layout(at, offsets, sizes, layout.arenas), names, at, binding.dims)
+
+    def shape(self, output: int, names: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of an output when all its names are bound."""
+        spec = self.plan.outputs[output]
+        found = tuple(evaluated(size, names, f"the shape of output '{spec.name}'") for size in spec.shape)
+        if min(found, default=0) < 0:
+            raise ShapeError(f"output '{spec.name}' would have the shape {list(found)}; use other sizes")
+        return found
+
+    def outside(self, problem: str, at: str) -> PackageError:
+        """That the plan has a problem at these sizes."""
+        return PackageError(problem) if self._bounds is None else self._bounds.wrong(problem, at)
+
+    def _bound(self, segment: Segment, layout: Layout, names: Mapping[str, int], at: str, dims: Mapping[str, int]) -> Bound:
+        known = self._sizes[segment.number]
+        numbers = iter(self._evaluate(known.tape, [names[name] for name in segment.names], at))
+        sizes, blocks, scratch, copies = (list(islice(numbers, length)) for length in known.lengths)
+        if max(*sizes, *scratch, *blocks, 0, 0) > MAX_NUMBER or min(sizes, default=0) < LEAST_NUMBER:
+            raise self.short("a kernel needs a size beyond any memory", dims)
+        if self._bounds is not None:
+            self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), blocks, scratch, copies, layout.bytes))
         flat = np.array(sizes, np.int64)
-        starts = np.cumsum([0, *self._counts[:-1]], dtype=np.int64) if self._counts else np.empty(0, np.int64)
         table = np.empty((len(blocks), 2), np.int64)
-        table[:, 0] = starts * 8 + flat.__array_interface__["data"][0]
+        table[:, 0] = known.starts * 8 + flat.__array_interface__["data"][0]
         table[:, 1] = blocks
-        return Binding(
-            dims=dict(zip(self.dims, values)), sizes=flat, table=table,
-            offsets=np.array(offsets, np.int64)[self._arguments] if self._arguments else np.empty(0, np.int64),
-            outputs=outputs, copies=tuple(copies), arena_bytes=arena, scratch_bytes=round_up(max(scratch, default=0)))
+        offsets = layout.offsets
+        return Bound(
+            flat, table, np.array([offsets[a] for a in known.arguments], np.int64),
+            tuple((c.source, offsets[c.source], c.target, offsets[c.target], size) for c, size in zip(segment.copies, copies)),
+            round_up(max(scratch, default=0)))
 
     def short(self, what: str, dims: Mapping[str, int]) -> LaunchError:
         """That memory is short of `what` at these sizes, and which node makes most."""
         def size(number: int) -> int:
             storage = self.plan.storages[number]
             if storage.kind != "output":
-                return storage.bytes.evaluate(dims)
-            return math.prod(d.evaluate(dims) for d in self.plan.outputs[storage.index].shape) * self._widths[storage.index]
+                return storage.bytes.evaluate(names)
+            if not self.known[storage.index]:
+                return 0
+            shape = self.plan.outputs[storage.index].shape
+            return math.prod(d.evaluate(names) for d in shape) * self.dtypes[storage.index].itemsize
 
+        names = dict(zip((*self.dims, *self._evals), self._all(list(dims.values()))))
         makers: dict[int, str] = {}
         for launch in self.plan.launches:
             for number in launch.args:  # whoever has it first writes it
@@ -215,7 +306,7 @@ class Binder:
         return ", ".join(f"{name}={value}" for name, value in zip(self.dims, values))
 
     def _storage_bytes(self, arena: Sequence[int], inputs: Sequence[Sequence[int]],
-                       outputs: Sequence[Sequence[int]]) -> list[int]:
+                       outputs: Sequence[Sequence[int] | None]) -> list[int]:
         """The bytes of each storage, from its own expression or from the shape of what it is."""
         result = []
         for storage, size in zip(self.plan.storages, arena):
@@ -223,11 +314,43 @@ class Binder:
                 case "input":
                     size = math.prod(inputs[storage.index]) * self._inputs[storage.index][1].itemsize
                 case "output":
-                    size = math.prod(outputs[storage.index]) * self._widths[storage.index]
+                    shape = outputs[storage.index]
+                    size = 0 if shape is None else math.prod(shape) * self.dtypes[storage.index].itemsize
                 case "constant" if self._bounds is not None:
                     size = self._bounds.constants[storage.index]
             result.append(size)
         return result
+
+
+_NOTHING = Bound(np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty(0, np.int64), (), 0)
+
+
+def grouped(values: Iterable[int], counts: Iterable[int]) -> list[list[int]]:
+    """`values` cut into runs of the given lengths."""
+    rest = iter(values)
+    return [list(islice(rest, count)) for count in counts]
+
+
+def evaluated(expr: SymExpr, names: Mapping[str, int], what: str) -> int:
+    """The value of one expression. Raises ShapeError where it is none, or beyond any size."""
+    try:
+        value = expr.evaluate(names)
+    except ZeroDivisionError as error:
+        raise divided(", ".join(f"{name}={names[name]}" for name in sorted(expr.dims()))) from error
+    if not LEAST_NUMBER <= value <= -LEAST_NUMBER:
+        raise ShapeError(f"{what} is {expr}, a number of {value.bit_length()} bits, beyond any size; use other sizes")
+    return value
+
+
+def divided(at: str) -> ShapeError:
+    """That no expression of the model has a value at these sizes."""
+    return ShapeError(f"a size of the model is divided by zero at {at}; use other sizes")
+
+
+def broken(guard: Guard, left: int, right: int, at: str) -> ShapeError:
+    """That a Guard does not hold."""
+    return ShapeError(f"the model needs {guard} ({guard.reason}), but {left} {guard.relation} {right} does not hold at {at}; "
+                      "use other sizes")
 
 
 def format_shape(shape: Sequence[SymExpr]) -> str:
@@ -247,15 +370,17 @@ def _breaks(guard: Guard, name: str, value: int) -> bool:
         return True
 
 
-def _solve(size: SymExpr, value: int, bound: Mapping[str, int], what: str) -> tuple[str, int]:
-    """The name and size of the one unbound Dim of `size` that makes it equal `value`."""
-    plain = size.as_dim()
-    if plain is not None:
-        return plain.name, value
-    (name,) = size.dims() - bound.keys()
-    rest = size.evaluate({**bound, name: 0})
-    slope = size.evaluate({**bound, name: 1}) - rest
+def _size_at(place: Place, shapes: Shapes) -> int:
+    return shapes[place[0].input][place[0].axis]
+
+
+def _solve(name: str, size: SymExpr, value: int, bound: Mapping[str, int], what: str) -> int:
+    """The size of the Dim that makes `size` equal `value`."""
+    if size.as_dim() is not None:
+        return value
+    rest = evaluated(size, {**bound, name: 0}, what)
+    slope = evaluated(size, {**bound, name: 1}, what) - rest
     solved, remainder = divmod(value - rest, slope)
     if remainder or solved < 0:
         raise ShapeError(f"{what}, expected {size} for some {name}; use such a size")
-    return name, solved
+    return solved

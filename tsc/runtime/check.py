@@ -1,239 +1,304 @@
-"""Whether a plan may run: once for its structure, before any code is mapped, and at each new shape for its numbers.
+"""Whether a plan may run: its structure, once, before any code is mapped (its numbers at each new shape: `bounds.py`).
 
-What holds here keeps every access of a kernel inside memory that is its own, as far as the kernels are those that the module's
-own table describes: a plan from a stranger can then compute something else, but touch nothing else.
+What holds here and there keeps every access of a kernel inside memory that is its own, as far as the kernels are those that the
+module's own table describes: a plan from a stranger can then compute something else, but touch nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tsc.errors import PackageError, ShapeError
-from tsc.runtime.interface import KernelInterface, ModuleInterface, wrong_sizes
-from tsc.runtime.memory import ALIGNMENT, Array
-from tsc.runtime.places import binding_places
-from tsc.runtime.plan import Launch, Plan
-from tsc.runtime.schema import MAX_NUMBER
-from tsc.runtime.tape import Tape
-from tsc.sym import ZERO, SymExpr
+from tsc.errors import PackageError
+from tsc.runtime.interface import ModuleInterface
+from tsc.runtime.memory import Array
+from tsc.runtime.places import is_linear_in
+from tsc.runtime.plan import (
+    CPU,
+    HOST,
+    MAX_NESTING,
+    MAX_STEPS,
+    Axis,
+    Bind,
+    Copy,
+    Element,
+    Eval,
+    If,
+    Launch,
+    Loop,
+    Plan,
+    Region,
+    Step,
+    expressions_of,
+    is_barrier,
+    static_names,
+    storages_of,
+)
+from tsc.sym import ZERO, SymExpr, product
 
-#: At most so many pairs of values may be in the arena at the same time.
-MAX_PAIRS = 1 << 22
+#: The devices that there are, each with the memory that its kernels use.
+DEVICES: Mapping[str, str] = {CPU: HOST}
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """A plan at one shape: `sizes`, `blocks` and `scratch` of each launch, `offsets` and `bytes` of each storage (bytes of
-    inputs, outputs and constants too), bytes of each copy and of the arena. `at` is the shape, for errors."""
-
-    at: str
-    sizes: Sequence[Sequence[int]]
-    blocks: Sequence[int]
-    scratch: Sequence[int]
-    offsets: Sequence[int]
-    bytes: Sequence[int]
-    copies: Sequence[int]
-    arena: int
-
-
-# -- structure -------------------------------------------------------------------------------------------------------
-
-def check_plan(plan: Plan, constants: Mapping[str, Array], module: ModuleInterface, where: str) -> None:
-    """Raise PackageError, naming `where`, for a plan that refers to what is not there, writes what it must not, reads what
-    nobody wrote, or calls a kernel otherwise than the module's table says."""
-    for problem in _problems(plan, constants, module):
+def check_plan(plan: Plan, constants: Mapping[str, Array], module: ModuleInterface, where: str,
+               devices: Mapping[str, str] = DEVICES) -> None:
+    """Raise PackageError, naming `where`, for a plan that refers to what is not there, uses a name before it is bound, writes
+    what it must not, reads what nobody wrote, does not wait for what it needs, or calls a kernel otherwise than the module's
+    table says."""
+    for problem in _Checker(plan, constants, module, devices).problems():
         raise PackageError(f"{where} {problem}; compile it again")
 
 
-def _problems(plan: Plan, constants: Mapping[str, Array], module: ModuleInterface) -> Iterator[str]:
-    yield from (f"lacks constant '{name}'" for name in plan.constants if name not in constants)
-    if len({spec.name for spec in plan.inputs}) < len(plan.inputs):
-        yield "has two inputs of one name"
-    limits = {"input": len(plan.inputs), "output": len(plan.outputs), "constant": len(plan.constants), "arena": 1}
-    for storage in plan.storages:
-        if not 0 <= storage.index < limits.get(storage.kind, 0):
-            yield f"has a storage {storage.kind} {storage.index} that does not exist"
-        if storage.kind != "arena" and storage.offset != ZERO:
-            yield f"begins {storage.kind} {storage.index} somewhere inside"
-    used = [a for launch in plan.launches for a in launch.args] + [i for c in plan.copies for i in (c.source, c.target)]
-    if any(not 0 <= index < len(plan.storages) for index in used):
-        yield "has a launch or copy of a storage that does not exist"
-    for name, known in plan.ranges.items():
-        if known.lo < 0:
-            yield f"lets dim '{name}' be negative"
-    loose = frozenset().union(*(expr.dims() for expr in _expressions(plan))) - plan.ranges.keys()
-    if loose:
-        yield f"has a size '{min(loose)}' that is no dim of it"
-    try:
-        bound = frozenset().union(*(place.size.dims() for place in binding_places(plan)))
-    except ShapeError as error:
-        yield f"cannot be run ({error})"
-    else:
-        unbound = plan.ranges.keys() - bound
-        if unbound:
-            yield f"has a dim '{min(unbound)}' that no input has"
-    for launch in plan.launches:
-        yield from _misfits(plan, launch, constants, module)
-    yield from _unwritten(plan, module)
+@dataclass(slots=True)
+class _Scope:
+    """What holds at one place: the names that are bound, the storages that are written, the levels of regions around it."""
+
+    names: set[str]
+    written: set[int]
+    level: int = 0
+
+    def inner(self, name: str | None = None) -> _Scope:
+        """The same for a region inside, with one name more."""
+        return _Scope(self.names | ({name} if name is not None else set()), set(self.written), self.level + 1)
 
 
-def _expressions(plan: Plan) -> Iterator[SymExpr]:
-    for spec in (*plan.inputs, *plan.outputs):
-        yield from spec.shape
-    for guard in plan.guards:
-        yield from (guard.left, guard.right)
-    for storage in plan.storages:
-        yield from (storage.offset, storage.bytes)
-    for launch in plan.launches:
-        yield from (*launch.sizes, launch.blocks, launch.scratch)
-    yield from (copy.bytes for copy in plan.copies)
-    yield plan.arena_bytes
+@dataclass(slots=True)
+class _Waits:
+    """Who last wrote and who since has read each storage, of the steps of a region from the last barrier on."""
+
+    writers: dict[int, int] = field(default_factory=dict)
+    readers: dict[int, list[int]] = field(default_factory=dict)
+
+    def note(self, position: int, reads: Iterator[int], writes: Iterator[int]) -> set[int]:
+        """Which steps one that reads and writes so must wait for."""
+        needed: set[int] = set()
+        for storage in reads:
+            needed |= {self.writers[storage]} if storage in self.writers else set()
+            self.readers.setdefault(storage, []).append(position)
+        for storage in writes:
+            needed |= {self.writers[storage]} if storage in self.writers else set()
+            needed.update(self.readers.pop(storage, ()))
+            self.writers[storage] = position
+        return needed - {position}
 
 
-def _misfits(plan: Plan, launch: Launch, constants: Mapping[str, Array], module: ModuleInterface) -> Iterator[str]:
-    """What a launch gives its kernel that the kernel does not take."""
-    interface = module.kernels.get(launch.kernel)
-    if interface is None:
-        yield f"calls '{launch.kernel}', which is no kernel of its module"
-        return
-    if len(launch.args) != len(interface.buffers) or len(launch.sizes) != len(interface.sizes):
-        yield (f"calls '{launch.kernel}' with {len(launch.args)} buffers and {len(launch.sizes)} sizes, not "
-               f"{len(interface.buffers)} and {len(interface.sizes)}")
-        return
-    for index, use in zip(launch.args, interface.buffers):
-        storage = plan.storages[index]
-        if use.written and storage.kind not in ("arena", "output"):
-            yield f"lets '{launch.kernel}' write into {storage.kind} {storage.index}"
+class _Checker:
+    """The problems of one plan, in an order in which the first says what is wrong: who finds one looks for no more."""
+
+    def __init__(self, plan: Plan, constants: Mapping[str, Array], module: ModuleInterface, devices: Mapping[str, str]) -> None:
+        self.plan, self.constants, self.module, self.devices = plan, constants, module, devices
+        self.spaces = {HOST, *devices.values()}
+        self.static = static_names(plan).keys()
+        self.bound: set[str] = set()  # every name, wherever it is bound
+        self.steps = 0
+
+    def problems(self) -> Iterator[str]:
+        plan = self.plan
+        yield from (f"lacks constant '{name}'" for name in plan.constants if name not in self.constants)
+        if len({spec.name for spec in plan.inputs}) < len(plan.inputs):
+            yield "has two inputs of one name"
+        limits = {"input": len(plan.inputs), "output": len(plan.outputs), "constant": len(plan.constants), "arena": 1}
+        for storage in plan.storages:
+            if not 0 <= storage.index < limits.get(storage.kind, 0):
+                yield f"has a storage {storage.kind} {storage.index} that does not exist"
+            if storage.kind != "arena" and storage.offset != ZERO:
+                yield f"begins {storage.kind} {storage.index} somewhere inside"
+            if storage.space not in self.spaces or (storage.kind != "arena" and storage.space != HOST):
+                yield f"has a storage {storage.kind} {storage.index} in memory '{storage.space}', which is not there"
+            yield from self._loose((storage.offset, storage.bytes), self.static, "a place")
+            if storage.kind == "arena" and storage.space not in plan.arenas:
+                yield f"has a storage in an arena of '{storage.space}', which it does not have"
+        for space, size in plan.arenas.items():
+            if space not in self.spaces:
+                yield f"has an arena in memory '{space}', which is not there"
+            yield from self._loose((size,), self.static, "an arena")
+        scope = _Scope(set(), {i for i, storage in enumerate(plan.storages) if storage.kind in ("input", "constant")})
+        yield from self._region(plan.body, scope)
+        for spec in plan.inputs:
+            yield from self._loose(spec.shape, plan.ranges.keys(), "an input")
+        given = {plan.storages[i].index for i in scope.written if plan.storages[i].kind == "output"}
+        for index, spec in enumerate(plan.outputs):
+            yield from self._loose(spec.shape, scope.names, "an output")
+            if index not in given:
+                yield f"never writes output '{spec.name}'"
+
+    @staticmethod
+    def _loose(exprs: Iterable[SymExpr], names: Collection[str], what: str) -> Iterator[str]:
+        for expr in exprs:
+            loose = [name for name in expr.dims() if name not in names]
+            if loose:
+                yield f"has a size '{min(loose)}' that is no dim of it, or is bound later than the size of {what} needs"
+
+    # -- regions -----------------------------------------------------------------------------------------------------
+
+    def _region(self, region: Region, scope: _Scope) -> Iterator[str]:
+        """The problems of a region; `scope` is then what holds at its end."""
+        if scope.level >= MAX_NESTING:
+            yield f"has regions nested deeper than {MAX_NESTING}"
+            return
+        waits = _Waits()
+        for position, step in enumerate(region):
+            self.steps += 1
+            if self.steps > MAX_STEPS:
+                yield f"has more than {MAX_STEPS} steps"
+            if any(not 0 <= index < len(self.plan.storages) for index in storages_of(step)):
+                yield "has a launch or copy of a storage that does not exist"
+            yield from self._loose(expressions_of(step), scope.names, "a step")
+            yield from self._outputs(step, scope)
+            yield from self._step(step, scope)
+            if is_barrier(step):
+                waits = _Waits()
+            elif isinstance(step, Launch | Copy):
+                yield from self._order(step, position, waits)
+
+    def _outputs(self, step: Step, scope: _Scope) -> Iterator[str]:
+        for storage in (self.plan.storages[i] for i in storages_of(step)):
+            if storage.kind == "output":
+                yield from self._loose(self.plan.outputs[storage.index].shape, scope.names, "an output")
+
+    def _order(self, step: Launch | Copy, position: int, waits: _Waits) -> Iterator[str]:
+        if isinstance(step, Copy):
+            needed = waits.note(position, iter((step.source,)), iter((step.target,)))
+        else:
+            uses = list(zip(step.args, self.module.kernels[step.kernel].buffers))
+            needed = waits.note(position, (s for s, use in uses if not use.written), (s for s, use in uses if use.written))
+        if step.after is not None:
+            if any(not 0 <= earlier < position for earlier in step.after):
+                yield f"lets step {position} of a region wait for one that is not before it"
+            lacking = needed - set(step.after)
+            if lacking:
+                yield f"lets step {position} of a region not wait for step {min(lacking)}, whose storages it uses"
+
+    def _step(self, step: Step, scope: _Scope) -> Iterator[str]:
+        match step:
+            case Bind(name=name, source=source):
+                if step.range.lo < 0:
+                    yield f"lets dim '{name}' be negative"
+                yield from self._axis(step, source, scope) if isinstance(source, Axis) else self._element(source, scope)
+                yield from self._name(name, scope)
+            case Eval(name=name):
+                yield from self._name(name, scope)
+            case Launch():
+                yield from self._launch(step, scope)
+            case Copy(source=source_index, target=target):
+                if source_index not in scope.written or self.plan.storages[target].kind not in ("arena", "output"):
+                    yield "has a copy of what nobody has written, or to what is neither output nor arena"
+                scope.written.add(target)
+            case If(condition=condition, then=then, otherwise=otherwise):
+                if isinstance(condition, Element):
+                    yield from self._element(condition, scope)
+                elif condition not in scope.names:
+                    yield f"decides by '{condition}', which is no dim of it, or is bound later"
+                branches = scope.inner(), scope.inner()
+                yield from self._region(then, branches[0])
+                yield from self._region(otherwise, branches[1])
+                scope.written = branches[0].written & branches[1].written
+            case Loop():
+                yield from self._loop(step, scope)
+
+    def _name(self, name: str, scope: _Scope) -> Iterator[str]:
+        if name in self.bound:
+            yield f"binds '{name}' twice"
+        self.bound.add(name)
+        scope.names.add(name)
+
+    def _axis(self, step: Bind, place: Axis, scope: _Scope) -> Iterator[str]:
+        if scope.level:
+            yield f"binds dim '{step.name}' to an input's shape within an If or a Loop"
+        if step.bound is not None:
+            yield f"has a bound for dim '{step.name}', which an input's shape tells"
+        if not (0 <= place.input < len(self.plan.inputs) and 0 <= place.axis < len(self.plan.inputs[place.input].shape)):
+            yield f"binds dim '{step.name}' to an axis that does not exist"
+        size = self.plan.inputs[place.input].shape[place.axis]
+        if not (size.dims() - {step.name} <= scope.names and is_linear_in(size, step.name)):
+            yield f"cannot be run (the shape of no input tells the size of {step.name})"
+
+    def _element(self, element: Element, scope: _Scope) -> Iterator[str]:
+        storage = self.plan.storages[element.storage]
+        if element.storage not in scope.written:
+            yield f"looks at storage {element.storage}, which nobody has written"
+        if np.dtype(element.dtype).kind not in "biu" or self._dtype(element.storage) not in (None, element.dtype):
+            yield f"takes {storage.kind} {storage.index} for {element.dtype}, which holds no such whole numbers or bools"
+        if storage.space != HOST:
+            yield f"looks at storage {element.storage} in memory '{storage.space}'; copy it to '{HOST}' first"
+
+    def _loop(self, step: Loop, scope: _Scope) -> Iterator[str]:
+        places = [place for c in step.carried for place in (c.current, c.next)]
+        if len(set(places)) < len(places):
+            yield "has a loop that carries two values in one storage"
+        for c in step.carried:
+            halves = [self.plan.storages[i] for i in (c.current, c.next)]
+            if any(half.kind != "arena" for half in halves) or halves[0].space != halves[1].space:
+                yield f"has a loop that carries storages {c.current} and {c.next}, which are not both of one arena"
+            sizes = [self._bytes(i) for i in (c.start, c.current, c.next)]
+            if len(set(sizes)) > 1:
+                yield f"has a loop that carries storages of {', '.join(map(str, sizes))} bytes as one"
+            if c.start not in scope.written:
+                yield f"has a loop that begins with storage {c.start}, which nobody has written"
+            if c.start != c.current and c.start in places:
+                yield f"has a loop that begins with storage {c.start}, which it carries"
+        scope.written |= {c.current for c in step.carried}
+        scope.written -= {c.next for c in step.carried}
+        if step.condition is not None:
+            yield from self._element(step.condition, scope)
+        if step.index in self.bound:
+            yield f"binds '{step.index}' twice"
+        self.bound.add(step.index)
+        inside = scope.inner(step.index)
+        yield from self._region(step.body, inside)
+        for c in step.carried:
+            if c.next not in inside.written:
+                yield f"has a loop that does not write storage {c.next}, which it carries"
+        if not scope.written <= inside.written:
+            yield f"has a loop whose trips leave storage {min(scope.written - inside.written)} unwritten"
+
+    # -- launches ----------------------------------------------------------------------------------------------------
+
+    def _launch(self, launch: Launch, scope: _Scope) -> Iterator[str]:
+        """What a launch gives its kernel that the kernel does not take."""
+        interface = self.module.kernels.get(launch.kernel)
+        if interface is None:
+            yield f"calls '{launch.kernel}', which is no kernel of its module"
+            return
+        if launch.device not in self.devices:
+            yield f"launches '{launch.kernel}' on device '{launch.device}', which is not there"
+        if len(launch.args) != len(interface.buffers) or len(launch.sizes) != len(interface.sizes):
+            yield (f"calls '{launch.kernel}' with {len(launch.args)} buffers and {len(launch.sizes)} sizes, not "
+                   f"{len(interface.buffers)} and {len(interface.sizes)}")
+            return
+        for index, use in zip(launch.args, interface.buffers):
+            storage = self.plan.storages[index]
+            if use.written and storage.kind not in ("arena", "output"):
+                yield f"lets '{launch.kernel}' write into {storage.kind} {storage.index}"
+            if self._dtype(index) not in (None, use.dtype):
+                yield f"gives '{launch.kernel}' {storage.kind} {storage.index} of {self._dtype(index)} for {use.dtype}"
+            if storage.space != self.devices[launch.device]:
+                yield f"gives '{launch.kernel}' on '{launch.device}' a storage in memory '{storage.space}'"
+        if any(index not in scope.written for index, use in zip(launch.args, interface.buffers) if not use.written):
+            yield f"lets '{launch.kernel}' read what nobody has written"
+        scope.written |= {index for index, use in zip(launch.args, interface.buffers) if use.written}
+
+    def _dtype(self, index: int) -> str | None:
+        """What a storage holds, None where that is not said."""
+        storage = self.plan.storages[index]
         match storage.kind:
             case "input":
-                known = plan.inputs[storage.index].dtype
+                return self.plan.inputs[storage.index].dtype
             case "output":
-                known = plan.outputs[storage.index].dtype
+                return self.plan.outputs[storage.index].dtype
             case "constant":
-                known = constants[plan.constants[storage.index]].dtype.name
-            case _:
-                continue
-        if known != use.dtype:
-            yield f"gives '{launch.kernel}' {storage.kind} {storage.index} of {known} for {use.dtype}"
-
-
-def _unwritten(plan: Plan, module: ModuleInterface) -> Iterator[str]:
-    """Storages that are read before, or outputs that are given without, having been written."""
-    written = {i for i, storage in enumerate(plan.storages) if storage.kind in ("input", "constant")}
-    for launch in plan.launches:
-        uses = module.kernels[launch.kernel].buffers
-        if any(index not in written for index, use in zip(launch.args, uses) if not use.written):
-            yield f"lets '{launch.kernel}' read what nobody has written"
-        written |= {index for index, use in zip(launch.args, uses) if use.written}
-    for copy in plan.copies:
-        if copy.source not in written or plan.storages[copy.target].kind != "output":
-            yield "has a copy of what nobody has written, or to what is no output"
-        written.add(copy.target)
-    given = {plan.storages[i].index for i in written if plan.storages[i].kind == "output"}
-    for index, spec in enumerate(plan.outputs):
-        if index not in given:
-            yield f"never writes output '{spec.name}'"
-
-
-# -- numbers ---------------------------------------------------------------------------------------------------------
-
-class Bounds:
-    """A checked plan's conditions on its numbers. `constants` are the bytes of each constant, in the plan's order."""
-
-    def __init__(self, plan: Plan, constants: Sequence[int], kernels: Mapping[str, KernelInterface], where: str) -> None:
-        self._plan, self._where = plan, where
-        self.constants = tuple(constants)
-        self._calls = {name: _Call(kernels[name]) for name in {launch.kernel for launch in plan.launches}}
-        self._first, self._second = _live_together(plan, where)
-        self._in_arena = [i for i, storage in enumerate(plan.storages) if storage.kind == "arena"]
-
-    def check(self, at: Numbers) -> None:
-        """Raise PackageError where a launch or copy would touch what is not its own at these numbers."""
-        for problem in self._problems(at):
-            where = f" at {at.at}" if at.at else ""
-            raise PackageError(f"{self._where} {problem}{where}; compile it again")
-
-    def _problems(self, at: Numbers) -> Iterator[str]:
-        every = (*at.blocks, *at.scratch, *at.offsets, *at.bytes, *at.copies, at.arena)
-        if min(every) < 0 or max(every) > MAX_NUMBER:
-            yield "has a size that no memory has"
-            return
-        for index in self._in_arena:
-            if at.offsets[index] % ALIGNMENT or at.offsets[index] + at.bytes[index] > at.arena:
-                yield f"has storage {index} outside the arena"
-        begins, lengths = np.array(at.offsets, np.int64), np.array(at.bytes, np.int64)
-        ends = begins + lengths
-        a, b = self._first, self._second
-        if ((begins[a] < ends[b]) & (begins[b] < ends[a]) & (lengths[a] > 0) & (lengths[b] > 0)).any():
-            yield "keeps two values in the same place at once"
-        known: dict[tuple[str, tuple[int, ...]], str | tuple[int, ...]] = {}
-        for number, launch in enumerate(self._plan.launches):
-            key = (launch.kernel, tuple(at.sizes[number]))
-            if key not in known:
-                known[key] = self._calls[launch.kernel].needs(key[1])
-            problem = self._misfit(launch, number, known[key], at)
-            if problem:
-                yield f"launches '{launch.kernel}' for node '{launch.node}', but {problem}"
-        for copy, size in zip(self._plan.copies, at.copies):
-            if size != at.bytes[copy.target] or size > at.bytes[copy.source]:
-                yield f"copies {size} bytes from {at.bytes[copy.source]} to {at.bytes[copy.target]}"
-
-    def _misfit(self, launch: Launch, number: int, needs: str | tuple[int, ...], at: Numbers) -> str | None:
-        if isinstance(needs, str):
-            return needs
-        blocks, scratch, *buffers = needs
-        if at.blocks[number] != blocks or at.scratch[number] < scratch:
-            return f"with {at.blocks[number]} blocks and {at.scratch[number]} bytes of scratch, not {blocks} and {scratch}"
-        for index, needed in zip(launch.args, buffers):
-            exact = self._plan.storages[index].kind == "output"
-            if needed > at.bytes[index] or (exact and needed != at.bytes[index]):
-                return f"its buffer has {needed} bytes and storage {index} {at.bytes[index]}"
+                return str(self.constants[self.plan.constants[storage.index]].dtype.name)
         return None
 
-
-class _Call:
-    """What one kernel needs at given sizes."""
-
-    def __init__(self, interface: KernelInterface) -> None:
-        self._interface = interface
-        roots = (interface.blocks, interface.scratch, *(b.bytes for b in interface.buffers))
-        self._tape = Tape([name for name, _ in interface.sizes], roots)
-
-    def needs(self, sizes: tuple[int, ...]) -> str | tuple[int, ...]:
-        """Its blocks, scratch, and the bytes of each buffer; or why it must not be called with these sizes."""
-        return wrong_sizes(self._interface, sizes) or tuple(self._tape.evaluate(sizes))
-
-
-def _live_together(plan: Plan, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of storages of the arena that hold a value at the same time: from the launch that writes it first to the one that
-    reads it last."""
-    spans: dict[int, tuple[int, int]] = {}
-    steps: Iterable[tuple[int, ...]] = (*(launch.args for launch in plan.launches), *((c.source,) for c in plan.copies))
-    for step, used in enumerate(steps):
-        for storage in used:
-            if plan.storages[storage].kind == "arena":
-                spans[storage] = (spans.get(storage, (step, step))[0], step)
-    known = sorted(spans)
-    index = np.array(known, np.int64)
-    begins, ends = (np.array([spans[i][k] for i in known], np.int64) for k in (0, 1))
-    rows: list[NDArray[np.int64]] = [np.empty((2, 0), np.int64)]
-    count = 0
-    for k in range(len(index)):
-        others = index[k + 1:][(begins[k] <= ends[k + 1:]) & (begins[k + 1:] <= ends[k])]
-        count += len(others)
-        if count > MAX_PAIRS:
-            raise PackageError(f"{where} keeps too many values at once; compile it again")
-        rows.append(np.stack([np.full_like(others, index[k]), others]))
-    first, second = np.concatenate(rows, axis=1)
-    return first, second
-
-
-def grouped(values: Iterable[int], counts: Iterable[int]) -> list[list[int]]:
-    """`values` cut into runs of the given lengths."""
-    rest = iter(values)
-    return [list(islice(rest, count)) for count in counts]
+    def _bytes(self, index: int) -> SymExpr:
+        """The bytes of a storage, at all sizes."""
+        storage = self.plan.storages[index]
+        match storage.kind:
+            case "input" | "output":
+                spec = (self.plan.inputs if storage.kind == "input" else self.plan.outputs)[storage.index]
+                return product(spec.shape) * np.dtype(spec.dtype).itemsize
+            case "constant":
+                return SymExpr.of(self.constants[self.plan.constants[storage.index]].nbytes)
+        return storage.bytes

@@ -11,85 +11,106 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.runtime.bind import Binding
+from tsc.runtime.bind import Binding, Bound
 from tsc.runtime.memory import address, footprint, reserve
 from tsc.runtime.plan import Plan
+from tsc.runtime.segments import Segment
 
 LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
 
 
 class Program:
-    """What a launch table is made of, whatever the shape: kernels, and for each argument which base its address counts from.
+    """What launch tables are made of, whatever the shape: kernels, and for each storage which base its address counts from.
 
     Bases are: absolute, the arena, then the inputs, then the outputs.
     """
 
-    def __init__(self, plan: Plan, kernels: dict[str, int], constants: Sequence[int]) -> None:
-        launches, storages = plan.launches, plan.storages
+    def __init__(self, plan: Plan, segments: Sequence[Segment], kernels: dict[str, int], constants: Sequence[int]) -> None:
         base = {"constant": 0, "arena": 1, "input": 2, "output": 2 + len(plan.inputs)}
-        bases = [base[s.kind] + (s.index if s.kind in ("input", "output") else 0) for s in storages]
-        fixed = [constants[s.index] if s.kind == "constant" else 0 for s in storages]
-        arguments = [a for launch in launches for a in launch.args]
-        starts = [0]
-        for launch in launches:
-            starts.append(starts[-1] + len(launch.args))
-        self.bases = np.array([bases[a] for a in arguments], np.int64)
-        self.fixed = np.array([fixed[a] for a in arguments], np.int64)
-        self.starts = np.array(starts[:-1], np.int64)
+        self.segments = segments
+        self.base = [base[s.kind] + (s.index if s.kind in ("input", "output") else 0) for s in plan.storages]
+        self.fixed = [constants[s.index] if s.kind == "constant" else 0 for s in plan.storages]
+        self.outputs = 2 + len(plan.inputs)
+        launches = plan.launches
         self.functions = np.array([kernels[launch.kernel] for launch in launches], np.int64)
+        arguments = sum(len(launch.args) for launch in launches)
         #: What a Context has beside its arena and scratch.
-        self.table_bytes = 8 * len(arguments) + LAUNCH_BYTES * len(launches) + 8 * (2 + len(plan.inputs) + len(plan.outputs))
-        self.copies = tuple(((bases[c.source], fixed[c.source]), bases[c.target]) for c in plan.copies)
+        self.table_bytes = 8 * arguments + LAUNCH_BYTES * len(launches) + 8 * (2 + len(plan.inputs) + len(plan.outputs))
+
+
+class _Part:
+    """The launches of one Segment in a Context: their rows of its launch table, and the addresses of their arguments."""
+
+    def __init__(self, program: Program, segment: Segment, table: NDArray[np.int64]) -> None:
+        arguments = [a for launch in segment.launches for a in launch.args]
+        counts = [len(launch.args) for launch in segment.launches]
+        self.bases = np.array([program.base[a] for a in arguments], np.int64)
+        self.fixed = np.array([program.fixed[a] for a in arguments], np.int64)
+        self.pointers = np.zeros(len(arguments), np.int64)
+        self.table = table[segment.first:segment.first + len(counts)]
+        self.table[:, 1] = np.cumsum([0, *counts], dtype=np.int64)[:-1] * 8 + address(self.pointers)
+        self.bound: Bound | None = None
+        self.address = address(self.table)
 
 
 class Context:
     """An arena, scratch for each worker, and a launch table whose addresses point into them. Memory grows and is kept."""
 
     def __init__(self, program: Program, threads: int) -> None:
-        self._program = program
-        self._threads = threads
-        self._pointers = np.zeros(len(program.bases), np.int64)
+        self.threads = threads
         self._table = np.empty((len(program.functions), 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
         self._table[:, 0] = program.functions
-        self._table[:, 1] = program.starts * 8 + address(self._pointers)
-        self._bound: Binding | None = None
+        self._parts = [_Part(program, segment, self._table) for segment in program.segments]
+        self._ready: Binding | None = None
         self._arena = reserve(0, "the arena")
         self._scratch = reserve(0, "scratch memory")
         self._per_worker: NDArray[np.int64] = np.zeros(threads, np.int64)
-        self._addresses = np.zeros(2, np.int64)
+        self._arena_address = 0
         self._scratch_bytes = 0
         self.table = address(self._table)
         self.scratch = address(self._per_worker)
 
     def reserve(self, arena: int, scratch: int) -> None:
         """Have at least so many bytes of arena, and of scratch a worker. Raises LaunchError, with less than before."""
-        self._bound = None  # until all of it is there: a run of an older shape has to take again what is given back here
+        self._ready = None  # until all of it is there: a run of an older shape has to take again what is given back here
         if arena > self._arena.size:
             self._arena = reserve(0, "the arena")  # give the old one back first
             self._arena = reserve(arena, "the arena")
+        self.reserve_scratch(scratch)
+        self._arena_address = address(self._arena)
+
+    def reserve_scratch(self, scratch: int) -> None:
+        """Have at least so many bytes of scratch a worker; nothing is in it between two launches."""
         if scratch > self._scratch_bytes:
             self._scratch_bytes = 0
             self._scratch = reserve(0, "scratch memory")
-            self._scratch = reserve(scratch * self._threads, "scratch memory")
+            self._scratch = reserve(scratch * self.threads, "scratch memory")
             self._scratch_bytes = scratch
-            self._per_worker[:] = address(self._scratch) + scratch * np.arange(self._threads)
-        self._addresses[1] = address(self._arena)
+            self._per_worker[:] = address(self._scratch) + scratch * np.arange(self.threads)
 
     @property
     def held_bytes(self) -> int:
         """What `reserve` took so far."""
         return footprint(self._arena.size) + footprint(self._scratch.size)
 
-    def bind(self, binding: Binding, feeds: Sequence[int], results: Sequence[int]) -> NDArray[np.int64]:
-        """Point the table at the request's memory. Returns the bases."""
-        if self._bound is not binding:
+    def begin(self, binding: Binding, feeds: Sequence[int], results: Sequence[int]) -> NDArray[np.int64]:
+        """Have the memory that a request needs. Returns the bases."""
+        if self._ready is not binding:
             self.reserve(binding.arena_bytes, binding.scratch_bytes)
-            self._table[:, 2:] = binding.table
-            self._bound = binding
-        bases = np.array([0, self._addresses[1], *feeds, *results], np.int64)
-        np.add(bases[self._program.bases], binding.offsets, out=self._pointers)
-        self._pointers += self._program.fixed
-        return bases
+            self._ready = binding
+        return np.array([0, self._arena_address, *feeds, *results], np.int64)
+
+    def point(self, segment: int, bound: Bound, bases: NDArray[np.int64]) -> int:
+        """Point a Segment's launches at the request's memory. Returns the address of their rows of the table."""
+        part = self._parts[segment]
+        if bound.scratch_bytes > self._scratch_bytes:
+            self.reserve_scratch(bound.scratch_bytes)
+        if part.bound is not bound:
+            part.table[:, 2:] = bound.table
+            part.bound = bound
+        np.add(bases[part.bases], bound.offsets, out=part.pointers)
+        part.pointers += part.fixed
+        return part.address
 
 
 class ContextPool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import threading
 import time
@@ -18,18 +17,21 @@ from numpy.typing import NDArray
 
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Shapes
-from tsc.runtime.check import Bounds, check_plan
+from tsc.runtime.bounds import Bounds
+from tsc.runtime.check import check_plan
 from tsc.runtime.context import LAUNCH_BYTES, Context, ContextPool, Program, forget_locks_after_fork
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, default_threads, read_cpu_flags
 from tsc.runtime.explain import explain, summary
 from tsc.runtime.interface import ModuleInterface, read_interface
-from tsc.runtime.memory import PAGE, Array, address, allocate_array, contiguous, footprint, give_back, placed
+from tsc.runtime.interpret import perform
+from tsc.runtime.memory import Array, address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
 from tsc.runtime.package import Module, Package
-from tsc.runtime.plan import Plan, TensorSpec
+from tsc.runtime.peak import pages, scratch_bytes, upper_bound
+from tsc.runtime.plan import TensorSpec
 from tsc.runtime.profile import Profile, profile_of
 from tsc.runtime.schema import shown
-from tsc.sym import ShapeEnv, SymExpr, ceildiv, sym_max
+from tsc.sym import SymExpr
 
 MEMO = 64  # shapes whose sizes are kept
 MOST_THREADS = 257  # the caller's and those that cpu_runtime.c starts
@@ -68,10 +70,9 @@ class Executable:
         self._module = CpuModule(package.modules[self._target].binary, self._target)  # from here on its code runs
         kernels = self._module.symbols({launch.kernel for launch in self._plan.launches})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
-        self._program = Program(self._plan, kernels, [address(a) for a in self._constants])
+        self._program = Program(self._plan, self._binder.segments, kernels, [address(a) for a in self._constants])
         self._contexts = ContextPool(self._program, self._threads, max(4, 2 * default_threads()))
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
-        self._dtypes = tuple(np.dtype(spec.dtype) for spec in self._plan.outputs)
         self._memo: OrderedDict[Shapes, Binding] = OrderedDict()
         self._lock = threading.Lock()
         self._runs = self._shapes = self._hits = 0
@@ -114,35 +115,36 @@ class Executable:
         arrays = [contiguous(a, "a copy of an input") for a in given]
         if self._package.mapped is not None:
             self._package.mapped.check()
-        results = self._results(binding)
-        self._launch(binding, arrays, results)
-        return results if chosen is None else [results[i] for i in chosen]
-
-    def _results(self, binding: Binding) -> list[Array]:
+        results, places = self._results(binding)
+        context = self._contexts.take()
         try:
-            return [allocate_array(shape, dtype, "an output") for shape, dtype in zip(binding.outputs, self._dtypes)]
-        except LaunchError as error:
-            size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(binding.outputs, self._dtypes))
-            raise self._binder.short(f"the outputs need {size} bytes", binding.dims) from error
+            bases = self._bind(context, binding, arrays, places)
+            perform(self._binder, self._program, context, binding, bases, results, self._module.run)
+        finally:
+            self._contexts.give(context)
+        made = [result for result in results if result is not None]
+        return made if chosen is None else [made[i] for i in chosen]
 
-    def _bind(self, context: Context, binding: Binding, feeds: list[Array], results: list[Array]) -> NDArray[np.int64]:
+    def _bind(self, context: Context, binding: Binding, feeds: list[Array], results: list[int]) -> NDArray[np.int64]:
         try:
-            return context.bind(binding, [address(a) for a in feeds], [address(a) for a in results])
+            return context.begin(binding, [address(a) for a in feeds], results)
         except LaunchError as error:
             needed = f"{binding.arena_bytes} bytes are needed, and {binding.scratch_bytes} for each thread,"
             raise self._binder.short(needed, binding.dims) from error
 
-    def _launch(self, binding: Binding, feeds: list[Array], results: list[Array]) -> None:
-        context = self._contexts.take()
+    def _results(self, binding: Binding) -> tuple[list[Array | None], list[int]]:
+        """The outputs and where they lie, as far as their shapes are known."""
+        results: list[Array | None] = []
+        places: list[int] = []
         try:
-            bases = self._bind(context, binding, feeds, results)
-            status = self._module.run(context.table, len(self._plan.launches), self._threads, context.scratch)
-        finally:
-            self._contexts.give(context)
-        if status:
-            raise self._data_error(status)
-        for ((source, fixed), target), size in zip(self._program.copies, binding.copies):
-            ctypes.memmove(int(bases[target]), int(bases[source]) + fixed, size)
+            for shape, dtype in zip(binding.outputs, self._binder.dtypes):
+                made, place = (None, 0) if shape is None else allocate_at(shape, dtype, "an output")
+                results.append(made)
+                places.append(place)
+            return results, places
+        except LaunchError as error:
+            size = sum(math.prod(shape or (0,)) * dtype.itemsize for shape, dtype in zip(binding.outputs, self._binder.dtypes))
+            raise self._binder.short(f"the outputs need {size} bytes", binding.dims) from error
 
     def profile(self, feeds: Mapping[str, Any], repeat: int = 5) -> Profile:
         """Time each launch alone, `repeat` times over, and keep each one's best. Printed, the result is a table: kernels, the
@@ -152,28 +154,31 @@ class Executable:
         self.run(None, feeds)  # errors, and memory touched for the first time
         given = self._binder.arrays(feeds)
         binding = self._binding(tuple([a.shape for a in given]))
-        arrays, results = [contiguous(a, "a copy of an input") for a in given], self._results(binding)
-        count = len(self._plan.launches)
-        best, whole = [float("inf")] * count, float("inf")
+        arrays = [contiguous(a, "a copy of an input") for a in given]
+        launches = self._plan.launches
+        best, whole = [float("inf")] * len(launches), float("inf")
         context = self._contexts.take()
-        try:
-            self._bind(context, binding, arrays, results)
-            for _ in range(repeat):
+
+        def one_by_one(table: int, count: int, threads: int, scratch: int) -> int:
+            for place in range(table, table + LAUNCH_BYTES * count, LAUNCH_BYTES):
                 begin = time.perf_counter()
-                self._module.run(context.table, count, self._threads, context.scratch)
+                self._module.run(place, 1, threads, scratch)
+                seconds[(place - context.table) // LAUNCH_BYTES] += time.perf_counter() - begin
+            return 0
+
+        try:
+            for _ in range(repeat):
+                results, places = self._results(binding)
+                bases = self._bind(context, binding, arrays, places)
+                begin = time.perf_counter()
+                perform(self._binder, self._program, context, binding, bases, results, self._module.run)
                 whole = min(whole, time.perf_counter() - begin)
-                for number in range(count):
-                    begin = time.perf_counter()
-                    self._module.run(context.table + LAUNCH_BYTES * number, 1, self._threads, context.scratch)
-                    best[number] = min(best[number], time.perf_counter() - begin)
+                seconds = [0.0] * len(launches)
+                perform(self._binder, self._program, context, binding, bases, results, one_by_one)
+                best = list(map(min, best, seconds))
         finally:
             self._contexts.give(context)
-        return profile_of(self._plan.launches, best, whole, self._threads)
-
-    def _data_error(self, status: int) -> InputError:
-        launch, code = self._plan.launches[status >> 32], status & 0xFFFFFFFF
-        known = launch.messages[code - 1] if code <= len(launch.messages) else f"status {code}"
-        return InputError(f"{known} (in the kernel of node '{launch.node}')")
+        return profile_of(launches, best, whole, self._threads)
 
     def _choose(self, names: Sequence[str] | None) -> list[int] | None:
         if names is None or (isinstance(names, list | tuple) and not names):
@@ -207,7 +212,7 @@ class Executable:
         """Allocate memory for `concurrency` runs at once, at the sizes `dims` or, without any, at the upper ends of the
         declared ranges. Raises ShapeError when a range has no upper end."""
         if not dims:
-            arena, scratch = self._bound(self._plan.arena_bytes), self._bound(_scratch(self._plan))
+            arena, scratch = self._bound(self._plan.arena_bytes), self._bound(scratch_bytes(self._plan))
         else:
             binding = self._binder.bind(self._binder.given(dims))
             arena, scratch = binding.arena_bytes, binding.scratch_bytes
@@ -220,9 +225,10 @@ class Executable:
                 self._contexts.give(context)
 
     def _bound(self, expr: SymExpr) -> int:
-        _, high = ShapeEnv(ranges=dict(self._plan.ranges)).bounds(expr)
+        high = upper_bound(self._plan, expr)
         if high is None:
-            loose = ", ".join(name for name in sorted(expr.dims()) if self._plan.ranges[name].hi is None)
+            ranges = self._plan.ranges
+            loose = ", ".join(name for name in sorted(expr.dims()) if name not in ranges or ranges[name].hi is None)
             raise ShapeError(f"no upper end is declared for {loose}; give sizes to prepare() or compile with ranges")
         return high
 
@@ -252,9 +258,9 @@ class Executable:
             binding = self._binder.bind(self._binder.given(dims))
             arena, scratch = footprint(binding.arena_bytes), footprint(self._threads * binding.scratch_bytes)
             return arena + scratch + self._program.table_bytes + 8 * self._threads
-        total = (_pages(self._plan.arena_bytes) + _pages(self._threads * _scratch(self._plan)) + self._program.table_bytes
+        total = (pages(self._plan.arena_bytes) + pages(self._threads * scratch_bytes(self._plan)) + self._program.table_bytes
                  + 8 * self._threads)
-        _, high = ShapeEnv(ranges=dict(self._plan.ranges)).bounds(total)
+        high = upper_bound(self._plan, total)
         return str(total) if high is None else high
 
     def explain(self, **dims: int) -> str:
@@ -275,11 +281,6 @@ class Executable:
         self._package.write(path)
 
 
-def _pages(size: SymExpr) -> SymExpr:
-    """What `footprint` says of an expression."""
-    return size if size.as_int() == 0 else ceildiv(size, PAGE) * PAGE
-
-
 def _interface(module: Module, name: str, where: str) -> ModuleInterface:
     """The module's own table, from its bytes. Raises PackageError where it has none, or other CPU flags than the Package."""
     try:
@@ -289,8 +290,3 @@ def _interface(module: Module, name: str, where: str) -> ModuleInterface:
     if sorted(interface.cpu_flags) != sorted(module.cpu_flags):
         raise PackageError(f"{where} gives its module '{name}' other CPU flags than it was compiled for; compile it again")
     return interface
-
-
-def _scratch(plan: Plan) -> SymExpr:
-    used = [launch.scratch for launch in plan.launches if launch.scratch.as_int() != 0]
-    return ceildiv(sym_max(*used), 64) * 64 if used else SymExpr.of(0)

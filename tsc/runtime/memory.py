@@ -43,21 +43,32 @@ def round_up(value: int, unit: int = ALIGNMENT) -> int:
 
 def allocate(size: int, what: str) -> NDArray[np.uint8]:
     """`size` uninitialised bytes, 64-byte aligned, from the allocator that NumPy uses. Raises LaunchError naming `what`."""
+    return _allocate(size, what)[0]
+
+
+def allocate_array(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> Array:
+    """An uninitialised array whose data is 64-byte aligned. Raises LaunchError naming `what`."""
+    return allocate_at(shape, dtype, what)[0]
+
+
+def allocate_at(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> tuple[Array, int]:
+    """The same, with its address, which takes as long to ask for as the array to make."""
+    size = dtype.itemsize
+    for extent in shape:
+        size *= extent
+    raw, place = _allocate(size, what)
+    return raw.view(dtype).reshape(shape), place
+
+
+def _allocate(size: int, what: str) -> tuple[NDArray[np.uint8], int]:
     _check_room(size, what)
     try:
         raw = np.empty(size + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
         raise _no_room(size, what) from error
-    start = -address(raw) % ALIGNMENT
-    return raw[start:start + size]
-
-
-def allocate_array(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> Array:
-    """An uninitialised array whose data is 64-byte aligned. Raises LaunchError naming `what`."""
-    size = dtype.itemsize
-    for extent in shape:
-        size *= extent
-    return allocate(size, what).view(dtype).reshape(shape)
+    place = address(raw)
+    start = -place % ALIGNMENT
+    return raw[start:start + size], place + start
 
 
 def as_array(value: Any, what: str) -> Array:

@@ -31,7 +31,8 @@ from tsc.errors import LaunchError, PackageError
 from tsc.runtime import schema
 from tsc.runtime.files import MappedFile, as_path, machine_fault, open_regular, write_atomically
 from tsc.runtime.memory import Array, layout, reserve, round_up, view
-from tsc.runtime.plan import Plan, plan_from_json, plan_to_json
+from tsc.runtime.plan import Plan
+from tsc.runtime.plan_json import plan_from_json, plan_to_json
 
 MAGIC = b"TSCPACK\0"
 SCHEMA = 2

@@ -2,56 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 from tsc.errors import ShapeError
-from tsc.runtime.plan import Plan
-from tsc.sym import SymExpr
+from tsc.runtime.plan import Axis, Bind, TensorSpec
+from tsc.sym import Range, SymExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One axis of one input."""
-
-    input: int
-    axis: int
-    size: SymExpr
+def binds_of(inputs: Sequence[TensorSpec], ranges: Mapping[str, Range]) -> tuple[Bind, ...]:
+    """A Bind for each Dim of the inputs' shapes. Raises ShapeError where they do not tell them all."""
+    return tuple(Bind(name, axis, ranges.get(name, Range())) for name, axis in _binding(inputs))
 
 
-def places_of(plan: Plan) -> list[Place]:
-    """Every axis of every input, in order."""
-    return [Place(i, a, size) for i, spec in enumerate(plan.inputs) for a, size in enumerate(spec.shape)]
+def axes_of(inputs: Sequence[TensorSpec]) -> list[tuple[Axis, SymExpr]]:
+    """Every axis of every input with its size, in order."""
+    return [(Axis(i, a), size) for i, spec in enumerate(inputs) for a, size in enumerate(spec.shape)]
 
 
-def binding_places(plan: Plan) -> list[Place]:
-    """The places that bind one new Dim each, so that all Dims of inputs are bound. Raises ShapeError where they cannot be."""
-    return list(_binding(places_of(plan)))
-
-
-def _binding(places: Sequence[Place]) -> Iterator[Place]:
-    """First those that are a Dim, then those linear in one Dim not yet bound."""
-    bound: set[str] = set()
-    for place in places:
-        name = place.size.as_dim()
-        if name is not None and name.name not in bound:
-            bound.add(name.name)
-            yield place
-    waiting = [p for p in places if p.size.dims() - bound]
+def _binding(inputs: Sequence[TensorSpec]) -> Iterator[tuple[str, Axis]]:
+    """First the axes that are a Dim, by name, then those linear in one Dim not yet bound."""
+    plain: dict[str, Axis] = {}
+    for axis, size in axes_of(inputs):
+        name = size.as_dim()
+        if name is not None:
+            plain.setdefault(name.name, axis)
+    yield from sorted(plain.items(), key=lambda item: item[0])
+    bound = set(plain)
+    waiting = [p for p in axes_of(inputs) if p[1].dims() - bound]
     while waiting:
-        for place in waiting:
-            new = place.size.dims() - bound
-            if len(new) == 1 and _linear_in(place.size, *new):
+        for axis, size in waiting:
+            new = size.dims() - bound
+            if len(new) == 1 and is_linear_in(size, *new):
                 bound |= new
-                yield place
+                yield next(iter(new)), axis
                 break
         else:
-            names = ", ".join(sorted(frozenset().union(*(p.size.dims() for p in waiting)) - bound))
+            names = ", ".join(sorted(frozenset().union(*(size.dims() for _, size in waiting)) - bound))
             raise ShapeError(f"no input's shape tells the size of {names}; give an input an axis of that size")
-        waiting = [p for p in waiting if p.size.dims() - bound]
+        waiting = [p for p in waiting if p[1].dims() - bound]
 
 
-def _linear_in(size: SymExpr, name: str) -> bool:
+def is_linear_in(size: SymExpr, name: str) -> bool:
     """Whether `size` is `c * name + rest`, with an integer c and a rest without `name`."""
     using = [m for m, _ in size.terms if any(name in SymExpr((((a,), 1),)).dims() for a in m)]
     return len(using) == 1 and len(using[0]) == 1 and str(using[0][0]) == name

@@ -1,23 +1,35 @@
-"""Plan: what an Executable does for any shape. Types only, with their JSON form; all sizes are SymExprs of the input Dims."""
+"""Plan: what an Executable does for any shape: regions of steps over storages. Types only; all sizes are SymExprs.
+
+A region is a sequence of steps that run one after the other, as far as they wait for each other. A name is bound once (a Dim by
+the shape of an input, others by what is computed) and is known from there to the end of its region. Names that the shapes alone
+tell are *static*: they are bound before anything runs, and the memory plan is made of them only, so that every storage has one
+place during a run. What a branch or a trip leaves behind is in storages. A branch's storages may lie where the other branch's
+do; what is alive before a Loop and used in it keeps its place until the Loop's end, and so do both halves of what it carries.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from tsc.runtime import schema
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
-PLAN_VERSION = 3
-#: No Plan has more storages or launches; nor more inputs, outputs, dims or guards.
-MAX_STEPS, MAX_NAMES = 1 << 16, 1 << 12
+PLAN_VERSION = 4
+#: No Plan has more steps or storages; nor more inputs or outputs; nor regions so deep in each other.
+MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
+#: The memory and the device that are always there.
+HOST, CPU = "host", "cpu"
+
+#: The sizes that a Dim may have where nothing is declared of it.
+ANY_SIZE = Range(0)
 
 Kind = Literal["input", "output", "constant", "arena"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A named model input or output."""
+    """A named model input or output. An output's shape may have names that the root region binds while it runs."""
 
     name: str
     dtype: str
@@ -26,20 +38,59 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a value lives: the feed or result number `index`, constant number `index`, or `bytes` bytes of the arena from
-    `offset` on. Only the arena's need both."""
+    """Where a value lives, in the memory `space`: the feed or result number `index`, constant number `index`, or `bytes` bytes
+    of the space's arena from `offset` on. Only the arena's need both, of static names."""
 
     kind: Kind
     index: int = 0
     offset: SymExpr = ZERO
     bytes: SymExpr = ZERO
+    space: str = HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The size of an axis of an input's shape."""
+
+    input: int
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """Number `index` of the elements of a storage, which are whole numbers or bools (`dtype`)."""
+
+    storage: int
+    dtype: str
+    index: SymExpr = ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A size from outside: the one at which the shape's expression is the Axis's size, or the value of an Element. It must lie
+    in `range`, and below `bound` or at it where there is one; `reason` says whose size it is."""
+
+    name: str
+    source: Axis | Element
+    range: Range = ANY_SIZE
+    bound: SymExpr | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Eval:
+    """A name for the value of an expression."""
+
+    name: str
+    value: SymExpr
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel call. `args` index `Plan.storages`; `sizes` are the kernel's integer parameters in order; `blocks` its block
-    count; `scratch` the bytes each worker needs; `messages[i]` is the data error that status code i+1 stands for; `nodes` are
-    all that the kernel computes, `node` the one that it is named after."""
+    """One kernel call on a device. `args` index `Plan.storages`; `sizes` are the kernel's integer parameters in order; `blocks`
+    its block count; `scratch` the bytes each worker needs; `messages[i]` is the data error that status code i+1 stands for;
+    `nodes` are all that the kernel computes, `node` the one that it is named after. It waits for the steps of its own region
+    that `after` numbers (None: for all before it); for a Bind of an Element, an If or a Loop before it always."""
 
     kernel: str
     args: tuple[int, ...]
@@ -49,112 +100,161 @@ class Launch:
     node: str
     messages: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    device: str = CPU
+    after: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """An output that no kernel writes: a copy of another storage (an input or a constant passed through)."""
+    """The first `bytes` bytes of one storage to another, which may lie in another memory. It waits as a Launch does."""
 
     source: int
     target: int
     bytes: SymExpr
+    after: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """`then` where the condition (a name, or an Element) is not zero, else `otherwise`."""
+
+    condition: str | Element
+    then: Region
+    otherwise: Region = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a Loop hands from trip to trip, in three storages of one size, the last two in the same arena: `current` is a copy
+    of `start` before the first trip (both may be the same storage) and is read; every trip writes `next`, which is `current` in
+    the trip to follow and after the Loop: the two change places, what is in them does not move but once at the end."""
+
+    start: int
+    current: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`body`, `trips` times (not at all where that is not positive) or until the Element `condition` is zero, which is looked
+    at before each trip. The name `index` counts the trips from 0. What a trip writes is unwritten after it, unless it was
+    written before the Loop or is carried."""
+
+    index: str
+    trips: SymExpr
+    body: Region
+    carried: tuple[Carried, ...] = ()
+    condition: Element | None = None
+
+
+Step: TypeAlias = Bind | Eval | Guard | Launch | Copy | If | Loop
+Region: TypeAlias = tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything needed to run: names and types, the facts to check, the memory plan, and the launches in order."""
+    """Everything needed to run: names and types, the memory plan (the bytes of each space's arena among it), and the steps."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    ranges: dict[str, Range]
-    guards: tuple[Guard, ...]
     storages: tuple[Storage, ...]
     constants: tuple[str, ...]
-    launches: tuple[Launch, ...]
-    copies: tuple[Copy, ...]
-    arena_bytes: SymExpr
+    arenas: dict[str, SymExpr]
+    body: Region
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The Dims: the names that the inputs' shapes tell, with the sizes that each may have."""
+        return {step.name: step.range for step in self.body if isinstance(step, Bind) and isinstance(step.source, Axis)}
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The Guards of the root region."""
+        return tuple(step for step in self.body if isinstance(step, Guard))
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Every Launch of every region, in the order in which they stand."""
+        return tuple(step for step in steps_of(self.body) if isinstance(step, Launch))
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        """Every Copy of every region, in the order in which they stand."""
+        return tuple(step for step in steps_of(self.body) if isinstance(step, Copy))
+
+    @property
+    def arena_bytes(self) -> SymExpr:
+        """The bytes of the host's arena."""
+        return self.arenas.get(HOST, ZERO)
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """A JSON-ready dict; `plan_from_json` reads it back to an equal Plan."""
-    return {
-        "version": PLAN_VERSION,
-        "inputs": [_spec_to_json(s) for s in plan.inputs],
-        "outputs": [_spec_to_json(s) for s in plan.outputs],
-        "ranges": {name: [r.lo, r.hi, r.divisor] for name, r in plan.ranges.items()},
-        "guards": [[g.relation, str(g.left), str(g.right), g.reason] for g in plan.guards],
-        "storages": [[s.kind, s.index, str(s.offset), str(s.bytes)] for s in plan.storages],
-        "constants": list(plan.constants),
-        "launches": [
-            {"kernel": x.kernel, "args": list(x.args), "sizes": [str(s) for s in x.sizes], "blocks": str(x.blocks),
-             "scratch": str(x.scratch), "node": x.node, "messages": list(x.messages),
-             "nodes": list(x.nodes)} for x in plan.launches],
-        "copies": [[c.source, c.target, str(c.bytes)] for c in plan.copies],
-        "arena_bytes": str(plan.arena_bytes),
-    }
+def steps_of(region: Region) -> Iterator[Step]:
+    """Every step of a region, each before those inside it."""
+    for step in region:
+        yield step
+        for inner in regions_in(step):
+            yield from steps_of(inner)
 
 
-def plan_from_json(data: Any) -> Plan:
-    """The Plan that `plan_to_json` described. Raises ValueError saying what is malformed; what the parts say of each other is
-    left to `check.check_plan`."""
-    known = schema.table(data, "the plan", ("version", *(f.name for f in fields(Plan))))
-    if known["version"] != PLAN_VERSION:
-        raise ValueError(f"plan version {schema.shown(known['version'])}, expected {PLAN_VERSION}")
-    names = ("inputs", "outputs", "guards", "storages", "launches", "copies")
-    lists = {name: schema.items(known[name], name) for name in names}
-    ranges = schema.table(known["ranges"], "ranges")
-    for name, rows in (*lists.items(), ("ranges", ranges)):
-        if len(rows) > (MAX_STEPS if name in ("storages", "launches") else MAX_NAMES):
-            raise ValueError(f"it has {len(rows)} {name}, more than any model")
-    return Plan(
-        inputs=tuple(map(_spec_from_json, lists["inputs"])),
-        outputs=tuple(map(_spec_from_json, lists["outputs"])),
-        ranges={name: schema.limits(values, f"the range of '{name}'") for name, values in ranges.items()},
-        guards=tuple(map(_guard_from_json, lists["guards"])),
-        storages=tuple(map(_storage_from_json, lists["storages"])),
-        constants=schema.texts(known["constants"], "constants"),
-        launches=tuple(map(_launch_from_json, lists["launches"])),
-        copies=tuple(map(_copy_from_json, lists["copies"])),
-        arena_bytes=schema.size(known["arena_bytes"], "arena_bytes"),
-    )
+def regions_in(step: Step) -> tuple[Region, ...]:
+    """The regions that a step has: none, a Loop's body, or both of an If."""
+    match step:
+        case If(then=then, otherwise=otherwise):
+            return then, otherwise
+        case Loop(body=body):
+            return (body,)
+    return ()
 
 
-def _guard_from_json(data: Any) -> Guard:
-    relation, left, right, reason = schema.items(data, "a guard", 4)
-    if relation not in ("==", "<="):
-        raise ValueError(f"a guard's relation is {schema.shown(relation)}")
-    return Guard(relation, schema.size(left, "a guard"), schema.size(right, "a guard"), schema.text(reason, "a guard's reason"))
+def is_barrier(step: Step) -> bool:
+    """Whether a step waits for all before it, and all after it for it."""
+    return isinstance(step, If | Loop) or (isinstance(step, Bind) and isinstance(step.source, Element))
 
 
-def _storage_from_json(data: Any) -> Storage:
-    kind, index, offset, size = schema.items(data, "a storage", 4)
-    if kind not in get_args(Kind):
-        raise ValueError(f"a storage's kind is {schema.shown(kind)}")
-    return Storage(kind, schema.whole(index, "a storage's index"), schema.size(offset, "a storage's offset"),
-                   schema.size(size, "a storage's bytes"))
+def expressions_of(step: Step) -> Iterator[SymExpr]:
+    """The expressions of a step itself, without what is inside it."""
+    match step:
+        case Bind(source=source, bound=bound):
+            yield from _indices(source)
+            yield from () if bound is None else (bound,)
+        case Eval(value=value):
+            yield value
+        case Guard(left=left, right=right):
+            yield from (left, right)
+        case Launch(sizes=sizes, blocks=blocks, scratch=scratch):
+            yield from (*sizes, blocks, scratch)
+        case Copy(bytes=size):
+            yield size
+        case If(condition=condition):
+            yield from _indices(condition)
+        case Loop(trips=trips, condition=ends):
+            yield trips
+            yield from _indices(ends)
 
 
-def _launch_from_json(data: Any) -> Launch:
-    x = schema.table(data, "a launch", [f.name for f in fields(Launch)])
-    args = tuple(schema.whole(a, "an argument") for a in schema.items(x["args"], "arguments"))
-    return Launch(
-        schema.text(x["kernel"], "a kernel"), args,
-        tuple(schema.size(s, "a kernel's size") for s in schema.items(x["sizes"], "a kernel's sizes")),
-        schema.size(x["blocks"], "blocks"), schema.size(x["scratch"], "scratch"), schema.text(x["node"], "a node"),
-        schema.texts(x["messages"], "messages"), schema.texts(x["nodes"], "nodes"))
+def storages_of(step: Step) -> tuple[int, ...]:
+    """The storages that a step itself names."""
+    match step:
+        case Launch(args=args):
+            return args
+        case Copy(source=source, target=target):
+            return source, target
+        case Bind(source=Element(storage=storage)) | If(condition=Element(storage=storage)):
+            return (storage,)
+        case Loop(carried=carried, condition=ends):
+            return (*(s for c in carried for s in (c.start, c.current, c.next)), *(() if ends is None else (ends.storage,)))
+    return ()
 
 
-def _copy_from_json(data: Any) -> Copy:
-    source, target, size = schema.items(data, "a copy", 3)
-    return Copy(schema.whole(source, "a copy's source"), schema.whole(target, "a copy's target"),
-                schema.size(size, "a copy's bytes"))
+def _indices(source: object) -> Iterator[SymExpr]:
+    if isinstance(source, Element):
+        yield source.index
 
 
-def _spec_to_json(spec: TensorSpec) -> list[Any]:
-    return [spec.name, spec.dtype, [str(s) for s in spec.shape]]
-
-
-def _spec_from_json(data: Any) -> TensorSpec:
-    name, dtype, shape = schema.items(data, "an input or output", 3)
-    what = f"'{schema.text(name, 'a name')}'"
-    return TensorSpec(name, schema.dtype(dtype, f"the dtype of {what}"), schema.shape(shape, f"the shape of {what}"))
+def static_names(plan: Plan) -> dict[str, SymExpr | None]:
+    """The names that the inputs' shapes alone tell, in the order in which they are bound: None for a Dim, else its value."""
+    found: dict[str, SymExpr | None] = dict.fromkeys(plan.ranges)
+    for step in plan.body:
+        if isinstance(step, Eval) and step.value.dims() <= found.keys():
+            found[step.name] = step.value
+    return found

@@ -13,7 +13,7 @@ from tsc.sym.expr import ZERO, Apply, Atom, Dim, IntLike, SymExpr, apply, dim, s
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition checked once per run before anything is launched: `left relation right`, with its reason."""
+    """A condition that a run checks as soon as its Dims are bound: `left relation right`, with its reason."""
 
     relation: str  # "==" or "<="
     left: SymExpr

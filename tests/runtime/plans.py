@@ -1,0 +1,32 @@
+"""Straight Plans by their parts: what is checked, launched and copied, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tsc.runtime.places import binds_of
+from tsc.runtime.plan import HOST, Axis, Bind, Copy, Launch, Plan, Step, Storage, TensorSpec
+from tsc.sym import ZERO, Guard, Range, SymExpr
+
+
+def straight(inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), ranges: dict[str, Range] | None = None,
+             guards: Sequence[Guard] = (), storages: Sequence[Storage] = (), constants: Sequence[str] = (),
+             launches: Sequence[Launch] = (), copies: Sequence[Copy] = (), arena_bytes: SymExpr = ZERO) -> Plan:
+    """A Plan without regions, its dims in the order of `ranges`."""
+    binds = sorted(binds_of(inputs, ranges or {}), key=lambda bind: list(ranges or {}).index(bind.name))
+    return Plan(tuple(inputs), tuple(outputs), tuple(storages), tuple(constants), {HOST: arena_bytes},
+                (*binds, *guards, *launches, *copies))
+
+
+def changed(plan: Plan, **changes: Any) -> Plan:
+    """A straight Plan with other parts, by the names that `straight` has for them."""
+    binds = [step for step in plan.body if isinstance(step, Bind) and isinstance(step.source, Axis)]
+    for name, known in changes.pop("ranges", {}).items():
+        binds = [replace(bind, range=known) if bind.name == name else bind for bind in binds]
+    named = [changes.pop(name, getattr(plan, name)) for name in ("guards", "launches", "copies")]
+    parts: list[Sequence[Step]] = [binds, *named]
+    if "arena_bytes" in changes:
+        changes["arenas"] = {HOST: changes.pop("arena_bytes")}
+    return replace(plan, body=tuple(step for part in parts for step in part), **changes)

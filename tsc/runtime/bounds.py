@@ -1,0 +1,169 @@
+"""A checked plan's conditions on its numbers: at each new shape those of its memory, at each new size those of its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.errors import PackageError
+from tsc.runtime.interface import KernelInterface, wrong_sizes
+from tsc.runtime.memory import ALIGNMENT
+from tsc.runtime.plan import Launch, Loop, Plan, Region, regions_in, storages_of
+from tsc.runtime.schema import MAX_NUMBER
+from tsc.runtime.segments import Segment
+from tsc.runtime.tape import Tape
+
+#: At most so many pairs of values may be in the arena at the same time.
+MAX_PAIRS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The memory plan at one shape: offset and bytes of each storage (bytes of inputs, outputs and constants too, 0 of outputs
+    whose shape is not known before they are made), and the bytes of each arena. `at` is the shape, for errors."""
+
+    at: str
+    offsets: Sequence[int]
+    bytes: Sequence[int]
+    arenas: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A Segment at its sizes: `sizes`, `blocks` and `scratch` of each launch, bytes of each copy, and of every storage."""
+
+    at: str
+    sizes: Sequence[Sequence[int]]
+    blocks: Sequence[int]
+    scratch: Sequence[int]
+    copies: Sequence[int]
+    bytes: Sequence[int]
+
+
+class Bounds:
+    """A checked plan's conditions on its numbers. `constants` are the bytes of each constant, in the plan's order."""
+
+    def __init__(self, plan: Plan, constants: Sequence[int], kernels: Mapping[str, KernelInterface], where: str) -> None:
+        self._plan, self._where = plan, where
+        self.constants = tuple(constants)
+        self._calls = {name: _Call(kernels[name]) for name in {launch.kernel for launch in plan.launches}}
+        self._first, self._second = _live_together(plan, where)
+        self._in_arena = [i for i, storage in enumerate(plan.storages) if storage.kind == "arena"]
+
+    def wrong(self, problem: str, at: str) -> PackageError:
+        """That the plan has a problem at these sizes."""
+        return PackageError(f"{self._where} {problem}{f' at {at}' if at else ''}; compile it again")
+
+    def check_layout(self, at: Layout) -> None:
+        """Raise PackageError where a storage does not lie in its arena, or two that are alive at once share memory."""
+        if not _sizes_of_memory((*at.offsets, *at.bytes, *at.arenas.values())):
+            raise self.wrong("has a size that no memory has", at.at)
+        for index in self._in_arena:
+            size = at.arenas[self._plan.storages[index].space]
+            if at.offsets[index] % ALIGNMENT or at.offsets[index] + at.bytes[index] > size:
+                raise self.wrong(f"has storage {index} outside the arena", at.at)
+        begins, lengths = np.array(at.offsets, np.int64), np.array(at.bytes, np.int64)
+        ends = begins + lengths
+        a, b = self._first, self._second
+        if ((begins[a] < ends[b]) & (begins[b] < ends[a]) & (lengths[a] > 0) & (lengths[b] > 0)).any():
+            raise self.wrong("keeps two values in the same place at once", at.at)
+
+    def check(self, segment: Segment, at: Numbers) -> None:
+        """Raise PackageError where a launch or copy would touch what is not its own at these numbers."""
+        if not _sizes_of_memory((*at.blocks, *at.scratch, *at.copies, *at.bytes)):
+            raise self.wrong("has a size that no memory has", at.at)
+        known: dict[tuple[str, tuple[int, ...]], str | tuple[int, ...]] = {}
+        for number, launch in enumerate(segment.launches):
+            key = (launch.kernel, tuple(at.sizes[number]))
+            if key not in known:
+                known[key] = self._calls[launch.kernel].needs(key[1])
+            problem = self._misfit(launch, number, known[key], at)
+            if problem:
+                raise self.wrong(f"launches '{launch.kernel}' for node '{launch.node}', but {problem}", at.at)
+        for copy, size in zip(segment.copies, at.copies):
+            exact = self._plan.storages[copy.target].kind == "output"
+            if size > min(at.bytes[copy.source], at.bytes[copy.target]) or (exact and size != at.bytes[copy.target]):
+                raise self.wrong(f"copies {size} bytes from {at.bytes[copy.source]} to {at.bytes[copy.target]}", at.at)
+
+    def _misfit(self, launch: Launch, number: int, needs: str | tuple[int, ...], at: Numbers) -> str | None:
+        if isinstance(needs, str):
+            return needs
+        blocks, scratch, *buffers = needs
+        if at.blocks[number] != blocks or at.scratch[number] < scratch:
+            return f"with {at.blocks[number]} blocks and {at.scratch[number]} bytes of scratch, not {blocks} and {scratch}"
+        for index, needed in zip(launch.args, buffers):
+            exact = self._plan.storages[index].kind == "output"
+            if needed > at.bytes[index] or (exact and needed != at.bytes[index]):
+                return f"its buffer has {needed} bytes and storage {index} {at.bytes[index]}"
+        return None
+
+
+class _Call:
+    """What one kernel needs at given sizes."""
+
+    def __init__(self, interface: KernelInterface) -> None:
+        self._interface = interface
+        roots = (interface.blocks, interface.scratch, *(b.bytes for b in interface.buffers))
+        self._tape = Tape([name for name, _ in interface.sizes], roots)
+
+    def needs(self, sizes: tuple[int, ...]) -> str | tuple[int, ...]:
+        """Its blocks, scratch, and the bytes of each buffer; or why it must not be called with these sizes."""
+        return wrong_sizes(self._interface, sizes) or tuple(self._tape.evaluate(sizes))
+
+
+def _sizes_of_memory(values: Sequence[int]) -> bool:
+    return min(values, default=0) >= 0 and max(values, default=0) <= MAX_NUMBER
+
+
+def _live_together(plan: Plan, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of storages of one arena that hold a value at the same time."""
+    spans = _Spans()
+    spans.visit(plan.body)
+    known = sorted(s for s in spans.of if plan.storages[s].kind == "arena")
+    spaces = {space: number for number, space in enumerate(plan.arenas)}
+    space = np.array([spaces[plan.storages[i].space] for i in known], np.int64)
+    index = np.array(known, np.int64)
+    begins, ends = (np.array([spans.of[i][k] for i in known], np.int64) for k in (0, 1))
+    rows: list[NDArray[np.int64]] = [np.empty((2, 0), np.int64)]
+    count = 0
+    for k in range(len(index)):
+        together = (begins[k] <= ends[k + 1:]) & (begins[k + 1:] <= ends[k]) & (space[k + 1:] == space[k])
+        others = index[k + 1:][together]
+        count += len(others)
+        if count > MAX_PAIRS:
+            raise PackageError(f"{where} keeps too many values at once; compile it again")
+        rows.append(np.stack([np.full_like(others, index[k]), others]))
+    first, second = np.concatenate(rows, axis=1)
+    return first, second
+
+
+class _Spans:
+    """From which step to which each storage is in use, the steps counted as they stand. A branch counts as if it came before
+    the other; what is there before a Loop and used in it is in use until its end, when the next trip may use it; so is what it
+    carries, from its beginning on."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, tuple[int, int]] = {}
+        self._now = 0
+
+    def visit(self, region: Region) -> set[int]:
+        """Returns the storages that a region uses."""
+        used: set[int] = set()
+        for step in region:
+            self._now += 1
+            begin, own = self._now, set(storages_of(step))
+            self._use(own)
+            inside = set().union(*map(self.visit, regions_in(step)))
+            if isinstance(step, Loop):
+                self._now += 1
+                self._use(own - {c.start for c in step.carried if c.start != c.current})
+                self._use({s for s in inside if self.of[s][0] <= begin})
+            used |= own | inside
+        return used
+
+    def _use(self, storages: set[int]) -> None:
+        for storage in storages:
+            self.of[storage] = self.of.get(storage, (self._now, self._now))[0], self._now

@@ -1,0 +1,126 @@
+"""A Plan's steps as a run takes them: launches that follow each other are one Segment, a straight Plan is one in all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tsc.runtime.plan import Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region, Step, expressions_of, static_names
+from tsc.sym import Guard
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Launches that follow each other, the Plan's from number `first` on, then copies. Its numbers depend on `names`, and it
+    touches `outputs` (numbers of the Plan's)."""
+
+    number: int
+    first: int
+    launches: tuple[Launch, ...]
+    copies: tuple[Copy, ...]
+    names: tuple[str, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """An If."""
+
+    condition: str | Element
+    then: Code
+    otherwise: Code
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A Loop, whose own body is not looked at."""
+
+    loop: Loop
+    body: Code
+
+
+Node: TypeAlias = Segment | Bind | Eval | Guard | Branch | Repeat
+Code: TypeAlias = tuple[Node, ...]
+
+
+def code_of(plan: Plan) -> Code:
+    """The steps of a Plan, but for those of its root region that need no more than the shapes: a request is checked and sized
+    by them before anything runs."""
+    static = static_names(plan).keys()
+
+    def needs_memory(step: Step) -> bool:
+        match step:
+            case Bind(source=source):
+                return isinstance(source, Element)
+            case Eval(name=name):
+                return name not in static
+            case Guard(left=left, right=right):
+                return not left.dims() | right.dims() <= static
+        return True
+
+    return _Maker(plan).code(tuple(filter(needs_memory, plan.body)))
+
+
+def segments_of(code: Code) -> Iterator[Segment]:
+    """Every Segment, in the order of their launches."""
+    for node in code:
+        match node:
+            case Segment():
+                yield node
+            case Branch(then=then, otherwise=otherwise):
+                yield from segments_of(then)
+                yield from segments_of(otherwise)
+            case Repeat(body=body):
+                yield from segments_of(body)
+
+
+class _Maker:
+    """Numbers segments and launches as it comes by them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._segments = self._launches = 0
+
+    def code(self, region: Region) -> Code:
+        made: list[Node] = []
+        launches: list[Launch] = []
+        copies: list[Copy] = []
+
+        def close() -> None:
+            if launches or copies:
+                made.append(self._segment(tuple(launches), tuple(copies)))
+                launches.clear()
+                copies.clear()
+
+        for step in region:
+            match step:
+                case Launch():
+                    if copies:
+                        close()
+                    launches.append(step)
+                case Copy():
+                    copies.append(step)
+                case If(condition=condition, then=then, otherwise=otherwise):
+                    close()
+                    made.append(Branch(condition, self.code(then), self.code(otherwise)))
+                case Loop(body=body):
+                    close()
+                    made.append(Repeat(step, self.code(body)))
+                case _:
+                    close()
+                    made.append(step)
+        close()
+        return tuple(made)
+
+    def _segment(self, launches: tuple[Launch, ...], copies: tuple[Copy, ...]) -> Segment:
+        used = {a for launch in launches for a in launch.args} | {s for copy in copies for s in (copy.source, copy.target)}
+        outputs = sorted({place.index for place in (self._plan.storages[a] for a in used) if place.kind == "output"})
+        steps: tuple[Step, ...] = (*launches, *copies)
+        exprs = [e for step in steps for e in expressions_of(step)]
+        exprs += [size for output in outputs for size in self._plan.outputs[output].shape]
+        names = sorted(frozenset().union(*(e.dims() for e in exprs)))
+        made = Segment(self._segments, self._launches, launches, copies, tuple(names), tuple(outputs))
+        self._segments += 1
+        self._launches += len(launches)
+        return made
