@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 
 from tsc.graph.decompose import decompose
-from tsc.graph.group import definition
 from tsc.graph.node_values import node_program
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.rewrite import rewrite
 from tsc.graph.shapes import Knowledge, infer_shapes
 from tsc.ir import Graph
+from tsc.ops import definition
 from tsc.sym import ShapeEnv
 from tsc.te.evaluate import evaluate
 

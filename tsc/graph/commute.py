@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tsc.graph.dataflow import item_of, scalar_constant
-from tsc.graph.group import definition
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
+from tsc.ops import definition
 from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
-from tsc.graph.group import definition
 from tsc.ir import Graph, Node, TensorType
+from tsc.ops import definition
 from tsc.ops.base import InferContext, Lowering, PatternKind, Reduction
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis

@@ -12,9 +12,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tsc.errors import InternalError
-from tsc.graph.group import definition
 from tsc.graph.shapes import Knowledge
 from tsc.ir import Graph, Node, TensorType, unused_name
+from tsc.ops import definition
 from tsc.ops.base import MOST_OPERANDS, Builder
 from tsc.sym import ShapeEnv, SymExpr
 

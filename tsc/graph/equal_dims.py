@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tsc.graph.group import definition
 from tsc.ir import Contents, Graph, Node, TensorType
+from tsc.ops import definition
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr
 
 

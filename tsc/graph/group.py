@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tsc.errors import InternalError
 from tsc.ir import Graph, Node
-from tsc.ops import find
-from tsc.ops.base import OpDef, PatternKind
+from tsc.ops import definition
+from tsc.ops.base import PatternKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +58,6 @@ def split_group(group: FusionGroup, graph: Graph) -> tuple[FusionGroup, ...]:
     return tuple(
         FusionGroup(f"{group.name}.{i}", node_kind(node), (node,), node, tuple(dict.fromkeys(graph.used_inputs(node))), outputs)
         for i, (node, outputs) in enumerate(parts))
-
-
-def definition(node: Node) -> OpDef:
-    """The OpDef of a node that import has accepted."""
-    found = find(node.op, node.domain)
-    if found is None:
-        raise InternalError(f"node '{node.name}' ({node.op}) reached fusion without an OpDef")
-    return found
 
 
 def node_kind(node: Node) -> PatternKind:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from tsc.graph.dataflow import element_of, item_of, value_type
 from tsc.graph.fuse_state import analyse
-from tsc.graph.group import Decision, definition
+from tsc.graph.group import Decision
 from tsc.graph.views import is_view, resolve
 from tsc.ir import Graph, Node, TensorType, unused_name
+from tsc.ops import definition
 from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv, SymExpr, product
 from tsc.te.expr import Var, loads, walk

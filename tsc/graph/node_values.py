@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.errors import InputError, InternalError, ModelError
-from tsc.graph.group import definition
 from tsc.ir import Node, TensorType
+from tsc.ops import definition
 from tsc.ops.base import InferContext, Lowering, Reduction
 from tsc.sym import SymExpr, product
 from tsc.te.compute import Axis, Compute, Program

@@ -16,12 +16,12 @@ import numpy as np
 from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.graph.commute import scale_after_contraction
 from tsc.graph.fold import fold_constants
-from tsc.graph.group import definition
 from tsc.graph.merge import Tell, merge_contractions
 from tsc.graph.node_values import Budget
 from tsc.graph.shapes import constant_contents, infer_shapes
 from tsc.graph.simplify import RULES, Surroundings
 from tsc.ir import Graph, Node, TensorType
+from tsc.ops import definition
 from tsc.sym import ShapeEnv, SymExpr
 
 #: Rounds until nothing changes; each makes the graph smaller, so few are needed.

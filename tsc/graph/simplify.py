@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.graph.group import definition
 from tsc.ir import Contents, Graph, Node, TensorType, unused_name
+from tsc.ops import definition
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, ZERO, SymExpr
 

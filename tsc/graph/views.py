@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tsc.graph.group import definition
 from tsc.ir import Graph, Node
+from tsc.ops import definition
 
 
 def is_view(node: Node) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tsc.errors import InternalError
+from tsc.ir import Node
 from tsc.ops import (
     activation,
     contraction,
@@ -29,6 +31,14 @@ def find(op: str, domain: str = "") -> OpDef | None:
     """The definition of an operator, or None. The compiler's own primitives (domain "tsc") are found without a domain too."""
     found = _BY_NAME.get(("" if domain == "ai.onnx" else domain, op))
     return _BY_NAME.get(("tsc", op)) if found is None and not domain else found
+
+
+def definition(node: Node) -> OpDef:
+    """The OpDef of a node that import has accepted."""
+    found = find(node.op, node.domain)
+    if found is None:
+        raise InternalError(f"node '{node.name}' ({node.op}) came past import without an OpDef")
+    return found
 
 
 def all_ops() -> tuple[OpDef, ...]:
