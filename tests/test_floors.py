@@ -10,6 +10,8 @@ from pathlib import Path
 import onnx.defs
 import pytest
 
+from tsc.ops import all_ops
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tsc"
 FLOORS = (
@@ -122,13 +124,31 @@ def check_prints(root: Path) -> list[str]:
 
 
 def check_operator_names(root: Path) -> list[str]:
-    """poly/, loop_ir/ and codegen_*/ know patterns and intrinsics, never an ONNX operator."""
-    operators = {schema.name for schema in onnx.defs.get_all_schemas()}
+    """ops/ alone names operators, ONNX's and the compiler's own; to sym/ a Range is an interval."""
+    operators = {schema.name for schema in onnx.defs.get_all_schemas()} | {op.name for op in all_ops()}
+    return [f"{path}:{node.lineno}: operator name '{node.value}'" for path, own, tree in sources(root)
+            for node in (() if own in ("ops", "sym") else ast.walk(tree))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in operators]
+
+
+def check_operator_questions(root: Path) -> list[str]:
+    """graph/ asks a node's OpDef what it needs to know: what `op` is is compared with nothing, nor looked up."""
     bad = []
     for path, own, tree in sources(root):
-        if own in ("poly", "loop_ir") or own.startswith("codegen"):
-            bad += [f"{path}:{node.lineno}: operator name '{node.value}'" for node in ast.walk(tree)
-                    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in operators]
+        for node in ast.walk(tree) if own == "graph" else ():
+            match node:
+                case ast.Compare(left=left, comparators=others):
+                    asked = [left, *others]
+                case ast.Subscript(slice=key):
+                    asked = [key]
+                case ast.Call(func=ast.Attribute(attr="get" | "startswith"), args=args):
+                    asked = [*args, node.func.value] if isinstance(node.func, ast.Attribute) else []
+                case ast.MatchClass(kwd_attrs=names, kwd_patterns=patterns):
+                    asked = [ast.Attribute(ast.Name("_"), n) for n, p in zip(names, patterns) if not isinstance(p, ast.MatchAs)]
+                case _:
+                    continue
+            if any(isinstance(x, ast.Attribute) and x.attr == "op" for x in asked):
+                bad.append(f"{path}: a question about 'op': {ast.unparse(node)[:60]}")
     return bad
 
 
@@ -140,7 +160,8 @@ def check_lengths(root: Path) -> list[str]:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_floors, check_lazy_imports, check_third_parties, check_environment, check_prints, check_operator_names, check_lengths)
+    check_floors, check_lazy_imports, check_third_parties, check_environment, check_prints, check_operator_names,
+    check_operator_questions, check_lengths)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -176,6 +197,14 @@ BREACHES = [
     (check_environment, "codegen_c/a.py", "from os import getenv\n"),
     (check_prints, "te/a.py", "print(1)\n"),
     (check_operator_names, "poly/a.py", "def f(n):\n    return n == 'MatMul'\n"),
+    (check_operator_names, "graph/a.py", "RULES = {'Mul': 1}\n"),
+    (check_operator_names, "graph/a.py", "def f(n):\n    match n:\n        case Node(op='Add' | 'Sub'):\n            pass\n"),
+    (check_operator_questions, "graph/a.py", "def f(n):\n    return n.op == VIEW\n"),
+    (check_operator_questions, "graph/a.py", "def f(n):\n    return n.op in VIEWS\n"),
+    (check_operator_questions, "graph/a.py", "def f(n):\n    return RULES[n.op]\n"),
+    (check_operator_questions, "graph/a.py", "def f(n):\n    return RULES.get(n.op)\n"),
+    (check_operator_questions, "graph/a.py", "def f(n):\n    return n.op.startswith(PREFIX)\n"),
+    (check_operator_questions, "graph/a.py", "def f(n):\n    match n:\n        case Node(op=ops.VIEW):\n            pass\n"),
     (check_lengths, "te/a.py", "x = 1\n" * 501),
 ]
 

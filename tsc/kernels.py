@@ -19,7 +19,7 @@ from tsc.errors import UnsupportedError
 from tsc.graph.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
-from tsc.ops.define import compute_kind
+from tsc.ops.derive import compute_kind
 from tsc.plan.build import KernelCall
 from tsc.plan.kernel import Kernel, interface_of, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import PatternMismatch

@@ -31,6 +31,7 @@ class Lowered:
     constants: dict[str, Array] = field(default_factory=dict)
     contents: dict[str, Contents] = field(default_factory=dict)
     computes: list[Compute] = field(default_factory=list)
+    parts: list[tuple[OpDef, Compute]] = field(default_factory=list)  # every Compute with the operator that it is of
     count: itertools.count[int] = field(default_factory=itertools.count)
 
     def context(self, node: Node) -> InferContext:
@@ -65,6 +66,7 @@ class Lowered:
             return
         for number, (name, made) in enumerate(zip(node.outputs, types)):
             self.computes.append(self._compute(op, ctx, types, number, name, made))
+            self.parts.append((op, self.computes[-1]))
 
     def _decompose(self, node: Node, op: OpDef, ctx: InferContext) -> None:
         assert op.decompose is not None
@@ -105,6 +107,18 @@ class Lowered:
 def run_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tuple[int, ...] = (),
              sizes: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Array]:
     """Lower and evaluate one node. Inputs numbered in `static` are constants; `sizes` names symbolic dims by input."""
+    lowered, bound = lower_node(node, inputs, opset, static, sizes)
+    assert all(guard.holds(bound) for guard in lowered.env.guards), [str(g) for g in lowered.env.guards]
+    known = {**lowered.constants, **{n: inputs[n] for n in node.inputs if n}}
+    buffers = tuple(Buffer(n, lowered.types[n].dtype, lowered.types[n].shape) for n in known)
+    outputs = tuple(c.target for c in lowered.computes if c.name in node.outputs)
+    program = Program(buffers, outputs, tuple(lowered.computes), tuple(SizeParam(n) for n in bound))
+    return {n: v for n, v in evaluate(program, known, bound).items() if n in node.outputs}
+
+
+def lower_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tuple[int, ...] = (),
+               sizes: Mapping[str, tuple[str, ...]] | None = None) -> tuple[Lowered, dict[str, int]]:
+    """One node lowered, as `run_node` says, and the value of each symbolic size."""
     env = ShapeEnv()
     lowered = Lowered(env, opset)
     bound: dict[str, int] = {}
@@ -123,9 +137,4 @@ def run_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tuple[
             shape.append(env.declare(symbol) if symbol else SymExpr.of(extent))
         lowered.types[name] = TensorType(inputs[name].dtype.name, tuple(shape))
     lowered.add(node)
-    assert all(guard.holds(bound) for guard in env.guards), [str(g) for g in env.guards]
-    known = {**lowered.constants, **{n: inputs[n] for n in node.inputs if n}}
-    buffers = tuple(Buffer(n, lowered.types[n].dtype, lowered.types[n].shape) for n in known)
-    outputs = tuple(c.target for c in lowered.computes if c.name in node.outputs)
-    program = Program(buffers, outputs, tuple(lowered.computes), tuple(SizeParam(n) for n in bound))
-    return {n: v for n, v in evaluate(program, known, bound).items() if n in node.outputs}
+    return lowered, bound

@@ -85,12 +85,11 @@ class _Moving:
         return []
 
     def data(self, node: Node) -> str:
-        """What a node scales by a scalar constant; "" when it does no such thing."""
-        match node:
-            case Node(op="Mul" | "Div", inputs=(x, y)) if scalar_constant(self.graph, y) and x in self.types:
-                return x if self.types[x].dtype in _WIDE else ""
-            case Node(op="Mul", inputs=(x, y)) if scalar_constant(self.graph, x) and y in self.types:
-                return y if self.types[y].dtype in _WIDE else ""
+        """What a node scales by scalar constants; "" when it does no such thing."""
+        for k in definition(node).linear:
+            held = [i for j, i in enumerate(node.inputs) if j != k]
+            if all(scalar_constant(self.graph, i) for i in held) and self.types[node.inputs[k]].dtype in _WIDE:
+                return node.inputs[k]
         return ""
 
     def fits(self, scale: Node, contraction: Node) -> bool:

@@ -5,13 +5,15 @@ All of it is read off the te bodies: an operator says once what it computes, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
-from tsc.ir import Graph, Node, TensorType
+from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops import definition
 from tsc.ops.base import InferContext, Lowering, PatternKind, Reduction
+from tsc.ops.derive import permutation
+from tsc.ops.shapes import constant_contents
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis
 from tsc.te.expr import Buffer, Call, Cast, CheckedIndex, Expr, Load, Var, checking, loads, walk
@@ -77,9 +79,14 @@ def body_of(graph: Graph, env: ShapeEnv, node: Node, output: int, at: tuple[Expr
         raise InternalError(f"node '{node.name}' ({node.op}) has no te body; it should have been decomposed")
     types = [value_type(graph, env, i) if i else None for i in node.inputs]
     infer = InferContext(node, graph.opset, types, [graph.constants.get(i) for i in node.inputs],
-                         [graph.contents.get(i) for i in node.inputs], env)
+                         [_contents(graph, i) for i in node.inputs], env)
     outputs = tuple(value_type(graph, env, o) if o else TensorType("", ()) for o in node.outputs)
     return opdef.te(Lowering(infer, outputs, lambda i, idx: checking(read(node.inputs[i], idx), idx), axis), output, at)
+
+
+def _contents(graph: Graph, value: str) -> Contents | None:
+    found, constant = graph.contents.get(value), graph.constants.get(value)
+    return constant_contents(constant) if found is None and constant is not None else found
 
 
 def dynamic_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
@@ -122,23 +129,50 @@ class Element:
 
 def element_of(graph: Graph, env: ShapeEnv, node: Node, output: int) -> Element:
     """The Element of one output of a node that has a te body."""
-    shape = value_type(graph, env, node.outputs[output]).shape
-    at = tuple(Var(f"d{k}") for k in range(len(shape)))
-    extents = {f"d{k}": extent for k, extent in enumerate(shape)}
+    at, extents = _axes(graph, env, node, output)
+    made = _written(graph, env, node, output, at, extents)
+    reduction = made if isinstance(made, Reduction) else None
+    body = simplify(made.body if isinstance(made, Reduction) else made, Ranges(extents, env))
+    return Element(body, reduction, extents)
 
+
+def moved_element(graph: Graph, env: ShapeEnv, node: Node,
+                  literal: Callable[[str], Expr | None]) -> tuple[Load, dict[str, SymExpr]] | None:
+    """The element of a node's first output and the extents of its axes, where it is an element of an operand; else None.
+    What is a `literal` everywhere is not loaded."""
+    at, extents = _axes(graph, env, node, 0)
+    made = _written(graph, env, node, 0, at, extents, literal)
+    found = simplify(made, Ranges(extents, env)) if isinstance(made, Load) else None
+    return (found, extents) if isinstance(found, Load) else None
+
+
+def element_at(graph: Graph, env: ShapeEnv, node: Node, value: str, at: tuple[Expr, ...],
+               extents: Mapping[str, SymExpr]) -> Expr | None:
+    """The element of a node's output `value` at an index over axes of `extents`; None where it is a reduction or has no te
+    body."""
+    made = None if definition(node).te is None else _written(graph, env, node, node.outputs.index(value), at, dict(extents))
+    return None if made is None or isinstance(made, Reduction) else simplify(made, Ranges(extents, env))
+
+
+def _axes(graph: Graph, env: ShapeEnv, node: Node, output: int) -> tuple[tuple[Expr, ...], dict[str, SymExpr]]:
+    """The axes `d0, d1, ..` of an output, and their extents."""
+    shape = value_type(graph, env, node.outputs[output]).shape
+    return tuple(Var(f"d{k}") for k in range(len(shape))), {f"d{k}": extent for k, extent in enumerate(shape)}
+
+
+def _written(graph: Graph, env: ShapeEnv, node: Node, output: int, at: tuple[Expr, ...], extents: dict[str, SymExpr],
+             literal: Callable[[str], Expr | None] = lambda value: None) -> Expr | Reduction:
+    """The te body of an output's element at `at`; `extents` gains those of reduced axes."""
     def read(name: str, idx: tuple[Expr, ...]) -> Expr:
-        source = value_type(graph, env, name)
-        return Load(Buffer(name, source.dtype, source.shape), idx)
+        source, known = value_type(graph, env, name), literal(name)
+        return Load(Buffer(name, source.dtype, source.shape), idx) if known is None else known
 
     def axis(hint: str, extent: SymExpr) -> Axis:
         made = Axis(f"r{len(extents)}", extent)
         extents[made.name] = extent
         return made
 
-    made = body_of(graph, env, node, output, at, read, axis)
-    reduction = made if isinstance(made, Reduction) else None
-    body = simplify(made.body if isinstance(made, Reduction) else made, Ranges(extents, env))
-    return Element(body, reduction, extents)
+    return body_of(graph, env, node, output, at, read, axis)
 
 
 def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int) -> Item:
@@ -157,9 +191,7 @@ def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int)
     if item.kind is PatternKind.REDUCE:  # over no axes: nothing is reduced
         item = replace(item, kind=PatternKind.ELEMENTWISE)
     if isinstance(body, Load) and len(found) == 1:
-        dims = [element.extents[e.name] for e in body.index if isinstance(e, Var)]
-        return replace(item, map_index=body.index, is_permutation=(
-            len(set(body.index)) == made_type.rank and tuple(dims) == body.buffer.shape))
+        return replace(item, map_index=body.index, is_permutation=permutation(body, element.extents) is not None)
     return item
 
 

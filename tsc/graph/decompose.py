@@ -16,6 +16,7 @@ from tsc.graph.shapes import Knowledge
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
 from tsc.ops.base import MOST_OPERANDS, Builder
+from tsc.ops.elementwise import copy_node
 from tsc.sym import ShapeEnv, SymExpr
 
 
@@ -94,8 +95,8 @@ class _Expansion:
             if result in own and result not in names:
                 names[result] = output
             else:
-                name = self._unused(f"{node.name}/Identity")
-                copies.append(Node("Identity", (names.get(result, result),), (output,), {}, name))
+                name = self._unused(f"{node.name}/copy")
+                copies.append(copy_node(names.get(result, result), output, name))
         nodes = [replace(n, inputs=tuple(names.get(i, i) for i in n.inputs), outputs=(names.get(n.outputs[0], n.outputs[0]),))
                  for n in made]
         for old in names:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tsc.graph.shapes import Knowledge
 from tsc.ir import Graph, Node, TensorType, unused_name
-from tsc.ops.define import CUSTOM, applied, defined_node
+from tsc.ops.define import applied, defined_node, is_custom
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.assemble import Definition, assemble, renamed, sources
 
@@ -24,12 +24,12 @@ def define(graph: Graph, env: ShapeEnv) -> Graph:
 
     Raises ModelError or ShapeError, naming the node.
     """
-    if not any(node.op == CUSTOM for node in graph.nodes):
+    if not any(is_custom(node) for node in graph.nodes):
         return graph
     known = Knowledge.of(graph, env)
     types, constants = dict(graph.types), dict(graph.constants)
     taken = graph.names()
-    nodes = tuple(_defined(node, known, types, constants, taken) if node.op == CUSTOM else node for node in graph.nodes)
+    nodes = tuple(_defined(node, known, types, constants, taken) if is_custom(node) else node for node in graph.nodes)
     return replace(graph, nodes=nodes, types=types, constants=constants)
 
 
@@ -57,7 +57,7 @@ def _defined(node: Node, known: Knowledge, types: dict[str, TensorType], constan
 def definitions_of(graph: Graph) -> Iterator[tuple[Node, Definition]]:
     """Every Compute of every user's operator, with its node."""
     for node in graph.nodes:
-        found = node.attrs["definitions"] if node.op == CUSTOM else [d for d in [node.attrs.get("definition")] if d is not None]
+        found = node.attrs["definitions"] if is_custom(node) else [d for d in [node.attrs.get("definition")] if d is not None]
         yield from ((node, item) for item in found)
 
 

@@ -22,6 +22,7 @@ from tsc.graph.views import is_view, resolve
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
 from tsc.ops.base import PatternKind
+from tsc.ops.movement import split_node
 from tsc.sym import ShapeEnv, SymExpr, product
 from tsc.te.expr import Var, loads, walk
 
@@ -190,11 +191,12 @@ class _Merging:
     # -- constants behind it -----------------------------------------------------------------------------------
 
     def steps(self, branch: Branch) -> Iterator[Node]:
-        """The elementwise nodes behind a branch that combine its result, which nothing else reads, with constants as wide."""
+        """The nodes behind a branch that combine its result, which nothing else reads, with constants as wide as broadcasting
+        does."""
         value, result = branch.node.outputs[0], self.type(branch.node.outputs[0])
         while len(readers := self.consumers.get(value, [])) == 1:
             node = readers[0]
-            if (definition(node).kind is not PatternKind.ELEMENTWISE or len(node.inputs) != 2
+            if (definition(node).broadcasts_from is None or len(node.inputs) != 2
                     or self.type(node.outputs[0]) != result):
                 return
             other = node.inputs[1 - node.inputs.index(value)]
@@ -212,12 +214,12 @@ class _Merging:
         return dim if dim >= 0 else None
 
     def with_steps(self, branches: Sequence[Branch]) -> list[Branch]:
-        """The branches with the steps that all of them take alike; who adds nothing adds zeros."""
+        """The branches with the steps that all of them take alike; who lacks one takes it with the neutral element."""
         pending = [list(self.steps(b)) for b in branches]
         steps: list[tuple[Node | None, ...]] = []
         while len({self.step_key(b, s[0]) for b, s in zip(branches, pending) if s}) == 1:
             column = tuple(s.pop(0) if s else None for s in pending)
-            if None in column and any(n.op != "Add" for n in column if n is not None):
+            if None in column and any(self.neutral(n) is None for n in column if n is not None):
                 break
             steps.append(column)
         return [replace(b, steps=tuple(column[k] for column in steps)) for k, b in enumerate(branches)]
@@ -244,13 +246,11 @@ class _Merging:
             node = next(n for n in column if n is not None)
             side = self.constant_side(node)
             dim = self.constant_dim(node.inputs[side], first) or 0
-            addends = [self.zeros(node.inputs[side], dim, self.width(b)) if n is None else n.inputs[side]
-                       for b, n in zip(branches, column)]
-            nodes.append(self.combined(node, side, nodes[-1].outputs[0], addends, dim, branches, node.name))
+            parts = [self.neutrals(node, dim, self.width(b)) if n is None else n.inputs[side] for b, n in zip(branches, column)]
+            nodes.append(self.combined(node, side, nodes[-1].outputs[0], parts, dim, branches, node.name))
         value = nodes[-1].outputs[0]
         widths = tuple(map(self.width, branches))
-        nodes.append(Node("Split", (value,), tuple(b.value for b in branches), {"axis": first.dim, "split": widths},
-                          f"{name}/parts"))
+        nodes.append(split_node(value, first.dim, widths, tuple(b.value for b in branches), f"{name}/parts"))
         self.decisions += [Decision(b.node.name, first.node.name, True, f"one contraction of '{self.operand(b)}' for all")
                            for b in branches[1:]]
         return nodes
@@ -262,10 +262,16 @@ class _Merging:
         self.types[value] = self.widened(branches)
         return replace(node, inputs=(constant, other) if side == 0 else (other, constant), outputs=(value,), name=name)
 
-    def zeros(self, like: str, dim: int, width: int) -> str:
-        """A constant of zeros that stands in for one of another width."""
-        made = np.zeros_like(self.constants[like], shape=_with(self.constants[like].shape, dim, width))
-        return self.new_constant(("zeros", made.dtype.name, made.shape), f"zeros.{made.dtype.name}.{made.shape}", made)
+    def neutral(self, node: Node) -> float | None:
+        """What a step's constant may be for its other operand to stay; None where there is no such number."""
+        return next(iter(definition(node).neutral[self.constant_side(node):]), None)
+
+    def neutrals(self, node: Node, dim: int, width: int) -> str:
+        """A constant that changes nothing and stands in for a step's of another width."""
+        like, number = self.constants[node.inputs[self.constant_side(node)]], self.neutral(node)
+        made = np.full(_with(like.shape, dim, width), number).astype(like.dtype)
+        key = f"neutral.{number}.{made.dtype.name}.{made.shape}"
+        return self.new_constant(key, key, made)
 
     def side_by_side(self, names: Sequence[str], dim: int) -> str:
         """The constant that holds the named ones along `dim`; equal lists share one."""

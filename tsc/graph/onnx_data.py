@@ -78,16 +78,6 @@ def read_attribute(attribute: AttributeProto, folder: Path | None, where: str) -
     raise ModelError(f"{where} has an attribute '{attribute.name}' of unknown kind; {_ALTERED}")
 
 
-def constant_value(attrs: Mapping[str, Any], where: str) -> NDArray[Any]:
-    """The array of a Constant node from its one value attribute. Raises ModelError without one."""
-    if "value" in attrs and isinstance(attrs["value"], np.ndarray):
-        return attrs["value"]
-    for name in ("value_int", "value_ints", "value_float", "value_floats"):
-        if name in attrs:
-            return np.array(attrs[name], np.int64 if "int" in name else np.float32)
-    raise ModelError(f"{where} has no numeric value; give it a 'value'")
-
-
 _ALTERED = "the file is truncated or altered, export it again"
 _WHOLE_BYTES = frozenset({
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",

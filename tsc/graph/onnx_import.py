@@ -16,7 +16,7 @@ from tsc import ops
 from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.errors import ModelError, UnsupportedError
 from tsc.graph.input_dims import DeclaredInput, DimsArgument, input_shapes
-from tsc.graph.onnx_data import constant_value, dtype_name, read_attribute, read_tensor
+from tsc.graph.onnx_data import dtype_name, read_attribute, read_tensor
 from tsc.graph.onnx_file import Source, all_nodes, load, plain_domain
 from tsc.graph.onnx_inline import IsKnown, inline_bodies, inline_functions
 from tsc.graph.onnx_schema import attribute_defaults, check_node, refuse_unread
@@ -109,11 +109,12 @@ class _Reader:
                 self._define(value, where)
             attrs = self._attrs(proto, where)
             node = Node(proto.op_type, tuple(proto.input), tuple(proto.output), attrs, name, _domain(proto))
-            if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
-                self.constants[node.outputs[0]] = constant_value(node.attrs, where)
+            if (custom := self.custom.get((node.domain, node.op))) is not None:
+                yield custom_node(custom, node)
+            elif (literal := ops.definition(node).literal) is not None:
+                self.constants[node.outputs[0]] = literal(node.attrs, where)
             else:
-                definition = self.custom.get((node.domain, node.op))
-                yield node if definition is None else custom_node(definition, node)
+                yield node
 
     def _attrs(self, proto: NodeProto, where: str) -> dict[str, Any]:
         for attribute in proto.attribute:

@@ -18,10 +18,13 @@ from tsc.graph.commute import scale_after_contraction
 from tsc.graph.fold import fold_constants
 from tsc.graph.merge import Tell, merge_contractions
 from tsc.graph.node_values import Budget
-from tsc.graph.shapes import constant_contents, infer_shapes
+from tsc.graph.shapes import infer_shapes
 from tsc.graph.simplify import RULES, Surroundings
 from tsc.ir import Graph, Node, TensorType
 from tsc.ops import definition
+from tsc.ops.elementwise import copy_node
+from tsc.ops.generate import sizes_node
+from tsc.ops.shapes import constant_contents
 from tsc.sym import ShapeEnv, SymExpr
 
 #: Rounds until nothing changes; each makes the graph smaller, so few are needed.
@@ -38,7 +41,7 @@ def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, lim
         before = graph.nodes
         graph = settle_contents(graph)
         graph = fold_constants(drop_dead(graph), env, budget)
-        graph = apply_rules(graph)
+        graph = apply_rules(graph, env)
         graph = merge_equal(graph)
         graph = drop_dead(graph)
         if graph.nodes == before:
@@ -50,20 +53,20 @@ def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, lim
 # -- contents --------------------------------------------------------------------------------------------------
 
 def settle_contents(graph: Graph) -> Graph:
-    """Shape arithmetic that is read as data becomes a constant, or a SymbolicConstant where it depends on Dims."""
+    """Shape arithmetic that is read as data becomes a constant, or a node that reads nothing where it depends on Dims."""
     data = _read_as_data(graph)
     constants = dict(graph.constants)
     nodes = []
     for node in graph.nodes:
         outputs = [o for o in node.outputs if o]
-        if node.op == "SymbolicConstant" or not all(o in graph.contents for o in outputs):
+        if not node.inputs or not all(o in graph.contents for o in outputs):
             nodes.append(node)
             continue
         for output in (o for o in outputs if o in data):
             contents, dtype = graph.contents[output], graph.types[output].dtype
             numbers = [v.as_int() for v in contents.ravel()]
             if None in numbers:
-                nodes.append(Node("SymbolicConstant", (), (output,), {"value": contents, "dtype": dtype}, node.name))
+                nodes.append(sizes_node(contents, dtype, output, node.name))
             else:
                 constants[output] = np.array(numbers, dtype=dtype).reshape(contents.shape)
     return replace(graph, nodes=tuple(nodes), constants=constants)
@@ -77,9 +80,9 @@ def with_static_contents(graph: Graph) -> Graph:
 
 # -- rules -----------------------------------------------------------------------------------------------------
 
-def apply_rules(graph: Graph) -> Graph:
+def apply_rules(graph: Graph, env: ShapeEnv) -> Graph:
     """One pass of the local rules over all nodes."""
-    around = Surroundings(graph, graph.producers(), {}, graph.names())
+    around = Surroundings(graph, env, graph.producers(), {}, graph.names())
     same: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:
@@ -118,7 +121,7 @@ def replace_values(graph: Graph, same: Mapping[str, str]) -> Graph:
         if output not in final:
             nodes.append(replace(node, inputs=tuple(map(name, node.inputs)), outputs=tuple(map(name, node.outputs))))
         elif output in graph.outputs and name(output) != output:
-            nodes.append(Node("Identity", (name(output),), (output,), {}, node.name))
+            nodes.append(copy_node(name(output), output, node.name))
     types = {**graph.types, **{new: graph.types[old] for old, new in renamed.items()}}
     return replace(graph, nodes=tuple(nodes), types=types)
 

@@ -25,11 +25,9 @@ from tsc.graph.onnx_schema import check_dtypes
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops import definition
 from tsc.ops.base import InferContext, OpDef, symbolic
-from tsc.ops.shapes import DTYPES, Values
+from tsc.ops.shapes import DTYPES, Values, constant_contents
 from tsc.sym import OversizeError, ShapeEnv, SymExpr
 
-#: Constants up to this many elements take part in shape arithmetic.
-CONTENTS_LIMIT = 1024
 #: Nodes over constants are computed while shapes are inferred where they have at most this many bytes: sizes are that small.
 _COMPUTED_BYTES = 64
 #: .. and take at most so many steps: a window of a scalar may be as large as a number can be.
@@ -49,7 +47,7 @@ def infer_shapes(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -
     consumers = graph.consumers()
     _propagate(known, graph.nodes, graph, consumers)
     version = env.version
-    assume_counted_dims(graph, known.types, known.contents, env)
+    assume_counted_dims(replace(graph, types=known.types, contents=known.contents), env)
     if env.version != version:
         _propagate(known, _readers(known.refresh(), consumers), graph, consumers)
     known.refresh()
@@ -93,11 +91,6 @@ def _propagate(known: Knowledge, nodes: Iterable[Node], graph: Graph, consumers:
 def _readers(values: Iterable[str], consumers: Mapping[str, list[Node]]) -> Iterable[Node]:
     """The nodes that read any of `values`, each once."""
     return {id(n): n for value in values for n in consumers.get(value, ())}.values()
-
-
-def constant_contents(array: NDArray[Any]) -> Contents | None:
-    """Symbolic contents of a small constant of integer or bool dtype, else None."""
-    return symbolic(array) if array.dtype.kind in "iub" and array.size <= CONTENTS_LIMIT else None
 
 
 def _held(contents: Contents, dtype: str, env: ShapeEnv) -> Contents | None:

@@ -20,9 +20,9 @@ from tsc.te.expr import Expr, Var
 class PatternKind(Enum):
     """How an output element depends on input elements: what fusion and scheduling go by."""
 
-    ELEMENTWISE = "elementwise"  # out[i] from in[i] of equal or broadcast shapes
-    BROADCAST = "broadcast"  # each output element is one input element, inputs are repeated (Expand)
-    INJECTIVE = "injective"  # pure data movement or generation by index arithmetic (Transpose, Slice, Gather, Concat, Range)
+    ELEMENTWISE = "elementwise"  # out[i] from in[i] of equal or broadcast shapes, or one constant
+    BROADCAST = "broadcast"  # each output element is one input element, which broadcasting repeats (Expand)
+    INJECTIVE = "injective"  # data movement or generation by index arithmetic (Transpose, Slice, Gather, Concat, Range)
     REDUCE = "reduce"  # one monoid over axes of one tensor
     CONTRACTION = "contraction"  # a sum of products of two tensors
     OPAQUE = "opaque"  # never fused
@@ -134,6 +134,14 @@ class OpDef:
     ignores: tuple[str, ...] = ()
     #: whether it takes any number of operands and may take some of them before the others, in their order
     associative: bool = False
+    #: what operand `k` may hold everywhere for the result to be the other of two operands, bit for bit
+    neutral: tuple[float | None, ...] = ()
+    #: the operands that it is linear in, element by element, where the others are held
+    linear: tuple[int, ...] = ()
+    #: its operands from this one on are read as broadcasting does, so that one need not be expanded where the shape stays
+    broadcasts_from: int | None = None
+    #: the array that a node's attributes hold, where they hold all that it is; the text cites the node in errors
+    literal: Callable[[Mapping[str, Any], str], NDArray[Any]] | None = None
 
 
 #: An associative operator's node has at most this many operands, more become a tree of nodes: kernels of one body take isl and

@@ -1,4 +1,4 @@
-"""Operators that users define as tensor expressions, and the kind of a Compute, as fusion and scheduling go by it.
+"""Operators that users define as tensor expressions.
 
 A user's operator is a value, handed to `tsc.compile(..., ops=[...])`; nothing is registered anywhere. At import each of its
 nodes becomes a `te.custom` node that carries the definition, so that whatever comes later needs no table.
@@ -14,11 +14,12 @@ from typing import Any
 from tsc.errors import InputError, ModelError, ShapeError
 from tsc.ir import Node, TensorType
 from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Reduction
+from tsc.ops.derive import compute_kind
 from tsc.ops.shapes import canonical, unify
-from tsc.sym import ONE, ZERO, SymExpr
+from tsc.sym import SymExpr
 from tsc.te.assemble import Definition, canonical_sizes, sources
 from tsc.te.compute import Compute
-from tsc.te.expr import Call, Cast, Const, Expr, Load, Var, as_size, loads, map_children, walk
+from tsc.te.expr import Expr, Load, Var, map_children
 from tsc.te.scalar import place_of, refuse
 from tsc.te.tensor import Tensor
 
@@ -68,6 +69,11 @@ def op(domain: str, name: str, shapes: Sequence[Sequence[int | str]] | None = No
 def custom_node(definition: CustomOp, node: Node) -> Node:
     """A node of a user's operator, with the definition in it."""
     return Node(CUSTOM, node.inputs, node.outputs, {"definition": definition, "attributes": dict(node.attrs)}, node.name, "tsc")
+
+
+def is_custom(node: Node) -> bool:
+    """Whether a node is of a user's operator, whose Computes it brings."""
+    return node.op == CUSTOM
 
 
 def applied(ctx: InferContext) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -164,38 +170,5 @@ def _defined_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr |
 #: `te.custom` has neither a te body nor a decomposition: `graph/define.py` gives its nodes the Computes of their functions.
 OPS: tuple[OpDef, ...] = (
     OpDef(CUSTOM, PatternKind.OPAQUE, _types, domain="tsc"),
-    *(OpDef(f"te.{kind.value}", kind, _defined_types, te=_defined_te, domain="tsc") for kind in (
-        PatternKind.ELEMENTWISE, PatternKind.INJECTIVE, PatternKind.REDUCE, PatternKind.CONTRACTION)))
-
-
-# -- kinds -----------------------------------------------------------------------------------------------------
-
-def compute_kind(compute: Compute) -> PatternKind:
-    """A sum of products of two factors, each with an axis of its own, is a contraction; any other reduction is one; what reads
-    every tensor at its own index, or broadcast, is elementwise; the rest is injective."""
-    if compute.monoid is not None:
-        return PatternKind.CONTRACTION if compute.monoid.fn == "add" and _is_product(compute) else PatternKind.REDUCE
-    return PatternKind.ELEMENTWISE if all(_aligned(load, compute) for load in loads(compute.body)) else PatternKind.INJECTIVE
-
-
-def _is_product(compute: Compute) -> bool:
-    body = compute.body
-    while isinstance(body, Cast):
-        body = body.value
-    if not (isinstance(body, Call) and body.fn == "mul"):
-        return False
-    left, right = ({v.name for v in walk(factor) if isinstance(v, Var)} for factor in body.args)
-    own = {a.name for a in compute.axes if a.extent != ONE}
-    return bool((left - right) & own) and bool((right - left) & own)
-
-
-def _aligned(load: Load, compute: Compute) -> bool:
-    """Whether a tensor is read at the element's own index, as broadcasting does: last dims against last axes."""
-    axes = compute.axes[len(compute.axes) - len(load.index):]
-    return len(load.index) <= len(compute.axes) and all(
-        (place == Var(axis.name) and extent == axis.extent) or (extent == ONE and _is_zero(place))
-        for place, extent, axis in zip(load.index, load.buffer.shape, axes))
-
-
-def _is_zero(place: Expr) -> bool:
-    return isinstance(place, Const) and as_size(place) == ZERO
+    *(OpDef(f"te.{kind.value}", kind, _defined_types, te=_defined_te, domain="tsc") for kind in PatternKind
+      if kind is not PatternKind.OPAQUE))

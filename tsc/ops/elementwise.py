@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tsc.errors import InternalError, ModelError, UnsupportedError
-from tsc.ir import TensorType
+from tsc.ir import Node, TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.samples import bools, floats, ints, scalar
 from tsc.ops.shapes import (
@@ -38,12 +38,12 @@ SampleList = Callable[[], Sequence[Sample]]
 
 def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 0, rule: Rule | None = None, required: int = 1,
                 check: Callable[[InferContext], None] | None = None, reads: tuple[str, ...] = (),
-                associative: bool = False) -> OpDef:
+                associative: bool = False, neutral: tuple[float | None, ...] = (), linear: tuple[int, ...] = ()) -> OpDef:
     """An operator whose output element is `body` of the broadcast inputs' elements.
 
     `rule(env, *elements)` computes symbolic contents; `result` is the input whose dtype the output has, or the dtype itself;
     `required` is how many inputs there must be (-1: all that the node lists), `check` raises ModelError for inputs that do not
-    fit each other; `reads` are its attributes.
+    fit each other, in which case the first alone gives the shape; `reads` are its attributes.
     """
     def types(ctx: InferContext) -> tuple[TensorType, ...]:
         for i in range(len(ctx.types) if required < 0 else required):
@@ -66,7 +66,7 @@ def elementwise(name: str, body: Body, *, samples: SampleList, result: Result = 
         return body(lowering.infer, [broadcast_read(lowering, i, at) if lowering.infer.has(i) else None for i in count])
 
     return OpDef(name, PatternKind.ELEMENTWISE, types, contents=contents if rule else None, te=te, samples=samples, reads=reads,
-                 associative=associative)
+                 associative=associative, neutral=neutral, linear=linear, broadcasts_from=0 if check is None else 1)
 
 
 def intrinsic(fn: str) -> Body:
@@ -302,6 +302,11 @@ def _dropout_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     return Const(True, BOOL) if output == 1 else lowering.read(0, at)
 
 
+def copy_node(source: str, output: str, name: str) -> Node:
+    """A node that makes `output` a copy of `source`."""
+    return Node("Identity", (source,), (output,), {}, name)
+
+
 def _expect_float(ctx: InferContext) -> None:
     """The schema allows integers, but nothing says how to round."""
     if not is_float(ctx.type(0).dtype):
@@ -377,18 +382,22 @@ def _rounds() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    elementwise("Add", intrinsic("add"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a + b, required=2),
-    elementwise("Sub", intrinsic("sub"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a - b, required=2),
-    elementwise("Mul", intrinsic("mul"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a * b, required=2),
+    elementwise("Add", intrinsic("add"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a + b, required=2,
+                neutral=(-0.0, -0.0)),
+    elementwise("Sub", intrinsic("sub"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a - b, required=2,
+                neutral=(None, 0)),
+    elementwise("Mul", intrinsic("mul"), samples=pairs("float32", "int64"), rule=lambda env, a, b: a * b, required=2,
+                neutral=(1, 1), linear=(0, 1)),
     elementwise("Div", intrinsic("div"), rule=truncated_quotient, samples=lambda: [
-        *pairs("int64")(), Sample([ints(4, 3), np.array([3, -2, 5])]), Sample([floats(2, 3), floats(3, low=1)])], required=2),
+        *pairs("int64")(), Sample([ints(4, 3), np.array([3, -2, 5])]), Sample([floats(2, 3), floats(3, low=1)])], required=2,
+                neutral=(None, 1), linear=(0,)),
     elementwise("Pow", _pow, samples=_mixed_pow, rule=_power, required=2),
     elementwise("Mod", _mod, samples=_mods, rule=_remainder, reads=("fmod",), required=2),
     elementwise("Max", _chain("max"), samples=_lists, rule=_fold(greater), required=-1, associative=True),
     elementwise("Min", _chain("min"), samples=_lists, rule=_fold(lesser), required=-1, associative=True),
     elementwise("Sum", _chain("add"), samples=_lists, rule=_fold(lambda env, a, b: a + b), required=-1, associative=True),
     replace(elementwise("Mean", _chain("add"), samples=_lists, required=-1), te=None, decompose=_mean),
-    elementwise("Neg", intrinsic("neg"), samples=_signed, rule=lambda env, a: -a),
+    elementwise("Neg", intrinsic("neg"), samples=_signed, rule=lambda env, a: -a, linear=(0,)),
     elementwise("Abs", intrinsic("abs"), samples=_signed, rule=_absolute),
     elementwise("Sign", intrinsic("sign"), samples=_signed, rule=_sign),
     elementwise("Sqrt", intrinsic("sqrt"), samples=singles(0.0)),

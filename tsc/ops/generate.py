@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsc.errors import ModelError, UnsupportedError
-from tsc.ir import Contents, TensorType
-from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample, symbolic
+from tsc.ir import Contents, Node, TensorType
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample, symbolic
 from tsc.ops.samples import floats, ints, scalar, vector
 from tsc.ops.shapes import (
     Values,
@@ -83,6 +84,11 @@ def _symbolic_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     values = lowering.infer.attr("value")
     canonical_values = symbolic([lowering.infer.env.canon(v) for v in values.ravel()], values.shape)
     return converted(_contents_te(canonical_values, at), lowering.infer.attr("dtype"))
+
+
+def sizes_node(contents: Contents, dtype: str, output: str, name: str) -> Node:
+    """A node that makes symbolic contents data of `dtype`."""
+    return Node("SymbolicConstant", (), (output,), {"value": contents, "dtype": dtype}, name)
 
 
 # -- Shape, Size -----------------------------------------------------------------------------------------------
@@ -239,39 +245,26 @@ def _range_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     return converted(add(mul(at[0], index(step.numerator)), index(start.numerator)), dtype)
 
 
-# -- Constant (its tensor is folded by the importer; kept for graphs that are not) -------------------------------
+# -- Constant --------------------------------------------------------------------------------------------------
 
-def _constant_array(ctx: InferContext) -> np.ndarray[Any, Any]:
-    for name, dtype in (("value", None), ("value_float", "float32"), ("value_floats", "float32"), ("value_int", INDEX),
-                        ("value_ints", INDEX)):
-        if ctx.attr(name) is not None:
-            return np.asarray(ctx.attr(name), dtype=dtype)
-    raise ModelError(f"{where(ctx)} has no tensor, expected one of its value attributes")
+def _literal(attrs: Mapping[str, Any], cited: str) -> NDArray[Any]:
+    """The array of the one value attribute. Raises ModelError without one."""
+    if isinstance(attrs.get("value"), np.ndarray):
+        value: NDArray[Any] = attrs["value"]
+        return value
+    for name in ("value_int", "value_ints", "value_float", "value_floats"):
+        if attrs.get(name) is not None:
+            return np.array(attrs[name], INDEX if "int" in name else "float32")
+    raise ModelError(f"{cited} has no numeric value; give it a 'value'")
 
 
-def _constant_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    value = _constant_array(ctx)
+def _literal_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    value = _literal(ctx.node.attrs, where(ctx))
     return tensor(value.dtype.name, [SymExpr.of(n) for n in value.shape])
 
 
-def _constant_contents(ctx: InferContext) -> Values:
-    value = _constant_array(ctx)
-    if is_float(value.dtype.name) or value.size > 1024:
-        return (None,)
-    return (symbolic(value.astype(np.int64).astype(object)),)
-
-
-def _constant_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
-    return _choice(_constant_array(lowering.infer), at)
-
-
-def _choice(values: np.ndarray[Any, Any], at: Sequence[Expr]) -> Expr:
-    if values.ndim == 0:
-        return typed(values, values.dtype.name)
-    result = _choice(values[-1], at[1:])
-    for k in reversed(range(len(values) - 1)):
-        result = select(call("eq", at[0], index(k)), _choice(values[k], at[1:]), result)
-    return result
+def _literal_constant(builder: Builder) -> tuple[str, ...]:
+    return (builder.constant(_literal(builder.infer.node.attrs, where(builder.infer))),)
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -294,15 +287,15 @@ def _fills() -> Sequence[Sample]:
 OPS: tuple[OpDef, ...] = (
     OpDef("Shape", PatternKind.INJECTIVE, _shape_types, contents=_shape_contents, te=_shape_te, samples=_shapes,
           static_inputs=(0,), reads=("start", "end")),
-    OpDef("Size", PatternKind.INJECTIVE, _size_types, contents=_size_contents, te=_size_te, static_inputs=(0,),
+    OpDef("Size", PatternKind.ELEMENTWISE, _size_types, contents=_size_contents, te=_size_te, static_inputs=(0,),
           samples=lambda: [Sample([floats(2, 1, 5)])]),
     OpDef("Range", PatternKind.INJECTIVE, _range_types, contents=_range_contents, te=_range_te, samples=_ranges,
           static_inputs=(0, 1, 2)),
-    OpDef("ConstantOfShape", PatternKind.INJECTIVE, _filled_types, contents=_filled_contents, te=_filled_te, samples=_fills,
+    OpDef("ConstantOfShape", PatternKind.ELEMENTWISE, _filled_types, contents=_filled_contents, te=_filled_te, samples=_fills,
           static_inputs=(0,), reads=("value",)),
     OpDef("EyeLike", PatternKind.INJECTIVE, _eye_types, te=_eye_te, static_inputs=(0,),
           samples=lambda: [Sample([floats(3, 5)]), Sample([ints(4, 3)], {"k": -1, "dtype": 1})], reads=("dtype", "k")),
-    OpDef("Constant", PatternKind.INJECTIVE, _constant_types, contents=_constant_contents, te=_constant_te,
+    OpDef("Constant", PatternKind.INJECTIVE, _literal_types, decompose=_literal_constant, literal=_literal,
           samples=lambda: [Sample([], {"value": floats(2, 3)}), Sample([], {"value_int": 5})],
           reads=("value", "value_int", "value_ints", "value_float", "value_floats")),
     OpDef("SymbolicConstant", PatternKind.INJECTIVE, _symbolic_types, contents=_symbolic_contents, te=_symbolic_te,

@@ -59,8 +59,8 @@ def _compared(name: str, fn: str, holds: Relation, fails: Relation, *dtypes: str
     return elementwise(name, intrinsic(fn), result=BOOL, samples=pairs(*dtypes), rule=_decided(holds, fails), required=2)
 
 
-def _joined(name: str, fn: str, rule: Rule) -> OpDef:
-    return elementwise(name, intrinsic(fn), result=BOOL, samples=pairs("bool"), rule=rule, required=2)
+def _joined(name: str, fn: str, rule: Rule, neutral: bool) -> OpDef:
+    return elementwise(name, intrinsic(fn), result=BOOL, samples=pairs("bool"), rule=rule, required=2, neutral=(neutral,) * 2)
 
 
 OPS: tuple[OpDef, ...] = (
@@ -69,8 +69,8 @@ OPS: tuple[OpDef, ...] = (
     _compared("LessOrEqual", "le", _le, _gt, "float32", "int64"),
     _compared("Greater", "gt", _gt, _le, "float32", "int64"),
     _compared("GreaterOrEqual", "ge", _ge, _lt, "float32", "int64"),
-    _joined("And", "and", _and),
-    _joined("Or", "or", _or),
-    _joined("Xor", "xor", _xor),
+    _joined("And", "and", _and, True),
+    _joined("Or", "or", _or, False),
+    _joined("Xor", "xor", _xor, False),
     elementwise("Not", intrinsic("not"), result=BOOL, samples=_negations, rule=_not),
 )

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from tsc.errors import ModelError
-from tsc.ir import Contents, TensorType
+from tsc.ir import Contents, Node, TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample, symbolic
 from tsc.ops.samples import bools, floats, ints, scalar, vector
 from tsc.ops.shapes import (
@@ -364,6 +364,21 @@ def reshape(builder: Builder, value: str, shape: Shape) -> str:
     return builder.emit("Reshape", value, shape_operand(builder, shape), allowzero=1)
 
 
+def reshape_node(source: str, shape: str, output: str, name: str) -> Node:
+    """A node that makes `output` a view of `source` in the shape that the value `shape` holds, in which 0 is 0."""
+    return Node("Reshape", (source, shape), (output,), {"allowzero": 1}, name)
+
+
+def transpose_node(source: str, perm: tuple[int, ...], output: str, name: str) -> Node:
+    """A node whose output's dim `k` is dim `perm[k]` of `source`."""
+    return Node("Transpose", (source,), (output,), {"perm": perm}, name)
+
+
+def split_node(source: str, axis: int, sizes: tuple[int, ...], outputs: tuple[str, ...], name: str) -> Node:
+    """A node that cuts `source` along `axis` into parts of `sizes`, one an output."""
+    return Node("Split", (source,), outputs, {"axis": axis, "split": sizes}, name)
+
+
 def shape_operand(builder: Builder, shape: Sequence[SymExpr]) -> str:
     """A 1-D int64 value that holds `shape`, constant where it is static."""
     return size_operand(builder, symbolic(list(shape)).reshape(len(shape)), "int64")
@@ -445,7 +460,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef("Expand", PatternKind.BROADCAST, _expand_types, contents=_expand_contents, te=_expand_te, samples=_expands,
           static_inputs=(1,)),
     OpDef("Tile", PatternKind.INJECTIVE, _tile_types, contents=_tile_contents, te=_tile_te, samples=_tiles, static_inputs=(1,)),
-    OpDef("Trilu", PatternKind.INJECTIVE, _trilu_types, te=_trilu_te, samples=_trilus, static_inputs=(1,), reads=("upper",)),
+    OpDef("Trilu", PatternKind.ELEMENTWISE, _trilu_types, te=_trilu_te, samples=_trilus, static_inputs=(1,), reads=("upper",)),
     OpDef("DepthToSpace", PatternKind.INJECTIVE, _depth_to_space_types, decompose=_depth_to_space, samples=_blocks,
           reads=("blocksize", "mode")),
     OpDef("SpaceToDepth", PatternKind.INJECTIVE, _space_to_depth_types, decompose=_space_to_depth,

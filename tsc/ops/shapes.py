@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Contents, TensorType
-from tsc.ops.base import InferContext, Lowering
+from tsc.ops.base import InferContext, Lowering, symbolic
 from tsc.sym import ONE, ShapeEnv, SymExpr, product
 from tsc.te.expr import Expr, add, call, index, mul
 
@@ -133,6 +134,11 @@ def contents_map(fn: Callable[..., SymExpr | None], *arrays: Contents) -> Conten
             return None
         result[at] = value
     return result
+
+
+def constant_contents(array: NDArray[Any]) -> Contents | None:
+    """Symbolic contents of a small constant of integer or bool dtype, else None."""
+    return symbolic(array) if array.dtype.kind in "iub" and array.size <= CONTENTS_LIMIT else None
 
 
 def all_contents(ctx: InferContext) -> list[Contents] | None:

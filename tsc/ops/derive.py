@@ -1,0 +1,64 @@
+"""What a te body says of its operator, so that nobody has to declare it: its kind, and whether it copies or permutes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tsc.ops.base import PatternKind
+from tsc.sym import ONE, ZERO, SymExpr
+from tsc.te.compute import Compute
+from tsc.te.expr import Call, Cast, Const, Expr, Load, Var, as_size, loads, walk
+
+#: The extents of a value's axes by their names, in order.
+Axes = Mapping[str, SymExpr]
+
+
+def is_copy(element: Load, axes: Axes) -> bool:
+    """Whether the value whose element is `element` is the tensor that it is read of."""
+    return element.buffer.shape == tuple(axes.values()) and all(
+        extent == ONE or place == Var(name) for place, (name, extent) in zip(element.index, axes.items()))
+
+
+def permutation(element: Load, axes: Axes) -> tuple[int, ...] | None:
+    """The tensor's dim that each axis runs along, where the value whose element is `element` has each element of the tensor
+    once, in another order of its dims; else None."""
+    names = [place.name if isinstance(place, Var) else "" for place in element.index]
+    if sorted(names) != sorted(axes) or any(axes[name] != d for name, d in zip(names, element.buffer.shape)):
+        return None
+    return tuple(names.index(name) for name in axes)
+
+
+def compute_kind(compute: Compute) -> PatternKind:
+    """A sum of products of two factors, each with an axis of its own, is a contraction; any other reduction is one; what reads
+    every tensor at its own index, or broadcast, is elementwise, or a broadcast where it does nothing else; the rest is
+    injective, and so is what is made of its index alone."""
+    if compute.monoid is not None:
+        return PatternKind.CONTRACTION if compute.monoid.fn == "add" and _is_product(compute) else PatternKind.REDUCE
+    body, found = compute.body, list(loads(compute.body))
+    if not all(_aligned(load, compute) for load in found) or (not found and any(isinstance(e, Var) for e in walk(body))):
+        return PatternKind.INJECTIVE
+    repeats = isinstance(body, Load) and body.buffer.shape != tuple(a.extent for a in compute.axes)
+    return PatternKind.BROADCAST if repeats else PatternKind.ELEMENTWISE
+
+
+def _is_product(compute: Compute) -> bool:
+    body = compute.body
+    while isinstance(body, Cast):
+        body = body.value
+    if not (isinstance(body, Call) and body.fn == "mul"):
+        return False
+    left, right = ({v.name for v in walk(factor) if isinstance(v, Var)} for factor in body.args)
+    own = {a.name for a in compute.axes if a.extent != ONE}
+    return bool((left - right) & own) and bool((right - left) & own)
+
+
+def _aligned(load: Load, compute: Compute) -> bool:
+    """Whether a tensor is read at the element's own index, as broadcasting does: last dims against last axes."""
+    axes = compute.axes[len(compute.axes) - len(load.index):]
+    return len(load.index) <= len(compute.axes) and all(
+        (place == Var(axis.name) and extent == axis.extent) or (extent == ONE and _is_zero(place))
+        for place, extent, axis in zip(load.index, load.buffer.shape, axes))
+
+
+def _is_zero(place: Expr) -> bool:
+    return isinstance(place, Const) and as_size(place) == ZERO
