@@ -101,6 +101,30 @@ def test_a_mask_read_by_arange_shares_the_batch() -> None:
     assert str(env.guards[0]) in ("s10 == s86", "s86 == s10") and "Gather" in env.guards[0].reason
 
 
+@pytest.mark.parametrize("positions, read", [
+    ("p = Cast<to = 6>(rows)", "Gather(mask, p)"), ("r = Unsqueeze(rows, end)\n p = Expand(r, wide)", "Gather(mask, p)"),
+    ("r = Reshape(rows, column)\n q = Expand(r, pair)\n p = Concat<axis = -1>(q, q)", "GatherND(square, p)"),
+    ("r = Unsqueeze(rows, end)\n p = Transpose(r)", "Gather(mask, p)"),
+    ("r = Reshape(rows, column)\n p = Expand(r, wide)", "GatherElements(mask, p)")])
+def test_positions_count_through_whatever_moves_them(positions: str, read: str) -> None:
+    body = f"s = Shape<start = 0, end = 1>(ids)\n b = Squeeze(s)\n rows = Range(zero, b, one)\n {positions}\n y = {read}"
+    types, _ = inferred(body, "int64[n, k] ids, bool[m, 2] mask, bool[m, m, 2] square",
+                        "bool[o, p, q] y" if "Unsqueeze" in positions else "bool[o, p] y",
+                        "int64 zero = {0}, int64 one = {1}, int64[1] end = {-1}, int64[2] wide = {1, 2}, "
+                        "int64[2] pair = {1, 1}, int64[2] column = {-1, 1}")
+    assert types["mask"] == "bool[n, 2]" and types["square"] == "bool[n, n, 2]"
+
+
+@pytest.mark.parametrize("positions", [
+    "rows = Range(one, b, one)", "rows = Range(zero, b, two)", "r = Range(zero, b, one)\n rows = Neg(r)",
+    "r = Range(zero, b, one)\n rows = CumSum(r, zero)"])
+def test_other_positions_say_nothing_of_a_dim(positions: str) -> None:
+    types, env = inferred(f"s = Shape<start = 0, end = 1>(ids)\n b = Squeeze(s)\n {positions}\n y = Gather(mask, rows)",
+                          "int64[n, k] ids, bool[m, 2] mask", "bool[o, p] y",
+                          "int64 zero = {0}, int64 one = {1}, int64 two = {2}")
+    assert types["mask"] == "bool[m, 2]" and not env.equal
+
+
 def test_every_value_agrees_with_onnx_runtime() -> None:
     """Odd sizes and size 1 through shape arithmetic, against the shapes that ONNX Runtime makes."""
     proto = model(SHAPE_ARITHMETIC, "float[B, L, 12] x", "float[o, p, q, r] y", CONSTANTS)
