@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tsc import targets
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
@@ -21,7 +21,7 @@ from tsc.ir import Graph
 from tsc.ops.base import PatternKind
 from tsc.ops.derive import compute_kind
 from tsc.plan.build import KernelCall
-from tsc.plan.kernel import Kernel, interface_of, kernel_from_bytes, kernel_to_bytes
+from tsc.plan.kernel import Kernel, Refusal, interface_of, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import PatternMismatch
 from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import match
@@ -41,17 +41,25 @@ from tsc.validate import check_values
 #: At most this many Computes are tried as one kernel.
 MOST_COMPUTES = 12
 
-Made = TypeVar("Made")
+Made = TypeVar("Made", covariant=True)
+
+
+class Attempt(Protocol[Made]):
+    """Makes something of a Program, or raises PatternMismatch; of a sum of products without register tiles where `tiled`."""
+
+    def __call__(self, lowered: LoweredGroup, *, tiled: bool) -> Made: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What one compilation works with: how to compile, where traces go, the back end, and the kernels compiled before."""
+    """What one compilation works with: how to compile, where traces go, the back end, the kernels compiled before, and those
+    made or refused in this one, by key."""
 
     options: Options
     recorder: Recorder
     device: Target
     cache: CompiledCache
+    made: dict[str, Kernel | Refusal] = field(default_factory=dict)
 
 
 def workshop(target: str, options: Options | None) -> Workshop:
@@ -71,36 +79,77 @@ def refuse_dtypes(graph: Graph, target: Target) -> None:
                                        f"target '{target.spec.name}' does not compute with; convert the model to float32")
 
 
-def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop) -> Kernel:
-    """te.Program -> Kernel, from the cache where an equal program was compiled before."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """All that a kernel depends on. `constants` are the inputs that can be laid out at compile time; `tiled`: a sum of products
+    without register tiles is to be refused."""
+
+    program: Program
+    kind: PatternKind
+    constants: frozenset[str]
+    device: Target
+    tiled: bool = False
+
+    def key(self) -> str:
+        """The cache's key of the kernel."""
+        return digest("kernel", str(self.program), *sorted(self.constants), repr(self.device.spec), str(self.tiled),
+                      code_fingerprint())
+
+    def symbol(self) -> str:
+        """The kernel's name, whatever it was ordered for."""
+        return f"{self.kind.value}_{replace(self, tiled=False).key()[:12]}"
+
+
+def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Kernel:
+    """te.Program -> Kernel, from the cache where an equal program was compiled before. Raises PatternMismatch where no pattern
+    fits, which is kept as well."""
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
-    program, device, recorder = lowered.program, shop.device, shop.recorder
-    key = digest("kernel", str(program), *sorted(constants), repr(device.spec), code_fingerprint())
-    symbol = f"{lowered.kind.value}_{key[:12]}"
-    recorder.record("te", symbol, str(program))
+    order = Order(lowered.program, lowered.kind, constants, shop.device, tiled)
+    key, symbol, recorder = order.key(), order.symbol(), shop.recorder
+    recorder.record("te", symbol, str(order.program))
     plain = recorder.override_from is None                          # what the user overrides is not for others to find
-    cached = shop.cache.get(key) if plain and recorder.dump_to is None else None  # a dump wants every stage
-    if cached is not None:
-        with suppress(ValueError, KeyError, TypeError):             # what is no Kernel counts as absent, and is replaced
-            return kernel_from_bytes(cached)
-    recorder = replace(recorder, decisions=[])                      # what is decided here is kept with the kernel
-    scheduled = schedule_program(program, lowered.kind, device.spec, None, recorder, symbol, constants)  # -> Func
+    made = shop.made.get(key)
+    if made is None and plain and recorder.dump_to is None:         # a dump wants every stage
+        made = _kept(shop.cache.get(key))
+    if made is None:
+        try:
+            made = make_kernel(order, symbol, replace(recorder, decisions=[]))  # what is decided is kept with the kernel
+        except PatternMismatch as mismatch:
+            made = Refusal(str(mismatch))
+        if plain:
+            shop.cache.put(key, kernel_to_bytes(made))
+    shop.made[key] = made
+    if isinstance(made, Refusal):
+        raise PatternMismatch(made.reason)
+    return made
+
+
+def _kept(data: bytes | None) -> Kernel | Refusal | None:
+    """What the cache has; what is no Kernel counts as absent, and is replaced."""
+    with suppress(ValueError, KeyError, TypeError):
+        return None if data is None else kernel_from_bytes(data)
+    return None
+
+
+def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
+    """te.Program -> Kernel, compiled anew. Raises PatternMismatch where no pattern fits."""
+    program, device, spec = order.program, order.device, order.device.spec
+    if order.tiled:
+        check_tiled(program)
+    scheduled = schedule_program(program, order.kind, spec, None, recorder, symbol, order.constants)  # -> Func
     with blame(scheduled.overridden, symbol):
-        func = device.lower(scheduled.func, device.spec, recorder)  # Func             -> Func
+        func = device.lower(scheduled.func, spec, recorder)         # Func             -> Func
         if scheduled.scop is not None:                              # each instance once, in order, at every size
             for note in check_lowered(scheduled.func, func, scheduled.scop, scheduled.edges):
                 recorder.decide("validate", symbol, note)
             for note in check_values(program, func, scheduled.scop.program).notes():  # and it means what the Program means
                 recorder.decide("validate", symbol, note)
-        source = recorder.override("c", symbol) or device.emit(func, device.spec)  # Func -> C
+        source = recorder.override("c", symbol) or device.emit(func, spec)  # Func -> C
     recorder.record("c", symbol, source)
-    kernel = Kernel(
+    return Kernel(
         symbol, source, func.buffers, func.outputs, tuple(s.name for s in func.sizes), interface_of(func, program.facts),
         func.messages,
         scheduled.tree, (*scheduled.log, *(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)))
-    if plain:
-        shop.cache.put(key, kernel_to_bytes(kernel))
-    return kernel
 
 
 def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...]) -> KernelCall:
@@ -158,9 +207,10 @@ def compile_definitions(definitions: Sequence[Definition], outputs: Collection[s
 
 
 def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeEnv, recorder: Recorder,
-        attempt: Callable[[LoweredGroup], Made]) -> list[tuple[tuple[str, ...], LoweredGroup, Made]]:
+        attempt: Attempt[Made]) -> list[tuple[tuple[str, ...], LoweredGroup, Made]]:
     """The longest run of Computes, from the first on, that one pattern takes; then the rest. For each run its Computes, their
-    Program, and what `attempt` made of it, which raises PatternMismatch where no pattern fits.
+    Program, and what `attempt` made of it, which raises PatternMismatch where no pattern fits; `tiled` tells it to, where
+    a matrix product would run as one stage of many, without its register tiles.
 
     Raises UnsupportedError for a Compute that no pattern takes alone.
     """
@@ -172,8 +222,7 @@ def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeE
             lowered = _lowered(definitions[start:end], definitions[end:], outputs, env)
             names = tuple(d.compute.name for d in definitions[start:end])
             try:
-                _check_worthwhile(lowered, end - start)
-                made = attempt(lowered)
+                made = attempt(lowered, tiled=end > start + 1 and lowered.kind is PatternKind.CONTRACTION)
             except PatternMismatch as mismatch:
                 refusal = f"not in the kernel of {names[0]}: {_in_user_names(str(mismatch), lowered, definitions[start:end])}"
                 if end == start + 1:
@@ -206,9 +255,8 @@ def _lowered(run: Sequence[Definition], later: Iterable[Definition], outputs: Co
     return LoweredGroup(found.program, found.buffers, found.sizes, kind)
 
 
-def _check_worthwhile(lowered: LoweredGroup, count: int) -> None:
+def check_tiled(program: Program) -> None:
     """Raise PatternMismatch where a matrix product would run as one stage of many, without its register tiles."""
-    if count > 1 and lowered.kind is PatternKind.CONTRACTION:
-        found, _ = match(build_scop(separate_outputs(without_empty(lowered.program))))
-        if isinstance(found, Staged):
-            raise PatternMismatch("one kernel for all would run a sum of products without register tiles")
+    found, _ = match(build_scop(separate_outputs(without_empty(program))))
+    if isinstance(found, Staged):
+        raise PatternMismatch("one kernel for all would run a sum of products without register tiles")

@@ -36,6 +36,13 @@ class Kernel:
     log: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there is no kernel for a Program: no schedule pattern fits it."""
+
+    reason: str
+
+
 def interface_of(func: Func, facts: Iterable[Fact]) -> KernelInterface:
     """What a call of `func`, lowered, must be like; `facts` are its Program's."""
     return KernelInterface(
@@ -44,16 +51,20 @@ def interface_of(func: Func, facts: Iterable[Fact]) -> KernelInterface:
         tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in facts), func.blocks, func.scratch)
 
 
-def kernel_to_bytes(kernel: Kernel) -> bytes:
+def kernel_to_bytes(kernel: Kernel | Refusal) -> bytes:
     """Deterministic JSON."""
+    if isinstance(kernel, Refusal):
+        return json.dumps({"refused": kernel.reason}).encode()
     plain = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
     buffers = [[b.name, b.dtype, [str(extent) for extent in b.shape], b.panel] for b in kernel.buffers]
     return json.dumps(plain | {"buffers": buffers, "interface": interface_to_json(kernel.interface)}, sort_keys=True).encode()
 
 
-def kernel_from_bytes(data: bytes) -> Kernel:
+def kernel_from_bytes(data: bytes) -> Kernel | Refusal:
     """What `kernel_to_bytes` wrote. Raises ValueError, KeyError or TypeError on anything else."""
     x = json.loads(data)
+    if "refused" in x:
+        return Refusal(str(x["refused"]))
     buffers = tuple(Buffer(name, dtype, tuple(map(parse, shape)), None if panel is None else (panel[0], panel[1]))
                     for name, dtype, shape, panel in x.pop("buffers"))
     texts: dict[str, Any] = {name: x.pop(name) for name in ("symbol", "source", "schedule")}

@@ -1,0 +1,89 @@
+"""What was compiled or refused before is not scheduled again: within one compilation, and from the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tsc
+from tsc import kernels, te
+from tsc.plan.kernel import Refusal, kernel_from_bytes, kernel_to_bytes
+
+
+@pytest.fixture
+def scheduled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that are looked at by the polyhedral stage from now on."""
+    names: list[str] = []
+    for name in ("schedule_program", "check_tiled"):
+        function = getattr(kernels, name)
+
+        def noted(*arguments: object, function: object = function, name: str = name) -> object:
+            names.append(name)
+            return function(*arguments)  # type: ignore[operator]
+
+        monkeypatch.setattr(kernels, name, noted)
+    return names
+
+
+def layers(count: int) -> onnx.ModelProto:
+    """Equal layers with weights of their own: matrix product, softmax, all of it kept."""
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.standard_normal((24, 24)).astype(np.float32), f"w{k}") for k in range(count)]
+    nodes = []
+    for k in range(count):
+        nodes += [helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"y{k}"]), helper.make_node("Relu", [f"y{k}"], [f"x{k + 1}"])]
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 24]) for name in ("x0", f"x{count}")]
+    return helper.make_model(helper.make_graph(nodes, "layers", value[:1], value[1:], weights),
+                             opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_equal_groups_are_scheduled_once_without_a_cache(scheduled: list[str]) -> None:
+    model = layers(4)
+    executable = tsc.compile(model, options=tsc.Options(use_cache=False))
+    assert executable.stats["launches"] > len(scheduled) == executable.stats["kernels"]
+    x = np.random.default_rng(1).standard_normal((5, 24)).astype(np.float32)
+    expected = onnx.reference.ReferenceEvaluator(model).run(None, {"x0": x})[0]
+    np.testing.assert_allclose(executable.run(None, {"x0": x})[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def products() -> list[te.Tensor]:
+    """Two products of unlike shapes with a reduction over both, which no kernel takes together."""
+    m, k = te.dim("M"), te.dim("K")
+    a, b = te.placeholder((m, k), "float32", "a"), te.placeholder((k, m), "float32", "b")
+    r, s = te.reduce_axis(k, "r"), te.reduce_axis(m, "s")
+    c = te.compute((m, m), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
+    return [te.compute((m, m), lambda i, j: te.sum(c[i, s] * c[s, j], axis=s), "d"), c]
+
+
+def test_nothing_is_scheduled_again_not_even_what_was_refused(scheduled: list[str], tmp_path: Path) -> None:
+    options = tsc.Options(cache_dir=tmp_path)
+    first = tsc.build(products(), options=options)
+    made = len(scheduled)
+    second = tsc.build(products(), options=options)
+    assert made > first.stats["kernels"] and len(scheduled) == made
+    assert "split: d: not in the kernel of c: " in first.explain() and first.explain() == second.explain()
+    a, b = (np.random.default_rng(2).standard_normal(shape).astype(np.float32) for shape in ((9, 4), (4, 9)))
+    product = a.astype(np.float64) @ b
+    for executable in (first, second):
+        np.testing.assert_allclose(executable.run(None, {"a": a, "b": b})[0], product @ product, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_from_the_cache_is_not_scheduled(scheduled: list[str], tmp_path: Path) -> None:
+    for _ in range(2):
+        executable = tsc.compile(layers(2), options=tsc.Options(cache_dir=tmp_path))
+        assert len(scheduled) == executable.stats["kernels"]
+
+
+@pytest.mark.parametrize("reason", ["", "reduction: nothing is reduced; \u00fc"])
+def test_a_refusal_is_read_back(reason: str) -> None:
+    assert kernel_from_bytes(kernel_to_bytes(Refusal(reason))) == Refusal(reason)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"symbol": 1}', b'"refused"', b"3"])
+def test_what_is_no_kernel_counts_as_absent(data: bytes) -> None:
+    assert kernels._kept(data) is None
