@@ -7,11 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.runtime.plans import straight
+from tests.runtime.plans import interface, straight
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
-from tsc.runtime.interface import BufferUse, KernelInterface
 from tsc.runtime.package import Module, Package
 from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr, ceildiv, dim
@@ -69,13 +68,6 @@ int32_t bump(const tsc_args *a, int64_t begin, int64_t end, void *scratch) {
 
 
 R, C = dim("r"), dim("c")
-
-
-def interface(*buffers: tuple[str, SymExpr, bool], sizes: tuple[str, ...] = (), blocks: SymExpr = ONE,
-              scratch: SymExpr = ZERO) -> KernelInterface:
-    """Buffers are (dtype, elements, written); sizes may be 0 and more."""
-    uses = tuple(BufferUse(dtype, count * np.dtype(dtype).itemsize, written) for dtype, count, written in buffers)
-    return KernelInterface(uses, tuple((name, Range(0)) for name in sizes), (), blocks, scratch)
 
 
 INTERFACES = {

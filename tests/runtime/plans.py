@@ -1,4 +1,4 @@
-"""Straight Plans by their parts: what is checked, launched and copied, one after the other."""
+"""Straight Plans by their parts: what is checked, launched and copied, one after the other; and interfaces of kernels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from tsc.runtime.interface import BufferUse, KernelInterface
 from tsc.runtime.places import binds_of
 from tsc.runtime.plan import HOST, Axis, Bind, Copy, Launch, Plan, Step, Storage, TensorSpec
-from tsc.sym import ZERO, Guard, Range, SymExpr
+from tsc.sym import ONE, ZERO, Guard, Range, SymExpr
 
 
 def straight(inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), ranges: dict[str, Range] | None = None,
@@ -30,3 +33,10 @@ def changed(plan: Plan, **changes: Any) -> Plan:
     if "arena_bytes" in changes:
         changes["arenas"] = {HOST: changes.pop("arena_bytes")}
     return replace(plan, body=tuple(step for part in parts for step in part), **changes)
+
+
+def interface(*buffers: tuple[str, SymExpr, bool], sizes: tuple[str, ...] = (), blocks: SymExpr = ONE,
+              scratch: SymExpr = ZERO) -> KernelInterface:
+    """Buffers are (dtype, elements, written); sizes may be 0 and more."""
+    uses = tuple(BufferUse(dtype, count * np.dtype(dtype).itemsize, written) for dtype, count, written in buffers)
+    return KernelInterface(uses, tuple((name, Range(0)) for name in sizes), (), blocks, scratch)

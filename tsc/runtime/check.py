@@ -229,6 +229,8 @@ class _Checker:
         if len(set(places)) < len(places):
             yield "has a loop that carries two values in one storage"
         for c in step.carried:
+            if c.start != c.current and c.start in places:
+                yield f"has a loop that begins with storage {c.start}, which it carries"
             halves = [self.plan.storages[i] for i in (c.current, c.next)]
             if any(half.kind != "arena" for half in halves) or halves[0].space != halves[1].space:
                 yield f"has a loop that carries storages {c.current} and {c.next}, which are not both of one arena"
@@ -237,8 +239,6 @@ class _Checker:
                 yield f"has a loop that carries storages of {', '.join(map(str, sizes))} bytes as one"
             if c.start not in scope.written:
                 yield f"has a loop that begins with storage {c.start}, which nobody has written"
-            if c.start != c.current and c.start in places:
-                yield f"has a loop that begins with storage {c.start}, which it carries"
         scope.written |= {c.current for c in step.carried}
         scope.written -= {c.next for c in step.carried}
         if step.condition is not None:

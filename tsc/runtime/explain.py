@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import count
+
 from tsc.runtime.bind import Binding, format_spec
 from tsc.runtime.package import Package
-from tsc.runtime.plan import Launch, Plan
-from tsc.sym import SymExpr
+from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region
+from tsc.sym import Guard, SymExpr
 
 
 def explain(package: Package, target: str, threads: int, binding: Binding | None, peak: int | str) -> str:
-    """Inputs, memory, guards, every launch, and the Decision log; expressions are evaluated when there is a `binding`."""
-    plan = package.plan
-
-    def number(expr: SymExpr) -> str:
-        return str(expr if binding is None else expr.evaluate(binding.dims))
-
+    """Inputs, memory, guards, every step, and the Decision log; expressions are evaluated when there is a `binding`, as far as
+    shapes tell them."""
+    plan, names = package.plan, {} if binding is None else binding.names
     weights = sum(array.nbytes for array in package.constants.values())
     at = "" if binding is None else " at " + ", ".join(f"{name}={size}" for name, size in binding.dims.items())
     lines = [f"tsc {package.version}, target {target}, {threads} threads{at}"]
@@ -22,20 +22,61 @@ def explain(package: Package, target: str, threads: int, binding: Binding | None
     lines += [f"  output  {format_spec(spec)}" for spec in plan.outputs]
     lines += [f"  dim     {name} in {known}" for name, known in plan.ranges.items()]
     lines += [f"  guard   {guard} ({guard.reason})" for guard in plan.guards]
-    lines.append(f"  memory  weights {weights} bytes, arena {number(plan.arena_bytes)} bytes, peak {peak} bytes")
+    lines.append(f"  memory  weights {weights} bytes, arena {_number(plan.arena_bytes, names)} bytes, peak {peak} bytes")
     lines.append(f"{len(plan.launches)} launches of {len({x.kernel for x in plan.launches})} kernels")
-    for index, launch in enumerate(plan.launches):
-        lines.append(f"  {index:3} {launch.kernel} (node '{launch.node}'): blocks {number(launch.blocks)}"
-                     f", sizes {', '.join(map(number, launch.sizes)) or 'none'}, scratch {number(launch.scratch)}")
-        others = [name for name in launch.nodes if name != launch.node]
-        lines += [f"      with {', '.join(others)}"] if others else []
-        lines.append("      " + ", ".join(_place(plan, launch, i, number(plan.storages[a].offset))
-                                          for i, a in enumerate(launch.args)))
-    names = [plan.outputs[plan.storages[c.target].index].name for c in plan.copies]
-    lines += [f"  copy {number(c.bytes)} bytes to output '{name}'" for c, name in zip(plan.copies, names)]
+    told = (step for step in plan.body if not isinstance(step, Guard) and not (
+        isinstance(step, Bind) and isinstance(step.source, Axis)))
+    lines += _steps(plan, tuple(told), names, count(), "  ")
     if package.log:
         lines += ["decisions", *(f"  {line}" for text in package.log for line in text.splitlines())]
     return "\n".join(lines)
+
+
+def _number(expr: SymExpr, names: Mapping[str, int]) -> str:
+    return str(expr.evaluate(names) if expr.dims() <= names.keys() else expr)
+
+
+def _steps(plan: Plan, region: Region, names: Mapping[str, int], numbers: Iterator[int], indent: str) -> Iterator[str]:
+    """Lines for each step of a region, launches numbered on, what is inside a step below it."""
+    for step in region:
+        match step:
+            case Bind(name=name, source=source):
+                most = "" if step.bound is None else f", at most {_number(step.bound, names)}"
+                reason = f" ({step.reason})" if step.reason else ""
+                yield f"{indent}bind {name} in {step.range}{most}: {_source(plan, source)}{reason}"
+            case Eval(name=name, value=value):
+                yield f"{indent}let {name} = {_number(value, names)}"
+            case Guard():
+                yield f"{indent}guard {step} ({step.reason})"
+            case Launch():
+                sizes = ", ".join(_number(s, names) for s in step.sizes) or "none"
+                yield (f"{indent}{next(numbers):3} {step.kernel} (node '{step.node}'): blocks {_number(step.blocks, names)}, "
+                       f"sizes {sizes}, scratch {_number(step.scratch, names)}")
+                others = [name for name in step.nodes if name != step.node]
+                yield from [f"{indent}    with {', '.join(others)}"] if others else []
+                yield f"{indent}    " + ", ".join(_place(plan, storage, names) for storage in step.args)
+            case Copy(source=source, target=target, bytes=size):
+                where = f"{_place(plan, target, names)} from {_place(plan, source, names)}"
+                yield f"{indent}copy {_number(size, names)} bytes to {where}"
+            case If(condition=condition, then=then, otherwise=otherwise):
+                yield f"{indent}if {condition if isinstance(condition, str) else _source(plan, condition)}"
+                yield from _steps(plan, then, names, numbers, indent + "  ")
+                yield from [f"{indent}else"] if otherwise else []
+                yield from _steps(plan, otherwise, names, numbers, indent + "  ")
+            case Loop(index=index, trips=trips, body=body, condition=ends):
+                known = "" if ends is None else f" while {_source(plan, ends)}"
+                yield f"{indent}loop {index} < {_number(trips, names)}{known}"
+                yield from (f"{indent}  carry {_place(plan, c.current, names)} from {_place(plan, c.start, names)}, next in "
+                            f"{_place(plan, c.next, names)}" for c in step.carried)
+                yield from _steps(plan, body, names, numbers, indent + "  ")
+
+
+def _source(plan: Plan, source: Axis | Element) -> str:
+    match source:
+        case Axis(input=number, axis=axis):
+            return f"axis {axis} of input '{plan.inputs[number].name}'"
+        case Element(storage=storage, dtype=dtype, index=index):
+            return f"{dtype} {index} of {_place(plan, storage, {})}"
 
 
 def summary(package: Package, target: str, threads: int) -> str:
@@ -50,8 +91,8 @@ def summary(package: Package, target: str, threads: int) -> str:
     return "\n".join(lines)
 
 
-def _place(plan: Plan, launch: Launch, argument: int, offset: str) -> str:
-    storage = plan.storages[launch.args[argument]]
+def _place(plan: Plan, number: int, names: Mapping[str, int]) -> str:
+    storage = plan.storages[number]
     match storage.kind:
         case "input":
             return f"input '{plan.inputs[storage.index].name}'"
@@ -59,4 +100,4 @@ def _place(plan: Plan, launch: Launch, argument: int, offset: str) -> str:
             return f"output '{plan.outputs[storage.index].name}'"
         case "constant":
             return f"constant '{plan.constants[storage.index]}'"
-    return f"arena+{offset}"
+    return f"arena+{_number(storage.offset, names)}"
