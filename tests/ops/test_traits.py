@@ -135,6 +135,25 @@ def test_permutations_are_found() -> None:
         assert permutation(*found[1:]) == sample.attrs.get("perm", tuple(reversed(range(rank))))
 
 
+@pytest.mark.parametrize("op", [op for op in SAMPLED if op.is_view or op.kind is PatternKind.BROADCAST], ids=named)
+def test_views_keep_the_order_and_broadcasts_repeat(op: OpDef) -> None:
+    for sample in op.samples() if op.samples is not None else ():
+        made, operand = reference(op, sample), np.asarray(sample.inputs[0])
+        assert same_bits(made, operand.reshape(made.shape) if op.is_view else np.broadcast_to(operand, made.shape))
+
+
+@pytest.mark.parametrize("op", [op for op in SAMPLED if op.associative], ids=named)
+def test_associative_operators_take_some_operands_before_others(op: OpDef) -> None:
+    for sample in op.samples() if op.samples is not None else ():
+        operands = [np.asarray(x) for x in sample.inputs] * 2
+        for k in range(1, len(operands)):
+            for some, rest in ((slice(0, k), slice(k, None)), (slice(k, None), slice(0, k))):
+                inner = reference(op, replace(sample, inputs=operands[some]))
+                split = [inner, *operands[rest]] if some.start == 0 else [*operands[rest], inner]
+                np.testing.assert_allclose(reference(op, replace(sample, inputs=split)),
+                                           reference(op, replace(sample, inputs=operands)), rtol=1e-6, atol=1e-6)
+
+
 # -- neutral elements ------------------------------------------------------------------------------------------
 
 def keeps(op: OpDef, k: int, number: float, dtype: str) -> bool:

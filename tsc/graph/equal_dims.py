@@ -21,7 +21,7 @@ def assume_counted_dims(graph: Graph, env: ShapeEnv) -> None:
     """Unify each bare Dim that a node of an inferred graph reads at computed positions 0, 1, .. D-1 with the bare Dim D."""
     producers = graph.producers()
     for node in graph.nodes:
-        if not _looks_up(graph, node):
+        if not _looks_up(graph, node, producers):
             continue
         element = element_of(graph, env, node, 0)
         for place in (e for e in walk(element.body) if isinstance(e, CheckedIndex)):
@@ -34,11 +34,11 @@ def assume_counted_dims(graph: Graph, env: ShapeEnv) -> None:
                 env.assume_eq(count, extent, f"{where}: a dim that is read at each index of another must be equal to it")
 
 
-def _looks_up(graph: Graph, node: Node) -> bool:
-    """Whether a node may read one operand at positions that another, computed one holds."""
+def _looks_up(graph: Graph, node: Node, producers: Mapping[str, Node]) -> bool:
+    """Whether a node may read one operand at positions that are computed."""
     operator, data = definition(node), dynamic_inputs(graph, node)
     return operator.te is not None and operator.kind is PatternKind.INJECTIVE and len(data) > 1 and any(
-        graph.types[i].dtype in ("int32", "int64") and i not in graph.constants for i in data)
+        i in producers and i not in graph.contents and graph.types[i].dtype in ("int32", "int64") for i in data)
 
 
 def _count(place: Expr, extents: Mapping[str, SymExpr], producers: Mapping[str, Node], graph: Graph,

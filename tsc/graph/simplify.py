@@ -60,13 +60,18 @@ class Surroundings:
         operator = definition(node)
         if operator.te is None or operator.kind in _COMPUTING or not node.outputs[0] or any(node.outputs[1:]):
             return None
-        if operator.kind is PatternKind.ELEMENTWISE and len(node.inputs) > 1:  # reads all of them, unless a choice is decided
-            data = dynamic_inputs(self.graph, node)
-            if len(data) > 1 and not any(map(self.condition, data)):
-                return None
         if node.outputs[0] not in self.elements:
-            self.elements[node.outputs[0]] = moved_element(self.graph, self.env, node, self.condition)
+            data = dynamic_inputs(self.graph, node)
+            possible = any(self.may_permute(i, node.outputs[0]) for i in data) and (
+                operator.kind is not PatternKind.ELEMENTWISE or len(data) == 1 or any(map(self.condition, data)))
+            self.elements[node.outputs[0]] = (
+                moved_element(self.graph, self.env, node, self.condition) if possible else None)
         return self.elements[node.outputs[0]]
+
+    def may_permute(self, source: str, value: str) -> bool:
+        """Whether `value` could be `source` with its dims in some order, as far as their types say."""
+        a, b = self.type(source), self.type(value)
+        return a.dtype == b.dtype and len(a.shape) == len(b.shape) and set(a.shape) == set(b.shape)
 
     def reshaped(self, node: Node, source: str) -> Node:
         """A view of `source` in the shape of the node's output."""
