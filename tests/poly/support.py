@@ -27,6 +27,14 @@ SMALL = DeviceSpec("small", "c", vector_bytes=16, registers=16, instr_tile=(2, 4
 WIDE = DeviceSpec("wide", "c", vector_bytes=64, registers=32, instr_tile=(7, 64), l2_bytes=1 << 20)
 
 
+#: What a schedule for a GPU needs to know of one.
+GPU = DeviceSpec("gpu", "cuda", vector_bytes=16, registers=255, instr_tile=(16, 8), l2_bytes=1 << 22)
+
+
+def on_gpu(program: Program, config: TileConfig) -> ScheduledProgram:
+    return schedule_program(program, None, GPU, config, None, "kernel")
+
+
 def scheduled(program: Program, config: TileConfig | None = None, recorder: Any = None, name: str = "kernel",
               spec: DeviceSpec = SMALL) -> ScheduledProgram:
     return schedule_program(program, None, spec, config, recorder, name)
@@ -45,7 +53,7 @@ class Pieces:
 def pieces(program: Program, config: TileConfig | None = None) -> Pieces:
     made = analyse(normalised(program))
     config = config or made.found.default_config(SMALL)
-    return Pieces(made.scop, made.deps, made.found, made.found.tree(config, Build(made.scop, made.deps)))
+    return Pieces(made.scop, made.deps, made.found, made.found.tree(config, Build(made.scop, made.deps)).promoted)
 
 
 def inputs_for(program: Program, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tests.fuzz.check import _sizes as sizes_of
 from tests.fuzz.check import compare
 from tests.fuzz.generate import random_case
 from tests.poly import programs
-from tests.poly.support import check_values
+from tests.poly.support import check_values, on_gpu
 from tests.poly.test_mutations_promotion import padded_product
 from tsc.errors import InternalError
 from tsc.loop_ir.barriers import insert_barriers
@@ -25,25 +25,26 @@ from tsc.loop_ir.threads import nest_count, nests
 from tsc.loop_ir.verify import verify
 from tsc.poly import PatternMismatch
 from tsc.poly.deps import dependences
-from tsc.poly.gpu import GpuTileConfig, copy_shape
-from tsc.poly.gpu_rows import gpu_rows, row_program
 from tsc.poly.normalise import separate_outputs
+from tsc.poly.pattern.base import Build
+from tsc.poly.pattern.lanes import match_lanes, row_program
+from tsc.poly.pattern.warps import copy_shape
 from tsc.poly.promote import replaced
-from tsc.poly.schedule_gpu import schedule_gpu
 from tsc.poly.scop import build_scop
 from tsc.poly.teams import check_teams
+from tsc.poly.tile import TileConfig
 from tsc.poly.to_loops import to_loops
 from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.expr import add, call, index
 
-FOUR_WARPS = GpuTileConfig((32, 16, 16), (16, 8))
-ONE_WARP = GpuTileConfig((16, 16, 8), (16, 16))
-TWO_ROWS = GpuTileConfig((32, 16, 16), (16, 16))
+FOUR_WARPS = TileConfig(block_tile=(32, 16, 16), warp_tile=(16, 8))
+ONE_WARP = TileConfig(block_tile=(16, 16, 8), warp_tile=(16, 16))
+TWO_ROWS = TileConfig(block_tile=(32, 16, 16), warp_tile=(16, 16))
 
 
-def kernel(program: Program, config: GpuTileConfig) -> Func:
+def kernel(program: Program, config: TileConfig) -> Func:
     """The kernel with its barriers."""
-    func, _, _ = schedule_gpu(program, config, "kernel")
+    func = on_gpu(program, config).func
     func = insert_barriers(func)
     verify(func)
     return func
@@ -64,7 +65,7 @@ def with_producers() -> Program:
         exponential, product, replace(last, target=t), Compute(out, (p, q), add(call("tanh", value), value))))
 
 
-CASES: dict[str, tuple[Callable[[], Program], GpuTileConfig, list[dict[str, int]]]] = {
+CASES: dict[str, tuple[Callable[[], Program], TileConfig, list[dict[str, int]]]] = {
     "gemm": (programs.gemm, FOUR_WARPS, [{"M": 1, "N": 1, "K": 1}, {"M": 5, "N": 11, "K": 18}]),
     "gemm_transposed": (lambda: programs.gemm(transposed=True), ONE_WARP, [{"M": 3, "N": 9, "K": 11}]),
     "gemm_gelu_static": (lambda: programs.gemm("M", 24, 9, act="gelu"), ONE_WARP, [{"M": 7}]),
@@ -96,14 +97,15 @@ def test_values(name: str) -> None:
 
 
 def test_a_composed_prologue_is_computed_not_copied() -> None:
-    func, _, _ = schedule_gpu(padded_product(), ONE_WARP, "kernel")
+    func = on_gpu(padded_product(), ONE_WARP).func
     _, reasons = software_pipeline(func, 2)
     assert len(reasons) == 1 and "is computed, not copied" in reasons[0]
 
 
 def test_the_form_of_a_kernel() -> None:
     """One nest of whole warps, shared tiles outside of it, a thread's registers inside, constant trip counts but for k."""
-    func, tree, log = schedule_gpu(programs.gemm(), FOUR_WARPS, "kernel")
+    made = on_gpu(programs.gemm(), FOUR_WARPS)
+    func, tree, log = made.func, made.tree, made.log
     assert [nest_count(n) for n in nests(func.body, "warp")] == [4]
     assert [nest_count(n) for n in nests(func.body, "thread")] == [32]
     scopes = {s.buffer.name: (s.scope, *map(str, s.buffer.shape)) for s in walk(func.body) if isinstance(s, Allocate)}
@@ -133,12 +135,12 @@ def test_the_form_of_a_row_kernel() -> None:
 
 def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     with pytest.raises(PatternMismatch, match="in whole steps"):
-        schedule_gpu(programs.gemm(), GpuTileConfig((16, 8, 3), (16, 8)), "kernel")
+        on_gpu(programs.gemm(), TileConfig(block_tile=(16, 8, 3), warp_tile=(16, 8)))
     x, out, r = programs.buffer("x", "R"), programs.buffer("out"), programs.axis("r", "R")
     whole = Program((x,), (out,), (Compute(out, (), programs.at(x, r), (r,), SUM),), (SizeParam("R"),))
     for program, reason in ((whole, "has no rows"), (programs.total(), "several axes of symbolic extents")):
         with pytest.raises(PatternMismatch, match=reason):
-            schedule_gpu(program, ONE_WARP, "kernel")
+            on_gpu(program, ONE_WARP)
 
 
 @pytest.mark.parametrize("seeds", [range(400, 404), range(404, 408)])
@@ -164,7 +166,7 @@ def test_random_programs(seeds: range) -> None:
 def test_threads_that_share_an_element_are_rejected() -> None:
     """Every lane's part in one place."""
     scop = build_scop(row_program(separate_outputs(programs.softmax())))
-    schedule = gpu_rows(scop, dependences(scop), 2)
+    schedule = match_lanes(scop).tree(TileConfig(block_tile=(2, 1, 1)), Build(scop, dependences(scop)))
     func = to_loops(schedule.promoted, schedule.rounded, "kernel")
     check_teams(func, schedule.promoted, schedule.executed)
 

@@ -9,19 +9,18 @@ import pytest
 
 from tests.loop_ir.test_threads import without_each
 from tests.poly import programs
-from tests.poly.support import check_values
+from tests.poly.support import check_values, on_gpu
 from tests.poly.test_gpu import FOUR_WARPS, ONE_WARP
 from tests.poly.test_mutations_promotion import padded_product
 from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Barrier, Commit, Wait, walk
 from tsc.loop_ir.verify_sync import verify_synchronised
-from tsc.poly.gpu import GpuTileConfig
-from tsc.poly.schedule_gpu import schedule_gpu
+from tsc.poly.tile import TileConfig
 from tsc.te.compute import Program
 from tsc.trace import Recorder
 
-CASES: dict[str, tuple[Callable[[], Program], GpuTileConfig, int, list[dict[str, int]]]] = {
+CASES: dict[str, tuple[Callable[[], Program], TileConfig, int, list[dict[str, int]]]] = {
     "gemm_serial": (programs.gemm, ONE_WARP, 1, [{"M": 3, "N": 5, "K": 17}]),
     "gemm": (programs.gemm, ONE_WARP, 2, [{"M": 1, "N": 1, "K": 1}, {"M": 3, "N": 5, "K": 17}]),
     "gemm_in_three_stages": (lambda: programs.gemm(transposed=True), ONE_WARP, 3, [{"M": 2, "N": 3, "K": 33}]),
@@ -37,7 +36,7 @@ CASES: dict[str, tuple[Callable[[], Program], GpuTileConfig, int, list[dict[str,
 def test_values(name: str) -> None:
     make, config, stages, cases = CASES[name]
     program = make()
-    func = lower_gpu(schedule_gpu(program, config, "kernel")[0], stages)
+    func = lower_gpu(on_gpu(program, config).func, stages)
     teams = [s.team for s in walk(func.body) if isinstance(s, Barrier)]
     one_tile = name == "attention_scores"  # k is 5 long: no loop, nothing to pipeline
     assert teams == ["warp" if config is ONE_WARP else "block"] * (2 if stages == 1 else 1)
@@ -48,7 +47,7 @@ def test_values(name: str) -> None:
 
 def test_what_orders_threads_cannot_be_left_out() -> None:
     """In the static check: that the interpreter sees it too is shown on smaller kernels."""
-    func = lower_gpu(schedule_gpu(programs.gemm(), FOUR_WARPS, "kernel")[0], 3)
+    func = lower_gpu(on_gpu(programs.gemm(), FOUR_WARPS).func, 3)
     for body in without_each(func.body, lambda s: isinstance(s, Barrier | Wait | Commit)):
         with pytest.raises(InternalError):
             verify_synchronised(replace(func, body=body))
@@ -57,6 +56,6 @@ def test_what_orders_threads_cannot_be_left_out() -> None:
 def test_computed_copies_are_not_asynchronous() -> None:
     recorder = Recorder()
     program = padded_product()
-    func = lower_gpu(schedule_gpu(program, ONE_WARP, "kernel")[0], 2, recorder=recorder)
+    func = lower_gpu(on_gpu(program, ONE_WARP).func, 2, recorder=recorder)
     assert any(d.stage == "pipeline" and "is computed, not copied" in d.reason for d in recorder.decisions)
     check_values(func, program, {"M": 5, "N": 7, "K": 3})

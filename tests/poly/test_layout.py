@@ -198,7 +198,7 @@ def test_a_panel_of_a_block_in_another_layout_is_found() -> None:
     scop = build_scop(program)
     deps = dependences(scop)
     found = match(scop)[0].solved(scop, deps)[0]
-    promoted = found.tree(found.default_config(SMALL), Build(scop, deps))
+    promoted = found.tree(found.default_config(SMALL), Build(scop, deps)).promoted
     check_final(promoted, scop, deps)
     place = next(k for k, local in enumerate(promoted.locals) if local.buffer.name.endswith("_panel"))
     local = promoted.locals[place]

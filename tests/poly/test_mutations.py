@@ -378,7 +378,7 @@ def test_a_wrong_row_is_refused_by_locality() -> None:
         "[R, C] -> { mx_update[r, c] -> e_store[r + 1, c] : 0 <= r < R - 1 and 0 <= c < C }")))
     found = match(made)[0].solved(made, deps)[0]
     assert isinstance(found, Staged)
-    schedule = found.tree(found.default_config(SMALL), Build(made, deps)).schedule
+    schedule = found.tree(found.default_config(SMALL), Build(made, deps)).promoted.schedule
     with pytest.raises(InternalError, match="depend on each other"):
         _check_blocks(schedule, whole)
 

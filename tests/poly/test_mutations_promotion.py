@@ -17,16 +17,17 @@ from tsc.loop_ir.nodes import Func, If, Stmt, Store, block, map_children, walk
 from tsc.poly import isl
 from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
-from tsc.poly.gpu import GpuSchedule, GpuTileConfig, check_gpu, gpu_contraction
 from tsc.poly.guards import check_loops
 from tsc.poly.layout import Layout, plain
 from tsc.poly.legality import check_tree, order_of
 from tsc.poly.normalise import separate_outputs
-from tsc.poly.pattern import match
-from tsc.poly.pattern.contraction import Contraction
+from tsc.poly.pattern.base import Build, Tree
+from tsc.poly.pattern.warps import match_warps
 from tsc.poly.promote import Assignment, Operand, Promoted, check_promoted, promote_operand
+from tsc.poly.schedule import check_final
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.teams import check_teams, constant_trips
+from tsc.poly.tile import TileConfig
 from tsc.poly.to_loops import iterators_for, to_loops
 from tsc.poly.tree import node_below
 from tsc.sym import dim
@@ -251,22 +252,21 @@ def test_a_source_that_is_written_after_the_copy_is_rejected() -> None:
 # -- rounded domains, fills, layouts, owners: a product on a GPU -----------------------------------------------
 
 @functools.cache
-def _gpu(divisor: int = 1) -> tuple[Scop, Dependences, GpuSchedule]:
+def _gpu(divisor: int = 1) -> tuple[Scop, Dependences, Tree]:
     program = programs.gemm()
     program = replace(program, sizes=tuple(replace(s, divisor=divisor) for s in program.sizes))
     scop = build_scop(separate_outputs(program))
     deps = dependences(scop)
-    found = match(scop)[0].solved(scop, deps)[0]
-    assert isinstance(found, Contraction)
-    return scop, deps, gpu_contraction(scop, found, deps, GpuTileConfig((32, 16, 16), (16, 8)))
+    found, _ = match_warps(scop).solved(scop, deps)
+    return scop, deps, found.tree(TileConfig(block_tile=(32, 16, 16), warp_tile=(16, 8)), Build(scop, deps))
 
 
 def _gpu_checked(promoted: Promoted) -> None:
     scop, deps, schedule = _gpu()
-    check_gpu(replace(schedule, promoted=promoted), scop, deps)
+    check_final(promoted, scop, deps, rounded=schedule.rounded)
 
 
-def _gpu_loops(promoted: Promoted, schedule: GpuSchedule) -> Func:
+def _gpu_loops(promoted: Promoted, schedule: Tree) -> Func:
     func = to_loops(promoted, schedule.rounded, "kernel")
     return replace(func, body=constant_trips(func.body))
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.fuzz.check import _lowered as in_range
 from tests.fuzz.generate import random_case
+from tests.poly.support import on_gpu
 from tests.poly.test_gpu import CASES, FOUR_WARPS, ONE_WARP
 from tests.poly.test_refine import Change, another, marked, moved, mutated, of, swapped
 from tests.poly.test_tensorize_gpu import halves
@@ -21,26 +22,26 @@ from tsc.loop_ir.nodes import children as statements_in
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.loop_ir.tensorize_gpu import MMA_F16, MMA_TF32
 from tsc.poly import PatternMismatch, refine_gpu
-from tsc.poly.gpu import GpuTileConfig
 from tsc.poly.refine import statements_of
 from tsc.poly.refine_gpu import check_lowered_gpu
-from tsc.poly.schedule_gpu import GpuLoops, gpu_loops
+from tsc.poly.schedule import ScheduledProgram
+from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Call, Expr, Load, Var, add, call, index, map_loads, mul, substitute
 from tsc.te.expr import map_children as map_operands
 
 #: Those of `test_gpu`, and operands in halves; with the stages of their copies.
-KERNELS: dict[str, tuple[Callable[[], Program], GpuTileConfig, int]] = {
+KERNELS: dict[str, tuple[Callable[[], Program], TileConfig, int]] = {
     **{name: (make, config, 2) for name, (make, config, _) in CASES.items()},
     "gemm": (CASES["gemm"][0], FOUR_WARPS, 3), "gemm_serial": (CASES["gemm"][0], ONE_WARP, 1),
     "gemm_halves": (CASES["gemm"][0], FOUR_WARPS, 2)}
 
 
 @cache
-def scheduled(name: str) -> GpuLoops:
+def scheduled(name: str) -> ScheduledProgram:
     make, config, _ = KERNELS[name]
-    made = gpu_loops(make(), config, "kernel")
+    made = on_gpu(make(), config)
     return replace(made, steps=halves(made.steps), func=halves(made.func)) if name.endswith("halves") else made
 
 
@@ -51,7 +52,7 @@ def lowered(name: str) -> Func:
 
 def validate(name: str, after: Func) -> tuple[str, ...]:
     made = scheduled(name)
-    return check_lowered_gpu(made.steps, after, made.executed, made.edges)
+    return check_lowered_gpu(made.steps, after, made.scop, made.edges)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -65,11 +66,11 @@ def test_random_programs_are_read_back(seeds: range) -> None:
     for seed in seeds:
         case = random_case(Random(seed))
         try:
-            made = gpu_loops(in_range(case, [])[0] if case.loose else case.program, ONE_WARP, "kernel")
+            made = on_gpu(in_range(case, [])[0] if case.loose else case.program, ONE_WARP)
         except PatternMismatch:
             continue
         func = lower_gpu(made.func, 2, (MMA_TF32,))
-        assert check_lowered_gpu(made.steps, func, made.executed, made.edges) == ()
+        assert check_lowered_gpu(made.steps, func, made.scop, made.edges) == ()
         read += 1
     assert read
 

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 from tests.poly import programs
-from tests.poly.support import inputs_for, run
+from tests.poly.support import inputs_for, on_gpu, run
 from tests.poly.test_gpu import FOUR_WARPS
 from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Allocate, For, Func, If, Intrin, Stmt, Store, map_children, map_exprs, walk
 from tsc.loop_ir.tensorize_gpu import MMA_F16, MMA_TF32, Mma, read_mma_tile
 from tsc.loop_ir.verify import verify
-from tsc.poly.gpu import GpuTileConfig
-from tsc.poly.schedule_gpu import schedule_gpu
+from tsc.poly.tile import TileConfig
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, call, index
 from tsc.te.expr import map_children as map_operands
 from tsc.trace import Recorder
 
-SQUARE = GpuTileConfig((16, 16, 16), (16, 16))
-TALL = GpuTileConfig((32, 8, 16), (32, 8), stages=3)
+SQUARE = TileConfig(block_tile=(16, 16, 16), warp_tile=(16, 16))
+SHORT = TileConfig(block_tile=(16, 16, 8), warp_tile=(16, 16))
+TALL = TileConfig(block_tile=(32, 8, 16), warp_tile=(32, 8), stages=3)
 OPERANDS = ("a", "w", "acc_i_tile", "acc_j_tile")
 
 
@@ -34,8 +34,8 @@ def mma(func: Func) -> list[Intrin]:
 
 
 @cache
-def scheduled(config: GpuTileConfig, transposed: bool = False) -> Func:
-    return schedule_gpu(programs.gemm(transposed=transposed), config, "kernel")[0]
+def scheduled(config: TileConfig, transposed: bool = False) -> Func:
+    return on_gpu(programs.gemm(transposed=transposed), config).func
 
 
 def halves(func: Func) -> Func:
@@ -82,7 +82,7 @@ def expected(sizes: dict[str, int]) -> np.ndarray[Any, Any]:
     (TALL, MMA_F16, 1, {"M": 19, "N": 11, "K": 5}),
     (FOUR_WARPS, MMA_TF32, 1, {"M": 3, "N": 5, "K": 5}),
 ], ids=str)
-def test_values_are_those_of_the_loops(config: GpuTileConfig, instruction: Mma, count: int, sizes: dict[str, int]) -> None:
+def test_values_are_those_of_the_loops(config: TileConfig, instruction: Mma, count: int, sizes: dict[str, int]) -> None:
     func = scheduled(config)
     func = halves(func) if instruction is MMA_F16 else func
     loops, made = lower_gpu(func, 1), lower_gpu(func, config.stages, (instruction,))
@@ -152,7 +152,7 @@ def test_other_loops_are_left_with_a_reason() -> None:
     func = scheduled(SQUARE)
     assert "its factors are not float16" in refusal(func, MMA_F16)
     assert "no matrix instruction" in refusal(func)
-    assert "8 steps along k are no multiple of 16" in refusal(halves(scheduled(GpuTileConfig((16, 16, 8), (16, 16)))), MMA_F16)
+    assert "8 steps along k are no multiple of 16" in refusal(halves(scheduled(SHORT)), MMA_F16)
     crossed = changed_lanes(func, lambda lane: call("mod", call("add", lane, index(1)), index(32)))
     assert "operands are not those of a matrix instruction" in refusal(crossed, MMA_TF32)
     skewed = mutated(func, lambda i: call("mod", call("add", i, call("mod", Var("lane"), index(4))), index(16)), "acc_i_tile")

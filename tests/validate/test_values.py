@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz import break_loops
 from tests.loop_ir import funcs, gpu_funcs
 from tests.poly import programs, support
-from tests.poly.support import SMALL, WIDE
+from tests.poly.support import SMALL, WIDE, on_gpu
 from tsc.errors import InternalError
 from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower, lower_gpu
@@ -22,9 +22,7 @@ from tsc.loop_ir.simplify import substitute_stmt
 from tsc.loop_ir.tensorize_gpu import MMA_TF32
 from tsc.loop_ir.verify import verify
 from tsc.plan import pack
-from tsc.poly.gpu import GpuTileConfig
 from tsc.poly.schedule import schedule_program
-from tsc.poly.schedule_gpu import schedule_gpu
 from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
@@ -356,8 +354,8 @@ def test_threads_broken(kind: str) -> None:
 
 @cache
 def matrix_instructions() -> Func:
-    config = GpuTileConfig((16, 16, 16), (16, 16))
-    return lower_gpu(schedule_gpu(programs.gemm(), config, "kernel")[0], 1, (MMA_TF32,))
+    config = TileConfig(block_tile=(16, 16, 16), warp_tile=(16, 16))
+    return lower_gpu(on_gpu(programs.gemm(), config).func, 1, (MMA_TF32,))
 
 
 def test_a_matrix_instruction_whose_tile_is_transposed() -> None:

@@ -12,3 +12,7 @@ TILE_ROW, TILE_COLUMN, INIT, EPILOGUE = "i", "j", "init", "epilogue"
 ROW, REDUCE, OUTER, INNER = "row", "reduce", "outer", "inner"
 #: The loops of a copy.
 COPY = "copy"
+#: Loops that later passes look for: they are kept, with one iteration, where they run once.
+KEPT = frozenset({K, TILE_ROW, TILE_COLUMN, INIT, EPILOGUE})
+#: Loops whose iterations run in parallel.
+PARALLEL = frozenset({BLOCK, WARP, THREAD})

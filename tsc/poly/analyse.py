@@ -12,9 +12,9 @@ from tsc.poly import PatternMismatch
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.layout import certify_stored
 from tsc.poly.normalise import inlined, separate_outputs, settled, without_empty
-from tsc.poly.pattern import match
+from tsc.poly.pattern import find
 from tsc.poly.pattern.base import Pattern
-from tsc.poly.scop import Scop, build_scop, with_layouts
+from tsc.poly.scop import Scop, with_layouts
 from tsc.poly.tile import TileConfig
 from tsc.te.compute import Program
 from tsc.te.layout import with_panel
@@ -35,11 +35,12 @@ def normalised(program: Program) -> Program:
     return settled(separate_outputs(without_empty(program)))
 
 
-def analyse(program: Program) -> Analysis:
-    """The Analysis of a `normalised` Program that computes something. Raises PatternMismatch when no pattern fits."""
+def analyse(program: Program, kind: str = "c") -> Analysis:
+    """The Analysis of a `normalised` Program that computes something, for a kind of device. Raises PatternMismatch when no
+    pattern fits."""
     log: list[str] = []
     # 1. statements, domains, access relations, and the pattern that they fit
-    scop, found = _matched(program, log)
+    scop, found = _matched(program, kind, log)
     # 2. dependences, those of declared monoids on themselves dropped
     deps = dependences(scop)
     # 3. the pattern's ScheduleMatrix, its `?` solved from the dependences
@@ -47,12 +48,11 @@ def analyse(program: Program) -> Analysis:
     return Analysis(scop, deps, solved, (*log, *scop.notes, *deps.log, *matrices))
 
 
-def _matched(program: Program, log: list[str]) -> tuple[Scop, Pattern]:
+def _matched(program: Program, kind: str, log: list[str]) -> tuple[Scop, Pattern]:
     """A Program's Scop and pattern. A local that many rows read is computed where it is read instead."""
     while True:
-        scop = build_scop(program)
         try:
-            found, refused = match(scop)
+            scop, found, refused = find(program, kind)
         except PatternMismatch as refusal:
             if not refusal.compute:
                 raise

@@ -34,7 +34,8 @@ OPERATIONS = 5_000_000
 class ScheduledProgram:
     """A kernel as loop IR (before tensorize), its final schedule tree as text, what was decided, and the tile sizes used; its
     Scop (None where it computes nothing), and the dependences that loops made of `func` must keep, those of copies among them.
-    `overridden` tells that the user wrote the tree.
+    `overridden` tells that the user wrote the tree. `steps` are the loops of the tree themselves: on a GPU those of `func` are
+    joined, one nest of warps and threads a block.
     """
 
     func: Func
@@ -44,6 +45,7 @@ class ScheduledProgram:
     scop: Scop | None = None
     edges: Edges = field(default_factory=dict)
     overridden: bool = False
+    steps: Func | None = None
 
 
 def schedule_program(program: Program, kind_hint: PatternKind | None, spec: DeviceSpec, config: TileConfig | None,
@@ -61,7 +63,7 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
         if not program.computes:
             return _nothing(program, name)
         # 2. all that is known without sizes: statements, dependences, the pattern with its solved rows
-        analysed = analyse(program)
+        analysed = analyse(program, spec.kind)
         # 3. tile sizes; constant column operands are laid out for them
         chosen = config or analysed.found.default_config(spec)
         analysed = packed(analysed, chosen, constants)
@@ -81,25 +83,26 @@ def schedule(analysed: Analysis, config: TileConfig, recorder: Recorder | None, 
         steps.scop(scop, deps)
     # 1. the tree: a band of rows, tiled, separated, with local buffers; checked after every step
     seen = None if steps is None else steps.tree
-    promoted = found.tree(config, Build(scop, deps, seen))
+    tree = found.tree(config, Build(scop, deps, seen))
     # 2. the user's own tree instead, if there is one
     override = None if recorder is None else recorder.override("schedule", name)
     if override is not None:
-        promoted = replace(promoted, schedule=_parsed(override, name))
+        tree = replace(tree, promoted=replace(tree.promoted, schedule=_parsed(override, name)))
         log.append("the schedule tree was overridden")
     with blame(override is not None, name):
         # 3. the final tree, whoever wrote it: legal, complete, blocks independent, locals within their tiles
-        edges = edges_of(check_final(promoted, scop, deps, seen))
-        found.check(promoted, config, scop)
+        edges = edges_of(check_final(tree.promoted, scop, deps, seen, tree.rounded))
+        found.check(tree.promoted, config, scop)
         # 4. loops, read back and compared with the Scop
-        func = to_loops(promoted, scop, name)
-        check_loops(func, promoted.schedule, scop, iterators_for(scop), edges)
-    text = isl.tree_text(promoted.schedule)
+        func = found.loops(to_loops(tree.promoted, tree.rounded, name, found.kept))
+        check_loops(func, tree.promoted.schedule, tree.executed, iterators_for(scop), edges)
+        joined = found.joined(func, tree)
+    text = isl.tree_text(tree.promoted.schedule)
     if steps is not None:
-        steps.promoted(promoted, scop)
+        steps.promoted(tree.promoted, scop)
     if recorder is not None:
         recorder.record("schedule", name, text)
-    return ScheduledProgram(func, text, tuple(log), config, scop, edges, override is not None)
+    return ScheduledProgram(joined, text, tuple(log), config, tree.executed, edges, override is not None, func)
 
 
 @contextmanager
@@ -120,13 +123,16 @@ def _nothing(program: Program, name: str) -> ScheduledProgram:
     return ScheduledProgram(func, "", ("no output has an element at any size",), TileConfig((1, 1), (1, 1)))
 
 
-def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | None = None) -> isl.UnionMap:
-    """Raise InternalError unless a schedule is legal and complete, its blocks independent and its locals local. Returns what
-    loops made of it must keep: the relaxed dependences, and copies before what reads them."""
-    copies = check_dataflow(promoted, scop, deps)
-    order = check_tree(promoted.schedule, scop, deps, "final", copies, seen=seen)
+def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | None = None,
+                rounded: Scop | None = None) -> isl.UnionMap:
+    """Raise InternalError unless a schedule is legal and complete, its blocks independent, its locals local, and what it has
+    beyond `scop`, by the domains of `rounded`, guarded or harmless. Returns what loops made of it must keep: the relaxed
+    dependences, and copies before what reads them."""
+    rounded = rounded or scop
+    copies = check_dataflow(promoted, scop, deps, rounded)
+    order = check_tree(promoted.schedule, rounded, deps, "final", copies, seen=seen)
     check_blocks(promoted.schedule, deps, order)
-    check_promoted(promoted, scop, deps, order)
+    check_promoted(promoted, rounded, deps, order)
     return deps.relaxed.union(copies)
 
 

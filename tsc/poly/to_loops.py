@@ -7,20 +7,15 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from tsc.errors import InternalError
+from tsc.loop_ir.marks import BLOCK, KEPT, PARALLEL
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, LoopKind, Scope, Stmt, Store, block, nest
 from tsc.loop_ir.nodes import walk as walk_stmts
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.legality import BLOCK
 from tsc.poly.linear import difference, shifted, tidy
 from tsc.poly.promote import Assignment, Local, Promoted
 from tsc.poly.scop import Scop
 from tsc.poly.to_expr import to_expr
 from tsc.te.expr import Call, Expr, Load, Var, format_expr, index, map_children, substitute, walk
-
-#: Loops that later passes look for: they are kept, with one iteration, where isl finds them degenerate.
-KEPT = frozenset({"k", "i", "j", "init", "epilogue"})
-#: Marks of loops whose iterations run in parallel.
-PARALLEL = frozenset({BLOCK, "warp", "thread"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,23 +5,48 @@ A new pattern is one module of this folder and one line here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
 from tsc.poly import PatternMismatch
 from tsc.poly.pattern.base import Pattern
 from tsc.poly.pattern.chain import match_chained
 from tsc.poly.pattern.contraction import match_contraction
+from tsc.poly.pattern.lanes import match_lanes, row_program
 from tsc.poly.pattern.stages import match_injective, match_reduction
 from tsc.poly.pattern.stencil import match_stencil
-from tsc.poly.scop import Scop
+from tsc.poly.pattern.warps import composed, match_warps
+from tsc.poly.scop import Scop, build_scop
+from tsc.te.compute import Program
 
+Match: TypeAlias = Callable[[Scop], Pattern]
 #: The order is the policy.
-PATTERNS = (match_stencil, match_contraction, match_chained, match_reduction, match_injective)
+PATTERNS: tuple[Match, ...] = (match_stencil, match_contraction, match_chained, match_reduction, match_injective)
+#: By kind of device the forms in which Programs are looked at, and the patterns that are looked for in each.
+FORMS: Mapping[str, tuple[tuple[Callable[[Program], Program], tuple[Match, ...]], ...]] = {
+    "c": ((lambda program: program, PATTERNS),),
+    "cuda": ((composed, (match_warps,)), (row_program, (match_lanes,)))}
 
 
-def match(scop: Scop) -> tuple[Pattern, tuple[str, ...]]:
+def find(program: Program, kind: str) -> tuple[Scop, Pattern, tuple[str, ...]]:
+    """The first form and pattern of a kind of device that fit a Program: its Scop, the pattern, and the reasons of those before
+    it. Raises PatternMismatch with all reasons."""
+    refusals: list[PatternMismatch] = []
+    for form, patterns in FORMS[kind]:
+        try:
+            scop = build_scop(form(program))
+            found, reasons = match(scop, patterns)
+            return scop, found, (*map(str, refusals), *reasons)
+        except PatternMismatch as refusal:
+            refusals.append(refusal)
+    raise PatternMismatch("; ".join(map(str, refusals)), next((r.compute for r in refusals if r.compute), ""))
+
+
+def match(scop: Scop, patterns: Sequence[Match] = PATTERNS) -> tuple[Pattern, tuple[str, ...]]:
     """The first pattern that fits and the reasons of those before it. Raises PatternMismatch with all reasons."""
     reasons: list[str] = []
     blamed = ""
-    for pattern in PATTERNS:
+    for pattern in patterns:
         try:
             return pattern(scop), tuple(reasons)
         except PatternMismatch as refusal:

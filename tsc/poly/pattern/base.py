@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
+from tsc.loop_ir.marks import KEPT
+from tsc.loop_ir.nodes import Func
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import Order, Seen, check_tree, coincident
@@ -37,7 +39,7 @@ class Pattern(ABC):
         """The sizes for a device, without tuning."""
 
     @abstractmethod
-    def tree(self, config: TileConfig, build: Build) -> Promoted:
+    def tree(self, config: TileConfig, build: Build) -> Tree:
         """The schedule, once solved, with its local buffers. Raises PatternMismatch when one is not local to its tile."""
 
     def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
@@ -52,6 +54,36 @@ class Pattern(ABC):
     def check(self, promoted: Promoted, config: TileConfig, scop: Scop) -> None:
         """Raise InternalError where a final schedule breaks what this pattern promises beyond what holds for all."""
         return
+
+
+    #: Marks of loops that are kept where they run once.
+    kept: ClassVar[frozenset[str]] = KEPT
+
+    def loops(self, func: Func) -> Func:
+        """The loops that a tree gave, in the form in which they are read back and compared with it."""
+        return func
+
+    def joined(self, func: Func, tree: Tree) -> Func:
+        """Loops that were read back, as they are given on. Raises InternalError where their threads are not independent."""
+        return func
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A schedule with its local buffers; the Scop whose domains it has (`rounded` up to whole tiles, perhaps), and the one
+    whose instances are executed: of statements with a guard these are the Program's own."""
+
+    promoted: Promoted
+    rounded: Scop
+    executed: Scop
+
+    @staticmethod
+    def of(promoted: Promoted, scop: Scop, rounded: Scop | None = None) -> Tree:
+        """The Tree of a schedule of `scop`."""
+        if rounded is None:
+            return Tree(promoted, scop, scop)
+        own = {n: scop.statements[n] if n in promoted.guards else s for n, s in rounded.statements.items()}
+        return Tree(promoted, rounded, replace(rounded, statements=own))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from tsc.poly.deps import Dependences
 from tsc.poly.legality import BLOCK, with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
 from tsc.poly.panel import promote_panel
-from tsc.poly.pattern.base import Build, Pattern
+from tsc.poly.pattern.base import Build, Pattern, Tree
 from tsc.poly.pattern.contraction import Contraction
 from tsc.poly.pattern.nest import accumulators, register_tile
 from tsc.poly.pattern.rows import row_functions, row_relations
 from tsc.poly.pattern.stages import Stage, row_stage, solved_stages
-from tsc.poly.promote import Home, Promoted, with_locals
+from tsc.poly.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT, own_instances, statement_rows
@@ -79,7 +79,7 @@ class Chained(Pattern):
         """The same of a Program that differs in the layouts of inputs alone."""
         return replace(self, stages=tuple(s.reading(program) if isinstance(s, Contraction) else s for s in self.stages))
 
-    def tree(self, config: TileConfig, build: Build) -> Promoted:
+    def tree(self, config: TileConfig, build: Build) -> Tree:
         """Row tiles over the stages; strips live as long as one, accumulators as long as their register tile."""
         scop = build.scop
         node = build.initial("chain", _initial(scop, self, build.deps.relaxed), self.matrix.names)
@@ -90,7 +90,7 @@ class Chained(Pattern):
         made = with_locals(schedule, order, scop, build.deps, homes, (Home(BLOCK_POINT),))
         for stage, tile in tiles:
             made = promote_panel(made, scop, stage, stage.n_factor, tile[1])
-        return made
+        return Tree.of(made, scop)
 
 
 def match_chained(scop: Scop) -> Chained:

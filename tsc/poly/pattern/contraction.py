@@ -8,10 +8,9 @@ from typing import Self
 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.panel import promote_panel
-from tsc.poly.pattern.base import Build
+from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.nest import Nest, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
-from tsc.poly.promote import Promoted
 from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec
@@ -55,10 +54,10 @@ class Contraction(Nest):
             mr = min(mr * (spec.instr_tile[1] // nr), 2 * mr)
         return mr if m is None else min(mr, m), nr
 
-    def tree(self, config: TileConfig, build: Build) -> Promoted:
+    def tree(self, config: TileConfig, build: Build) -> Tree:
         """Register tiles over a panel of the operand that varies with n."""
         made = nest_tree(self, config, build, "contraction")
-        return promote_panel(made, build.scop, self, self.n_factor, config.instr_tile[1])
+        return Tree.of(promote_panel(made, build.scop, self, self.n_factor, config.instr_tile[1]), build.scop)
 
     def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
         """The factor that varies with n."""

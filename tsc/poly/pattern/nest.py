@@ -66,7 +66,7 @@ def nest_tree(found: Nest, config: TileConfig, build: Build, kind: str) -> Promo
     return with_locals(schedule, order, scop, build.deps, homes, (Home(INSTR_POINT, statement),))
 
 
-def accumulators(found: Nest, tile: tuple[int, int], statement: str) -> Home:
+def accumulators(found: Nest, tile: tuple[int, ...], statement: str) -> Home:
     """Where the register tile of a nest lives, on the way to `statement`: what a run accumulates, rounded up to `tile`."""
     axes = [a.name for a in found.anchor.axes]
     return Home(INSTR_POINT, statement, (axes.index(found.m) if found.m else -1, axes.index(found.n)), tile)

@@ -14,10 +14,10 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import BLOCK, with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function, solve
-from tsc.poly.pattern.base import Build, Pattern
+from tsc.poly.pattern.base import Build, Pattern, Tree
 from tsc.poly.pattern.nest import Nest
 from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
-from tsc.poly.promote import Home, Promoted, with_locals
+from tsc.poly.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT, ROW_POINT, own_instances, statement_rows
@@ -64,13 +64,14 @@ class Staged(Pattern):
         """A few rows a tile where something is reduced; else as many elements as a block should have."""
         return TileConfig(row_tile=_row_tile(self, spec))
 
-    def tree(self, config: TileConfig, build: Build) -> Promoted:
+    def tree(self, config: TileConfig, build: Build) -> Tree:
         """Row tiles over the stages; a local lives as long as a row where it can, else as long as a tile."""
         scop = build.scop
         node = build.initial("stages", _initial(scop, self, build.deps.relaxed), self.matrix.names)
         node = build.tiled("stages", isl.tile(node, config.row_tile) if self.matrix.names else node)
         schedule, order = build.separated("stages", _separated(node, scop, self, config))
-        return with_locals(schedule, order, scop, build.deps, {}, (Home(ROW_POINT), Home(BLOCK_POINT)))
+        homes = (Home(ROW_POINT), Home(BLOCK_POINT))
+        return Tree.of(with_locals(schedule, order, scop, build.deps, {}, homes), scop)
 
 
 def solved_stages(stages: Sequence[AnyStage], scop: Scop, deps: Dependences) -> tuple[tuple[AnyStage, ...], tuple[str, ...]]:

@@ -13,7 +13,7 @@ from math import prod
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.dataflow import check_vectors
 from tsc.poly.halo import in_vectors, promote_halo
-from tsc.poly.pattern.base import Build
+from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.nest import Nest, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
 from tsc.poly.promote import Promoted
@@ -45,10 +45,10 @@ class Stencil(Nest):
         mr = rows if m is None else min(rows, m)
         return TileConfig((mr, nr), (mr if m == 1 else STENCIL_ROWS // mr * mr, nr), lanes=lanes)
 
-    def tree(self, config: TileConfig, build: Build) -> Promoted:
+    def tree(self, config: TileConfig, build: Build) -> Tree:
         """Register tiles over a copy of the image's part that a block's windows see."""
         made = nest_tree(self, config, build, "stencil")
-        return promote_halo(made, build.scop, self, self.together(config, build.scop))
+        return Tree.of(promote_halo(made, build.scop, self, self.together(config, build.scop)), build.scop)
 
     def check(self, promoted: Promoted, config: TileConfig, scop: Scop) -> None:
         """Raise InternalError unless all lanes of a vector read what was copied."""

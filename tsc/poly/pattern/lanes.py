@@ -6,32 +6,40 @@ lane leaves for another lives in shared memory.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
+from tsc.loop_ir.marks import INNER, OUTER, REDUCE, THREAD, WARP
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
-from tsc.poly.gpu import LANES, GpuSchedule, Rows, checked, guards_of, team_tree
-from tsc.poly.legality import BLOCK, order_of
-from tsc.poly.matrix import function
+from tsc.poly.legality import order_of
+from tsc.poly.matrix import ScheduleMatrix, function
 from tsc.poly.normalise import inlined
+from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
-from tsc.poly.promote import Local, Promoted, assignments_of, graft, localise, site
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, guards_of, team_tree
+from tsc.poly.promote import Home, with_locals
 from tsc.poly.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.tree import node_below
+from tsc.poly.tile import TileConfig
+from tsc.poly.tree import BLOCK_POINT
+from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.reduce_axes import in_lanes, one_reduce_axis
 
+#: Rows of a block, without tuning.
+ROWS = 4
+
 
 def row_program(program: Program) -> Program:
-    """`program` as `gpu_rows` wants it: reductions in lanes; locals of no constant width are computed by their readers.
+    """`program` as `match_lanes` wants it: reductions in lanes; locals of no constant width are computed by their readers.
 
     Raises PatternMismatch for a reduction over several axes of symbolic extents.
     """
     program = one_reduce_axis(program)
     for compute in program.computes:
         if len(compute.reduce_axes) > 1:
-            raise PatternMismatch(f"gpu rows: {compute.name} is reduced over several axes of symbolic extents")
+            raise PatternMismatch(f"lanes: {compute.name} is reduced over several axes of symbolic extents")
     outputs = {b.name for b in program.outputs}
     rows = min((len(c.axes) for c in program.computes if c.monoid is not None), default=None)
     for compute in program.computes:
@@ -41,30 +49,44 @@ def row_program(program: Program) -> Program:
     return in_lanes(program, LANES)
 
 
-def gpu_rows(scop: Scop, deps: Dependences, warps: int) -> GpuSchedule:
-    """The schedule of a `row_program`, `warps` rows a block, checked. Raises PatternMismatch where its rows do not agree."""
-    rows = _row_functions(scop)
-    count = len(next(iter(rows.values())))
-    own = {s.name: completing_axes(scop, s, rows[s.name]) for s in scop.statements.values()}
-    rounded = _rounded(scop, rows, own, warps)
-    columns = [[f[i] for f in rows.values()] for i in range(count - 1)]
-    columns.append([f[-1].sub(isl.modulo(f[-1], warps)) for f in rows.values()])
-    schedule = team_tree(rounded, columns, {
-        s.name: _statement_rows(scop, s, rows[s.name][-1], own[s.name], warps) for s in scop.statements.values()})
+@dataclass(frozen=True, slots=True)
+class Lanes(OnTeams):
+    """Rows that all statements share, those of the reduction with the fewest axes; `matrix` holds their functions."""
 
-    node = node_below(schedule, {BLOCK})
-    place = site(node, order_of(schedule, deps.full))
-    promoted: list[tuple[isl.Map, Local]] = []
-    for buffer in scop.locals().values():
-        instances, local = localise(place, rounded, deps, buffer)
-        if any(e.as_int() is None for e in local.storage.shape):
-            raise PatternMismatch(f"gpu rows: {buffer.name} has no constant width")
-        promoted.append((instances, replace(local, scope="shared")))
-    for instances, _ in promoted:
-        node = graft(node, instances, [])
-    guards = guards_of(scop, rounded, scop.statements.values())
-    result = Promoted(node.get_schedule(), tuple(x for _, x in promoted), assignments_of(scop), guards)
-    return checked(result, rounded, scop, deps)
+    matrix: ScheduleMatrix
+
+    def solved(self, scop: Scop, deps: Dependences) -> tuple[Self, tuple[str, ...]]:
+        """There is no `?`: the rows in words."""
+        return self, (f"rows\n{self.matrix}",)
+
+    def default_config(self, spec: DeviceSpec) -> TileConfig:
+        """A few rows a block, a warp each."""
+        return TileConfig(block_tile=(ROWS, 1, 1))
+
+    def tree(self, config: TileConfig, build: Build) -> Tree:
+        """Blocks of `config.warps` rows, a warp a row; what is local to a row stands in shared memory."""
+        scop, warps = build.scop, config.warps
+        rows = {s: [self.matrix.solved(s, i) for i in range(len(self.matrix.names))] for s in scop.statements}
+        own = {s.name: completing_axes(scop, s, rows[s.name]) for s in scop.statements.values()}
+        rounded = _rounded(scop, rows, own, warps)
+        columns = [[f[i] for f in rows.values()] for i in range(len(self.matrix.names) - 1)]
+        columns.append([f[-1].sub(isl.modulo(f[-1], warps)) for f in rows.values()])
+        schedule = team_tree(rounded, columns, {
+            s.name: _statement_rows(scop, s, rows[s.name][-1], own[s.name], warps) for s in scop.statements.values()})
+        result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, (Home(BLOCK_POINT),))
+        for local in result.locals:
+            if any(e.as_int() is None for e in local.storage.shape):
+                raise PatternMismatch(f"lanes: {local.buffer.name} has no constant width")
+        held = tuple(replace(x, scope="shared") for x in result.locals)
+        guards = guards_of(scop, rounded, scop.statements.values())
+        return Tree.of(replace(result, locals=held, guards=guards), scop, rounded)
+
+
+def match_lanes(scop: Scop) -> Lanes:
+    """Any statements of a `row_program` over shared rows. Raises PatternMismatch where their rows do not agree."""
+    rows = _row_functions(scop)
+    names = tuple(f"row{i}" for i in range(len(next(iter(rows.values())))))
+    return Lanes(ScheduleMatrix(names, {s: tuple(f) for s, f in rows.items()}))
 
 
 def _row_functions(scop: Scop) -> dict[str, list[isl.PwAff]]:
@@ -75,13 +97,13 @@ def _row_functions(scop: Scop) -> dict[str, list[isl.PwAff]]:
     anchor = min(reducing or computes, key=lambda c: len(c.axes))
     count = len(anchor.axes) if reducing else len(anchor.axes) - 1
     if count < 1:
-        raise PatternMismatch(f"gpu rows: {anchor.name} has no rows")
+        raise PatternMismatch(f"lanes: {anchor.name} has no rows")
     if not reducing:
         return {s.name: [function(scop, s.name, a.name) for a in s.axes[:count]] for s in scop.statements.values()}
     cells = row_relations(scop, anchor)
     missing = [c.name for c in computes if c.name not in cells]
     if missing:
-        raise PatternMismatch(f"gpu rows: the row of {anchor.name} that {missing[0]} belongs to is not affine or not unique")
+        raise PatternMismatch(f"lanes: the row of {anchor.name} that {missing[0]} belongs to is not affine or not unique")
     return {s.name: row_functions(scop, s, cells[s.compute.name]) for s in scop.statements.values()}
 
 
@@ -105,11 +127,11 @@ def _lane_axis(statement: Statement, own: list[str]) -> str | None:
 def _statement_rows(scop: Scop, statement: Statement, row: isl.PwAff, own: list[str], warps: int) -> Rows:
     """A warp a row; lanes over the last column axis, or lane 0 alone; then the rest in turn."""
     lanes = _lane_axis(statement, own)
-    rows: Rows = [("warp", isl.modulo(row, warps))]
+    rows: Rows = [(WARP, isl.modulo(row, warps))]
     if lanes is None:
-        rows.append(("thread", function(scop, statement.name, "0")))
+        rows.append((THREAD, function(scop, statement.name, "0")))
     else:
         column = function(scop, statement.name, lanes)
-        rows += [("thread", isl.modulo(column, LANES)), ("inner", column.sub(isl.modulo(column, LANES)))]
+        rows += [(THREAD, isl.modulo(column, LANES)), (INNER, column.sub(isl.modulo(column, LANES)))]
     reduced = {a.name for a in statement.compute.reduce_axes}
-    return rows + [("reduce" if a in reduced else "outer", function(scop, statement.name, a)) for a in own if a != lanes]
+    return rows + [(REDUCE if a in reduced else OUTER, function(scop, statement.name, a)) for a in own if a != lanes]

@@ -1,0 +1,223 @@
+"""Schedule trees for GPUs: blocks, warps and lanes; operands in shared memory, accumulators in registers; rounded domains.
+
+The tree is a sequence of nests of `warp` and `thread` loops below the block loops (fork and join): what one nest leaves in
+shared memory another reads. All domains are rounded up to whole tiles, so that every trip count is a constant; what is stored
+outside stands under a guard. Sections 5.3 and 5.4 of the paper; ppcg (Verdoolaege 2013) for the mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tsc.errors import InternalError
+from tsc.loop_ir.marks import BLOCK, COPY, EPILOGUE, INIT, K_TILE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
+from tsc.poly import PatternMismatch, isl
+from tsc.poly.layout import Layout, accumulator_fragment, plain, swizzle
+from tsc.poly.legality import order_of
+from tsc.poly.matrix import function
+from tsc.poly.normalise import inlined
+from tsc.poly.pattern.base import Build, Tree
+from tsc.poly.pattern.contraction import Contraction, match_contraction
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, guards_of, team_tree
+from tsc.poly.promote import Home, Operand, Promoted, promote_operand, with_locals, zero
+from tsc.poly.rounded import round_domains
+from tsc.poly.scop import Scop, Statement
+from tsc.poly.tile import TileConfig
+from tsc.poly.tree import BLOCK_POINT, node_below
+from tsc.target import DeviceSpec
+from tsc.te.compute import Program
+from tsc.te.expr import Expr
+from tsc.te.products import unit_stride, variables
+from tsc.te.reduce_axes import one_reduce_axis
+
+#: A lane holds pairs of neighbours in 8 x 8 quadrants: 8 rows of 4 lanes (mma m16n8).
+QUADRANT, PAIR = 8, 2
+VECTOR_BYTES = 16
+#: Without tuning: rows, columns and k of a block, rows and columns of a warp, and the shared tiles in flight.
+BLOCK_TILE, WARP_TILE, STAGES = (64, 64, 16), (32, 32), 2
+
+
+@dataclass(frozen=True, slots=True)
+class Warps(OnTeams, Contraction):
+    """A sum of products with rows and columns, whose operands stand in shared memory and its accumulators in registers."""
+
+    def default_config(self, spec: DeviceSpec) -> TileConfig:
+        """One size for all, without tuning."""
+        return TileConfig((16, 8, 16), BLOCK_TILE, warp_tile=WARP_TILE, stages=STAGES)
+
+    def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
+        """None: operands are read from shared memory."""
+        return ()
+
+    def tree(self, config: TileConfig, build: Build) -> Tree:
+        """Blocks of warps over tiles of k in shared memory, domains rounded up to whole tiles."""
+        scop, (high, wide, deep) = build.scop, config.block_tile
+        tiled = {name: _Functions.of(scop, self, s) for name, s in scop.statements.items()}
+        rounded = round_domains(scop, {
+            name: [*((f, 1) for f in own.batch), (own.n, wide), (own.m, high), *((k, deep) for k in own.k)]
+            for name, own in tiled.items()})
+        schedule = _tree(rounded, self, tiled, config)
+        axes, fragment = [a.name for a in self.anchor.axes], accumulator_fragment((high, wide), config.warp_tile)
+        home = Home(BLOCK_POINT, "", (axes.index(self.m or ""), axes.index(self.n)), (high, wide))
+        result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, (home,))
+        held = tuple(replace(x, storage=replace(x.storage, shape=fragment.storage), layout=fragment) for x in result.locals)
+        guards = guards_of(scop, rounded, [s for s in scop.statements.values() if s.role == "store"])
+        result = replace(result, locals=held, guards=guards)
+        for value, axis, size in ((self.m_factor, self.m or "", high), (self.n_factor, self.n, wide)):
+            result = _share(result, rounded, scop, self, value, axis, size, config)
+        return Tree.of(result, scop, rounded)
+
+
+def match_warps(scop: Scop) -> Warps:
+    """A contraction with a second axis and one reduce axis; what has none is left to the rows. Raises PatternMismatch."""
+    found = match_contraction(scop)
+    if found.m is None or len(found.anchor.reduce_axes) != 1:
+        raise PatternMismatch(f"warps: {found.anchor.name} has no second axis, or not one reduce axis")
+    other = next((name for name in scop.locals() if name != found.anchor.name), None)
+    if other is not None:
+        raise PatternMismatch(f"warps: {other} is no accumulator and no output")
+    return Warps(found.matrix, found.anchor, found.batch, found.n, found.m, found.n_factor, found.m_factor)
+
+
+def composed(program: Program) -> Program:
+    """`program` with what is not reduced computed where it is read (a producer is composed into the copy of an operand, a link
+    of an epilogue into the next), and one reduce axis, so that im2col is one axis of an operand."""
+    outputs = {b.name for b in program.outputs}
+    for compute in program.computes:
+        if compute.monoid is None:
+            program = inlined(program, compute.name, compute.name in outputs)
+    return one_reduce_axis(program)
+
+
+# -- the tree --------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """The rows of one statement: batch, n, m, and k where it has one."""
+
+    statement: Statement
+    batch: tuple[isl.PwAff, ...]
+    n: isl.PwAff
+    m: isl.PwAff
+    k: tuple[isl.PwAff, ...]
+
+    @staticmethod
+    def of(scop: Scop, found: Contraction, statement: Statement) -> _Functions:
+        rows = [found.matrix.solved(statement.name, i) for i in range(found.parallel)]
+        k = (function(scop, statement.name, found.anchor.reduce_axes[0].name),) if statement.role == "update" else ()
+        return _Functions(statement, tuple(rows[:-2]), rows[-2], rows[-1], k)
+
+
+def _tree(scop: Scop, found: Contraction, tiled: dict[str, _Functions], config: TileConfig) -> isl.Schedule:
+    """block loops over: init | k tiles over their products | epilogues, each in warp and thread loops of its own."""
+    high, wide, deep = config.block_tile
+    columns = [[own.batch[i] for own in tiled.values()] for i in range(len(found.batch))]
+    columns += [[_floor(scop, own.statement, own.n, wide) for own in tiled.values()],
+                [_floor(scop, own.statement, own.m, high) for own in tiled.values()]]
+    rows: dict[str, Rows] = {}
+    for name, own in tiled.items():
+        mark = {"init": INIT, "update": "", "store": EPILOGUE}[own.statement.role]
+        rows[name] = [*_team_rows(scop, own, config), *_register_rows(scop, own, config, mark)]
+        if own.k:
+            split = len(rows[name]) - 3
+            rows[name] = [(K_TILE, _floor(scop, own.statement, own.k[0], deep)), *rows[name][:split],
+                          (K, _mod(scop, own.statement, own.k[0], deep)), *rows[name][split:]]
+    return team_tree(scop, columns, rows)
+
+
+def _team_rows(scop: Scop, own: _Functions, config: TileConfig) -> Rows:
+    """Warps by rows and columns, then the lanes of one: whoever holds an element of the accumulator computes it."""
+    (high, wide, _), (warp_high, warp_wide) = config.block_tile, config.warp_tile
+    return [(WARP, _between(scop, own.statement, own.m, high, warp_high)),
+            (WARP, _between(scop, own.statement, own.n, wide, warp_wide)),
+            (THREAD, _mod(scop, own.statement, own.m, QUADRANT)),
+            (THREAD, _between(scop, own.statement, own.n, QUADRANT, PAIR))]
+
+
+def _register_rows(scop: Scop, own: _Functions, config: TileConfig, mark: str) -> Rows:
+    """What one lane holds: quadrants by rows and columns, and the two neighbours in each."""
+    warp_high, warp_wide = config.warp_tile
+    return [(mark or TILE_ROW, _between(scop, own.statement, own.m, warp_high, QUADRANT)),
+            (mark or TILE_COLUMN, _between(scop, own.statement, own.n, warp_wide, QUADRANT)),
+            (mark or TILE_COLUMN, _mod(scop, own.statement, own.n, PAIR))]
+
+
+def _mod(scop: Scop, statement: Statement, value: isl.PwAff, size: int) -> isl.PwAff:
+    return function(scop, statement.name, f"({isl.function_text(value)}) mod {size}")
+
+
+def _floor(scop: Scop, statement: Statement, value: isl.PwAff, size: int) -> isl.PwAff:
+    text = isl.function_text(value)
+    return function(scop, statement.name, f"({text}) - (({text}) mod {size})")
+
+
+def _between(scop: Scop, statement: Statement, value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
+    """The multiples of `inner` within a tile of `outer`."""
+    text = isl.function_text(value)
+    return function(scop, statement.name, f"(({text}) mod {outer}) - (({text}) mod {inner})")
+
+
+# -- shared operands -------------------------------------------------------------------------------------------
+
+def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, value: Expr, axis: str, size: int,
+           config: TileConfig) -> Promoted:
+    """`value` read from shared memory: a tile of it copied by all threads in every k step, swizzled where its rows allow it."""
+    update = scop.of(found.anchor)[-1]
+    k, deep = found.anchor.reduce_axes[0].name, config.block_tile[2]
+    used = variables(value)
+    cells = tuple(a.name for a in update.axes if a.name in used)
+    inner, outer, shape = (axis, k, (deep, size)) if unit_stride(value, axis) and not unit_stride(value, k) else (
+        k, axis, (size, deep))
+    dims = (cells.index(outer), cells.index(inner))
+    operand = Operand.over_axes(f"{found.anchor.name}_{axis}_tile", value, update, cells, dims)
+    layout = _shared_layout(shape, value.dtype)
+    node = node_below(promoted.schedule, {BLOCK, K_TILE}, update.name)
+
+    def rows(copies: isl.Map) -> Rows:
+        return _copy_rows(copies, dims, shape, config.warps, value.dtype)
+
+    return promote_operand(promoted, node, rounded, update.domain, operand, layout, "shared", zero(value.dtype), rows)
+
+
+def _item_bytes(dtype: str) -> int:
+    return int("".join(c for c in dtype if c.isdigit())) // 8
+
+
+def _shared_layout(shape: tuple[int, int], dtype: str) -> Layout:
+    try:
+        return swizzle(*shape, _item_bytes(dtype))
+    except InternalError:  # rows too short, or no power of two
+        return plain(shape)
+
+
+def _copy_rows(copies: isl.Map, dims: tuple[int, int], shape: tuple[int, int], warps: int, dtype: str) -> Rows:
+    """Loops over a copied tile: steps, warps, lanes, and the vector that a lane copies at once, along the tile's rows."""
+    row, column = (isl.instance_coordinate(copies, d) for d in dims)
+    across, down, vector = copy_shape(shape, warps, max(1, VECTOR_BYTES // _item_bytes(dtype)))
+    together = down * warps  # rows that all threads copy at once
+
+    def between(value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
+        return isl.modulo(value, outer).sub(isl.modulo(value, inner))
+
+    return [(COPY, between(row, shape[0], together)), (COPY, between(column, shape[1], across * vector)),
+            (WARP, between(row, together, down)), (THREAD, isl.modulo(row, down)),
+            (THREAD, between(column, across * vector, vector)), (COPY, isl.modulo(column, vector))]
+
+
+def copy_shape(shape: tuple[int, int], warps: int, most: int) -> tuple[int, int, int]:
+    """Lanes along a row, rows of a warp, and elements of a lane, so that warps of 32 lanes cover a tile in whole steps.
+
+    The longest vector wins, up to `most` elements. Raises PatternMismatch where no shape fits.
+    """
+    rows, columns = shape
+    vector = most
+    while vector:
+        across = LANES
+        while across:
+            down = LANES // across
+            if columns % (across * vector) == 0 and rows % (down * warps) == 0:
+                return across, down, vector
+            across //= 2
+        vector //= 2
+    raise PatternMismatch(f"a tile of {rows} x {columns} cannot be copied by {warps} warps in whole steps")
