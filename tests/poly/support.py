@@ -23,8 +23,8 @@ from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate
 
 #: Small vectors and register tiles, so that small sizes already have full and partial tiles.
-SMALL = DeviceSpec("small", "c", vector_bytes=16, registers=16, instr_tile=(2, 4), l2_bytes=1 << 18)
-WIDE = DeviceSpec("wide", "c", vector_bytes=64, registers=32, instr_tile=(7, 64), l2_bytes=1 << 20)
+SMALL = DeviceSpec("small", "cpu", vector_bytes=16, registers=16, instr_tile=(2, 4), l2_bytes=1 << 18)
+WIDE = DeviceSpec("wide", "cpu", vector_bytes=64, registers=32, instr_tile=(7, 64), l2_bytes=1 << 20)
 
 
 #: What a schedule for a GPU needs to know of one.

@@ -35,7 +35,7 @@ def normalised(program: Program) -> Program:
     return settled(separate_outputs(without_empty(program)))
 
 
-def analyse(program: Program, kind: str = "c") -> Analysis:
+def analyse(program: Program, kind: str = "cpu") -> Analysis:
     """The Analysis of a `normalised` Program that computes something, for a kind of device. Raises PatternMismatch when no
     pattern fits."""
     log: list[str] = []

@@ -24,7 +24,7 @@ Match: TypeAlias = Callable[[Scop], Pattern]
 PATTERNS: tuple[Match, ...] = (match_stencil, match_contraction, match_chained, match_reduction, match_injective)
 #: By kind of device the forms in which Programs are looked at, and the patterns that are looked for in each.
 FORMS: Mapping[str, tuple[tuple[Callable[[Program], Program], tuple[Match, ...]], ...]] = {
-    "c": ((lambda program: program, PATTERNS),),
+    "cpu": ((lambda program: program, PATTERNS),),
     "cuda": ((composed, (match_warps,)), (row_program, (match_lanes,)))}
 
 
