@@ -15,7 +15,7 @@ from tsc.ops import all_ops
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tsc"
 FLOORS = (
-    "errors", "config", "progress", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir", "ops", "graph", "poly",
+    "errors", "config", "progress", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir", "ops", "graph", "poly",
     "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "pipeline", "build_te", "explain", "cli",
     "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}

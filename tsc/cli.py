@@ -29,9 +29,9 @@ from tsc.codegen_c.build import find_compiler
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
 from tsc.config import read_environment
+from tsc.draw import shortened
 from tsc.errors import InternalError, LaunchError, TscError
 from tsc.explain import explain_node
-from tsc.runtime.draw import shortened
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.executable import Executable
 from tsc.runtime.files import open_regular

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.runtime.draw import Box, chart, page
+from tsc.draw import Box, chart, page
 from tsc.sym import SymExpr
 
 #: What a file declares of an output: its element type, and its sizes, None where they are not fixed, or None without a rank.

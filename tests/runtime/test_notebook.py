@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import tsc
+from tsc.draw import MOST_BOXES, Box, chart
 from tsc.graph.onnx_import import import_onnx
-from tsc.runtime.draw import MOST_BOXES, Box, chart
 
 EVIL = "</svg><script>alert('x' + \"y\")</script>&amp;"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tsc.runtime.draw import Box, chart, page, table
+from tsc.draw import Box, chart, page, table
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Launch, Plan, TensorSpec
 

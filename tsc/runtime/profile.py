@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tsc.runtime.draw import shortened
+from tsc.draw import shortened
 from tsc.runtime.plan import Launch
 
 
