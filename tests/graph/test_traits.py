@@ -75,6 +75,12 @@ def test_what_changes_something_stays(line: str, constants: dict[str, Any]) -> N
     assert left[line.partition("<")[0].partition("(")[0]] >= 1
 
 
+def test_an_index_into_a_dim_of_one_is_still_checked() -> None:
+    """What is read is the same at every index in bounds; one out of bounds is an error."""
+    proto = model("n = Gather(x, i)\n y = Neg(n)", "float[1, 3] x, int64[1] i", "float[1, 3] y")
+    assert check(proto, {"x": np.ones((1, 3), np.float32), "i": np.array([-1])}, {})["Gather"] == 1
+
+
 @pytest.mark.parametrize("line, element", [("CastLike(e, l)", "int32"), ("PRelu(e, l)", "float"), ("PRelu(l, e)", "float")])
 def test_an_operand_that_gives_the_shape_stays_expanded(line: str, element: str) -> None:
     feeds = {"x": np.array([-1.5], np.float32), "l": np.arange(4).astype(element.replace("float", "float32"))}

@@ -48,7 +48,8 @@ class Surroundings:
         if constant is None or constant.size == 0:
             return None
         flat = constant.ravel()
-        return flat[:1] if constant.size == 1 or bool((flat[1:].view(np.uint8) == flat[:-1].view(np.uint8)).all()) else None
+        alike = flat[:1].tobytes() == flat[-1:].tobytes() and (flat[1:].view(np.uint8) == flat[:-1].view(np.uint8)).all()
+        return flat[:1] if alike else None
 
     def condition(self, value: str) -> Const | None:
         """The truth value that all elements of a constant have; else None."""

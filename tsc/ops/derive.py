@@ -14,9 +14,11 @@ Axes = Mapping[str, SymExpr]
 
 
 def is_copy(element: Load, axes: Axes) -> bool:
-    """Whether the value whose element is `element` is the tensor that it is read of."""
+    """Whether the value whose element is `element` is the tensor that it is read of. An index that data decides is checked, in
+    a dim of 1 too, and so no part of a copy."""
     return element.buffer.shape == tuple(axes.values()) and all(
-        extent == ONE or place == Var(name) for place, (name, extent) in zip(element.index, axes.items()))
+        place == Var(name) or (extent == ONE and not any(loads(place)))
+        for place, (name, extent) in zip(element.index, axes.items()))
 
 
 def permutation(element: Load, axes: Axes) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -159,22 +159,23 @@ def _flatten_target(ctx: InferContext) -> Shape:
     return (product(shape[:axis]), product(shape[axis:]))
 
 
-def _view_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor(ctx.type(0).dtype, _VIEW_TARGETS[ctx.node.op](ctx))
+def _view(name: str, target: Callable[[InferContext], Shape], samples: Callable[[], Sequence[Sample]], reads: str,
+          static_inputs: tuple[int, ...] = (1,)) -> OpDef:
+    """An operator whose output is its first input's memory in the shape that `target` gives."""
+    def types(ctx: InferContext) -> tuple[TensorType, ...]:
+        return tensor(ctx.type(0).dtype, target(ctx))
 
+    def contents(ctx: InferContext) -> Values:
+        sizes = static_shape(target(ctx))
+        return (None,) if sizes is None else moved(lambda c: c.reshape(sizes))(ctx)
 
-def _view_contents(ctx: InferContext) -> Values:
-    sizes = static_shape(_VIEW_TARGETS[ctx.node.op](ctx))
-    return (None,) if sizes is None else moved(lambda c: c.reshape(sizes))(ctx)
+    return OpDef(name, PatternKind.INJECTIVE, types, contents=contents, te=_view_te, samples=samples,
+                 static_inputs=static_inputs, is_view=True, reads=(reads,))
 
 
 def _view_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     own = tuple(lowering.infer.env.canon(d) for d in lowering.out[0].shape)
     return lowering.read(0, view_index(at, own, canonical(lowering.infer, 0)))
-
-
-_VIEW_TARGETS = {"Reshape": _reshape_target, "Squeeze": _squeeze_target, "Unsqueeze": _unsqueeze_target,
-                 "Flatten": _flatten_target}
 
 
 # -- Concat and Split ------------------------------------------------------------------------------------------
@@ -445,14 +446,10 @@ def _blocks() -> Sequence[Sample]:
 OPS: tuple[OpDef, ...] = (
     OpDef("Transpose", PatternKind.INJECTIVE, _transpose_types, contents=_transpose_contents, te=_transpose_te,
           samples=_transposes, reads=("perm",)),
-    OpDef("Reshape", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, samples=_reshapes,
-          static_inputs=(1,), is_view=True, reads=("allowzero",)),
-    OpDef("Squeeze", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, samples=_squeezes,
-          static_inputs=(1,), is_view=True, reads=("axes",)),
-    OpDef("Unsqueeze", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, samples=_unsqueezes,
-          static_inputs=(1,), is_view=True, reads=("axes",)),
-    OpDef("Flatten", PatternKind.INJECTIVE, _view_types, contents=_view_contents, te=_view_te, is_view=True,
-          samples=lambda: [Sample([floats(2, 3, 5)], {"axis": a}) for a in (0, 1, 2, -1)], reads=("axis",)),
+    _view("Reshape", _reshape_target, _reshapes, "allowzero"),
+    _view("Squeeze", _squeeze_target, _squeezes, "axes"),
+    _view("Unsqueeze", _unsqueeze_target, _unsqueezes, "axes"),
+    _view("Flatten", _flatten_target, lambda: [Sample([floats(2, 3, 5)], {"axis": a}) for a in (0, 1, 2, -1)], "axis", ()),
     OpDef("Concat", PatternKind.INJECTIVE, _concat_types, contents=_concat_contents, te=_concat_te, samples=_concats,
           reads=("axis",), associative=True),
     OpDef("Split", PatternKind.INJECTIVE, _split_types, contents=_split_contents, te=_split_te, samples=_splits,
