@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tsc.errors import InternalError, ShapeError
 from tsc.ir import Graph
-from tsc.plan.memory import Lifetime, plan_memory
 from tsc.plan.pack import lay_out, packed_name
+from tsc.plan.place import order, place
 from tsc.runtime.places import binds_of
-from tsc.runtime.plan import HOST, Copy, Launch, Plan, Storage, TensorSpec
+from tsc.runtime.plan import Copy, Launch, Plan, Region, Storage, TensorSpec
 from tsc.sym import ZERO, ShapeEnv, SymExpr, product
 from tsc.te.expr import Buffer
 
@@ -52,19 +52,17 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
     writes a graph output in place; outputs that share memory with another output, an input or a constant are copied. Raises
     InternalError when a call reads what nobody wrote, ShapeError when an expression has a Dim that no input binds.
     """
-    placement = _Placement(graph, env, calls, root)
-    launches = tuple(
-        Launch(call.symbol, tuple(placement.storage(*a) for a in call.arguments(env)), tuple(map(env.canon, call.sizes)),
-               env.canon(call.blocks), env.canon(call.scratch), call.node, call.messages, call.nodes) for call in calls)
+    values = _Values(graph, env, calls, root)
     inputs = tuple(_spec(graph, env, name) for name in graph.inputs)
-    copies = tuple(placement.copies())
+    steps: Region = (*binds_of(inputs, env.ranges), *env.remaining_guards(), *values.launches(), *values.copies())
+    storages, arenas = place(values.storages, steps, env)
     plan = Plan(
         inputs=inputs,
         outputs=tuple(_spec(graph, env, name) for name in graph.outputs),
-        storages=tuple(placement.storages),
-        constants=tuple(placement.constants),
-        arenas={HOST: placement.arena_bytes},
-        body=(*binds_of(inputs, env.ranges), *env.remaining_guards(), *launches, *copies))
+        storages=storages,
+        constants=tuple(values.constants),
+        arenas=arenas,
+        body=order(steps, storages, values.written.__getitem__))
     _check_bound(plan)
     return plan
 
@@ -85,33 +83,40 @@ def packed_constants(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], p
     return {name: made[name] for name in plan.constants}
 
 
-class _Placement:
-    """Which storage each value has: made once from the lifetimes of all arena values."""
+class _Values:
+    """Which storage each value has. `written` tells those that a Launch writes."""
 
     def __init__(self, graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: Callable[[str], str]) -> None:
-        self.graph, self.env, self.root = graph, env, root
+        self.graph, self.env, self.calls, self.root = graph, env, calls, root
         self.storages: list[Storage] = []
         self.constants: list[str] = []
+        self.written: dict[Launch, set[int]] = {}
         self._index: dict[str, int] = {}
         self._inputs = {name: i for i, name in enumerate(graph.inputs)}
-        written = [root(v) for call in calls for v in call.outputs]
+        written = {root(v) for call in calls for v in call.outputs}
         self._outputs: dict[str, int] = {}  # the root of an output that a kernel writes -> the first such output
         for i, name in enumerate(graph.outputs):
-            if root(name) in set(written):
+            if root(name) in written:
                 self._outputs.setdefault(root(name), i)
-        lifetimes = self._lifetimes(calls)
-        memory = plan_memory(lifetimes, env)
-        self._offsets, self.arena_bytes = memory.offsets, memory.arena_bytes
 
-    def storage(self, value: str, buffer: Buffer | None = None) -> int:
-        """The index in `storages` of the memory of `value`, of a constant in the layout of `buffer`."""
+    def launches(self) -> Iterator[Launch]:
+        """A Launch for each call."""
+        for call in self.calls:
+            args = tuple(self.storage(*argument, argument[0] in call.outputs) for argument in call.arguments(self.env))
+            launch = Launch(call.symbol, args, tuple(map(self.env.canon, call.sizes)), self.env.canon(call.blocks),
+                            self.env.canon(call.scratch), call.node, call.messages, call.nodes)
+            self.written[launch] = {index for index, value in zip(launch.args, call.values) if value in call.outputs}
+            yield launch
+
+    def storage(self, value: str, buffer: Buffer | None = None, writes: bool = False) -> int:
+        """The index in `storages` of the memory of `value`, of a constant as `buffer` has it; who asks first `writes`."""
         source = self.root(value)
         name = packed_name(source, buffer)
         if name not in self._index:
             if buffer is not None and buffer.panel is not None and source not in self.graph.constants:
                 raise InternalError(f"value '{value}' is read in panels and is no constant")
             self._index[name] = len(self.storages)
-            self.storages.append(self._make(value, source, name))
+            self.storages.append(self._make(value, source, name, writes))
         return self._index[name]
 
     def copies(self) -> Iterable[Copy]:
@@ -124,7 +129,7 @@ class _Placement:
             self.storages.append(Storage("output", i))
             yield Copy(source, len(self.storages) - 1, self._bytes(name))
 
-    def _make(self, value: str, source: str, name: str) -> Storage:
+    def _make(self, value: str, source: str, name: str, writes: bool) -> Storage:
         if source in self._outputs:
             return Storage("output", self._outputs[source])
         if source in self._inputs:
@@ -132,24 +137,9 @@ class _Placement:
         if source in self.graph.constants:
             self.constants.append(name)
             return Storage("constant", len(self.constants) - 1)
-        if source not in self._offsets:
-            raise InternalError(f"value '{value}' is read but no kernel writes it")
-        return Storage("arena", 0, self._offsets[source], self._bytes(source))
-
-    def _lifetimes(self, calls: Sequence[KernelCall]) -> list[Lifetime]:
-        found: dict[str, Lifetime] = {}
-        for step, call in enumerate(calls):
-            for value in call.values:
-                source = self.root(value)
-                if source in self._outputs or source in self._inputs or source in self.graph.constants:
-                    continue
-                if source in found:
-                    found[source] = replace(found[source], last=step)
-                elif value in call.outputs:
-                    found[source] = Lifetime(source, self._bytes(source), step, step)
-                else:
-                    raise InternalError(f"'{call.symbol}' reads '{value}' before any kernel writes it")
-        return list(found.values())
+        if not writes:
+            raise InternalError(f"value '{value}' is read before any kernel writes it")
+        return Storage("arena", 0, ZERO, self._bytes(source))
 
     def _bytes(self, value: str) -> SymExpr:
         known = self.graph.types[value]

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from tsc.errors import PackageError
 from tsc.runtime.interface import KernelInterface, wrong_sizes
+from tsc.runtime.lifetimes import lifetimes
 from tsc.runtime.memory import ALIGNMENT
-from tsc.runtime.plan import Launch, Loop, Plan, Region, regions_in, storages_of
+from tsc.runtime.plan import Launch, Plan
 from tsc.runtime.schema import MAX_NUMBER
 from tsc.runtime.segments import Segment
 from tsc.runtime.tape import Tape
@@ -120,13 +121,12 @@ def _sizes_of_memory(values: Sequence[int]) -> bool:
 
 def _live_together(plan: Plan, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Pairs of storages of one arena that hold a value at the same time."""
-    spans = _Spans()
-    spans.visit(plan.body)
-    known = sorted(s for s in spans.of if plan.storages[s].kind == "arena")
+    spans = lifetimes(plan.body)
+    known = sorted(s for s in spans if plan.storages[s].kind == "arena")
     spaces = {space: number for number, space in enumerate(plan.arenas)}
     space = np.array([spaces[plan.storages[i].space] for i in known], np.int64)
     index = np.array(known, np.int64)
-    begins, ends = (np.array([spans.of[i][k] for i in known], np.int64) for k in (0, 1))
+    begins, ends = (np.array([spans[i][k] for i in known], np.int64) for k in (0, 1))
     rows: list[NDArray[np.int64]] = [np.empty((2, 0), np.int64)]
     count = 0
     for k in range(len(index)):
@@ -139,31 +139,3 @@ def _live_together(plan: Plan, where: str) -> tuple[NDArray[np.int64], NDArray[n
     first, second = np.concatenate(rows, axis=1)
     return first, second
 
-
-class _Spans:
-    """From which step to which each storage is in use, the steps counted as they stand. A branch counts as if it came before
-    the other; what is there before a Loop and used in it is in use until its end, when the next trip may use it; so is what it
-    carries, from its beginning on."""
-
-    def __init__(self) -> None:
-        self.of: dict[int, tuple[int, int]] = {}
-        self._now = 0
-
-    def visit(self, region: Region) -> set[int]:
-        """Returns the storages that a region uses."""
-        used: set[int] = set()
-        for step in region:
-            self._now += 1
-            begin, own = self._now, set(storages_of(step))
-            self._use(own)
-            inside = set().union(*map(self.visit, regions_in(step)))
-            if isinstance(step, Loop):
-                self._now += 1
-                self._use(own - {c.start for c in step.carried if c.start != c.current})
-                self._use({s for s in inside if self.of[s][0] <= begin})
-            used |= own | inside
-        return used
-
-    def _use(self, storages: set[int]) -> None:
-        for storage in storages:
-            self.of[storage] = self.of.get(storage, (self._now, self._now))[0], self._now

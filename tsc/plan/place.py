@@ -1,0 +1,69 @@
+"""Where the storages of a region lie, and which of its steps wait for which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from tsc.plan.memory import Lifetime, plan_memory
+from tsc.runtime.lifetimes import lifetimes
+from tsc.runtime.plan import Copy, If, Launch, Loop, Region, Step, Storage, is_barrier
+from tsc.sym import ShapeEnv, SymExpr
+
+#: Which storages a Launch writes; it reads the others.
+Writes = Callable[[Launch], Collection[int]]
+
+
+def place(storages: Sequence[Storage], region: Region, env: ShapeEnv) -> tuple[tuple[Storage, ...], dict[str, SymExpr]]:
+    """The storages with those of arenas where no two that are in use at once overlap, at any size; and the arenas' bytes."""
+    spans = lifetimes(region)
+    arenas: dict[str, SymExpr] = {}
+    placed = list(storages)
+    for space in dict.fromkeys(storage.space for storage in storages if storage.kind == "arena"):
+        own = [i for i, storage in enumerate(storages) if storage.kind == "arena" and storage.space == space]
+        memory = plan_memory([Lifetime(f"{i:05}", storages[i].bytes, *spans.get(i, (0, 0))) for i in own], env)
+        arenas[space] = memory.arena_bytes
+        for i in own:
+            placed[i] = replace(storages[i], offset=memory.offsets[f"{i:05}"])
+    return tuple(placed), arenas
+
+
+def order(region: Region, storages: Sequence[Storage], writes: Writes) -> Region:
+    """The region with every Launch and Copy waiting for those before it, from the last barrier on, whose memory it uses: for
+    who wrote what it reads, and for who wrote or read what it overwrites. Storages that begin at one offset of an arena are the
+    same memory: `place` lets others lie apart."""
+    made: list[Step] = []
+    writers: dict[object, int] = {}
+    readers: dict[object, list[int]] = {}
+    for position, step in enumerate(region):
+        if is_barrier(step):
+            writers, readers = {}, {}
+        match step:
+            case Launch(args=args):
+                written = set(writes(step))
+                reads, changes = set(args) - written, written
+            case Copy(source=source, target=target):
+                reads, changes = {source}, {target}
+            case If(then=then, otherwise=otherwise):
+                made.append(replace(step, then=order(then, storages, writes), otherwise=order(otherwise, storages, writes)))
+                continue
+            case Loop(body=body):
+                made.append(replace(step, body=order(body, storages, writes)))
+                continue
+            case _:
+                made.append(step)
+                continue
+        after: set[int] = set()
+        for memory in {_memory(storages[s]) for s in reads}:
+            after |= {writers[memory]} if memory in writers else set()
+            readers.setdefault(memory, []).append(position)
+        for memory in {_memory(storages[s]) for s in changes}:
+            after |= {writers[memory]} if memory in writers else set()
+            after.update(readers.pop(memory, ()))
+            writers[memory] = position
+        made.append(replace(step, after=tuple(sorted(after - {position}))))
+    return tuple(made)
+
+
+def _memory(storage: Storage) -> object:
+    return (storage.space, storage.offset) if storage.kind == "arena" else (storage.kind, storage.index)
