@@ -203,7 +203,8 @@ def test_a_chain_gives_back_its_last_link_first() -> None:
 def test_where_no_pattern_fits_a_chain_its_links_are_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not one kernel a node: the groups that fusion makes without chains."""
     monkeypatch.setenv("TSC_CACHE", str(tmp_path))
-    monkeypatch.setattr(pattern, "PATTERNS", tuple(p for p in pattern.PATTERNS if p is not match_chained))
+    others = tuple(p for p in pattern.PATTERNS if p is not match_chained)
+    monkeypatch.setattr(pattern, "FORMS", {"cpu": ((lambda program: program, others),)})
     executable = tsc.compile(norm("\n y = Identity(n)", "float[B, L, 8] y"), threads=1)
     feeds = norm_feeds()
     want, = ReferenceEvaluator(norm("\n y = Identity(n)", "float[B, L, 8] y")).run(None, feeds)
