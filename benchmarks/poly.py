@@ -33,9 +33,11 @@ from tsc import kernels, pipeline
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.loop_ir.lower import lower
-from tsc.poly import PatternMismatch, dataflow, deps, guards, isl, legality, match, promote, scop, to_loops
+from tsc.poly import PatternMismatch, deps, isl, legality, matrix, pattern, scop, to_loops
 from tsc.poly import schedule as poly_schedule
-from tsc.poly.refine import check_lowered
+from tsc.poly.promotion import promote
+from tsc.poly.proof import dataflow, guards
+from tsc.poly.proof.refine import check_lowered
 from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
@@ -48,8 +50,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 STAGES: dict[str, tuple[Callable[..., Any], ...]] = {
     "scop": (scop.build_scop,),
     "deps": (deps.dependences,),
-    "match+solve": (match.match, poly_schedule.solve_pattern),
-    "tree": (poly_schedule.schedule_tree,),
+    "match": (pattern.match,), "solve": (matrix.solve,), "locals": (promote.with_locals, promote.with_copy),
     "checks": (legality.check_tree, legality.check_blocks, promote.check_promoted, dataflow.check_dataflow),
     "AST": (isl.generate,),
     "loops": (to_loops.to_loops,),

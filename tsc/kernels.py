@@ -26,7 +26,7 @@ from tsc.poly import PatternMismatch
 from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import match
 from tsc.poly.pattern.stages import Staged
-from tsc.poly.refine import check_lowered
+from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import blame, schedule_program
 from tsc.poly.scop import build_scop, unproved
 from tsc.sym import ShapeEnv, SymExpr

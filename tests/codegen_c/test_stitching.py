@@ -17,9 +17,9 @@ from tsc.codegen_c.build import build_module
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import host_spec
 from tsc.config import Options
-from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.poly.schedule import schedule_program
 from tsc.te.chunks import cut
 from tsc.te.compute import MAX, MIN, SUM, Compute, Program, SizeParam

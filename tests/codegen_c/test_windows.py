@@ -14,9 +14,9 @@ from tsc.codegen_c.build import build_module
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
-from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Allocate, For, Func, Store, walk
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.poly.schedule import schedule_program
 from tsc.target import DeviceSpec
 from tsc.te.evaluate import evaluate

@@ -26,13 +26,13 @@ from tsc.codegen_c import build
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import host_spec
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret import Trace, interpret, interpreter
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.oracle.interpret import Trace, interpret, interpreter
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.verify_storage import verify_storage
 from tsc.poly import PatternMismatch
-from tsc.poly.refine import check_lowered
+from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps
 from tsc.sym import product

@@ -16,8 +16,8 @@ from tsc.loop_ir.nodes import Allocate, For, Func, If, Stmt, map_children, walk
 from tsc.loop_ir.verify import verify
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
-from tsc.poly.guards import check_loops
-from tsc.poly.promote import Promoted
+from tsc.poly.promotion.promote import Promoted
+from tsc.poly.proof.guards import check_loops
 from tsc.poly.schedule import check_final
 from tsc.poly.scop import Scop
 from tsc.poly.steps import Steps

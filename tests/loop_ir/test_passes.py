@@ -12,15 +12,15 @@ from tests.loop_ir import funcs
 from tests.loop_ir.funcs import buffer, c32, loop, minimum, size, store, sub
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.cpu.tensorize import tensorize
+from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, block, map_children, walk
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.loop_ir.print import format_func, format_stmt
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify, substitute_stmt
-from tsc.loop_ir.tensorize import tensorize
-from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
 from tsc.sym import dim
 from tsc.te.compute import SizeParam

@@ -14,16 +14,16 @@ from tests.loop_ir.funcs import buffer, c32, loop, size, store
 from tests.loop_ir.gpu_funcs import Tile, gemm, gemm_arrays, gemm_expected, warps
 from tests.loop_ir.test_threads import without_each
 from tsc.errors import InternalError
-from tsc.loop_ir.barriers import insert_barriers
-from tsc.loop_ir.hazards import Hazard
-from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.gpu.barriers import insert_barriers
+from tsc.loop_ir.gpu.hazards import Hazard
+from tsc.loop_ir.gpu.pipeline import software_pipeline
+from tsc.loop_ir.gpu.threads import team_sizes
+from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.nodes import Allocate, Barrier, Commit, For, Func, If, Stmt, Store, Wait, block, map_children, map_exprs, walk
-from tsc.loop_ir.pipeline import software_pipeline
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.loop_ir.print import format_func
 from tsc.loop_ir.simplify import simplify
-from tsc.loop_ir.threads import team_sizes
 from tsc.loop_ir.verify import verify
-from tsc.loop_ir.verify_sync import verify_synchronised
 from tsc.sym import SymExpr
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Buffer, Call, Expr, Load, Var, add, call, index

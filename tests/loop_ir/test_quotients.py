@@ -11,12 +11,12 @@ import pytest
 from tests.loop_ir.funcs import buffer, c32, call_kernel, load_kernel, loop, size, store
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
-from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.cpu.vector_rules import lane_range
+from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import For, Func, walk
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.loop_ir.simplify import simplify
-from tsc.loop_ir.vector_rules import lane_range
-from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
 from tsc.sym import dim
 from tsc.te.compute import SizeParam

@@ -12,14 +12,14 @@ from tests.loop_ir.funcs import buffer, c32, loop, size, store
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.bounds import within
+from tsc.loop_ir.cpu.tensorize import tensorize
+from tsc.loop_ir.cpu.vector_rules import executed
+from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func, Intrin, Stmt, Store, map_children, map_exprs, walk
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.simplify import simplify, substitute_stmt
-from tsc.loop_ir.tensorize import tensorize
-from tsc.loop_ir.vector_rules import executed
-from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify_reads import verify_reads
 from tsc.sym import dim
 from tsc.target import DeviceSpec

@@ -10,10 +10,10 @@ import pytest
 
 from tests.loop_ir.funcs import buffer, c32, loop, size, store
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.nodes import Allocate, Barrier, Commit, Func, If, Stmt, Store, Wait, block
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.loop_ir.verify import verify
-from tsc.loop_ir.verify_sync import verify_synchronised
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Expr, Load, Var, add, call, index, mul
 

@@ -14,7 +14,6 @@ from tests.loop_ir.gpu_funcs import Tile, gemm, gemm_arrays, gemm_expected, thre
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.nodes import (
     Allocate,
@@ -31,6 +30,7 @@ from tsc.loop_ir.nodes import (
     map_children,
     walk,
 )
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.loop_ir.print import format_func, format_stmt
 from tsc.loop_ir.simplify import simplify
 from tsc.loop_ir.verify import verify

@@ -13,9 +13,9 @@ from tests.loop_ir import funcs
 from tests.machine import runnable
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.errors import InputError
-from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.target import DeviceSpec
 
 Arrays = dict[str, np.ndarray[Any, Any]]

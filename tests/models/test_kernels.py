@@ -17,9 +17,9 @@ from tsc.codegen_c.specs import host_spec
 from tsc.config import Options
 from tsc.graph.fuse import fuse
 from tsc.graph.to_te import lower_group
-from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.poly.schedule import schedule_program
 from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate

@@ -9,12 +9,12 @@ from typing import Any
 import islpy
 import numpy as np
 
-from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.poly.analyse import analyse, normalised
 from tsc.poly.deps import Dependences
 from tsc.poly.pattern.base import Build, Pattern
-from tsc.poly.promote import Promoted
+from tsc.poly.promotion.promote import Promoted
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig

@@ -15,7 +15,7 @@ from tsc.loop_ir.nodes import Allocate, walk
 from tsc.poly import PatternMismatch
 from tsc.poly.legality import order_of
 from tsc.poly.pattern.chain import Chained, match_chained
-from tsc.poly.promote import check_promoted
+from tsc.poly.promotion.promote import check_promoted
 from tsc.poly.scop import build_scop
 from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr

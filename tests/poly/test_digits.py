@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from tests.loop_ir.funcs import buffer
-from tsc.loop_ir.interpret_serial import _INDEX_OPERATORS
 from tsc.loop_ir.nodes import For, Stmt, Store
-from tsc.poly.digits import split_digits
+from tsc.loop_ir.oracle.interpret_serial import _INDEX_OPERATORS
+from tsc.poly.gpu.digits import split_digits
 from tsc.te.expr import Call, Const, Expr, Var, add, call, index, mul, walk
 
 #: Loops: name, low, high, step.

@@ -17,21 +17,21 @@ from tests.poly import programs
 from tests.poly.support import check_values, on_gpu
 from tests.poly.test_mutations_promotion import padded_product
 from tsc.errors import InternalError
-from tsc.loop_ir.barriers import insert_barriers
-from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.gpu.barriers import insert_barriers
+from tsc.loop_ir.gpu.pipeline import software_pipeline
+from tsc.loop_ir.gpu.threads import nest_count, nests
 from tsc.loop_ir.nodes import Allocate, Barrier, For, Func, Stmt, Store, map_children, walk
-from tsc.loop_ir.pipeline import software_pipeline
-from tsc.loop_ir.threads import nest_count, nests
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.loop_ir.verify import verify
 from tsc.poly import PatternMismatch
 from tsc.poly.deps import dependences
+from tsc.poly.gpu.teams import check_teams
 from tsc.poly.normalise import separate_outputs
 from tsc.poly.pattern.base import Build
 from tsc.poly.pattern.lanes import match_lanes, row_program
 from tsc.poly.pattern.warps import copy_shape
-from tsc.poly.promote import replaced
+from tsc.poly.promotion.promote import replaced
 from tsc.poly.scop import build_scop
-from tsc.poly.teams import check_teams
 from tsc.poly.tile import TileConfig
 from tsc.poly.to_loops import to_loops
 from tsc.te.compute import SUM, Compute, Program, SizeParam

@@ -13,9 +13,9 @@ from tests.poly.support import check_values, on_gpu
 from tests.poly.test_gpu import FOUR_WARPS, ONE_WARP
 from tests.poly.test_mutations_promotion import padded_product
 from tsc.errors import InternalError
+from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Barrier, Commit, Wait, walk
-from tsc.loop_ir.verify_sync import verify_synchronised
 from tsc.poly.tile import TileConfig
 from tsc.te.compute import Program
 from tsc.trace import Recorder

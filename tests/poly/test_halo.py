@@ -13,13 +13,13 @@ from tests.poly.programs import at, axis, buffer
 from tests.poly.support import SMALL, Pieces, check_values, pieces, scheduled
 from tsc.errors import InternalError
 from tsc.poly import isl
-from tsc.poly.dataflow import check_dataflow, check_vectors
-from tsc.poly.halo import in_vectors, promote_halo
 from tsc.poly.legality import check_tree
 from tsc.poly.pattern.base import Build
 from tsc.poly.pattern.nest import nest_tree
 from tsc.poly.pattern.stencil import Stencil
-from tsc.poly.promote import Promoted, check_promoted
+from tsc.poly.promotion.halo import in_vectors, promote_halo
+from tsc.poly.promotion.promote import Promoted, check_promoted
+from tsc.poly.proof.dataflow import check_dataflow, check_vectors
 from tsc.te.compute import MAX, Compute, Program, SizeParam
 from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, map_children, mul
 

@@ -17,7 +17,9 @@ from tsc.errors import InternalError
 from tsc.plan.pack import pack_panel
 from tsc.poly import isl
 from tsc.poly.deps import dependences
-from tsc.poly.layout import (
+from tsc.poly.pattern import match
+from tsc.poly.pattern.base import Build
+from tsc.poly.promotion.layout import (
     Combinator,
     Layout,
     Merge,
@@ -35,8 +37,6 @@ from tsc.poly.layout import (
     plain,
     swizzle,
 )
-from tsc.poly.pattern import match
-from tsc.poly.pattern.base import Build
 from tsc.poly.schedule import check_final, schedule_program
 from tsc.poly.scop import build_scop
 from tsc.sym import SymExpr, dim, exact_quotient
@@ -174,8 +174,8 @@ def test_packed_weights_and_panels_are_certified_in_every_compile(monkeypatch: p
     def noted(layout: Layout, *args: Any) -> None:
         seen.append(layout.name)
 
-    monkeypatch.setattr("tsc.poly.layout.certify", noted)
-    monkeypatch.setattr("tsc.poly.promote.certify", noted)
+    monkeypatch.setattr("tsc.poly.promotion.layout.certify", noted)
+    monkeypatch.setattr("tsc.poly.promotion.promote.certify", noted)
     schedule_program(gemm("M", "N", "K"), None, SMALL, None, None, "gemm", ["w"])
     assert any(name.startswith("panel(1, ") for name in seen)
     seen.clear()
@@ -185,8 +185,8 @@ def test_packed_weights_and_panels_are_certified_in_every_compile(monkeypatch: p
     def wrong(layout: Layout, *args: Any) -> None:
         raise InternalError("no bijection")
 
-    monkeypatch.setattr("tsc.poly.layout.certify", wrong)
-    monkeypatch.setattr("tsc.poly.promote.certify", wrong)
+    monkeypatch.setattr("tsc.poly.promotion.layout.certify", wrong)
+    monkeypatch.setattr("tsc.poly.promotion.promote.certify", wrong)
     for constants, transposed in ((["w"], False), ([], True)):
         with pytest.raises(InternalError, match="no bijection"):
             schedule_program(gemm("M", "N", "K", transposed=transposed), None, SMALL, None, None, "gemm", constants)

@@ -15,19 +15,19 @@ from tests.poly.support import SMALL, Pieces, pieces, scheduled
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Block, For, Func, If, Stmt, Store, map_children, walk
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
-from tsc.poly.guards import check_loops
 from tsc.poly.legality import check_blocks, check_instances, check_tree, order_of
-from tsc.poly.loop_order import edges_of
 from tsc.poly.matrix import function
 from tsc.poly.pattern import match
 from tsc.poly.pattern.base import Build
 from tsc.poly.pattern.contraction import Contraction
 from tsc.poly.pattern.nest import initial_nest
 from tsc.poly.pattern.stages import Staged
-from tsc.poly.promote import check_promoted
-from tsc.poly.refine import statements_of
+from tsc.poly.promotion.promote import check_promoted
+from tsc.poly.proof.dataflow import check_dataflow
+from tsc.poly.proof.guards import check_loops
+from tsc.poly.proof.loop_order import edges_of
+from tsc.poly.proof.refine import statements_of
 from tsc.poly.schedule import check_final
 from tsc.poly.scop import Scop, build_scop
 from tsc.poly.to_loops import iterators_for, to_loops

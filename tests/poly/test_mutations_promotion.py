@@ -15,18 +15,18 @@ from tests.poly.support import Pieces, check_values, pieces
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Func, If, Stmt, Store, block, map_children, walk
 from tsc.poly import isl
-from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences, dependences
-from tsc.poly.guards import check_loops
-from tsc.poly.layout import Layout, plain
+from tsc.poly.gpu.teams import check_teams, constant_trips
 from tsc.poly.legality import check_tree, order_of
 from tsc.poly.normalise import separate_outputs
 from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.warps import match_warps
-from tsc.poly.promote import Assignment, Operand, Promoted, check_promoted, promote_operand
+from tsc.poly.promotion.layout import Layout, plain
+from tsc.poly.promotion.promote import Assignment, Operand, Promoted, check_promoted, promote_operand
+from tsc.poly.proof.dataflow import check_dataflow
+from tsc.poly.proof.guards import check_loops
 from tsc.poly.schedule import check_final
 from tsc.poly.scop import Scop, build_scop
-from tsc.poly.teams import check_teams, constant_trips
 from tsc.poly.tile import TileConfig
 from tsc.poly.to_loops import iterators_for, to_loops
 from tsc.poly.tree import node_below

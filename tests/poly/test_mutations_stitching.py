@@ -16,7 +16,7 @@ from tests.te.test_factor import softmax, variance
 from tsc.errors import InternalError
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import order_of
-from tsc.poly.promote import Local, Promoted, check_promoted, graft, localise, site
+from tsc.poly.promotion.promote import Local, Promoted, check_promoted, graft, localise, site
 from tsc.poly.schedule import check_final
 from tsc.poly.tree import BLOCK_POINT, ROW_POINT, node_below
 from tsc.sym import SymExpr, dim

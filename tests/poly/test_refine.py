@@ -17,8 +17,8 @@ from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
 from tsc.poly import isl
-from tsc.poly.refine import check_lowered, statements_of
-from tsc.poly.region import Known
+from tsc.poly.proof.refine import check_lowered, statements_of
+from tsc.poly.proof.region import Known
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.te.compute import SUM, Axis, Compute, Fact, Program, SizeParam
 from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, add, call, index, map_loads, mul, select

@@ -16,14 +16,15 @@ from tests.poly.test_gpu import CASES, FOUR_WARPS, ONE_WARP
 from tests.poly.test_refine import Change, another, marked, moved, mutated, of, swapped
 from tests.poly.test_tensorize_gpu import halves
 from tsc.errors import InternalError
+from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, map_exprs
 from tsc.loop_ir.nodes import children as statements_in
 from tsc.loop_ir.simplify import substitute_stmt
-from tsc.loop_ir.tensorize_gpu import MMA_F16, MMA_TF32
-from tsc.poly import PatternMismatch, refine_gpu
-from tsc.poly.refine import statements_of
-from tsc.poly.refine_gpu import check_lowered_gpu
+from tsc.poly import PatternMismatch
+from tsc.poly.proof import refine_gpu
+from tsc.poly.proof.refine import statements_of
+from tsc.poly.proof.refine_gpu import check_lowered_gpu
 from tsc.poly.schedule import ScheduledProgram
 from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr

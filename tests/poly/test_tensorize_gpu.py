@@ -14,9 +14,9 @@ from tests.poly import programs
 from tests.poly.support import inputs_for, on_gpu, run
 from tests.poly.test_gpu import FOUR_WARPS
 from tsc.errors import InternalError
+from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32, Mma, read_mma_tile
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Allocate, For, Func, If, Intrin, Stmt, Store, map_children, map_exprs, walk
-from tsc.loop_ir.tensorize_gpu import MMA_F16, MMA_TF32, Mma, read_mma_tile
 from tsc.loop_ir.verify import verify
 from tsc.poly.tile import TileConfig
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, call, index

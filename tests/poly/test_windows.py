@@ -11,10 +11,10 @@ from tests.poly import programs
 from tests.poly.conv_programs import WINDOWS, Window, canonical
 from tests.poly.support import Pieces, pieces
 from tsc.errors import InternalError
-from tsc.poly.dataflow import check_dataflow
 from tsc.poly.pattern import match
 from tsc.poly.pattern.contraction import Contraction
 from tsc.poly.pattern.stencil import Stencil
+from tsc.poly.proof.dataflow import check_dataflow
 from tsc.poly.scop import build_scop
 from tsc.te.compute import Program
 from tsc.te.expr import INDEX, Call, Const, Expr, Load, map_children, walk

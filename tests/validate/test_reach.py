@@ -17,9 +17,9 @@ from tests.poly.conv_programs import Window, canonical
 from tests.poly.support import SMALL
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret import interpret
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func, If, Stmt, Store, block, map_children, walk
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.poly.schedule import schedule_program
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program, SizeParam

@@ -15,11 +15,11 @@ from tests.loop_ir import funcs, gpu_funcs
 from tests.poly import programs, support
 from tests.poly.support import SMALL, WIDE, on_gpu
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret import interpret
+from tsc.loop_ir.gpu.tensorize_gpu import MMA_TF32
 from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, map_children
+from tsc.loop_ir.oracle.interpret import interpret
 from tsc.loop_ir.simplify import substitute_stmt
-from tsc.loop_ir.tensorize_gpu import MMA_TF32
 from tsc.loop_ir.verify import verify
 from tsc.plan import pack
 from tsc.poly.schedule import schedule_program

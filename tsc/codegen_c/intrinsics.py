@@ -1,4 +1,4 @@
-"""The tensor intrinsics of the C back end: each renders one small meaning (see `loop_ir/tensorize.py`) in vector registers."""
+"""The tensor intrinsics of the C back end: each renders one small meaning (`loop_ir/cpu/tensorize.py`) in vector registers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tsc.codegen_c.scalar import Scope, scalar
 from tsc.codegen_c.types import vector_type
 from tsc.codegen_c.vector import Lanes, register, splat, vector
 from tsc.errors import InternalError
+from tsc.loop_ir.cpu.tensorize import FMA_TILE, read_fma_tile
 from tsc.loop_ir.nodes import Stmt
-from tsc.loop_ir.tensorize import FMA_TILE, read_fma_tile
 from tsc.te.expr import INDEX, Const, substitute
 
 

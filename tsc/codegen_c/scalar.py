@@ -10,7 +10,7 @@ from tsc.codegen_c.types import c_type, identifier, literal
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.messages import message_of
-from tsc.poly.layout import layout_of
+from tsc.poly.promotion.layout import layout_of
 from tsc.sym import SymExpr, product
 from tsc.sym.expr import Dim
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.errors import InternalError
+from tsc.loop_ir.cpu.vector_rules import SPACES, LaneRange, half_of, is_affine, lane_range, looks_at_data
 from tsc.loop_ir.facts import coefficient_of, to_sym
-from tsc.loop_ir.vector_rules import SPACES, LaneRange, half_of, is_affine, lane_range, looks_at_data
 from tsc.sym import ZERO, SymExpr
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, walk
 
@@ -146,7 +146,7 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
             text = f"tsc_load_{kind}({name} + {start}, {lanes.active})"
     elif space in SPACES:
         text = f"tsc_spaced_{kind}({name} + {start}, {space}, {first}, {last}, {lanes.when})"
-    else:  # under a condition, only a load that is harmless in all lanes may have a stride (loop_ir/vector_rules.py)
+    else:  # under a condition, only a load that is harmless in all lanes may have a stride (loop_ir/cpu/vector_rules.py)
         if lanes.active:
             raise InternalError(f"a masked load of {buffer} has a stride")
         picked = [f"{name}[{offset_text(buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in index), scope)}]"

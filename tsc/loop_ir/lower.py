@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tsc.loop_ir.barriers import insert_barriers
+from tsc.loop_ir.cpu.tensorize import tensorize
+from tsc.loop_ir.cpu.vectorize import vectorize
+from tsc.loop_ir.gpu.barriers import insert_barriers
+from tsc.loop_ir.gpu.pipeline import software_pipeline
+from tsc.loop_ir.gpu.tensorize_gpu import Mma, tensorize_gpu
+from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.messages import collect_messages
 from tsc.loop_ir.nodes import Func
-from tsc.loop_ir.pipeline import software_pipeline
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.print import format_func
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify
-from tsc.loop_ir.tensorize import tensorize
-from tsc.loop_ir.tensorize_gpu import Mma, tensorize_gpu
-from tsc.loop_ir.vectorize import vectorize
 from tsc.loop_ir.verify import verify
 from tsc.loop_ir.verify_reads import verify_reads
 from tsc.loop_ir.verify_storage import verify_storage
-from tsc.loop_ir.verify_sync import verify_synchronised
 from tsc.target import DeviceSpec
 from tsc.trace import Recorder
 

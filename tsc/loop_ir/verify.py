@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
+from tsc.loop_ir.cpu.verify_lanes import verify_lanes
+from tsc.loop_ir.gpu.verify_threads import verify_threads
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
-from tsc.loop_ir.verify_lanes import verify_lanes
-from tsc.loop_ir.verify_threads import verify_threads
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, CheckedIndex, Const, Expr, Load, Size, Var, format_expr, walk
 from tsc.te.intrinsics import MEANING
 

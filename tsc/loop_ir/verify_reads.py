@@ -1,7 +1,8 @@
 """verify_reads: a vector of iterations reads no memory that its scalar iterations would not, unless that is proved to be there.
 
-The loops that the polyhedral stage makes are read back and stay within all extents (`poly/guards.py`). What vectors add to that
-is found here in the final Func: both sides of a choice are computed, and register tiles compute columns that nobody stores.
+The loops that the polyhedral stage makes are read back and stay within all extents (`poly/proof/guards.py`). What vectors add
+to that is found here in the final Func: both sides of a choice are computed, and register tiles compute columns that nobody
+stores.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Iterable, Iterator
 
 from tsc.errors import InternalError
 from tsc.loop_ir.bounds import within
+from tsc.loop_ir.cpu.vector_rules import Read, executed, varies
 from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Stmt, Store
 from tsc.loop_ir.places import Place, places
-from tsc.loop_ir.vector_rules import Read, executed, varies
 from tsc.te.expr import Load, format_expr
 
 

@@ -1,7 +1,7 @@
 """verify_storage: what a pass keeps in storage of its own stays within it, at all sizes.
 
-The storage of the polyhedral stage's loops is proved where those are read back (`poly/guards.py`, `poly/refine.py`).
-Register tiles, lanes and folds come later: their extents are constants, and what moves in them are the loops around.
+The storage of the polyhedral stage's loops is proved where those are read back (`poly/proof/{guards,refine}.py`). Register
+tiles, lanes and folds come later: their extents are constants, and what moves in them are the loops around.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from tsc.errors import InternalError
 from tsc.loop_ir.bounds import within
+from tsc.loop_ir.cpu.vector_rules import executed
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Allocate, Func, Stmt, Store, walk
 from tsc.loop_ir.places import Place
-from tsc.loop_ir.vector_rules import executed
 from tsc.te.expr import Expr, Load, format_expr
 
 

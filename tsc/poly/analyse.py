@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from tsc.poly import PatternMismatch
 from tsc.poly.deps import Dependences, dependences
-from tsc.poly.layout import certify_stored
 from tsc.poly.normalise import inlined, separate_outputs, settled, without_empty
 from tsc.poly.pattern import find
 from tsc.poly.pattern.base import Pattern
+from tsc.poly.promotion.layout import certify_stored
 from tsc.poly.scop import Scop, with_layouts
 from tsc.poly.tile import TileConfig
 from tsc.te.compute import Program

@@ -11,13 +11,13 @@ from tsc.loop_ir.nodes import Block, Func
 from tsc.ops.base import PatternKind
 from tsc.poly import isl
 from tsc.poly.analyse import Analysis, analyse, normalised, packed
-from tsc.poly.dataflow import check_dataflow
 from tsc.poly.deps import Dependences
-from tsc.poly.guards import check_loops
 from tsc.poly.legality import Seen, check_blocks, check_tree
-from tsc.poly.loop_order import Edges, edges_of
 from tsc.poly.pattern.base import Build
-from tsc.poly.promote import Promoted, check_promoted
+from tsc.poly.promotion.promote import Promoted, check_promoted
+from tsc.poly.proof.dataflow import check_dataflow
+from tsc.poly.proof.guards import check_loops
+from tsc.poly.proof.loop_order import Edges, edges_of
 from tsc.poly.scop import Scop
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig

@@ -16,7 +16,7 @@ from typing import Literal
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import box_text, condition_text, fact_texts, index_text
-from tsc.poly.layout import Layout
+from tsc.poly.promotion.layout import Layout
 from tsc.poly.views import Lifting, depends_on_data, view_of
 from tsc.te.compute import Axis, Compute, Program
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, children, format_expr

@@ -12,7 +12,7 @@ import numpy as np
 
 from tsc.poly import isl
 from tsc.poly.deps import Dependences
-from tsc.poly.promote import Local, Promoted
+from tsc.poly.promotion.promote import Local, Promoted
 from tsc.poly.scop import Access, Scop
 from tsc.poly.to_expr import parameter_expr
 from tsc.poly.tree import BLOCK_POINT, node_below

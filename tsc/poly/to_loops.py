@@ -12,7 +12,7 @@ from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Instance, LoopKind
 from tsc.loop_ir.nodes import walk as walk_stmts
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.linear import difference, shifted, tidy
-from tsc.poly.promote import Assignment, Local, Promoted
+from tsc.poly.promotion.promote import Assignment, Local, Promoted
 from tsc.poly.scop import Scop
 from tsc.poly.to_expr import to_expr
 from tsc.te.expr import Call, Expr, Load, Var, format_expr, index, map_children, substitute, walk

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from tsc.poly import isl
 from tsc.poly.affine import box_text, fact_texts, index_text, size_text
-from tsc.poly.layout import Layout
+from tsc.poly.promotion.layout import Layout
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim, exact_quotient
 from tsc.sym.expr import Apply, Monomial
 from tsc.te.compute import UNBOUNDED, Axis, Program

@@ -11,7 +11,7 @@ import numpy as np
 
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, until_bound
-from tsc.poly.occurrences import variables_of
+from tsc.poly.proof.occurrences import variables_of
 from tsc.te.expr import Const, Expr, Load, Size
 from tsc.validate.algebra import Algebra, Array, Value, mixed
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread

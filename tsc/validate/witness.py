@@ -10,7 +10,7 @@ from tsc.loop_ir.facts import to_sym
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Block, For, Func, If, Let, Stmt, Store, children
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.occurrences import Scope, Unreadable, occurrences, variables_of
+from tsc.poly.proof.occurrences import Scope, Unreadable, occurrences, variables_of
 from tsc.poly.scop import sizes_known
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply

@@ -16,7 +16,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import Order, Seen, check_tree, coincident
 from tsc.poly.matrix import ScheduleMatrix
-from tsc.poly.promote import Promoted
+from tsc.poly.promotion.promote import Promoted
 from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec

@@ -19,13 +19,13 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import BLOCK, with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
-from tsc.poly.panel import promote_panel
 from tsc.poly.pattern.base import Build, Pattern, Tree
 from tsc.poly.pattern.contraction import Contraction
 from tsc.poly.pattern.nest import accumulators, register_tile
 from tsc.poly.pattern.rows import row_functions, row_relations
 from tsc.poly.pattern.stages import Stage, row_stage, solved_stages
-from tsc.poly.promote import Home, with_locals
+from tsc.poly.promotion.panel import promote_panel
+from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT, own_instances, statement_rows

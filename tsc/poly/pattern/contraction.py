@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.panel import promote_panel
 from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.nest import Nest, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
+from tsc.poly.promotion.panel import promote_panel
 from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec

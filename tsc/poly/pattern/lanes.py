@@ -18,8 +18,8 @@ from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
 from tsc.poly.pattern.teams import LANES, OnTeams, Rows, guards_of, team_tree
-from tsc.poly.promote import Home, with_locals
-from tsc.poly.rounded import round_domains
+from tsc.poly.promotion.promote import Home, with_locals
+from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT

@@ -16,7 +16,7 @@ from tsc.poly.legality import BLOCK, with_flags
 from tsc.poly.matrix import ScheduleMatrix, axis_of, function, solve
 from tsc.poly.pattern.base import Build, Pattern
 from tsc.poly.pattern.rows import completing_axes
-from tsc.poly.promote import Home, Promoted, with_locals
+from tsc.poly.promotion.promote import Home, Promoted, with_locals
 from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig
 from tsc.poly.tree import INSTR_POINT, joined, own_instances, separated, up_to

@@ -17,7 +17,7 @@ from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function, solve
 from tsc.poly.pattern.base import Build, Pattern, Tree
 from tsc.poly.pattern.nest import Nest
 from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
-from tsc.poly.promote import Home, with_locals
+from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT, ROW_POINT, own_instances, statement_rows

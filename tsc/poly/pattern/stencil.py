@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from math import prod
 
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.dataflow import check_vectors
-from tsc.poly.halo import in_vectors, promote_halo
 from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.nest import Nest, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
-from tsc.poly.promote import Promoted
+from tsc.poly.promotion.halo import in_vectors, promote_halo
+from tsc.poly.promotion.promote import Promoted
+from tsc.poly.proof.dataflow import check_vectors
 from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec

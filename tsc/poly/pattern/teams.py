@@ -8,11 +8,11 @@ from dataclasses import replace
 from tsc.loop_ir.marks import BLOCK, COPY, KEPT, PARALLEL
 from tsc.loop_ir.nodes import Func
 from tsc.poly import isl
-from tsc.poly.digits import split_digits
+from tsc.poly.gpu.digits import split_digits
+from tsc.poly.gpu.teams import check_teams, constant_trips, join_teams
 from tsc.poly.pattern.base import Pattern, Tree
-from tsc.poly.rounded import guard_of
+from tsc.poly.promotion.rounded import guard_of
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.teams import check_teams, constant_trips, join_teams
 from tsc.poly.tree import own_instances
 from tsc.te.expr import Expr
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from tsc.errors import InternalError
 from tsc.loop_ir.marks import BLOCK, COPY, EPILOGUE, INIT, K_TILE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.layout import Layout, accumulator_fragment, plain, swizzle
 from tsc.poly.legality import order_of
 from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.contraction import Contraction, match_contraction
 from tsc.poly.pattern.teams import LANES, OnTeams, Rows, guards_of, team_tree
-from tsc.poly.promote import Home, Operand, Promoted, promote_operand, with_locals, zero
-from tsc.poly.rounded import round_domains
+from tsc.poly.promotion.layout import Layout, accumulator_fragment, plain, swizzle
+from tsc.poly.promotion.promote import Home, Operand, Promoted, promote_operand, with_locals, zero
+from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT, node_below

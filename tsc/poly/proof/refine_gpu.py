@@ -20,13 +20,13 @@ from tsc.loop_ir.facts import coefficient_of, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, Stmt, Store
 from tsc.loop_ir.nodes import children as statements_in
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.loop_order import Edges, not_before
-from tsc.poly.occurrences import Occurrence, Scope, Unreadable, occurrences
-from tsc.poly.reads import CELL
-from tsc.poly.refine import OPERATIONS, Place, inside_blocks
-from tsc.poly.region import Known, Region
+from tsc.poly.gpu.teams import number_of
+from tsc.poly.proof.loop_order import Edges, not_before
+from tsc.poly.proof.occurrences import Occurrence, Scope, Unreadable, occurrences
+from tsc.poly.proof.reads import CELL
+from tsc.poly.proof.refine import OPERATIONS, Place, inside_blocks
+from tsc.poly.proof.region import Known, Region
 from tsc.poly.scop import Scop
-from tsc.poly.teams import number_of
 from tsc.sym import SymExpr
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, Size, Var, call, children, format_expr, index, loads, walk
 from tsc.te.expr import map_children as map_operands

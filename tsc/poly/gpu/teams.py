@@ -13,6 +13,7 @@ from math import prod
 from typing import cast
 
 from tsc.errors import InternalError
+from tsc.loop_ir.gpu.threads import nest_count, trips
 from tsc.loop_ir.nodes import (
     Allocate,
     Block,
@@ -30,12 +31,11 @@ from tsc.loop_ir.nodes import (
     walk,
 )
 from tsc.loop_ir.simplify import substitute_stmt
-from tsc.loop_ir.threads import nest_count, trips
 from tsc.poly import isl
 from tsc.poly.affine import index_text
-from tsc.poly.guards import Nest, affine_text, loop_points, stores
 from tsc.poly.linear import tidy
-from tsc.poly.promote import Local, Promoted
+from tsc.poly.promotion.promote import Local, Promoted
+from tsc.poly.proof.guards import Nest, affine_text, loop_points, stores
 from tsc.poly.scop import Scop
 from tsc.sym import SymExpr
 from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, loads, mul

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret_serial import Machine, Trace, compile_stmt
-from tsc.loop_ir.interpret_threads import run_threads
+from tsc.loop_ir.gpu.races import Memory
+from tsc.loop_ir.gpu.threads import local_buffers, team_sizes
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Func, Store, walk
-from tsc.loop_ir.races import Memory
-from tsc.loop_ir.threads import local_buffers, team_sizes
+from tsc.loop_ir.oracle.interpret_serial import Machine, Trace, compile_stmt
+from tsc.loop_ir.oracle.interpret_threads import run_threads
 
 __all__ = ["Trace", "interpret", "interpreter"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tsc.errors import InternalError
-from tsc.loop_ir.interpret_serial import Env, Machine, compile_stmt, evaluate, uninitialised
+from tsc.loop_ir.gpu.races import Memory, Thread
 from tsc.loop_ir.nodes import Allocate, Barrier, Block, For, If, Intrin, Let, Stmt, nest, walk
-from tsc.loop_ir.races import Memory, Thread
+from tsc.loop_ir.oracle.interpret_serial import Env, Machine, compile_stmt, evaluate, uninitialised
 
 Steps = Callable[[Env], Iterator[Barrier]]
 

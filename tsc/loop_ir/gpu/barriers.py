@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 
 from tsc.errors import InternalError
-from tsc.loop_ir.hazards import Hazard, Path
+from tsc.loop_ir.gpu.hazards import Hazard, Path
+from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.nodes import Barrier, Block, For, Func, Stmt, block, children, map_children
-from tsc.loop_ir.verify_sync import verify_synchronised
 
 
 def insert_barriers(func: Func) -> Func:

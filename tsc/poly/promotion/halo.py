@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import box_text, index_text, size_text
-from tsc.poly.layout import plain
 from tsc.poly.pattern.nest import Nest
-from tsc.poly.promote import Local, Operand, Promoted, box, footprint_of, read_by, replaced, scope_of, with_copy, zero
-from tsc.poly.rounded import guard_of
+from tsc.poly.promotion.layout import plain
+from tsc.poly.promotion.promote import Local, Operand, Promoted, box, footprint_of, read_by, replaced, scope_of, with_copy, zero
+from tsc.poly.promotion.rounded import guard_of
 from tsc.poly.scop import Scop, conditional_loads
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.sym import SymExpr

@@ -19,7 +19,7 @@ from tsc.poly import isl
 from tsc.poly.affine import condition_text, index_text
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import Place
-from tsc.poly.promote import Assignment, Introduced, Local, Promoted, introduced
+from tsc.poly.promotion.promote import Assignment, Introduced, Local, Promoted, introduced
 from tsc.poly.scop import Scop, Statement, conditional_loads
 from tsc.poly.to_expr import function_expr
 from tsc.te.expr import INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Var, children, format_expr, loads, substitute

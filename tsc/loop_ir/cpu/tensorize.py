@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tsc.loop_ir.cpu.vector_rules import varies
+from tsc.loop_ir.cpu.window_tile import WindowTile, reduce_loops
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.nodes import (
     Allocate,
@@ -29,9 +31,7 @@ from tsc.loop_ir.nodes import (
 )
 from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
-from tsc.loop_ir.vector_rules import varies
 from tsc.loop_ir.verify_reads import unproved
-from tsc.loop_ir.window_tile import WindowTile, reduce_loops
 from tsc.sym import SymExpr
 from tsc.sym.expr import Apply
 from tsc.target import DeviceSpec

@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tsc.loop_ir.facts import Facts, to_sym
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
-from tsc.loop_ir.quotients import at_quotients
-from tsc.loop_ir.scratch import item_bytes
-from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
-from tsc.loop_ir.vector_rules import (
+from tsc.loop_ir.cpu.vector_rules import (
     MASKED,
     MASKED_BYTES,
     VECTOR_CALLS,
@@ -27,6 +22,11 @@ from tsc.loop_ir.vector_rules import (
     unconditional,
     varies,
 )
+from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
+from tsc.loop_ir.quotients import at_quotients
+from tsc.loop_ir.scratch import item_bytes
+from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import ONE, SymExpr
 from tsc.target import DeviceSpec

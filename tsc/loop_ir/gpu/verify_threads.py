@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
+from tsc.loop_ir.gpu.threads import Level, nest_count, nests, team_sizes
 from tsc.loop_ir.nodes import Allocate, Barrier, Commit, For, Func, If, Intrin, Let, Stmt, Store, Wait, children, walk
-from tsc.loop_ir.threads import Level, nest_count, nests, team_sizes
 from tsc.te.expr import Call, Const, Expr, Load, Var, format_expr
 from tsc.te.expr import walk as walk_expr
 

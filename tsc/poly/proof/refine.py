@@ -18,9 +18,9 @@ from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, block, nest, walk
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import bound_texts
-from tsc.poly.loop_order import Edges
-from tsc.poly.occurrences import Occurrence, Scope, Unreadable, occurrences
-from tsc.poly.region import Known, Region
+from tsc.poly.proof.loop_order import Edges
+from tsc.poly.proof.occurrences import Occurrence, Scope, Unreadable, occurrences
+from tsc.poly.proof.region import Known, Region
 from tsc.poly.scop import Scop
 from tsc.sym import SymExpr, ceildiv, dim, product
 from tsc.sym.expr import Apply

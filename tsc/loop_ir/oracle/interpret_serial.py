@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.errors import InputError, InternalError
+from tsc.loop_ir.gpu.races import Memory
 from tsc.loop_ir.nodes import Allocate, Block, Commit, For, Func, If, Intrin, Let, Stmt, Store, Wait
-from tsc.loop_ir.races import Memory
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
 from tsc.te.intrinsics import MEANING, converted
 

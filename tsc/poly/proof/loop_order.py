@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tsc.errors import InternalError
 from tsc.poly import isl
-from tsc.poly.occurrences import Occurrence, exclusive
+from tsc.poly.proof.occurrences import Occurrence, exclusive
 
 #: Dependences by the names of the statements at their two ends.
 Edges = Mapping[tuple[str, str], isl.Map]

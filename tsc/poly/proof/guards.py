@@ -17,8 +17,8 @@ from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Stmt, Store, walk
 from tsc.poly import isl
 from tsc.poly.affine import bound_texts, box_text, condition_text, index_text
 from tsc.poly.legality import Place, leaves
-from tsc.poly.loop_order import Edges, check_order
-from tsc.poly.occurrences import Scope, Unreadable, occurrences
+from tsc.poly.proof.loop_order import Edges, check_order
+from tsc.poly.proof.occurrences import Scope, Unreadable, occurrences
 from tsc.poly.scop import Scop, conditional_loads
 from tsc.te.expr import Call, Expr, Load, format_expr
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 
 from tsc.errors import InternalError
+from tsc.loop_ir.cpu.vector_rules import looks_at_data
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, If, Intrin, Let, Stmt, Store, Wait
-from tsc.loop_ir.vector_rules import looks_at_data
 from tsc.poly import isl
 from tsc.poly.affine import bound_texts, condition_of, index_text, size_text, upper_texts
 from tsc.sym import SymExpr, dim

@@ -12,9 +12,9 @@ from dataclasses import replace
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import size_text
-from tsc.poly.layout import plain
 from tsc.poly.pattern.nest import Nest
-from tsc.poly.promote import Assignment, Local, Promoted, graft, replaced, zero
+from tsc.poly.promotion.layout import plain
+from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, replaced, zero
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
 from tsc.te.expr import Buffer, Expr, Load, Var, loads

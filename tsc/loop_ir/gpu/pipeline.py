@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
-from tsc.loop_ir.hazards import Hazard
+from tsc.loop_ir.gpu.hazards import Hazard
+from tsc.loop_ir.gpu.verify_sync import synchronises, verify_synchronised
+from tsc.loop_ir.gpu.verify_threads import can_be_asynchronous
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import (
     Allocate,
@@ -32,8 +34,6 @@ from tsc.loop_ir.nodes import (
     walk,
 )
 from tsc.loop_ir.simplify import substitute_stmt
-from tsc.loop_ir.verify_sync import synchronises, verify_synchronised
-from tsc.loop_ir.verify_threads import can_be_asynchronous
 from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Expr, Load, Var, add, call, index, loads, mul
 from tsc.te.expr import map_children as map_operands

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.poly import isl
-from tsc.poly.occurrences import Occurrence, Unreadable
+from tsc.poly.proof.occurrences import Occurrence, Unreadable
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply, Dim, apply
 from tsc.te.expr import (

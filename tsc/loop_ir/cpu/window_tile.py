@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tsc.loop_ir.cpu.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_load, check_value, looks_at_data, varies
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Instance, Stmt, Store, block
 from tsc.loop_ir.scratch import item_bytes
-from tsc.loop_ir.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_load, check_value, looks_at_data, varies
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, select, substitute

@@ -17,9 +17,9 @@ from tsc.errors import InternalError
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import index_text
 from tsc.poly.deps import Dependences
-from tsc.poly.layout import Layout, certify
 from tsc.poly.legality import Order, Place
-from tsc.poly.rounded import guard_of
+from tsc.poly.promotion.layout import Layout, certify
+from tsc.poly.promotion.rounded import guard_of
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.to_expr import parameter_expr
 from tsc.poly.tree import node_below

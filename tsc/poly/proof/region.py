@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from tsc.errors import InternalError
-from tsc.loop_ir.folds import check_folds
+from tsc.loop_ir.cpu.folds import check_folds
 from tsc.loop_ir.nodes import Stmt
 from tsc.poly import isl
-from tsc.poly.loop_order import Edges, check_order
-from tsc.poly.occurrences import Occurrence, exclusive, stands_after
-from tsc.poly.reads import CELL, difference, own_cell
+from tsc.poly.proof.loop_order import Edges, check_order
+from tsc.poly.proof.occurrences import Occurrence, exclusive, stands_after
+from tsc.poly.proof.reads import CELL, difference, own_cell
 from tsc.poly.scop import Scop
 from tsc.te.expr import Load, loads
 

@@ -1,0 +1,1 @@
+"""Loops of warps and threads: taken apart, proved independent, and joined into one nest a block."""

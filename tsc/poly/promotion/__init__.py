@@ -1,0 +1,1 @@
+"""Buffers that live within a tile, copies of operands, and how they are laid out."""
