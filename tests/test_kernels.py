@@ -79,6 +79,36 @@ def test_a_model_from_the_cache_is_not_scheduled(scheduled: list[str], tmp_path:
         assert len(scheduled) == executable.stats["kernels"]
 
 
+def test_a_range_that_no_kernel_uses_is_in_no_key(scheduled: list[str], tmp_path: Path) -> None:
+    model = layers(2)
+    x = np.random.default_rng(3).standard_normal((300, 24)).astype(np.float32)
+    expected = onnx.reference.ReferenceEvaluator(model).run(None, {"x0": x})[0]
+    for most in (300, 1024, None, 64):
+        executable = tsc.compile(model, {"n": (1, most)}, options=tsc.Options(cache_dir=tmp_path))
+        assert len(scheduled) == executable.stats["kernels"] == 1
+        found = executable.run(None, {"x0": x[:most]})[0]
+        np.testing.assert_allclose(found, expected[:most], rtol=1e-4, atol=1e-4)
+    with pytest.raises(tsc.ShapeError, match="n"):
+        executable.run(None, {"x0": x[:65]})
+    tsc.compile(model, {"n": (1, 12)}, options=tsc.Options(cache_dir=tmp_path))  # fewer register tiles
+    assert len(scheduled) == 2
+
+
+def test_a_range_that_a_kernel_uses_is_in_its_key(scheduled: list[str], tmp_path: Path) -> None:
+    """Positions of a table: without an end they would be read beyond it."""
+    table = np.random.default_rng(4).standard_normal((100, 3)).astype(np.float32)
+    n = te.dim("n", 1, 100)
+    x, rows = te.placeholder((n, 3), "float32", "x"), te.constant(table, "table")
+    sums = te.compute((n, 3), lambda i, j: x[i, j] + rows[i, j], "sums")
+    for _ in range(2):
+        kernel = tsc.build(sums, options=tsc.Options(cache_dir=tmp_path))
+        assert len(scheduled) == 1
+    a = np.ones((100, 3), np.float32)
+    np.testing.assert_allclose(kernel.run(None, {"x": a})[0], table + 1, rtol=1e-6)
+    with pytest.raises(tsc.TscError):
+        kernel.run(None, {"x": np.ones((101, 3), np.float32)})
+
+
 @pytest.mark.parametrize("reason", ["", "reduction: nothing is reduced; \u00fc"])
 def test_a_refusal_is_read_back(reason: str) -> None:
     assert kernel_from_bytes(kernel_to_bytes(Refusal(reason))) == Refusal(reason)

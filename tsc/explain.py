@@ -19,7 +19,7 @@ from tsc.graph.group import FusionGroup, split_group
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.ir import Graph
-from tsc.kernels import Workshop, check_tiled, cut, workshop
+from tsc.kernels import Workshop, check_tiled, cut, general, workshop
 from tsc.loop_ir.nodes import Func
 from tsc.ops.define import CUSTOM, CustomOp
 from tsc.pipeline import check_request, front, lower_groups
@@ -143,11 +143,12 @@ class Scheduled:
 
 def _scheduled(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Scheduled:
     """Schedule one Program. Raises PatternMismatch when no pattern fits."""
-    if tiled:
-        check_tiled(lowered.program)
-    steps, recorder, spec = Steps(), Recorder(), shop.device.spec
+    program = general(lowered.program, shop.cache)
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
-    made = schedule_program(lowered.program, lowered.kind, spec, None, recorder, lowered.kind.value, constants, steps)
+    if tiled:
+        check_tiled(program)
+    steps, recorder, spec = Steps(), Recorder(), shop.device.spec
+    made = schedule_program(program, lowered.kind, spec, None, recorder, lowered.kind.value, constants, steps)
     return Scheduled(steps, made, shop.device.lower(made.func, spec, recorder), recorder)
 
 

@@ -28,13 +28,14 @@ from tsc.poly.pattern import match
 from tsc.poly.pattern.stages import Staged
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import blame, schedule_program
-from tsc.poly.scop import build_scop, unproved
+from tsc.poly.scop import all_proved, build_scop, unproved
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.targets import Target
 from tsc.te.assemble import Definition, sources
 from tsc.te.compute import Program
 from tsc.te.share import share
 from tsc.te.transform import lower
+from tsc.te.widen import widened
 from tsc.trace import Recorder
 from tsc.validate import check_values
 
@@ -104,7 +105,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: 
     """te.Program -> Kernel, from the cache where an equal program was compiled before. Raises PatternMismatch where no pattern
     fits, which is kept as well."""
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
-    order = Order(lowered.program, lowered.kind, constants, shop.device, tiled)
+    order = Order(general(lowered.program, shop.cache), lowered.kind, constants, shop.device, tiled)
     key, symbol, recorder = order.key(), order.symbol(), shop.recorder
     recorder.record("te", symbol, str(order.program))
     plain = recorder.override_from is None                          # what the user overrides is not for others to find
@@ -122,6 +123,19 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: 
     if isinstance(made, Refusal):
         raise PatternMismatch(made.reason)
     return made
+
+
+def general(program: Program, cache: CompiledCache) -> Program:
+    """The Program to compile in place of `program`: without ends of sizes that decide nothing, where accesses need them not."""
+    wider = widened(program)
+    if wider == program:
+        return program
+    key = digest("general", str(wider), code_fingerprint())
+    found = cache.get(key)
+    if found is None:
+        found = b"proved" if all_proved(wider) else b""
+        cache.put(key, found)
+    return wider if found else program
 
 
 def _kept(data: bytes | None) -> Kernel | Refusal | None:
