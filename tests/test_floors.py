@@ -132,10 +132,10 @@ def check_operator_names(root: Path) -> list[str]:
 
 
 def check_operator_questions(root: Path) -> list[str]:
-    """graph/ asks a node's OpDef what it needs to know: what `op` is is compared with nothing, nor looked up."""
+    """Outside ops/ a node's OpDef is asked: its `op` is compared with nothing, nor looked up. (sym/ reads Python's own trees.)"""
     bad = []
     for path, own, tree in sources(root):
-        for node in ast.walk(tree) if own == "graph" else ():
+        for node in (() if own in ("ops", "sym") else ast.walk(tree)):
             match node:
                 case ast.Compare(left=left, comparators=others):
                     asked = [left, *others]

@@ -21,7 +21,7 @@ from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.ir import Graph
 from tsc.kernels import Workshop, check_tiled, cut, general, workshop
 from tsc.loop_ir.nodes import Func
-from tsc.ops.define import CUSTOM, CustomOp
+from tsc.ops.define import CustomOp, is_custom
 from tsc.pipeline import check_request, front, lower_groups
 from tsc.poly import PatternMismatch
 from tsc.poly.schedule import ScheduledProgram, schedule_program
@@ -105,7 +105,7 @@ def _about(group: FusionGroup, model: Model) -> Iterator[str]:
                if not d.fused and (g is group or d.node in names)]
     yield from _section("refused alternatives", list(dict.fromkeys(refused)))
     attempt = partial(_scheduled, graph=graph, shop=model.shop)
-    if group.anchor.op == CUSTOM:
+    if is_custom(group.anchor):
         recorder = Recorder()
         runs = cut(needed(group.anchor, group.outputs), group.outputs, env, recorder, attempt)
         yield from _section("cut", [f"{d.subject}: {d.reason}" for d in recorder.decisions])

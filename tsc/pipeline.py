@@ -20,7 +20,7 @@ from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
 from tsc.kernels import Workshop, bind, compile_definitions, compile_program, refuse_dtypes, shared, workshop
-from tsc.ops.define import CUSTOM, CustomOp
+from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
 from tsc.poly import PatternMismatch
@@ -130,7 +130,7 @@ def told(recorder: Recorder, stage: str, decision: Decision) -> None:
 
 def lower_groups(groups: Sequence[FusionGroup], graph: Graph, env: ShapeEnv, shop: Workshop) -> dict[int, LoweredGroup]:
     """The Program of each group by its place; those equal up to constants are one. What users wrote is lowered later."""
-    places = [k for k, group in enumerate(groups) if group.anchor.op != CUSTOM]
+    places = [k for k, group in enumerate(groups) if not is_custom(group.anchor)]
     lowered = [lower_group(groups[k], graph, env) for k in places]  # FusionGroup      -> te.Program
     return dict(zip(places, shared(lowered, shop.recorder) if shop.options.share_kernels else lowered))
 
@@ -141,7 +141,7 @@ def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Worksho
     is the one to take for it, by default its own."""
     for decision in group.decisions:
         told(shop.recorder, "fuse", decision)
-    if group.anchor.op == CUSTOM:                                   # what users wrote is fused by what they wrote
+    if is_custom(group.anchor):                                     # what users wrote is fused by what they wrote
         node, outputs = group.anchor, group.outputs
         return compile_definitions(needed(node, outputs), outputs, graph, env, shop, node.name)
     lowered = program or lower_group(group, graph, env)             # FusionGroup      -> te.Program
