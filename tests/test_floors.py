@@ -132,7 +132,7 @@ def check_operator_names(root: Path) -> list[str]:
 
 
 def check_operator_questions(root: Path) -> list[str]:
-    """Outside ops/ a node's OpDef is asked: its `op` is compared with nothing, nor looked up. (sym/ reads Python's own trees.)"""
+    """Outside ops/ a node's OpDef is asked: its `op` is compared with nothing, nor looked up. (sym/ reads Python's trees.)"""
     bad = []
     for path, own, tree in sources(root):
         for node in (() if own in ("ops", "sym") else ast.walk(tree)):
