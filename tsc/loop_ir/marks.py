@@ -1,4 +1,6 @@
-"""Marks: what the loops of a schedule are for, as the polyhedral stage names them and later passes read it off `For.mark`."""
+"""Marks: what the loops of a schedule are for, as the polyhedral stage names them and later passes read it off `For.mark`; and
+the names of the statements that promotion adds.
+"""
 
 from __future__ import annotations
 
@@ -16,3 +18,18 @@ COPY = "copy"
 KEPT = frozenset({K, TILE_ROW, TILE_COLUMN, INIT, EPILOGUE})
 #: Loops whose iterations run in parallel.
 PARALLEL = frozenset({BLOCK, WARP, THREAD})
+
+
+def alloc_of(buffer: str) -> str:
+    """The statement whose instances say where a local's storage begins its life."""
+    return f"alloc_{buffer}"
+
+
+def copy_of(buffer: str) -> str:
+    """The statement that copies what is read into a local."""
+    return f"copy_{buffer}"
+
+
+def fill_of(buffer: str) -> str:
+    """The statement that fills what nobody copies into a local."""
+    return f"fill_{buffer}"

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
+from tsc.loop_ir.marks import BLOCK
 from tsc.poly import isl
 from tsc.poly.deps import Dependences
 from tsc.poly.scop import Scop
-
-BLOCK = "block"
 
 #: Who wants to see the tree after each step: the step's name and the tree.
 Seen = Callable[[str, isl.Schedule], None]

@@ -13,6 +13,7 @@ from functools import partial
 from tsc.loop_ir.cpu.vector_rules import varies
 from tsc.loop_ir.cpu.window_tile import WindowTile, reduce_loops
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
+from tsc.loop_ir.marks import EPILOGUE, INIT, TILE_COLUMN, TILE_ROW, K
 from tsc.loop_ir.nodes import (
     Allocate,
     Block,
@@ -126,7 +127,7 @@ def tensorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
 
 
 def _is_accumulator(stmt: Allocate) -> bool:
-    return len(stmt.buffer.shape) == 2 and any(isinstance(s, For) and s.mark == "k" for s in walk(stmt.body))
+    return len(stmt.buffer.shape) == 2 and any(isinstance(s, For) and s.mark == K for s in walk(stmt.body))
 
 
 def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | str:
@@ -180,7 +181,7 @@ def _micro_kernels(tile: _Tile, columns: int, facts: Facts, spec: DeviceSpec) ->
 def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
     acc = stmt.buffer
     parts = [_from_zero(s, facts) for s in (stmt.body.body if isinstance(stmt.body, Block) else (stmt.body,))]
-    at = [i for i, s in enumerate(parts) if isinstance(s, For) and s.mark == "k"]
+    at = [i for i, s in enumerate(parts) if isinstance(s, For) and s.mark == K]
     if len(at) != 1 or at[0] != 1:
         return "not an initialisation followed by one k loop"
     init, epilogue = parts[0], tuple(parts[2:])
@@ -194,7 +195,7 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
             return "its initialisation is not two loops over the tile"
     loops: list[For] = []
     body: Stmt = parts[1]
-    while isinstance(body, For) and body.mark == "k":
+    while isinstance(body, For) and body.mark == K:
         loops.append(body)
         facts = facts.inside(body)
         body = _from_zero(body.body, facts)
@@ -222,7 +223,7 @@ def _is_cell(place: tuple[Expr, ...], row: str, column: str, rows: Expr) -> bool
 
 def _from_zero(stmt: Stmt, facts: Facts) -> Stmt:
     """Loops over the tile rewritten to start at 0: the schedule may count in global coordinates."""
-    if isinstance(stmt, For) and stmt.mark in ("i", "j", "init", "epilogue"):
+    if isinstance(stmt, For) and stmt.mark in (TILE_ROW, TILE_COLUMN, INIT, EPILOGUE):
         if stmt.lo != index(0) and stmt.step == 1:
             moved = substitute_stmt(stmt.body, {stmt.var: add(Var(stmt.var), stmt.lo)})
             stmt = replace(stmt, lo=index(0), hi=call("sub", stmt.hi, stmt.lo), body=moved)

@@ -23,6 +23,7 @@ from tsc.loop_ir.cpu.vector_rules import (
     varies,
 )
 from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.marks import COPY
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
 from tsc.loop_ir.quotients import at_quotients
 from tsc.loop_ir.scratch import item_bytes
@@ -73,7 +74,7 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
         # a copy is cut at the edges of what it copies, so that its vectors need no masks
-        reduced = _check(loop, stores, facts, spec.vector_bytes >= MASKED_BYTES and (loop.mark != "copy" or not splits))
+        reduced = _check(loop, stores, facts, spec.vector_bytes >= MASKED_BYTES and (loop.mark != COPY or not splits))
         made = _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts))
         complaint = unproved(simplify_stmt(made, facts, keep_marked=True), facts)
         if complaint is not None:
@@ -82,7 +83,7 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
         parts = _split(loop, facts) if splits else None
         if parts is not None:
             return _map_loops(lambda p: _vectorize_loop(p, facts, spec, reasons, splits - 1), parts)
-        if loop.mark == "copy" and splits:
+        if loop.mark == COPY and splits:
             return _vectorize_loop(loop, facts, spec, reasons, 0)
         reasons.append(f"loop {loop.var}{f' ({loop.mark})' if loop.mark else ''} stays scalar: {refused}")
         return loop

@@ -15,6 +15,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.gpu.hazards import Hazard
 from tsc.loop_ir.gpu.verify_sync import synchronises, verify_synchronised
 from tsc.loop_ir.gpu.verify_threads import can_be_asynchronous
+from tsc.loop_ir.marks import COPY, K_TILE
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import (
     Allocate,
@@ -38,8 +39,6 @@ from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Expr, Load, Var, add, call, index, loads, mul
 from tsc.te.expr import map_children as map_operands
 
-MARK = "k_tile"
-
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
@@ -57,7 +56,7 @@ def software_pipeline(func: Func, stages: int) -> tuple[Func, tuple[str, ...]]:
     if stages < 2:
         raise InternalError(f"kernel {func.name}: a pipeline of {stages} stages")
     reasons: list[str] = []
-    for loop in [s for s in walk(func.body) if isinstance(s, For) and s.mark == MARK]:
+    for loop in [s for s in walk(func.body) if isinstance(s, For) and s.mark == K_TILE]:
         found = _match(loop, func)
         if isinstance(found, str):
             reasons.append(f"{loop.var}: {found}")
@@ -94,7 +93,7 @@ def _match(loop: For, func: Func) -> _Loop | str:
 def _copies(stmt: Stmt) -> bool:
     while isinstance(stmt, Let):
         stmt = stmt.body
-    return isinstance(stmt, For) and stmt.mark == "copy"
+    return isinstance(stmt, For) and stmt.mark == COPY
 
 
 def _uses(stmt: Stmt, buffers: frozenset[str]) -> int:
@@ -132,7 +131,7 @@ def _steady(found: _Loop, stages: int, pending: int) -> Stmt:
 
     prologue = For(first, index(0), ahead, start(Var(first)), kind="unroll", mark="prologue")
     body = block(Wait(pending), start(add(Var(tile), ahead)), at(found.compute, Var(tile)))
-    return Let(tiles, count, block(prologue, For(tile, index(0), Var(tiles), body, mark=MARK)))
+    return Let(tiles, count, block(prologue, For(tile, index(0), Var(tiles), body, mark=K_TILE)))
 
 
 def _staged(stmt: Stmt, buffers: frozenset[str], stage: Expr, stages: int) -> Stmt:

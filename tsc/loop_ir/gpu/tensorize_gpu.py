@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tsc.loop_ir.marks import TILE_COLUMN, TILE_ROW, K
 from tsc.loop_ir.nodes import Allocate, For, Func, Intrin, Let, Stmt, Store, map_children, nest
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, mul, substitute
@@ -79,7 +80,7 @@ def tensorize_gpu(func: Func, instructions: tuple[Mma, ...]) -> tuple[Func, tupl
     reasons: list[str] = []
 
     def visit(stmt: Stmt, around: _Around) -> Stmt:
-        if isinstance(stmt, For) and stmt.mark == "k" and around.lane:
+        if isinstance(stmt, For) and stmt.mark == K and around.lane:
             made = _tensorized(stmt, around, instructions)
             if not isinstance(made, str):
                 return made
@@ -156,7 +157,7 @@ def _match(loop: For, around: _Around, mma: Mma) -> _Lane | str:
             return f"the bounds of {body.var} are not constant"
         loops.append(body)
         body = body.body
-    if not isinstance(body, Store) or [x.mark for x in loops] != ["k", "i", "j", "j"]:
+    if not isinstance(body, Store) or [x.mark for x in loops] != [K, TILE_ROW, TILE_COLUMN, TILE_COLUMN]:
         return "it is not one statement in loops over k, rows, columns and pairs"
     k, rows, columns, pairs = loops
     steps, high, wide, two = (len(_values(x)) for x in loops)

@@ -17,6 +17,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.gpu.hazards import Access, Hazard, Path, apart, barrier_between, injective
 from tsc.loop_ir.gpu.threads import team_sizes, trips
+from tsc.loop_ir.marks import COPY
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, Func, If, Let, Stmt, Store, Wait, children, nest, walk
 from tsc.sym import SymExpr, ceildiv, dim
@@ -145,7 +146,7 @@ class _Checker:
                 return self._block(stmt, states, scope, path)
             case For(kind="warp" | "thread"):
                 return self._parallel(stmt, states, scope, path)
-            case For(var=var) if self._alike((stmt.lo, stmt.hi), scope) and stmt.mark != "copy":
+            case For(var=var) if self._alike((stmt.lo, stmt.hi), scope) and stmt.mark != COPY:
                 if synchronises(stmt):
                     return self._loop(stmt, states, replace(scope, loops=(*scope.loops, var)), path)
                 if not self._at(stmt, scope, path):

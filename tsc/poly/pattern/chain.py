@@ -14,10 +14,10 @@ from math import lcm
 from typing import Self
 
 from tsc.errors import InternalError
-from tsc.loop_ir.marks import ROW
+from tsc.loop_ir.marks import BLOCK, ROW
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
-from tsc.poly.legality import BLOCK, with_flags
+from tsc.poly.legality import with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
 from tsc.poly.pattern.base import Build, Pattern, Tree
 from tsc.poly.pattern.contraction import Contraction

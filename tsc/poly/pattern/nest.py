@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tsc.loop_ir.marks import EPILOGUE, INIT, INSTR_M, INSTR_N, TILE_COLUMN, TILE_ROW, K
+from tsc.loop_ir.marks import BLOCK, EPILOGUE, INIT, INSTR_M, INSTR_N, TILE_COLUMN, TILE_ROW, K
 from tsc.poly import isl
 from tsc.poly.deps import Dependences
-from tsc.poly.legality import BLOCK, with_flags
+from tsc.poly.legality import with_flags
 from tsc.poly.matrix import ScheduleMatrix, axis_of, function, solve
 from tsc.poly.pattern.base import Build, Pattern
 from tsc.poly.pattern.rows import completing_axes

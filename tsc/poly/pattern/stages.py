@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
-from tsc.loop_ir.marks import ROW
+from tsc.loop_ir.marks import BLOCK, ROW
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
-from tsc.poly.legality import BLOCK, with_flags
+from tsc.poly.legality import with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function, solve
 from tsc.poly.pattern.base import Build, Pattern, Tree
 from tsc.poly.pattern.nest import Nest

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tsc.loop_ir.marks import COPY, alloc_of
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import box_text, index_text, size_text
 from tsc.poly.pattern.nest import Nest
@@ -46,10 +47,10 @@ def promote_halo(promoted: Promoted, scop: Scop, found: Nest, together: isl.Map)
     if not dims or any(extents[d].as_int() is None for d in dims):
         return promoted
     storage = replace(operand.array, shape=tuple(extents[d] for d in dims))
-    local = Local(operand.array, storage, dims, scope_of(storage), f"alloc_{storage.name}", plain(storage.shape))
+    local = Local(operand.array, storage, dims, scope_of(storage), alloc_of(storage.name), plain(storage.shape))
 
     def rows(copies: isl.Map) -> list[tuple[str, isl.PwAff]]:
-        return [("copy", isl.instance_coordinate(copies, d)) for d in range(len(operand.cells))]
+        return [(COPY, isl.instance_coordinate(copies, d)) for d in range(len(operand.cells))]
 
     value = _defined(operand, footprint.range(), read_by(update, operand, scop).intersect_domain(update.domain).range(), scop)
     return with_copy(promoted, node, update, operand, local, lows, footprint, value, rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.errors import InternalError
+from tsc.loop_ir.marks import COPY, INSTR_N, alloc_of, copy_of, fill_of
 from tsc.poly import isl
 from tsc.poly.affine import size_text
 from tsc.poly.pattern.nest import Nest
@@ -32,7 +33,7 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     update = scop.of(found.anchor)[-1]
     reduce = [a.name for a in found.anchor.reduce_axes]
     names = (*reduce, found.n, *found.batch)
-    node = node_below(promoted.schedule, {"instr_n"}, update.name)
+    node = node_below(promoted.schedule, {INSTR_N}, update.name)
     relation = node.get_prefix_schedule_relation()
     live = isl.as_set(node.get_domain().apply(relation))
     low = _first_column(scop, found, relation).intersect_domain(live)
@@ -54,23 +55,24 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
                      (*extents, next(a.extent for a in found.anchor.axes if a.name == found.n)))
     layout = plain((*extents, width))
     local = Local(virtual, replace(virtual, shape=layout.storage), tuple(range(len(extents) + 1)), "scratch",
-                  f"alloc_{virtual.name}", layout)
+                  alloc_of(virtual.name), layout)
     first = isl.constant_on(live, 0)
     node = graft(node, isl.with_prefix(live, [first] * len(reduce) + [low], local.statement), [])
     columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(operand))
-    for name, part in (("copy", exact), ("fill", past)):
-        instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, f"{name}_{virtual.name}")
+    copy, fill = copy_of(virtual.name), fill_of(virtual.name)
+    for name, part in ((copy, exact), (fill, past)):
+        instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, name)
         if not instances.is_empty():
             rows = [isl.coordinate(instances, i) for i in range(len(reduce))]
             column = isl.coordinate(instances, len(reduce)).sub(isl.on_range(instances, low))
-            rows = [*rows, column] if columns_inside or name == "fill" else [column, *rows]
-            node = graft(node, instances, [("copy", r) for r in rows])
+            rows = [*rows, column] if columns_inside or name == fill else [column, *rows]
+            node = graft(node, instances, [(COPY, r) for r in rows])
 
     # what they store, and what the update reads instead
     place = tuple(Var(n) for n in (*reduce, found.n))
     assignments = dict(promoted.assignments)
-    assignments[f"copy_{virtual.name}"] = Assignment(names, virtual, place, operand)
-    assignments[f"fill_{virtual.name}"] = Assignment(names, virtual, place, zero(virtual.dtype))
+    assignments[copy] = Assignment(names, virtual, place, operand)
+    assignments[fill] = Assignment(names, virtual, place, zero(virtual.dtype))
     old = assignments[update.name]
     assignments[update.name] = replace(old, value=replaced(old.value, operand, Load(virtual, place)))
     return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tsc.errors import InternalError
+from tsc.loop_ir.marks import alloc_of, copy_of
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import index_text
 from tsc.poly.deps import Dependences
@@ -118,7 +119,7 @@ def localise(place: Site, scop: Scop, deps: Dependences, buffer: Buffer, order: 
     accesses = scop.reaching(buffer.name, scop.writes)
     footprint = isl.as_map(accesses.intersect_domain(place.domain).apply_domain(place.prefix))
     extents, instances = _allocated(footprint, place, scop)
-    statement = f"alloc_{buffer.name}"
+    statement = alloc_of(buffer.name)
     dims = tuple(order if order is not None else (i for i, e in enumerate(extents) if e != SymExpr.of(1)))
     sizes = tuple(SymExpr.of(s) for s in shape) if shape is not None else tuple(extents[d] for d in dims)
     if not dims:
@@ -208,7 +209,7 @@ def promote_operand(promoted: Promoted, node: isl.ScheduleNode, scop: Scop, exac
     if tuple(extents[d] for d in operand.dims) != layout.box or any(
             e != SymExpr.of(1) for d, e in enumerate(extents) if d not in operand.dims):
         raise PatternMismatch(f"what a tile reads of {array.name} is no box of {[str(e) for e in layout.box]}")
-    local = Local(array, replace(array, shape=layout.storage), operand.dims, scope, f"alloc_{array.name}", layout)
+    local = Local(array, replace(array, shape=layout.storage), operand.dims, scope, alloc_of(array.name), layout)
 
     read = read_by(reader, operand, scop)
     wanted, cells = read.intersect_domain(exact).range(), read.intersect_domain(reader.domain).range()
@@ -221,7 +222,7 @@ def with_copy(promoted: Promoted, node: isl.ScheduleNode, reader: Statement, ope
               lows: Sequence[isl.PwAff], footprint: isl.Map, value: Expr, rows: CopyRows) -> Promoted:
     """`promoted` with `local`, whose lives begin before `node` at the elements `lows`, filled by a copy of `footprint` (prefix
     values -> elements, each of them `value`) and read by `reader` in the place of its operand."""
-    live, name = footprint.domain(), f"copy_{local.buffer.name}"
+    live, name = footprint.domain(), copy_of(local.buffer.name)
     copies = footprint.flat_range_product(live.identity()).set_tuple_name(isl.OUT, name)
     node = graft(node, isl.with_prefix(live.coalesce(), lows, local.statement), [])
     node = graft(node, copies, rows(copies))

@@ -13,6 +13,7 @@ from functools import cache
 from types import MappingProxyType
 
 from tsc.errors import InternalError
+from tsc.loop_ir.marks import alloc_of
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Stmt, Store, walk
 from tsc.poly import isl
 from tsc.poly.affine import bound_texts, box_text, condition_text, index_text
@@ -63,7 +64,7 @@ def check_loops(func: Func, schedule: isl.Schedule, scop: Scop, iterators: list[
         _check_instances(instance, points, place, scop.statements[name].domain, nest, iterators)
     if executed != set(scop.statements):
         raise InternalError(f"the loops of {func.name} lack the statements {sorted(set(scop.statements) - executed)}")
-    allocated = {f"alloc_{s.buffer.name}" for s in walk(func.body) if isinstance(s, Allocate)}
+    allocated = {alloc_of(s.buffer.name) for s in walk(func.body) if isinstance(s, Allocate)}
     for name, wanted in _introduced(schedule.get_root()).items():
         found = copied.pop(name, None)
         if name not in allocated and not (wanted.intersect_params(scop.context).is_empty() if found is None else
