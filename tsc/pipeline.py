@@ -96,7 +96,7 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
     shop.options.tell("planning memory", 0, 1)
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
     return Package(                                                 # Plan + binary    -> Package
-        plan, packed_constants(graph, env, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
+        {spec.name: plan}, packed_constants(graph, env, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
         log=(*map(str, shop.recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
 
 

@@ -50,7 +50,7 @@ def opened(data: bytes) -> Opened:
     return Opened(header, {name: data[at:at + header["parts"][name]["bytes"]] for name, at in places.items()})
 
 
-def closed(package: Opened, magic: bytes = b"TSCPACK\0", schema: int = 2) -> bytes:
+def closed(package: Opened, magic: bytes = b"TSCPACK\0", schema: int = 3) -> bytes:
     """The file, with places and hashes that fit its parts, where its header has entries for them."""
     table, end, order = package.header.get("parts"), 0, []
     for name, content in package.parts.items():
@@ -62,7 +62,7 @@ def closed(package: Opened, magic: bytes = b"TSCPACK\0", schema: int = 2) -> byt
     return framed(json.dumps(package.header).encode(), b"".join(order), magic, schema)
 
 
-def framed(header: bytes, rest: bytes, magic: bytes = b"TSCPACK\0", schema: int = 2) -> bytes:
+def framed(header: bytes, rest: bytes, magic: bytes = b"TSCPACK\0", schema: int = 3) -> bytes:
     """A file with this header, whose hash is right, and these bytes as its parts."""
     prelude = PRELUDE.pack(magic, schema, 0, len(header), hashlib.sha256(header).digest())
     return prelude + header + bytes(-(PRELUDE.size + len(header)) % PAGE) + rest

@@ -169,12 +169,17 @@ def _json_part(name: str, data: bytes, rng: Random) -> tuple[bytes, str]:
 
 
 def _plan(data: bytes, rng: Random, binaries: Sequence[bytes]) -> tuple[bytes, str]:
-    return _json_part("plan", data, rng)
+    return _json_part(_plan_part(opened(data)), data, rng)
+
+
+def _plan_part(package: Opened) -> str:
+    return next(name for name in package.parts if name.startswith("plan/"))
 
 
 def _text(data: bytes, rng: Random, binaries: Sequence[bytes]) -> tuple[bytes, str]:
     """The text of the plan, the log or the header, which may be no JSON any more."""
-    package, name = opened(data), rng.choice(("plan", "log", "header"))
+    package = opened(data)
+    name = rng.choice((_plan_part(package), "log", "header"))
     if name == "header":
         length = PRELUDE.unpack(data[:PRELUDE.size])[3]
         end = PRELUDE.size + length
@@ -208,7 +213,8 @@ def _frame(data: bytes, rng: Random, binaries: Sequence[bytes]) -> tuple[bytes, 
         lambda: package.header["parts"].update({"extra": package.header["parts"][name]}),
         lambda: package.header["parts"].pop(name))
     if rng.random() < 0.3:
-        return closed(package, rng.choice((b"TSCPACK\0", b"TSCPACK1")), rng.choice((0, 1, 2, 3, 1 << 31))), "magic or version"
+        magic, schema = rng.choice((b"TSCPACK\0", b"TSCPACK1")), rng.choice((0, 1, 2, 3, 4, 1 << 31))
+        return closed(package, magic, schema), "magic or version"
     rng.choice(changes)()
     return closed(package), f"parts: {name}"
 

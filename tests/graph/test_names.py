@@ -72,7 +72,7 @@ def made_up(proto: onnx.ModelProto) -> list[str]:
     graph, _ = front_end(proto)
     executable = tsc.compile(proto, threads=1)
     own = {v for n in proto.graph.node for v in (*n.input, *n.output)}
-    found = graph.names() | set(executable._package.plan.constants) | {f"{v}.acc" for v in own}
+    found = graph.names() | set(executable._plan.constants) | {f"{v}.acc" for v in own}
     return sorted(found - own - {""})
 
 

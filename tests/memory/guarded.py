@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tests.runtime.plans import plan_of
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
@@ -92,7 +93,7 @@ def check_guarded(model: Executable | Package, feeds: Mapping[str, Any], runs: S
     first, *others = run_all(model, feeds, runs)
     package = model if isinstance(model, Package) else model._package
     for run, other in zip(runs[1:], others):
-        for spec, want, got in zip(package.plan.outputs, first.results, other.results):
+        for spec, want, got in zip(plan_of(package).outputs, first.results, other.results):
             if want.tobytes() != got.tobytes():
                 count = int((want.reshape(-1).view(np.uint8) != got.reshape(-1).view(np.uint8)).sum())
                 raise MemoryFault(f"output '{spec.name}' {list(want.shape)} depends on what nobody wrote: {count} bytes differ "
@@ -116,22 +117,23 @@ def computed_with_unwritten(model: Executable | Package, feeds: Mapping[str, Any
     found = [0] * len(zeros.flags)
     for other in others:
         found = [known | new & ~old for known, new, old in zip(found, other.flags, zeros.flags)]
-    return [f"{launch.kernel} (node '{launch.node}')" for launch, flags in zip(package.plan.launches, found) if flags]
+    return [f"{launch.kernel} (node '{launch.node}')" for launch, flags in zip(plan_of(package).launches, found) if flags]
 
 
 def run_all(model: Executable | Package, feeds: Mapping[str, Any], runs: Sequence[Run]) -> list[Ran]:
     """What each run gives, all of them in one child. Raises as `run_guarded` does."""
     package = model if isinstance(model, Package) else model._package
-    binder = Binder(package.plan)
+    binder = Binder(plan_of(package))
     arrays = binder.arrays(feeds)
     binding = binder.bind(binder.sizes(tuple(a.shape for a in arrays)))
     names = {run.flush for run in runs}
     memories = {flush: Memory(package, binding, arrays, flush) for flush in FLUSHES if flush in names}
     target = choose_module(package.modules, read_cpu_flags(), "the model under test")
     module = CpuModule(package.modules[target].binary, target)
-    kernels = module.symbols({launch.kernel for launch in package.plan.launches})
-    outputs = _Outputs(package.plan, binding, len(runs))
-    _in_child(lambda: _child(package.plan, binding, memories, kernels, runs, outputs), outputs, package.plan, memories, runs)
+    plan = plan_of(package)
+    kernels = module.symbols({launch.kernel for launch in plan.launches})
+    outputs = _Outputs(plan, binding, len(runs))
+    _in_child(lambda: _child(plan, binding, memories, kernels, runs, outputs), outputs, plan, memories, runs)
     return [Ran(outputs.results(number), tuple(outputs.flags[number].tolist())) for number in range(len(runs))]
 
 
@@ -193,7 +195,7 @@ class Memory:
     """A Region for each storage of a plan at one shape, and for each launch's scratch."""
 
     def __init__(self, package: Package, binding: Binding, feeds: Sequence[Array], flush: Flush) -> None:
-        plan = package.plan
+        plan = plan_of(package)
         constants = [np.ascontiguousarray(package.constants[name]) for name in plan.constants]
         self.storages = [self._region(plan, binding, s, feeds, constants, flush) for s in plan.storages]
         self.scratch = [Region(f"the scratch of launch {i}", launch.scratch.evaluate(binding.dims), flush)

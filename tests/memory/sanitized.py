@@ -24,6 +24,7 @@ import numpy as np
 
 from tests.memory.cases import Case, command
 from tests.memory.mutate import Mutation
+from tests.runtime.plans import plan_of
 from tsc.codegen_c import build
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.emit import emit_c
@@ -83,7 +84,7 @@ class Captured:
 
     def binding(self, feeds: Mapping[str, Any]) -> tuple[list[Array], Binding]:
         """The feeds in order, and every size at their shapes."""
-        binder = Binder(self.package.plan)
+        binder = Binder(plan_of(self.package))
         arrays = binder.arrays(feeds)
         return arrays, binder.bind(binder.sizes(tuple(a.shape for a in arrays)))
 
@@ -167,7 +168,7 @@ def _reports(sanitizer: Sanitizer, folder: Path) -> list[str]:
 def _run(name: str, made: Captured, feeds: Mapping[str, Any], symbols: Sequence[str]) -> Iterator[bytes]:
     """A run in the file: its name; each storage's bytes, and whether its contents follow; for each launch how long what
     follows is: kernel, blocks, scratch, buffers by storage, sizes. Numbers are 8 bytes."""
-    package, plan = made.package, made.package.plan
+    package, plan = made.package, plan_of(made.package)
     arrays, binding = made.binding(feeds)
 
     def words(*numbers: int) -> bytes:

@@ -112,7 +112,7 @@ def package(**broken: int | None) -> Package:
         launches=(Launch("add", (0, 1, 2), (N,), ceildiv(N, 8), 4 * (ZERO + 8), "first"),
                   Launch("twice", (2, 3), (N,), ceildiv(N, 8), 4 * (ZERO + 8), "second", ("a bad block",))),
         copies=(Copy(0, 4, 4 * N),), arena_bytes=4 * N)
-    return Package(plan, {"w": np.arange(3, dtype=np.float32)}, {spec.name: Module(binary, spec.cpu_flags)})
+    return Package({"cpu-generic": plan}, {"w": np.arange(3, dtype=np.float32)}, {spec.name: Module(binary, spec.cpu_flags)})
 
 
 def data(count: int) -> np.ndarray:

@@ -28,7 +28,8 @@ Run = Callable[[Plan, dict[str, np.ndarray]], np.ndarray]
 def run() -> Run:
     """What a Plan computes when it runs."""
     binary = build_module({"kernels": KERNELS}, CPU_SPECS["cpu-generic"], Options(), INTERFACES)
-    return lambda plan, feeds: Executable(Package(plan, {}, {"cpu-generic": Module(binary)}), 1).run(None, feeds)[0]
+    modules = {"cpu-generic": Module(binary)}
+    return lambda plan, feeds: Executable(Package({"cpu-generic": plan}, {}, modules), 1).run(None, feeds)[0]
 
 
 def writes(launch: Launch) -> set[int]:

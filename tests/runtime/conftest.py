@@ -135,17 +135,17 @@ def expected_chain(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def chain(binary: bytes) -> Package:
-    return Package(chain_plan(), {}, {"cpu-generic": Module(binary)}, ("fuse: first: alone",))
+    return Package({"cpu-generic": chain_plan()}, {}, {"cpu-generic": Module(binary)}, ("fuse: first: alone",))
 
 
 @pytest.fixture
 def lookup(binary: bytes) -> Callable[[np.ndarray], Package]:
-    return lambda table: Package(gather_plan(len(table)), {"table": table}, {"cpu-generic": Module(binary)})
+    return lambda table: Package({"cpu-generic": gather_plan(len(table))}, {"table": table}, {"cpu-generic": Module(binary)})
 
 
 @pytest.fixture
 def bumps(binary: bytes) -> Package:
-    return Package(bump_plan(20), {}, {"cpu-generic": Module(binary)})
+    return Package({"cpu-generic": bump_plan(20)}, {}, {"cpu-generic": Module(binary)})
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tsc.runtime.interface import BufferUse, KernelInterface
+from tsc.runtime.package import Package
 from tsc.runtime.places import binds_of
 from tsc.runtime.plan import HOST, Axis, Bind, Copy, Launch, Plan, Step, Storage, TensorSpec
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr
@@ -21,6 +22,17 @@ def straight(inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = 
     binds = sorted(binds_of(inputs, ranges or {}), key=lambda bind: list(ranges or {}).index(bind.name))
     return Plan(tuple(inputs), tuple(outputs), tuple(storages), tuple(constants), {HOST: arena_bytes},
                 (*binds, *guards, *launches, *copies))
+
+
+def plan_of(package: Package) -> Plan:
+    """The Plan of a Package for one target."""
+    (plan,) = package.plans.values()
+    return plan
+
+
+def with_plan(package: Package, plan: Plan) -> Package:
+    """A Package with another Plan for each of its targets."""
+    return replace(package, plans=dict.fromkeys(package.plans, plan))
 
 
 def changed(plan: Plan, **changes: Any) -> Plan:

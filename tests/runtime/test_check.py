@@ -16,7 +16,7 @@ import pytest
 
 from tests.fuzz.package_files import Opened, closed, framed, opened
 from tests.runtime.conftest import INTERFACES
-from tests.runtime.plans import changed, straight
+from tests.runtime.plans import changed, plan_of, straight, with_plan
 from tsc.errors import PackageError
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.elf import read_exports
@@ -90,13 +90,13 @@ def test_structure_is_checked_before_code_is_mapped(chain: Package, name: str, m
     change, words = STRUCTURE[name]
     monkeypatch.setattr("tsc.runtime.executable.CpuModule", lambda *a: pytest.fail("the binary was loaded"))
     with pytest.raises(PackageError, match=words):
-        Executable(replace(chain, plan=change(chain.plan)))
+        Executable(with_plan(chain, change(plan_of(chain))))
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_are_checked_before_anything_runs(chain: Package, name: str) -> None:
     change, words = NUMBERS[name]
-    executable = Executable(replace(chain, plan=change(chain.plan)), 2)
+    executable = Executable(with_plan(chain, change(plan_of(chain))), 2)
     with pytest.raises(PackageError, match=words) as caught:
         executable.run(None, request())
     assert "\n" not in str(caught.value) and "n=2, c=4" in str(caught.value)
@@ -118,16 +118,16 @@ def two_values() -> Plan:
 
 def test_two_values_in_one_place(binary: bytes) -> None:
     plan = two_values()
-    Executable(Package(plan, {}, {"cpu-generic": Module(binary)})).prepare(n=7)
+    Executable(Package({"cpu-generic": plan}, {}, {"cpu-generic": Module(binary)})).prepare(n=7)
     close = storage(plan, 4, offset=64 * (N // 16))  # apart only where 16 divides n
-    executable = Executable(Package(close, {}, {"cpu-generic": Module(binary)}))
+    executable = Executable(Package({"cpu-generic": close}, {}, {"cpu-generic": Module(binary)}))
     executable.prepare(n=16 * 32)
     with pytest.raises(PackageError, match="in the same place at once at n=20"):
         executable.prepare(n=20)
     later = changed(plan, launches=(*plan.launches[:2], replace(plan.launches[2], args=(4, 1, 2))))
     later = storage(later, 4, offset=ZERO)  # the second is written while the first is read
     with pytest.raises(PackageError, match="in the same place"):
-        Executable(Package(later, {}, {"cpu-generic": Module(binary)})).prepare(n=7)
+        Executable(Package({"cpu-generic": later}, {}, {"cpu-generic": Module(binary)})).prepare(n=7)
 
 
 def test_bounds_of_empty_plans() -> None:
@@ -220,13 +220,14 @@ HEADERS: dict[str, Callable[[Opened], None]] = {
     "a rank that no array has": header_with(("constants", "table", "shape"), [1] * 99 + [20]),
     "an offset that is none": header_with(("constants", "table", "offset"), 0.0),
     "an unknown constant": header_with(("constants", "other"), {"dtype": "float32", "shape": [0], "offset": 0}),
-    "flags that are none": header_with(("modules", "cpu-generic", "cpu_flags"), {"avx": 1}),
-    "flags of numbers": header_with(("modules", "cpu-generic", "cpu_flags"), [1]),
-    "the plan as a module": header_with(("modules", "cpu-generic", "part"), "plan"),
-    "no modules": header_with(("modules",), None),
+    "flags that are none": header_with(("targets", "cpu-generic", "cpu_flags"), {"avx": 1}),
+    "flags of numbers": header_with(("targets", "cpu-generic", "cpu_flags"), [1]),
+    "a target without kernels": header_with(("targets", "cpu-generic"), {"cpu_flags": []}),
+    "a target without parts": header_with(("targets", "cpu-none"), {"cpu_flags": [], "kernels": []}),
+    "no targets": header_with(("targets",), None),
     "stats that are none": header_with(("stats",), ["a"]),
     "a version that is none": header_with(("tsc",), 1),
-    "other kernels": header_with(("kernels",), ["abort"]),
+    "other kernels": header_with(("targets", "cpu-generic", "kernels"), ["abort"]),
     "an unknown entry": header_with(("later",), 1),
 }
 
@@ -280,9 +281,9 @@ def test_sparse_files_of_a_terabyte(data: bytes, tmp_path: Path, where: str) -> 
     "f(n)", "n < 1", "9" * 9999, "n" * 100_000, "lambda: n", "n.real", "'n'"], ids=lambda text: text[:8])
 def test_expressions_that_are_none_or_bombs(data: bytes, tmp_path: Path, text: str) -> None:
     package = opened(data)
-    plan = json.loads(package.parts["plan"])
+    plan = json.loads(package.parts["plan/cpu-generic"])
     next(step for step in plan["body"] if step["step"] == "launch")["blocks"] = text
-    package.parts["plan"] = json.dumps(plan).encode()
+    package.parts["plan/cpu-generic"] = json.dumps(plan).encode()
     (tmp_path / "p").write_bytes(closed(package))
     with pytest.raises(PackageError, match="malformed"):
         load(tmp_path / "p")

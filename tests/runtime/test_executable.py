@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runtime.plans import changed
+from tests.runtime.plans import changed, plan_of, with_plan
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime import context
 from tsc.runtime.executable import MEMO, Executable
@@ -188,7 +188,7 @@ def test_peak_bytes_and_explain(chain: Package) -> None:
     assert executable.peak_bytes(n=3, c=5) == PAGE + PAGE + tables  # 4*15+64 bytes of arena, 64 of scratch for each thread
     assert executable.peak_bytes(n=1001, c=63) == -(-(4 * 1001 * 63 + 64) // PAGE) * PAGE + PAGE + tables
     assert "n" in str(executable.peak_bytes())
-    ranged = Executable(replace(chain, plan=changed(chain.plan, ranges={"n": Range(1, 8), "c": Range(1, 64)})), 2)
+    ranged = Executable(with_plan(chain, changed(plan_of(chain), ranges={"n": Range(1, 8), "c": Range(1, 64)})), 2)
     bound = ranged.peak_bytes()
     assert isinstance(bound, int) and bound >= ranged.peak_bytes(n=8, c=64)
     ranged.prepare(2)
@@ -203,7 +203,7 @@ def test_peak_bytes_and_explain(chain: Package) -> None:
 
 
 def test_too_large_is_a_launch_error(chain: Package) -> None:
-    huge = replace(chain, plan=changed(chain.plan, arena_bytes=chain.plan.arena_bytes * 2**50))
+    huge = with_plan(chain, changed(plan_of(chain), arena_bytes=plan_of(chain).arena_bytes * 2**50))
     with pytest.raises(LaunchError, match=r"not enough memory: .* at n=1, c=1 .*node 'first' makes most, 4 bytes"):
         Executable(huge, 1).run(None, request(1, 1))
     with pytest.raises(LaunchError, match=r"not enough memory: .* at n=1, c=1 .*node 'first' makes most, 4 bytes"):
@@ -232,22 +232,25 @@ def test_a_shape_that_ran_before_memory_was_short_runs_again(chain: Package, exp
 
 def test_binary_for_another_machine(chain: Package) -> None:
     binary = chain.modules["cpu-generic"].binary
+    future = {"cpu-future": Module(b"", ("avx1024",))}
+    plans = dict.fromkeys(("cpu-future", "cpu-generic"), plan_of(chain))
     with pytest.raises(PackageError, match="avx1024"):
-        Executable(replace(chain, modules={"cpu-future": Module(binary, ("avx1024",))}))
-    both = {"cpu-future": Module(b"", ("avx1024",)), "cpu-generic": Module(binary)}
-    Executable(replace(chain, modules=both), 1).run(None, request(2, 2))
+        Executable(replace(chain, modules=future, plans=plans))
+    Executable(replace(chain, modules=future | chain.modules, plans=plans), 1).run(None, request(2, 2))
+    with pytest.raises(PackageError, match="no binary for this machine"):  # nor a plan for what there is a binary for
+        Executable(replace(chain, plans={"cpu-future": plan_of(chain)}))
     for other in (b"", b"\x7fELF not", binary[:1000], binary[:18] + b"\x28\0" + binary[20:]):  # 40 is a 32-bit ARM
         with pytest.raises(PackageError, match="'cpu-generic' that cannot be used"):
             Executable(replace(chain, modules={"cpu-generic": Module(other)}))
 
 
 def test_malformed_plans_do_not_crash(chain: Package) -> None:
-    plan = chain.plan
+    plan = plan_of(chain)
     for launch in (replace(plan.launches[0], kernel="absent"), replace(plan.launches[0], args=(0, 1, 99))):
         with pytest.raises(PackageError):
-            Executable(replace(chain, plan=changed(plan, launches=(launch,))))
+            Executable(with_plan(chain, changed(plan, launches=(launch,))))
     with pytest.raises(PackageError):
-        Executable(replace(chain, plan=replace(plan, constants=("absent",))))
+        Executable(with_plan(chain, replace(plan, constants=("absent",))))
 
 
 DEPLOYED = """
@@ -271,7 +274,7 @@ found = sorted({event for event, _ in events})
 assert not found, (found, events[:3])
 assert executable.stats["compiles"] == 0 and executable.stats["shapes"] == 200
 compiler = [m for m in sys.modules if m.startswith("tsc.") and m.split(".")[1] not in
-            ("errors", "config", "sym", "target", "runtime")]
+            ("errors", "config", "draw", "sym", "target", "runtime")]
 assert not compiler, compiler
 """
 

@@ -11,14 +11,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime.plans import straight
+from tests.runtime.plans import plan_of, straight
 from tsc.errors import PackageError
 from tsc.runtime.load import load
-from tsc.runtime.package import PAGE, PRELUDE, Module, Package, is_package
+from tsc.runtime.package import PAGE, PRELUDE, Module, Package, is_package, join
 from tsc.runtime.plan_json import plan_from_json, plan_to_json
 
 EMPTY = straight(constants=("b", "a", "s", "e"))
@@ -30,7 +31,7 @@ def package() -> Package:
     constants = {"b": rng.standard_normal((7, 13)).astype(np.float32), "a": rng.integers(0, 9, 5), "s": np.array(True),
                  "e": np.zeros((0, 4), np.float64)}
     modules = {"cpu-avx2": Module(b"avx2 code" * 50, ("avx2", "fma")), "cpu-generic": Module(b"plain code")}
-    return Package(EMPTY, constants, modules, ("first", "second"), {"nodes": 3})
+    return Package(dict.fromkeys(modules, EMPTY), constants, modules, ("first", "second"), {"nodes": 3})
 
 
 @pytest.fixture
@@ -51,7 +52,8 @@ def parts_of(data: bytes) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("weights", ["private", "shared"])
 def test_reads_back(package: Package, file: Path, weights: str) -> None:
     read = Package.read(file, weights)  # type: ignore[arg-type]
-    assert (read.plan, read.modules, read.log, dict(read.stats)) == (package.plan, package.modules, package.log, package.stats)
+    assert (read.plans, read.modules) == (package.plans, package.modules)
+    assert (read.log, dict(read.stats)) == (package.log, package.stats)
     assert list(read.constants) == list(package.constants) and read.path == file and is_package(file)
     for name, array in package.constants.items():
         assert read.constants[name].dtype == array.dtype and read.constants[name].shape == array.shape
@@ -138,17 +140,18 @@ def test_an_error_midway_keeps_the_old_file(package: Package, file: Path, tmp_pa
         pass
 
     class Constants(dict):  # type: ignore[type-arg]
-        def values(self):  # type: ignore[no-untyped-def]
+        def __getitem__(self, name: str) -> Any:
             raise Broken
 
     with pytest.raises(Broken):
-        Package(EMPTY, Constants(package.constants), package.modules).write(file)
+        Package(package.plans, Constants(package.constants), package.modules).write(file)
     assert file.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [file.name]
 
 
 WRITER = """
 import sys
 from pathlib import Path
+from typing import Any
 from tsc.runtime.files import write_atomically
 def chunks():
     for _ in range(int(sys.argv[2])):
@@ -178,5 +181,55 @@ def test_a_killed_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path) ->
 
 
 def test_plan_json_round_trip(chain: Package, lookup: Callable[[np.ndarray], Package]) -> None:
-    for plan in (chain.plan, lookup(np.zeros(3, np.float32)).plan):
+    for plan in (plan_of(chain), plan_of(lookup(np.zeros(3, np.float32)))):
         assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+
+
+# -- several targets -------------------------------------------------------------------------------------------------
+
+def test_constants_of_equal_bytes_are_stored_once(tmp_path: Path) -> None:
+    many = {f"w{k}": np.full((100, 100), k % 2, np.float32) for k in range(8)} | {"other type": np.zeros((10_000,), np.int32)}
+    package = Package({"cpu-generic": straight(constants=tuple(many))}, many, {"cpu-generic": Module(b"code")})
+    package.write(tmp_path / "p")
+    assert (tmp_path / "p").stat().st_size < 3 * 40_000
+    for weights in ("private", "shared"):
+        read = Package.read(tmp_path / "p", weights)  # type: ignore[arg-type]
+        for name, array in many.items():
+            np.testing.assert_array_equal(read.constants[name], array)
+            assert read.constants[name].dtype == array.dtype
+        assert len({a.ctypes.data for a in read.constants.values()}) == 2
+
+
+def test_one_package_for_several_targets(lookup: Callable[[np.ndarray], Package], tmp_path: Path) -> None:
+    """Each runs with its own plan and constants, whatever these are called; what both have is there once."""
+    table, larger = np.arange(1000, dtype=np.float32), np.arange(1200, dtype=np.float32) + 7
+    generic = lookup(table)
+    binary = generic.modules["cpu-generic"].binary
+    for other in (table, larger):
+        second = lookup(other)
+        future = Package({"cpu-future": plan_of(second)}, second.constants, {"cpu-future": Module(binary, ("avx1024",))})
+        for packages in ((generic, future), (future, generic)):
+            path = tmp_path / "both.tscpack"
+            join(packages).write(path)
+            read = Package.read(path)
+            assert read.plans.keys() == read.modules.keys() == {"cpu-generic", "cpu-future"}
+            assert len({a.ctypes.data for a in read.constants.values()}) == (1 if other is table else 2)
+            assert path.stat().st_size < len(binary) * 2 + 5 * 4096 + 4 * (table.size + (other.size if other is larger else 0))
+            executable = load(path, 1)
+            ids = np.array([0, 999, 5])
+            np.testing.assert_array_equal(executable.run(None, {"ids": ids})[0], table[ids])
+            assert executable.stats["constant_bytes"] == table.nbytes
+            assert "target cpu-generic" in executable.explain()
+            executable.save(tmp_path / "again.tscpack")
+            assert (tmp_path / "again.tscpack").read_bytes() == path.read_bytes()
+            (name,) = read.plans["cpu-future"].constants
+            np.testing.assert_array_equal(read.constants[name], other)
+
+
+def test_packages_that_cannot_be_joined(lookup: Callable[[np.ndarray], Package], chain: Package) -> None:
+    one = lookup(np.zeros(3, np.float32))
+    with pytest.raises(PackageError, match="for 'cpu-generic' cannot be joined: it is there already"):
+        join([one, one])
+    other = Package({"cpu-avx2": plan_of(chain)}, {}, {"cpu-avx2": Module(b"")})
+    with pytest.raises(PackageError, match=r"for 'cpu-avx2' cannot be joined: .* inputs and outputs are others"):
+        join([one, other])

@@ -60,7 +60,7 @@ FLAG = Element(2, "bool")
 def made() -> Callable[..., Executable]:
     """An Executable of a Plan."""
     binary = build_module({"kernels": KERNELS}, CPU_SPECS["cpu-generic"], Options(), INTERFACES)
-    return lambda plan, threads=1: Executable(Package(plan, {}, {"cpu-generic": Module(binary)}), threads)
+    return lambda plan, threads=1: Executable(Package({"cpu-generic": plan}, {}, {"cpu-generic": Module(binary)}), threads)
 
 
 def check(executable: Executable, plan: Plan, feeds: dict[str, np.ndarray]) -> None:

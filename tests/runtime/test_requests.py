@@ -7,14 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime.plans import changed
+from tests.runtime.plans import changed, plan_of, with_plan
 from tsc.errors import InputError, LaunchError, ShapeError, TscError
 from tsc.runtime.executable import Executable
 from tsc.runtime.memory import PAGE, footprint, reserve
@@ -136,7 +135,7 @@ SLACK = 300_000  # what the interpreter itself may grow by meanwhile
 @pytest.mark.defect(19, 20)
 def test_peak_bytes_is_what_is_allocated_and_trim_gives_it_back(chain: Package, tmp_path: Path) -> None:
     """Over random shapes, in a process where nothing else allocates, by what the system says of it."""
-    ranged = replace(chain, plan=changed(chain.plan, ranges={"n": Range(1, 100_000), "c": Range(1, 64)}))
+    ranged = with_plan(chain, changed(plan_of(chain), ranges={"n": Range(1, 100_000), "c": Range(1, 64)}))
     ranged.write(tmp_path / "p")
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(1, 50_000, 12).tolist(), rng.integers(2, 64, 12).tolist()

@@ -60,13 +60,15 @@ class Executable:
     def __init__(self, package: Package, threads: int | None = None) -> None:
         where = "the compiled model" if package.path is None else f"Package '{package.path}'"
         self._threads = thread_count(threads)
-        self._plan = package.plan
-        self._target = choose_module(package.modules, read_cpu_flags(), where)
+        modules = {name: module for name, module in package.modules.items() if name in package.plans}
+        self._target = choose_module(modules, read_cpu_flags(), where)
+        self._plan = package.plans[self._target]
         interface = _interface(package.modules[self._target], self._target, where)
         check_plan(self._plan, package.constants, interface, where)
         sizes = [package.constants[name].nbytes for name in self._plan.constants]
         self._binder = Binder(self._plan, Bounds(self._plan, sizes, interface.kernels, where))
-        self._package = replace(package, constants=placed(package.constants))
+        own = placed({name: package.constants[name] for name in self._plan.constants})
+        self._package = replace(package, constants={**package.constants, **own})
         self._module = CpuModule(package.modules[self._target].binary, self._target)  # from here on its code runs
         kernels = self._module.symbols({launch.kernel for launch in self._plan.launches})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)

@@ -14,8 +14,8 @@ from tsc.sym import Guard, SymExpr
 def explain(package: Package, target: str, threads: int, binding: Binding | None, peak: int | str) -> str:
     """Inputs, memory, guards, every step, and the Decision log; expressions are evaluated when there is a `binding`, as far as
     shapes tell them."""
-    plan, names = package.plan, {} if binding is None else binding.names
-    weights = sum(array.nbytes for array in package.constants.values())
+    plan, names = package.plans[target], {} if binding is None else binding.names
+    weights = sum(package.constants[name].nbytes for name in plan.constants)
     at = "" if binding is None else " at " + ", ".join(f"{name}={size}" for name, size in binding.dims.items())
     lines = [f"tsc {package.version}, target {target}, {threads} threads{at}"]
     lines += [f"  input   {format_spec(spec)}" for spec in plan.inputs]
@@ -81,8 +81,8 @@ def _source(plan: Plan, source: Axis | Element) -> str:
 
 def summary(package: Package, target: str, threads: int) -> str:
     """What it takes and gives, and what it is made of, in a line each."""
-    plan = package.plan
-    weights = sum(array.nbytes for array in package.constants.values())
+    plan = package.plans[target]
+    weights = sum(package.constants[name].nbytes for name in plan.constants)
     launches, kernels = len(plan.launches), len({launch.kernel for launch in plan.launches})
     lines = [f"tsc executable: target {target}, {threads} threads, {launches} launches of {kernels} kernels, {weights} bytes "
              "of weights"]

@@ -9,8 +9,8 @@ from tsc.runtime.plan import Launch, Plan, TensorSpec
 
 def executable_html(package: Package, target: str, threads: int, peak: int | str) -> str:
     """One self-contained `div` with inline SVG, names escaped, of bounded size."""
-    plan = package.plan
-    weights = sum(array.nbytes for array in package.constants.values())
+    plan = package.plans[target]
+    weights = sum(package.constants[name].nbytes for name in plan.constants)
     launches, kernels = len(plan.launches), len({x.kernel for x in plan.launches})
     rows = [("input", spec.name, _type(spec)) for spec in plan.inputs]
     rows += [("output", spec.name, _type(spec)) for spec in plan.outputs]

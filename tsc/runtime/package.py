@@ -1,9 +1,9 @@
 """Package: a compiled model in one file, or in memory before it is written.
 
 The file: a 64-byte prelude (magic, schema version, header length, sha256 of the header), a JSON header, then parts at offsets
-counted from the next 4096-byte boundary: "plan", "log", one "module/<target>" a binary, and "weights", whose arrays lie
-64-byte aligned as in safetensors. The header names each part's offset, length and sha256. Nothing is pickled, nothing depends
-on time or place, and nothing is mapped or loaded before its hash is checked.
+counted from the next 4096-byte boundary: "log", a "plan/<target>" and a "module/<target>" for each target, and "weights", whose
+arrays lie 64-byte aligned as in safetensors, those of equal bytes once. The header names each part's offset, length and sha256.
+Nothing is pickled, nothing depends on time or place, and nothing is mapped or loaded before its hash is checked.
 
 A Package is native code: the hashes find damage, not malice. Load only Packages from whom you trust as you trust their
 programs. What is not code is checked as if it came from a stranger: a plan can make the kernels compute something else than the
@@ -18,8 +18,8 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -35,7 +35,7 @@ from tsc.runtime.plan import Plan
 from tsc.runtime.plan_json import plan_from_json, plan_to_json
 
 MAGIC = b"TSCPACK\0"
-SCHEMA = 2
+SCHEMA = 3
 PRELUDE = struct.Struct("<8sIIQ32s8x")  # magic, schema, zero, header bytes, sha256 of the header
 PAGE = 4096
 CHUNK = 4 << 20
@@ -57,12 +57,12 @@ class Module:
 class Package:
     """Everything an Executable needs, native code among it: take it only from whom you trust.
 
-    `modules` maps a target's name to its binary; `log` is what was decided at compile time and why; `stats` are counts from
-    compile time; `path` is the file this was read from, None when it was just compiled; `mapped` is that file where the
-    constants lie in it (`weights="shared"`).
+    `plans` and `modules` map a target's name to its Plan and binary; `constants` are those of all Plans by name; `log` is what
+    was decided at compile time and why; `stats` are counts from compile time; `path` is the file this was read from, None when
+    it was just compiled; `mapped` is that file where the constants lie in it (`weights="shared"`).
     """
 
-    plan: Plan
+    plans: Mapping[str, Plan]
     constants: Mapping[str, Array]
     modules: Mapping[str, Module]
     log: tuple[str, ...] = ()
@@ -88,6 +88,33 @@ class Package:
         return _Reader(as_path(path)).package(weights)
 
 
+def join(packages: Sequence[Package]) -> Package:
+    """One Package for the targets of all: each keeps its Plan and binary, constants of equal bytes are stored once. Raises
+    PackageError where two are for one target, or have other inputs or outputs."""
+    plans: dict[str, Plan] = {}
+    constants: dict[str, Array] = {}
+    for package in packages:
+        for target, plan in package.plans.items():
+            first = next(iter(plans.values()), plan)
+            if target in plans or _signature(plan) != _signature(first):
+                raise PackageError(f"a Package for '{target}' cannot be joined: it is there already, or its inputs and outputs "
+                                   "are others; compile one model for each target")
+            names = []
+            for name in plan.constants:
+                array = package.constants[name]
+                while name in constants:  # another Plan's, which may be packed otherwise
+                    name = f"{name}@{target}"
+                constants[name] = array
+                names.append(name)
+            plans[target] = replace(plan, constants=tuple(names))
+    modules = {target: module for package in packages for target, module in package.modules.items()}
+    return Package(plans, constants, modules, tuple(dict.fromkeys(line for package in packages for line in package.log)))
+
+
+def _signature(plan: Plan) -> object:
+    return [(spec.name, spec.dtype, len(spec.shape)) for spec in plan.inputs], [(s.name, s.dtype) for s in plan.outputs]
+
+
 def is_package(path: str | Path) -> bool:
     """Whether the file begins as a Package does."""
     try:
@@ -100,12 +127,14 @@ def is_package(path: str | Path) -> bool:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 def _serialize(package: Package) -> Iterator[bytes | memoryview]:
-    offsets, _ = layout(package.constants)
+    constants = {name: package.constants[name] for _, plan in sorted(package.plans.items()) for name in plan.constants}
+    shared = _shared(constants)
+    offsets, _ = layout({name: constants[name] for name in dict.fromkeys(shared.values())})
     parts: dict[str, list[bytes | memoryview]] = {
-        "plan": [_json(plan_to_json(package.plan))],
+        **{f"plan/{name}": [_json(plan_to_json(plan))] for name, plan in sorted(package.plans.items())},
         "log": [_json(list(package.log))],
         **{f"module/{name}": [module.binary] for name, module in sorted(package.modules.items())},
-        "weights": list(_weights(package.constants)),
+        "weights": list(_weights(constants[name] for name in offsets)),
     }
     table: dict[str, dict[str, Any]] = {}
     end = 0
@@ -118,10 +147,10 @@ def _serialize(package: Package) -> Iterator[bytes | memoryview]:
         table[name] = {"offset": start, "bytes": end - start, "sha256": digest.hexdigest()}
     header = _json({
         "tsc": package.version, "stats": dict(package.stats), "parts": table,
-        "modules": {name: {"part": f"module/{name}", "cpu_flags": list(m.cpu_flags)} for name, m in package.modules.items()},
-        "kernels": sorted({launch.kernel for launch in package.plan.launches}),
-        "constants": {name: {"dtype": a.dtype.name, "shape": list(a.shape), "offset": offsets[name]}
-                      for name, a in package.constants.items()},
+        "targets": {name: {"cpu_flags": list(m.cpu_flags), "kernels": _kernels(package.plans[name])}
+                    for name, m in package.modules.items()},
+        "constants": {name: {"dtype": a.dtype.name, "shape": list(a.shape), "offset": offsets[shared[name]]}
+                      for name, a in constants.items()},
     })
     yield PRELUDE.pack(MAGIC, SCHEMA, 0, len(header), hashlib.sha256(header).digest())
     yield header
@@ -133,9 +162,23 @@ def _serialize(package: Package) -> Iterator[bytes | memoryview]:
         end = table[name]["offset"] + table[name]["bytes"]
 
 
-def _weights(constants: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
-    for array in constants.values():
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _kernels(plan: Plan) -> list[str]:
+    return sorted({launch.kernel for launch in plan.launches})
+
+
+def _shared(constants: Mapping[str, Array]) -> dict[str, str]:
+    """For each constant the first one of equal bytes."""
+    first: dict[tuple[int, bytes], str] = {}
+    return {name: first.setdefault((array.nbytes, hashlib.sha256(_raw(array).data).digest()), name)
+            for name, array in constants.items()}
+
+
+def _raw(array: Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _weights(constants: Iterable[Array]) -> Iterator[bytes | memoryview]:
+    for raw in map(_raw, constants):
         yield raw.data
         yield bytes(-raw.nbytes % 64)
 
@@ -195,24 +238,25 @@ class _Reader:
         self.start = round_up(PRELUDE.size + length, PAGE)
         self._check_gap(file, PRELUDE.size + length, min(self.start, self.size))
         return schema.table(schema.from_json(raw, "the header"), "the header",
-                            ("tsc", "stats", "parts", "modules", "kernels", "constants"))
+                            ("tsc", "stats", "parts", "targets", "constants"))
 
     def _package(self, file: io.FileIO, header: dict[str, Any], weights: Weights) -> Package:
         parts = {name: _part(name, part) for name, part in schema.table(header["parts"], "parts").items()}
-        modules = {name: schema.table(m, f"module '{name}'", ("part", "cpu_flags"))
-                   for name, m in schema.table(header["modules"], "modules").items()}
-        if parts.keys() != {"plan", "log", "weights", *(f"module/{name}" for name in modules)} or any(
-                m["part"] != f"module/{name}" for name, m in modules.items()):
+        targets = {name: schema.table(target, f"target '{name}'", ("cpu_flags", "kernels"))
+                   for name, target in schema.table(header["targets"], "targets").items()}
+        if parts.keys() != {"log", "weights", *(f"{kind}/{name}" for name in targets for kind in ("plan", "module"))}:
             raise ValueError(f"its parts are {schema.shown(sorted(parts))}")
         self._check_layout(file, parts)
         small = {name: self._read(file, name, part).tobytes() for name, part in parts.items() if name != "weights"}
         stats = schema.table(header["stats"], "stats")
         for name, value in stats.items():
             schema.whole(value, f"the count '{name}'")
-        plan = plan_from_json(schema.from_json(small["plan"], "the plan"))
+        plans = {name: plan_from_json(schema.from_json(small[f"plan/{name}"], f"the plan for '{name}'"))
+                 for name in sorted(targets)}
         places = _constants(header["constants"], parts["weights"].bytes)
-        if sorted(plan.constants) != sorted(places) or header["kernels"] != sorted({launch.kernel for launch in plan.launches}):
-            raise ValueError("its header names other constants or kernels than its plan")
+        names = dict.fromkeys(name for plan in plans.values() for name in plan.constants)
+        if names.keys() != places.keys() or any(targets[name]["kernels"] != _kernels(plan) for name, plan in plans.items()):
+            raise ValueError("its header names other constants or kernels than its plans")
         mapped = None
         if weights == "private":
             block = self._read(file, "weights", parts["weights"])
@@ -221,8 +265,9 @@ class _Reader:
             begin = self.start + parts["weights"].offset
             block = mapped.data[begin:begin + parts["weights"].bytes]
         return Package(
-            plan=plan, constants={name: view(block, *places[name]) for name in plan.constants},
-            modules={name: Module(small[m["part"]], schema.texts(m["cpu_flags"], "CPU flags")) for name, m in modules.items()},
+            plans=plans, constants={name: view(block, *places[name]) for name in names},
+            modules={name: Module(small[f"module/{name}"], schema.texts(target["cpu_flags"], "CPU flags"))
+                     for name, target in targets.items()},
             log=schema.texts(schema.from_json(small["log"], "the log"), "the log"),
             stats=stats, version=schema.text(header["tsc"], "the version"), path=self.path, mapped=mapped)
 
@@ -300,7 +345,7 @@ def _part(name: str, value: Any) -> _Part:
 
 def _constants(value: Any, total: int) -> dict[str, tuple[int, str, tuple[int, ...]]]:
     """Offset, dtype and shape of each constant. Raises ValueError where they do not follow each other in `total` bytes."""
-    found, extents = {}, []
+    found, extents = {}, set[tuple[int, int]]()
     for name, entry in schema.table(value, "constants").items():
         known = schema.table(entry, f"constant '{name}'", ("dtype", "shape", "offset"))
         dtype = schema.dtype(known["dtype"], f"the dtype of constant '{name}'")
@@ -309,7 +354,7 @@ def _constants(value: Any, total: int) -> dict[str, tuple[int, str, tuple[int, .
             raise ValueError(f"constant '{name}' has rank {len(shape)}")
         offset = schema.whole(known["offset"], f"the offset of constant '{name}'")
         found[name] = offset, dtype, shape
-        extents.append((offset, math.prod(shape) * np.dtype(dtype).itemsize))
+        extents.add((offset, math.prod(shape) * np.dtype(dtype).itemsize))
     end = 0
     for offset, size in sorted(extents):
         if offset != end:
