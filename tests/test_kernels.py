@@ -115,5 +115,9 @@ def test_a_refusal_is_read_back(reason: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"symbol": 1}', b'"refused"', b"3"])
-def test_what_is_no_kernel_counts_as_absent(data: bytes) -> None:
-    assert kernels._kept(data) is None
+def test_what_is_no_kernel_counts_as_absent(data: bytes, tmp_path: Path) -> None:
+    shop = kernels.workshop("cpu", tsc.Options(cache_dir=tmp_path))
+    shop.cache.put("key", data)
+    assert kernels.known("key", shop) is None
+    shop.cache.put("key", kernel_to_bytes(Refusal("why")))
+    assert kernels.known("key", shop) == Refusal("why")

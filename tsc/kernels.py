@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -54,13 +54,14 @@ class Attempt(Protocol[Made]):
 @dataclass(frozen=True, slots=True)
 class Workshop:
     """What one compilation works with: how to compile, where traces go, the back end, the kernels compiled before, and those
-    made or refused in this one, by key."""
+    made or refused in this one, by key; `elsewhere` gives what another process made of a key."""
 
     options: Options
     recorder: Recorder
     device: Target
     cache: CompiledCache
     made: dict[str, Kernel | Refusal] = field(default_factory=dict)
+    elsewhere: Callable[[str], bytes | None] = lambda key: None
 
 
 def workshop(target: str, options: Options | None) -> Workshop:
@@ -104,25 +105,42 @@ class Order:
 def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Kernel:
     """te.Program -> Kernel, from the cache where an equal program was compiled before. Raises PatternMismatch where no pattern
     fits, which is kept as well."""
-    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
-    order = Order(general(lowered.program, shop.cache), lowered.kind, constants, shop.device, tiled)
-    key, symbol, recorder = order.key(), order.symbol(), shop.recorder
-    recorder.record("te", symbol, str(order.program))
-    plain = recorder.override_from is None                          # what the user overrides is not for others to find
-    made = shop.made.get(key)
-    if made is None and plain and recorder.dump_to is None:         # a dump wants every stage
-        made = _kept(shop.cache.get(key))
+    order = order_of(lowered, graph, shop, tiled)
+    key, recorder = order.key(), shop.recorder
+    recorder.record("te", order.symbol(), str(order.program))
+    made = known(key, shop)
     if made is None:
-        try:
-            made = make_kernel(order, symbol, replace(recorder, decisions=[]))  # what is decided is kept with the kernel
-        except PatternMismatch as mismatch:
-            made = Refusal(str(mismatch))
-        if plain:
-            shop.cache.put(key, kernel_to_bytes(made))
-    shop.made[key] = made
+        data = shop.elsewhere(key) or made_bytes(order, replace(recorder, decisions=[]))  # what is decided is kept with it
+        if recorder.override_from is None:                          # what the user overrides is not for others to find
+            shop.cache.put(key, data)
+        made = shop.made[key] = kernel_from_bytes(data)
     if isinstance(made, Refusal):
         raise PatternMismatch(made.reason)
     return made
+
+
+def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Order:
+    """What to make of a Program whose inputs are values of `graph`."""
+    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
+    return Order(general(lowered.program, shop.cache), lowered.kind, constants, shop.device, tiled)
+
+
+def known(key: str, shop: Workshop) -> Kernel | Refusal | None:
+    """What was made before, in this compilation or, unless something is dumped or overridden, in another."""
+    recorder = shop.recorder
+    data = shop.cache.get(key) if key not in shop.made and recorder.dump_to is recorder.override_from is None else None
+    if data is not None:
+        with suppress(ValueError, KeyError, TypeError):             # what is no Kernel counts as absent, and is replaced
+            shop.made[key] = kernel_from_bytes(data)
+    return shop.made.get(key)
+
+
+def made_bytes(order: Order, recorder: Recorder) -> bytes:
+    """The bytes of the kernel of an order, or of its refusal."""
+    try:
+        return kernel_to_bytes(make_kernel(order, order.symbol(), recorder))
+    except PatternMismatch as mismatch:
+        return kernel_to_bytes(Refusal(str(mismatch)))
 
 
 def general(program: Program, cache: CompiledCache) -> Program:
@@ -136,13 +154,6 @@ def general(program: Program, cache: CompiledCache) -> Program:
         found = b"proved" if all_proved(wider) else b""
         cache.put(key, found)
     return wider if found else program
-
-
-def _kept(data: bytes | None) -> Kernel | Refusal | None:
-    """What the cache has; what is no Kernel counts as absent, and is replaced."""
-    with suppress(ValueError, KeyError, TypeError):
-        return None if data is None else kernel_from_bytes(data)
-    return None
 
 
 def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:

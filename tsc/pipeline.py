@@ -30,6 +30,7 @@ from tsc.runtime.executable import Executable, thread_count
 from tsc.runtime.package import Module, Package
 from tsc.sym import ShapeEnv
 from tsc.trace import Recorder
+from tsc.workers import scheduling_ahead
 
 
 @typed
@@ -57,7 +58,8 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
     refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []
     programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different
-    with shop.device.ahead(shop.device.spec, shop.options) as compile_ahead:
+    with (shop.device.ahead(shop.device.spec, shop.options) as compile_ahead,
+          scheduling_ahead(programs.values(), graph, shop, compile_ahead) as shop):
         for done, group in enumerate(groups):
             shop.options.tell("scheduling kernels", done, len(groups))
             made = compile_group(group, graph, env, shop, programs.get(done))  # te.Program -> kernels and their calls

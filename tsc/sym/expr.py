@@ -73,6 +73,9 @@ class Apply:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Apply], tuple[str, tuple[SymExpr, ...]]]:
+        return Apply, (self.fn, self.args)  # hashes of names differ between processes
+
     def __str__(self) -> str:
         if self.fn in ("//", "%"):
             return f"({_operand(self.args[0])} {self.fn} {_operand(self.args[1])})"
