@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,14 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tsc
+from tests.runtime import region_plans
 from tsc.codegen_c.build import build_module
-from tsc.codegen_c.specs import host_spec
+from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
-from tsc.runtime.package import PAGE, PRELUDE
+from tsc.plan.place import order, place
+from tsc.runtime.executable import Executable
+from tsc.runtime.package import PAGE, PRELUDE, Module, Package
+from tsc.sym import Range, ShapeEnv
 
 Feeds = dict[str, np.ndarray]
 
@@ -108,7 +112,9 @@ def _image(rng: np.random.Generator) -> tuple[Any, tuple[Feeds, ...]]:
 
 PREY: dict[str, Callable[[np.random.Generator], tuple[Any, tuple[Feeds, ...]]]] = {
     "dense": _dense, "lookup": _lookup, "image": _image}
-PREY_NAMES = tuple(PREY)
+#: Written by hand, with branches, loops and sizes from memory, for a second target, too.
+REGIONS = "regions"
+PREY_NAMES = (*PREY, REGIONS)
 
 
 def _value(name: str, shape: list[Any] | None, kind: int = TensorProto.FLOAT) -> Any:
@@ -117,7 +123,9 @@ def _value(name: str, shape: list[Any] | None, kind: int = TensorProto.FLOAT) ->
 
 @cache
 def compiled(name: str) -> Prey:
-    """The Package of one model. Raises AssertionError where it does not compute what the reference evaluator does."""
+    """The Package of one model. Raises AssertionError where it does not compute what the reference evaluator does, or NumPy."""
+    if name == REGIONS:
+        return _regions()
     graph, requests = PREY[name](np.random.default_rng(0))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     executable, reference = tsc.compile(model), ReferenceEvaluator(model)
@@ -125,9 +133,29 @@ def compiled(name: str) -> Prey:
     for feeds, got in zip(requests, expected):
         for one, other in zip(got, reference.run(None, feeds)):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    return Prey(_bytes_of(executable), requests, expected)
+
+
+def _regions() -> Prey:
+    plan = region_plans.everything_plan()
+    storages, arenas = place(plan.storages, plan.body, ShapeEnv({"n": Range(0, 64)}))
+    ordered = order(plan.body, storages, region_plans.writes)
+    plan = replace(plan, storages=storages, arenas=arenas, body=ordered)
+    binary = build_module({"kernels": region_plans.KERNELS}, CPU_SPECS["cpu-generic"], Options(), region_plans.INTERFACES)
+    modules = {"cpu-generic": Module(binary), "cpu-other": Module(b"for another machine", ("no such flag",))}
+    executable = Executable(Package(dict.fromkeys(modules, plan), {}, modules))
+    requests = tuple(region_plans.request(n, ids, n) for n, ids in ((1, (4, 2)), (8, (20, 3)), (33, (5, 5))))
+    expected = tuple(tuple(executable.run(None, feeds)) for feeds in requests)
+    for feeds, got in zip(requests, expected):
+        for one, other in zip(got, region_plans.Evaluation(plan, feeds).results):
+            np.testing.assert_array_equal(one, other)
+    return Prey(_bytes_of(executable), requests, expected)
+
+
+def _bytes_of(executable: Executable) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         executable.save(Path(folder) / "p")
-        return Prey((Path(folder) / "p").read_bytes(), requests, expected)
+        return (Path(folder) / "p").read_bytes()
 
 
 # -- binaries --------------------------------------------------------------------------------------------------------

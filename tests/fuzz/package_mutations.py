@@ -75,6 +75,9 @@ _VALUES: tuple[Any, ...] = (
     "9" * 5000, "1 << 70", "(" * 500 + "n" + ")" * 500, "-" * 3000 + "n", "*".join(["(n + 1)"] * 40),
     "*".join(["(n + batch + seq + h)"] * 9), "max(" * 60 + "n" + ")" * 60, "64*n", "n + 64", "n.real", "__import__('os')",
     [], {}, [[]], [None], {"": None}, [0, None, 1], [1, None, 0],
+    "host", "gpu", "cpu", "cuda:0", "bind", "guard", "launch", "copy", "if", "loop", "k", "i", "int64", "99*k", "i + k",
+    [0, 1], [2, "int64", "0"], [5, "bool", "0"], [2, 7, 8], {"step": "eval", "name": "e", "value": "n"},
+    {"step": "copy", "source": 0, "target": 4, "bytes": "4*n", "after": None},
     "float16", "float64", "object", "bool", "<f4", "input", "output", "constant", "arena", "==", "<=", "!=")
 
 

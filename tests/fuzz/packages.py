@@ -33,10 +33,13 @@ from tests.fuzz.package_files import PREY_NAMES, Prey, canaries, compiled
 from tests.fuzz.package_mutations import Mutation, mutate
 from tests.fuzz.tally import Tally
 from tsc.errors import InternalError, PackageError, TscError
+from tsc.runtime import interpret
 from tsc.runtime.load import load
 
 ADDRESS_SPACE = 4 << 30
 SECONDS = 30
+#: Loops make no more trips, of so many that a mutation may ask for.
+TRIPS = 2000
 #: Cases that one worker takes at a time.
 BATCH = 200
 
@@ -92,6 +95,7 @@ def _child(prey: Prey, mutation: Mutation, path: Path, canary: Path, pipe: int) 
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.alarm(SECONDS)
+        interpret.MAX_TRIPS = TRIPS
         outcome = _outcome(prey, mutation, path)
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)[-1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.random_regions import random_plan
-from tests.runtime.region_plans import INTERFACES, KERNELS, Evaluation, Making, X, call, request
+from tests.runtime.region_plans import INTERFACES, KERNELS, Evaluation, Making, X, call, request, writes
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
@@ -30,10 +30,6 @@ def run() -> Run:
     binary = build_module({"kernels": KERNELS}, CPU_SPECS["cpu-generic"], Options(), INTERFACES)
     modules = {"cpu-generic": Module(binary)}
     return lambda plan, feeds: Executable(Package({"cpu-generic": plan}, {}, modules), 1).run(None, feeds)[0]
-
-
-def writes(launch: Launch) -> set[int]:
-    return {a for a, use in zip(launch.args, INTERFACES[launch.kernel].buffers) if use.written}
 
 
 def placed(plan: Plan) -> Plan:

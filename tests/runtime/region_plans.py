@@ -89,6 +89,11 @@ INTERFACES = {
 BLOCKS = {"twice": 8, "sum": 8, "shift": 8}
 
 
+def writes(launch: Launch) -> set[int]:
+    """The storages that a Launch writes."""
+    return {a for a, use in zip(launch.args, INTERFACES[launch.kernel].buffers) if use.written}
+
+
 # -- by hand ---------------------------------------------------------------------------------------------------------
 
 def call(kernel: str, *args: int, sizes: Sequence[Any] = (), n: SymExpr = N, **more: Any) -> Launch:
@@ -208,7 +213,29 @@ def copy_plan() -> Plan:
         call("sum", u, t, t), Copy(t, z, 4 * N))
 
 
+def everything_plan() -> Plan:
+    """Every kind of step, one inside the other."""
+    p = Making()
+    y, z, flag, found = p.output(), p.output(M), p.arena(ONE), p.arena(SymExpr.of(8))
+    t, a, b, c, d = (p.arena() for _ in range(5))
+    again = Element(flag, "bool")
+    inner = Loop("j", dim("l"), (call("sum", c, X, d), If("j", (call("shift", c, d, sizes=[dim("i") + dim("j")]),))),
+                 (Carried(b, c, d),), again)
+    return p.plan(
+        call("count", X, found), call("below", X, flag, sizes=[40]),
+        Bind("m", Element(found, "int64"), Range(0), N, "the positive elements"), call("compact", X, z, sizes=[M]),
+        Bind("k", Element(IDS, "int64"), Range(0, 20), None, "the trips"), Bind("l", Element(IDS, "int64", ONE), Range(0, 5)),
+        Eval("big", parse("min(n // 5, 1)")),
+        If("big", (If(again, (Copy(X, t, 4 * N),), (call("shift", X, t, sizes=[M]),)),),
+           (Guard("<=", K, SymExpr.of(15), "the slice of node 'cut'"), call("twice", X, t))),
+        Loop("i", K, (Eval("third", parse("(i + 1) % 3")),
+                      If("third", (call("shift", a, b, sizes=[dim("i")]), inner, Copy(c, b, 4 * N)), (call("twice", a, b),))),
+             (Carried(t, a, b),)),
+        call("sum", a, X, y))
+
+
 PLANS: dict[str, Callable[[], Plan]] = {
+    "everything": everything_plan,
     "if": if_plan, "loop": loop_plan, "while": while_plan, "content": content_plan, "guard": guard_plan, "nested": nested_plan,
     "copy": copy_plan}
 

@@ -230,6 +230,26 @@ def test_a_shape_that_ran_before_memory_was_short_runs_again(chain: Package, exp
     np.testing.assert_array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
 
 
+def test_an_interrupt_while_a_shape_is_bound(chain: Package, expected: Oracle) -> None:
+    """The launch table then holds another shape's sizes than those that ran last."""
+    class Interrupted:
+        def __init__(self, table: np.ndarray) -> None:
+            self.table = table
+
+        def __setitem__(self, key: object, value: np.ndarray) -> None:
+            self.table[key] = value
+            raise KeyboardInterrupt
+
+    executable, feeds = Executable(chain, 1), request(3, 5)
+    executable.run(None, feeds)
+    part = executable._contexts._idle[0]._parts[0]
+    table, part.table = part.table, Interrupted(part.table)
+    with pytest.raises(KeyboardInterrupt):
+        executable.run(None, request(2, 4))
+    part.table = table
+    np.testing.assert_array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
+
+
 def test_binary_for_another_machine(chain: Package) -> None:
     binary = chain.modules["cpu-generic"].binary
     future = {"cpu-future": Module(b"", ("avx1024",))}

@@ -208,6 +208,18 @@ def test_values_that_are_none(made: Callable[..., Executable], value: str, words
         executable.run(None, request(1))
 
 
+@pytest.mark.parametrize("size", [N - 4, K - 4])
+def test_shapes_that_are_none(made: Callable[..., Executable], size: SymExpr) -> None:
+    """Two sizes below nothing would make a product that is a number of bytes; a reshape to them is an error of NumPy's."""
+    p = Making()
+    y = p.output(size, size)
+    plan = p.plan(FIRST, call("twice", X, y, n=size * size))
+    executable = made(plan)
+    for n in (1, 3):
+        with pytest.raises(ShapeError, match=r"output 'y0' would have the shape \[-"):
+            executable.run(None, request(n, (n, 0)))
+
+
 def test_many_threads(made: Callable[..., Executable]) -> None:
     """Each run has its own names, places and memory."""
     plans = {name: PLANS[name]() for name in ("loop", "content", "nested")}

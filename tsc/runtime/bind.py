@@ -105,7 +105,6 @@ class Binder:
         self._lengths = [len(group) for group in groups]
         self._tape = Tape(static, [expr for group in groups for expr in group])
         self._sizes = [_Sizes(segment) for segment in self.segments]
-        self._scratch = scratch_bytes(plan)
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
@@ -222,7 +221,7 @@ class Binder:
         if max(*arenas, *extents, 0, 0) > MAX_NUMBER:
             raise self.short(f"{sum(arenas)} bytes are needed", dims)
         known = iter(grouped(extents, (len(s.shape) for s, known in zip(self.plan.outputs, self.known) if known)))
-        outputs = tuple(tuple(next(known)) if is_known else None for is_known in self.known)
+        outputs = tuple(self._shape(i, next(known)) if is_known else None for i, is_known in enumerate(self.known))
         inputs = grouped(given, (len(spec.shape) for spec in self.plan.inputs))
         layout = Layout(at, offsets, self._storage_bytes(storages, inputs, outputs), dict(zip(self.plan.arenas, arenas)))
         if self._bounds is not None:
@@ -233,7 +232,7 @@ class Binder:
             whole = self._bound(self.segments[0], layout, names, at, dims) if self.segments else _NOTHING
             scratch = whole.scratch_bytes
         else:
-            scratch = upper_bound(self.plan, self._scratch, dims) or 0
+            scratch = upper_bound(self.plan, scratch_bytes(self.plan), dims) or 0
             if scratch > MAX_NUMBER:
                 raise self.short(f"{scratch} bytes of scratch are needed", dims)
         return Binding(dims, names, outputs, layout, layout.arenas.get(HOST, 0), scratch, whole)
@@ -253,10 +252,12 @@ class Binder:
     def shape(self, output: int, names: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of an output when all its names are bound."""
         spec = self.plan.outputs[output]
-        found = tuple(evaluated(size, names, f"the shape of output '{spec.name}'") for size in spec.shape)
-        if min(found, default=0) < 0:
-            raise ShapeError(f"output '{spec.name}' would have the shape {list(found)}; use other sizes")
-        return found
+        return self._shape(output, [evaluated(size, names, f"the shape of output '{spec.name}'") for size in spec.shape])
+
+    def _shape(self, output: int, extents: Sequence[int]) -> tuple[int, ...]:
+        if extents and min(extents) < 0:
+            raise ShapeError(f"output '{self.plan.outputs[output].name}' would have the shape {list(extents)}; use other sizes")
+        return tuple(extents)
 
     def outside(self, problem: str, at: str) -> PackageError:
         """That the plan has a problem at these sizes."""

@@ -85,8 +85,8 @@ class Context:
             self._scratch_bytes = 0
             self._scratch = reserve(0, "scratch memory")
             self._scratch = reserve(scratch * self.threads, "scratch memory")
-            self._scratch_bytes = scratch
             self._per_worker[:] = address(self._scratch) + scratch * np.arange(self.threads)
+            self._scratch_bytes = scratch
 
     @property
     def held_bytes(self) -> int:
@@ -106,6 +106,7 @@ class Context:
         if bound.scratch_bytes > self._scratch_bytes:
             self.reserve_scratch(bound.scratch_bytes)
         if part.bound is not bound:
+            part.bound = None  # an interrupt may come between
             part.table[:, 2:] = bound.table
             part.bound = bound
         np.add(bases[part.bases], bound.offsets, out=part.pointers)
