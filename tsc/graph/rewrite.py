@@ -24,7 +24,6 @@ from tsc.ir import Graph, Node, TensorType
 from tsc.ops import definition
 from tsc.ops.elementwise import copy_node
 from tsc.ops.generate import sizes_node
-from tsc.ops.shapes import constant_contents
 from tsc.sym import ShapeEnv, SymExpr
 
 #: Rounds until nothing changes; each makes the graph smaller, so few are needed.
@@ -32,7 +31,7 @@ _MOST_ROUNDS = 32
 
 
 def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, limits: Limits = DEFAULT_LIMITS) -> Graph:
-    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result, all contents known.
+    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result.
 
     `tell` gets every decision about contractions that could be merged.
     """
@@ -47,7 +46,7 @@ def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, lim
         if graph.nodes == before:
             break
         graph = infer_shapes(graph, env)
-    return merge_contractions(scale_after_contraction(with_static_contents(graph), env), env, tell)
+    return merge_contractions(scale_after_contraction(graph, env), env, tell)
 
 
 # -- contents --------------------------------------------------------------------------------------------------
@@ -70,12 +69,6 @@ def settle_contents(graph: Graph) -> Graph:
             else:
                 constants[output] = np.array(numbers, dtype=dtype).reshape(contents.shape)
     return replace(graph, nodes=tuple(nodes), constants=constants)
-
-
-def with_static_contents(graph: Graph) -> Graph:
-    """Contents of small integer constants made explicit, so that every static operand is found in one place."""
-    found = {name: constant_contents(array) for name, array in graph.constants.items() if name not in graph.contents}
-    return replace(graph, contents={**graph.contents, **{n: c for n, c in found.items() if c is not None}})
 
 
 # -- rules -----------------------------------------------------------------------------------------------------
