@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from tsc.codegen_c.build import Ahead
 from tsc.config import DEFAULT_LIMITS, Limits, Options
 from tsc.errors import InputError, InternalError, typed
 from tsc.graph.decompose import decompose
@@ -66,7 +67,7 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
             pairs += made
             for _, kernel in made:
                 compile_ahead(kernel.source)                        # C -> objects, while others are scheduled
-    return link(graph, env, pairs, shop)                            # Graph + kernels  -> Package
+    return link(graph, env, pairs, shop, compile_ahead)             # Graph + kernels  -> Package
 
 
 def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
@@ -84,15 +85,16 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
     return graph, env, fuse(graph, env)                             # Graph            -> [FusionGroup]
 
 
-def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop) -> Package:
-    """Kernels and their calls to a Package."""
+def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop,
+         ahead: Ahead | None = None) -> Package:
+    """Kernels and their calls to a Package; `ahead` has compiled some of them."""
     calls = [call for call, _ in pairs]
     kernels = {kernel.symbol: kernel for _, kernel in pairs}
     spec = shop.device.spec
     sources = {symbol: kernel.source for symbol, kernel in kernels.items()}
     shop.options.tell("compiling kernels", 0, len(sources))
     interfaces = {symbol: kernel.interface for symbol, kernel in kernels.items()}
-    binary = shop.device.build(sources, spec, shop.options, interfaces)  # sources     -> one binary
+    binary = shop.device.build(sources, spec, shop.options, interfaces, ahead)  # sources -> one binary
     shop.options.tell("compiling kernels", len(sources), len(sources))
     root = partial(resolve, producers=graph.producers())
     shop.options.tell("planning memory", 0, 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from tsc.codegen_c.build import build_module, compiling_ahead
+from tsc.codegen_c.build import Ahead, build_module, compiling_ahead
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.codegen_c.types import C_TYPES
@@ -25,8 +25,8 @@ class Target:
     spec: DeviceSpec
     lower: Callable[[Func, DeviceSpec, Recorder], Func]
     emit: Callable[[Func, DeviceSpec], str]
-    build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface]], bytes]
-    ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Callable[[str], None]]]  # compiles while others are scheduled
+    build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
+    ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
     dtypes: frozenset[str]  # what it computes with
 
 

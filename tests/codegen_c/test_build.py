@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import tsc
 from tests.loop_ir import funcs
+from tests.test_tiny import tiny_model
 from tsc.codegen_c import build
 from tsc.codegen_c.build import build_module, find_compiler
 from tsc.codegen_c.cache import CompiledCache, digest
@@ -165,3 +167,18 @@ def inner_loops(text: str) -> list[list[str]]:
         if start is not None and start < end and not any(x.split("\t")[1].startswith("j") for x in lines[start:end]):
             found.append(lines[start:end])
     return found
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_the_compiler_is_asked_once_who_it_is(use_cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def noted(command: tuple[str, ...], is_zig: bool = False) -> build.Compiler:
+        asked.append(command)
+        return identify(command, is_zig)
+
+    identify = build.identify_compiler
+    monkeypatch.setattr(build, "identify_compiler", noted)
+    for count in (1, 2):
+        tsc.compile(tiny_model(), options=Options(cache_dir=tmp_path, use_cache=use_cache))
+        assert len(asked) == count

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -57,11 +57,11 @@ class Compiler:
 
 
 def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
-                 interfaces: Mapping[str, KernelInterface] | None = None) -> bytes:
+                 interfaces: Mapping[str, KernelInterface] | None = None, ahead: Ahead | None = None) -> bytes:
     """The shared object of all kernels (name -> source), the runtime's thread pool, and the table of the kernels' `interfaces`,
     without which no plan may call them. Objects are compiled `options.jobs` at a time and cached; the same sources, flags and
     compiler give the same entry. Raises LaunchError where there is no compiler, or it fails or makes wrong code."""
-    tools = _tools(spec, options)
+    tools = _tools(spec, options) if ahead is None else ahead.tools.result()
     cache = tools.cache
     units = [(name, sources[name]) for name in sorted(sources)]
     units.append(("tsc_cpu_runtime", _RUNTIME.read_text(encoding="utf-8")))
@@ -84,31 +84,42 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     return module
 
 
-@contextmanager
-def compiling_ahead(spec: DeviceSpec, options: Options) -> Iterator[Callable[[str], None]]:
-    """A function that compiles a kernel's source into the cache while others are still scheduled; all are done when this is
-    left. What goes wrong is for `build_module` to say, which finds what is in the cache."""
-    asked: set[str] = set()
+class Ahead:
+    """Compiles kernels' sources into the cache while others are still scheduled. What goes wrong is for `build_module` to say,
+    which finds what is in the cache, and takes the compiler that was found here."""
 
-    def compile_one(source: str) -> None:
+    def __init__(self, spec: DeviceSpec, options: Options) -> None:
+        self._options = options
+        self._asked: set[str] = set()
+        self._pool = ThreadPoolExecutor(options.jobs or os.cpu_count() or 1)
+        self.tools = self._pool.submit(_tools, spec, options)
+
+    def __call__(self, source: str) -> None:
+        if self._options.use_cache and source not in self._asked:
+            self._asked.add(source)
+            with suppress(RuntimeError):  # no thread to be had
+                self._pool.submit(self._compile, source)
+
+    def close(self, cancelled: bool = False) -> None:
+        """Wait until all that was asked for is done, or what was begun where `cancelled`."""
+        self._pool.shutdown(cancel_futures=cancelled)
+
+    def _compile(self, source: str) -> None:
         with suppress(LaunchError), work_folder() as work:
-            found = tools.result()
+            found = self.tools.result()
             _compile(found.key(source), ("", source), found.cache, found.caller(work))
 
-    def ahead(source: str) -> None:
-        if options.use_cache and source not in asked:
-            asked.add(source)
-            with suppress(RuntimeError):  # no thread to be had
-                pool.submit(compile_one, source)
 
-    pool = ThreadPoolExecutor(options.jobs or os.cpu_count() or 1)
-    tools = pool.submit(_tools, spec, options)
+@contextmanager
+def compiling_ahead(spec: DeviceSpec, options: Options) -> Iterator[Ahead]:
+    """What compiles ahead; all is done when this is left."""
+    ahead = Ahead(spec, options)
     try:
         yield ahead
     except BaseException:
-        pool.shutdown(cancel_futures=True)
+        ahead.close(cancelled=True)
         raise
-    pool.shutdown()
+    ahead.close()
 
 
 @dataclass(frozen=True, slots=True)
