@@ -346,12 +346,24 @@ class Facts:
     def _divide(self, fn: str, value: SymExpr, by: int) -> SymExpr:
         """What the divisor divides leaves a quotient as a quotient of its own, a remainder altogether: so that quotient and
         remainder of one value divide the same rest."""
+        match value.terms:
+            case (((Apply(fn="%", args=(x, span)),), 1),) if fn == "//" and (most := span.as_int()) and most % by == 0:
+                return self._divide("%", self._divide("//", x, by), most // by)
         whole, rest = self.whole_part(value, by)
         divisor = SymExpr.of(by)
         within = self.nonneg(rest) and self.lt(rest, divisor)
         if fn == "%":
             return rest if within else apply(fn, [rest, divisor])
-        return apply(fn, [whole, divisor]) + (SymExpr.of(0) if within else apply(fn, [rest, divisor]))
+        quotient = apply(fn, [whole, divisor])
+        return quotient if within else quotient + self._quotient(rest, by)
+
+    def _quotient(self, value: SymExpr, by: int) -> SymExpr:
+        """`value // by`, by a part of the divisor first where variables go with its remainder: x // (p * q) is x // p // q."""
+        for part in (p for p in range(by // 2, 1, -1) if by % p == 0):
+            whole, rest = self.whole_part(value, part)
+            if whole.terms and rest.dims() and self.nonneg(rest) and self.lt(rest, SymExpr.of(part)):
+                return self._divide("//", self._undo_divisions(apply("//", [whole, SymExpr.of(part)])), by // part)
+        return apply("//", [value, SymExpr.of(by)])
 
     def _undo_divisions(self, expr: SymExpr) -> SymExpr:
         """`c*d * (x // d)` is `c * x` where d divides x."""

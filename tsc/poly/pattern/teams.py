@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tsc.loop_ir.marks import BLOCK, COPY, KEPT, PARALLEL
 from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.simplify import simplify
 from tsc.poly import isl
-from tsc.poly.gpu.digits import split_digits
 from tsc.poly.gpu.teams import check_teams, constant_trips, join_teams
 from tsc.poly.pattern.base import Pattern, Tree
 from tsc.poly.promotion.rounded import guard_of
@@ -29,8 +29,8 @@ class OnTeams(Pattern):
     kept = KEPT | {COPY} | PARALLEL
 
     def loops(self, func: Func) -> Func:
-        """Loops of warps and threads have constant trip counts; places in layouts are taken apart into digits."""
-        return replace(func, body=split_digits(constant_trips(func.body)))
+        """Loops of warps and threads have constant trip counts; places in layouts do not divide what is aligned."""
+        return simplify(replace(func, body=constant_trips(func.body)), keep_marked=True)
 
     def joined(self, func: Func, tree: Tree) -> Func:
         """One nest of warps and threads a block. Raises InternalError where threads are not independent between barriers."""

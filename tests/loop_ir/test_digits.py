@@ -7,9 +7,10 @@ import itertools
 import pytest
 
 from tests.loop_ir.funcs import buffer
+from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.nodes import For, Stmt, Store
 from tsc.loop_ir.oracle.interpret_serial import _INDEX_OPERATORS
-from tsc.poly.gpu.digits import split_digits
+from tsc.loop_ir.simplify import simplify_stmt
 from tsc.te.expr import Call, Const, Expr, Var, add, call, index, mul, walk
 
 #: Loops: name, low, high, step.
@@ -32,7 +33,7 @@ def split(expr: Expr) -> Expr:
     stmt: Stmt = Store(buffer("x", 4096), (expr,), Const(0.0, "float32"))
     for name, low, high, step in reversed(LOOPS):
         stmt = For(name, index(low), index(high), stmt, step)
-    stmt = split_digits(stmt)
+    stmt = simplify_stmt(stmt, Facts())
     while isinstance(stmt, For):
         stmt = stmt.body
     assert isinstance(stmt, Store)
