@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.runtime import region_plans
+from tests.runtime.random_regions import random_plan
 from tests.runtime.region_plans import (
     IDS,
     INTERFACES,
@@ -33,7 +34,9 @@ from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
 from tsc.errors import InputError, PackageError, ShapeError
 from tsc.runtime import interpret
+from tsc.runtime.check import check_plan
 from tsc.runtime.executable import Executable
+from tsc.runtime.interface import ModuleInterface
 from tsc.runtime.package import Module, Package
 from tsc.runtime.plan import (
     HOST,
@@ -286,6 +289,12 @@ def test_json_round_trip(name: str) -> None:
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
+def test_json_round_trip_of_random_plans() -> None:
+    for seed in range(60):
+        plan = random_plan(seed)
+        assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+
+
 def test_json_that_is_no_plan() -> None:
     good = plan_to_json(loop_plan())
     loop = next(step for step in good["body"] if step["step"] == "loop")
@@ -423,6 +432,37 @@ def test_structure_is_checked(made: Callable[..., Executable], name: str, monkey
     with pytest.raises(PackageError, match=words) as caught:
         made(plan)
     assert "\n" not in str(caught.value)
+
+
+def test_devices_and_memories_that_are_there() -> None:
+    """A plan for two devices, with an arena for each and copies between: nothing runs it yet, but it can be said."""
+    p = Making()
+    y, t, u = p.output(), p.arena(), p.arena()
+    storages = [replace(s, space="gpu", offset=ZERO) if i == t else s for i, s in enumerate(p.storages)]
+
+    def plan(*body: Step) -> Plan:
+        return replace(p.plan(*body), storages=tuple(storages), arenas={HOST: p.end, "gpu": 4 * N})
+
+    there, twice, back = Copy(X, t, 4 * N), call("twice", t, t, device="gpu"), Copy(t, y, 4 * N)
+    module = ModuleInterface("cpu-generic", (), INTERFACES)
+    devices = {"cpu": HOST, "gpu": "gpu"}
+    check_plan(plan(there, twice, back), {}, module, "it", devices)
+    with pytest.raises(PackageError, match="in memory 'gpu', which is not there"):
+        check_plan(plan(there, twice, back), {}, module, "it")
+    wrong: list[tuple[tuple[Step, ...], str]] = [
+        ((there, call("twice", t, u), back), "on 'cpu' a storage in memory 'gpu'"),
+        ((there, call("twice", X, t, device="gpu"), back), "on 'gpu' a storage in memory 'host'"),
+        ((there, twice, back, If(Element(t, "bool"), ())), "in memory 'gpu'; copy it to 'host' first"),
+        ((there, back, loop(COPIES, carried=(Carried(X, t, u),))), "not both of one arena")]
+    for body, words in wrong:
+        with pytest.raises(PackageError, match=words):
+            check_plan(plan(*body), {}, module, "it", devices)
+
+
+def test_too_many_regions() -> None:
+    many = refused(DONE, *(If("n", ()) for _ in range(2100)))
+    with pytest.raises(PackageError, match="more than 4096 regions"):
+        check_plan(many, {}, ModuleInterface("cpu-generic", (), INTERFACES), "it")
 
 
 def test_a_plan_that_is_not_refused(made: Callable[..., Executable]) -> None:

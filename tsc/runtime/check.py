@@ -18,6 +18,7 @@ from tsc.runtime.places import is_linear_in
 from tsc.runtime.plan import (
     CPU,
     HOST,
+    MAX_NAMES,
     MAX_NESTING,
     MAX_STEPS,
     Axis,
@@ -92,7 +93,7 @@ class _Checker:
         self.spaces = {HOST, *devices.values()}
         self.static = static_names(plan).keys()
         self.bound: set[str] = set()  # every name, wherever it is bound
-        self.steps = 0
+        self.steps = self.regions = 0
 
     def problems(self) -> Iterator[str]:
         plan = self.plan
@@ -138,6 +139,9 @@ class _Checker:
         if scope.level >= MAX_NESTING:
             yield f"has regions nested deeper than {MAX_NESTING}"
             return
+        self.regions += 1
+        if self.regions > MAX_NAMES:
+            yield f"has more than {MAX_NAMES} regions"
         waits = _Waits()
         for position, step in enumerate(region):
             self.steps += 1

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
 PLAN_VERSION = 4
-#: No Plan has more steps or storages; nor more inputs or outputs; nor regions so deep in each other.
+#: No Plan has more steps or storages; nor more inputs, outputs or regions; nor regions so deep in each other.
 MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
 #: The memory and the device that are always there.
 HOST, CPU = "host", "cpu"
