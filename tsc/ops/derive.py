@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, ZERO, SymExpr
 from tsc.te.compute import Compute
-from tsc.te.expr import Call, Cast, Const, Expr, Load, Var, as_size, loads, walk
+from tsc.te.expr import Const, Expr, Load, Var, as_size, loads, walk
+from tsc.te.products import is_contraction
 
 #: The extents of a value's axes by their names, in order.
 Axes = Mapping[str, SymExpr]
@@ -35,23 +36,12 @@ def compute_kind(compute: Compute) -> PatternKind:
     every tensor at its own index, or broadcast, is elementwise, or a broadcast where it does nothing else; the rest is
     injective, and so is what is made of its index alone."""
     if compute.monoid is not None:
-        return PatternKind.CONTRACTION if compute.monoid.fn == "add" and _is_product(compute) else PatternKind.REDUCE
+        return PatternKind.CONTRACTION if is_contraction(compute) else PatternKind.REDUCE
     body, found = compute.body, list(loads(compute.body))
     if not all(_aligned(load, compute) for load in found) or (not found and any(isinstance(e, Var) for e in walk(body))):
         return PatternKind.INJECTIVE
     repeats = isinstance(body, Load) and body.buffer.shape != tuple(a.extent for a in compute.axes)
     return PatternKind.BROADCAST if repeats else PatternKind.ELEMENTWISE
-
-
-def _is_product(compute: Compute) -> bool:
-    body = compute.body
-    while isinstance(body, Cast):
-        body = body.value
-    if not (isinstance(body, Call) and body.fn == "mul"):
-        return False
-    left, right = ({v.name for v in walk(factor) if isinstance(v, Var)} for factor in body.args)
-    own = {a.name for a in compute.axes if a.extent != ONE}
-    return bool((left - right) & own) and bool((right - left) & own)
 
 
 def _aligned(load: Load, compute: Compute) -> bool:
