@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.runtime import region_plans
 from tests.runtime.plans import interface, straight
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
+from tsc.runtime.executable import Executable
 from tsc.runtime.package import Module, Package
 from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr, ceildiv, dim
@@ -151,3 +153,10 @@ def bumps(binary: bytes) -> Package:
 @pytest.fixture
 def expected() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return expected_chain
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[..., Executable]:
+    """An Executable of a Plan over the kernels of `region_plans`."""
+    binary = build_module({"kernels": region_plans.KERNELS}, CPU_SPECS["cpu-generic"], Options(), region_plans.INTERFACES)
+    return lambda plan, threads=1: Executable(Package({"cpu-generic": plan}, {}, {"cpu-generic": Module(binary)}), threads)

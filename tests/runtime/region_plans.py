@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.runtime.plans import interface
+from tsc.runtime.executable import Executable
 from tsc.runtime.plan import (
     HOST,
     Axis,
@@ -342,3 +343,13 @@ def request(n: int, ids: Sequence[int] = (0, 0), seed: int = 0) -> dict[str, np.
     """Whole numbers, so that no order of summation matters."""
     x = np.random.default_rng(seed).integers(-9, 10, n).astype(np.float32)
     return {"x": x, "ids": np.array(ids, np.int64)}
+
+
+def check(executable: Executable, plan: Plan, feeds: dict[str, np.ndarray]) -> None:
+    """The results are those of NumPy, bit for bit: all numbers are whole."""
+    expected = Evaluation(plan, feeds).results
+    found = executable.run(None, feeds)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype and one.shape == other.shape
