@@ -8,6 +8,7 @@
     python3 dev.py bench layers    side-by-side times of single layers (args go to benchmarks/layers.py)
     python3 dev.py bench pair COMMIT [..] MiniLM, layers or compiling beside another commit's (args go to benchmarks/pair.py)
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
+    python3 dev.py bench compile [..] times of compiling whole models, cold and cached (args go to benchmarks/compiling.py)
     python3 dev.py fuzz [args]     random programs against their meaning (args go to tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, end to end (args go to tests/fuzz/operators/run.py)
     python3 dev.py memory [args]   every buffer mapped apart, between unmapped pages (args go to tests/memory/run.py)
@@ -95,9 +96,9 @@ def check(args: Sequence[str]) -> int:
 
 
 def bench(args: Sequence[str]) -> int:
-    if args[:1] == ["poly"]:
+    if args[:1] in (["poly"], ["compile"]):
         install("test", "demo")
-        return run(PYTHON, "-m", "benchmarks.poly", *args[1:])
+        return run(PYTHON, "-m", {"poly": "benchmarks.poly", "compile": "benchmarks.compiling"}[args[0]], *args[1:])
     install("bench", "demo")
     script = args[0] if args[:1] in (["layers"], ["pair"]) else "minilm"
     return run(PYTHON, f"benchmarks/{script}.py", *args[script != "minilm":])

@@ -1,0 +1,36 @@
+"""The nets whose compile time is measured are those that they are named after."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import onnx
+import pytest
+
+from benchmarks import compiling
+from benchmarks.nets import NETS
+from tests.test_tiny import tiny_model
+
+#: Parameters as torchvision publishes them, without the auxiliary classifier that inference has no use for.
+PUBLISHED = {"resnet50": 25_557_032, "densenet121": 7_978_856, "inception_v3": 23_834_568}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_nets_have_the_parameters_that_are_published(name: str) -> None:
+    """A norm has a scale and a shift a channel; of a folded one a bias is left, others have mean and variance, too."""
+    model = NETS[name]()
+    onnx.checker.check_model(model)
+    onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    sizes = {w.name: prod(w.dims) for w in model.graph.initializer}
+    folded = sum(sizes[node.input[2]] for node in model.graph.node if node.op_type == "Conv" and len(node.input) > 2)
+    statistics = sum(sizes[x] for node in model.graph.node if node.op_type == "BatchNormalization" for x in node.input[3:])
+    assert sum(sizes.values()) + folded - statistics == PUBLISHED[name]
+
+
+def test_one_round(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.onnx"
+    path.write_bytes(tiny_model().SerializeToString())
+    found = compiling.measured(str(path), 1, 0)
+    assert list(found) == list(compiling.REQUESTS) and all(run["kernels"] and run["cpu"] > 0 for [run] in found.values())
+    assert found["cached"][0]["cpu"] < found["cold"][0]["cpu"]
