@@ -167,6 +167,19 @@ def while_plan() -> Plan:
         Copy(a, y, 4 * N), Copy(flag, still, ONE))
 
 
+def carried_flag_plan() -> Plan:
+    """2x + 1 as often as the sum was below 1000 before: whether it was is carried, too, and each trip adds one of ids."""
+    p = Making()
+    y, a, b, flag, new = p.output(), p.arena(), p.arena(), p.arena(ONE), p.arena(ONE)
+    t = p.arena()
+    trip = (Bind("v", Element(IDS, "int64", dim("i") % 2), Range(0, 99)), call("shift", a, t, sizes=[dim("v")]),
+            call("twice", t, b), call("below", a, new, sizes=[1000]))
+    return p.plan(
+        call("below", X, flag, sizes=[1000]),
+        Loop("i", SymExpr.of(50), trip, (Carried(X, a, b), Carried(flag, flag, new)), Element(flag, "bool")),
+        Copy(a, y, 4 * N))
+
+
 def content_plan(bound: SymExpr | None = None, known: Range = Range(0)) -> Plan:  # noqa: B008
     """y0 are the positive elements, of which there may be `bound` (all of x), as `known` says, and 40; y1 is 2 (x + how many
     are not positive) + 1."""
@@ -236,7 +249,7 @@ def everything_plan() -> Plan:
 
 
 PLANS: dict[str, Callable[[], Plan]] = {
-    "everything": everything_plan,
+    "everything": everything_plan, "carried flag": carried_flag_plan,
     "if": if_plan, "loop": loop_plan, "while": while_plan, "content": content_plan, "guard": guard_plan, "nested": nested_plan,
     "copy": copy_plan}
 

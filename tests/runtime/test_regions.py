@@ -26,7 +26,7 @@ from tests.runtime.region_plans import (
     loop_plan,
     request,
 )
-from tsc.errors import InputError, PackageError, ShapeError
+from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime import interpret
 from tsc.runtime.executable import Executable
 from tsc.runtime.plan import (
@@ -210,6 +210,22 @@ def test_many_threads(made: Callable[..., Executable]) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_scratch_of_a_computed_size(made: Callable[..., Executable]) -> None:
+    """It is taken when it is known, and has no upper end before."""
+    p = Making()
+    y, found = p.output(), p.arena(SymExpr.of(8))
+    plan = p.plan(Bind("k", Element(IDS, "int64")), replace(call("count", X, found), scratch=K * 8 + 8), call("twice", X, y))
+    executable = made(plan)
+    for k in (0, 100_000, 3, 1_000_000):
+        check(executable, plan, request(5, (k, 0)))
+    with pytest.raises(LaunchError, match="not enough memory"):
+        executable.run(None, request(5, (1 << 42, 0)))
+    check(executable, plan, request(5, (100, 0)))
+    assert "k" in str(executable.peak_bytes())
+    with pytest.raises(ShapeError, match="no upper end is declared for k"):
+        executable.peak_bytes(n=5)
 
 
 EXPLAINED = """\

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.bounds import Bounds, Layout, Numbers
 from tsc.runtime.memory import Array, as_array, round_up
-from tsc.runtime.peak import scratch_bytes, upper_bound
 from tsc.runtime.places import axes_of
 from tsc.runtime.plan import HOST, Axis, Bind, Plan, TensorSpec, static_names
 from tsc.runtime.schema import LEAST_NUMBER, MAX_NUMBER
@@ -42,8 +41,8 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Binding:
     """The plan at one shape: the sizes of its `dims`, and of all static `names`; the shapes of the outputs, None where they are
-    not known before they are made; the memory plan. `whole` is the only Segment of a straight plan; others are in `parts`, by
-    what their numbers depend on, from when they were first met."""
+    not known before they are made; the memory plan. `whole` is the only Segment of a straight plan, whose scratch is known;
+    others are in `parts`, by what their numbers depend on, from when they were first met."""
 
     dims: dict[str, int]
     names: dict[str, int]
@@ -230,11 +229,7 @@ class Binder:
         whole = None
         if self.straight:
             whole = self._bound(self.segments[0], layout, names, at, dims) if self.segments else _NOTHING
-            scratch = whole.scratch_bytes
-        else:
-            scratch = upper_bound(self.plan, scratch_bytes(self.plan), dims) or 0
-            if scratch > MAX_NUMBER:
-                raise self.short(f"{scratch} bytes of scratch are needed", dims)
+        scratch = 0 if whole is None else whole.scratch_bytes
         return Binding(dims, names, outputs, layout, layout.arenas.get(HOST, 0), scratch, whole)
 
     def part(self, segment: Segment, binding: Binding, names: Mapping[str, int], places: Sequence[int]) -> Bound:

@@ -217,7 +217,7 @@ class Executable:
             arena, scratch = self._bound(self._plan.arena_bytes), self._bound(scratch_bytes(self._plan))
         else:
             binding = self._binder.bind(self._binder.given(dims))
-            arena, scratch = binding.arena_bytes, binding.scratch_bytes
+            arena, scratch = binding.arena_bytes, self._scratch(binding)
         contexts = [self._contexts.take() for _ in range(min(concurrency, self._contexts.limit))]
         try:
             for context in contexts:
@@ -226,11 +226,15 @@ class Executable:
             for context in contexts:
                 self._contexts.give(context)
 
-    def _bound(self, expr: SymExpr) -> int:
-        high = upper_bound(self._plan, expr)
+    def _scratch(self, binding: Binding) -> int:
+        """The most scratch that a thread needs at one shape."""
+        return binding.scratch_bytes if binding.whole is not None else self._bound(scratch_bytes(self._plan), binding.dims)
+
+    def _bound(self, expr: SymExpr, dims: Mapping[str, int] | None = None) -> int:
+        high = upper_bound(self._plan, expr, dims)
         if high is None:
-            ranges = self._plan.ranges
-            loose = ", ".join(name for name in sorted(expr.dims()) if name not in ranges or ranges[name].hi is None)
+            known = {name for name, size in self._plan.ranges.items() if size.hi is not None} if dims is None else dims.keys()
+            loose = ", ".join(sorted(expr.dims() - known))
             raise ShapeError(f"no upper end is declared for {loose}; give sizes to prepare() or compile with ranges")
         return high
 
@@ -254,11 +258,11 @@ class Executable:
         scratch for each thread, in whole pages, and the table of launches.
 
         With the size of every Dim, an int; without any, the upper bound over the declared ranges, or the expression as text
-        when a range is open. Raises ShapeError for a missing, unknown or out-of-range Dim.
+        when a range is open. Raises ShapeError for a missing, unknown or out-of-range Dim, and where a computed size is open.
         """
         if dims:
             binding = self._binder.bind(self._binder.given(dims))
-            arena, scratch = footprint(binding.arena_bytes), footprint(self._threads * binding.scratch_bytes)
+            arena, scratch = footprint(binding.arena_bytes), footprint(self._threads * self._scratch(binding))
             return arena + scratch + self._program.table_bytes + 8 * self._threads
         total = (pages(self._plan.arena_bytes) + pages(self._threads * scratch_bytes(self._plan)) + self._program.table_bytes
                  + 8 * self._threads)

@@ -17,8 +17,8 @@ from tsc.runtime.plan import Bind, Element, Eval
 from tsc.runtime.segments import Branch, Code, Repeat, Segment
 from tsc.sym import Guard
 
-#: So many bound Segments are kept for a shape.
-MAX_PARTS = 256
+#: So many bound Segments are kept for a shape, or four of each: a loop that carries values has two of each.
+MAX_PARTS = 64
 #: All loops of a run together make no more trips: one that never ends does.
 MAX_TRIPS = 1 << 24
 
@@ -94,7 +94,7 @@ class Run:
         bound = parts.get(key)
         if bound is None:
             bound = self._binder.part(segment, self._binding, names, self._places)
-            if len(parts) >= MAX_PARTS:
+            if len(parts) >= max(MAX_PARTS, 4 * len(self._binder.segments)):
                 parts.clear()
             parts[key] = bound
         return bound
