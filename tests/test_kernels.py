@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx.reference
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -107,6 +109,36 @@ def test_a_range_that_a_kernel_uses_is_in_its_key(scheduled: list[str], tmp_path
     np.testing.assert_allclose(kernel.run(None, {"x": a})[0], table + 1, rtol=1e-6)
     with pytest.raises(tsc.TscError):
         kernel.run(None, {"x": np.ones((101, 3), np.float32)})
+
+
+#: What is computed of x, whose first axis is at most 100 long, and of a table of 100 rows.
+USES = {
+    "the first rows of a table": "rows = Slice(table, zero, n) y = Add(x, rows)",
+    "the last rows of a table": "m = Sub(n, one) y = Slice(table, m, hundred)",
+    "zeros behind": "m = Sub(hundred, n) p = Concat<axis = 0>(zero, zero, m, zero) y = Pad(x, p)",
+    "a table behind": "rows = Slice(table, n, hundred) y = Concat<axis = 0>(x, rows)",
+    "sums of rows": "rows = Slice(table, zero, n) z = Mul(x, rows) y = ReduceSum<keepdims = 0>(z, one)",
+    "sums of columns": "rows = Slice(table, zero, n) z = Mul(x, rows) y = ReduceSum<keepdims = 0>(z, zero)",
+    "softmax of columns": "rows = Slice(table, zero, n) z = Mul(x, rows) y = Softmax<axis = 0>(z)",
+    "a product": "t = Transpose(x) y = MatMul(x, t)"}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_results_up_to_the_end_of_a_range(use: str, tmp_path: Path) -> None:
+    """Whether a kernel needs the end or not, it is right up to it, beside a cache that knows it for another."""
+    model = onnx.parser.parse_model(
+        "<ir_version: 8, opset_import: ['' : 17]> g (float[N, 3] x) => (float y) <int64[1] zero = {0}, int64[1] one = {1}, "
+        f"int64[1] hundred = {{100}}> {{ n = Shape<start = 0, end = 1>(x) {USES[use]} }}".replace("'", '"'))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    rng = np.random.default_rng(5)
+    model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal((100, 3)).astype(np.float32), "table"))
+    x = rng.standard_normal((100, 3)).astype(np.float32)
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    for most in (100, 70, 99, 12):
+        executable = tsc.compile(model, {"N": (1, most)}, options=tsc.Options(cache_dir=tmp_path))
+        for n in (1, most - 1, most):
+            expected = oracle.run(None, {"x": x[:n]})[0]
+            np.testing.assert_allclose(executable.run(None, {"x": x[:n]})[0], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("reason", ["", "reduction: nothing is reduced; \u00fc"])
