@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tsc
 from tsc import kernels, te
 from tsc.plan.kernel import Refusal, kernel_from_bytes, kernel_to_bytes
+from tsc.poly import scop
 
 
 @pytest.fixture
@@ -73,6 +74,25 @@ def test_nothing_is_scheduled_again_not_even_what_was_refused(scheduled: list[st
     product = a.astype(np.float64) @ b
     for executable in (first, second):
         np.testing.assert_allclose(executable.run(None, {"a": a, "b": b})[0], product @ product, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_from_the_cache_asks_isl_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor whether Programs may be shared, or compiled for wider ranges."""
+    rng, widths = np.random.default_rng(6), (64, 128, 192, 256)
+    weights = [numpy_helper.from_array(rng.standard_normal((w, 40)).astype(np.float32), f"w{w}") for w in widths]
+    nodes = [helper.make_node("MatMul", [f"x{w}", f"w{w}"], [f"y{w}"]) for w in widths]
+    inputs = [helper.make_tensor_value_info(f"x{w}", TensorProto.FLOAT, ["n", w]) for w in widths]
+    outputs = [helper.make_tensor_value_info(f"y{w}", TensorProto.FLOAT, ["n", 40]) for w in widths]
+    model = helper.make_model(helper.make_graph(nodes, "shared", inputs, outputs, weights),
+                              opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def compiled() -> tsc.Executable:
+        return tsc.compile(model, {"n": (1, 500)}, options=tsc.Options(cache_dir=tmp_path))
+
+    first = compiled()
+    monkeypatch.setattr(scop, "_sizes", None)
+    second = compiled()
+    assert "one kernel for 4 Programs" in first.explain() and first.explain() == second.explain()
 
 
 def test_a_model_from_the_cache_is_not_scheduled(scheduled: list[str], tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tsc.poly.pattern import match
 from tsc.poly.pattern.stages import Staged
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import blame, schedule_program
-from tsc.poly.scop import all_proved, build_scop, unproved
+from tsc.poly.scop import build_scop, unproved
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.targets import Target
 from tsc.te.assemble import Definition, sources
@@ -148,12 +148,17 @@ def general(program: Program, cache: CompiledCache) -> Program:
     wider = widened(program)
     if wider == program:
         return program
-    key = digest("general", str(wider), code_fingerprint())
+    return program if _unproved(wider, cache, exact=True) else wider
+
+
+def _unproved(program: Program, cache: CompiledCache, exact: bool = False) -> str:
+    """What `unproved` says of a Program, or "", from the cache where it was asked before."""
+    key = digest("unproved", str(program), str(exact), code_fingerprint())
     found = cache.get(key)
     if found is None:
-        found = b"proved" if all_proved(wider) else b""
+        found = (unproved(program, exact) or "").encode()
         cache.put(key, found)
-    return wider if found else program
+    return found.decode()
 
 
 def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
@@ -188,19 +193,19 @@ def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...
         kernel.interface.scratch.substitute(sizes), node, messages, nodes)
 
 
-def shared(lowered: Sequence[LoweredGroup], recorder: Recorder) -> list[LoweredGroup]:
+def shared(lowered: Sequence[LoweredGroup], recorder: Recorder, cache: CompiledCache) -> list[LoweredGroup]:
     """The groups with one Program for all that are equal up to constants, where `te.share` finds that worth it
     and each access of that Program is proved to stay within extents at all its sizes."""
     found = share(group.program for group in lowered)
     counts = Counter(one.program for one in found.values())
-    for general, count in counts.items():
-        wrong = unproved(general)
-        if wrong is None:
-            text = f"one kernel for {count} Programs equal up to constants:\n{general}"
+    for program, count in counts.items():
+        wrong = _unproved(program, cache)
+        if not wrong:
+            text = f"one kernel for {count} Programs equal up to constants:\n{program}"
         else:
             text = f"kernels of their own for {count} Programs equal up to constants: of one for all, {wrong}"
-            found = {program: one for program, one in found.items() if one.program != general}
-        recorder.decide("share", general.outputs[0].name, text)
+            found = {own: one for own, one in found.items() if one.program != program}
+        recorder.decide("share", program.outputs[0].name, text)
     made = []
     for group in lowered:
         one = found.get(group.program)

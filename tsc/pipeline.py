@@ -136,7 +136,7 @@ def lower_groups(groups: Sequence[FusionGroup], graph: Graph, env: ShapeEnv, sho
     """The Program of each group by its place; those equal up to constants are one. What users wrote is lowered later."""
     places = [k for k, group in enumerate(groups) if not is_custom(group.anchor)]
     lowered = [lower_group(groups[k], graph, env) for k in places]  # FusionGroup      -> te.Program
-    return dict(zip(places, shared(lowered, shop.recorder) if shop.options.share_kernels else lowered))
+    return dict(zip(places, shared(lowered, shop.recorder, shop.cache) if shop.options.share_kernels else lowered))
 
 
 def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Workshop,

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 import tsc
 from tests.poly.programs import at, axis, buffer, gemm, softmax, v
 from tests.poly.support import inputs_for
+from tsc.codegen_c.cache import CompiledCache
 from tsc.config import Options
 from tsc.graph.to_te import LoweredGroup
 from tsc.kernels import shared
@@ -197,7 +198,7 @@ def test_what_cannot_be_proved_of_all_is_not_shared() -> None:
     general = share(members)[members[0]].program
     recorder = Recorder(None, None)
     groups = [LoweredGroup(m, {}, {"N": dim("B")}, PatternKind.INJECTIVE) for m in members]
-    assert unproved(general) is not None and shared(groups, recorder) == groups
+    assert unproved(general) is not None and shared(groups, recorder, CompiledCache(None)) == groups
     assert "extents" in recorder.decisions[0].reason
 
 

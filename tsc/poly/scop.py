@@ -176,22 +176,16 @@ def escapes(program: Program) -> Iterator[tuple[Compute, int, Mapping[str, int]]
                 yield compute, number, {**sizes, **dict(zip(names, instance))}
 
 
-def unproved(program: Program) -> str | None:
-    """The first access of `program` of which it cannot be proved that it stays within extents, None where there is none."""
-    return next((wrong for _, wrong in _judged(program) if wrong is not None), None)
-
-
-def all_proved(program: Program) -> bool:
-    """Whether every access of `program` is exact and proved to stay within extents."""
-    return all(access.exact and wrong is None for access, wrong in _judged(program))
-
-
-def _judged(program: Program) -> Iterator[tuple[Access, str | None]]:
-    """Each access, and why it is not proved to stay within extents."""
+def unproved(program: Program, exact: bool = False) -> str | None:
+    """The first access of `program` of which it cannot be proved that it stays within extents, None where there is none. What
+    is over-approximated counts as proved unless all has to be `exact`."""
     params, context, known = _sizes(program)
     statements = [s for compute in program.computes for s in _statements(compute, params, context)]
     for access in (a for s in statements for a in (*_reads(s, program, params, known, []), _write(s, params))):
-        yield access, _outside(access, params, known)
+        wrong = _outside(access, params, known)
+        if wrong is not None or (exact and not access.exact):
+            return wrong or f"{access.statement} does not say exactly what it reads of {access.buffer.name}"
+    return None
 
 
 # -- statements ------------------------------------------------------------------------------------------------
