@@ -28,7 +28,7 @@ WIDTHS = (24, 40, 9, 16, 7, 33, 5)
 #: A worker in which something goes wrong at the first order.
 BROKEN = {
     "killed": "os.kill(os.getpid(), 9)", "gone": "os._exit(0)", "out of memory": "(_ for _ in ()).throw(MemoryError())",
-    "unknown": "(_ for _ in ()).throw(KeyError('x'))"}
+    "unknown": "(_ for _ in ()).throw(KeyError('x'))", "nonsense": "b'nonsense'", "another's": "b'{}'"}
 
 
 def model() -> onnx.ModelProto:

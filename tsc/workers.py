@@ -128,7 +128,7 @@ class _Pool:
                 child.kill()
         try:
             self._serve(child)
-        except (OSError, ValueError, pickle.PicklingError, RecursionError) as error:
+        except Exception as error:  # whatever it is, the kernel is made here
             _log(f"a worker is given up: {type(error).__name__}: {error}")
         finally:
             with self._changed:
@@ -154,16 +154,16 @@ class _Pool:
                 answer = read_frame(child.stdout)
             finally:
                 with self._changed:
-                    if answer:
-                        self._keep(key, answer)
                     self._busy.discard(key)
                     self._changed.notify_all()
+                    if answer:
+                        self._keep(key, answer)
             if answer is None:
                 raise ValueError(f"it ended with status {child.wait()}")
 
     def _keep(self, key: str, data: bytes) -> None:
-        self._made[key] = data
         kernel = kernel_from_bytes(data)
+        self._made[key] = data
         if isinstance(kernel, Kernel):
             self._compile_ahead(kernel.source)
 
