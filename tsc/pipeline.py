@@ -55,6 +55,7 @@ def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str =
 def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop,
                   ops: Sequence[CustomOp] = ()) -> Package:
     """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
+    shop.options.tell("reading the model", 0, 1)
     graph, env, groups = front(source, dims, shop.recorder, ops, shop.options.limits)  # path             -> [FusionGroup]
     refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []

@@ -39,9 +39,7 @@ def test_the_cache_keeps_what_it_was_given(tmp_path: Path) -> None:
     cache.put(digest("x"), b"body")
     assert cache.get(digest("x")) == b"body"
     assert not list((tmp_path / "new").rglob(".new-*"))
-    off = CompiledCache(None)
-    off.put(digest("x"), b"body")
-    assert off.get(digest("x")) is None
+    assert cache == CompiledCache(tmp_path / "new") and CompiledCache(tmp_path / "new").get(digest("x")) == b"body"
 
 
 @pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: b"", lambda d: d[:-1] + bytes([d[-1] ^ 1]), lambda d: b"x" + d])
@@ -182,3 +180,29 @@ def test_the_compiler_is_asked_once_who_it_is(use_cache: bool, tmp_path: Path, m
     for count in (1, 2):
         tsc.compile(tiny_model(), options=Options(cache_dir=tmp_path, use_cache=use_cache))
         assert len(asked) == count
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_what_was_compiled_ahead_is_not_compiled_again(
+        use_cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def noted(self: build._Caller, name: str, source: str) -> bytes:
+        made.append(name)
+        return compile_one(self, name, source)
+
+    compile_one = build._Caller.compile
+    options = Options(cache_dir=tmp_path, use_cache=use_cache)
+    with build.compiling_ahead(GENERIC, options) as ahead:
+        ahead(SOURCE)
+        ahead(SOURCE)
+    monkeypatch.setattr(build._Caller, "compile", noted)
+    build_module({"k": SOURCE}, GENERIC, options, None, ahead)
+    assert len(made) == 1  # the runtime
+
+
+def test_entries_without_a_folder_last_as_long_as_their_cache() -> None:
+    cache = CompiledCache(None)
+    cache.put("a", b"1")
+    assert cache.get("a") == b"1" and cache.get("b") is None and CompiledCache(None).get("a") is None
+    assert cache.drop("a") and not cache.drop("a") and cache.get("a") is None

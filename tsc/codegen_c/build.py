@@ -86,16 +86,15 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
 
 class Ahead:
     """Compiles kernels' sources into the cache while others are still scheduled. What goes wrong is for `build_module` to say,
-    which finds what is in the cache, and takes the compiler that was found here."""
+    which takes the compiler that was found here, and the cache."""
 
     def __init__(self, spec: DeviceSpec, options: Options) -> None:
-        self._options = options
         self._asked: set[str] = set()
         self._pool = ThreadPoolExecutor(options.jobs or os.cpu_count() or 1)
         self.tools = self._pool.submit(_tools, spec, options)
 
     def __call__(self, source: str) -> None:
-        if self._options.use_cache and source not in self._asked:
+        if source not in self._asked:
             self._asked.add(source)
             with suppress(RuntimeError):  # no thread to be had
                 self._pool.submit(self._compile, source)

@@ -8,7 +8,7 @@ misplaced entry counts as absent. What whole entries contain is for their users 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
@@ -36,14 +36,15 @@ def digest(*parts: str | bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompiledCache:
-    """Key -> bytes. `folder` is made when first written to; with None nothing is ever found or kept."""
+    """Key -> bytes. `folder` is made when first written to; with None entries last as long as this object."""
 
     folder: Path | None
+    _entries: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def get(self, key: str) -> bytes | None:
         """The entry, or None where it is absent or damaged (a damaged one is removed)."""
         if self.folder is None:
-            return None
+            return self._entries.get(key)
         path = self._path(key)
         try:
             with open_regular(path) as file:
@@ -60,6 +61,7 @@ class CompiledCache:
     def put(self, key: str, body: bytes) -> None:
         """Keep `body`. Raises LaunchError where the folder cannot be written."""
         if self.folder is None:
+            self._entries[key] = body
             return
         path = self._path(key)
         if self.get(key) == body:  # somebody was quicker, perhaps somebody whose files this user cannot replace
@@ -74,10 +76,11 @@ class CompiledCache:
 
     def drop(self, key: str) -> bool:
         """Remove the entry; whether there was one that could be removed."""
+        if self.folder is None:
+            return self._entries.pop(key, None) is not None
         try:
-            if self.folder is not None:
-                self._path(key).unlink()
-            return self.folder is not None
+            self._path(key).unlink()
+            return True
         except OSError:
             return False
 
