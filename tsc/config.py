@@ -11,6 +11,11 @@ from pathlib import Path
 from tsc.errors import InputError
 
 
+def default_threads() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a model may ask of the compiler: beyond it import raises UnsupportedError, so that no small file can take all memory
@@ -52,6 +57,10 @@ class Options:
                 raise InputError(f"Options: {name} is a {type(getattr(self, name)).__name__}, expected {expected}")
         if self.progress is not None and not callable(self.progress):
             raise InputError(f"Options: progress is a {type(self.progress).__name__}, expected a function")
+
+    def job_count(self) -> int:
+        """`jobs`, or as many as this process may use cores."""
+        return self.jobs or default_threads()
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Report progress to whoever wants it, and to the log called "tsc"."""

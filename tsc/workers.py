@@ -30,6 +30,8 @@ from tsc.trace import Recorder
 
 #: A worker takes as long to start as a kernel or two to be scheduled.
 KERNELS_A_WORKER = 3
+#: Each takes 150 MB, and no model has so many kernels that more would be felt.
+MOST_WORKERS = 8
 _MAIN = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tsc.workers import serve; serve()"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -54,7 +56,7 @@ def scheduling_ahead(lowered: Iterable[LoweredGroup], graph: Graph, shop: Worksh
                      compile_ahead: Callable[[str], None]) -> Iterator[Workshop]:
     """`shop`, whose `elsewhere` has what workers made of the Programs, as far as there are enough that nothing is known of.
     Half of the jobs schedule, the others compile: `compile_ahead` gets the sources, in threads."""
-    count, recorder = (shop.options.jobs or os.cpu_count() or 1) // 2 - 1, shop.recorder
+    count, recorder = min(shop.options.job_count() // 2 - 1, MOST_WORKERS), shop.recorder
     orders: dict[str, Order] = {}
     if count > 0 and recorder.dump_to is recorder.override_from is None:
         orders = {order.key(): order for order in (order_of(one, graph, shop) for one in lowered)}

@@ -206,3 +206,8 @@ def test_entries_without_a_folder_last_as_long_as_their_cache() -> None:
     cache.put("a", b"1")
     assert cache.get("a") == b"1" and cache.get("b") is None and CompiledCache(None).get("a") is None
     assert cache.drop("a") and not cache.drop("a") and cache.get("a") is None
+
+
+def test_as_many_jobs_as_this_process_may_use_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3, 5, 6})
+    assert Options().job_count() == 3 and Options(jobs=2).job_count() == 2

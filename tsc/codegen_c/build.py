@@ -90,7 +90,7 @@ class Ahead:
 
     def __init__(self, spec: DeviceSpec, options: Options) -> None:
         self._asked: set[str] = set()
-        self._pool = ThreadPoolExecutor(options.jobs or os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(options.job_count())
         self.tools = self._pool.submit(_tools, spec, options)
 
     def __call__(self, source: str) -> None:
@@ -148,7 +148,7 @@ def _tools(spec: DeviceSpec, options: Options) -> _Tools:
     compiler = find_compiler(environment.compiler)
     headers = tuple((_HERE / h).read_text(encoding="utf-8") for h in _HEADERS)
     flags = _trusted(compiler, spec, headers, cache, folder)
-    return _Tools(cache, folder, compiler, headers, flags, options.jobs or os.cpu_count() or 1)
+    return _Tools(cache, folder, compiler, headers, flags, options.job_count())
 
 
 def _linked(objects: Sequence[bytes], table: str, kernels: Iterable[str], caller: _Caller) -> bytes:

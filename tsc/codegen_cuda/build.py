@@ -78,7 +78,7 @@ def build_cubins(wanted: Sequence[tuple[CudaSource, str]], options: Options) -> 
     keys = [digest("cubin", compiler, job.name, job.text, *job.flags, *_flat(headers)) for job in jobs]
     entries = {key: entry for key in keys if (entry := cache.get(key)) is not None}
     missing = {key: job for key, job in zip(keys, jobs) if key not in entries}
-    answers = compile_all(tuple(missing.values()), options.jobs or os.cpu_count() or 1)
+    answers = compile_all(tuple(missing.values()), options.job_count())
     for (key, job), answer in zip(missing.items(), answers):
         entries[key] = _pack(_checked(job, answer))
         cache.put(key, entries[key])
@@ -114,7 +114,7 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> 
             (caller.work / f"unit{number}.o").write_bytes(made)
             return f"unit{number}.o"
 
-        with ThreadPoolExecutor(options.jobs or os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(options.job_count()) as pool:
             objects = list(pool.map(make, range(len(units))))
         module = caller.link(objects, flags)
     cache.put(whole, module)

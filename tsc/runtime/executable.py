@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tsc.config import default_threads
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.check import check_plan
 from tsc.runtime.context import LAUNCH_BYTES, Context, ContextPool, Program, forget_locks_after_fork
-from tsc.runtime.drivers.cpu import CpuModule, choose_module, default_threads, read_cpu_flags
+from tsc.runtime.drivers.cpu import CpuModule, choose_module, read_cpu_flags
 from tsc.runtime.explain import explain, summary
 from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform

@@ -33,11 +33,6 @@ def read_cpu_flags(path: Path = CPUINFO) -> frozenset[str]:
     return frozenset()
 
 
-def default_threads() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def choose_module(modules: Mapping[str, Module], flags: frozenset[str], where: str) -> str:
     """The name of the module that asks most of this machine and that it can run. Raises PackageError naming what is missing."""
     missing = {name: sorted(set(module.cpu_flags) - flags) for name, module in modules.items()}

@@ -7,8 +7,9 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tsc.config import default_threads
 from tsc.errors import LaunchError, PackageError
-from tsc.runtime.drivers.cpu import default_threads, load_library
+from tsc.runtime.drivers.cpu import load_library
 from tsc.runtime.drivers.host import HostDriver
 from tsc.runtime.drivers.protocol import (
     ArchitectureError,
