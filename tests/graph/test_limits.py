@@ -76,6 +76,12 @@ def test_a_value_that_no_machine_holds() -> None:
         tsc.compile(model(RANGE.format(1000), "float[n] x", "int64 y"), options=tsc.Options(limits=Limits(elements=999)))
 
 
+def test_an_input_that_no_machine_holds() -> None:
+    """Found by mutated files: the number of its elements is beyond what validation counts in."""
+    with pytest.raises(UnsupportedError, match=r"input 'x' is .*more than 8589934592 elements.*Limits\(elements"):
+        tsc.compile(model("y = ReduceSumSquare(x)", "float[3, 4611686018427387904, 5] x", "float[1, 1, 1] y"))
+
+
 def test_negative_sizes_and_many_dims() -> None:
     pad = model("p = Constant<value_ints = [-3, -3]>()\n y = Pad(x, p)", "float[5] x", "float[k] y")
     with pytest.raises((ModelError, ShapeError), match="Pad_1"):
