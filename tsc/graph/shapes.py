@@ -44,8 +44,6 @@ def infer_shapes(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -
     naming the node, when operands cannot fit, and UnsupportedError for what only data decides.
     """
     known = Knowledge.of(graph, env, limits)
-    for name in graph.inputs:
-        known.check_size(graph.types[name], f"input '{name}' is")
     consumers = graph.consumers()
     _propagate(known, graph.nodes, graph, consumers)
     version = env.version
@@ -53,6 +51,8 @@ def infer_shapes(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -
     if env.version != version:
         _propagate(known, _readers(known.refresh(), consumers), graph, consumers)
     known.refresh()
+    for name in graph.inputs:  # a node that does not fit them says more
+        known.check_size(known.types[name], f"input '{name}' is")
     _check_declared(graph, known.types)
     return replace(graph, types=known.types, contents=known.contents)
 
