@@ -16,7 +16,7 @@ from tsc.graph.group import Decision, FusionGroup, split_group
 from tsc.graph.onnx_file import Source
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.rewrite import rewrite
-from tsc.graph.shapes import infer_shapes
+from tsc.graph.shapes import check_inputs, infer_shapes
 from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
@@ -57,6 +57,7 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
     """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
     shop.options.tell("reading the model", 0, 1)
     graph, env, groups = front(source, dims, shop.recorder, ops, shop.options.limits)  # path             -> [FusionGroup]
+    check_inputs(graph, env, shop.options.limits)
     refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []
     programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different

@@ -51,10 +51,15 @@ def infer_shapes(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -
     if env.version != version:
         _propagate(known, _readers(known.refresh(), consumers), graph, consumers)
     known.refresh()
-    for name in graph.inputs:  # a node that does not fit them says more
-        known.check_size(known.types[name], f"input '{name}' is")
     _check_declared(graph, known.types)
     return replace(graph, types=known.types, contents=known.contents)
+
+
+def check_inputs(graph: Graph, env: ShapeEnv, limits: Limits) -> None:
+    """Raise UnsupportedError for an input of more elements than `limits` allow, once every node was found to fit its own."""
+    known = Knowledge.of(graph, env, limits)
+    for name in graph.inputs:
+        known.check_size(graph.types[name], f"input '{name}' is")
 
 
 def _check_declared(graph: Graph, types: Mapping[str, TensorType]) -> None:
