@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Condition, Thread
 
-from tsc.codegen_cuda.frames import read_frame, write_frame
 from tsc.config import child_environment
 from tsc.errors import TscError
+from tsc.frames import read_frame, write_frame
 from tsc.graph.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.kernels import Order, Workshop, code_fingerprint, known, made_bytes, order_of

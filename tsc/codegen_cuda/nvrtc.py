@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tsc.codegen_cuda.frames import read_frame, write_frame
 from tsc.config import child_environment
 from tsc.errors import LaunchError
+from tsc.frames import read_frame, write_frame
 
 _MODULE = "tsc.codegen_cuda.nvrtc_worker"
 _HOW = "`pip install tsc-compiler[cuda]` brings it"

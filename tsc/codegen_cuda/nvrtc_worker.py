@@ -13,7 +13,7 @@ from typing import Any
 
 from cuda.bindings import nvrtc
 
-from tsc.codegen_cuda.frames import read_frame, write_frame
+from tsc.frames import read_frame, write_frame
 
 
 def compile_source(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

@@ -1,4 +1,4 @@
-"""Frames: how the build pool and its processes talk. 8 bytes of length (little endian), then the content."""
+"""Frames: how a process talks with those that work for it. 8 bytes of length (little endian), then the content."""
 
 from __future__ import annotations
 
