@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 
 from tsc.plan.memory import Lifetime, plan_memory
 from tsc.runtime.lifetimes import lifetimes
 from tsc.runtime.plan import Copy, If, Launch, Loop, Region, Step, Storage, is_barrier
+from tsc.runtime.waits import Waits
 from tsc.sym import ShapeEnv, SymExpr
 
 #: Which storages a Launch writes; it reads the others.
@@ -29,15 +30,13 @@ def place(storages: Sequence[Storage], region: Region, env: ShapeEnv) -> tuple[t
 
 
 def order(region: Region, storages: Sequence[Storage], writes: Writes) -> Region:
-    """The region with every Launch and Copy waiting for those before it, from the last barrier on, whose memory it uses: for
-    who wrote what it reads, and for who wrote or read what it overwrites. Storages that begin at one offset of an arena are the
-    same memory: `place` lets others lie apart."""
+    """The region with every Launch and Copy waiting for those before it, from the last barrier on, whose memory it uses.
+    Storages that begin at one offset of an arena are the same memory: `place` lets others lie apart."""
     made: list[Step] = []
-    writers: dict[object, int] = {}
-    readers: dict[object, list[int]] = {}
+    waits = Waits()
     for position, step in enumerate(region):
         if is_barrier(step):
-            writers, readers = {}, {}
+            waits = Waits()
         match step:
             case Launch(args=args):
                 written = set(writes(step))
@@ -53,17 +52,10 @@ def order(region: Region, storages: Sequence[Storage], writes: Writes) -> Region
             case _:
                 made.append(step)
                 continue
-        after: set[int] = set()
-        for memory in {_memory(storages[s]) for s in reads}:
-            after |= {writers[memory]} if memory in writers else set()
-            readers.setdefault(memory, []).append(position)
-        for memory in {_memory(storages[s]) for s in changes}:
-            after |= {writers[memory]} if memory in writers else set()
-            after.update(readers.pop(memory, ()))
-            writers[memory] = position
-        made.append(replace(step, after=tuple(sorted(after - {position}))))
+        after = waits.note(position, *({_memory(storages[s]) for s in used} for used in (reads, changes)))
+        made.append(replace(step, after=tuple(sorted(after))))
     return tuple(made)
 
 
-def _memory(storage: Storage) -> object:
+def _memory(storage: Storage) -> Hashable:
     return (storage.space, storage.offset) if storage.kind == "arena" else (storage.kind, storage.index)

@@ -7,7 +7,7 @@ module's own table describes: a plan from a stranger can then compute something 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from tsc.runtime.plan import (
     static_names,
     storages_of,
 )
+from tsc.runtime.waits import Waits
 from tsc.sym import ZERO, SymExpr, product
 
 #: The devices that there are, each with the memory that its kernels use.
@@ -63,26 +64,6 @@ class _Scope:
     def inner(self, name: str | None = None) -> _Scope:
         """The same for a region inside, with one name more."""
         return _Scope(self.names | ({name} if name is not None else set()), set(self.written), self.level + 1)
-
-
-@dataclass(slots=True)
-class _Waits:
-    """Who last wrote and who since has read each storage, of the steps of a region from the last barrier on."""
-
-    writers: dict[int, int] = field(default_factory=dict)
-    readers: dict[int, list[int]] = field(default_factory=dict)
-
-    def note(self, position: int, reads: Iterator[int], writes: Iterator[int]) -> set[int]:
-        """Which steps one that reads and writes so must wait for."""
-        needed: set[int] = set()
-        for storage in reads:
-            needed |= {self.writers[storage]} if storage in self.writers else set()
-            self.readers.setdefault(storage, []).append(position)
-        for storage in writes:
-            needed |= {self.writers[storage]} if storage in self.writers else set()
-            needed.update(self.readers.pop(storage, ()))
-            self.writers[storage] = position
-        return needed - {position}
 
 
 class _Checker:
@@ -142,7 +123,7 @@ class _Checker:
         self.regions += 1
         if self.regions > MAX_NAMES:
             yield f"has more than {MAX_NAMES} regions"
-        waits = _Waits()
+        waits = Waits()
         for position, step in enumerate(region):
             self.steps += 1
             if self.steps > MAX_STEPS:
@@ -153,7 +134,7 @@ class _Checker:
             yield from self._outputs(step, scope)
             yield from self._step(step, scope)
             if is_barrier(step):
-                waits = _Waits()
+                waits = Waits()
             elif isinstance(step, Launch | Copy):
                 yield from self._order(step, position, waits)
 
@@ -162,9 +143,9 @@ class _Checker:
             if storage.kind == "output":
                 yield from self._loose(self.plan.outputs[storage.index].shape, scope.names, "an output")
 
-    def _order(self, step: Launch | Copy, position: int, waits: _Waits) -> Iterator[str]:
+    def _order(self, step: Launch | Copy, position: int, waits: Waits) -> Iterator[str]:
         if isinstance(step, Copy):
-            needed = waits.note(position, iter((step.source,)), iter((step.target,)))
+            needed = waits.note(position, (step.source,), (step.target,))
         else:
             uses = list(zip(step.args, self.module.kernels[step.kernel].buffers))
             needed = waits.note(position, (s for s, use in uses if not use.written), (s for s, use in uses if use.written))
