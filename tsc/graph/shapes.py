@@ -57,9 +57,19 @@ def infer_shapes(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -
 
 def check_inputs(graph: Graph, env: ShapeEnv, limits: Limits) -> None:
     """Raise UnsupportedError for an input of more elements than `limits` allow, once every node was found to fit its own."""
-    known = Knowledge.of(graph, env, limits)
     for name in graph.inputs:
-        known.check_size(graph.types[name], f"input '{name}' is")
+        _check_size(graph.types[name], f"input '{name}' is", env, limits)
+
+
+def _check_size(made: TensorType, what: str, env: ShapeEnv, limits: Limits) -> None:
+    """Raise ModelError or UnsupportedError for a value that no run could have; `what` begins the sentence about it."""
+    least = [env.bounds(d) for d in made.shape]
+    if made.rank > limits.rank:
+        raise UnsupportedError(f"{what} a value of rank {made.rank}, more than {limits.rank}; {allow('rank')}")
+    if any(high is not None and high < 0 for _, high in least):
+        raise ModelError(f"{what} {made}, which has a negative size; correct the model or the dims given for it")
+    if prod(low or 0 for low, _ in least) > limits.elements:
+        raise UnsupportedError(f"{what} {made}, more than {limits.elements} elements; {allow('elements')}")
 
 
 def _check_declared(graph: Graph, types: Mapping[str, TensorType]) -> None:
@@ -192,22 +202,11 @@ class Knowledge:
         if len(types) < len(node.outputs):
             raise ModelError(f"{where} has {len(node.outputs)} outputs, expected at most {len(types)}")
         for made in types if self.standard else ():
-            self.check_size(made, f"{where} makes")
+            _check_size(made, f"{where} makes", self.env, self.limits)
         self._compute(node, ctx, types)
         changed = {name for name, t in zip(node.outputs, types) if name and self._set_type(name, t)}
         held = (None if c is None else _held(c, t.dtype, self.env) for c, t in zip(contents, types))
         return changed | {n for n, c in zip(node.outputs, held) if n and c is not None and self._set_contents(n, c)}
-
-    def check_size(self, made: TensorType, what: str) -> None:
-        """Raise ModelError or UnsupportedError for a value that no run could have; `what` begins the sentence about it."""
-        limits = self.limits
-        least = [self.env.bounds(d) for d in made.shape]
-        if made.rank > limits.rank:
-            raise UnsupportedError(f"{what} a value of rank {made.rank}, more than {limits.rank}; {allow('rank')}")
-        if any(high is not None and high < 0 for _, high in least):
-            raise ModelError(f"{what} {made}, which has a negative size; correct the model or the dims given for it")
-        if prod(low or 0 for low, _ in least) > limits.elements:
-            raise UnsupportedError(f"{what} {made}, more than {limits.elements} elements; {allow('elements')}")
 
     def _constant(self, value: str) -> NDArray[Any] | None:
         return self.constants[value] if value in self.constants else self.computed.get(value)
