@@ -29,6 +29,8 @@ class Pattern(ABC):
 
     __slots__ = ()
     matrix: ScheduleMatrix
+    #: Marks of loops that are kept where they run once.
+    kept: ClassVar[frozenset[str]] = KEPT
 
     @abstractmethod
     def solved(self, scop: Scop, deps: Dependences) -> tuple[Self, tuple[str, ...]]:
@@ -54,10 +56,6 @@ class Pattern(ABC):
     def check(self, promoted: Promoted, config: TileConfig, scop: Scop) -> None:
         """Raise InternalError where a final schedule breaks what this pattern promises beyond what holds for all."""
         return
-
-
-    #: Marks of loops that are kept where they run once.
-    kept: ClassVar[frozenset[str]] = KEPT
 
     def loops(self, func: Func) -> Func:
         """The loops that a tree gave, in the form in which they are read back and compared with it."""
