@@ -17,7 +17,7 @@ from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, Func, If, I
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import ZERO, SymExpr, product
 from tsc.target import DeviceSpec
-from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, Var
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, variables
 from tsc.te.expr import walk as walk_expr
 
 _ACTIVE = "tsc_active"
@@ -166,6 +166,6 @@ def _collect_accesses(stmt: Stmt, buffer: Buffer, unrolled: frozenset[str], lane
 def _access_width(index: tuple[Expr, ...], unrolled: frozenset[str], lanes: Lanes | None) -> int | None:
     if lanes is None or not index:
         return None
-    names = [{n.name for n in walk_expr(i) if isinstance(n, Var)} for i in index]
+    names = [variables(i) for i in index]
     whole = set().union(*names[:-1]) <= unrolled and names[-1] <= unrolled | {lanes.var} and lanes.var in names[-1]
     return lanes.count if whole else None

@@ -10,7 +10,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.cpu.vector_rules import SPACES, LaneRange, half_of, is_affine, lane_range, looks_at_data
 from tsc.loop_ir.facts import coefficient_of, to_sym
 from tsc.sym import ZERO, SymExpr
-from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, walk
+from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, variables, walk
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -116,10 +116,6 @@ def _index(expr: Expr, lanes: Lanes, scope: Scope) -> str:
     return f"({splat(sym_text(base, leaves, scope), INDEX, lanes.count)} + {scaled})"
 
 
-def _names(expr: Expr) -> set[str]:
-    return {n.name for n in walk(expr) if isinstance(n, Var)}
-
-
 def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     buffer, index = load.buffer, load.index
     if buffer.name in scope.registers:
@@ -128,7 +124,7 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     offset = flatten(buffer, index, scope, leaves)
     factor = coefficient_of(offset, lanes.var)
     name = scope.name(f"buffer {buffer.name}")
-    if factor == SymExpr.of(0) and not any(lanes.var in _names(leaf) for leaf in leaves.values()):
+    if factor == SymExpr.of(0) and not any(lanes.var in variables(leaf) for leaf in leaves.values()):
         return splat(_once(f"{name}[{sym_text(offset, leaves, scope)}]", load, lanes), buffer.dtype, lanes.count)
     kind = f"{buffer.dtype}x{lanes.count}"
     half = half_of(offset, lanes.var)

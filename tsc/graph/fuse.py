@@ -15,7 +15,7 @@ from tsc.graph.group import FusionGroup
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, ShapeEnv
-from tsc.te.expr import Var, loads, walk
+from tsc.te.expr import loads, variables
 
 Level = Callable[[Fusion], None]
 
@@ -167,7 +167,7 @@ def _in_windows(fusion: Fusion, anchor: str, inner: set[str], value: str) -> boo
     reduced = {a.name for a in axes if a.extent != ONE}
     for load in loads(element.body):
         for index in load.index if load.buffer.name == value else ():
-            names = {e.name for e in walk(index) if isinstance(e, Var)}
+            names = variables(index)
             if names & reduced and names - {a.name for a in axes}:
                 return True
     return False

@@ -23,6 +23,7 @@ from tsc.te.expr import (
     mul,
     select,
     substitute,
+    variables,
     walk,
 )
 
@@ -113,7 +114,7 @@ def _chunked(program: Program, compute: Compute, position: int, chunks: SymExpr,
 def guarded(body: Expr, monoid: Monoid, inside: Expr, whole: Collection[str]) -> Expr:
     """`body` where `inside` holds, else the monoid's identity. In a sum of products each factor that depends on it is guarded
     for itself, so that it stays one; `whole` are buffers that hold zeros behind the end."""
-    names = {e.name for e in walk(inside) if isinstance(e, Var)}
+    names = variables(inside)
 
     def guard(e: Expr) -> Expr:
         if isinstance(e, Load) and e.buffer.name in whole:

@@ -27,7 +27,7 @@ from tsc.te.expr import (
     loads,
     map_children,
     substitute,
-    walk,
+    variables,
 )
 from tsc.te.linear import Linear, linear, to_expr
 
@@ -84,7 +84,7 @@ def _positions(compute: Compute) -> Pair | None:
         body = body.value
     if compute.monoid != SUM or len(compute.axes) < 3 or not (isinstance(body, Call) and body.fn == "mul"):
         return None
-    names = [{n.name for n in walk(a) if isinstance(n, Var)} for a in body.args]
+    names = [variables(a) for a in body.args]
     own = [[a.name for a in compute.axes if a.name in mine - other] for mine, other in (names, names[::-1])]
     *_, outer, inner = compute.axes
     ends = {outer.name, inner.name}

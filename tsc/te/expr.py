@@ -164,6 +164,11 @@ def walk(expr: Expr) -> Iterator[Expr]:
         left.extend(reversed(children(node)))
 
 
+def variables(expr: Expr) -> frozenset[str]:
+    """The names of the Vars that occur."""
+    return frozenset(n.name for n in walk(expr) if isinstance(n, Var))
+
+
 def map_loads(fn: Callable[[Load], Expr], expr: Expr) -> Expr:
     """`expr` with every Load replaced by what `fn` makes of it, inner ones first."""
     inner = map_children(lambda c: map_loads(fn, c), expr)

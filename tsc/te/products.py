@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tsc.sym import ONE
 from tsc.te.compute import Compute
-from tsc.te.expr import Call, Cast, Expr, Load, Var, loads, walk
+from tsc.te.expr import Call, Cast, Expr, Load, Var, loads, variables
 from tsc.te.linear import linear
 
 
@@ -15,11 +15,6 @@ def product_of(body: Expr) -> tuple[Expr, Expr] | None:
     if isinstance(body, Call) and body.fn == "mul" and all(any(loads(a)) for a in body.args):
         return body.args[0], body.args[1]
     return None
-
-
-def variables(expr: Expr) -> set[str]:
-    """Names of the Vars that occur."""
-    return {e.name for e in walk(expr) if isinstance(e, Var)}
 
 
 def unit_stride(factor: Expr, axis: str) -> bool:

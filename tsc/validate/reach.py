@@ -11,8 +11,7 @@ import numpy as np
 
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, until_bound
-from tsc.poly.proof.occurrences import variables_of
-from tsc.te.expr import Const, Expr, Load, Size
+from tsc.te.expr import Const, Expr, Load, Size, variables
 from tsc.validate.algebra import Algebra, Array, Value, mixed
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread
 
@@ -86,7 +85,7 @@ class _Walk:
                     case Let(var=var, value=one, body=body):
                         names |= self._decides(body)
                         exprs = (one,) if var in self._decides(body) else ()
-                names.update(*(variables_of(e) for e in exprs if not isinstance(e, (Const, Size))))
+                names.update(*(variables(e) for e in exprs if not isinstance(e, (Const, Size))))
             known = self.deciding[id(stmt)] = frozenset(names)
         return known
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tsc.loop_ir.nodes import For, Func, If, Instance, Let, Stmt, Store, children, until_bound
 from tsc.te.compute import Program
-from tsc.te.expr import INDEX, Call, Const, Expr, Load, Size, Var, loads, walk
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Size, Var, loads, variables
 from tsc.validate.algebra import Array
 from tsc.validate.cases import statements
 from tsc.validate.frames import CASE, INDEX_CALLS, Frame, Ints, Reader, int_call, numbered, spread
@@ -246,14 +246,14 @@ class Pruning:
         exprs = (stmt.lo, stmt.hi) if isinstance(stmt, For) else (stmt.value,)
         key = test, stmt.var, *exprs
         if key not in self.made:
-            names = test.names.union(*map(_names, exprs))
+            names = test.names.union(*map(variables, exprs))
             self.made[key] = replace(test, names=names, path=(stmt, *test.path), root=test.exact)
         return self.made[key]
 
     def _each(self, index: Iterable[Expr], marks: Iterable[Marks | Only | None], copies: bool = False) -> tuple[_Test, ...]:
         """The tests of some coordinates."""
         some = [(e, m) for e, m in zip(index, marks) if m is not None]
-        return tuple(self.made.setdefault((e, m, copies), _Test(e, m, _names(e), copies)) for e, m in some)
+        return tuple(self.made.setdefault((e, m, copies), _Test(e, m, variables(e), copies)) for e, m in some)
 
     def _tests(self, store: Store) -> tuple[Tested, ...]:
         """What a Store's instance, or else what it copies and who reads it, has to be; without tests, where that does not
@@ -406,7 +406,3 @@ def _equal_to(condition: Expr) -> Iterator[tuple[Expr, Only]]:
                 yield from _equal_to(arg)
         case Call(fn="eq", args=(one, Const(value=number))) if one.dtype == INDEX and not any(loads(one)):
             yield one, Only(int(number))
-
-
-def _names(expr: Expr) -> frozenset[str]:
-    return frozenset(e.name for e in walk(expr) if isinstance(e, Var))

@@ -10,12 +10,12 @@ from tsc.loop_ir.facts import to_sym
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Block, For, Func, If, Let, Stmt, Store, children
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.proof.occurrences import Scope, Unreadable, occurrences, variables_of
+from tsc.poly.proof.occurrences import Scope, Unreadable, occurrences
 from tsc.poly.scop import sizes_known
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply
 from tsc.te.compute import Program
-from tsc.te.expr import INDEX, Buffer, Const, Expr, Size
+from tsc.te.expr import INDEX, Buffer, Const, Expr, Size, variables
 
 #: isl operations that may be spent on one Store.
 OPERATIONS = 200_000
@@ -82,7 +82,7 @@ def _uses(stmt: Stmt, var: str) -> bool:
             exprs = (one,)
         case _:
             exprs = ()
-    return any(var in variables_of(e) for e in exprs) or any(_uses(child, var) for child in children(stmt))
+    return any(var in variables(e) for e in exprs) or any(_uses(child, var) for child in children(stmt))
 
 
 def _blocks_apart(stmt: Stmt) -> Stmt:

@@ -31,8 +31,8 @@ from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT, own_instances, statement_rows
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
-from tsc.te.expr import Expr
-from tsc.te.products import is_contraction, product_of, single_axes, unit_stride, variables
+from tsc.te.expr import Expr, variables
+from tsc.te.products import is_contraction, product_of, single_axes, unit_stride
 
 #: Rows that one block of a chain takes at most, and the columns taken for a symbolic extent when its strips are counted.
 CHAIN_ROWS, ASSUMED_COLUMNS = 128, 512

@@ -15,9 +15,9 @@ from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
-from tsc.te.expr import Expr, Load, loads
+from tsc.te.expr import Expr, Load, loads, variables
 from tsc.te.layout import with_layouts
-from tsc.te.products import product_of, single_axes, unit_stride, variables
+from tsc.te.products import product_of, single_axes, unit_stride
 
 #: Rows of a contraction's block whose column operand is more than one load.
 TALL_BLOCK = 512

@@ -21,8 +21,8 @@ from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec
 from tsc.te.compute import Axis, Compute
-from tsc.te.expr import loads
-from tsc.te.products import product_of, stride, variables
+from tsc.te.expr import loads, variables
+from tsc.te.products import product_of, stride
 
 #: The largest window.
 WINDOW = 1024

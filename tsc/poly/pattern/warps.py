@@ -27,8 +27,8 @@ from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
-from tsc.te.expr import Expr
-from tsc.te.products import unit_stride, variables
+from tsc.te.expr import Expr, variables
+from tsc.te.products import unit_stride
 from tsc.te.reduce_axes import one_reduce_axis
 
 #: A lane holds pairs of neighbours in 8 x 8 quadrants: 8 rows of 4 lanes (mma m16n8).

@@ -18,8 +18,8 @@ from tsc.poly.promotion.layout import plain
 from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, replaced, zero
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
-from tsc.te.expr import Buffer, Expr, Load, Var, loads
-from tsc.te.products import unit_stride, variables
+from tsc.te.expr import Buffer, Expr, Load, Var, loads, variables
+from tsc.te.products import unit_stride
 
 
 def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, width: int) -> Promoted:

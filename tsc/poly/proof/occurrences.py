@@ -19,7 +19,7 @@ from tsc.poly import isl
 from tsc.poly.affine import bound_texts, condition_of, index_text, size_text, upper_texts
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply, Atom, Dim, apply
-from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, substitute, walk
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, substitute, variables, walk
 
 
 class Unreadable(Exception):
@@ -142,7 +142,7 @@ class Scope:
 
     def _truth(self, expr: Expr) -> str:
         """A condition that compares no indices, as a parameter of its own."""
-        return f"{self._named(format_expr(expr), variables_of(expr))} = 1"
+        return f"{self._named(format_expr(expr), variables(expr))} = 1"
 
     def formula(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> SymExpr:
         """`sym` over parameters and variables, with a name for each part that is not affine. Raises Unreadable."""
@@ -172,7 +172,7 @@ class Scope:
         return dim(self.names.by_text[text]) if text in self.names.by_text else formula
 
     def _opaque(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> SymExpr:
-        used = {name for d in sym.dims() for name in (variables_of(leaves[d]) if d in leaves else {d})}
+        used = {name for d in sym.dims() for name in (variables(leaves[d]) if d in leaves else {d})}
         name = self._named(str(sym), used)
         factors = [atom.name for atom in sym.terms[0][0] if isinstance(atom, Dim)]
         if name not in self.names.meanings and len(factors) == 2 == len(sym.terms[0][0]) and set(factors) <= {*self.parameters}:
@@ -193,11 +193,6 @@ def _product_text(name: str, by: str, x: str) -> str:
     """What is affine of `name == x * by`: its sign, and that it is no closer to zero than a factor."""
     return (f"({by} >= 1 and {x} >= 1 and {name} >= {x} + {by} - 1) or ({by} >= 1 and {x} = 0 and {name} = 0) or "
             f"({by} >= 1 and {x} <= -1 and {name} <= {x} - {by} + 1) or ({by} = 0 and {name} = 0) or {by} <= -1")
-
-
-def variables_of(expr: Expr) -> frozenset[str]:
-    """The names of the loop variables that an expression uses."""
-    return frozenset(n.name for n in walk(expr) if isinstance(n, Var))
 
 
 @dataclass(frozen=True, slots=True)
