@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tsc
 from tsc import kernels, te
+from tsc.loop_ir.nodes import For, Func, walk
 from tsc.plan.kernel import Refusal, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import scop
 
@@ -173,3 +175,39 @@ def test_what_is_no_kernel_counts_as_absent(data: bytes, tmp_path: Path) -> None
     assert kernels.known("key", shop) is None
     shop.cache.put("key", kernel_to_bytes(Refusal("why")))
     assert kernels.known("key", shop) == Refusal("why")
+
+
+# -- loops that a check refuses --------------------------------------------------------------------------------
+
+def _refusing(monkeypatch: pytest.MonkeyPatch, every: bool) -> None:
+    """From now on a check refuses loops with vectors in them, or all loops."""
+    accepted = kernels.check_lowered
+
+    def check(before: Func, after: Func, *rest: Any) -> Any:
+        if every or any(isinstance(s, For) and s.kind == "vector" for s in walk(after.body)):
+            raise tsc.InternalError("these lanes are not understood")
+        return accepted(before, after, *rest)
+
+    monkeypatch.setattr(kernels, "check_lowered", check)
+
+
+@pytest.mark.parametrize("op", ["matmul", "softmax"])
+def test_refused_vectors_give_way_to_plain_loops(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _refusing(monkeypatch, every=False)
+    body = "MatMul(x, c)" if op == "matmul" else "Softmax(x)"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[n, 24] x, float[24, m] c) => (y) {{ y = {body} }}')
+    rng = np.random.default_rng(0)
+    for _ in range(2):  # the second time from the cache, where the complaint is kept
+        with pytest.warns(tsc.SlowKernelWarning, match="these lanes are not understood"):
+            executable = tsc.compile(model, options=tsc.Options(cache_dir=tmp_path, jobs=1))
+        for n in (1, 7, 130):
+            feeds = {"x": rng.standard_normal((n, 24), "f"), "c": rng.standard_normal((24, n + 1), "f")}
+            wanted, = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+            np.testing.assert_allclose(executable.run(None, feeds)[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_refused_without_vectors_too_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _refusing(monkeypatch, every=True)
+    with pytest.raises(tsc.InternalError, match="these lanes are not understood"):
+        tsc.compile(layers(1), options=tsc.Options(use_cache=False, jobs=1))

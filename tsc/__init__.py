@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ModelError,
         PackageError,
         ShapeError,
+        SlowKernelWarning,
         TscError,
         UnsupportedError,
     )
@@ -36,7 +37,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Dim", "Executable", "InputError", "InternalError", "LaunchError", "Limits", "ModelError", "Options", "PackageError",
-    "ShapeError", "TscError", "UnsupportedError", "__version__", "build", "compile", "load", "op", "te",
+    "ShapeError", "SlowKernelWarning", "TscError", "UnsupportedError", "__version__", "build", "compile", "load", "op", "te",
 ]
 
 _HOME = {
@@ -44,7 +45,7 @@ _HOME = {
     "load": "tsc.runtime.load", "Executable": "tsc.runtime.executable", "Dim": "tsc.sym", "Options": "tsc.config",
     "Limits": "tsc.config", "te": "tsc.te",
     **dict.fromkeys(("TscError", "ModelError", "UnsupportedError", "InputError", "ShapeError", "LaunchError", "PackageError",
-                     "InternalError"), "tsc.errors"),
+                     "InternalError", "SlowKernelWarning"), "tsc.errors"),
 }
 
 

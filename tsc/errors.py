@@ -42,6 +42,10 @@ class InternalError(TscError):
     """A bug in `tsc`: a stage broke its own contract. Please report it with the dump (`TSC_DUMP=dir`)."""
 
 
+class SlowKernelWarning(UserWarning):
+    """A kernel is right but slower than it should be, since a check refused its loops: a bug in `tsc`. Please report it."""
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from tsc import targets
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
 from tsc.config import Options, read_environment
-from tsc.errors import UnsupportedError
+from tsc.errors import InternalError, UnsupportedError
 from tsc.graph.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
@@ -30,6 +30,7 @@ from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import blame, schedule_program
 from tsc.poly.scop import build_scop, unproved
 from tsc.sym import ShapeEnv, SymExpr
+from tsc.target import DeviceSpec
 from tsc.targets import Target
 from tsc.te.assemble import Definition, sources
 from tsc.te.compute import Program
@@ -162,10 +163,28 @@ def _unproved(program: Program, cache: CompiledCache, exact: bool = False) -> st
 
 
 def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
-    """te.Program -> Kernel, compiled anew. Raises PatternMismatch where no pattern fits."""
-    program, device, spec = order.program, order.device, order.device.spec
+    """te.Program -> Kernel, compiled anew. Raises PatternMismatch where no pattern fits.
+
+    Loops that a check refuses, wrong ones or only ones that it cannot see through, are our bug: whoever compiles gets plain
+    loops in their place, held to the same checks, and a complaint to report. Raises InternalError where those fail, too.
+    """
     if order.tiled:
-        check_tiled(program)
+        check_tiled(order.program)
+    begun = len(recorder.decisions)
+    try:
+        return _checked_kernel(order, order.device.spec, symbol, recorder)
+    except InternalError as error:
+        del recorder.decisions[begun:]                              # they are about loops that nobody runs
+        with suppress(InternalError, PatternMismatch):
+            plain = _checked_kernel(order, order.device.spec.scalar, symbol, recorder)
+            return replace(plain, complaint=str(error),
+                           log=(*plain.log, f"element by element, since vectors and tiles were refused: {error}"))
+        raise
+
+
+def _checked_kernel(order: Order, spec: DeviceSpec, symbol: str, recorder: Recorder) -> Kernel:
+    """A kernel for `spec`. Raises PatternMismatch where no pattern fits, InternalError where a check fails."""
+    program, device = order.program, order.device
     scheduled = schedule_program(program, order.kind, spec, None, recorder, symbol, order.constants)  # -> Func
     with blame(scheduled.overridden, symbol):
         func = device.lower(scheduled.func, spec, recorder)         # Func             -> Func

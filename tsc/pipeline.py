@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from tsc.codegen_c.build import Ahead
 from tsc.config import DEFAULT_LIMITS, Limits, Options
-from tsc.errors import InputError, InternalError, typed
+from tsc.errors import InputError, InternalError, SlowKernelWarning, typed
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fuse import fuse
@@ -91,6 +92,10 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
          ahead: Ahead | None = None) -> Package:
     """Kernels and their calls to a Package; `ahead` has compiled some of them."""
     calls = [call for call, _ in pairs]
+    for call, kernel in pairs:
+        if kernel.complaint:
+            warnings.warn(f"node '{call.node}' is computed element by element, since a check refused its vectors and tiles; "
+                          f"please report the reason: {kernel.complaint}", SlowKernelWarning, stacklevel=2)
     kernels = {kernel.symbol: kernel for _, kernel in pairs}
     spec = shop.device.spec
     sources = {symbol: kernel.source for symbol, kernel in kernels.items()}

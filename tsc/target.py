@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsc.errors import LaunchError
 
@@ -29,10 +29,11 @@ class GpuLimits:
 class DeviceSpec:
     """One device. `name` is what users write ("cpu-avx512"), `kind` chooses the back end.
 
-    `vector_bytes` is the width of a vector register, `registers` how many of them an instruction set has, `instr_tile` the
-    register tile (rows, columns) of an fp32 micro-kernel, `l2_bytes` the cache a block should fit, `cpu_flags` what the
-    machine must report before code for this device may run on it, `compile_flags` what selects it in gcc and clang; `gpu`
-    what a GPU's multiprocessors hold (its `registers` are one thread's, its `instr_tile` one matrix instruction's).
+    `vector_bytes` is the width of a vector register (0: elements are computed one by one), `registers` how many of them an
+    instruction set has, `instr_tile` the register tile (rows, columns) of an fp32 micro-kernel, `l2_bytes` the cache a block
+    should fit, `cpu_flags` what the machine must report before code for this device may run on it, `compile_flags` what selects
+    it in gcc and clang; `gpu` what a GPU's multiprocessors hold (its `registers` are one thread's, its `instr_tile` one matrix
+    instruction's).
     """
 
     name: str
@@ -44,6 +45,11 @@ class DeviceSpec:
     cpu_flags: tuple[str, ...] = ()
     compile_flags: tuple[str, ...] = ()
     gpu: GpuLimits | None = None
+
+    @property
+    def scalar(self) -> DeviceSpec:
+        """The same device without vectors and register tiles."""
+        return replace(self, vector_bytes=0, instr_tile=(1, 1))
 
 
 def parse_target(text: str, table: dict[str, DeviceSpec]) -> DeviceSpec:

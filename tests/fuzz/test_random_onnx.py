@@ -37,6 +37,7 @@ def test_a_sample() -> None:
     tally = _tally(7, range(50))
     assert not tally.failures, str(tally)
     assert tally.outcomes["right"] >= 40, str(tally)
+    assert not tally.outcomes["with slow kernels"], str(tally)
 
 
 def test_every_operator_is_drawn() -> None:

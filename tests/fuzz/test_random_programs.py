@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.fuzz import check as fuzz_check
 from tests.fuzz import mutate
-from tests.fuzz.check import MARGIN, Arrays, Run, Wrong, check, compare
+from tests.fuzz.check import MARGIN, Arrays, Run, Wrong, check, check_compiled, compare, compiled
 from tests.fuzz.generate import Case, cases, random_case
 from tests.fuzz.run import run_batch
+from tsc.codegen_c.specs import host_spec
+from tsc.loop_ir.nodes import For, walk
 from tsc.poly import PatternMismatch
 
 
@@ -22,6 +26,22 @@ def test_a_sample() -> None:
     assert tally.outcomes["broken schedules refused"] > 30, str(tally)
     assert tally.outcomes["broken loops refused"] > 25, str(tally)
     assert tally.outcomes["values undecided"] == 0, str(tally)
+
+
+def test_without_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kernels are made whose vectors a check refuses."""
+    device = host_spec().scalar
+    monkeypatch.setattr(fuzz_check, "SMALL", device)
+    made = []
+    for number in range(30):
+        rng = Random(f"5/{number}")
+        with suppress(PatternMismatch):
+            made.append(check(random_case(rng), rng, f"k{number}", device=device))
+    assert len(made) >= 20
+    assert not any(isinstance(s, For) and s.kind == "vector" for m in made for s in walk(m.lowered.body))
+    library = compiled(made)
+    for one in made:
+        check_compiled(one, library, Random(0))
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

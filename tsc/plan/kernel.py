@@ -22,7 +22,8 @@ class Kernel:
 
     `buffers` are its arguments in order, in the layout in which it reads them, `sizes` names those after them; `outputs` names
     those it writes; `interface` is what every call of it is held against, its blocks and scratch (bytes a worker) among that;
-    `messages[i]` is the data error of status code i+1; `schedule` is the final schedule tree and `log` what was decided.
+    `messages[i]` is the data error of status code i+1; `schedule` is the final schedule tree and `log` what was decided;
+    `complaint` is why a check refused its loops in vectors and tiles, so that it computes element by element ("": none did).
     """
 
     symbol: str
@@ -34,6 +35,7 @@ class Kernel:
     messages: tuple[str, ...]
     schedule: str
     log: tuple[str, ...]
+    complaint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def kernel_from_bytes(data: bytes) -> Kernel | Refusal:
         return Refusal(str(x["refused"]))
     buffers = tuple(Buffer(name, dtype, tuple(map(parse, shape)), None if panel is None else (panel[0], panel[1]))
                     for name, dtype, shape, panel in x.pop("buffers"))
-    texts: dict[str, Any] = {name: x.pop(name) for name in ("symbol", "source", "schedule")}
+    texts: dict[str, Any] = {name: x.pop(name) for name in ("symbol", "source", "schedule", "complaint")}
     interface = interface_from_json(x.pop("interface"))
     lists: dict[str, Any] = {name: tuple(values) for name, values in x.items()}
     return Kernel(**texts, buffers=buffers, interface=interface, **lists)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ class Verdict:
     rightly_refused: list[str] = field(default_factory=list)
     no_oracle: list[str] = field(default_factory=list)
     conventions: list[str] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)  # kernels whose vectors and tiles a check refused
 
 
 def compiled(case: Case, model: ModelProto, folder: Path | None) -> Run:
@@ -93,7 +95,9 @@ def check(case: Case, subject: Subject = compiled, folder: Path | None = None,
     answers = [(runtime.run(f), reference.run(f)) for f in (feeds_of(case, v) for v in values)]
     told("compile")
     try:
-        run = subject(case, model, folder)
+        with warnings.catch_warnings(record=True, action="always", category=tsc.SlowKernelWarning) as found:
+            run = subject(case, model, folder)
+        verdict.slow = [str(w.message) for w in found]
     except tsc.InternalError as error:
         raise Finding(f"InternalError at compile: {error}") from error
     except tsc.LaunchError as error:

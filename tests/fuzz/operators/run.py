@@ -52,6 +52,8 @@ class Tally:
         self.outcomes[kind] += 1
         self.outcomes["runs right"] += verdict.right
         op = title.split(",")[0]
+        self.outcomes["with slow kernels"] += bool(verdict.slow)
+        self.reasons.update(f"slow: case {number}: {op}: {text[:300]}" for text in verdict.slow)
         for what, texts in (("refused", verdict.refused), ("refused at a shape", verdict.refused_runs),
                             ("convention", verdict.conventions), ("no oracle", verdict.no_oracle)):
             self.reasons.update({f"{what}: {op}: {text[:200]}" for text in texts})
@@ -63,8 +65,8 @@ class Tally:
         self.failures.setdefault(f"{title.split(',')[0]}: {reason(Finding(text))}", []).append((number, text))
 
     def __str__(self) -> str:
-        cases = sum(n for what, n in self.outcomes.items() if what != "runs right")
-        lines = [f"{cases} cases: " + ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items())), *self.found()]
+        cases = sum(n for what, n in self.outcomes.items() if what not in ("runs right", "with slow kernels"))
+        lines = [f"{cases} cases: " + ", ".join(f"{n} {what}" for what, n in sorted((+self.outcomes).items())), *self.found()]
         lines += [f"  {n} {why}" for why, n in self.reasons.most_common()]
         return "\n".join([*lines, f"  slowest: case {self.slowest[1]}, {self.slowest[0]:.1f} s"])
 

@@ -136,6 +136,8 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
         return tile
     rows, columns = (e.as_int() for e in stmt.buffer.shape)
     lanes = spec.vector_bytes // item_bytes(stmt.buffer.dtype)
+    if not lanes:
+        return "there are no vectors"
     if rows is None or columns is None or columns % lanes:
         return f"a tile of {stmt.buffer} is not whole vectors of {lanes}"
     if stmt.buffer.dtype not in ("float32", "float64"):

@@ -119,6 +119,8 @@ def _stores(loop: For) -> tuple[Store, ...]:
 def _lanes(loop: For, stores: tuple[Store, ...], spec: DeviceSpec, facts: Facts) -> int:
     """How many iterations a vector takes: a register of the narrowest element stored, or less for a short loop."""
     lanes = spec.vector_bytes // max(4, min(item_bytes(s.buffer.dtype) for s in stores))
+    if not lanes:
+        raise Refused("there are no vectors")
     leaves: dict[str, Expr] = {}
     trip = facts.reduce(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves)).as_int()
     while trip is not None and lanes > trip:
