@@ -49,6 +49,10 @@ from tsc.codegen_c.specs import host_spec
     (20261126, 170),  # no bug: storage was asked to be proved of loops over the numbers of blocks
     (20261126, 677),  # a tile of 3 columns in one of 4: two variables of few values, one of which bounds the other
     (20261126, 1223),  # one element of a large local was stored: all of it was looked at, in 24 GB
+    (20261130, 824),  # no bug: lanes are cleared for each term of a sum, at sizes that were too large for that
+    (20261130, 2279),  # a guard and the rows of a tile, which have few values each, say together what lies within it
+    (20261130, 4313),  # no bug: sizes were solved for without the products that tie them to each other
+    (20261130, 4863),  # an axis as long as the factor of a product runs along a dim that is the product
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

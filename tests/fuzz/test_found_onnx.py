@@ -101,6 +101,11 @@ RIGHT = {
     # that none of the rows in a tile begins before the first is a product of two names, which isl cannot say
     "an image in one tile": one("Conv", 10, [fed(1, 1, "a", "b"), fed(2, 1, 2, 4), fed(2)], {"a": 3, "b": 8}, {"a": 7, "b": 7},
                                 dilations=[2, 2], pads=[1, 2, 0, 3]),
+    # the maximum of nothing was compared as a residue with the constant that it is
+    "the sum of no exponentials": one("ReduceLogSumExp", 18, [fed(8, 6, 0), constant([-2, 0, -1], 3)]),
+    # no bug: only ceil_mode leaves windows out that begin behind the image
+    "pads larger than the window": one("MaxPool", 7, [fed(2, 1, "a", 16)], {"a": 13}, broken="pads", kernel_shape=[4, 1],
+                                       strides=[3, 1], pads=[9, 9, 9, 9]),
     # code for unsigned vectors was missing
     "unsigned Trilu": one("Trilu", 14, [fed("a", "b", dtype="uint64")], *SIZES),
     "unsigned MatMul": one("MatMul", 13, [fed("a", "b", dtype="uint32"), fed("b", 17, dtype="uint32")], *SIZES),

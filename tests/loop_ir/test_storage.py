@@ -16,7 +16,7 @@ from tsc.loop_ir.nodes import Allocate, For, Func, If, Stmt, Store, map_children
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.verify_storage import verify_storage
 from tsc.te.compute import SizeParam
-from tsc.te.expr import BOOL, Buffer, Call, Expr, Load, Var, call, index, map_loads, select
+from tsc.te.expr import BOOL, Buffer, Call, Expr, Load, Var, call, index, map_loads, mul, select
 
 
 def with_storage(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
@@ -66,6 +66,14 @@ def chosen(condition: Expr, place: Expr, kind: Literal["serial", "vector"] = "se
     return For("i", index(0), index(5), store(TILE, (index(0),), select(condition, Load(TILE, (place,)), c32(0))), 1, kind)
 
 
+def guarded_square(below: int) -> Stmt:
+    """What is stored at a third of the square of n < 5, where the square modulo 32 is less than `below`."""
+    square = mul(Var("n"), Var("n"))
+    place = call("floordiv", square, index(3))
+    inside = call("lt", call("mod", square, index(32)), index(below))
+    return For("n", index(0), index(5), If(inside, store(TILE, (place,), c32(0))))
+
+
 @pytest.mark.parametrize(("body", "proved"), [
     (For("i", index(0), index(4), store(TILE, (LOOP,), c32(0))), True),
     (For("i", index(0), index(5), store(TILE, (LOOP,), c32(0))), False),
@@ -84,7 +92,9 @@ def chosen(condition: Expr, place: Expr, kind: Literal["serial", "vector"] = "se
     (chosen(call("eq", LOOP, index(3)), LOOP, "vector"), False),  # all lanes read
     (For("n", index(0), index(5), If(LAST, chosen(call("eq", LOOP, index(4)), call("sub", LOOP, Var("n"))))), True),
     (For("n", index(0), index(6), If(LAST, chosen(call("eq", LOOP, index(3)), call("sub", LOOP, Var("n"))))), False),
-    (For("n", index(0), index(6), chosen(call("eq", LOOP, index(4)), call("sub", LOOP, Var("n")))), False)])
+    (For("n", index(0), index(6), chosen(call("eq", LOOP, index(4)), call("sub", LOOP, Var("n")))), False),
+    (guarded_square(10), True),
+    (guarded_square(17), False)])
 def test_loops_and_conditions_bound_it(body: Stmt, proved: bool) -> None:
     before = Func("kernel", (), (), (SizeParam("N", 1),), store(TILE, (index(0),), c32(0)))
     after = replace(before, body=Allocate(TILE, "register", body))

@@ -58,6 +58,24 @@ def test_products_that_are_no_sizes_are_tied_to_sizes() -> None:
     assert found[-3:] == ["s0 == h0 + h1", "h0 == s1*s2", "h1 == s1*s3"]
 
 
+def test_a_product_with_a_quotient_that_leaves_no_rest_is_tied_to_the_whole() -> None:
+    env = environment()
+    env.declare("C", 2, 16, 2)
+    assert facts({A * dim("C"): "s0", A * (dim("C") // 2): "s1"}, env) == ["2*s1 == s0"]
+    assert facts({A * N: "s0", A * (N // 2): "s1"}, env) == []
+    found = facts({3 * A * (dim("C") // 2) + B: "s0", A * dim("C"): "s1", B: "s2"}, env)
+    assert "2*s0 == 3*s1 + 2*s2" in found
+
+
+def test_a_product_is_no_less_than_what_divides_it() -> None:
+    sizes = {N * A: "s0", N * A * A: "s1", B: "s2"}
+    assert [str(f) for f in size_facts(sizes, environment(), multiples=True)] == ["s0 <= s1"]
+    env = ShapeEnv()
+    for name in "ABN":
+        env.declare(name, 0)
+    assert size_facts(sizes, env, multiples=True) == ()
+
+
 def test_a_quotient_rounded_up_is_tied_to_the_one_rounded_down() -> None:
     assert facts({-(SymExpr.of(-2) // N): "s0", SymExpr.of(1) // N: "s1"}) == ["s0 == s1 + 1"]
     assert facts({-((-A) // N): "s0", (A - 1) // N: "s1", A: "s2"}) == ["s0 == s1 + 1"]

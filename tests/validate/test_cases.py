@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
 from tests.poly import programs
-from tsc.validate.cases import LEAST, limits_of
+from tsc.sym import dim
+from tsc.te.compute import Fact, SizeParam
+from tsc.validate.cases import LEAST, admitted, limits_of
 
 
 @pytest.mark.parametrize("terms", [0, 1, 5000])
@@ -13,3 +18,15 @@ def test_few_points_of_a_large_grid(terms: int) -> None:
     """Sums of no terms are points, too: their axes were taken whole."""
     (across, along), = limits_of(programs.gemm("M", "N", "K"), [{"M": 5000, "N": 4000, "K": terms}], 1000)
     assert across >= LEAST and across**2 * max(1, min(along, terms)) <= 1000
+
+
+def test_sizes_that_were_solved_for_are_held_to_products() -> None:
+    """As a set, sizes know nothing of `a == b * c`: what lay outside by such a fact was executed."""
+    sizes = tuple(SizeParam(name, 1) for name in ("a", "b", "c", "d"))
+    facts = (Fact(dim("a"), "==", dim("b") * dim("c")), Fact(dim("d"), "==", dim("h") * dim("b")))
+    program = replace(programs.gemm("a", "b", "c"), sizes=sizes, facts=facts)
+    rng = Random(0)
+    assert admitted(program, {"a": 6, "b": 2, "c": 3, "d": 8}, rng) == {"a": 6, "b": 2, "c": 3, "d": 8}
+    for wrong in ({"a": 5, "b": 2, "c": 3, "d": 8}, {"a": 6, "b": 2, "c": 3, "d": 7}):
+        found = admitted(program, wrong, rng)
+        assert found is not None and found["a"] == found["b"] * found["c"] and found["d"] % found["b"] == 0

@@ -75,7 +75,7 @@ def test_sizes_that_no_list_contains_are_solved_for() -> None:
     only = call("eq", size(name), index(331))
     broken = guarded(func, lambda s: block(s, If(only, replace(s))))
     added = next(s for s in walk(broken.body) if isinstance(s, If) and s.condition == only)
-    cases, dead = completed(program, broken, *choose_sizes(program, broken, Random(0)))
+    cases, dead = completed(program, broken, *choose_sizes(program, broken, Random(0)), Random(0))
     assert not dead
     assert any(case.sizes[name] == 331 for case in cases)
     assert reached(broken, Sizes.of_cases([case.sizes for case in cases]))[id(added.then)].any()
@@ -128,8 +128,8 @@ def rounds(name: str, patch: pytest.MonkeyPatch, solved: bool) -> tuple[Compared
         return found
 
     def solving(program: Program, func: Func, cases: Sequence[dict[str, int]],
-                reached: Collection[int]) -> tuple[list[Case], set[int]]:
-        return complete(program, func, cases, reached) if cases or solved else ([], set())
+                reached: Collection[int], rng: Random) -> tuple[list[Case], set[int]]:
+        return complete(program, func, cases, reached, rng) if cases or solved else ([], set())
 
     patch.setattr(check, "_compared", spied)
     patch.setattr(check, "completed", solving)

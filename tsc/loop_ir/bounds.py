@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
@@ -61,8 +61,9 @@ class _Given:
         return _at_least(expr, margins, facts)
 
 
-def _at_least(expr: SymExpr, margins: Iterable[SymExpr], facts: Facts) -> bool:
-    return facts.nonneg(facts.reduce(expr)) or any(facts.nonneg(facts.reduce(expr - m * k)) for m in margins for k in _TIMES)
+def _at_least(expr: SymExpr, margins: Sequence[SymExpr], facts: Facts) -> bool:
+    return (facts.nonneg(facts.reduce(expr)) or any(facts.nonneg(facts.reduce(expr - m * k)) for m in margins for k in _TIMES)
+            or (bool(margins) and facts.nonneg_where(expr, margins)))
 
 
 def _parts(condition: Expr, holds: bool) -> Iterator[tuple[Expr, bool]]:

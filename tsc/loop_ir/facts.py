@@ -7,7 +7,7 @@ Load, become Dims too). Bounds are proved by eliminating variables from the inne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tsc.errors import InternalError
@@ -24,7 +24,7 @@ _NAMES = {fn: name for name, fn in _OPERATORS.items()}
 #: How deep a proof may be, and how many expressions it may look at: proofs that are found take less than ten.
 _DEPTH, _STEPS = 12, 100
 #: A variable with so few values is looked at one by one, where functions of it are left; so many cases in all.
-_FEW, _CASES = 4, 16
+_FEW, _CASES = 6, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +133,30 @@ class Facts:
         """True only if `expr >= 0` for all values in scope."""
         return self._nonneg(expr, _DEPTH, [_STEPS]) or self._nonneg_by_cases(expr, _CASES)
 
-    def _nonneg_by_cases(self, expr: SymExpr, most: int) -> bool:
-        """The same, by the values of variables that have few of them and that functions in `expr`, or in what bounds its
-        variables, depend on; of `most` cases."""
-        if is_negative(expr, self._witnesses()):
+    def nonneg_where(self, expr: SymExpr, margins: Sequence[SymExpr]) -> bool:
+        """Whether `expr >= 0` is proved wherever all `margins` are at least 0, by cases in which they are numbers."""
+        return self._nonneg_by_cases(expr, _CASES, margins)
+
+    def _nonneg_by_cases(self, expr: SymExpr, most: int, margins: Sequence[SymExpr] = ()) -> bool:
+        """Whether `expr >= 0`, by the values of variables that have few of them and that functions in `expr`, or in what bounds
+        its variables, depend on; of `most` cases, those left out in which one of `margins` is negative."""
+        if not margins and is_negative(expr, self._witnesses()):
             return False
         for name in self._divided(expr):
             values = self._values(name)
             if 1 < len(values) <= min(_FEW, most):
-                return all(self._nonneg_at(expr, name, value, most // len(values)) for value in values)
+                return all(self._nonneg_at(expr, name, value, most // len(values), margins) for value in values)
         return False
 
-    def _nonneg_at(self, expr: SymExpr, name: str, value: int, most: int) -> bool:
+    def _nonneg_at(self, expr: SymExpr, name: str, value: int, most: int, margins: Sequence[SymExpr]) -> bool:
         try:
             inner = self._at(name, value)
-            expr = expr.substitute({name: SymExpr.of(value)})
+            expr, *margins = (e.substitute({name: SymExpr.of(value)}) for e in (expr, *margins))
         except (ZeroDivisionError, OversizeError):  # where a divisor is 0 nothing is known
             return False
-        return inner.is_void() or inner._nonneg(expr, _DEPTH, [_STEPS]) or inner._nonneg_by_cases(expr, most)
+        if inner.is_void() or any((m.as_int() or 0) < 0 for m in margins):
+            return True
+        return inner._nonneg(expr, _DEPTH, [_STEPS]) or inner._nonneg_by_cases(expr, most, margins)
 
     def _divided(self, expr: SymExpr) -> list[str]:
         """The variables that functions in `expr`, or in the bounds of its variables, depend on, the outermost first."""
@@ -183,12 +189,15 @@ class Facts:
                    for known in self.known.values() for low in known.lows for high in known.highs)
 
     def _values(self, name: str) -> range:
-        """All values of a variable that has constant bounds, none of another."""
+        """Numbers that hold all values of a variable with constant bounds; none of another."""
         known = self.known.get(name)
-        if known is None or len(known.lows) != 1 or len(known.highs) != 1:
+        if known is None:
             return range(0)
-        low, high, step = known.lows[0].as_int(), known.highs[0].as_int(), max(known.divisor, 1)
-        return range(0) if low is None or high is None or low % step else range(low, high + 1, step)
+        lows, highs = ([n for end in ends if (n := end.as_int()) is not None] for ends in (known.lows, known.highs))
+        step = max(known.divisor, 1)
+        if not lows or not highs:
+            return range(0)
+        return range(-(-max(lows) // step) * step, min(highs) + 1, step)
 
     def le(self, a: SymExpr, b: SymExpr) -> bool:
         """True only if `a <= b` for all values in scope."""

@@ -14,15 +14,18 @@ from tsc.sym.expr import Apply, Atom, Monomial, apply
 from tsc.te.compute import Fact
 
 
-def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv, products: bool = False) -> tuple[Fact, ...]:
+def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv, products: bool = False,
+               multiples: bool = False) -> tuple[Fact, ...]:
     """The equalities and the guards that relate the sizes `names` (expression -> size name) to each other, with `products` also
-    what ties a product to its factors."""
+    what ties a product to its factors, with `multiples` that it is no less than they are."""
     hidden: dict[Monomial, str] = {}
     made = [Fact(dim(name), "==", _expanded(expr, names, hidden)) for expr, name in names.items()
             if len(expr.terms) > 1 or _applies(expr)]
+    made += [fact for expr in names for fact in _exact_facts(expr, names, hidden, env)]
     quotients = [fact for expr in names for fact in _remainder_facts(expr, names, hidden)]
     quotients += [fact for expr in names for fact in _quotient_facts(expr, names, hidden)]
     multiplied = _product_facts(names, hidden) if products else []
+    multiplied += _multiple_facts(names, env) if multiples else []
     ordered = _ordered_facts(names, hidden, env)
     facts = _related([*made, *multiplied, *quotients, *ordered], set(names.values()))
     facts += [fact for fact in quotients if fact not in facts]  # one size and a number
@@ -63,6 +66,20 @@ def _renamed(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial,
             factor = dim(hidden.setdefault(monomial, f"?{len(hidden)}"))
         total = total + factor * coefficient
     return total
+
+
+def _exact_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str], env: ShapeEnv) -> list[Fact]:
+    """`n * y * (x // n) == x * y`, where `expr` has such products of quotients that leave no rest."""
+    whole, times = expr, 1
+    for atom in dict.fromkeys(expr.atoms()):
+        match atom:
+            case Apply(fn="//", args=(x, by)) if (n := by.as_int() or 0) > 1 and env.prove_divides(n, x):
+                rest = [(m, c) for m, c in whole.terms if atom not in m]
+                parts = [SymExpr(((tuple(a for k, a in enumerate(m) if k != m.index(atom)), c),))
+                         for m, c in whole.terms if atom in m]
+                whole, times = sum((part * x for part in parts), SymExpr(tuple(rest)) * n), times * n
+    is_product = any(len(monomial) > 1 for monomial, _ in expr.terms)  # others are given as they are
+    return [Fact(dim(names[expr]) * times, "==", _renamed(whole, names, hidden))] if times > 1 and is_product else []
 
 
 def _remainder_facts(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) -> list[Fact]:
@@ -121,6 +138,12 @@ def _product_facts(names: Mapping[SymExpr, str], hidden: dict[Monomial, str]) ->
             factors = [_renamed(SymExpr((((atom,), 1),)), names, hidden) for atom in monomial]
             found.append(Fact(dim(name), "==", product(factors)))
     return found
+
+
+def _multiple_facts(names: Mapping[SymExpr, str], env: ShapeEnv) -> list[Fact]:
+    """`x <= x * y` for sizes of which one is the other times something positive."""
+    return [Fact(dim(one), "<=", dim(other)) for a, one in names.items() for b, other in names.items()
+            if one != other and (times := exact_quotient(b, a)) is not None and env.prove_le(1, times) and env.prove_le(0, a)]
 
 
 def _is_affine(atom: Atom) -> TypeGuard[Apply]:

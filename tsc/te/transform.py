@@ -203,7 +203,7 @@ def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ())
     def rename_axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(Axis(axes[a.name], rename_size(a.extent)) for a in old)
 
-    facts = size_facts(names, env, _scales(program))
+    facts = size_facts(names, env, _scales(program), _reads_less(program))
     result = Program(
         tuple(map(rename_buffer, program.inputs)), tuple(map(rename_buffer, program.outputs)),
         tuple(Compute(rename_buffer(c.target), rename_axes(c.axes), rename(c.body), rename_axes(c.reduce_axes), c.monoid)
@@ -218,6 +218,13 @@ def _scales(program: Program) -> bool:
     return any(isinstance(node, Call) and node.fn in ("mul", "floordiv", "mod") and node.dtype == INDEX
                and any(size is not None and size.as_int() is None for size in map(as_size, node.args))
                for compute in program.computes for node in walk(compute.body))
+
+
+def _reads_less(program: Program) -> bool:
+    """Whether an axis runs along a dim that is a product, and has another extent."""
+    extents = axis_extents(program)
+    return any(isinstance(at, Var) and extents[at.name] != extent and any(len(monomial) > 1 for monomial, _ in extent.terms)
+               for c in program.computes for load in loads(c.body) for at, extent in zip(load.index, load.buffer.shape))
 
 
 def drop_unused(program: Program) -> Program:

@@ -294,6 +294,39 @@ def _solved(program: Program, wish: dict[str, int], rng: Random) -> dict[str, in
     return None
 
 
+def admitted(program: Program, sizes: dict[str, int], rng: Random) -> dict[str, int] | None:
+    """`sizes` that were solved for without the products among a Program's facts, or others near them where these do not hold;
+    None where none were found."""
+    return sizes if _may_hold(program, sizes) else _solved(program, sizes, rng)
+
+
+def _may_hold(program: Program, sizes: dict[str, int]) -> bool:
+    """Whether no fact is known to fail; of the names that are no sizes, those that one equation alone gives are solved for."""
+    values, left = dict(sizes), list(program.facts)
+    while True:
+        later = []
+        for fact in left:
+            unknown = fact.names() - values.keys()
+            if not unknown and not _holds(fact.left, fact.relation, fact.right, values):
+                return False
+            if len(unknown) == 1 and fact.relation == "==":
+                (name,) = unknown
+                margin = fact.right - fact.left
+                factor = coefficient_of(margin, name)
+                times = 0 if factor is None else _evaluated(factor, values)
+                if times:
+                    rest = _evaluated(margin, {**values, name: 0})
+                    if rest % times:
+                        return False
+                    values[name] = -rest // times
+                    continue
+            if unknown:
+                later.append(fact)
+        if len(later) == len(left):
+            return True
+        left = later
+
+
 def _definitions(program: Program) -> tuple[list[tuple[str, SymExpr]], int]:
     """The dims that facts define with their values, each behind those it is made from, as far as they go in no circle; and how
     many times all have to be evaluated."""
@@ -317,6 +350,11 @@ def _holds(left: SymExpr, relation: str, right: SymExpr, values: dict[str, int])
     except ZeroDivisionError:
         return False
     return a == b if relation == "==" else a <= b
+
+
+def work_at(program: Program, sizes: dict[str, int]) -> int:
+    """Terms of all sums, and elements of what is no sum."""
+    return sum(prod(a.extent.evaluate(sizes) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
 
 
 # -- what is taken of the axes ---------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from tsc.sym import product
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Expr, Load, map_loads
 from tsc.validate.algebra import Algebra, Array, Value
-from tsc.validate.cases import BUDGET, FIRST, OWN, choose_sizes, limits_of, statements, steps_of, taken
-from tsc.validate.frames import Fault, Sizes, Undecided
+from tsc.validate.cases import BUDGET, FIRST, OWN, choose_sizes, limits_of, statements, steps_of, taken, work_at
+from tsc.validate.frames import Fault, Sizes, TooMany, Undecided
 from tsc.validate.loops import Loops, evaluated
 from tsc.validate.memory import Storage
 from tsc.validate.program import Impossible, Inputs, Meaning, keys_of, reduce_axes
@@ -62,7 +62,7 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
         chosen, reached = choose_sizes(program, func, rng)
         if not chosen:
             return Compared("no sizes were found at which the facts of the Program hold")
-        tried, dead = completed(program, func, chosen, reached)
+        tried, dead = completed(program, func, chosen, reached, rng)
     stores = [s for s in statements(func) if isinstance(s, Store)]
     with np.errstate(all="ignore"):
         try:
@@ -72,6 +72,10 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
                         program, func, scheduled, tried, rng, {id(s) for s in stores} - dead, sizes is None)
                 except Impossible as impossible:
                     tried = [s for number, s in enumerate(tried) if number not in impossible.cases]
+                except TooMany as reason:
+                    if len(tried) == 1:
+                        return Compared(str(reason))
+                    tried = sorted(tried, key=lambda case: work_at(program, case.sizes))[:len(tried) // 2]
                 else:
                     missed = [s for s in stores if id(s) not in dead | found]
                     unreachable = [s for s in stores if id(s) in dead - found]
@@ -99,7 +103,7 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
         return _compared(program, func, scheduled, cases, rng, BUDGET), list(cases)
     found, own = _compared(program, func, scheduled, cases, rng, FIRST), list[Case]()
     if solve and not wanted <= found:
-        own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found})
+        own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found}, rng)
         try:
             found |= _compared(program, func, scheduled, own, rng, OWN) if own else set()
         except Impossible:

@@ -40,6 +40,10 @@ class Undecided(Exception):
     """Why loops cannot be interpreted in bulk."""
 
 
+class TooMany(Undecided):
+    """At these sizes there would be too much to interpret."""
+
+
 @dataclass(slots=True)
 class Frame:
     """`count` instances. Each is one of the instances of `parent`, `places` saying which (None: the same ones); `known` are the

@@ -20,7 +20,7 @@ from tsc.plan.pack import pack_panel
 from tsc.sym import product
 from tsc.te.expr import Buffer, Expr, Load, format_expr, loads
 from tsc.validate.algebra import Algebra, Array, Value
-from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread
+from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, TooMany, Undecided, spread
 from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
 from tsc.validate.nest import iterations, nest_of
 from tsc.validate.program import Inputs
@@ -112,7 +112,7 @@ class Loops:
         if not frame.count:
             return 0
         if frame.count > _MOST_INSTANCES:
-            raise Undecided(f"more than {_MOST_INSTANCES} instances would have to be looked at")
+            raise TooMany(f"more than {_MOST_INSTANCES} instances would have to be looked at")
         match stmt:
             case Store():
                 return self._store(stmt, frame, clock, scope)

@@ -6,13 +6,13 @@ Long reductions are sampled: `samples` are the values that a reduce axis takes, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tsc.sym import SymExpr, dim
+from tsc.sym import ZERO, SymExpr, dim
 from tsc.te.compute import Axis, Compute, Monoid, Program
-from tsc.te.expr import Buffer, Expr, Load, loads
+from tsc.te.expr import Buffer, Const, Expr, Load, loads
 from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, joined, key_of, mixed, residue
 from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided, numbered, spread
 
@@ -187,8 +187,11 @@ class Meaning:
             flat = flat // np.maximum(extent, 1)
         if compute.monoid is None:
             return self._body(compute, frame)
-        kind = np.dtype(compute.target.dtype)
-        identity = Value(np.asarray(compute.monoid.identity(compute.target.dtype), kind))
+        dtype = compute.target.dtype
+        if any(axis.extent == ZERO for axis in compute.reduce_axes):  # a constant, as loops have it
+            return self._body(replace(compute, body=Const(compute.monoid.identity(dtype), dtype)), frame)
+        kind = np.dtype(dtype)
+        identity = Value(np.asarray(compute.monoid.identity(dtype), kind))
         total = Value(residue(identity), True) if kind.kind == "f" else identity
         total = Value(np.broadcast_to(total.data, (frame.count,)).copy(), total.is_data)
         if not frame.count:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from random import Random
 
 from tsc.loop_ir.facts import to_sym
 from tsc.loop_ir.map_blocks import BLOCK
@@ -16,6 +17,7 @@ from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply
 from tsc.te.compute import Program
 from tsc.te.expr import INDEX, Buffer, Const, Expr, Size, variables
+from tsc.validate.cases import admitted
 
 #: isl operations that may be spent on one Store.
 OPERATIONS = 200_000
@@ -35,7 +37,7 @@ class Case:
 
 
 def completed(program: Program, func: Func, cases: Sequence[dict[str, int]],
-              reached: Collection[int]) -> tuple[list[Case], set[int]]:
+              reached: Collection[int], rng: Random) -> tuple[list[Case], set[int]]:
     """`cases` and others that execute the Stores of `func` (by `id`) which are not `reached`; and those that no sizes that are
     admissible execute."""
     found, dead = [Case(sizes) for sizes in cases], set[int]()
@@ -44,7 +46,9 @@ def completed(program: Program, func: Func, cases: Sequence[dict[str, int]],
             case = reaching(program, nest)
             if case is None:
                 dead |= stores
-            elif case not in found:
+                continue
+            sizes = admitted(program, case.sizes, rng)
+            if sizes is not None and (case := replace(case, sizes=sizes)) not in found:
                 found.append(case)
     return found, dead
 

@@ -353,7 +353,8 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
                 raise ValueError("the window is larger than the padded image")
             up = a.get("ceil_mode") and mode == "NOTSET"  # 'VALID: ceil((input - span + 1) / stride)' is as without ceil_mode
             count = (-(-room // strides[k]) if up else room // strides[k]) + 1
-            if pools and (count - 1) * strides[k] >= n + before:  # 'that would start in the right padded region are ignored'
+            # 'if ceil_mode ... that would start in the right padded region are ignored'; onnx infers shapes so, too
+            if pools and up and (count - 1) * strides[k] >= n + before:
                 count -= 1
         found.append((n, kernel[k], strides[k], dilations[k], before, after, count))
     return found
