@@ -37,6 +37,12 @@ def test_valid_models_are_right(tmp_path: Path) -> None:
         assert attempt(prey()[name], Random(0), tmp_path) == "right"
 
 
+def test_what_rounding_decides_is_no_finding(tmp_path: Path) -> None:
+    """A mean and variance of one element: the root of 0, or of a little less."""
+    number = 17224
+    assert attempt(case(20261127, number)[0], Random(number), tmp_path) == "right"
+
+
 @pytest.mark.parametrize(("crime", "says"), [
     (lambda *a, **k: (_ for _ in ()).throw(KeyError("x")), "KeyError"), (lambda *a, **k: os.abort(), "SIGABRT"),
     (lambda *a, **k: (_ for _ in ()).throw(tsc.InternalError("a bug")), "InternalError"),

@@ -191,7 +191,7 @@ def test_a_declared_divisor_that_is_odd_is_known_of_its_size() -> None:
 def test_a_reshape_by_what_divides_a_dim_is_read_flat() -> None:
     """Half of the rows' length is a size of its own, which nothing tied to the length of all."""
     proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
-        g (float[a,c] x) => (float[a,p,q] y, float[a,p,q] z) <int64[3] shape = {0,2,-1}> { y = Reshape (x, shape) z = Neg (y) }""")
+        g (float[a,c] x) => (float[a,p,q] y, float[a,p,q] z) <int64[3] s = {0,2,-1}> { y = Reshape (x, s) z = Neg (y) }""")
     executable = tsc.compile(proto, dims={"a": (1, 13), "c": (2, 16, 2)})
     for a, c in ((1, 2), (13, 16), (5, 6)):
         x = np.random.default_rng(0).standard_normal((a, c), "f")
