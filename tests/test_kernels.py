@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tsc
 from tsc import kernels, te
+from tsc.explain import explain_node
 from tsc.loop_ir.nodes import For, Func, walk
 from tsc.plan.kernel import Refusal, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import scop
@@ -205,6 +206,12 @@ def test_refused_vectors_give_way_to_plain_loops(op: str, tmp_path: Path, monkey
             feeds = {"x": rng.standard_normal((n, 24), "f"), "c": rng.standard_normal((24, n + 1), "f")}
             wanted, = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
             np.testing.assert_allclose(executable.run(None, feeds)[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_refused_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    _refusing(monkeypatch, every=False)
+    text = explain_node(layers(1), "y0")
+    assert "element by element, since vectors and tiles were refused: these lanes are not understood" in text
 
 
 def test_what_is_refused_without_vectors_too_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

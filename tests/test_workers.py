@@ -113,8 +113,10 @@ def test_what_is_no_worker_is_not_asked(
     assert not pool._made and not pool._busy and len(pool._waiting) == len(orders)
 
 
-def test_a_worker_that_cannot_be_started_is_done_without(orders: Mapping[str, Order], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+@pytest.mark.parametrize("python", ["/nowhere/python", "", None])
+def test_a_worker_that_cannot_be_started_is_done_without(
+        python: str | None, orders: Mapping[str, Order], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", python)
     pool = workers._Pool(orders, lambda source: None)
     pool.work()
     assert not pool._made and len(pool._waiting) == len(orders)

@@ -19,12 +19,12 @@ from tsc.graph.group import FusionGroup, split_group
 from tsc.graph.onnx_import import import_onnx
 from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.ir import Graph
-from tsc.kernels import Workshop, check_tiled, cut, general, workshop
+from tsc.kernels import CheckedLoops, Workshop, checked_loops, cut, order_of, workshop
 from tsc.loop_ir.nodes import Func
 from tsc.ops.define import CustomOp, is_custom
 from tsc.pipeline import check_request, front, lower_groups
 from tsc.poly import PatternMismatch
-from tsc.poly.schedule import ScheduledProgram, schedule_program
+from tsc.poly.schedule import ScheduledProgram
 from tsc.poly.steps import Steps, Traffic
 from tsc.sym import ZERO, ShapeEnv, SymExpr, product
 from tsc.trace import Recorder
@@ -132,32 +132,27 @@ def _about(group: FusionGroup, model: Model) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
-    """One kernel: its schedule with the steps that led to it, and its lowered loops with what was decided about them."""
+class Explained:
+    """One kernel: its loops, the steps that led to them, and what was decided about them."""
 
+    loops: CheckedLoops
     steps: Steps
-    made: ScheduledProgram
-    func: Func
     recorder: Recorder
 
 
-def _scheduled(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Scheduled:
-    """Schedule one Program. Raises PatternMismatch when no pattern fits."""
-    program = general(lowered.program, shop.cache)
-    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
-    if tiled:
-        check_tiled(program)
-    steps, recorder, spec = Steps(), Recorder(), shop.device.spec
-    made = schedule_program(program, lowered.kind, spec, None, recorder, lowered.kind.value, constants, steps)
-    return Scheduled(steps, made, shop.device.lower(made.func, spec, recorder), recorder)
+def _scheduled(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Explained:
+    """Schedule one Program, as `compile` does. Raises PatternMismatch when no pattern fits."""
+    recorder = Recorder()
+    loops = checked_loops(order_of(lowered, graph, shop, tiled), lowered.kind.value, recorder, Steps)
+    return Explained(loops, loops.steps or Steps(), recorder)
 
 
-def _kernel(lowered: LoweredGroup, kernel: Scheduled, sizes: Mapping[str, int]) -> Iterator[str]:
+def _kernel(lowered: LoweredGroup, kernel: Explained, sizes: Mapping[str, int]) -> Iterator[str]:
     yield from _section("names", [f"{name} is {value}" for name, value in lowered.values.items()]
                         + [f"{name} is {value}" for name, value in lowered.sizes.items()])
-    yield from _schedule(kernel.steps, kernel.made, kernel.recorder)
+    yield from _schedule(kernel.steps, kernel.loops.scheduled, kernel.recorder)
     yield from _section("memory of locals", _locals(kernel.steps, lowered, sizes))
-    yield from _section("memory traffic", _traffic(kernel.steps.traffic, lowered, kernel.func, sizes))
+    yield from _section("memory traffic", _traffic(kernel.steps.traffic, lowered, kernel.loops.func, sizes))
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from tsc.config import Options, read_environment
 from tsc.errors import InternalError, UnsupportedError
 from tsc.graph.to_te import LoweredGroup
 from tsc.ir import Graph
+from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.ops.derive import compute_kind
 from tsc.plan.build import KernelCall
@@ -27,8 +28,9 @@ from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import match
 from tsc.poly.pattern.stages import Staged
 from tsc.poly.proof.refine import check_lowered
-from tsc.poly.schedule import blame, schedule_program
+from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
 from tsc.poly.scop import build_scop, unproved
+from tsc.poly.steps import Steps
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.target import DeviceSpec
 from tsc.targets import Target
@@ -85,22 +87,22 @@ def refuse_dtypes(graph: Graph, target: Target) -> None:
 @dataclass(frozen=True, slots=True)
 class Order:
     """All that a kernel depends on. `constants` are the inputs that can be laid out at compile time; `tiled`: a sum of products
-    without register tiles is to be refused."""
+    without register tiles is to be refused. `content` is a digest of the rest."""
 
     program: Program
     kind: PatternKind
     constants: frozenset[str]
     device: Target
+    content: str
     tiled: bool = False
 
     def key(self) -> str:
         """The cache's key of the kernel."""
-        return digest("kernel", str(self.program), *sorted(self.constants), repr(self.device.spec), str(self.tiled),
-                      code_fingerprint())
+        return digest("kernel", self.content, str(self.tiled))
 
     def symbol(self) -> str:
         """The kernel's name, whatever it was ordered for."""
-        return f"{self.kind.value}_{replace(self, tiled=False).key()[:12]}"
+        return f"{self.kind.value}_{self.content[:12]}"
 
 
 def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Kernel:
@@ -108,7 +110,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: 
     fits, which is kept as well."""
     order = order_of(lowered, graph, shop, tiled)
     key, recorder = order.key(), shop.recorder
-    recorder.record("te", order.symbol(), str(order.program))
+    recorder.record("te", order.symbol(), lambda: str(order.program))
     made = known(key, shop)
     if made is None:
         data = shop.elsewhere(key) or made_bytes(order, replace(recorder, decisions=[]))  # what is decided is kept with it
@@ -123,7 +125,9 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: 
 def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Order:
     """What to make of a Program whose inputs are values of `graph`."""
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
-    return Order(general(lowered.program, shop.cache), lowered.kind, constants, shop.device, tiled)
+    program = general(lowered.program, shop.cache)
+    content = digest(str(program), *sorted(constants), repr(shop.device.spec), code_fingerprint())
+    return Order(program, lowered.kind, constants, shop.device, content, tiled)
 
 
 def known(key: str, shop: Workshop) -> Kernel | Refusal | None:
@@ -162,30 +166,52 @@ def _unproved(program: Program, cache: CompiledCache, exact: bool = False) -> st
     return found.decode()
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedLoops:
+    """A kernel's loops and their source, which all checks accept, and the schedule with the `steps` that led to it, where they
+    are asked for; `complaint` is why a check refused loops in vectors and tiles ("": none did)."""
+
+    scheduled: ScheduledProgram
+    func: Func
+    source: str
+    steps: Steps | None
+    complaint: str = ""
+
+
 def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
-    """te.Program -> Kernel, compiled anew. Raises PatternMismatch where no pattern fits.
+    """te.Program -> Kernel, compiled anew. Raises as `checked_loops`."""
+    loops = checked_loops(order, symbol, recorder)
+    func, log = loops.func, [*loops.scheduled.log, *(f"{made.stage}: {made.reason}" for made in recorder.decisions)]
+    return Kernel(
+        symbol, loops.source, func.buffers, func.outputs, tuple(s.name for s in func.sizes),
+        interface_of(func, order.program.facts), func.messages, loops.scheduled.tree, tuple(log), loops.complaint)
+
+
+def checked_loops(order: Order, symbol: str, recorder: Recorder, steps: Callable[[], Steps] | None = None) -> CheckedLoops:
+    """te.Program -> loops. Raises PatternMismatch where no pattern fits, InternalError where checks fail.
 
     Loops that a check refuses, wrong ones or only ones that it cannot see through, are our bug: whoever compiles gets plain
-    loops in their place, held to the same checks, and a complaint to report. Raises InternalError where those fail, too.
+    loops in their place, held to the same checks, and a complaint to report.
     """
     if order.tiled:
         check_tiled(order.program)
-    begun = len(recorder.decisions)
+    begun, spec = len(recorder.decisions), order.device.spec
     try:
-        return _checked_kernel(order, order.device.spec, symbol, recorder)
+        return _checked_for(spec, order, symbol, recorder, steps)
     except InternalError as error:
         del recorder.decisions[begun:]                              # they are about loops that nobody runs
         with suppress(InternalError, PatternMismatch):
-            plain = _checked_kernel(order, order.device.spec.scalar, symbol, recorder)
-            return replace(plain, complaint=str(error),
-                           log=(*plain.log, f"element by element, since vectors and tiles were refused: {error}"))
+            plain = _checked_for(spec.scalar, order, symbol, recorder, steps)
+            recorder.decide("validate", symbol, f"element by element, since vectors and tiles were refused: {error}")
+            return replace(plain, complaint=str(error))
         raise
 
 
-def _checked_kernel(order: Order, spec: DeviceSpec, symbol: str, recorder: Recorder) -> Kernel:
-    """A kernel for `spec`. Raises PatternMismatch where no pattern fits, InternalError where a check fails."""
-    program, device = order.program, order.device
-    scheduled = schedule_program(program, order.kind, spec, None, recorder, symbol, order.constants)  # -> Func
+def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder,
+                 steps: Callable[[], Steps] | None) -> CheckedLoops:
+    """The loops for one device. Raises as `checked_loops`."""
+    program, device, seen = order.program, order.device, None if steps is None else steps()
+    scheduled = schedule_program(program, order.kind, spec, None, recorder, symbol, order.constants, seen)  # -> Func
     with blame(scheduled.overridden, symbol):
         func = device.lower(scheduled.func, spec, recorder)         # Func             -> Func
         if scheduled.scop is not None:                              # each instance once, in order, at every size
@@ -195,10 +221,7 @@ def _checked_kernel(order: Order, spec: DeviceSpec, symbol: str, recorder: Recor
                 recorder.decide("validate", symbol, note)
         source = recorder.override("c", symbol) or device.emit(func, spec)  # Func -> C
     recorder.record("c", symbol, source)
-    return Kernel(
-        symbol, source, func.buffers, func.outputs, tuple(s.name for s in func.sizes), interface_of(func, program.facts),
-        func.messages,
-        scheduled.tree, (*scheduled.log, *(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)))
+    return CheckedLoops(scheduled, func, source, seen)
 
 
 def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...]) -> KernelCall:

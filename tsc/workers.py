@@ -117,6 +117,9 @@ class _Pool:
 
     def work(self) -> None:
         """One worker, in a thread: orders to a process until there are no more, or it fails."""
+        if not sys.executable:  # as where Python is embedded
+            _log("no worker: it is not known where Python is")
+            return
         try:
             child = subprocess.Popen(
                 [sys.executable, "-c", _MAIN, json.dumps(_path())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

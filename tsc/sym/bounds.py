@@ -81,7 +81,7 @@ class _Proof:
     def __init__(self, expr: SymExpr, ranges: Ranges) -> None:
         known = {name: ranges.get(name, _ANY) for name in sorted(expr.dims())}
         self._ranges = ranges
-        self._points = [{name: old.lo + step if old.hi is None else min(old.lo + step, old.hi)
+        self._points = [{name: min(old.lo + step * old.divisor, old.lo + step * old.divisor if old.hi is None else old.hi)
                          for (name, old), step in zip(known.items(), cycle(steps))} for steps in _STEPS]
         self._from_zero = {name: Range(0, None if old.hi is None else old.hi - old.lo) for name, old in known.items()}
         self._offsets = {name: dim(name) + old.lo for name, old in known.items()}
