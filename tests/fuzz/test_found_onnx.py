@@ -106,6 +106,9 @@ RIGHT = {
     # no bug: only ceil_mode leaves windows out that begin behind the image
     "pads larger than the window": one("MaxPool", 7, [fed(2, 1, "a", 16)], {"a": 13}, broken="pads", kernel_shape=[4, 1],
                                        strides=[3, 1], pads=[9, 9, 9, 9]),
+    # gcc 12 makes -x of 0.0 + -x, also where x is 0
+    "nothing plus what is negated": _behind("Neg", one("Range", 17, [
+        constant(v, dtype="float32") for v in (0, -2, -1)])),
     # code for unsigned vectors was missing
     "unsigned Trilu": one("Trilu", 14, [fed("a", "b", dtype="uint64")], *SIZES),
     "unsigned MatMul": one("MatMul", 13, [fed("a", "b", dtype="uint32"), fed("b", 17, dtype="uint32")], *SIZES),
@@ -227,6 +230,8 @@ REFUSED = {
     "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),
     "some elements out of none": one("Resize", 18, [fed(1, 2, 0, 5), None, None, constant([1, 2, 1, 7], 4)], broken="size",
                                      mode="linear"),
+    "rows of no tensor": one("Softmax", 12, [fed()], broken="rank"),
+    "axes that are no list": one("Pad", 19, [fed(3, 3, 1), constant([0, -1], 2), None, constant(-3)], broken="rank"),
     "weights without elements": one("Conv", 11, [fed(1, 3, "a", 5), fed(4, 3, 3, 0)], {"a": 7}, broken="size"),
     "an edge of nothing": one("Pad", 19, [fed(0, dtype="uint8"), constant([2, 3], 2)], broken="size", mode="edge"),
 }

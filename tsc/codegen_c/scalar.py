@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import copysign
 
 from tsc.codegen_c.types import c_type, identifier, literal
 from tsc.errors import InternalError
@@ -154,10 +155,17 @@ def _call(expr: Call, scope: Scope) -> str:
             return f"({args[0]} / {args[1]})"
         case "floordiv" | "mod" if dtype == INDEX and _divides_plainly(*_pair(expr), scope):
             return f"({args[0]} {'/' if fn == 'floordiv' else '%'} {args[1]})"
+    if fn == "add" and dtype.startswith("float") and any(map(_is_zero, expr.args)):
+        return f"tsc_plus_zero_{dtype}({args[0] if _is_zero(expr.args[1]) else args[1]})"
     if fn in _INFIX:
         return _wrap(f"{args[0]} {_INFIX[fn]} {args[1]}", expr)
     c_type(dtype)
     return f"tsc_{fn}_{dtype}({', '.join(args)})"
+
+
+def _is_zero(expr: Expr) -> bool:
+    """Whether an expression is the literal 0.0, which is not neutral: -0.0 + 0.0 is 0.0."""
+    return isinstance(expr, Const) and expr.value == 0 and copysign(1, expr.value) > 0
 
 
 def _wrap(text: str, expr: Call) -> str:

@@ -136,7 +136,7 @@ def _likely_equal(given: Sequence[SymExpr], wanted: Sequence[SymExpr],
 
 def _squeeze_target(ctx: InferContext) -> Shape:
     shape = canonical(ctx, 0)
-    axes = axes_operand(ctx, 1, len(shape))
+    axes = axes_operand(ctx, 1, len(shape), scalar=True)
     if axes is None:
         return tuple(d for d in shape if d != ONE)
     for k in axes:
@@ -146,7 +146,7 @@ def _squeeze_target(ctx: InferContext) -> Shape:
 
 def _unsqueeze_target(ctx: InferContext) -> Shape:
     shape = list(canonical(ctx, 0))
-    given = known_ints(ctx, 1, "axes") if ctx.has(1) else tuple(ctx.attr("axes", ()))
+    given = known_ints(ctx, 1, "axes", scalar=True) if ctx.has(1) else tuple(ctx.attr("axes", ()))
     for k in sorted(distinct(ctx, [ctx.axis(int(a), len(shape) + len(given)) for a in given])):
         shape.insert(k, ONE)
     return tuple(shape)

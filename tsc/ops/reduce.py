@@ -167,6 +167,8 @@ def _softmax_axes(ctx: InferContext) -> tuple[int, ...]:
     rank = ctx.type(0).rank
     if ctx.opset >= 13:
         return (ctx.axis(int(ctx.attr("axis", -1)), rank),)
+    if not rank:
+        raise ModelError(f"{where(ctx)} has an operand without axes, expected one at least")
     axis = int(ctx.attr("axis", 1))
     return tuple(range(rank if axis == rank else ctx.axis(axis, rank), rank))
 

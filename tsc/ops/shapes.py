@@ -85,10 +85,11 @@ def broadcast_read(lowering: Lowering, i: int, at: tuple[Expr, ...]) -> Expr:
 
 # -- operands that must be known -------------------------------------------------------------------------------
 
-def known_ints(ctx: InferContext, i: int, what: str) -> tuple[int, ...]:
-    """Input `i` as integers. Raises ModelError when it is no list, UnsupportedError when they depend on data or on a Dim."""
+def known_ints(ctx: InferContext, i: int, what: str, scalar: bool = False) -> tuple[int, ...]:
+    """Input `i` as integers, a list or, where that is allowed, a `scalar`. Raises ModelError when it is neither,
+    UnsupportedError when they depend on data or on a Dim."""
     found = ctx.known(i, what)
-    if found.ndim > 1:
+    if found.ndim != 1 and not (scalar and found.ndim == 0):
         raise ModelError(f"{where(ctx)} has {what} of rank {found.ndim}, expected a list")
     values = [v.as_int() for v in found.ravel()]
     if any(v is None for v in values):
@@ -96,10 +97,11 @@ def known_ints(ctx: InferContext, i: int, what: str) -> tuple[int, ...]:
     return tuple(v for v in values if v is not None)
 
 
-def axes_operand(ctx: InferContext, i: int, rank: int) -> tuple[int, ...] | None:
-    """Normalised axes from input `i` (newer opsets) or the attribute `axes` (older ones); None when neither is given."""
+def axes_operand(ctx: InferContext, i: int, rank: int, scalar: bool = False) -> tuple[int, ...] | None:
+    """Normalised axes from input `i` (newer opsets; as in `known_ints`) or the attribute `axes` (older ones); None when neither
+    is given."""
     if ctx.has(i):
-        given: Sequence[int] = known_ints(ctx, i, "axes")
+        given: Sequence[int] = known_ints(ctx, i, "axes", scalar)
     elif ctx.attr("axes") is not None:
         given = ctx.attr("axes")
     else:

@@ -359,16 +359,6 @@ def extreme_parameters(allowed: Set, names: Sequence[str], context: Set, least: 
     return pieces if all(single_piece(p) for p in pieces) else None
 
 
-def extended(relation: Map, domain: Set) -> Map:
-    """A function that is one affine expression, on all of `domain`; any other relation as it is."""
-    if domain.is_subset(relation.domain()) or not relation.is_single_valued():
-        return relation
-    pieces = PwMultiAff.from_map(relation).coalesce()
-    if pieces.n_piece() != 1:
-        return relation
-    return Map.from_pw_multi_aff(pieces.gist(relation.domain())).intersect_domain(domain)
-
-
 def components(relation: Map) -> list[PwAff]:
     """The coordinates of a single-valued relation, as functions of its domain."""
     function = PwMultiAff.from_map(relation)

@@ -64,13 +64,15 @@ class View:
 @dataclass(frozen=True, slots=True)
 class Access:
     """Instances of a statement -> cells of a buffer. Not `exact`: a may-access, over-approximated in opaque dimensions. With a
-    `view`, the cell of the view is exact, and `relation` over-approximates where its layout takes that."""
+    `view`, the cell of the view is exact, and `relation` over-approximates where its layout takes that. `anywhere` is where a
+    read under conditions would be without them, at every instance."""
 
     statement: str
     buffer: Buffer
     relation: isl.Map
     exact: bool
     view: View | None = None
+    anywhere: isl.Map | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,8 @@ def _reads(statement: Statement, program: Program, params: str, known: isl.Set, 
             if not stays:
                 notes.append(f"{statement.name} reads {format_expr(load)} under a condition that is not affine")
                 exact = False
-        yield Access(statement.name, load.buffer, relation, exact, view)
+        anywhere = _relation(statement, load, names, [], params)[0] if conditions and load.buffer.name in targets else None
+        yield Access(statement.name, load.buffer, relation, exact, view, anywhere)
 
 
 def _box(statement: Statement) -> str:

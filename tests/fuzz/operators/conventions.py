@@ -105,6 +105,14 @@ def _empty(node: NodeProto, inputs: Values, opset: int) -> bool:
     return inputs[0] is not None and inputs[0].size == 0
 
 
+def _pads_hold_windows(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Pads in which a window finds room."""
+    kernel, pads = attribute(node, "kernel_shape", ()), attribute(node, "pads", ())
+    dilations = attribute(node, "dilations") or [1] * len(kernel)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+    return any(pad >= span for pad, span in zip(pads, [*spans, *spans]))
+
+
 def _no_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
     """No elements, of an integer type, which has no NaN."""
     return inputs[0] is not None and inputs[0].size == 0 and inputs[0].dtype.kind in "iu"
@@ -155,10 +163,12 @@ def has_infinity(node: NodeProto, inputs: Values, opset: int) -> bool:
 
 
 def _power_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
-    """Integers whose power their type does not hold."""
+    """Integers whose power their type does not hold: one that is too large, or infinite."""
     base, exponent = inputs[0], inputs[1]
     if base is None or exponent is None or base.dtype.kind not in "iu" or not base.size or not exponent.size:
         return False
+    if (base == 0).any() and (exponent < 0).any():
+        return True
     return float(np.abs(base.astype(np.float64)).max()) ** float(exponent.max()) >= 2.0 ** (8 * base.dtype.itemsize - 1)
 
 
@@ -172,6 +182,9 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("GlobalMaxPool", "GlobalAveragePool", "MaxPool", "AveragePool"), "an image without pixels", "open",
                "the standard does not say what the maximum or mean of nothing is, nor whether ceil_mode has a window there",
                _empty),
+    Convention(_names("AveragePool"), "windows of padding alone", "open",
+               "the standard does not say what the mean of nothing is; ONNX Runtime takes no pads as large as the window",
+               _pads_hold_windows),
     Convention(_names("ReduceMean"), "the mean of no integers", "open",
                "'Reduction over an empty set of values yields undefined'", _no_integers),
     Convention(_names("Resize", "Upsample"), "a neighbour that is not finite and weighs nothing", "open",
@@ -191,6 +204,8 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("Resize"), "the nearest element", "reference",
                "its coordinate is a quotient of integers by the text; in ONNX Runtime's floats it may fall short of "
                "the element that it hits (5.9999998 for the middle of 13)", _takes_nearest),
+    Convention(_names("Upsample"), "integers beyond a float32, interpolated", "open",
+               "Upsample takes integers from opset 9 on and does not say in which type they are weighted", _beyond_float32),
     Convention(_names("Resize"), "integers, interpolated", "reference",
                "the standard says 'a weighted average' of integers too; we round it to the nearest, ONNX Runtime cuts it",
                _interpolates_integers),

@@ -81,7 +81,7 @@ def row_relations(scop: Scop, anchor: Compute, axes: Collection[int] | None = No
     cells = {c.name: written[scop.of(c)[0].name].range() for c in scop.program.computes}
     # a read under a condition says where its cell would be at every instance: the check of the schedule comes later
     edges = [(scop.statements[a.statement].compute.name, a.buffer.name,
-              isl.extended(a.relation, scop.statements[a.statement].domain).apply_domain(written[a.statement]))
+              (a.relation if a.anywhere is None else a.anywhere).apply_domain(written[a.statement]))
              for a in scop.reads if a.exact and a.buffer.name in cells]
     own = cells[anchor.name].identity()
     for i in reversed(range(len(anchor.axes))):
