@@ -230,6 +230,8 @@ REFUSED = {
     "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),
     "some elements out of none": one("Resize", 18, [fed(1, 2, 0, 5), None, None, constant([1, 2, 1, 7], 4)], broken="size",
                                      mode="linear"),
+    # the rank depends on the size: it was taken not to be 1
+    "a dim that is squeezed at one size": one("Squeeze", 11, [fed("a", 3, 1)], {"a": 1}, broken="size"),
     "rows of no tensor": one("Softmax", 12, [fed()], broken="rank"),
     "axes that are no list": one("Pad", 19, [fed(3, 3, 1), constant([0, -1], 2), None, constant(-3)], broken="rank"),
     "weights without elements": one("Conv", 11, [fed(1, 3, "a", 5), fed(4, 3, 3, 0)], {"a": 7}, broken="size"),

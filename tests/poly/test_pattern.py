@@ -129,9 +129,19 @@ def test_an_infeasible_shift_has_a_reason() -> None:
 def test_a_shift_that_is_not_one_affine_piece_has_a_reason() -> None:
     scop = build_scop(programs.gemm())
     found, _ = match(scop)
-    ragged = isl.UnionMap("[M, N, K] -> { acc_update[i, j, r] -> out_store[i, j] : r < K - 1 or K <= 5 }")
+    ragged = isl.UnionMap("[M, N, K] -> { acc_init[i, j] -> acc_update[i, j, r] : r > 2 or K <= 5 }")
     with pytest.raises(PatternMismatch, match="no single affine shift"):
         solve(found.matrix, scop, ragged.intersect_domain(scop.domain).intersect_range(scop.domain))
+
+
+@pytest.mark.parametrize("where", ["r < K - 1 or K <= 5", "r = 0 and K = 1", "r = 2"])
+def test_what_follows_a_reduction_comes_behind_all_of_it(where: str) -> None:
+    """Also where it needs few of its terms, or needs them at few sizes."""
+    scop = build_scop(programs.gemm())
+    found, _ = match(scop)
+    some = isl.UnionMap(f"[M, N, K] -> {{ acc_update[i, j, r] -> out_store[i, j] : {where} }}")
+    solved = solve(found.matrix, scop, some.intersect_domain(scop.domain).intersect_range(scop.domain))
+    assert isl.function_text(solved.entries["out_store"][-1]) == "-1 + K"
 
 
 def test_unit_stride() -> None:

@@ -137,8 +137,11 @@ def _likely_equal(given: Sequence[SymExpr], wanted: Sequence[SymExpr],
 def _squeeze_target(ctx: InferContext) -> Shape:
     shape = canonical(ctx, 0)
     axes = axes_operand(ctx, 1, len(shape), scalar=True)
-    if axes is None:
-        return tuple(d for d in shape if d != ONE)
+    if not axes:  # an empty list counts as none
+        left = tuple(d for d in shape if d != ONE)
+        for d in left:
+            ctx.env.assume_le(2, d, f"{where(ctx)}: without axes, a dim of 1 changes the rank")
+        return left
     for k in axes:
         ctx.env.assume_eq(shape[k], ONE, f"{where(ctx)}: a squeezed dim must be 1")
     return tuple(d for k, d in enumerate(shape) if k not in axes)

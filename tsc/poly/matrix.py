@@ -1,14 +1,16 @@
 """ScheduleMatrix: affine rows per statement, with `?` where a shift constant is to be found from the dependences.
 
 Each `?` becomes a parameter; every dependence must have a non-negative distance in its row (so that the band of all rows is
-permutable and can be tiled); the least such value is taken for a statement that follows the anchor, the greatest for one that
-precedes it. Only a single affine expression valid in the whole context is accepted. Section 5.2 of the paper, figure 7.
+permutable and can be tiled). A statement that follows the anchor gets the row's last value, or else the least that will do, one
+that precedes it the greatest. Only a single affine expression valid in the whole context is accepted. Section 5.2 of the paper,
+figure 7.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TypeAlias
 
 from tsc.poly import PatternMismatch, isl
@@ -75,9 +77,28 @@ def solve(matrix: ScheduleMatrix, scop: Scop, deps: isl.UnionMap) -> ScheduleMat
         for group, least in ((before, False), ([s for s in unknown if s not in before], True)):
             if group:
                 rows = {s: entries[s][position] for s in entries if s in group or entries[s][position] is not None}
-                for statement, row in _solve_row(rows, group, least, scop, deps, assumed, row_name).items():
+                found = _last(rows, group, scop, deps, assumed) if least else None
+                found = found or _solve_row(rows, group, least, scop, deps, assumed, row_name)
+                for statement, row in found.items():
                     entries[statement][position] = row
     return replace(matrix, entries={s: tuple(rows) for s, rows in entries.items()})
+
+
+def _last(rows: Mapping[str, Row], unknown: list[str], scop: Scop, deps: isl.UnionMap,
+          assumed: isl.Set) -> dict[str, isl.PwAff] | None:
+    """The last value of a row for all `unknown` statements, which run behind those that vary with it; None where that is no
+    affine expression, or breaks a dependence. What is needed of few iterations alone, or at few sizes, would else be said to
+    run in the midst of them."""
+    ends = [isl.maximum_over(r.intersect_domain(scop.statements[s].domain), assumed) for s, r in rows.items() if r is not None]
+    if not ends:
+        return None
+    last = reduce(isl.PwAff.union_max, ends).gist_params(assumed).coalesce()
+    if not isl.single_piece(last):
+        return None
+    found = {s: function(scop, s, isl.function_text(last)) for s in unknown}
+    schedule = isl.row_map(isl.rows(scop.domain, [[found[s] if r is None else r for s, r in rows.items()]]), 0)
+    backwards = deps.intersect(schedule.lex_gt_union_map(schedule)).params()
+    return found if backwards.intersect(assumed.align_params(backwards.get_space())).is_empty() else None
 
 
 def _reaching(unknown: list[str], known: list[str], deps: isl.UnionMap) -> list[str]:
