@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 
 from tests.fuzz.operators.case import Case, Dims, Draft, Size, values_of
+from tests.fuzz.operators.chains import random_case
 from tests.fuzz.operators.check import check
 from tests.fuzz.operators.unneeded import with_indices_inside
 from tests.fuzz.operators.values import Draw, fixed, plain
@@ -274,3 +275,12 @@ def test_an_index_outside_that_an_output_needs_is_not_excused() -> None:
     for op, is_excused in (("Shape", True), ("Neg", False)):
         case = _unneeded_index(op)
         assert (with_indices_inside(case, values_of(case, 0)) is not None) == is_excused
+
+
+@pytest.mark.parametrize(("seed", "number"), [
+    (20261130, 2365),  # half of a dim that is even was not tied to it
+    (20261201, 7186),  # a quotient by twice a size, in two forms, of one of which a maximum with 0 was proved needless
+])
+def test_a_random_case_is_right_now(seed: int, number: int) -> None:
+    verdict = check(random_case(seed, number))
+    assert verdict.right and not verdict.slow, verdict

@@ -212,7 +212,7 @@ def _inverse(names: Sequence[str], index: Sequence[Expr], place: Sequence[Expr])
 
 def _reduced(expr: SymExpr, facts: Facts | None) -> SymExpr:
     """`expr` as `facts` reduce it, each quotient that is a variable in scope as that variable, and remainders likewise."""
-    return expr if facts is None else _undivided(facts.reduce(expr), facts)
+    return expr if facts is None else facts.reduce(_undivided(facts.reduce(expr), facts))
 
 
 def _undivided(expr: SymExpr, facts: Facts) -> SymExpr:
@@ -229,11 +229,24 @@ def _quotient(atom: Apply, facts: Facts) -> SymExpr:
     args = [_undivided(a, facts) for a in atom.args]
     if atom.fn in ("//", "%"):
         dividend, by = args
+        whole = _multiple(dividend, by) if facts.nonneg(by - 1) else 0
+        if whole:
+            inner = _quotient(Apply(atom.fn, (dividend - by * whole, by)), facts)
+            return inner + whole if atom.fn == "//" else inner
         for name in facts.known:
             rest = dividend - dim(name) * by
             if name not in facts.sizes and facts.nonneg(rest) and facts.lt(rest, by):
                 return dim(name) if atom.fn == "//" else rest
     return apply(atom.fn, args)
+
+
+def _multiple(dividend: SymExpr, by: SymExpr) -> int:
+    """How often a divisor of one term is to be taken from a dividend so that its factor of that term lies between 0 and the
+    divisor's own."""
+    if len(by.terms) != 1 or not by.dims():
+        return 0
+    (monomial, times), = by.terms
+    return dict(dividend.terms).get(monomial, 0) // times
 
 
 def _check_exact(points: isl.Set, x: Occurrence) -> None:
