@@ -198,3 +198,17 @@ def test_a_reshape_by_what_divides_a_dim_is_read_flat() -> None:
         y, z = executable.run(None, {"x": x})
         np.testing.assert_array_equal(y, x.reshape(a, 2, -1))
         np.testing.assert_array_equal(z, -x.reshape(a, 2, -1))
+
+
+def test_a_size_that_must_be_a_number_is_that_number() -> None:
+    """What a window leaves of w meets 4 elements: that it is 4 was said to the runs, not to the kernel."""
+    proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,1,h,w] x, float[4] c) => (float[1,1,p,q] y)
+        { z = MaxPool <kernel_shape = [2,2], strides = [2,2]> (x) y = Add (z, c) }""")
+    executable, oracle = tsc.compile(proto), onnxruntime.InferenceSession(proto.SerializeToString())
+    rng = np.random.default_rng(0)
+    for h, w in ((2, 8), (7, 9), (33, 8)):
+        feeds = {"x": rng.standard_normal((1, 1, h, w), "f"), "c": rng.standard_normal(4, "f")}
+        np.testing.assert_allclose(executable.run(None, feeds)[0], oracle.run(None, feeds)[0], rtol=1e-6)
+    with pytest.raises(ShapeError):
+        executable.run(None, {"x": np.zeros((1, 1, 4, 10), "f"), "c": np.zeros(4, "f")})

@@ -132,7 +132,7 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
         text = f"tsc_twice_{kind}({name} + {sym_text(half, leaves, scope)})"
         return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))" if buffer.dtype == BOOL else text
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
-    space = None if factor is None or leaves else factor.as_int()
+    space = None if factor is None or any(lanes.var in variables(leaf) for leaf in leaves.values()) else factor.as_int()
     first, last = lanes.first or "0", lanes.last or lanes.active or str(lanes.count)
     if factor == SymExpr.of(1):
         text = f"*(const tsc_{kind}u *)({name} + {start})"

@@ -29,11 +29,12 @@ def size_facts(names: Mapping[SymExpr, str], env: ShapeEnv, products: bool = Fal
     ordered = _ordered_facts(names, hidden, env)
     facts = _related([*made, *multiplied, *quotients, *ordered], set(names.values()))
     facts += [fact for fact in quotients if fact not in facts]  # one size and a number
-    known = set(names.values()) | {name for fact in facts for name in fact.names()}
+    known = {*names.values(), *(name for fact in facts for name in fact.names())}
     for guard in env.remaining_guards():
         if guard.relation in ("==", "<="):
             found = Fact(_renamed(guard.left, names, hidden), guard.relation, _renamed(guard.right, names, hidden))
-            if len(found.names()) > 1 and found.names() <= known:
+            tied = len(found.names()) > 1 or (guard.relation == "==" and found.names())  # a size may be a number, too
+            if tied and found.names() <= known:
                 facts.append(found)
     used = {name for fact in facts for name in fact.names()}
     return tuple(_numbered([*_ranges(hidden, used, env), *facts], set(names.values())))
