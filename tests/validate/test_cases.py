@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from tests.poly import programs
-from tsc.sym import dim
-from tsc.te.compute import Fact, SizeParam
-from tsc.validate.cases import LEAST, admitted, limits_of
+from tsc.loop_ir.nodes import For, Func, Store
+from tsc.sym import ONE, dim
+from tsc.te.compute import Axis, Compute, Fact, Program, SizeParam
+from tsc.te.expr import Buffer, Const, Expr, Load, Size, Var, index, select
+from tsc.validate.cases import LEAST, admitted, choose_sizes, limits_of
 
 
 @pytest.mark.parametrize("terms", [0, 1, 5000])
@@ -30,3 +33,19 @@ def test_sizes_that_were_solved_for_are_held_to_products() -> None:
     for wrong in ({"a": 5, "b": 2, "c": 3, "d": 8}, {"a": 6, "b": 2, "c": 3, "d": 7}):
         found = admitted(program, wrong, rng)
         assert found is not None and found["a"] == found["b"] * found["c"] and found["d"] % found["b"] == 0
+
+
+def test_what_one_truth_decides_is_decided_several_times_at_each_size() -> None:
+    """Found by random programs: in all five Cases that executed a store of broken loops, the truth was the same."""
+    m, n = dim("M"), dim("N")
+    truth, x, y = Buffer("truth", "bool", (ONE,)), Buffer("x", "float32", (m, n)), Buffer("y", "float32", (m, n))
+
+    def value(*at: str) -> Expr:
+        return select(Load(truth, (index(0),)), Load(x, tuple(map(Var, at))), Const(0.0, "float32"))
+
+    compute = Compute(y, (Axis("i", m), Axis("j", n)), value("i", "j"))
+    program = Program((truth, x), (y,), (compute,), (SizeParam("M", 64), SizeParam("N", 64)))
+    store = Store(y, (Var("k"), Var("l")), value("k", "l"))
+    loops = For("k", index(0), Size(m), For("l", index(0), Size(n), store))
+    chosen, _ = choose_sizes(program, Func("one", (truth, x, y), ("y",), program.sizes, loops), Random(0))
+    assert min(Counter((sizes["M"], sizes["N"]) for sizes in chosen).values()) >= 3

@@ -16,10 +16,10 @@ import numpy as np
 
 from tsc.loop_ir.facts import coefficient_of
 from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, Store, children
-from tsc.sym import OversizeError, SymExpr, dim
+from tsc.sym import ONE, OversizeError, SymExpr, dim
 from tsc.sym.expr import Apply
 from tsc.te.compute import Axis, Program, SizeParam
-from tsc.te.expr import INDEX, Call, Const, Expr, Size, walk
+from tsc.te.expr import BOOL, INDEX, Buffer, Call, Const, Expr, Size, walk
 from tsc.validate.algebra import Array
 from tsc.validate.frames import Sizes
 from tsc.validate.reach import reached
@@ -41,6 +41,8 @@ _POOL, _HEAVY = 300, 3_000
 _GOLDEN = 0.6180339887
 #: How many of the least values of a size that indices are divided by are tried.
 _DIVISORS = 3
+#: How often sizes are taken where one fed truth decides: few of them execute a Store, and it may be the same in all.
+_TRUTHS = 3
 #: How far beyond its least value a size may be.
 _FURTHEST = 4_000
 
@@ -110,7 +112,13 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
         cases = cases + [others[i] for i in cover([row for row in rows if row.any()], more)]
         done |= found
     turns = max(MOST // len(cases), 1) if cases and sum(work) < FEW else 1  # of little data, more than once
+    turns = max(turns, _TRUTHS) if any(_is_decision(b) for b in program.inputs) else turns
     return cases * turns, done
+
+
+def _is_decision(buffer: Buffer) -> bool:
+    """Whether an input is one truth: what it decides is the same everywhere in a Case."""
+    return buffer.dtype == BOOL and all(extent == ONE for extent in buffer.shape)
 
 
 def _least_divisors(program: Program) -> list[tuple[str, int]]:
