@@ -6,9 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx.parser
+import onnx.reference
 import pytest
 
+import tsc
 from tests.loop_ir import funcs
+from tests.machine import runnable
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
@@ -124,3 +128,16 @@ def test_float64(fn: str) -> None:
     arguments = (x, y) if fn in ("mod", "fmod", "pow") else (x,)
     expected = {"pow": np.power, "mod": np.mod, "fmod": np.fmod}.get(fn) or getattr(np, fn)
     np.testing.assert_allclose(apply(fn, "float64", *arguments), expected(*arguments), rtol=1e-15)
+
+
+@pytest.mark.parametrize("target", [spec.name for spec in runnable()])
+@pytest.mark.parametrize("body", ["Add(zero, n)", "Sub(zero, f)", "Sub(n, less)"])
+def test_sums_with_zeros_have_the_sign_of_the_sum(body: str, target: str) -> None:
+    """gcc 12 makes -x of 0.0 + -x and 0.0 - x, also where x is a converted 0."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]> g (int64[3] i) => (float[3] y)
+        <float zero = {{0.0}}, float less = {{-0.0}}> {{ f = Cast <to = 1> (i) n = Neg (f) y = {body} }}""")
+    i = np.array([0, 1, -2])
+    wanted, = onnx.reference.ReferenceEvaluator(model).run(None, {"i": i})
+    found, = tsc.compile(model, target=target, options=tsc.Options(use_cache=False)).run(None, {"i": i})
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))

@@ -155,17 +155,19 @@ def _call(expr: Call, scope: Scope) -> str:
             return f"({args[0]} / {args[1]})"
         case "floordiv" | "mod" if dtype == INDEX and _divides_plainly(*_pair(expr), scope):
             return f"({args[0]} {'/' if fn == 'floordiv' else '%'} {args[1]})"
-    if fn == "add" and dtype.startswith("float") and any(map(_is_zero, expr.args)):
-        return f"tsc_plus_zero_{dtype}({args[0] if _is_zero(expr.args[1]) else args[1]})"
+    if fn in ("add", "sub") and dtype.startswith("float"):
+        args = [_hidden_zero(a) or text for a, text in zip(expr.args, args)]
     if fn in _INFIX:
         return _wrap(f"{args[0]} {_INFIX[fn]} {args[1]}", expr)
     c_type(dtype)
     return f"tsc_{fn}_{dtype}({', '.join(args)})"
 
 
-def _is_zero(expr: Expr) -> bool:
-    """Whether an expression is the literal 0.0, which is not neutral: -0.0 + 0.0 is 0.0."""
-    return isinstance(expr, Const) and expr.value == 0 and copysign(1, expr.value) > 0
+def _hidden_zero(expr: Expr) -> str:
+    """A literal zero as text that does not say it is one, "" for anything else: gcc gets the signs of sums with zeros wrong."""
+    if not isinstance(expr, Const) or expr.value != 0:
+        return ""
+    return f"{'-' if copysign(1, expr.value) < 0 else ''}tsc_zero_{expr.dtype}()"
 
 
 def _wrap(text: str, expr: Call) -> str:

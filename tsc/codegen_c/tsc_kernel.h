@@ -75,7 +75,7 @@ TSC_DEFINE_UNSIGNED(uint32_t, uint32)
 TSC_DEFINE_UNSIGNED(uint64_t, uint64)
 TSC_DEFINE_UNSIGNED(uint8_t, bool)
 
-/* -- floats. gcc 12 takes 0.0 + -x for -x, which are not the same where x is 0: it is not shown that a zero is one ----------- */
+/* -- floats. gcc 12 takes 0.0 + -x and 0.0 - x for -x, wrong where x is 0: it is not shown that a zero is one -------------- */
 
 #if defined(__x86_64__)
 #define TSC_FLOAT_REGISTER "x"
@@ -89,10 +89,10 @@ TSC_DEFINE_UNSIGNED(uint8_t, bool)
   TSC_FN T tsc_min_##NAME(T a, T b) { return a < b || a != a ? a : b; }                                                       \
   TSC_FN T tsc_max_##NAME(T a, T b) { return a > b || a != a ? a : b; }                                                       \
   TSC_FN T tsc_abs_##NAME(T a) { return __builtin_fabs##S(a); }                                                               \
-  TSC_FN T tsc_plus_zero_##NAME(T a) {                                                                                        \
+  TSC_FN T tsc_zero_##NAME(void) {                                                                                            \
     T zero = 0;                                                                                                               \
     __asm__("" : "+" TSC_FLOAT_REGISTER(zero));                                                                               \
-    return a + zero;                                                                                                          \
+    return zero;                                                                                                              \
   }                                                                                                                           \
   TSC_FN T tsc_sign_##NAME(T a) { return a != a ? a : (T)((a > 0) - (a < 0)); }                                               \
   TSC_FN T tsc_reciprocal_##NAME(T a) { return 1 / a; }                                                                       \

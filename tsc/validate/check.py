@@ -106,7 +106,7 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
         own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found}, rng)
         try:
             found |= _compared(program, func, scheduled, own, rng, OWN) if own else set()
-        except Impossible:
+        except (Impossible, TooMany):
             own = []
     if not wanted <= found:
         found |= _compared(program, func, scheduled, cases, rng, BUDGET)
