@@ -18,6 +18,7 @@ from tsc.config import Options, read_environment
 from tsc.errors import InternalError, UnsupportedError
 from tsc.graph.to_te import LoweredGroup
 from tsc.ir import Graph
+from tsc.loop_ir.bounds import no_prover
 from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.ops.derive import compute_kind
@@ -27,6 +28,7 @@ from tsc.poly import PatternMismatch
 from tsc.poly.normalise import separate_outputs, without_empty
 from tsc.poly.pattern import match
 from tsc.poly.pattern.stages import Staged
+from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
 from tsc.poly.scop import build_scop, unproved
@@ -213,7 +215,8 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
     program, device, seen = order.program, order.device, None if steps is None else steps()
     scheduled = schedule_program(program, order.kind, spec, None, recorder, symbol, order.constants, seen)  # -> Func
     with blame(scheduled.overridden, symbol):
-        func = device.lower(scheduled.func, spec, recorder)         # Func             -> Func
+        proved = no_prover if scheduled.scop is None else prover(scheduled.scop.known)
+        func = device.lower(scheduled.func, spec, recorder, proved)  # Func             -> Func
         if scheduled.scop is not None:                              # each instance once, in order, at every size
             for note in check_lowered(scheduled.func, func, scheduled.scop, scheduled.edges):
                 recorder.decide("validate", symbol, note)

@@ -11,6 +11,7 @@ from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.codegen_c.types import C_TYPES
 from tsc.config import Options
+from tsc.loop_ir.bounds import Prover
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
 from tsc.runtime.interface import KernelInterface
@@ -23,7 +24,7 @@ class Target:
     """A back end for one device: how loop IR is lowered for it, printed, and built into one module."""
 
     spec: DeviceSpec
-    lower: Callable[[Func, DeviceSpec, Recorder], Func]
+    lower: Callable[[Func, DeviceSpec, Recorder, Prover], Func]
     emit: Callable[[Func, DeviceSpec], str]
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled

@@ -26,12 +26,14 @@ from tsc.codegen_c import build
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import host_spec
 from tsc.errors import InternalError
+from tsc.loop_ir.bounds import Prover, no_prover
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.oracle.interpret import Trace, interpret, interpreter
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.verify_storage import verify_storage
 from tsc.poly import PatternMismatch
+from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps
@@ -123,7 +125,7 @@ class Made:
         """Whether what passes keep in storage of their own is proved to lie within it, of loops that know their block by a
         number: a compile looks at them before they do, and proves more."""
         try:
-            verify_storage(self.scheduled.func, places_of(func))
+            verify_storage(self.scheduled.func, places_of(func), _prover(self.scheduled))
         except InternalError:
             return False
         return True
@@ -148,7 +150,8 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
         if not str(refusal).strip():
             raise Wrong("a refusal without a reason") from refusal
         raise
-    made = Made(case, device, program, scheduled, lower(scheduled.func, spec), "", tuple(runs), None)
+    lowered = lower(scheduled.func, spec, prover=_prover(scheduled))
+    made = Made(case, device, program, scheduled, lowered, "", tuple(runs), None)
     if made.opaque and not case.divided:
         raise Wrong(f"an access that depends on no data is not exact: {made.opaque}")
     if (unread := made.order(made.lowered)) and not case.divided:
@@ -163,6 +166,10 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
     if (undecided := made.values(made.lowered, rng.randrange(2**31))) and not case.divided:
         raise Wrong(f"values are not compared: {undecided}")
     return replace(made, undecided=undecided, source=emit_c(made.lowered, spec))
+
+
+def _prover(scheduled: ScheduledProgram) -> Prover:
+    return no_prover if scheduled.scop is None else prover(scheduled.scop.known)
 
 
 # -- data ------------------------------------------------------------------------------------------------------

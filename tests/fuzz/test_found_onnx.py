@@ -233,6 +233,7 @@ REFUSED = {
                                      mode="linear"),
     # the rank depends on the size: it was taken not to be 1
     "a dim that is squeezed at one size": one("Squeeze", 11, [fed("a", 3, 1)], {"a": 1}, broken="size"),
+    "a ratio of two": one("Dropout", 21, [fed(), constant([-1.5, 0.25], 2, dtype="float32")], broken="rank"),
     "rows of no tensor": one("Softmax", 12, [fed()], broken="rank"),
     "axes that are no list": one("Pad", 19, [fed(3, 3, 1), constant([0, -1], 2), None, constant(-3)], broken="rank"),
     "weights without elements": one("Conv", 11, [fed(1, 3, "a", 5), fed(4, 3, 3, 0)], {"a": 7}, broken="size"),
@@ -279,6 +280,7 @@ def test_an_index_outside_that_an_output_needs_is_not_excused() -> None:
 
 @pytest.mark.parametrize(("seed", "number"), [
     (20261130, 2365),  # half of a dim that is even was not tied to it
+    (20261210, 640),   # two halves of an even dim, merged with another, were not the dim in the target's shape
     (20261201, 7186),  # a quotient by twice a size, in two forms, of one of which a maximum with 0 was proved needless
 ])
 def test_a_random_case_is_right_now(seed: int, number: int) -> None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.sym import OversizeError, SymExpr, dim
 from tsc.te.expr import INDEX, Call, Expr, Load
 
+#: Whether an expression is proved to be at least 0 wherever all of some others are: asked where facts leave that open.
+Prover: TypeAlias = Callable[[SymExpr, Sequence[SymExpr], Facts], bool]
+
 #: What bounds a place bounds one spaced, every second to fourth element.
 _TIMES = range(1, 5)
 
 
-def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collection[int] | None = None) -> bool:
-    """Whether a load is proved to stay within the extents of (these `dims` of) its buffer where the conditions `known` hold; an
-    axis in panels has whole panels."""
+def no_prover(expr: SymExpr, margins: Sequence[SymExpr], facts: Facts) -> bool:
+    """Proves nothing beyond facts."""
+    return False
+
+
+def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collection[int] | None = None,
+           prover: Prover = no_prover) -> bool:
+    """Whether a load is proved to stay within the extents of (these `dims` of) its buffer where the conditions `known` hold, by
+    facts or else by `prover`; an axis in panels has whole panels."""
     given = _Given.of(known)
     axis, width = load.buffer.panel or (-1, 1)
     for number, (place, extent) in enumerate(zip(load.index, load.buffer.shape)):
@@ -27,7 +37,7 @@ def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collect
         if number == axis:
             first, rest = facts.whole_part(sym, width)
             needed = [first, extent - 1 - first, rest, width - 1 - rest]
-        if leaves or not all(given.nonneg(e, facts) for e in needed):
+        if leaves or not all(given.nonneg(e, facts) or prover(e, given.held(), facts) for e in needed):
             return False
     return True
 
@@ -47,6 +57,11 @@ class _Given:
             return _Given(tuple(margins), _solved([z for part in parts if (z := _zero(*part)) is not None]))
         except (ZeroDivisionError, OversizeError):  # no proof would come of it
             return _Given(tuple(margins), {})
+
+    def held(self) -> list[SymExpr]:
+        """All that is at least 0 where the conditions hold."""
+        differences = [value - dim(name) for name, value in self.values.items()]
+        return [*self.margins, *differences, *(-d for d in differences)]
 
     def nonneg(self, expr: SymExpr, facts: Facts) -> bool:
         """Whether `expr` is proved to be at least 0 where the conditions and `facts` hold."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tsc.loop_ir.bounds import Prover, no_prover
 from tsc.loop_ir.cpu.tensorize import tensorize
 from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.gpu.barriers import insert_barriers
@@ -24,9 +25,10 @@ from tsc.target import DeviceSpec
 from tsc.trace import Recorder
 
 
-def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Func:
+def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None, prover: Prover = no_prover) -> Func:
     """`func` ready for `emit_c`: simplified, with intrinsics and vector loops for `spec`, its blocks numbered, its scratch and
-    data errors listed. What stayed scalar is recorded with its reason. Raises InternalError where a pass broke the rules."""
+    data errors listed. What stayed scalar is recorded with its reason. Raises InternalError where a pass broke the rules, or
+    where neither facts nor `prover` see that it did not."""
     verify(func)
     given = func
     func = simplify(func, keep_marked=True)                 # canonical indices; marks survive for the next two passes
@@ -34,8 +36,8 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None) -> Fun
     func, scalar_loops = vectorize(func, spec)              # innermost loops -> vectors and a rest
     func = simplify(func)
     placed = places_of(func)
-    verify_reads(func.name, placed)                         # what vectors read beyond scalars is proved to be there,
-    verify_storage(given, placed)                           # and the tiles and lanes that came in hold what is kept in them
+    verify_reads(func.name, placed, prover)                 # what vectors read beyond scalars is proved to be there,
+    verify_storage(given, placed, prover)                   # and the tiles and lanes that came in hold what is kept in them
     func = map_blocks(func)                                 # block nest -> one loop over block numbers
     func = collect_messages(plan_scratch(func))
     verify(func)

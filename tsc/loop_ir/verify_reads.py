@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tsc.errors import InternalError
-from tsc.loop_ir.bounds import within
+from tsc.loop_ir.bounds import Prover, no_prover, within
 from tsc.loop_ir.cpu.vector_rules import Read, executed, varies
 from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.messages import expressions
@@ -19,35 +19,36 @@ from tsc.loop_ir.places import Place, places
 from tsc.te.expr import Load, format_expr
 
 
-def verify_reads(name: str, placed: Iterable[tuple[Stmt, Place]]) -> None:
+def verify_reads(name: str, placed: Iterable[tuple[Stmt, Place]], prover: Prover = no_prover) -> None:
     """Raise InternalError unless every load of a vector loop that is executed more often than in scalar iterations, under fewer
-    conditions or in more columns, is proved to stay within its buffer. `name` is the kernel's."""
-    complaint = next(_complaints(placed), None)
+    conditions or in more columns, is proved to stay within its buffer, by facts or else by `prover`. `name` is the kernel's."""
+    complaint = next(_complaints(placed, prover), None)
     if complaint is not None:
         raise InternalError(f"kernel {name}: {complaint}")
 
 
 def unproved(stmt: Stmt, facts: Facts) -> str | None:
     """The first such load that is not proved, in words; None where all are. `facts` hold around `stmt`."""
-    return next(_complaints(places(stmt, Place(facts))), None)
+    return next(_complaints(places(stmt, Place(facts)), no_prover), None)
 
 
-def _complaints(placed: Iterable[tuple[Stmt, Place]]) -> Iterator[str]:
+def _complaints(placed: Iterable[tuple[Stmt, Place]], prover: Prover) -> Iterator[str]:
     for stmt, place in placed:
         if place.lane and isinstance(stmt, Store):
-            yield from _of_store(stmt, place)
+            yield from _of_store(stmt, place, prover)
 
 
-def _of_store(store: Store, place: Place) -> Iterator[str]:
+def _of_store(store: Store, place: Place, prover: Prover) -> Iterator[str]:
     reads = [r for e in expressions(store) for r in executed(e, place.lane)]
     certain = {r.what for r in reads if not (r.lost or r.known)}
     for read in reads:
         known, what = (*place.known, *read.known), read.what
-        if read.lost and what not in certain and not (isinstance(what, Load) and within(what, place.facts, known)):
+        if read.lost and what not in certain and not (
+                isinstance(what, Load) and within(what, place.facts, known, prover=prover)):
             yield _complaint(read, store, "although a condition that guards it does not hold")
         if isinstance(what, Load) and _into_tile(store, place):
             moving = [d for d, i in enumerate(what.index) if varies(i, place.lane)]
-            if not within(what, place.facts, known, moving):
+            if not within(what, place.facts, known, moving, prover):
                 yield _complaint(read, store, "for columns that may not be there")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tsc.errors import InternalError
-from tsc.loop_ir.bounds import within
+from tsc.loop_ir.bounds import Prover, no_prover, within
 from tsc.loop_ir.cpu.vector_rules import executed
 from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import Allocate, Func, Stmt, Store, walk
@@ -17,14 +17,14 @@ from tsc.loop_ir.places import Place
 from tsc.te.expr import Expr, Load, format_expr
 
 
-def verify_storage(before: Func, placed: Iterable[tuple[Stmt, Place]]) -> None:
+def verify_storage(before: Func, placed: Iterable[tuple[Stmt, Place]], prover: Prover = no_prover) -> None:
     """Raise InternalError unless all that the statements store to and load from storage which `before` has not, or in
-    another shape, is proved to lie within it."""
+    another shape, is proved to lie within it, by facts or else by `prover`."""
     given = frozenset(s.buffer for s in walk(before.body) if isinstance(s, Allocate))
     for stmt, place in placed:
         own = frozenset(s.buffer for s in place.storage if s.buffer not in given)
         for access, known in _accesses(stmt, place) if own else ():
-            if access.buffer in own and not within(access, place.facts, known):
+            if access.buffer in own and not within(access, place.facts, known, prover=prover):
                 text = f"it is not proved that {format_expr(access)} lies within {access.buffer}"
                 raise InternalError(f"kernel {before.name}: {text}")
 

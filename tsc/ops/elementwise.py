@@ -290,9 +290,12 @@ def _same_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 
 def _dropout_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    for i, what in ((1, "ratio"), (2, "training_mode")):
+        if ctx.has(i) and any(d != ONE for d in canonical(ctx, i)):
+            raise ModelError(f"{where(ctx)} has a {what} of shape {ctx.type(i)}, expected a scalar")
     training = ctx.constants[2] if ctx.has(2) else np.array(False)
     ratio = ctx.constants[1] if ctx.has(1) else np.array(0.5)
-    if training is None or (bool(training) and (ratio is None or float(ratio) > 0)):
+    if training is None or (bool(training) and (ratio is None or ratio.item() > 0)):
         raise UnsupportedError(f"{where(ctx)} is in training mode, expected inference; export the model with eval()")
     shape = canonical(ctx, 0)
     return (TensorType(ctx.type(0).dtype, shape), TensorType(BOOL, shape))[:max(1, len(ctx.node.outputs))]

@@ -220,7 +220,7 @@ def _apply(program: Program, plan: _Plan, env: ShapeEnv) -> Program:
 
     def reshape(buffer: Buffer) -> Buffer:
         dim = plan.targets.get(buffer.name)
-        return buffer if dim is None else _flat(buffer, dim)
+        return buffer if dim is None else _flat(buffer, dim, env)
 
     def rewrite(expr: Expr) -> Expr:
         if isinstance(expr, Load):
@@ -229,7 +229,7 @@ def _apply(program: Program, plan: _Plan, env: ShapeEnv) -> Program:
                 dim = next((d for p in plan.pairs.values() if (d := _pair_dim(expr, p)) is not None), None)
             if dim is not None:
                 at = _flat_index(expr, dim)
-                expr = Load(_flat(expr.buffer, dim), (*expr.index[:dim], at, *expr.index[dim + 2:]))
+                expr = Load(_flat(expr.buffer, dim, env), (*expr.index[:dim], at, *expr.index[dim + 2:]))
         if expr.dtype == INDEX and not isinstance(expr, Load | Var | CheckedIndex):
             for pair in plan.pairs.values():
                 joined = _joined(linear(expr), pair)
@@ -249,9 +249,9 @@ def _apply(program: Program, plan: _Plan, env: ShapeEnv) -> Program:
     return replace(program, computes=computes, outputs=tuple(map(reshape, program.outputs)))
 
 
-def _flat(buffer: Buffer, dim: int) -> Buffer:
+def _flat(buffer: Buffer, dim: int, env: ShapeEnv) -> Buffer:
     shape = buffer.shape
-    return replace(buffer, shape=(*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2:]))
+    return replace(buffer, shape=(*shape[:dim], env.canon(shape[dim] * shape[dim + 1]), *shape[dim + 2:]))
 
 
 def _flat_index(load: Load, dim: int) -> Expr:

@@ -132,7 +132,7 @@ def flattened(load: Load, ranges: Ranges) -> Load:
         inner, outer = load.buffer.shape[d + 1], load.buffer.shape[d]
         flat = _undivided(load.index[d], load.index[d + 1], inner, outer, ranges)
         if flat is not None:
-            shape = (*load.buffer.shape[:d], outer * inner, *load.buffer.shape[d + 2:])
+            shape = (*load.buffer.shape[:d], ranges.env.canon(outer * inner), *load.buffer.shape[d + 2:])
             merged = Load(replace(load.buffer, shape=shape), (*load.index[:d], flat, *load.index[d + 2:]))
             return flattened(merged, ranges)
     return load
@@ -147,7 +147,7 @@ def split(load: Load, ranges: Ranges) -> Load:
             inner = Linear(tuple((a, c) for a, c in form.terms if c % stride != ZERO), form.constant)
             extent = load.buffer.shape[d]
             if extent % stride == ZERO and within(inner, stride, ranges):
-                shape = (*load.buffer.shape[:d], extent // stride, stride, *load.buffer.shape[d + 1:])
+                shape = (*load.buffer.shape[:d], ranges.env.canon(extent // stride), stride, *load.buffer.shape[d + 1:])
                 index = (*load.index[:d], to_expr(outer), to_expr(inner), *load.index[d + 1:])
                 return split(Load(replace(load.buffer, shape=shape), index), ranges)
     return load
