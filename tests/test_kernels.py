@@ -14,11 +14,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tsc
-from tsc import kernels, te
+from tsc import kernels, targets, te
 from tsc.explain import explain_node
 from tsc.loop_ir.nodes import For, Func, walk
+from tsc.ops.base import PatternKind
 from tsc.plan.kernel import Refusal, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import scop
+from tsc.runtime.interface import wrong_sizes
+from tsc.sym import dim
+from tsc.te import transform
+from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.expr import Buffer, Load, Var
+from tsc.trace import Recorder
 
 
 @pytest.fixture
@@ -218,3 +225,39 @@ def test_what_is_refused_without_vectors_too_is_an_error(monkeypatch: pytest.Mon
     _refusing(monkeypatch, every=True)
     with pytest.raises(tsc.InternalError, match="these lanes are not understood"):
         tsc.compile(layers(1), options=tsc.Options(use_cache=False, jobs=1))
+
+
+# -- sizes of which no fact says enough ------------------------------------------------------------------------
+
+def test_without_facts_kernels_say_what_they_need_of_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a window stays within its image, or half of a dim within the dim, is then held at each call."""
+    monkeypatch.setattr(transform, "size_facts", lambda *names: ())
+    model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["" : 18]>
+        g (float[1, 3, n, m] x) => (pooled, first, second, turned) {
+            pooled = MaxPool <kernel_shape = [3, 2], strides = [2, 3]> (x)
+            first, second = Split <axis = -1, num_outputs = 2> (x)
+            start = Constant <value_ints = [-2]> ()
+            end = Constant <value_ints = [-9]> ()
+            axis = Constant <value_ints = [2]> ()
+            step = Constant <value_ints = [-2]> ()
+            turned = Slice (x, start, end, axis, step)
+        }''')
+    for _ in range(2):  # the second time from the cache
+        executable = tsc.compile(model, options=tsc.Options(cache_dir=tmp_path, jobs=1))
+        assert "each call is held to" in executable.explain()
+        for n, m in ((3, 2), (8, 5), (9, 64), (33, 17)):
+            x = np.random.default_rng(n).standard_normal((1, 3, n, m), "f")
+            session = onnxruntime.InferenceSession(model.SerializeToString())
+            for found, wanted in zip(executable.run(None, {"x": x}), session.run(None, {"x": x})):
+                np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_call_that_breaks_what_a_kernel_needs_is_refused() -> None:
+    m, n = dim("M"), dim("N")
+    source, target = Buffer("x", "float32", (n,)), Buffer("y", "float32", (m,))
+    copy = Compute(target, (Axis("i", m),), Load(source, (Var("i"),)))
+    program = Program((source,), (target,), (copy,), (SizeParam("M"), SizeParam("N")))
+    order = kernels.Order(program, PatternKind.ELEMENTWISE, frozenset(), targets.find("cpu"), "content")
+    interface = kernels.make_kernel(order, "copy", Recorder(None, None)).interface
+    assert wrong_sizes(interface, (4, 4)) is wrong_sizes(interface, (4, 9)) is None
+    assert "its sizes break M - 1*N - 1 <= -1 at M=5, N=4" in (wrong_sizes(interface, (5, 4)) or "")

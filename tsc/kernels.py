@@ -31,13 +31,13 @@ from tsc.poly.pattern.stages import Staged
 from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
-from tsc.poly.scop import build_scop, unproved
+from tsc.poly.scop import build_scop, needs, unproved
 from tsc.poly.steps import Steps
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.target import DeviceSpec
 from tsc.targets import Target
 from tsc.te.assemble import Definition, sources
-from tsc.te.compute import Program
+from tsc.te.compute import Fact, Program
 from tsc.te.share import share
 from tsc.te.transform import lower
 from tsc.te.widen import widened
@@ -171,12 +171,14 @@ def _unproved(program: Program, cache: CompiledCache, exact: bool = False) -> st
 @dataclass(frozen=True, slots=True)
 class CheckedLoops:
     """A kernel's loops and their source, which all checks accept, and the schedule with the `steps` that led to it, where they
-    are asked for; `complaint` is why a check refused loops in vectors and tiles ("": none did)."""
+    are asked for; `facts` are what they take for given of sizes, to which each call is held; `complaint` is why a check refused
+    loops in vectors and tiles ("": none did)."""
 
     scheduled: ScheduledProgram
     func: Func
     source: str
     steps: Steps | None
+    facts: tuple[Fact, ...]
     complaint: str = ""
 
 
@@ -186,11 +188,28 @@ def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
     func, log = loops.func, [*loops.scheduled.log, *(f"{made.stage}: {made.reason}" for made in recorder.decisions)]
     return Kernel(
         symbol, loops.source, func.buffers, func.outputs, tuple(s.name for s in func.sizes),
-        interface_of(func, order.program.facts), func.messages, loops.scheduled.tree, tuple(log), loops.complaint)
+        interface_of(func, loops.facts), func.messages, loops.scheduled.tree, tuple(log), loops.complaint)
 
 
 def checked_loops(order: Order, symbol: str, recorder: Recorder, steps: Callable[[], Steps] | None = None) -> CheckedLoops:
     """te.Program -> loops. Raises PatternMismatch where no pattern fits, InternalError where checks fail.
+
+    Where accesses stay within extents for a reason that none of the facts which were found says, what that takes of the sizes
+    becomes one: each call is held to it.
+    """
+    try:
+        return _checked(order, symbol, recorder, steps)
+    except InternalError:
+        held = needs(order.program)
+        if not held:
+            raise
+        recorder.decide("facts", symbol, f"each call is held to {' and '.join(map(str, held))}, which accesses need")
+        program = replace(order.program, facts=(*order.program.facts, *held))
+        return _checked(replace(order, program=program), symbol, recorder, steps)
+
+
+def _checked(order: Order, symbol: str, recorder: Recorder, steps: Callable[[], Steps] | None) -> CheckedLoops:
+    """The loops of a Program whose facts suffice. Raises as `checked_loops`.
 
     Loops that a check refuses, wrong ones or only ones that it cannot see through, are our bug: whoever compiles gets plain
     loops in their place, held to the same checks, and a complaint to report.
@@ -224,7 +243,7 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
                 recorder.decide("validate", symbol, note)
         source = recorder.override("c", symbol) or device.emit(func, spec)  # Func -> C
     recorder.record("c", symbol, source)
-    return CheckedLoops(scheduled, func, source, seen)
+    return CheckedLoops(scheduled, func, source, seen, program.facts)
 
 
 def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...]) -> KernelCall:

@@ -235,6 +235,8 @@ REFUSED = {
     "a dim that is squeezed at one size": one("Squeeze", 11, [fed("a", 3, 1)], {"a": 1}, broken="size"),
     "a ratio of two": one("Dropout", 21, [fed(), constant([-1.5, 0.25], 2, dtype="float32")], broken="rank"),
     "rows of no tensor": one("Softmax", 12, [fed()], broken="rank"),
+    # the default is 1
+    "an axis behind the only one": one("LogSoftmax", 12, [fed("a")], {"a": 5}, broken="rank"),
     "axes that are no list": one("Pad", 19, [fed(3, 3, 1), constant([0, -1], 2), None, constant(-3)], broken="rank"),
     "weights without elements": one("Conv", 11, [fed(1, 3, "a", 5), fed(4, 3, 3, 0)], {"a": 7}, broken="size"),
     "an edge of nothing": one("Pad", 19, [fed(0, dtype="uint8"), constant([2, 3], 2)], broken="size", mode="edge"),

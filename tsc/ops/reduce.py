@@ -163,14 +163,15 @@ def _log_sum_exp(builder: Builder) -> tuple[str, ...]:
 
 
 def _softmax_axes(ctx: InferContext) -> tuple[int, ...]:
-    """One axis since opset 13; before, the input is coerced to 2-D: all axes from `axis` on together."""
+    """One axis since opset 13; before, the input is coerced to 2-D: all axes from `axis` on together, which may be none before
+    opset 11."""
     rank = ctx.type(0).rank
     if ctx.opset >= 13:
         return (ctx.axis(int(ctx.attr("axis", -1)), rank),)
     if not rank:
         raise ModelError(f"{where(ctx)} has an operand without axes, expected one at least")
     axis = int(ctx.attr("axis", 1))
-    return tuple(range(rank if axis == rank else ctx.axis(axis, rank), rank))
+    return tuple(range(rank if axis == rank and ctx.opset < 11 else ctx.axis(axis, rank), rank))
 
 
 def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:

@@ -118,6 +118,19 @@ def condition(params: str, text: str) -> Set:
     return Set(f"{params} -> {{ : {text} }}")
 
 
+def halfspaces(points: Set, names: Sequence[str]) -> Iterator[list[tuple[list[int], int]]]:
+    """Of each piece of a set of parameters the constraints over these `names`: coefficients and a constant, of sums that are at
+    least 0. What is said of rests is left out: a piece may be larger than it is."""
+    for piece in points.get_basic_sets():
+        found = []
+        for each in piece.remove_divs().get_constraints():
+            places = [each.get_space().find_dim_by_name(PARAM, name) for name in names]
+            sums = [int(each.get_coefficient_val(PARAM, p).to_python()) if p >= 0 else 0 for p in places]
+            constant = int(each.get_constant_val().to_python())
+            found += [([c * s for c in sums], constant * s) for s in ((1, -1) if each.is_equality() else (1,))]
+        yield found
+
+
 def depends_on(points: Set, name: str) -> bool:
     """Whether `points` depend on a parameter."""
     place = points.find_dim_by_name(PARAM, name)

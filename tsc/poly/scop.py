@@ -18,7 +18,8 @@ from tsc.poly import isl
 from tsc.poly.affine import box_text, condition_text, fact_texts, index_text
 from tsc.poly.promotion.layout import Layout
 from tsc.poly.views import Lifting, depends_on_data, view_of
-from tsc.te.compute import Axis, Compute, Program
+from tsc.sym import SymExpr, dim, sym_min
+from tsc.te.compute import Axis, Compute, Fact, Program
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, children, format_expr
 
 Role = Literal["store", "init", "update"]
@@ -125,11 +126,8 @@ def build_scop(program: Program) -> Scop:
     notes: list[str] = []
     reads = tuple(a for s in statements.values() for a in _reads(s, program, params, known, notes))
     writes = tuple(_write(s, params) for s in statements.values())
-    for access in reads + writes:
-        wrong = _outside(access, params, known)
-        if wrong is not None:
-            raise InternalError(wrong)
-    _check_defined(program, reads, writes)
+    for wrong, _ in _escaping(program, reads, writes, params, known):
+        raise InternalError(wrong)
     return Scop(program, params, context, known, populated, statements, domain, reads, writes, tuple(dict.fromkeys(notes)))
 
 
@@ -188,6 +186,23 @@ def unproved(program: Program, exact: bool = False) -> str | None:
         if wrong is not None or (exact and not access.exact):
             return wrong or f"{access.statement} does not say exactly what it reads of {access.buffer.name}"
     return None
+
+
+def needs(program: Program) -> tuple[Fact, ...]:
+    """What has to hold of a Program's sizes for its accesses to stay within extents, and to read what was written, beyond what
+    is known of them; nothing where no such thing can be said."""
+    params, context, known = _sizes(program)
+    statements = [s for compute in program.computes for s in _statements(compute, params, context)]
+    reads = tuple(a for s in statements for a in _reads(s, program, params, known, []))
+    names = [size.name for size in program.sizes]
+    found: dict[Fact, None] = {}
+    for _, outside in _escaping(program, reads, tuple(_write(s, params) for s in statements), params, known):
+        for piece in isl.halfspaces(outside.params().gist(known), names):
+            sums = [sum((dim(n) * c for n, c in zip(names, sides)), SymExpr.of(constant)) for sides, constant in piece]
+            if not sums:  # there are no sizes at which it stays inside
+                return ()
+            found.setdefault(Fact(sym_min(*sums), "<=", SymExpr.of(-1)))
+    return tuple(found)
 
 
 # -- statements ------------------------------------------------------------------------------------------------
@@ -312,11 +327,20 @@ def _outside(access: Access, params: str, known: isl.Set) -> str | None:
     outside = _leaving(access.relation, access.buffer, params, known)
     if outside.is_empty():
         return None
+    return _outside_text(access, outside)
+
+
+def _outside_text(access: Access, outside: isl.Set) -> str:
     return f"statement {access.statement} accesses {access.buffer} outside its extents, at {outside}"
 
 
-def _check_defined(program: Program, reads: tuple[Access, ...], writes: tuple[Access, ...]) -> None:
-    """Every cell of a target that is read was written: nothing reads uninitialised memory."""
+def _escaping(program: Program, reads: tuple[Access, ...], writes: tuple[Access, ...], params: str,
+              known: isl.Set) -> Iterator[tuple[str, isl.Set]]:
+    """What is wrong with accesses, in words, and the cells at which it is: outside of extents, or read and not written."""
+    for access in reads + writes:
+        outside = _leaving(access.relation, access.buffer, params, known)
+        if not outside.is_empty():
+            yield _outside_text(access, outside), outside
     targets = {c.name for c in program.computes}
     for access in reads:
         if access.buffer.name in targets:
@@ -325,5 +349,4 @@ def _check_defined(program: Program, reads: tuple[Access, ...], writes: tuple[Ac
             for part in written:
                 missing = missing.subtract(part)
             if not missing.is_empty():
-                raise InternalError(
-                    f"statement {access.statement} reads {access.buffer.name} where nothing writes it: {missing}")
+                yield f"statement {access.statement} reads {access.buffer.name} where nothing writes it: {missing}", missing
