@@ -42,6 +42,8 @@ def bounds(low: SymExpr | int, high: SymExpr | int, divisor: int = 1) -> Known:
     (apply("//", [A - B, SymExpr.of(5)]), [], True),
     (-apply("//", [A - B, SymExpr.of(5)]), [], True),
     (-apply("//", [A - B, SymExpr.of(4)]), [], False),
+    (dim("unknown") - dim("unknown") % B, [dim("unknown") - 3], False),
+    (dim("unknown") - 3, [dim("unknown") - 4], True),
 ])
 def test_what_is_known_together_decides(expr: SymExpr, margins: list[SymExpr], holds: bool) -> None:
     facts = Facts.of(SIZES).bind("i", bounds(B, A - 1)).bind("j", bounds(2 * K, 99))

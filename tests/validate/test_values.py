@@ -26,8 +26,8 @@ from tsc.poly.schedule import schedule_program
 from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
-from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
-from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, index, loads, map_loads, mul
+from tsc.te.compute import MAX, MIN, SUM, Axis, Compute, Monoid, Program, SizeParam
+from tsc.te.expr import BOOL, Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, map_loads, mul, select
 from tsc.validate import check_order, check_rows, check_values, loops
 from tsc.validate.algebra import Algebra, Value, hashed
 from tsc.validate.sampled import Marks
@@ -457,6 +457,32 @@ def test_maxima_may_be_taken_in_any_order_and_twice() -> None:
     assert check_values(program, walk_twice(float("-inf"))).undecided is None
     with pytest.raises(InternalError):
         check_values(program, walk_twice(0.0))
+
+
+@pytest.mark.parametrize("monoid", [MAX, MIN], ids=["max", "min"])
+@pytest.mark.parametrize(("constant", "other"), [(0.0, 1.0), (0.0, -1.0), (-1.0, 1.0), (5.0, 6.0), (float("inf"), 0.0)])
+def test_neighbours_are_told_apart_among_others(monoid: Monoid, constant: float, other: float) -> None:
+    """Found by random programs: beside two numbers at random, 0 was as good as 1 at the edge of a window."""
+    x, y = Buffer("x", "float32", (funcs.SymExpr.of(17),)), Buffer("y", "float32", (funcs.SymExpr.of(16),))
+    axes, rows = (Axis("i", funcs.SymExpr.of(16)),), (Axis("r", funcs.SymExpr.of(3)),)
+    place = add(add(Var("i"), mul(Var("r"), index(2))), index(-2))
+    inside = Call("ge", (place, index(0)), BOOL)
+
+    def padded(with_: float) -> Expr:
+        return select(inside, Load(x, (call("min", place, index(16)),)), Const(with_, "float32"))
+
+    def func(with_: float) -> Func:
+        start = Const(monoid.identity("float32"), "float32")
+        body = Call(monoid.fn, (Load(y, (Var("i"),)), padded(with_)), "float32")
+        inner = For("r", index(0), index(3), Store(y, (Var("i"),), body))
+        loops = For("i", index(0), index(16), Block((Store(y, (Var("i"),), start), inner)))
+        return Func("window", (x, y), ("y",), (), loops)
+
+    program = Program((x,), (y,), (Compute(y, axes, padded(constant), rows, monoid),), ())
+    assert check_values(program, func(constant)).undecided is None
+    for seed in range(5):
+        with pytest.raises(InternalError):
+            check_values(program, func(other), seed=seed)
 
 
 def test_nothing_is_undefined_in_a_message() -> None:

@@ -26,6 +26,9 @@ PRIME = 2**31 - 1
 _P, _SHIFT = np.uint64(PRIME), np.uint64(31)
 #: The residues of -inf and NaN; inf is the one before -inf, so that it is the greatest in the order that begins with -inf.
 _LEAST, _NAN = 1_234_567_891, 987_654_321
+_GREATEST: Array = np.asarray(PRIME - 1, np.uint64)
+_FACTOR: Array = np.asarray(1_103_515_245, np.uint64)
+_INVERSE: Array = np.asarray(pow(1_103_515_245, -1, PRIME), np.uint64)
 _GROUPS = tuple(np.uint64(bits) for bits in (0x7F000000, 0xFC0000, 0x3F000, 0xFC0, 0x3F))
 _C1, _C2, _C3 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
 _S1, _S2 = np.uint64(30), np.uint64(31)
@@ -260,12 +263,20 @@ def _equal(a: Array, b: Array) -> Array:
 
 
 def _joined(a: Array, b: Array, least: int) -> Array:
-    """What is greatest in each group of digits, counted from `least`: of many numbers, several leave their mark."""
-    a, b = reduced(a + np.uint64(PRIME - least)), reduced(b + np.uint64(PRIME - least))
+    """What is greatest in each group of digits, counted from `least`: of many numbers, several leave their mark. Numbers are
+    spread out first: neighbours such as 0 and 1 would share all digits but the last."""
+    a, b = (_spread(reduced(x + np.uint64(PRIME - least)), _FACTOR) for x in (a, b))
     greatest = np.zeros((), np.uint64)
     for group in _GROUPS:
         greatest = greatest | np.maximum(a & group, b & group)
-    return reduced(np.minimum(greatest, _P - np.uint64(1)) + np.uint64(least))
+    return reduced(_spread(np.minimum(greatest, _GREATEST), _INVERSE) + np.uint64(least))
+
+
+def _spread(a: Array, by: Array) -> Array:
+    """Residues times a number, but for the least and the greatest, which stay so."""
+    found = times(a, by)
+    found = np.where(found == _GREATEST, times(_GREATEST, by), found)
+    return np.where(a == _GREATEST, _GREATEST, found)
 
 
 _OF_RESIDUES: dict[str, Callable[..., Array]] = {

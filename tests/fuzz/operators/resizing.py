@@ -40,7 +40,11 @@ class Resize(OpRun):
             raise NotImplementedError("which element is the nearest of fewer, before opset 11")
         if len(ways) != len(chosen) or len(set(chosen)) != len(chosen):
             raise ValueError("one scale or size an axis is expected, and each axis once")
-        if math.prod(x.shape[a] for a in range(x.ndim) if a not in chosen) * math.prod(w.after for w in ways) > _MOST_ELEMENTS:
+        if any(w.after < 0 for w in ways):
+            raise ValueError("a size below 0")
+        places = max((w.after for w in ways), default=0)
+        elements = math.prod(x.shape[a] for a in range(x.ndim) if a not in chosen) * math.prod(w.after for w in ways)
+        if max(places, elements) > _MOST_ELEMENTS:
             raise NotImplementedError("a large output")
         if antialias and mode != "nearest" and any(w.scale < 1 for w in ways):
             raise NotImplementedError("filters against aliases")
@@ -55,10 +59,10 @@ class Resize(OpRun):
             if way.after and not way.before:
                 raise ValueError("some elements of none")
             bounds = [Fraction(float(b)) for b in (roi[k], roi[k + len(chosen)])] if crops and roi is not None else []
-            places = [way.place(o, transform, bounds) for o in range(way.after)]
-            made = kernel.along(made, axis, places)
+            found = [way.place(o, transform, bounds) for o in range(way.after)]
+            made = kernel.along(made, axis, found)
             if crops:
-                beyond = np.array([not 0 <= p <= way.before - 1 for p in places], bool)
+                beyond = np.array([not 0 <= p <= way.before - 1 for p in found], bool)
                 outside = outside | beyond.reshape(-1, *(1,) * (x.ndim - 1 - axis))
         filled = np.asarray(extrapolation_value or 0.0).astype(made.dtype)
         return (_cast(np.where(outside, filled, made) if crops else made, x.dtype),)

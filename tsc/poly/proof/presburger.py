@@ -23,15 +23,18 @@ def prover(known: isl.Set) -> Prover:
 
 def _nonneg(known: isl.Set, expr: SymExpr, margins: Sequence[SymExpr], facts: Facts) -> bool:
     opaque: dict[SymExpr, str] = {}
+    names = dict.fromkeys(facts.known)
 
     def text(e: SymExpr) -> str:
-        return size_text(_affine(e, opaque)) or "0"
+        found = _affine(e, opaque)
+        names.update(dict.fromkeys(sorted(found.dims())))  # also of variables that nothing is known of
+        return size_text(found) or "0"
 
     held = [f"{text(expr)} <= -1", *(f"{text(margin)} >= 0" for margin in margins)]
     for name, of in facts.known.items():
         held += [f"{text(low)} <= {name}" for low in of.lows] + [f"{name} <= {text(high)}" for high in of.highs]
         held += [f"{name} mod {of.divisor} = 0"] if of.divisor > 1 else []
-    sizes, variables = sorted(facts.sizes), [n for n in facts.known if n not in facts.sizes] + [*opaque.values()]
+    sizes, variables = sorted(facts.sizes), [n for n in names if n not in facts.sizes]
     try:
         with isl.budget(OPERATIONS):
             wrong = isl.Set(f"[{', '.join(sizes)}] -> {{ [{', '.join(variables)}] : {' and '.join(held)} }}")
