@@ -73,6 +73,7 @@ _DOUBLED = (Fact(P, "==", H * W), Fact(dim("R"), "==", (H + 1) // 2), Fact(dim("
             Fact(dim("Q"), "==", dim("R") * dim("C")))
 _PATCHES = (Fact(dim("C"), "==", W // 2), Fact(dim("Q"), "==", dim("C") * (H // 2)))  # the rows of patches have no name
 _Q = axis("p", dim("Q"))
+_LATER_HALF = call("floordiv", add(v(axis("p", H)), by(H)), by(2))
 S, K = dim("S"), dim("K")
 _WIDER = (Fact(SymExpr.of(1), "<=", K), Fact(S, "==", K + 1), Fact(P, "==", K * H))  # rows of K + 1
 _PAIRED = (Fact(S, "==", K + L), Fact(P, "==", K * H), Fact(dim("R"), "==", H * L))  # rows of K + L
@@ -102,6 +103,9 @@ PROVED = {
     "in rows of a sum": read((H, S), (rows(axis("p", P + H), S), columns(axis("p", P + H), S)), P + H, _WIDER, hidden="K"),
     "in rows of a sum with a part of any range": read((H, S), (rows(axis("p", P + H), S), columns(axis("p", P + H), S)), P + H,
                                                      _WIDER[1:], hidden="K"),
+    "a third of the rows": read((P,), (add(mul(call("floordiv", v(axis("p", H)), by(3)), by(W)),
+                                           call("min", v(axis("p", H)), by(W - 1))),), H),
+    "the later half of the rows": read((P,), (add(mul(_LATER_HALF, by(W)), call("min", v(axis("p", H)), by(W - 1))),), H),
     "checked": read((H,), (CheckedIndex(mul(v(_P), by(W)), H, "x"),), P),
     "of floating point": read((3,), (call("max", call("min", Cast(mul(Cast(v(_P), "float32"), f32(0.5)), "int64"), by(2)),
                                           by(0)),), P),
@@ -118,6 +122,7 @@ REFUSED = {
     "at the end": read((P,), (add(mul(v(axis("p", H)), by(H + 1)), by(H)),), H, (Fact(P, "==", H * H),)),
     "a row of a sum behind the last": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _WIDER),
     "a row of a sum behind the last, a part hidden": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _WIDER, hidden="K"),
+    "behind the later half of the rows": read((P,), (add(mul(_LATER_HALF, by(W)), call("min", v(axis("p", H)), by(W))),), H),
     "clamped too late": read((P,), (mul(call("min", add(v(_P), by(2)), by(H)), by(W)),), P),
     "diagonal and one": read((P,), (add(add(mul(v(axis("p", H)), by(H)), v(axis("p", H))), by(1)),), H,
                              (Fact(P, "==", H * H),)),

@@ -174,6 +174,9 @@ class Lifting:
         if not isinstance(expr, Call) or not isinstance(inner, Call) or all(size is None for size in operands):
             return _Coordinate(name, ())
         sizes = Sizes.of(self.program)
+        for axis in self.axes:  # where one has no elements nothing is read
+            if not sizes.env.prove_le(sizes.expanded(axis.extent), 0):
+                sizes.env.assume_le(1, sizes.expanded(axis.extent), f"axis {axis}")
         left = operands[0] is not None and expr.fn == "mul"
         by = sizes.expanded((operands[0] if left else operands[1]) or ZERO)
         if not sizes.env.prove_le(0, by):
@@ -190,6 +193,8 @@ class Lifting:
                 bounds.append((low * by, high * by + 1))
         texts = [f"{text} {sign} {name}" for pair in bounds for end, sign in zip(pair, ("<=", ">"))
                  if end is not None and (text := sizes.text(end)) is not None]
+        if expr.fn == "mul" and high is not None:
+            texts += _quotient_text(high, by, name, sizes)
         if expr.fn != "mul":
             divisor = sizes.text(by)  # nothing divides by zero: what has no elements is not read
             return _Coordinate(name, (*texts, f"1 <= {divisor}") if divisor is not None else ())
@@ -234,6 +239,17 @@ class Lifting:
                 found += [] if low is None else [f"{low} * ({by}) <= {coordinate.name}"]
                 found += [] if slack is None else [f"{coordinate.name} <= {whole} - {slack} * ({by})"]
         return found
+
+
+def _quotient_text(high: SymExpr, by: SymExpr, name: str, sizes: Sizes) -> list[str]:
+    """What `name <= high * by` says where `high` has a quotient `e // n` by a number in it: it is no more than `e / n`."""
+    for monomial, times in high.terms:
+        match monomial:
+            case (Apply(fn="//", args=(whole, divisor)),) if times > 0 and (n := divisor.as_int() or 0) > 0:
+                rest = high - SymExpr(((monomial, times),))
+                text = sizes.text((rest * n + whole * times) * by)
+                return [] if text is None else [f"{n} * {name} <= {text}"]
+    return []
 
 
 def _ends(expr: Expr, ranges: Ranges) -> tuple[SymExpr | None, SymExpr | None]:
