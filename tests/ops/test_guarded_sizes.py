@@ -212,3 +212,22 @@ def test_a_size_that_must_be_a_number_is_that_number() -> None:
         np.testing.assert_allclose(executable.run(None, feeds)[0], oracle.run(None, feeds)[0], rtol=1e-6)
     with pytest.raises(ShapeError):
         executable.run(None, {"x": np.zeros((1, 1, 4, 10), "f"), "c": np.zeros(4, "f")})
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+@pytest.mark.parametrize("body", [
+    "Trilu(x)", "MatMul(x, t)", "MatMul(t, x)", "Softmax <axis = 0> (x)", "ReduceSum <keepdims = 0> (x)", "ReduceMax(x, second)",
+    "Concat <axis = 0> (x, x)", "CumSum(x, first)", "Relu(t)", "Tile(x, twice)", "Slice(x, rows, rows_end)", "Expand(t, two)"])
+def test_dims_that_are_declared_to_be_nothing(body: str, most: int) -> None:
+    """Found by random operators: an extent that is 0 at all sizes, and is no constant, was no row of a schedule."""
+    made = onnx.parser.parse_model(f'''<ir_version: 8, opset_import: ["" : 18]>
+        g (float[a, b] x) => (y)
+        <int64[1] rows = {{0}}, int64[1] rows_end = {{9}}, int64[1] second = {{1}}, int64 first = {{0}},
+         int64[2] twice = {{2, 2}}, int64[3] two = {{2, 1, 1}}>
+        {{ t = Transpose(x)
+           y = {body} }}''')
+    executable = tsc.compile(made, dims={"a": (0, most), "b": (1, 31)})
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    for a, b in ((0, 1), (0, 17), (most, 5)):
+        x = rows(a, b)
+        np.testing.assert_allclose(executable.run(None, {"x": x})[0], session.run(None, {"x": x})[0], rtol=1e-5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from tsc.sym import ZERO, SymExpr
+from tsc.sym import Range, SymExpr
+from tsc.sym.bounds import interval
 from tsc.te.compute import SUM, Axis, Compute, Program
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children, substitute
 from tsc.te.products import is_contraction
@@ -33,23 +34,24 @@ def separate_outputs(program: Program) -> Program:
 def without_empty(program: Program) -> Program:
     """`program` without what is empty at all sizes: Computes of no elements go away (an output stays, and nothing writes it),
     and a reduction over no elements is its identity."""
-    empty = {c.name for c in program.computes if _has_zero(c.target.shape)}
+    ranges = {s.name: Range(s.lo, s.hi, s.divisor) for s in program.sizes}
+
+    def has_zero(extents: Iterable[SymExpr]) -> bool:
+        return any((high := interval(extent, ranges)[1]) is not None and high <= 0 for extent in extents)
+
+    empty = {c.name for c in program.computes if has_zero(c.target.shape)}
     computes: list[Compute] = []
     needed = {b.name for b in program.outputs} - empty
     for compute in reversed(program.computes):
         if compute.name not in needed:
             continue
-        if compute.monoid is not None and _has_zero(a.extent for a in compute.reduce_axes):
+        if compute.monoid is not None and has_zero(a.extent for a in compute.reduce_axes):
             dtype = compute.target.dtype
             compute = Compute(compute.target, compute.axes, Const(compute.monoid.identity(dtype), dtype))
         compute = replace(compute, body=_without(compute.body, empty))
         needed |= {load.buffer.name for load in loads(compute.body)}
         computes.insert(0, compute)
     return replace(program, computes=tuple(computes))
-
-
-def _has_zero(extents: Iterable[SymExpr]) -> bool:
-    return any(extent == ZERO for extent in extents)
 
 
 def _without(expr: Expr, empty: Collection[str]) -> Expr:

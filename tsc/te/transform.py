@@ -276,8 +276,8 @@ def _size_names(program: Program, env: ShapeEnv) -> tuple[list[SymExpr], set[Sym
         else:
             for monomial in own:
                 positive = SymExpr(((monomial, 1),))
-                high = env.bounds(positive)[1]
-                result.setdefault(positive if high is None or high > 0 else -positive)
+                low, high = env.bounds(positive)
+                result.setdefault(-positive if low != 0 and high is not None and high <= 0 else positive)
     return list(result), extents
 
 
