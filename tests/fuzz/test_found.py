@@ -56,6 +56,7 @@ from tsc.codegen_c.specs import host_spec
     (20261201, 1922),  # an epilogue that reads one element at one size was sunk to where it is, before the tile
     (20261201, 3479),  # rows at a third of an axis, clamped to sizes of which one has no lower end but where it is read
     (20261205, 1243),  # every second element from where data says, under a mask, was not printed
+    (20261211, 1663),  # nothing was known of a quotient by a size that isl has a name for
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

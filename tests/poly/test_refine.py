@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from random import Random
 
 import pytest
@@ -17,6 +18,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, map_children
 from tsc.poly import isl
+from tsc.poly.proof.occurrences import Scope
 from tsc.poly.proof.refine import check_lowered, statements_of
 from tsc.poly.proof.region import Known
 from tsc.poly.schedule import ScheduledProgram, schedule_program
@@ -291,3 +293,19 @@ def test_what_was_excluded_once_is_excluded_by_the_same_knowledge_alone() -> Non
     more = isl.condition("[m]", "m >= 5")
     assert known.where(isl.condition("[m]", "m = 4")).excludes(more)  # of a place within
     assert not known.excludes(more)
+
+
+@pytest.mark.parametrize("fn", ["floordiv", "mod", "mul"])
+def test_what_a_name_means_is_true_of_what_it_stands_for(fn: str) -> None:
+    """Of quotients, remainders and products of parameters, which isl has no formula for, at all small numbers."""
+    scope = Scope(("x", "y"))
+    text = scope.text(call(fn, Var("x"), Var("y")))
+    meaning = scope.names.meanings[text]
+    away = 0
+    for x, y in product(range(-9, 10), range(-2, 8)):
+        at = meaning.intersect(isl.condition("[x, y]", f"x = {x} and y = {y}"))
+        if y:
+            value = {"floordiv": x // y, "mod": x % y, "mul": x * y}[fn]
+            assert not at.intersect(isl.condition(f"[{text}]", f"{text} = {value}")).is_empty(), (x, y)
+        away += y > 0 and at.intersect(isl.condition(f"[{text}]", f"{text} = {-50 if x >= 0 else 50}")).is_empty()
+    assert away == (70 if fn == "mul" else 7 * 19)  # and says something where divisors, or first factors, are positive

@@ -172,6 +172,7 @@ class Scope:
         return dim(self.names.by_text[text]) if text in self.names.by_text else formula
 
     def _opaque(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> SymExpr:
+        parts = self._operands(sym, leaves)
         used = {name for d in sym.dims() for name in (variables(leaves[d]) if d in leaves else {d})}
         name = self._named(str(sym), used)
         factors = [atom.name for atom in sym.terms[0][0] if isinstance(atom, Dim)]
@@ -180,7 +181,19 @@ class Scope:
             multiples = [(x, self.multiples.get(x, 1)) for x in factors]  # of this place: the name serves others, too
             texts = [f"({name} mod {by} = 0 or {x} mod {by} >= 1)" for x, by in multiples if by > 1]
             self.names.meanings[name] = self.holding(" and ".join([f"({text})", *texts]))
+        elif name not in self.names.meanings and parts is not None:
+            self.names.meanings[name] = self.holding(_divided_text(name, *parts))
         return dim(name)
+
+    def _operands(self, sym: SymExpr, leaves: Mapping[str, Expr]) -> tuple[str, str, str] | None:
+        """Which function a quotient or a remainder by a size is, and its operands, where they are over parameters. (These have
+        names before it has.)"""
+        match sym.terms:
+            case (((Apply(fn="//" | "%" as fn, args=args),), 1),):
+                x, by = (self.formula(a, leaves) for a in args)
+                if (x.dims() | by.dims()).isdisjoint(self.variables):
+                    return fn, self.size(x), self.size(by)
+        return None
 
     def _named(self, text: str, used: Iterable[str]) -> str:
         behind = {n for name in used for n in ({name} | self.values[name].dims() if name in self.values else {name})}
@@ -193,6 +206,16 @@ def _product_text(name: str, by: str, x: str) -> str:
     """What is affine of `name == x * by`: its sign, and that it is no closer to zero than a factor."""
     return (f"({by} >= 1 and {x} >= 1 and {name} >= {x} + {by} - 1) or ({by} >= 1 and {x} = 0 and {name} = 0) or "
             f"({by} >= 1 and {x} <= -1 and {name} <= {x} - {by} + 1) or ({by} = 0 and {name} = 0) or {by} <= -1")
+
+
+def _divided_text(name: str, fn: str, x: str, by: str) -> str:
+    """What is affine of `name == x // by` or `x % by`: where it lies between 0, the dividend and the divisor."""
+    if fn == "%":
+        cases = f"(0 <= {x} < {by} and {name} = {x}) or (({x} >= {by} or {x} <= -1) and 0 <= {name} < {by})"
+    else:
+        cases = (f"(0 <= {x} < {by} and {name} = 0) or ({x} >= {by} and 1 <= {name} <= {x}) or "
+                 f"({x} <= -1 and {x} <= {name} <= -1)")
+    return f"({by} >= 1 and ({cases})) or {by} <= 0"
 
 
 @dataclass(frozen=True, slots=True)
