@@ -57,6 +57,8 @@ from tsc.codegen_c.specs import host_spec
     (20261201, 3479),  # rows at a third of an axis, clamped to sizes of which one has no lower end but where it is read
     (20261205, 1243),  # every second element from where data says, under a mask, was not printed
     (20261211, 1663),  # nothing was known of a quotient by a size that isl has a name for
+    (20261211, 2910),  # a run of quotients of a sum that is rounded down to a multiple was taken to begin elsewhere
+    (20261211, 3388),  # what is known in part of a quotient by a size was taken for all
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

@@ -29,10 +29,12 @@ class Unreadable(Exception):
 @dataclass(frozen=True, slots=True)
 class Names:
     """Parameters that stand for expressions over other parameters; it grows. `by_text`: the name of an expression; `meanings`:
-    the values at which a name means what it stands for. One without a meaning has no formula: it may be anything."""
+    the values at which a name means what it stands for. One without a meaning has no formula: it may be anything. Of those in
+    `partly` a meaning says something, and not all."""
 
     by_text: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, isl.Set] = field(default_factory=dict)
+    partly: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ class Scope:
         parts = self._operands(sym, leaves)
         used = {name for d in sym.dims() for name in (variables(leaves[d]) if d in leaves else {d})}
         name = self._named(str(sym), used)
+        self.names.partly.add(name)
         factors = [atom.name for atom in sym.terms[0][0] if isinstance(atom, Dim)]
         if name not in self.names.meanings and len(factors) == 2 == len(sym.terms[0][0]) and set(factors) <= {*self.parameters}:
             text = _product_text(name, *sorted(factors, key=self.parameters.index))

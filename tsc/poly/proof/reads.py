@@ -252,7 +252,7 @@ def _multiple(dividend: SymExpr, by: SymExpr) -> int:
 def _check_exact(points: isl.Set, x: Occurrence) -> None:
     """Raises Unreadable where points depend on a parameter that may be anything, so that they need not occur."""
     for text, name in x.scope.names.by_text.items():
-        if name not in x.scope.names.meanings and isl.depends_on(points, name):
+        if (name in x.scope.names.partly or name not in x.scope.names.meanings) and isl.depends_on(points, name):
             raise Unreadable(f"{text} has no formula")
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.identities import alternatives
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, block, nest, walk
 from tsc.poly import PatternMismatch, isl
@@ -195,6 +197,7 @@ def _run_of(old: For, new: For, place: Place, facts: Facts) -> tuple[For, Place]
             case (Apply(fn="//", args=(rest, by)) as quotient,) if (
                     coefficient == 1 and old.step == new.step == 1 and not leaves):
                 dividend = rest + (last - SymExpr((((quotient,), 1),))) * by
+                dividend += _beyond(dividend, by, hi, old, new, facts)
                 offset = dividend - hi + 1
                 if to_sym(new.lo, leaves) != (lo + offset) // by or old.var in offset.dims() | by.dims():
                     continue
@@ -207,6 +210,15 @@ def _run_of(old: For, new: For, place: Place, facts: Facts) -> tuple[For, Place]
                     inner = inner.where(" and ".join(map(inner.scope.at_least, known)))
                     return replace(old, lo=call("max", old.lo, first), hi=call("min", old.hi, add(first, width))), inner
     return None
+
+
+def _beyond(dividend: SymExpr, by: SymExpr, hi: SymExpr, old: For, new: For, facts: Facts) -> int:
+    """How far beyond `dividend` the loops within begin their runs: as far as the rest of a division by a number allows, what
+    is divided may have been rounded down."""
+    starts = {low for loop in walk(new.body) if isinstance(loop, For) and loop.var == old.var
+              for low in alternatives(to_sym(loop.lo, {}), "max")}
+    rests = range(gcd(facts.divisor(dividend), by.as_int() or 1))
+    return next((more for more in rests if dim(new.var) * by - (dividend + more - hi + 1) in starts), 0)
 
 
 def statements_of(stmt: Stmt) -> frozenset[str]:
