@@ -21,6 +21,7 @@ from tests.fuzz.operators.case import Case, Draft
 from tests.fuzz.operators.chains import RECIPES, random_case
 from tests.fuzz.operators.check import Finding, Run, check, compiled
 from tests.fuzz.operators.conventions import CONVENTIONS
+from tests.fuzz.operators.nets import random_net
 from tests.fuzz.operators.oracles import Reference, Runtime
 from tests.fuzz.operators.run import Tally, run_cases
 from tests.fuzz.operators.values import Array, fixed, plain
@@ -38,6 +39,14 @@ def test_a_sample() -> None:
     assert not tally.failures, str(tally)
     assert tally.outcomes["right"] >= 40, str(tally)
     assert not tally.outcomes["with slow kernels"], str(tally)
+
+
+def test_a_sample_of_nets() -> None:
+    """Of ten to a hundred nodes: what is fused, viewed and kept in memory is more than chains have."""
+    tally = _tally(7, range(8), 1, compiled, random_net)
+    assert not tally.failures and not tally.outcomes["with slow kernels"], str(tally)
+    assert tally.outcomes["right"] == 8, str(tally)
+    assert max(len(random_net(7, n).nodes) for n in range(8)) > 40
 
 
 def test_every_operator_is_drawn() -> None:

@@ -1,4 +1,5 @@
-"""Random ONNX operators at scale: `python3 dev.py fuzz --onnx [--count N --seed S --start A --jobs J --only K --guarded]`.
+"""Random ONNX operators at scale, or whole nets: `python3 dev.py fuzz --onnx [--nets] [--count N --seed S --start A --jobs J]
+[--only K] [--guarded]`.
 
 Case number n of a seed is always the same one. Each job is a process that is watched: a case that kills it, or takes longer
 than 30 s, is counted and the next process goes on behind it.
@@ -17,7 +18,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -30,10 +31,13 @@ import onnx
 from tests.fuzz.operators.case import Case, model_of, values_of
 from tests.fuzz.operators.chains import random_case
 from tests.fuzz.operators.check import Finding, Subject, Verdict, check, compiled, guarded, reason
+from tests.fuzz.operators.nets import random_net
 
 #: Seconds of computing that a case may take, how many times that by the clock, as others may use the machine too, and bytes of
 #: memory that a process may map beyond what it has when it starts.
 PATIENCE, SHARED, MEMORY = 30.0, 4.0, 4 << 30
+#: Makes case number n of a seed.
+Maker = Callable[[int, int], Case]
 
 
 @dataclass
@@ -78,7 +82,7 @@ class Tally:
 
 # -- a watched process -----------------------------------------------------------------------------------------
 
-def _work(pipe: Connection, seed: int, numbers: Sequence[int], folder: str, subject: Subject) -> None:
+def _work(pipe: Connection, seed: int, numbers: Sequence[int], folder: str, subject: Subject, maker: Maker) -> None:
     """Check cases one after another, saying what begins and what came of it."""
     faulthandler.disable()
     _limit_memory()
@@ -86,7 +90,7 @@ def _work(pipe: Connection, seed: int, numbers: Sequence[int], folder: str, subj
         _begin(pipe, number, "draw")
         start, title = time.perf_counter(), "?"
         try:
-            case = random_case(seed, number)
+            case = maker(seed, number)
             title = case.title
             verdict = check(case, subject, Path(folder), partial(_begin, pipe, number))
             pipe.send(("done", number, title, verdict, time.perf_counter() - start))
@@ -116,6 +120,7 @@ class _Job:
     left: list[int]
     folder: str
     subject: Subject
+    maker: Maker
     process: Any = None
     pipe: Any = None
     current: tuple[int, str] = (-1, "")
@@ -125,7 +130,8 @@ class _Job:
         """Go on behind what is done."""
         context = multiprocessing.get_context("fork")
         self.pipe, other = context.Pipe(duplex=False)
-        self.process = context.Process(target=_work, args=(other, self.seed, list(self.left), self.folder, self.subject))
+        self.process = context.Process(target=_work, args=(
+            other, self.seed, list(self.left), self.folder, self.subject, self.maker))
         self.process.start()
         other.close()
         self.since = time.monotonic(), self._computed()
@@ -181,7 +187,7 @@ class _Job:
     def _lost(self, tally: Tally, how: str) -> bool:
         number, stage = self.current
         if number in self.left:
-            title = random_case(self.seed, number).title
+            title = self.maker(self.seed, number).title
             if stage == "oracles":
                 tally.outcomes["an oracle crashed"] += 1
                 tally.reasons[f"oracle: {title.split(',')[0]}: {how}"] += 1
@@ -193,11 +199,12 @@ class _Job:
         return bool(self.left)
 
 
-def run_cases(seed: int, numbers: Sequence[int], jobs: int = 1, subject: Subject = compiled) -> Iterator[Tally]:
+def run_cases(seed: int, numbers: Sequence[int], jobs: int = 1, subject: Subject = compiled,
+              maker: Maker = random_case) -> Iterator[Tally]:
     """Check cases; yields the Tally so far, now and then and at the end."""
     tally, begin = Tally(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as own:
-        active = [_Job(seed, list(numbers[k::jobs]), own, subject) for k in range(jobs) if numbers[k::jobs]]
+        active = [_Job(seed, list(numbers[k::jobs]), own, subject, maker) for k in range(jobs) if numbers[k::jobs]]
         for job in active:
             job.start()
         while active:
@@ -218,9 +225,9 @@ def run_cases(seed: int, numbers: Sequence[int], jobs: int = 1, subject: Subject
 
 # -- the command -----------------------------------------------------------------------------------------------
 
-def show(seed: int, number: int, subject: Subject = compiled) -> int:
+def show(seed: int, number: int, subject: Subject = compiled, maker: Maker = random_case) -> int:
     """One case in full: the model, what is fed, and the traceback of its failure."""
-    case = random_case(seed, number)
+    case = maker(seed, number)
     print(f"{case.title}, opset {case.opset}, dims named {case.naming}, dims={case.dims}, for {case.target}"
           f"{', broken' if case.broken else ''}")
     print(onnx.printer.to_text(model_of(case, values_of(case, 0))))
@@ -249,13 +256,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", type=int, help="show this case alone")
+    parser.add_argument("--nets", action="store_true", help="nets of ten to a hundred nodes in place of operators and chains")
     parser.add_argument("--guarded", action="store_true", help="every buffer flush against unmapped pages as well")
     asked = parser.parse_args(argv)
-    subject = guarded if asked.guarded else compiled
+    subject, maker = guarded if asked.guarded else compiled, random_net if asked.nets else random_case
     if asked.only is not None:
-        return show(asked.seed, asked.only, subject)
+        return show(asked.seed, asked.only, subject, maker)
     begin, tally = time.perf_counter(), Tally()
-    for tally in run_cases(asked.seed, range(asked.start, asked.start + asked.count), asked.jobs, subject):
+    for tally in run_cases(asked.seed, range(asked.start, asked.start + asked.count), asked.jobs, subject, maker):
         print("\n".join((f"{time.perf_counter() - begin:.0f} s: {str(tally).splitlines()[0]}", *tally.found())), flush=True)
     print(tally)
     return 1 if tally.failures else 0
