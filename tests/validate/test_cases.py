@@ -9,11 +9,17 @@ from random import Random
 import pytest
 
 from tests.poly import programs
-from tsc.loop_ir.nodes import For, Func, Store
+from tsc.codegen_c.specs import CPU_SPECS
+from tsc.errors import InternalError
+from tsc.loop_ir.lower import lower
+from tsc.loop_ir.map_blocks import BLOCK
+from tsc.loop_ir.nodes import For, Func, Let, Stmt, Store, map_children
+from tsc.poly.schedule import schedule_program
 from tsc.sym import ONE, dim
 from tsc.te.compute import Axis, Compute, Fact, Program, SizeParam
-from tsc.te.expr import Buffer, Const, Expr, Load, Size, Var, index, select
-from tsc.validate.cases import LEAST, admitted, choose_sizes, limits_of
+from tsc.te.expr import Buffer, Cast, Const, Expr, Load, Size, Var, call, index, mul, select, walk
+from tsc.validate import check_values
+from tsc.validate.cases import LEAST, admitted, choose_sizes, limits_of, statements
 
 
 @pytest.mark.parametrize("terms", [0, 1, 5000])
@@ -49,3 +55,33 @@ def test_what_one_truth_decides_is_decided_several_times_at_each_size() -> None:
     loops = For("k", index(0), Size(m), For("l", index(0), Size(n), store))
     chosen, _ = choose_sizes(program, Func("one", (truth, x, y), ("y",), program.sizes, loops), Random(0))
     assert min(Counter((sizes["M"], sizes["N"]) for sizes in chosen).values()) >= 3
+
+
+def blocks(name: str) -> Program:
+    """A matrix product, or what an element makes of its place."""
+    if name == "product":
+        return programs.gemm("M", "N", "K")
+    m, n = dim("M"), dim("N")
+    value = Cast(call("sub", mul(Var("j"), index(3)), Var("i")), "float32")
+    compute = Compute(Buffer("y", "float32", (m, n)), (Axis("i", m), Axis("j", n)), value)
+    return Program((), (compute.target,), (compute,), (SizeParam("M", 1), SizeParam("N", 1)))
+
+
+@pytest.mark.parametrize("name", ["product", "places"])
+def test_more_than_one_block_is_tried_in_each_direction(name: str) -> None:
+    """Found by random programs: nobody saw what became of the number of a block, which was 0 at all sizes."""
+    program = blocks(name)
+    made = schedule_program(program, None, CPU_SPECS["cpu-avx512"], None, None, name, [])
+    func = lower(made.func, CPU_SPECS["cpu-avx512"])
+    lets = [s for s in statements(func) if isinstance(s, Let) and Var(BLOCK) in walk(s.value)]
+    assert len(lets) == 2 and made.scop is not None
+    assert check_values(program, func, made.scop.program).undecided is None
+    for let in lets:
+        broken = replace(func, body=replaced(func.body, let, replace(let, value=index(0))))
+        with pytest.raises(InternalError):
+            check_values(program, broken, made.scop.program)
+
+
+def replaced(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
+    """`stmt` with one statement in place of another."""
+    return new if stmt is old else map_children(lambda s: replaced(s, old, new), stmt)

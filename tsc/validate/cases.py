@@ -56,10 +56,25 @@ def statements(func: Func) -> list[Stmt]:
 
 
 def steps_of(func: Func) -> list[int]:
-    """The steps and constant trip counts of a Func's loops: its tiles."""
-    loops = [s for s in statements(func) if isinstance(s, For)]
-    found = {s.step for s in loops} | {int(s.hi.value) for s in loops if isinstance(s.hi, Const)}
+    """The steps and the constant ends of a Func's loops, and what numbers of blocks are multiplied with: its tiles."""
+    found: set[int] = set()
+    for stmt in statements(func):
+        match stmt:
+            case For(hi=hi, step=step):
+                found |= {step, *_ends(hi)}
+            case Let(value=Call(fn="mul", args=(_, Const(value=width)))):
+                found.add(int(width))
     return sorted(n for n in found if n > 1)
+
+
+def _ends(hi: Expr) -> set[int]:
+    """The numbers of which the end of a loop is one, or the least."""
+    match hi:
+        case Const(value=value):
+            return {int(value)}
+        case Call(fn="min", args=args):
+            return {n for a in args for n in _ends(a)}
+    return set()
 
 
 def edges_of(func: Func) -> list[int]:
@@ -82,8 +97,8 @@ def edges_of(func: Func) -> list[int]:
 
 def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[str, int]], Collection[int]]:
     """Different sizes at which the Program's facts hold, the least first; none where none were found. What executes Stores of
-    `func` that no other sizes do comes last, and so do the least values of sizes that indices are divided by. And the Stores,
-    by `id`, that are executed."""
+    `func` that no other sizes do comes last, and so do the least values of sizes that indices are divided by, and more than
+    one block in each direction. And the Stores, by `id`, that are executed."""
     if not program.sizes:
         most = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
         return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, most))), reached(func, Sizes({}, 1))
@@ -104,16 +119,24 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     missed = {id(s) for s in statements(func) if isinstance(s, Store) or _divides(s)}
     missed -= {number for number, at in done.items() if at.any()}
     untried = [(name, value) for name, value in _least_divisors(program) if all(c[name] != value for c in cases)]
-    others, more = _pool(program, edges_of(func), least, rng) if missed or untried else ([], [])
+    alone = [count for count in _counts(func) if all(count.evaluate(c) < 2 for c in cases)]
+    others, more = _pool(program, edges_of(func), least, rng) if missed or untried or alone else ([], [])
     if others:
         found = reached(func, Sizes.of_cases(others), deciding)
         rows = [at for number, at in found.items() if number in missed]
         rows += [np.array([o[name] == value for o in others]) for name, value in untried]
+        rows += [np.array([count.evaluate(o) > 1 for o in others]) for count in alone]
         cases = cases + [others[i] for i in cover([row for row in rows if row.any()], more)]
         done |= found
     turns = max(MOST // len(cases), 1) if cases and sum(work) < FEW else 1  # of little data, more than once
     turns = max(turns, _TRUTHS) if any(_is_decision(b) for b in program.inputs) else turns
     return cases * turns, done
+
+
+def _counts(func: Func) -> list[SymExpr]:
+    """How many blocks there are in each direction that depends on sizes."""
+    (monomial, _), *more = func.blocks.terms or (((), 0),)
+    return [] if more else [SymExpr((((atom,), 1),)) for atom in monomial]
 
 
 def _is_decision(buffer: Buffer) -> bool:
@@ -263,6 +286,7 @@ def _order(size: SizeParam, steps: Sequence[int], rng: Random) -> list[int]:
     near = [s for s in steps if s <= LONGEST]
     edges = [s + 1 for s in near] + near + [s - 1 for s in near] + [2 * s + 1 for s in near]
     rng.shuffle(edges)
+    edges = [s + 1 for s in near[-2:]] + edges  # blocks are the largest tiles
     short = [*range(1, 1 + (near[0] if near else 3)), 7, 12, 33]
     rng.shuffle(short)
     mixed = [n for some in zip_longest(short[::2], short[1::2], edges) for n in some if n is not None]

@@ -197,7 +197,7 @@ def _run_of(old: For, new: For, place: Place, facts: Facts) -> tuple[For, Place]
             case (Apply(fn="//", args=(rest, by)) as quotient,) if (
                     coefficient == 1 and old.step == new.step == 1 and not leaves):
                 dividend = rest + (last - SymExpr((((quotient,), 1),))) * by
-                dividend += _beyond(dividend, by, hi, old, new, facts)
+                dividend += _beyond(dividend, by, hi, old, new, place.scope.facts())
                 offset = dividend - hi + 1
                 if to_sym(new.lo, leaves) != (lo + offset) // by or old.var in offset.dims() | by.dims():
                     continue
