@@ -233,6 +233,7 @@ REFUSED = {
                                      mode="linear"),
     # the rank depends on the size: it was taken not to be 1
     "a dim that is squeezed at one size": one("Squeeze", 11, [fed("a", 3, 1)], {"a": 1}, broken="size"),
+    "a depth of 0": one("OneHot", 11, [fed(1, "a", dtype="int64"), constant(0), fed(2)], {"a": 5}, broken="size"),
     "a ratio of two": one("Dropout", 21, [fed(), constant([-1.5, 0.25], 2, dtype="float32")], broken="rank"),
     "rows of no tensor": one("Softmax", 12, [fed()], broken="rank"),
     # the default is 1
@@ -282,6 +283,7 @@ def test_an_index_outside_that_an_output_needs_is_not_excused() -> None:
 
 @pytest.mark.parametrize(("seed", "number"), [
     (20261130, 2365),  # half of a dim that is even was not tied to it
+    (20261211, 11410),  # no bug: of no elements, the reference gives a mean of another type than the standard infers
     (20261210, 640),   # two halves of an even dim, merged with another, were not the dim in the target's shape
     (20261201, 7186),  # a quotient by twice a size, in two forms, of one of which a maximum with 0 was proved needless
 ])

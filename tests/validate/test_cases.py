@@ -57,6 +57,17 @@ def test_what_one_truth_decides_is_decided_several_times_at_each_size() -> None:
     assert min(Counter((sizes["M"], sizes["N"]) for sizes in chosen).values()) >= 3
 
 
+def test_little_data_is_tried_often() -> None:
+    """Found by random programs: what two comparisons of data decide at one element was not seen at few sizes."""
+    x, y = Buffer("x", "float32", (dim("N"),)), Buffer("y", "float32", (dim("N"),))
+    compute = Compute(y, (Axis("i", dim("N")),), Load(x, (Var("i"),)))
+    loops = For("i", index(0), Size(dim("N")), Store(y, (Var("i"),), Load(x, (Var("i"),))))
+    for size, least in ((SizeParam("N", 4, 2, 12), 60), (SizeParam("N", 1), 60), (SizeParam("N", 2000, 1, 2001), 12)):
+        program = Program((x,), (y,), (compute,), (size,))
+        chosen, _ = choose_sizes(program, Func("copy", (x, y), ("y",), program.sizes, loops), Random(0))
+        assert len(chosen) >= least, (size, len(chosen))
+
+
 def blocks(name: str) -> Program:
     """A matrix product, or what an element makes of its place."""
     if name == "product":

@@ -313,7 +313,8 @@ def _one_hot_axis(ctx: InferContext) -> int:
 
 def _one_hot_types(ctx: InferContext) -> tuple[TensorType, ...]:
     axis, shape = _one_hot_axis(ctx), canonical(ctx, 0)
-    depth = at_least_zero(ctx, scalar_contents(ctx, 1, "depth"), "its depth")
+    depth = scalar_contents(ctx, 1, "depth")
+    ctx.env.assume_le(1, depth, f"{where(ctx)}: its depth must be at least 1")
     expect_list(ctx, 2, SymExpr.of(2))
     return tensor(ctx.type(2).dtype, (*shape[:axis], ctx.env.canon(depth), *shape[axis:]))
 

@@ -30,8 +30,9 @@ FEWEST, MOST = 12, 24
 BUDGET, FIRST, OWN = 40_000, 10_000, 10_000
 #: Terms of a sum, and the least taken of any axis.
 TERMS, LEAST = 36, 3
-#: With fewer points, the same sizes are taken several times.
-FEW = 1_000
+#: With fewer points, the same sizes are taken several times, up to so many Cases: what two comparisons of data decide at one
+#: element is hardly ever seen otherwise.
+FEW, OFTEN = 2_500, 72
 #: Sizes are no larger than twice the first, if they need not be, and targets hardly have more elements than the second.
 LONGEST, LARGEST = 1024, 500_000
 _TRIES = 40
@@ -101,7 +102,7 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     one block in each direction. And the Stores, by `id`, that are executed."""
     if not program.sizes:
         most = max(prod(min(a.extent.evaluate({}), 64) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
-        return [{}] * max(2, min(MOST, BUDGET // 8 // max(1, most))), reached(func, Sizes({}, 1))
+        return [{}] * max(2, min(OFTEN, BUDGET // 8 // max(1, most))), reached(func, Sizes({}, 1))
     cases: list[dict[str, int]] = []
     work: list[int] = []
     least = 0
@@ -128,7 +129,9 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
         rows += [np.array([count.evaluate(o) > 1 for o in others]) for count in alone]
         cases = cases + [others[i] for i in cover([row for row in rows if row.any()], more)]
         done |= found
-    turns = max(MOST // len(cases), 1) if cases and sum(work) < FEW else 1  # of little data, more than once
+    turns = max(min(OFTEN // len(cases), FEW // max(sum(work), 1)), 1) if cases else 1
+    if cases and sum(work) <= BUDGET:
+        turns = max(turns, -(-FEWEST // len(cases)))
     turns = max(turns, _TRUTHS) if any(_is_decision(b) for b in program.inputs) else turns
     return cases * turns, done
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnx.inliner
 import onnxruntime
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.fuzz.operators.mended import MENDED
@@ -140,6 +140,13 @@ def _refused(error: Exception) -> Answer:
     return Answer(None, text.replace("\n", " ")[:300], lacks)
 
 
+def _declared(y: Array, output: ValueInfoProto) -> Array:
+    """A result in the floating-point type that the standard infers: the reference gives LayerNormalization's mean that of x."""
+    kind = output.type.tensor_type.elem_type
+    wanted = helper.tensor_dtype_to_np_dtype(kind) if kind else y.dtype
+    return y.astype(wanted) if y.dtype.kind == wanted.kind == "f" else y
+
+
 # -- the reference evaluator -----------------------------------------------------------------------------------
 
 @dataclass
@@ -157,7 +164,8 @@ class Reference:
                 warnings.simplefilter("ignore")
                 if self.narrow is None:
                     self.narrow = ReferenceEvaluator(self.model, new_ops=MENDED)
-                return Answer([np.asarray(y) for y in self.narrow.run(None, dict(feeds))])
+                found = self.narrow.run(None, dict(feeds))
+                return Answer([_declared(np.asarray(y), o) for y, o in zip(found, self.model.graph.output)])
         except Exception as error:
             return _refused(error)
 
