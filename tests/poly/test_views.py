@@ -73,6 +73,7 @@ _DOUBLED = (Fact(P, "==", H * W), Fact(dim("R"), "==", (H + 1) // 2), Fact(dim("
             Fact(dim("Q"), "==", dim("R") * dim("C")))
 _PATCHES = (Fact(dim("C"), "==", W // 2), Fact(dim("Q"), "==", dim("C") * (H // 2)))  # the rows of patches have no name
 _Q = axis("p", dim("Q"))
+_QUARTER, _BEHIND = dim("Q"), axis("p", H + 1)
 _LATER_HALF = call("floordiv", add(v(axis("p", H)), by(H)), by(2))
 S, K = dim("S"), dim("K")
 _WIDER = (Fact(SymExpr.of(1), "<=", K), Fact(S, "==", K + 1), Fact(P, "==", K * H))  # rows of K + 1
@@ -106,6 +107,9 @@ PROVED = {
     "a third of the rows": read((P,), (add(mul(call("floordiv", v(axis("p", H)), by(3)), by(W)),
                                            call("min", v(axis("p", H)), by(W - 1))),), H),
     "the later half of the rows": read((P,), (add(mul(_LATER_HALF, by(W)), call("min", v(axis("p", H)), by(W - 1))),), H),
+    "rows at a quotient that is a size": read(
+        (P + H + _QUARTER + 1,), (add(mul(call("floordiv", v(_BEHIND), by(4)), by(H + 1)), v(_BEHIND)),), H + 1,
+        (Fact(_QUARTER, "==", H // 4), Fact(P, "==", H * _QUARTER))),
     "checked": read((H,), (CheckedIndex(mul(v(_P), by(W)), H, "x"),), P),
     "of floating point": read((3,), (call("max", call("min", Cast(mul(Cast(v(_P), "float32"), f32(0.5)), "int64"), by(2)),
                                           by(0)),), P),

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from tsc.poly import isl
 from tsc.poly.affine import box_text, fact_texts, index_text, size_text
 from tsc.poly.promotion.layout import Layout
-from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim, exact_quotient
-from tsc.sym.expr import Apply, Monomial
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim, exact_quotient, product
+from tsc.sym.expr import Apply, Atom, Monomial
 from tsc.te.compute import UNBOUNDED, Axis, Program
 from tsc.te.expr import (
     INDEX,
@@ -45,12 +45,13 @@ class Sizes:
     """The sizes of a Program in terms of those that are made from no others.
 
     `env`: the ranges of all names. `made`: what is a polynomial in others. `products`: the products of names that are affine in
-    sizes and hidden names.
+    sizes and hidden names. `quotients`: those that are sizes.
     """
 
     env: ShapeEnv
     made: Mapping[str, SymExpr]
     products: Mapping[Monomial, SymExpr]
+    quotients: Mapping[Atom, str]
 
     @staticmethod
     def of(program: Program) -> Sizes:
@@ -64,15 +65,22 @@ class Sizes:
         for param in program.sizes:  # a sum of names says less
             if param.name in made and len(made[param.name].terms) > 1:
                 env.assume_le(param.lo, made[param.name], f"size {param.name}")
-        return Sizes(env, made, _products(made))
+        named = {s.name for s in program.sizes}
+        quotients = {fact.right.terms[0][0][0]: size.name for fact in program.facts if fact.relation == "==" and (
+            size := fact.left.as_dim()) is not None and size.name in named and _is_one_quotient(fact.right)}
+        return Sizes(env, made, _products(made), quotients)
 
     def expanded(self, expr: SymExpr) -> SymExpr:
         """`expr` without sizes that are polynomials in others."""
         return expr.substitute(self.made) if expr.dims() & self.made.keys() else expr
 
     def text(self, expr: SymExpr) -> str | None:
-        """A polynomial as isl text, products as the sizes that they are; None where one is no size."""
-        return size_text(_replaced(expr, self.products))
+        """A polynomial as isl text, products and quotients as the sizes that they are; None where a product is no size."""
+        found = ZERO
+        for monomial, coefficient in expr.terms:
+            found = found + product(dim(self.quotients[a]) if a in self.quotients else SymExpr((((a,), 1),))
+                                    for a in monomial) * coefficient
+        return size_text(_replaced(found, self.products))
 
 
 def _ranges(program: Program) -> ShapeEnv:
@@ -117,8 +125,15 @@ def _replaced(expr: SymExpr, products: Mapping[Monomial, SymExpr]) -> SymExpr:
 
 def _is_quotient(expr: SymExpr) -> bool:
     """Whether it has a quotient, or the like, in it and is no product."""
-    product = len(expr.terms) == 1 and len(expr.terms[0][0]) > 1
-    return not product and any(isinstance(atom, Apply) for atom in expr.atoms())
+    is_product = len(expr.terms) == 1 and len(expr.terms[0][0]) > 1
+    return not is_product and any(isinstance(atom, Apply) for atom in expr.atoms())
+
+
+def _is_one_quotient(expr: SymExpr) -> bool:
+    match expr.terms:
+        case (((Apply(fn="//"),), 1),):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
