@@ -10,10 +10,12 @@ from tests.poly import programs
 from tests.poly.programs import at, axis, buffer, v
 from tsc.errors import InternalError
 from tsc.poly import isl
+from tsc.poly.affine import condition_text
 from tsc.poly.scop import build_scop
 from tsc.sym import dim
 from tsc.te.compute import Compute, Fact, Program, SizeParam
-from tsc.te.expr import Const, Size, add, call, mul, substitute
+from tsc.te.expr import BOOL, Call, Const, Size, Var, add, call, index, mul, substitute
+from tsc.te.intrinsics import MEANING
 
 
 def test_statements_of_a_reduction() -> None:
@@ -94,3 +96,16 @@ def test_an_axis_named_like_a_size_is_refused() -> None:
     n = axis("N", "N")
     with pytest.raises(InternalError, match="share the names"):
         build_scop(Program((x,), (out,), (Compute(out, (n,), add(at(x, n), at(x, n))),), (SizeParam("N"),)))
+
+
+@pytest.mark.parametrize("negate", [False, True])
+@pytest.mark.parametrize("fn", ["and", "or", "xor", "eq", "ne"])
+def test_a_condition_holds_where_its_formula_does(fn: str, negate: bool) -> None:
+    place = Var("i")
+    one, two = call("lt", place, index(4)), Call("not", (call("eq", call("mod", place, index(2)), index(0)),), BOOL)
+    text = condition_text(Call(fn, (one, Call(fn, (two, Const(False, BOOL)), BOOL)), BOOL), {"i": "i"}, negate)
+    assert text is not None
+    for i in range(8):
+        odd = int(MEANING[fn](i % 2 == 1, False))
+        holds = bool(MEANING[fn](i < 4, bool(odd))) != negate
+        assert isl.condition("[i]", f"i = {i} and {text}").is_empty() != holds, i

@@ -83,6 +83,15 @@ def condition_of(expr: Expr, index: Callable[[Expr], str | None], other: Callabl
             if len(known) < len(parts):
                 return None
             return "(" + (" and " if (fn == "and") != negate else " or ").join(known) + ")"
+        case Call(fn="xor" | "ne" | "eq" as fn, args=(left, right)) if left.dtype == BOOL:
+            sides = [condition_of(a, index, other, flag) for a in (left, right) for flag in (False, True)]
+            known = [s for s in sides if s is not None]
+            if len(known) < len(sides):
+                return None
+            one, not_one, two, not_two = known
+            if (fn == "eq") == negate:
+                two, not_two = not_two, two
+            return f"(({one} and {two}) or ({not_one} and {not_two}))"
         case Call(fn=fn, args=(left, right)) if fn in _COMPARE and left.dtype == INDEX:
             a, b = index(left), index(right)
             if a is None or b is None:

@@ -223,6 +223,8 @@ def _settled(expr: Call) -> Expr:
             return other if value else Const(False, BOOL)
         case Call(fn="or", args=(Const(value=value), other)) | Call(fn="or", args=(other, Const(value=value))):
             return Const(True, BOOL) if value else other
+        case Call(fn="xor", args=(Const(value=value), other)) | Call(fn="xor", args=(other, Const(value=value))):
+            return Call("not", (other,), BOOL) if value else other
         case Call(fn="not", args=(Const(value=value),)):
             return Const(not value, BOOL)
     return expr

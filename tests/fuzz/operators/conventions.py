@@ -176,6 +176,8 @@ _REDUCTIONS = _names("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "Reduc
                      "ReduceLogSumExp", "ReduceSumSquare", "ArgMax", "ArgMin")
 
 CONVENTIONS: tuple[Convention, ...] = (
+    Convention(_names("ReduceMean"), "the mean of no integers", "open",
+               "'Reduction over an empty set of values yields undefined'", _no_integers),
     Convention(_REDUCTIONS, "no elements, and axes counted from the back", "reference",
                "'Accepted range is [-r, r-1]'; ONNX Runtime leaves a negative axis as it is where there are no elements",
                _nothing_from_the_back),
@@ -185,8 +187,6 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("AveragePool"), "windows of padding alone", "open",
                "the standard does not say what the mean of nothing is; ONNX Runtime takes no pads as large as the window",
                _pads_hold_windows),
-    Convention(_names("ReduceMean"), "the mean of no integers", "open",
-               "'Reduction over an empty set of values yields undefined'", _no_integers),
     Convention(_names("Resize", "Upsample"), "a neighbour that is not finite and weighs nothing", "open",
                "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
     Convention(_names("Pow"), "integers beyond their type", "open",
