@@ -13,7 +13,7 @@ from tsc.loop_ir.nodes import For, Instance, Intrin, Stmt, Store
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, add, index, mul
 from tsc.validate import sampled
 from tsc.validate.algebra import Algebra, Value
-from tsc.validate.frames import CASE, Frame, Reader, Sizes
+from tsc.validate.frames import CASE, Frame, Reader, Sizes, TooMany, numbered
 from tsc.validate.nest import iterations, nest_of
 from tsc.validate.sampled import Marks, Pruning
 
@@ -103,3 +103,10 @@ def test_iterations_are_those_of_loop_after_loop(seed: int, few: int, monkeypatc
         assert sorted(left) == wanted
         if wanted:
             assert all(most >= len({g[i + 1] for g in got}) for i, most in enumerate(found.most))
+
+
+def test_no_more_iterations_are_numbered_than_memory_holds() -> None:
+    """Found by random programs: 660 million of them, in 24 GB."""
+    assert numbered(np.array([2, 0, 3])).tolist() == [0, 1, 0, 1, 2]
+    with pytest.raises(TooMany, match="iterations would have to be looked at"):
+        numbered(np.array([1 << 29, 1 << 29]))

@@ -18,6 +18,8 @@ from tsc.validate.algebra import EVERYWHERE, Algebra, Array, Exact, Value, chose
 Ints = Any
 #: The variable that says to which Case an instance belongs.
 CASE = "@case"
+#: So many iterations are numbered at once: a few arrays of 8 bytes each.
+_MOST = 1 << 23
 
 
 def spread(value: Ints, count: int) -> Array:
@@ -28,7 +30,9 @@ def spread(value: Ints, count: int) -> Array:
 
 
 def numbered(counts: Array) -> Array:
-    """0, 1, .. up to each count, one after the other."""
+    """0, 1, .. up to each count, one after the other. Raises TooMany."""
+    if int(counts.sum()) > _MOST:
+        raise TooMany(f"more than {_MOST} iterations would have to be looked at")
     return np.asarray(np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts))
 
 

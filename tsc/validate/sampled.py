@@ -201,7 +201,8 @@ class Pruning:
         long = self.program is not None and int(trips.sum()) > _LONG
         runs = self.around([For(loop.var, Var(_FIRST), Var(_END), loop.body, loop.step, loop.kind)], tests) if long else ()
         if not runs:
-            return np.repeat(places, trips), numbered(trips)
+            number = numbered(trips)
+            return np.repeat(places, trips), number
         begin, end = np.zeros_like(trips), trips
         for width in _RUNS:
             counts = -(-(end - begin) // width)
@@ -215,7 +216,8 @@ class Pruning:
                 break
             places, begin, end = places[kept], begin[kept], end[kept]
         counts = end - begin
-        return np.repeat(places, counts), np.repeat(begin, counts) + numbered(counts)
+        number = numbered(counts)
+        return np.repeat(places, counts), np.repeat(begin, counts) + number
 
     def below(self, stmt: Stmt) -> tuple[Tested, ...]:
         """The Stores in `stmt` with their tests, seen from around it; none where nothing is left out."""
