@@ -43,10 +43,10 @@ def test_a_sample() -> None:
 
 def test_a_sample_of_nets() -> None:
     """Of ten to a hundred nodes: what is fused, viewed and kept in memory is more than chains have."""
-    tally = _tally(7, range(8), 1, compiled, random_net)
+    tally = _tally(7, range(1, 4), 1, compiled, random_net)
     assert not tally.failures and not tally.outcomes["with slow kernels"], str(tally)
-    assert tally.outcomes["right"] == 8, str(tally)
-    assert max(len(random_net(7, n).nodes) for n in range(8)) > 40
+    assert tally.outcomes["right"] == 3, str(tally)
+    assert max(len(random_net(7, n).nodes) for n in range(1, 4)) > 40
 
 
 def test_every_operator_is_drawn() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from tests.fuzz.operators.resizing import Resize
+from tests.fuzz.operators.resizing import Resize, Upsample
 
 Array = np.ndarray[Any, Any]
 
@@ -362,4 +362,4 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 MENDED: list[type[OpRun]] = [
     Mean, PRelu, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, GroupNormalization,
-    Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize]
+    Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize, Upsample]

@@ -68,6 +68,14 @@ class Resize(OpRun):
         return (_cast(np.where(outside, filled, made) if crops else made, x.dtype),)
 
 
+class Upsample(Resize):
+    """Which the reference evaluator lacks: as Resize before opset 11; the scales were an attribute up to opset 8."""
+
+    def _run(self, x: Array, given: Array | None = None, mode: str | None = None,  # type: ignore[override]
+             scales: Sequence[float] | None = None) -> tuple[Array]:
+        return super()._run(x, np.asarray(scales, np.float32) if given is None else given, mode=mode)
+
+
 def _axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ValueError("an axis that is not there")
