@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.facts import Facts, _divisors, to_sym
 from tsc.loop_ir.nodes import Block, For, Let
 from tsc.loop_ir.simplify import simplify_expr
 from tsc.sym import SymExpr, dim, sym_max
+from tsc.sym.expr import apply
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Const, Expr, Size, Var, add, call, format_expr, index, mul
 
@@ -195,3 +197,19 @@ def test_variables_of_few_values_are_looked_at_together() -> None:
     place = c // 4 * 3 - c + d * 3 + sym_max(c - c // 4 * 3 - d * 3, 0)
     assert facts.nonneg(place) and not facts.nonneg(place - 1)
     assert facts.nonneg(-place + 6) and not facts.nonneg(-place + 5)
+
+
+@pytest.mark.parametrize("by", [2 * (2**31 - 1), 3 * 2**40, 2**24 + 1])
+def test_a_large_divisor_takes_no_time(by: int) -> None:
+    """Found by mutated files: the divisors of a scale's denominator were tried one by one, for a minute."""
+    facts, start = nest()[0], time.perf_counter()
+    value = dim("N") * (by // 2) + dim("j") * 3 + 1
+    reduced = facts.reduce(apply("//", [value, SymExpr.of(by)]))
+    assert time.perf_counter() - start < 1
+    for n, j in itertools.product((1, 7, 20), (0, 3, 7)):
+        assert reduced.evaluate({"N": n, "j": j}) == (n * (by // 2) + j * 3 + 1) // by
+
+
+def test_divisors_stand_in_order() -> None:
+    for number in range(1, 200):
+        assert _divisors(number) == tuple(n for n in range(number // 2, 1, -1) if number % n == 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tsc.errors import InternalError
 from tsc.loop_ir.identities import alternatives, multiples, product, quotient, without_remainders
@@ -25,6 +26,7 @@ _NAMES = {fn: name for name, fn in _OPERATORS.items()}
 _DEPTH, _STEPS = 12, 100
 #: A variable with so few values is looked at one by one, where functions of it are left; so many cases in all.
 _FEW, _CASES = 6, 24
+_LARGEST = 1 << 24  # whose divisors are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +370,7 @@ class Facts:
 
     def _quotient(self, value: SymExpr, by: int) -> SymExpr:
         """`value // by`, by a part of the divisor first where variables go with its remainder: x // (p * q) is x // p // q."""
-        for part in (p for p in range(by // 2, 1, -1) if by % p == 0):
+        for part in _divisors(by):
             whole, rest = self.whole_part(value, part)
             if whole.terms and rest.dims() and self.nonneg(rest) and self.lt(rest, SymExpr.of(part)):
                 return self._divide("//", self._undo_divisions(apply("//", [whole, SymExpr.of(part)])), by // part)
@@ -426,6 +428,13 @@ class Facts:
         for arg in args[1:]:
             result = call(_NAMES[atom.fn], result, arg)
         return result
+
+
+@lru_cache(maxsize=1024)
+def _divisors(number: int) -> tuple[int, ...]:
+    """Those between 1 and a number, the greatest first; none of one too large to try, as a scale's denominator is."""
+    small = [n for n in range(2, math.isqrt(number) + 1) if number % n == 0] if number <= _LARGEST else []
+    return tuple(sorted({*small, *(number // n for n in small)}, reverse=True))
 
 
 def _names(monomial: Monomial) -> set[str]:

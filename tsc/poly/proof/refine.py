@@ -218,7 +218,8 @@ def _beyond(dividend: SymExpr, by: SymExpr, hi: SymExpr, old: For, new: For, fac
     starts = {low for loop in walk(new.body) if isinstance(loop, For) and loop.var == old.var
               for low in alternatives(to_sym(loop.lo, {}), "max")}
     rests = range(gcd(facts.divisor(dividend), by.as_int() or 1))
-    return next((more for more in rests if dim(new.var) * by - (dividend + more - hi + 1) in starts), 0)
+    beyond = [(dim(new.var) * by - start - dividend + hi - 1).as_int() for start in starts]
+    return min((more for more in beyond if more is not None and more in rests), default=0)
 
 
 def statements_of(stmt: Stmt) -> frozenset[str]:
