@@ -136,7 +136,7 @@ def measure(name: str, program: Program, spec: DeviceSpec, constants: tuple[str,
     for _ in range(rounds):
         with watched() as clock:
             start = time.process_time()
-            scheduled = poly_schedule.schedule_program(program, None, spec, None, None, "kernel", constants)
+            scheduled = poly_schedule.schedule_program(program, spec, None, None, "kernel", constants)
             total = 1000 * (time.process_time() - start)
         stages = {stage: 1000 * clock.spent[stage] for stage in STAGES}
         stages["rest"] = total - sum(stages.values())

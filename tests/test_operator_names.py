@@ -25,6 +25,7 @@ ALLOWED = {
                                     "sign reciprocal isnan",
     "nodes of a program": "if loop cast constant",
     "words of isl and of sets": "identity range equal unique",
+    "the field's name of a pattern (Blelloch 1990), older than the operator": "scan",
     "words of English": "where size shape split sum tile",
     "NumPy and Python": "reshape slice",
 }

@@ -9,11 +9,11 @@ from tsc.errors import InputError, ModelError, ShapeError, typed
 from tsc.ir import Graph, TensorType
 from tsc.kernels import compile_definitions, workshop
 from tsc.pipeline import check_request, link
-from tsc.poly.extents import check_extents
+from tsc.poly.extents import check_reads
 from tsc.runtime.executable import Executable
 from tsc.sym import ShapeEnv
-from tsc.te.assemble import Assembled, assemble, declare, reached
-from tsc.te.tensor import Tensor
+from tsc.te.dsl.assemble import Assembled, assemble, declare, reached
+from tsc.te.dsl.tensor import Tensor
 
 
 @typed
@@ -43,8 +43,7 @@ def build(outputs: Tensor | list[Tensor] | tuple[Tensor, ...], inputs: Sequence[
     tensors = _checked(wanted, inputs)
     declare([*tensors, *(inputs or ())], env)                       # Tensors          -> ShapeEnv
     made = assemble(wanted, env)                                    # Tensors          -> Computes
-    for definition in made.definitions:
-        check_extents(definition, env)
+    check_reads(made.definitions, env)
     graph = _graph(name, wanted, inputs, made, env)
     pairs = compile_definitions(made.definitions, graph.outputs, graph, env, shop)  # Computes -> kernels and their calls
     return Executable(link(graph, env, pairs, shop), threads=threads)  # kernels       -> Executable

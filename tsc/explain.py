@@ -15,9 +15,9 @@ import onnx
 from tsc.config import Options
 from tsc.errors import InputError, ShapeError, typed
 from tsc.graph.define import needed
-from tsc.graph.group import FusionGroup, split_group
-from tsc.graph.onnx_import import import_onnx
-from tsc.graph.to_te import LoweredGroup, lower_group
+from tsc.graph.fusion.group import FusionGroup, split_group
+from tsc.graph.fusion.to_te import LoweredGroup, lower_group
+from tsc.graph.onnx.importer import import_onnx
 from tsc.ir import Graph
 from tsc.kernels import CheckedLoops, Workshop, checked_loops, cut, order_of, workshop
 from tsc.loop_ir.nodes import Func

@@ -16,31 +16,28 @@ from tsc import targets
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
 from tsc.config import Options, read_environment
 from tsc.errors import InternalError, UnsupportedError
-from tsc.graph.to_te import LoweredGroup
+from tsc.graph.fusion.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.loop_ir.bounds import no_prover
 from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.ops.derive import compute_kind
 from tsc.plan.build import KernelCall
-from tsc.plan.kernel import Kernel, Refusal, interface_of, kernel_from_bytes, kernel_to_bytes
+from tsc.plan.kernel import Code, Kernel, Refusal, interface_of, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import PatternMismatch
-from tsc.poly.normalise import separate_outputs, without_empty
-from tsc.poly.pattern import match
-from tsc.poly.pattern.stages import Staged
 from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
-from tsc.poly.scop import build_scop, needs, unproved
+from tsc.poly.scop import needs, unproved
 from tsc.poly.steps import Steps
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.target import DeviceSpec
 from tsc.targets import Target
-from tsc.te.assemble import Definition, sources
 from tsc.te.compute import Fact, Program
-from tsc.te.share import share
-from tsc.te.transform import lower
-from tsc.te.widen import widened
+from tsc.te.dsl.assemble import Definition, sources
+from tsc.te.passes.share import share
+from tsc.te.passes.transform import lower
+from tsc.te.passes.widen import widened
 from tsc.trace import Recorder
 from tsc.validate import check_values
 
@@ -185,10 +182,11 @@ class CheckedLoops:
 def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
     """te.Program -> Kernel, compiled anew. Raises as `checked_loops`."""
     loops = checked_loops(order, symbol, recorder)
-    func, log = loops.func, [*loops.scheduled.log, *(f"{made.stage}: {made.reason}" for made in recorder.decisions)]
-    return Kernel(
-        symbol, loops.source, func.buffers, func.outputs, tuple(s.name for s in func.sizes),
-        interface_of(func, loops.facts), func.messages, loops.scheduled.tree, tuple(log), loops.complaint)
+    func, scheduled = loops.func, loops.scheduled
+    log = (*scheduled.log, *(f"{made.stage}: {made.reason}" for made in recorder.decisions))
+    code = Code(scheduled.config, loops.source, scheduled.tree, log, loops.complaint)
+    return Kernel(symbol, func.buffers, func.outputs, tuple(s.name for s in func.sizes), interface_of(func, loops.facts),
+                  func.messages, (code,))
 
 
 def checked_loops(order: Order, symbol: str, recorder: Recorder, steps: Callable[[], Steps] | None = None) -> CheckedLoops:
@@ -214,8 +212,6 @@ def _checked(order: Order, symbol: str, recorder: Recorder, steps: Callable[[], 
     Loops that a check refuses, wrong ones or only ones that it cannot see through, are our bug: whoever compiles gets plain
     loops in their place, held to the same checks, and a complaint to report.
     """
-    if order.tiled:
-        check_tiled(order.program)
     begun, spec = len(recorder.decisions), order.device.spec
     try:
         return _checked_for(spec, order, symbol, recorder, steps)
@@ -232,7 +228,7 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
                  steps: Callable[[], Steps] | None) -> CheckedLoops:
     """The loops for one device. Raises as `checked_loops`."""
     program, device, seen = order.program, order.device, None if steps is None else steps()
-    scheduled = schedule_program(program, order.kind, spec, None, recorder, symbol, order.constants, seen)  # -> Func
+    scheduled = schedule_program(program, spec, None, recorder, symbol, order.constants, seen, order.tiled)  # -> Func
     with blame(scheduled.overridden, symbol):
         proved = no_prover if scheduled.scop is None else prover(scheduled.scop.known)
         func = device.lower(scheduled.func, spec, recorder, proved)  # Func             -> Func
@@ -252,9 +248,9 @@ def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...
     messages = tuple(m.format_map({**lowered.values, **sizes}) for m in kernel.messages)
     buffers = tuple(replace(b, shape=tuple(e.substitute(sizes) for e in b.shape)) for b in kernel.buffers)
     values, outputs = tuple(lowered.values[b.name] for b in buffers), tuple(lowered.values[b] for b in kernel.outputs)
+    variants = tuple(variant.over(lambda e: e.substitute(sizes)) for variant in kernel.interface.variants)
     return KernelCall(
-        kernel.symbol, values, outputs, buffers, tuple(sizes.values()), kernel.interface.blocks.substitute(sizes),
-        kernel.interface.scratch.substitute(sizes), node, messages, nodes)
+        kernel.symbol, values, outputs, buffers, tuple(sizes.values()), variants, node, messages, nodes)
 
 
 def shared(lowered: Sequence[LoweredGroup], recorder: Recorder, cache: CompiledCache) -> list[LoweredGroup]:
@@ -306,20 +302,24 @@ def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeE
     Program, and what `attempt` made of it, which raises PatternMismatch where no pattern fits; `tiled` tells it to, where
     a matrix product would run as one stage of many, without its register tiles.
 
-    Raises UnsupportedError for a Compute that no pattern takes alone.
+    Raises UnsupportedError for a Compute, or a recurrence, that no pattern takes alone.
     """
     runs: list[tuple[tuple[str, ...], LoweredGroup, Made]] = []
     start = 0
     while start < len(definitions):
         refusal = ""
-        for end in range(min(len(definitions), start + MOST_COMPUTES), start, -1):
+        most = min(len(definitions), start + MOST_COMPUTES)
+        ends = [end for end in range(start + 1, most + 1) if not _within_trip(definitions, end)]
+        if not ends:
+            raise UnsupportedError(f"more than {MOST_COMPUTES} Computes make a trip with '{definitions[start].compute.name}'")
+        for end in reversed(ends):
             lowered = _lowered(definitions[start:end], definitions[end:], outputs, env)
             names = tuple(d.compute.name for d in definitions[start:end])
             try:
-                made = attempt(lowered, tiled=end > start + 1 and lowered.kind is PatternKind.CONTRACTION)
+                made = attempt(lowered, tiled=end > ends[0] and lowered.kind is PatternKind.CONTRACTION)
             except PatternMismatch as mismatch:
                 refusal = f"not in the kernel of {names[0]}: {_in_user_names(str(mismatch), lowered, definitions[start:end])}"
-                if end == start + 1:
+                if end == ends[0]:
                     raise UnsupportedError(f"no schedule pattern takes '{names[0]}' alone: {mismatch}") from mismatch
                 continue
             if refusal:
@@ -328,6 +328,12 @@ def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeE
             start = end
             break
     return runs
+
+
+def _within_trip(definitions: Sequence[Definition], end: int) -> bool:
+    """Whether the Computes before and behind a place make a trip together."""
+    own = [definitions[k].compute.carried for k in (end - 1, end) if k < len(definitions)]
+    return len(own) == 2 and own[0] is not None and own[1] is not None and own[0].name == own[1].name
 
 
 def _in_user_names(text: str, lowered: LoweredGroup, run: Sequence[Definition]) -> str:
@@ -348,9 +354,3 @@ def _lowered(run: Sequence[Definition], later: Iterable[Definition], outputs: Co
     kind = next((k for k in (PatternKind.CONTRACTION, PatternKind.REDUCE) if k in kinds.values()), PatternKind.INJECTIVE)
     return LoweredGroup(found.program, found.buffers, found.sizes, kind)
 
-
-def check_tiled(program: Program) -> None:
-    """Raise PatternMismatch where a matrix product would run as one stage of many, without its register tiles."""
-    found, _ = match(build_scop(separate_outputs(without_empty(program))))
-    if isinstance(found, Staged):
-        raise PatternMismatch("one kernel for all would run a sum of products without register tiles")

@@ -12,13 +12,13 @@ from tsc.config import DEFAULT_LIMITS, Limits, Options
 from tsc.errors import InputError, InternalError, SlowKernelWarning, typed
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
-from tsc.graph.fuse import fuse
-from tsc.graph.group import Decision, FusionGroup, split_group
-from tsc.graph.onnx_file import Source
-from tsc.graph.onnx_import import import_onnx
-from tsc.graph.rewrite import rewrite
+from tsc.graph.fusion.fuse import fuse
+from tsc.graph.fusion.group import Decision, FusionGroup, split_group
+from tsc.graph.fusion.to_te import LoweredGroup, lower_group
+from tsc.graph.onnx.file import Source
+from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
-from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
 from tsc.kernels import Workshop, bind, compile_definitions, compile_program, refuse_dtypes, shared, workshop
@@ -26,7 +26,7 @@ from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
 from tsc.poly import PatternMismatch
-from tsc.poly.extents import check_extents
+from tsc.poly.extents import check_reads
 from tsc.progress import shown
 from tsc.runtime.executable import Executable, thread_count
 from tsc.runtime.package import Module, Package
@@ -69,7 +69,8 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
             made = compile_group(group, graph, env, shop, programs.get(done))  # te.Program -> kernels and their calls
             pairs += made
             for _, kernel in made:
-                compile_ahead(kernel.source)                        # C -> objects, while others are scheduled
+                for source in kernel.sources.values():
+                    compile_ahead(source)                           # C -> objects, while others are scheduled
     return link(graph, env, pairs, shop, compile_ahead)             # Graph + kernels  -> Package
 
 
@@ -83,8 +84,8 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
     graph = rewrite(graph, env, partial(told, recorder, "merge"), limits)  # Graph            -> Graph
     graph = record(recorder, "rewrite", graph)
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
-    for node, definition in definitions_of(graph):
-        check_extents(definition, env, f"node '{node.name}'")
+    for node, definitions in definitions_of(graph):
+        check_reads(definitions, env, f"node '{node.name}'")
     return graph, env, fuse(graph, env)                             # Graph            -> [FusionGroup]
 
 
@@ -93,12 +94,12 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
     """Kernels and their calls to a Package; `ahead` has compiled some of them."""
     calls = [call for call, _ in pairs]
     for call, kernel in pairs:
-        if kernel.complaint:
+        for complaint in filter(None, (code.complaint for code in kernel.codes)):
             warnings.warn(f"node '{call.node}' is computed element by element, since a check refused its vectors and tiles; "
-                          f"please report the reason: {kernel.complaint}", SlowKernelWarning, stacklevel=2)
+                          f"please report the reason: {complaint}", SlowKernelWarning, stacklevel=2)
     kernels = {kernel.symbol: kernel for _, kernel in pairs}
     spec = shop.device.spec
-    sources = {symbol: kernel.source for symbol, kernel in kernels.items()}
+    sources = {name: source for kernel in kernels.values() for name, source in kernel.sources.items()}
     shop.options.tell("compiling kernels", 0, len(sources))
     interfaces = {symbol: kernel.interface for symbol, kernel in kernels.items()}
     binary = shop.device.build(sources, spec, shop.options, interfaces, ahead)  # sources -> one binary
@@ -106,9 +107,10 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
     root = partial(resolve, producers=graph.producers())
     shop.options.tell("planning memory", 0, 1)
     plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
+    decided = [f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for code in k.codes for line in code.log]
     return Package(                                                 # Plan + binary    -> Package
         {spec.name: plan}, packed_constants(graph, env, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
-        log=(*map(str, shop.recorder.decisions), *(f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for line in k.log)))
+        log=(*map(str, shop.recorder.decisions), *decided))
 
 
 def check_request(target: object, dims: object = None, ops: object = (), threads: object = None,

@@ -22,7 +22,7 @@ from threading import Condition, Thread
 from tsc.config import child_environment
 from tsc.errors import TscError
 from tsc.frames import read_frame, write_frame
-from tsc.graph.to_te import LoweredGroup
+from tsc.graph.fusion.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.kernels import Order, Workshop, code_fingerprint, known, made_bytes, order_of
 from tsc.plan.kernel import Kernel, kernel_from_bytes
@@ -170,7 +170,8 @@ class _Pool:
         kernel = kernel_from_bytes(data)
         self._made[key] = data
         if isinstance(kernel, Kernel):
-            self._compile_ahead(kernel.source)
+            for source in kernel.sources.values():
+                self._compile_ahead(source)
 
 
 def _path() -> list[str]:

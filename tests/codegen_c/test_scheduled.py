@@ -37,7 +37,7 @@ CASES = [*((name, host_spec()) for name in PROGRAMS),
 
 
 def made(name: str, spec: DeviceSpec) -> Func:
-    func = schedule_program(PROGRAMS[name](), None, spec, None, None, name).func
+    func = schedule_program(PROGRAMS[name](), spec, None, None, name).func
     return lower(func, spec)
 
 

@@ -21,11 +21,11 @@ from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.oracle.interpret import interpret
 from tsc.poly.schedule import schedule_program
-from tsc.te.chunks import cut
 from tsc.te.compute import MAX, MIN, SUM, Compute, Program, SizeParam
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Load, add, call, mul
-from tsc.te.factor import factor
+from tsc.te.factored.chunks import cut
+from tsc.te.factored.factor import factor
 
 
 def column_softmax() -> Program:
@@ -117,7 +117,7 @@ SIZES = ((1, 1, 1, 1), (3, 33, 17, 5), (5, 1, 40, 2), (17, 70, 1, 3), (2, 16, 32
 def made() -> dict[str, Func]:
     """Every kernel, scheduled; compiled at once, so that the cache then has each object."""
     spec = host_spec()
-    found = {name: lower(schedule_program(make(), None, spec, None, None, name).func, spec) for name, make in PROGRAMS.items()}
+    found = {name: lower(schedule_program(make(), spec, None, None, name).func, spec) for name, make in PROGRAMS.items()}
     build_module({name: emit_c(func, spec) for name, func in found.items()}, spec, Options())
     return found
 
@@ -147,5 +147,5 @@ def test_parts_of_a_row_are_blocks_of_their_own() -> None:
     """One row of 100000 elements is one block as it stands, and as many as it has chunks when it is cut."""
     both = softmax(), parts(softmax(), ["mx", "sm"], 4096)
     spec = host_spec()
-    blocks = [lower(schedule_program(p, None, spec, None, None, "k").func, spec).blocks for p in both]
+    blocks = [lower(schedule_program(p, spec, None, None, "k").func, spec).blocks for p in both]
     assert [b.evaluate({"R": 1, "C": 100_000}) for b in blocks] == [1, 25]

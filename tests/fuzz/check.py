@@ -39,10 +39,10 @@ from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.steps import Steps
 from tsc.sym import product
 from tsc.target import DeviceSpec
-from tsc.te import transform
 from tsc.te.compute import SUM, Compute, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer
+from tsc.te.passes import transform
 from tsc.validate import check_values
 from tsc.validate.cases import steps_of
 
@@ -145,7 +145,7 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
     spec = rng.choice([SMALL, device])
     constants = [b.name for b in program.inputs if rng.random() < 0.3]
     try:
-        scheduled = schedule_program(program, None, spec, None, None, name, constants, steps)
+        scheduled = schedule_program(program, spec, None, None, name, constants, steps)
     except PatternMismatch as refusal:
         if not str(refusal).strip():
             raise Wrong("a refusal without a reason") from refusal

@@ -9,8 +9,9 @@ from random import Random
 from hypothesis import strategies as st
 
 from tests.fuzz.draft import Draft, Place, f32, sub
+from tests.fuzz.trips import trips
 from tsc.sym import ShapeEnv, SymExpr, exact_quotient, product
-from tsc.te.compute import MAX, MIN, SUM, Axis, Compute, Monoid, Program
+from tsc.te.compute import MAX, MIN, SUM, Axis, Monoid, Program, needed
 from tsc.te.expr import (
     BOOL,
     Buffer,
@@ -55,9 +56,9 @@ def cases() -> st.SearchStrategy[Case]:
     return st.randoms(use_true_random=False).map(random_case)
 
 
-def random_case(rng: Random, divided: bool = False) -> Case:
-    """`divided`: one that reads at quotients and remainders by sizes."""
-    recipes = DIVIDED if divided else RECIPES
+def random_case(rng: Random, divided: bool = False, carried: bool = False) -> Case:
+    """`divided`: one that reads at quotients and remainders by sizes; `carried`: one with recurrences."""
+    recipes = {"trips": trips} if carried else DIVIDED if divided else RECIPES
     kind = rng.choice(list(recipes))
     draft = Draft(rng, real=rng.random() < 0.3, loose=rng.random() < 0.35 or divided, divided=divided)
     recipes[kind](draft)
@@ -68,12 +69,8 @@ def random_case(rng: Random, divided: bool = False) -> Case:
 
 def _needed(draft: Draft, outputs: Sequence[Buffer]) -> Program:
     """The Program of `outputs`, without what they do not need."""
-    living = {b.name for b in outputs}
-    computes: list[Compute] = []
-    for compute in reversed(draft.computes):
-        if compute.name in living:
-            computes.insert(0, compute)
-            living |= {load.buffer.name for load in loads(compute.body)}
+    computes = needed(draft.computes, (b.name for b in outputs))
+    living = {load.buffer.name for c in computes for load in loads(c.body)}
     names: set[str] = set()
     for compute in computes:
         for axis in (*compute.axes, *compute.reduce_axes):
@@ -86,7 +83,7 @@ def _needed(draft: Draft, outputs: Sequence[Buffer]) -> Program:
             elif isinstance(node, Load):
                 names |= {n for e in node.buffer.shape for n in e.dims()}
     inputs = tuple(b for b in draft.inputs if b.name in living)
-    return Program(inputs, tuple(c.target for c in computes if c.target in outputs), tuple(computes),
+    return Program(inputs, tuple(c.target for c in computes if c.target in outputs), computes,
                    tuple(s for s in draft.sizes.values() if s.name in names))
 
 

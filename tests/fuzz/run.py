@@ -1,4 +1,5 @@
-"""Random programs at scale: `python3 dev.py fuzz --count 10000 --seed 0 [--start 0] [--jobs 1] [--only N]`.
+"""Random programs at scale: `python3 dev.py fuzz --count 10000 --seed 0 [--start 0] [--jobs 1] [--only N]
+[--trips]`.
 
 Program number n of a seed is always the same one, so that a run can be split, resumed (`--start`) and a failure repeated
 (`--only`). Prints what became of the programs, refusals by reason, and each failure with its program.
@@ -14,6 +15,7 @@ import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from tests.fuzz.break_loops import check_broken
@@ -62,12 +64,12 @@ class Tally:
         return "\n".join([*lines, f"  slowest: program {self.slowest[1]}, {self.slowest[0]:.1f} s"])
 
 
-def case_of(rng: Random, number: int) -> Case:
-    """Every fifth program reads at quotients and remainders by sizes."""
-    return random_case(rng, divided=number % 5 == 3)
+def case_of(rng: Random, number: int, carried: bool = False) -> Case:
+    """Every fifth program reads at quotients and remainders by sizes; or all have recurrences."""
+    return random_case(rng, divided=number % 5 == 3, carried=carried)
 
 
-def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | None = None) -> Tally:
+def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | None = None, carried: bool = False) -> Tally:
     """Check programs `numbers` of a seed, compiled together, and `mutants` broken schedules of each; for `device`,
     or in turn for all that this machine can run."""
     tally, all_made = Tally(), []
@@ -75,7 +77,7 @@ def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | 
         rng, start = Random(f"{seed}/{number}"), time.perf_counter()
         try:
             steps = Kept()
-            made = check(case_of(rng, number), rng, f"k{number}", steps, device or _device(number))
+            made = check(case_of(rng, number, carried), rng, f"k{number}", steps, device or _device(number))
             tally.outcomes.update(check_mutants(made, steps, rng, mutants))
             tally.outcomes.update(check_broken(made, rng, mutants))
             tally.outcomes["values undecided"] += made.undecided is not None
@@ -119,10 +121,10 @@ def _run_compiled(all_made: list[tuple[int, Made, Random]], tally: Tally) -> Non
             tally.fail(number, error)
 
 
-def show(seed: int, number: int) -> int:
+def show(seed: int, number: int, carried: bool = False) -> int:
     """One program in full, with the traceback of its failure."""
     rng = Random(f"{seed}/{number}")
-    case = case_of(rng, number)
+    case = case_of(rng, number, carried)
     device = _device(number)
     print(f"{case.kind}{', loose' if case.loose else ''}{', real' if case.real else ''}, {device.name}\n{case.program}")
     try:
@@ -152,14 +154,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--mutants", type=int, default=1, help="broken schedules, and broken loops, tried for each program")
     parser.add_argument("--only", type=int, help="show this program alone")
+    parser.add_argument("--trips", action="store_true", help="programs with recurrences alone")
     asked = parser.parse_args(argv)
     if asked.only is not None:
-        return show(asked.seed, asked.only)
+        return show(asked.seed, asked.only, asked.trips)
     end = asked.start + asked.count
     batches = [range(a, min(a + BATCH, end)) for a in range(asked.start, end, BATCH)]
     tally, begin = Tally(), time.perf_counter()
     with ProcessPoolExecutor(asked.jobs, initializer=_collect_seldom) as pool:
-        for done in pool.map(run_batch, [asked.seed] * len(batches), batches, [asked.mutants] * len(batches)):
+        run = partial(run_batch, mutants=asked.mutants, carried=asked.trips)
+        for done in pool.map(run, [asked.seed] * len(batches), batches):
             tally.add(done)
             print(f"{time.perf_counter() - begin:.0f} s: {tally}", flush=True)
     return 1 if tally.failures else 0

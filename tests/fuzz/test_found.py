@@ -62,6 +62,7 @@ from tsc.codegen_c.specs import host_spec
     (20261211, 4309),  # the same, where a tile's first row is a multiple, too
     (20261211, 7777),  # rows at a quotient that is a size, times another
     (20261211, 9367),  # of two conditions just one holds: it had no formula
+    (20261213, 4042),  # one truth of all comparisons: few sizes tell "less" from "not more"
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

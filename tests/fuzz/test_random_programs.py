@@ -28,6 +28,14 @@ def test_a_sample() -> None:
     assert tally.outcomes["values undecided"] == 0, str(tally)
 
 
+def test_recurrences() -> None:
+    tally = run_batch(1, range(25), carried=True)
+    assert not tally.failures, str(tally)
+    assert tally.outcomes["right"] >= 20, str(tally)
+    assert tally.outcomes["broken schedules refused"] > 12 and tally.outcomes["broken loops refused"] > 12, str(tally)
+    assert tally.outcomes["values undecided"] == 0, str(tally)
+
+
 def test_without_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """As kernels are made whose vectors a check refuses."""
     device = host_spec().scalar

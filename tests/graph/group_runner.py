@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from tsc.graph.decompose import decompose
-from tsc.graph.fuse import LEVELS, Level, fuse
-from tsc.graph.fuse_chain import chain_level
-from tsc.graph.group import FusionGroup
-from tsc.graph.onnx_import import import_onnx
-from tsc.graph.rewrite import rewrite
+from tsc.graph.fusion.chain import chain_level
+from tsc.graph.fusion.fuse import LEVELS, Level, fuse
+from tsc.graph.fusion.group import FusionGroup
+from tsc.graph.fusion.to_te import LoweredGroup, lower_group
+from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import infer_shapes
-from tsc.graph.to_te import LoweredGroup, lower_group
 from tsc.graph.views import root
 from tsc.ir import Graph
 from tsc.sym import ShapeEnv

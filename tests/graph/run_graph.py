@@ -11,8 +11,8 @@ import onnx
 
 from tsc.graph.decompose import decompose
 from tsc.graph.node_values import node_program
-from tsc.graph.onnx_import import import_onnx
-from tsc.graph.rewrite import rewrite
+from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import Knowledge, infer_shapes
 from tsc.ir import Graph
 from tsc.ops import definition

@@ -15,7 +15,7 @@ import tsc
 from tests.graph.models import model
 from tsc.config import Limits
 from tsc.errors import ModelError, UnsupportedError
-from tsc.graph.onnx_import import import_onnx
+from tsc.graph.onnx.importer import import_onnx
 
 RNG = np.random.default_rng(0)
 

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.graph.group_runner import UNCHAINED, Groups, lowered, run_groups
 from tests.graph.models import attention, gelu, model
-from tsc.graph.group import FusionGroup
+from tsc.graph.fusion.group import FusionGroup
 from tsc.graph.views import root
 from tsc.ir import Graph
 

@@ -17,9 +17,9 @@ import tsc
 from tests.graph.group_runner import UNCHAINED, Groups, lowered, run_groups
 from tests.graph.models import attention, model
 from tests.graph.test_fuse import check_order, normal, random_models
-from tsc.graph.fuse import fuse
-from tsc.graph.group import FusionGroup, leaves, split_group
-from tsc.graph.to_te import lower_group
+from tsc.graph.fusion.fuse import fuse
+from tsc.graph.fusion.group import FusionGroup, leaves, split_group
+from tsc.graph.fusion.to_te import lower_group
 from tsc.ir import Graph
 from tsc.poly import pattern
 from tsc.poly.pattern.chain import match_chained

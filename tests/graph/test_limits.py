@@ -15,7 +15,7 @@ from tests.graph.models import model
 from tests.graph.run_graph import front_end, run_graph
 from tsc.config import Limits
 from tsc.errors import ModelError, ShapeError, UnsupportedError
-from tsc.graph.onnx_import import import_onnx
+from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.shapes import infer_shapes
 from tsc.ops.base import MOST_OPERANDS
 

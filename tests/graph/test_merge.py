@@ -14,9 +14,9 @@ from onnx.reference import ReferenceEvaluator
 from tests.graph.group_runner import UNCHAINED, Groups, lowered, run_groups
 from tests.graph.models import model
 from tsc.graph.decompose import decompose
-from tsc.graph.group import Decision
-from tsc.graph.onnx_import import import_onnx
-from tsc.graph.rewrite import rewrite
+from tsc.graph.fusion.group import Decision
+from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import infer_shapes
 
 MODELS = Path(__file__).resolve().parents[3] / "shared" / "models"

@@ -15,7 +15,7 @@ import tsc
 from tests.graph.models import ATTENTION, attention, gelu, model
 from tests.graph.run_graph import front_end
 from tsc.errors import ModelError
-from tsc.graph.onnx_import import import_onnx
+from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.shapes import infer_shapes
 
 Sizes = dict[str, int]

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.graph.models import model
 from tsc.errors import InternalError, ModelError, ShapeError, TscError, UnsupportedError
-from tsc.graph.input_dims import identifier
-from tsc.graph.onnx_import import import_onnx
+from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.onnx.input_dims import identifier
 from tsc.graph.shapes import infer_shapes
 from tsc.sym import Range
 

@@ -16,7 +16,7 @@ from tests.graph.models import model
 from tests.graph.run_graph import front_end, run_graph
 from tsc.errors import ModelError
 from tsc.graph.decompose import decompose
-from tsc.graph.onnx_import import import_onnx
+from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.shapes import infer_shapes
 from tsc.ir import Graph
 from tsc.ops import definition

@@ -12,7 +12,7 @@ import pytest
 from tests.graph.models import model
 from tests.graph.run_graph import front_end, run_graph
 from tsc.errors import ModelError, ShapeError
-from tsc.graph.onnx_import import import_onnx
+from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.shapes import infer_shapes
 from tsc.sym import ShapeEnv
 

@@ -11,8 +11,8 @@ import pytest
 from tests.graph.group_runner import lowered, run_groups
 from tests.graph.models import attention, gelu, model
 from tsc.errors import InternalError
-from tsc.graph.group import FusionGroup, split_group
-from tsc.graph.to_te import LoweredGroup, lower_group
+from tsc.graph.fusion.group import FusionGroup, split_group
+from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.views import root
 from tsc.ops.base import PatternKind
 from tsc.te.expr import walk

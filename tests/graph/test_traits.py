@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from tests.graph.models import model
 from tests.graph.run_graph import front_end, run_graph
 from tsc import ops
-from tsc.graph.rewrite import rewrite
+from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import infer_shapes
 from tsc.ir import Graph, Node, TensorType
 from tsc.ops.base import Lowering, OpDef, PatternKind

@@ -131,9 +131,9 @@ def run_all(model: Executable | Package, feeds: Mapping[str, Any], runs: Sequenc
     target = choose_module(package.modules, read_cpu_flags(), "the model under test")
     module = CpuModule(package.modules[target].binary, target)
     plan = plan_of(package)
-    kernels = module.symbols({launch.kernel for launch in plan.launches})
+    functions = module.symbols(set(plan.functions))
     outputs = _Outputs(plan, binding, len(runs))
-    _in_child(lambda: _child(plan, binding, memories, kernels, runs, outputs), outputs, plan, memories, runs)
+    _in_child(lambda: _child(plan, binding, memories, functions, runs, outputs), outputs, plan, memories, runs)
     return [Ran(outputs.results(number), tuple(outputs.flags[number].tolist())) for number in range(len(runs))]
 
 
@@ -198,7 +198,7 @@ class Memory:
         plan = plan_of(package)
         constants = [np.ascontiguousarray(package.constants[name]) for name in plan.constants]
         self.storages = [self._region(plan, binding, s, feeds, constants, flush) for s in plan.storages]
-        self.scratch = [Region(f"the scratch of launch {i}", launch.scratch.evaluate(binding.dims), flush)
+        self.scratch = [Region(f"the scratch of launch {i}", launch.variants[0].scratch.evaluate(binding.dims), flush)
                         for i, launch in enumerate(plan.launches)]
         self.read_only = {i for i, s in enumerate(plan.storages) if s.kind in ("input", "constant")}
         for i in self.read_only:
@@ -263,7 +263,7 @@ def _guard() -> ctypes.CDLL:
     return library
 
 
-def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], kernels: Mapping[str, int], runs: Sequence[Run],
+def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], functions: Mapping[str, int], runs: Sequence[Run],
            outputs: _Outputs) -> None:
     guard, header, bound = _guard(), outputs.header, binding.whole
     assert bound is not None  # the plan is straight
@@ -275,13 +275,12 @@ def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], kerne
             region.fill(pattern)
         for step, launch in enumerate(plan.launches):
             header[3] = step
-            sizes, blocks = bound.table[step].tolist()
+            function, (sizes, blocks) = functions[launch.variants[0].function], bound.table[step].tolist()
             args = np.array([address(memory.pointers[step]), sizes], np.int64)
             scratch, flags = memory.scratch[step], outputs.flags[number, step:]
             for begin, end in reversed(_calls(blocks)):
                 scratch.fill(pattern)
-                status = guard.guard_call(kernels[launch.kernel], address(args), begin, end, scratch.address, pattern,
-                                          address(flags))
+                status = guard.guard_call(function, address(args), begin, end, scratch.address, pattern, address(flags))
                 if status:
                     header[4], header[5] = status, step
                     return

@@ -195,6 +195,7 @@ def _run(name: str, made: Captured, feeds: Mapping[str, Any], symbols: Sequence[
     yield words(len(plan.launches))
     for launch in plan.launches:
         sizes = [size.evaluate(binding.dims) for size in launch.sizes]
-        text = words(symbols.index(launch.kernel), launch.blocks.evaluate(binding.dims), launch.scratch.evaluate(binding.dims),
-                     len(launch.args), *launch.args, len(sizes), *sizes)
+        variant = launch.variants[0]
+        blocks, scratch = (size.evaluate(binding.dims) for size in (variant.blocks, variant.scratch))
+        text = words(symbols.index(variant.function), blocks, scratch, len(launch.args), *launch.args, len(sizes), *sizes)
         yield words(len(text)) + text

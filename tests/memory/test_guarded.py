@@ -10,13 +10,13 @@ import pytest
 from tests.memory.cases import TARGETS, lacking, samples
 from tests.memory.guarded import FILLS, FLUSHES, MemoryFault, check_guarded, computed_with_unwritten, run_guarded
 from tests.memory.mutate import Mutation, built, move_masks, shift_loads, shift_stores
-from tests.runtime.plans import straight
+from tests.runtime.plans import launched, straight
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
 from tsc.errors import InputError, ShapeError
 from tsc.runtime.package import Module, Package
-from tsc.runtime.plan import Copy, Launch, Storage, TensorSpec
+from tsc.runtime.plan import Copy, Storage, TensorSpec
 from tsc.sym import ZERO, Range, ceildiv, dim
 
 #: t = x + w by way of scratch, then y = 2 * t, eight elements a block, masked at the end; each macro breaks one thing.
@@ -109,8 +109,8 @@ def package(**broken: int | None) -> Package:
         storages=(Storage("input"), Storage("constant"), Storage("arena", 0, ZERO, 4 * N), Storage("output"),
                   Storage("output", 1)),
         constants=("w",),
-        launches=(Launch("add", (0, 1, 2), (N,), ceildiv(N, 8), 4 * (ZERO + 8), "first"),
-                  Launch("twice", (2, 3), (N,), ceildiv(N, 8), 4 * (ZERO + 8), "second", ("a bad block",))),
+        launches=(launched("add", (0, 1, 2), (N,), ceildiv(N, 8), 4 * (ZERO + 8), "first"),
+                  launched("twice", (2, 3), (N,), ceildiv(N, 8), 4 * (ZERO + 8), "second", ("a bad block",))),
         copies=(Copy(0, 4, 4 * N),), arena_bytes=4 * N)
     return Package({"cpu-generic": plan}, {"w": np.arange(3, dtype=np.float32)}, {spec.name: Module(binary, spec.cpu_flags)})
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.models.test_shared_models import CASES, ENTRIES, FOLDER, RECIPES
 from tsc.config import Options
-from tsc.graph.to_te import lower_group
+from tsc.graph.fusion.to_te import lower_group
 from tsc.kernels import workshop
 from tsc.pipeline import front
 from tsc.poly.scop import build_scop

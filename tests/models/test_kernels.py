@@ -15,8 +15,8 @@ from tsc.codegen_c.build import build_module
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import host_spec
 from tsc.config import Options
-from tsc.graph.fuse import fuse
-from tsc.graph.to_te import lower_group
+from tsc.graph.fusion.fuse import fuse
+from tsc.graph.fusion.to_te import lower_group
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.oracle.interpret import interpret
@@ -39,7 +39,7 @@ def test_every_kernel_three_ways(name: str) -> None:
     made: list[tuple[Any, Func]] = []
     for number, lowered in enumerate(distinct.values()):
         constants = frozenset(b for b, value in lowered.values.items() if value in graph.constants)
-        scheduled = schedule_program(lowered.program, lowered.kind, spec, None, None, f"k{number}", constants)
+        scheduled = schedule_program(lowered.program, spec, None, None, f"k{number}", constants)
         made.append((lowered, lower(scheduled.func, spec)))
     build_module({func.name: emit_c(func, spec) for _, func in made}, spec, Options())  # in parallel, into the cache
     for lowered, func in made:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tsc.ir import Contents, Node, TensorType
 from tsc.ops import find
-from tsc.ops.base import Builder, InferContext, Lowering, OpDef, Reduction, symbolic
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, symbolic
+from tsc.ops.derive import compute_of
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis, Compute, Program, SizeParam
 from tsc.te.evaluate import evaluate
@@ -95,13 +96,11 @@ class Lowered:
 
         axes = tuple(axis("i", d) for d in made.shape)
         assert op.te is not None
-        body = op.te(Lowering(ctx, types, read, axis), number, tuple(Var(a.name) for a in axes))
         target = Buffer(name, made.dtype, made.shape)
-        if isinstance(body, Reduction):
-            assert body.body.dtype == made.dtype, f"{op.name} reduces {body.body.dtype}, declared {made.dtype}"
-            return Compute(target, axes, body.body, body.axes, body.monoid)
-        assert body.dtype == made.dtype, f"{op.name} computes {body.dtype}, declared {made.dtype}"
-        return Compute(target, axes, body)
+        lowering = Lowering(ctx, types, read, axis, lambda at: Load(target, at))
+        compute = compute_of(target, axes, op.te(lowering, number, tuple(Var(a.name) for a in axes)))
+        assert compute.body.dtype == made.dtype, f"{op.name} computes {compute.body.dtype}, declared {made.dtype}"
+        return compute
 
 
 def run_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tuple[int, ...] = (),

@@ -15,8 +15,8 @@ from tests.ops.harness import run_node
 from tests.ops.test_opsets import CASES as OLDER
 from tests.ops.test_samples import CASES, OPSET, _model, _sizes
 from tsc.errors import ModelError, UnsupportedError
-from tsc.graph.onnx_import import NEWEST_OPSET, OLDEST_OPSET, import_onnx
-from tsc.graph.onnx_schema import find_schema
+from tsc.graph.onnx.importer import NEWEST_OPSET, OLDEST_OPSET, import_onnx
+from tsc.graph.onnx.schema import find_schema
 from tsc.graph.shapes import infer_shapes
 from tsc.ops import all_ops, find
 from tsc.ops.base import InferContext, OpDef, Sample

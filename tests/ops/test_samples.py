@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.ops.harness import run_node
-from tsc.graph.onnx_import import NEWEST_OPSET
+from tsc.graph.onnx.importer import NEWEST_OPSET
 from tsc.ir import Node
 from tsc.ops import all_ops, find
 from tsc.ops.base import OpDef, Sample

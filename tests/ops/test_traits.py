@@ -27,7 +27,8 @@ from tsc.te.expr import Buffer, Load, map_loads
 Array = NDArray[Any]
 
 #: From what is cheapest to fuse to what is dearest: an operator is of the dearest kind that a sample shows.
-ORDER = (PatternKind.ELEMENTWISE, PatternKind.BROADCAST, PatternKind.INJECTIVE, PatternKind.REDUCE, PatternKind.CONTRACTION)
+ORDER = (PatternKind.ELEMENTWISE, PatternKind.BROADCAST, PatternKind.INJECTIVE, PatternKind.REDUCE, PatternKind.CONTRACTION,
+         PatternKind.OPAQUE)
 SAMPLED = [op for op in all_ops() if op.samples is not None and op.samples()]
 #: Nodes of these are made of users' Computes, by the kind that is read off those.
 BROUGHT = {CUSTOM} | {f"te.{kind.value}" for kind in PatternKind}
@@ -65,7 +66,7 @@ def canonical(compute: Compute, env: ShapeEnv) -> Compute:
         return Load(Buffer(load.buffer.name, load.buffer.dtype, tuple(map(env.canon, load.buffer.shape))), load.index)
 
     axes = tuple(Axis(a.name, env.canon(a.extent)) for a in compute.axes)
-    return Compute(compute.target, axes, map_loads(settled, compute.body), compute.reduce_axes, compute.monoid)
+    return replace(compute, axes=axes, body=map_loads(settled, compute.body))
 
 
 def lowerings(op: OpDef) -> Iterator[tuple[Sample, Lowered]]:

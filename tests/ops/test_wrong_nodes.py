@@ -21,7 +21,7 @@ from tests.ops import test_samples as samples
 from tests.ops.test_compiled_samples import model
 from tsc import pipeline
 from tsc.errors import InternalError, ModelError, ShapeError, TscError
-from tsc.graph.to_te import lower_group
+from tsc.graph.fusion.to_te import lower_group
 from tsc.ops import all_ops
 from tsc.ops.base import OpDef, Sample
 from tsc.trace import Recorder

@@ -12,7 +12,7 @@ from tests.poly.programs import at, axis, buffer, f32, v
 from tsc.sym import ShapeEnv, SymExpr, dim
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program
 from tsc.te.expr import Buffer, Expr, Load, add, call, index, mul, select
-from tsc.te.transform import Canonical, lower
+from tsc.te.passes.transform import Canonical, lower
 
 DIMS = ("H", "W", "D")
 Array = np.ndarray[Any, Any]

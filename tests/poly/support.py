@@ -32,12 +32,12 @@ GPU = DeviceSpec("gpu", "cuda", vector_bytes=16, registers=255, instr_tile=(16, 
 
 
 def on_gpu(program: Program, config: TileConfig) -> ScheduledProgram:
-    return schedule_program(program, None, GPU, config, None, "kernel")
+    return schedule_program(program, GPU, config, None, "kernel")
 
 
 def scheduled(program: Program, config: TileConfig | None = None, recorder: Any = None, name: str = "kernel",
               spec: DeviceSpec = SMALL) -> ScheduledProgram:
-    return schedule_program(program, None, spec, config, recorder, name)
+    return schedule_program(program, spec, config, recorder, name)
 
 
 @dataclass(frozen=True)

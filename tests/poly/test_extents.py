@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tsc import te
 from tsc.poly.scop import escapes
 from tsc.sym import ShapeEnv
-from tsc.te.assemble import declare, definition
 from tsc.te.compute import Program
-from tsc.te.transform import canonical
+from tsc.te.dsl.assemble import declare, definition
+from tsc.te.passes.transform import canonical
 
 SMALL = st.integers(-2, 2)
 

@@ -176,10 +176,10 @@ def test_packed_weights_and_panels_are_certified_in_every_compile(monkeypatch: p
 
     monkeypatch.setattr("tsc.poly.promotion.layout.certify", noted)
     monkeypatch.setattr("tsc.poly.promotion.promote.certify", noted)
-    schedule_program(gemm("M", "N", "K"), None, SMALL, None, None, "gemm", ["w"])
+    schedule_program(gemm("M", "N", "K"), SMALL, None, None, "gemm", ["w"])
     assert any(name.startswith("panel(1, ") for name in seen)
     seen.clear()
-    schedule_program(gemm("M", "N", "K", transposed=True), None, SMALL, None, None, "gemm")
+    schedule_program(gemm("M", "N", "K", transposed=True), SMALL, None, None, "gemm")
     assert "plain" in seen
 
     def wrong(layout: Layout, *args: Any) -> None:
@@ -189,7 +189,7 @@ def test_packed_weights_and_panels_are_certified_in_every_compile(monkeypatch: p
     monkeypatch.setattr("tsc.poly.promotion.promote.certify", wrong)
     for constants, transposed in ((["w"], False), ([], True)):
         with pytest.raises(InternalError, match="no bijection"):
-            schedule_program(gemm("M", "N", "K", transposed=transposed), None, SMALL, None, None, "gemm", constants)
+            schedule_program(gemm("M", "N", "K", transposed=transposed), SMALL, None, None, "gemm", constants)
 
 
 @pytest.mark.defect(23)

@@ -22,7 +22,7 @@ from tsc.poly.tree import BLOCK_POINT, ROW_POINT, node_below
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.expr import Expr, Size, Var, call
-from tsc.te.factor import factor
+from tsc.te.factored.factor import factor
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "softmax": programs.softmax, "layer_norm": programs.layer_norm, "variance": variance,

@@ -17,7 +17,7 @@ from tsc.poly.pattern.stages import Staged
 from tsc.poly.scop import Scop, build_scop
 from tsc.te.compute import MAX, SUM, Compute, Program, SizeParam
 from tsc.te.expr import Cast, Expr, add, index, mul
-from tsc.te.products import unit_stride
+from tsc.te.passes.products import unit_stride
 
 
 def rows_of(matrix: ScheduleMatrix, statement: str) -> list[str]:

@@ -64,7 +64,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 
 @cache
 def scheduled(name: str, device: str) -> ScheduledProgram:
-    return schedule_program(PROGRAMS[name](), None, CPU_SPECS[device], None, None, "kernel")
+    return schedule_program(PROGRAMS[name](), CPU_SPECS[device], None, None, "kernel")
 
 
 @cache

@@ -11,10 +11,10 @@ import pytest
 from tests.poly.programs import at, axis, buffer, v
 from tsc.poly.scop import build_scop
 from tsc.sym import ShapeEnv, SymExpr, ceildiv, dim
-from tsc.te import transform
 from tsc.te.compute import Compute, Program, SizeParam
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Expr, add, call, index, mul
+from tsc.te.passes import transform
 
 N, M, K = dim("N"), dim("M"), dim("K")
 Shape = tuple[SymExpr | int, ...]

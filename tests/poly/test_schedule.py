@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
 
 import pytest
 
@@ -17,7 +18,8 @@ from tsc.loop_ir.nodes import Allocate, For, Store, walk
 from tsc.loop_ir.print import format_func
 from tsc.loop_ir.verify import verify
 from tsc.poly import PatternMismatch
-from tsc.poly.tile import TileConfig
+from tsc.poly.schedule import schedule_program
+from tsc.poly.tile import TileConfig, config_to_json
 from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.expr import loads
 
@@ -57,10 +59,11 @@ class Overriding:
     """A recorder that replaces the schedule of one kernel."""
 
     text: str | None = None
+    stage: str = "schedule"
     records: dict[str, str] = field(default_factory=dict)
 
     def override(self, stage: str, name: str) -> str | None:
-        return self.text if stage == "schedule" else None
+        return self.text if stage == self.stage else None
 
     def record(self, stage: str, name: str, text: object) -> None:
         self.records[stage] = str(text)
@@ -121,6 +124,55 @@ def test_illegal_or_foreign_overrides_are_refused() -> None:
             scheduled(program, recorder=Overriding(bad))
 
 
+@pytest.mark.parametrize("config", [
+    TileConfig(), TileConfig((1, 4), (3, 4)), TileConfig((2, 8), (6, 16)), TileConfig((3, 4), (3, 8))])
+def test_a_given_config_is_the_one_that_is_used(config: TileConfig) -> None:
+    program = programs.gemm()
+    result = scheduled(program, recorder=Overriding(config_to_json(config), "config"))
+    assert result.config == config
+    for sizes in ({"M": 1, "N": 1, "K": 1}, {"M": 7, "N": 17, "K": 5}):
+        check_values(result.func, program, sizes)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_config_gives_right_values(seed: int) -> None:
+    rng = Random(seed)
+    make, cases = PROGRAMS[rng.choice([*PROGRAMS])]
+    program = make()
+    like = scheduled(program).config
+
+    def sizes(given: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(rng.choice((1, 2, 3, 4, 5, 8, 16)) for _ in given)
+
+    config = replace(like, instr_tile=sizes(like.instr_tile), block_tile=sizes(like.block_tile), row_tile=sizes(like.row_tile),
+                     stage_tiles=tuple((a, b) for a, b in map(sizes, like.stage_tiles)), lanes=rng.choice((0, 1, 2, 4)))
+    result = scheduled(program, recorder=Overriding(config_to_json(config), "config"))
+    for case in cases:
+        check_values(result.func, program, case)
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("{", "no JSON"), ("[]", "expected a table"), ('{"instr_tile": [1, 1]}', "lacks 'block_tile'"),
+    (config_to_json(TileConfig((0, 1))), "instr_tile"), (config_to_json(TileConfig(lanes=-1)), "lanes"),
+    (config_to_json(TileConfig(stages=1)).replace("1}", "true}"), "stages"),
+    (config_to_json(TileConfig((4,))), "instr_tile has 1")])
+def test_a_config_that_is_none_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        scheduled(programs.gemm(), recorder=Overriding(text, "config"))
+
+
+def test_a_config_whose_columns_are_no_part_of_a_packed_weights_is_refused() -> None:
+    program = programs.gemm()
+    weight = program.inputs[1].name
+    for columns, fits in ((SMALL.instr_tile[1], True), (SMALL.instr_tile[1] // 2, True), (SMALL.instr_tile[1] + 1, False)):
+        chosen = Overriding(config_to_json(TileConfig((2, columns), (4, columns))), "config")
+        if fits:
+            schedule_program(program, SMALL, None, chosen, "gemm", [weight])
+        else:
+            with pytest.raises(InputError, match="no part of the panels"):
+                schedule_program(program, SMALL, None, chosen, "gemm", [weight])
+
+
 def test_reversing_a_relaxed_reduction_is_legal() -> None:
     program = programs.gemm()
     plain = scheduled(program).tree
@@ -138,10 +190,10 @@ def test_blocks_that_are_no_box_are_refused() -> None:
         scheduled(program)
 
 
-def test_the_tree_is_recorded() -> None:
+def test_config_and_tree_are_recorded() -> None:
     recorder = Overriding()
     result = scheduled(programs.softmax(), recorder=recorder)
-    assert recorder.records == {"schedule": result.tree}
+    assert recorder.records == {"config": config_to_json(result.config), "schedule": result.tree}
 
 
 def test_form_of_a_contraction() -> None:

@@ -18,7 +18,7 @@ from tsc.te.compute import Program
 
 def steps_of(program: Program, config: TileConfig | None = None) -> Steps:
     steps = Steps()
-    schedule_program(program, None, SMALL, config, None, "kernel", steps=steps)
+    schedule_program(program, SMALL, config, None, "kernel", steps=steps)
     return steps
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.runtime import region_plans
-from tests.runtime.plans import interface, straight
+from tests.runtime.plans import interface, launched, straight
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import Module, Package
-from tsc.runtime.plan import Copy, Launch, Plan, Storage, TensorSpec
+from tsc.runtime.plan import Copy, Plan, Storage, TensorSpec
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr, ceildiv, dim
 
 KERNELS = r"""
@@ -73,11 +73,12 @@ R, C = dim("r"), dim("c")
 
 
 INTERFACES = {
-    "add_row": interface(("float32", R * C, False), ("float32", C, False), ("float32", R * C, True), sizes=("r", "c"), blocks=R,
-                         scratch=4 * C),
-    "mirror": interface(("float32", R * C, False), ("float32", R * C, True), sizes=("r", "c"), blocks=ceildiv(R * C, 16)),
-    "gather": interface(("float32", C, False), ("int64", R, False), ("float32", R, True), sizes=("r", "c"), blocks=R),
-    "bump": interface(("float32", ONE, True)),
+    name: interface(name, *buffers, **more) for name, buffers, more in (
+        ("add_row", (("float32", R * C, False), ("float32", C, False), ("float32", R * C, True)),
+         {"sizes": ("r", "c"), "blocks": R, "scratch": 4 * C}),
+        ("mirror", (("float32", R * C, False), ("float32", R * C, True)), {"sizes": ("r", "c"), "blocks": ceildiv(R * C, 16)}),
+        ("gather", (("float32", C, False), ("int64", R, False), ("float32", R, True)), {"sizes": ("r", "c"), "blocks": R}),
+        ("bump", (("float32", ONE, True),), {}))
 }
 
 
@@ -98,8 +99,8 @@ def chain_plan() -> Plan:
         storages=(Storage("input", 0), Storage("input", 1), Storage("arena", 0, SymExpr.of(64), 4 * n * c),
                   Storage("output", 0), Storage("output", 1)),
         constants=(),
-        launches=(Launch("add_row", (0, 1, 2), (n, c), n, 4 * c, "first"),
-                  Launch("mirror", (2, 3), (n, c), ceildiv(n * c, 16), ZERO, "second")),
+        launches=(launched("add_row", (0, 1, 2), (n, c), n, 4 * c, "first"),
+                  launched("mirror", (2, 3), (n, c), ceildiv(n * c, 16), ZERO, "second")),
         copies=(Copy(0, 4, 4 * n * c),),
         arena_bytes=4 * n * c + 64)
 
@@ -111,21 +112,22 @@ def gather_plan(rows: int) -> Plan:
         inputs=(TensorSpec("ids", "int64", (n,)),), outputs=(TensorSpec("y", "float32", (n,)),),
         ranges={"n": Range(0)}, guards=(),
         storages=(Storage("constant", 0), Storage("input", 0), Storage("output", 0)), constants=("table",),
-        launches=(Launch("gather", (0, 1, 2), (n, SymExpr.of(rows)), n, ZERO, "lookup", ("index out of bounds of 'table'",)),),
+        launches=(
+            launched("gather", (0, 1, 2), (n, SymExpr.of(rows)), n, ZERO, "lookup", ("index out of bounds of 'table'",)),),
         copies=(), arena_bytes=ZERO)
 
 
 def bump_plan(launches: int) -> Plan:
     """y[0] starts at 0 from x and is bumped by many launches of one block, with wide ones between."""
     n = dim("n")
-    wide = Launch("add_row", (0, 1, 2), (n, ONE), n, SymExpr.of(4), "wide")
-    bump = Launch("bump", (3,), (), ONE, ZERO, "bump")
+    wide = launched("add_row", (0, 1, 2), (n, ONE), n, SymExpr.of(4), "wide")
+    bump = launched("bump", (3,), (), ONE, ZERO, "bump")
     return straight(
         inputs=(TensorSpec("x", "float32", (n, ONE)), TensorSpec("w", "float32", (ONE,))),
         outputs=(TensorSpec("y", "float32", (n, ONE)), TensorSpec("count", "float32", (ONE,))),
         ranges={"n": Range()}, guards=(),
         storages=(Storage("input", 0), Storage("input", 1), Storage("output", 0), Storage("output", 1)), constants=(),
-        launches=(Launch("add_row", (1, 1, 3), (ONE, ONE), ONE, SymExpr.of(4), "start"), *(wide, bump, bump) * launches),
+        launches=(launched("add_row", (1, 1, 3), (ONE, ONE), ONE, SymExpr.of(4), "start"), *(wide, bump, bump) * launches),
         copies=(), arena_bytes=ZERO)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tsc.runtime.interface import BufferUse, KernelInterface
 from tsc.runtime.package import Package
 from tsc.runtime.places import binds_of
-from tsc.runtime.plan import HOST, Axis, Bind, Copy, Launch, Plan, Step, Storage, TensorSpec
+from tsc.runtime.plan import HOST, Axis, Bind, Copy, Launch, Plan, Step, Storage, TensorSpec, Variant
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr
 
 
@@ -47,8 +47,19 @@ def changed(plan: Plan, **changes: Any) -> Plan:
     return replace(plan, body=tuple(step for part in parts for step in part), **changes)
 
 
-def interface(*buffers: tuple[str, SymExpr, bool], sizes: tuple[str, ...] = (), blocks: SymExpr = ONE,
+def interface(function: str, *buffers: tuple[str, SymExpr, bool], sizes: tuple[str, ...] = (), blocks: SymExpr = ONE,
               scratch: SymExpr = ZERO) -> KernelInterface:
-    """Buffers are (dtype, elements, written); sizes may be 0 and more."""
+    """One Variant; buffers are (dtype, elements, written); sizes may be 0 and more."""
     uses = tuple(BufferUse(dtype, count * np.dtype(dtype).itemsize, written) for dtype, count, written in buffers)
-    return KernelInterface(uses, tuple((name, Range(0)) for name in sizes), (), blocks, scratch)
+    return KernelInterface(uses, tuple((name, Range(0)) for name in sizes), (), (Variant(function, blocks, scratch),))
+
+
+def launched(kernel: str, args: tuple[int, ...], sizes: tuple[SymExpr, ...], blocks: SymExpr, scratch: SymExpr, *more: Any,
+             **others: Any) -> Launch:
+    """A Launch of the one Variant of a kernel, a function of its name."""
+    return Launch(kernel, args, sizes, (Variant(kernel, blocks, scratch),), *more, **others)
+
+
+def with_variant(launch: Launch, **changes: Any) -> Launch:
+    """Other blocks or scratch, or another function."""
+    return replace(launch, variants=tuple(replace(variant, **changes) for variant in launch.variants))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.runtime.plans import interface
+from tests.runtime.plans import interface, launched
 from tsc.runtime.executable import Executable
 from tsc.runtime.plan import (
     HOST,
@@ -80,12 +80,12 @@ N, K, M = dim("n"), dim("k"), dim("m")
 EIGHTS = ceildiv(N, 8)
 
 INTERFACES = {
-    "twice": interface(("float32", N, False), ("float32", N, True), sizes=("n",), blocks=EIGHTS),
-    "sum": interface(("float32", N, False), ("float32", N, False), ("float32", N, True), sizes=("n",), blocks=EIGHTS),
-    "shift": interface(("float32", N, False), ("float32", N, True), sizes=("n", "k"), blocks=EIGHTS),
-    "count": interface(("float32", N, False), ("int64", ONE, True), sizes=("n",), scratch=SymExpr.of(8)),
-    "compact": interface(("float32", N, False), ("float32", K, True), sizes=("n", "k")),
-    "below": interface(("float32", N, False), ("bool", ONE, True), sizes=("n", "k")),
+    "twice": interface("twice", ("float32", N, False), ("float32", N, True), sizes=("n",), blocks=EIGHTS),
+    "sum": interface("sum", ("float32", N, False), ("float32", N, False), ("float32", N, True), sizes=("n",), blocks=EIGHTS),
+    "shift": interface("shift", ("float32", N, False), ("float32", N, True), sizes=("n", "k"), blocks=EIGHTS),
+    "count": interface("count", ("float32", N, False), ("int64", ONE, True), sizes=("n",), scratch=SymExpr.of(8)),
+    "compact": interface("compact", ("float32", N, False), ("float32", K, True), sizes=("n", "k")),
+    "below": interface("below", ("float32", N, False), ("bool", ONE, True), sizes=("n", "k")),
 }
 BLOCKS = {"twice": 8, "sum": 8, "shift": 8}
 
@@ -100,7 +100,7 @@ def writes(launch: Launch) -> set[int]:
 def call(kernel: str, *args: int, sizes: Sequence[Any] = (), n: SymExpr = N, **more: Any) -> Launch:
     """A Launch of a kernel over n elements."""
     blocks = ceildiv(n, BLOCKS[kernel]) if kernel in BLOCKS else ONE
-    return Launch(kernel, args, (n, *map(SymExpr.of, sizes)), blocks, SymExpr.of(8 if kernel == "count" else 0),
+    return launched(kernel, args, (n, *map(SymExpr.of, sizes)), blocks, SymExpr.of(8 if kernel == "count" else 0),
                   f"the {kernel}", ("not a number",) if kernel == "below" else (), **more)
 
 

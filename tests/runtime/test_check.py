@@ -16,7 +16,7 @@ import pytest
 
 from tests.fuzz.package_files import Opened, closed, framed, opened
 from tests.runtime.conftest import INTERFACES
-from tests.runtime.plans import changed, plan_of, straight, with_plan
+from tests.runtime.plans import changed, plan_of, straight, with_plan, with_variant
 from tsc.errors import PackageError
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.elf import read_exports
@@ -24,7 +24,7 @@ from tsc.runtime.executable import Executable
 from tsc.runtime.interface import KernelInterface, interface_from_json, interface_to_json, read_interface, wrong_sizes
 from tsc.runtime.load import load
 from tsc.runtime.package import PAGE, Module, Package
-from tsc.runtime.plan import Axis, Bind, Copy, Launch, Plan, Storage, TensorSpec
+from tsc.runtime.plan import Axis, Bind, Copy, Launch, Plan, Storage, TensorSpec, Variant
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr, dim, parse
 
 pytestmark = pytest.mark.defect(16)
@@ -37,6 +37,10 @@ def launch(plan: Plan, number: int, **changes: Any) -> Plan:
     return changed(plan, launches=tuple(launches))
 
 
+def variant(plan: Plan, **changes: Any) -> Plan:
+    return launch(plan, 0, variants=with_variant(plan.launches[0], **changes).variants)
+
+
 def storage(plan: Plan, number: int, **changes: Any) -> Plan:
     return replace(plan, storages=tuple(replace(s, **changes) if k == number else s for k, s in enumerate(plan.storages)))
 
@@ -44,6 +48,8 @@ def storage(plan: Plan, number: int, **changes: Any) -> Plan:
 STRUCTURE: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "a function of the C library": (lambda p: launch(p, 0, kernel="abort"), "no kernel of its module"),
     "the runtime's own function": (lambda p: launch(p, 0, kernel="tsc_run"), "no kernel of its module"),
+    "a function of another kernel": (lambda p: variant(p, function="mirror"), "none of its variants"),
+    "a function of the C library as a variant": (lambda p: variant(p, function="abort"), "none of its variants"),
     "too few buffers": (lambda p: launch(p, 0, args=(0, 1)), "with 2 buffers"),
     "too many sizes": (lambda p: launch(p, 0, sizes=(N, C, C)), "and 3 sizes"),
     "a negative argument": (lambda p: launch(p, 0, args=(0, 1, -1)), "storage that does not exist"),
@@ -52,7 +58,7 @@ STRUCTURE: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "a storage of no kind": (lambda p: storage(p, 0, kind="attic"), "storage attic 0"),
     "an output that does not begin where it does": (lambda p: storage(p, 3, offset=SymExpr.of(64)), "begins output 0"),
     "a second arena": (lambda p: storage(p, 2, index=1), "storage arena 1"),
-    "an unknown dim": (lambda p: launch(p, 0, blocks=dim("q")), "'q' that is no dim"),
+    "an unknown dim": (lambda p: variant(p, blocks=dim("q")), "'q' that is no dim"),
     "a dim that no input has": (lambda p: replace(p, body=(*p.body, Bind("q", Axis(0, 0)))), "no input tells the size of q"),
     "a dim that cannot be solved for": (
         lambda p: replace(p, inputs=tuple(replace(x, shape=(N * C,) * len(x.shape)) for x in p.inputs)), "tells"),
@@ -70,11 +76,11 @@ NUMBERS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "an odd offset": (lambda p: storage(p, 2, offset=SymExpr.of(4)), "outside the arena"),
     "an arena too small": (lambda p: changed(p, arena_bytes=SymExpr.of(64)), "outside the arena"),
     "a value too small": (lambda p: storage(p, 2, bytes=SymExpr.of(4)), "storage 2 4"),
-    "too many rows": (lambda p: launch(p, 0, sizes=(2 * N, C), blocks=2 * N), "its buffer has"),
-    "a size that the kernel does not take": (lambda p: launch(p, 0, sizes=(-N, -C), blocks=-N), "size"),
-    "too many blocks": (lambda p: launch(p, 0, blocks=N + 1), "blocks"),
-    "too few blocks": (lambda p: launch(p, 0, blocks=N - 1), "blocks"),
-    "too little scratch": (lambda p: launch(p, 0, scratch=ZERO), "of scratch"),
+    "too many rows": (lambda p: variant(launch(p, 0, sizes=(2 * N, C)), blocks=2 * N), "its buffer has"),
+    "a size that the kernel does not take": (lambda p: variant(launch(p, 0, sizes=(-N, -C)), blocks=-N), "size"),
+    "too many blocks": (lambda p: variant(p, blocks=N + 1), "blocks"),
+    "too few blocks": (lambda p: variant(p, blocks=N - 1), "blocks"),
+    "too little scratch": (lambda p: variant(p, scratch=ZERO), "of scratch"),
     "an output too large": (lambda p: replace(p, outputs=(replace(p.outputs[0], shape=(N, C + 1)), p.outputs[1])), "storage 3"),
     "a copy too long": (lambda p: changed(p, copies=(Copy(0, 4, 8 * N * C),)), "copies"),
     "a copy too short": (lambda p: changed(p, copies=(Copy(0, 4, ONE),)), "copies"),
@@ -106,7 +112,7 @@ def test_numbers_are_checked_before_anything_runs(chain: Package, name: str) -> 
 
 def two_values() -> Plan:
     """b = x + w, c = b + w, y = b + c: both b and c live at the end."""
-    sizes = {"sizes": (N, ONE), "blocks": N, "scratch": SymExpr.of(4), "kernel": "add_row", "node": ""}
+    sizes = {"sizes": (N, ONE), "variants": (Variant("add_row", N, SymExpr.of(4)),), "kernel": "add_row", "node": ""}
     return straight(
         inputs=(TensorSpec("x", "float32", (N, ONE)), TensorSpec("w", "float32", (ONE,))),
         outputs=(TensorSpec("y", "float32", (N, ONE)),), ranges={"n": Range()}, guards=(),
@@ -164,7 +170,7 @@ def test_damaged_tables(binary: bytes) -> None:
 
 
 def kernel(facts: tuple[Guard, ...], *sizes: str) -> KernelInterface:
-    return KernelInterface((), tuple((name, Range(0)) for name in sizes), facts, ONE, ZERO)
+    return KernelInterface((), tuple((name, Range(0)) for name in sizes), facts, (Variant("f", ONE),))
 
 
 def fact(text: str) -> Guard:
@@ -282,7 +288,7 @@ def test_sparse_files_of_a_terabyte(data: bytes, tmp_path: Path, where: str) -> 
 def test_expressions_that_are_none_or_bombs(data: bytes, tmp_path: Path, text: str) -> None:
     package = opened(data)
     plan = json.loads(package.parts["plan/cpu-generic"])
-    next(step for step in plan["body"] if step["step"] == "launch")["blocks"] = text
+    next(step for step in plan["body"] if step["step"] == "launch")["variants"][0][1] = text
     package.parts["plan/cpu-generic"] = json.dumps(plan).encode()
     (tmp_path / "p").write_bytes(closed(package))
     with pytest.raises(PackageError, match="malformed"):

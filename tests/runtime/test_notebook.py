@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import tsc
 from tsc.draw import MOST_BOXES, Box, chart
-from tsc.graph.onnx_import import import_onnx
+from tsc.graph.onnx.importer import import_onnx
 
 EVIL = "</svg><script>alert('x' + \"y\")</script>&amp;"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tsc import te
 from tsc.sym import ShapeEnv
-from tsc.te.assemble import assemble, declare, reached
 from tsc.te.compute import Program
-from tsc.te.transform import lower
+from tsc.te.dsl.assemble import assemble, declare, reached
+from tsc.te.passes.transform import lower
 
 
 def banded(width: int = 2) -> te.Tensor:

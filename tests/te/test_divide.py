@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.te.test_transform import at, axis, buffer, check, environment, loose, run
 from tsc.sym import dim
 from tsc.te.compute import SUM, Compute, Program
-from tsc.te.divide import divide
 from tsc.te.expr import Call, Expr, Var, add, call, index, loads, mul, walk
-from tsc.te.transform import simplified
+from tsc.te.passes.divide import divide
+from tsc.te.passes.transform import simplified
 
 N = dim("N")
 

@@ -17,13 +17,13 @@ from tests.poly.chain_programs import attention_chain
 from tests.poly.programs import at, axis, buffer, f32, v
 from tsc.errors import InternalError
 from tsc.sym import dim
-from tsc.te import factor as module
-from tsc.te.chunks import cut
 from tsc.te.compute import MAX, MIN, SUM, Compute, Monoid, Program, SizeParam
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, Var, add, call, mul, select
-from tsc.te.factor import NotFactored, factor
-from tsc.te.monoids import TupleMonoid, declared, replaced
+from tsc.te.factored import factor as module
+from tsc.te.factored.chunks import cut
+from tsc.te.factored.factor import NotFactored, factor
+from tsc.te.factored.monoids import TupleMonoid, declared, replaced
 
 
 def softmax(shared: bool = True) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, ceildiv, dim, sym_min
-from tsc.te.facts import size_facts
+from tsc.te.passes.facts import size_facts
 
 A, B, N = dim("A"), dim("B"), dim("N")
 

@@ -14,7 +14,7 @@ from tsc.sym import dim
 from tsc.te.compute import MAX, SUM, Axis, Compute, Monoid, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, add, call, mul
-from tsc.te.hoist import hoist, split_scales
+from tsc.te.passes.hoist import hoist, split_scales
 
 A, K, N = dim("A"), dim("K"), dim("N")
 X, V, S, T = buffer("x", A, K), buffer("v", K, N), buffer("s", A), buffer("t", N)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tsc.te.compute import MAX, MIN, SUM, Compute, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import INDEX, Buffer, Const, Expr, Load, Var, call, map_children, mul
+from tsc.te.factored.monoids import Component, TupleMonoid, declared, extreme_and_place, max_and_sum, mean_and_spread, unify
 from tsc.te.intrinsics import MEANING
-from tsc.te.monoids import Component, TupleMonoid, declared, extreme_and_place, max_and_sum, mean_and_spread, unify
 
 Tuple = dict[str, Any]
 FLOAT = "float64"

@@ -14,7 +14,7 @@ from tests.poly.support import inputs_for
 from tsc.errors import InternalError
 from tsc.te.compute import MAX, Compute, Program
 from tsc.te.evaluate import evaluate
-from tsc.te.reduce_axes import in_lanes, one_reduce_axis
+from tsc.te.passes.reduce_axes import in_lanes, one_reduce_axis
 
 
 def _agree(before: Program, after: Program, sizes: Mapping[str, int]) -> None:

@@ -16,7 +16,7 @@ from tests.poly.programs import at, axis, buffer, gemm, softmax, v
 from tests.poly.support import inputs_for
 from tsc.codegen_c.cache import CompiledCache
 from tsc.config import Options
-from tsc.graph.to_te import LoweredGroup
+from tsc.graph.fusion.to_te import LoweredGroup
 from tsc.kernels import shared
 from tsc.ops.base import PatternKind
 from tsc.poly.scop import unproved
@@ -24,7 +24,7 @@ from tsc.sym import SymExpr, dim
 from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Const, call, index, mul, select
-from tsc.te.share import FEWEST, share
+from tsc.te.passes.share import FEWEST, share
 from tsc.trace import Recorder
 
 

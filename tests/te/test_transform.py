@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tsc.sym import ONE, ShapeEnv, SymExpr, dim, product
-from tsc.te.collapse import collapse
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, add, call, index, mul
 from tsc.te.linear import Ranges, simplify
-from tsc.te.transform import Canonical, canonical, drop_unit_dims, drop_unused, lower, merge_divisions, simplified
+from tsc.te.passes.collapse import collapse
+from tsc.te.passes.transform import Canonical, canonical, drop_unit_dims, drop_unused, lower, merge_divisions, simplified
 
 A, B, K, N = dim("A"), dim("B"), dim("K"), dim("N")
 

@@ -7,7 +7,7 @@ import pytest
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import SUM, Axis, Compute, Fact, Program, SizeParam
 from tsc.te.expr import Buffer, Load, Var
-from tsc.te.widen import widened
+from tsc.te.passes.widen import widened
 
 S0, S1, H0 = dim("s0"), dim("s1"), dim("h0")
 

@@ -82,7 +82,7 @@ def blocks(name: str) -> Program:
 def test_more_than_one_block_is_tried_in_each_direction(name: str) -> None:
     """Found by random programs: nobody saw what became of the number of a block, which was 0 at all sizes."""
     program = blocks(name)
-    made = schedule_program(program, None, CPU_SPECS["cpu-avx512"], None, None, name, [])
+    made = schedule_program(program, CPU_SPECS["cpu-avx512"], None, None, name, [])
     func = lower(made.func, CPU_SPECS["cpu-avx512"])
     lets = [s for s in statements(func) if isinstance(s, Let) and Var(BLOCK) in walk(s.value)]
     assert len(lets) == 2 and made.scop is not None

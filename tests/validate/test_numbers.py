@@ -34,7 +34,7 @@ FIVE = Const(5.0, "float32")
 def test_a_choice_by_indices_may_be_made_outside_of_what_is_compared(body: Expr) -> None:
     """Found by random programs: isl cuts loops where such a choice changes sides, and one side is a number then."""
     program = Program((ENDS,), (CUT,), (Compute(CUT, (Axis("i", dim("N")),), body),), (SizeParam("N"),))
-    made = schedule_program(program, None, SMALL, None, None, "cut", [])
+    made = schedule_program(program, SMALL, None, None, "cut", [])
     func = lower(made.func, SMALL)
     assert "select(lt(add(" not in format_func(func)  # it is cut: or else this tries nothing
     assert check_values(program, func, None if made.scop is None else made.scop.program).undecided is None
@@ -55,7 +55,7 @@ def test_a_number_may_be_inlined_where_it_is_compared(of: Callable[[Expr], Expr]
         return Program((ENDS,), (out,), computes, (SizeParam("N"),))
 
     two = program(Compute(kept, axes, made), Compute(out, axes, of(Load(kept, (here,)))))
-    found = schedule_program(program(Compute(out, axes, of(made))), None, SMALL, None, None, "inlined", [])
+    found = schedule_program(program(Compute(out, axes, of(made))), SMALL, None, None, "inlined", [])
     func = lower(found.func, SMALL)
     assert found.scop is not None and check_values(two, func, found.scop.program).undecided is None
 
@@ -93,7 +93,7 @@ def halves(through: bool, kept: bool, limit: float = 2.5) -> Program:
 def test_numbers_are_known_behind_memory(kept: bool, meant: bool, made: bool) -> None:
     """Found by random programs: what is compared or becomes an integer was a number where it is computed on the spot, and data
     where it had been stored, so that a temporary could not be written out."""
-    found = schedule_program(halves(made, kept), None, SMALL, None, None, "halves", [])
+    found = schedule_program(halves(made, kept), SMALL, None, None, "halves", [])
     func, scheduled = lower(found.func, SMALL), None if found.scop is None else found.scop.program
     assert check_values(halves(meant, kept), func, scheduled).undecided is None
     with pytest.raises(InternalError, match=r"is not what its Program means: y\["):

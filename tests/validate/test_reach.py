@@ -43,7 +43,7 @@ SPECS = {**CPU_SPECS, "small": SMALL}
 
 def compared(name: str, spec: DeviceSpec) -> tuple[Program, Func, Compared]:
     program = PROGRAMS[name]()
-    found = schedule_program(program, None, spec, None, None, name, [b.name for b in program.inputs])
+    found = schedule_program(program, spec, None, None, name, [b.name for b in program.inputs])
     func = lower(found.func, spec)
     return program, func, check_values(program, func, None if found.scop is None else found.scop.program)
 
@@ -85,7 +85,7 @@ def test_more_sizes_than_usual_are_some() -> None:
     """Found by random programs: of little data few sizes are taken several times, and more than usual were not taken once."""
     n, x, y = programs.axis("n", "N"), programs.buffer("x", "N"), programs.buffer("y", "N")
     program = Program((x,), (y,), (Compute(y, (n,), programs.at(x, n)),), (SizeParam("N"),))
-    func = lower(schedule_program(program, None, SMALL, None, None, "copy", []).func, SMALL)
+    func = lower(schedule_program(program, SMALL, None, None, "copy", []).func, SMALL)
     broken = guarded(func, lambda s: block(s, *(If(call("eq", size("N"), index(k)), replace(s)) for k in range(1, 40))))
     assert len(choose_sizes(program, broken, Random(0))[0]) > MOST
     wrong = guarded(func, lambda s: block(s, *(If(call("eq", size("N"), index(k)), replace(
@@ -159,7 +159,7 @@ def test_what_stands_in_for_elements_outside_is_not_left_out(budget: int, device
     monkeypatch.setattr(check, "FIRST", budget)
     monkeypatch.setattr(check, "BUDGET", budget)
     program = canonical(Window((9, 9), 2, 2, begins=(4, 4), ends=(4, 4), groups=2)).program
-    found = schedule_program(program, None, SPECS[device], None, None, "window", [b.name for b in program.inputs])
+    found = schedule_program(program, SPECS[device], None, None, "window", [b.name for b in program.inputs])
     assert found.scop is not None
     assert check_values(program, lower(found.func, SPECS[device]), found.scop.program).undecided is None
 

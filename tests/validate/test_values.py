@@ -54,7 +54,7 @@ class Kernel:
 @cache
 def kernel(name: str, spec: DeviceSpec = WIDE, config: TileConfig | None = None) -> Kernel:
     program = PROGRAMS[name]()
-    found = schedule_program(program, None, spec, config, None, name, [b.name for b in program.inputs])
+    found = schedule_program(program, spec, config, None, name, [b.name for b in program.inputs])
     return Kernel(program, lower(found.func, spec), None if found.scop is None else found.scop.program)
 
 
@@ -318,7 +318,7 @@ def test_a_buffer_of_more_elements_than_memory_holds_marks_for_is_left_undecided
     """Found by random operators: a pad of 2^32 elements, of which a few are compared, was said to need a larger machine."""
     one, long = Buffer("x", "float32", (SymExpr.of(1),)), Buffer("y", "float32", (SymExpr.of(2**38),))
     program = Program((one,), (long,), (Compute(long, (Axis("i", SymExpr.of(2**38)),), Load(one, (index(0),))),), ())
-    made = schedule_program(program, None, SMALL, None, None, "long", [])
+    made = schedule_program(program, SMALL, None, None, "long", [])
     compared = check_values(program, lower(made.func, SMALL), None if made.scop is None else made.scop.program)
     assert compared.undecided == "a buffer is too long"
 

@@ -58,7 +58,7 @@ class Compiler:
 
 def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
                  interfaces: Mapping[str, KernelInterface] | None = None, ahead: Ahead | None = None) -> bytes:
-    """The shared object of all kernels (name -> source), the runtime's thread pool, and the table of the kernels' `interfaces`,
+    """The shared object of all functions (name -> source), the runtime's thread pool, and the table of kernels' `interfaces`,
     without which no plan may call them. Objects are compiled `options.jobs` at a time and cached; the same sources, flags and
     compiler give the same entry. Raises LaunchError where there is no compiler, or it fails or makes wrong code."""
     tools = _tools(spec, options) if ahead is None else ahead.tools.result()
@@ -68,7 +68,7 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     table = _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
     keys = [tools.key(text) for _, text in units]
     whole = digest("module", *keys, table)
-    names = interfaces or {}
+    names = [variant.function for kernel in (interfaces or {}).values() for variant in kernel.variants]
     known = cache.get(whole)
     if known is not None and _is_module(known, names):
         return known
@@ -171,7 +171,7 @@ def _compiled(keys: Sequence[str], units: Sequence[tuple[str, str]], cache: Comp
 
 
 def _is_module(binary: bytes, kernels: Iterable[str]) -> bool:
-    """Whether it is a shared object with the runtime, the table and all kernels."""
+    """Whether it is a shared object with the runtime, the table and the functions of all kernels."""
     try:
         found = read_exports(binary)
     except ValueError:

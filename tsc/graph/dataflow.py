@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tsc.errors import InternalError
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops import definition
-from tsc.ops.base import InferContext, Lowering, PatternKind, Reduction
+from tsc.ops.base import Body, InferContext, Lowering, PatternKind, Reduction
 from tsc.ops.derive import permutation
 from tsc.ops.shapes import constant_contents
 from tsc.sym import ShapeEnv, SymExpr
@@ -72,7 +72,7 @@ def value_type(graph: Graph, env: ShapeEnv, value: str) -> TensorType:
 
 
 def body_of(graph: Graph, env: ShapeEnv, node: Node, output: int, at: tuple[Expr, ...], read: Read,
-            axis: NewAxis) -> Expr | Reduction:
+            axis: NewAxis) -> Body:
     """The te body of one output element of a node; `read(value, index)` is asked for the elements of its inputs."""
     opdef = definition(node)
     if opdef.te is None:
@@ -81,7 +81,8 @@ def body_of(graph: Graph, env: ShapeEnv, node: Node, output: int, at: tuple[Expr
     infer = InferContext(node, graph.opset, types, [graph.constants.get(i) for i in node.inputs],
                          [_contents(graph, i) for i in node.inputs], env)
     outputs = tuple(value_type(graph, env, o) if o else TensorType("", ()) for o in node.outputs)
-    return opdef.te(Lowering(infer, outputs, lambda i, idx: checking(read(node.inputs[i], idx), idx), axis), output, at)
+    return opdef.te(Lowering(infer, outputs, lambda i, idx: checking(read(node.inputs[i], idx), idx), axis,
+                             lambda idx: read(node.outputs[output], idx)), output, at)
 
 
 def _contents(graph: Graph, value: str) -> Contents | None:
@@ -132,7 +133,7 @@ def element_of(graph: Graph, env: ShapeEnv, node: Node, output: int) -> Element:
     at, extents = _axes(graph, env, node, output)
     made = _written(graph, env, node, output, at, extents)
     reduction = made if isinstance(made, Reduction) else None
-    body = simplify(made.body if isinstance(made, Reduction) else made, Ranges(extents, env))
+    body = simplify(made if isinstance(made, Expr) else made.body, Ranges(extents, env))
     return Element(body, reduction, extents)
 
 
@@ -148,10 +149,10 @@ def moved_element(graph: Graph, env: ShapeEnv, node: Node,
 
 def element_at(graph: Graph, env: ShapeEnv, node: Node, value: str, at: tuple[Expr, ...],
                extents: Mapping[str, SymExpr]) -> Expr | None:
-    """The element of a node's output `value` at an index over axes of `extents`; None where it is a reduction or has no te
-    body."""
+    """The element of a node's output `value` at an index over axes of `extents`; None where it is a reduction or a recurrence,
+    or has no te body."""
     made = None if definition(node).te is None else _written(graph, env, node, node.outputs.index(value), at, dict(extents))
-    return None if made is None or isinstance(made, Reduction) else simplify(made, Ranges(extents, env))
+    return simplify(made, Ranges(extents, env)) if isinstance(made, Expr) else None
 
 
 def _axes(graph: Graph, env: ShapeEnv, node: Node, output: int) -> tuple[tuple[Expr, ...], dict[str, SymExpr]]:
@@ -161,7 +162,7 @@ def _axes(graph: Graph, env: ShapeEnv, node: Node, output: int) -> tuple[tuple[E
 
 
 def _written(graph: Graph, env: ShapeEnv, node: Node, output: int, at: tuple[Expr, ...], extents: dict[str, SymExpr],
-             literal: Callable[[str], Expr | None] = lambda value: None) -> Expr | Reduction:
+             literal: Callable[[str], Expr | None] = lambda value: None) -> Body:
     """The te body of an output's element at `at`; `extents` gains those of reduced axes."""
     def read(name: str, idx: tuple[Expr, ...]) -> Expr:
         source, known = value_type(graph, env, name), literal(name)
@@ -182,7 +183,7 @@ def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int)
     if opdef.te is None:
         return Item(value, node, output, position, PatternKind.OPAQUE, made_type, dynamic_inputs(graph, node))
     element = element_of(graph, env, node, output)
-    body, found = element.body, list(loads(element.body))
+    body, found = element.body, [x for x in loads(element.body) if x.buffer.name != value]
     item = Item(value, node, output, position, opdef.kind, made_type, tuple(x.buffer.name for x in found),
                 weight=sum(_WEIGHTS.get(type(e), 0) for e in walk(body)),
                 expensive=any(isinstance(e, Call) and e.fn in EXPENSIVE for e in walk(body)))

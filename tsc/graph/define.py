@@ -5,7 +5,7 @@ One Compute alone is a node that fuses like any other. Several are fused by what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from tsc.graph.shapes import Knowledge
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops.define import applied, defined_node, is_custom
 from tsc.sym import ShapeEnv, SymExpr
-from tsc.te.assemble import Definition, assemble, renamed, sources
+from tsc.te.compute import needed as needed_computes
+from tsc.te.dsl.assemble import Definition, assemble, renamed
 
 
 def define(graph: Graph, env: ShapeEnv) -> Graph:
@@ -49,23 +50,20 @@ def _defined(node: Node, known: Knowledge, types: dict[str, TensorType], constan
             value = names[item.compute.name] = unused_name(f"{node.name}/{item.compute.name}", taken)
             types[value] = TensorType(item.compute.target.dtype, item.compute.target.shape)
     definitions = tuple(renamed(d, names) for d in made.definitions)
-    if len(definitions) == 1:
+    if len(definitions) == 1 and definitions[0].compute.carried is None:
         return defined_node(definitions[0], definitions[0].compute.name, node.name)
     return replace(node, attrs={**node.attrs, "definitions": definitions})
 
 
-def definitions_of(graph: Graph) -> Iterator[tuple[Node, Definition]]:
-    """Every Compute of every user's operator, with its node."""
+def definitions_of(graph: Graph) -> Iterator[tuple[Node, Sequence[Definition]]]:
+    """The nodes of users' operators with their Computes."""
     for node in graph.nodes:
         found = node.attrs["definitions"] if is_custom(node) else [d for d in [node.attrs.get("definition")] if d is not None]
-        yield from ((node, item) for item in found)
+        if found:
+            yield node, found
 
 
 def needed(node: Node, outputs: Collection[str]) -> list[Definition]:
     """The Computes of a `te.custom` node that `outputs` need."""
-    wanted, kept = set(outputs), list[Definition]()
-    for item in reversed(node.attrs["definitions"]):
-        if item.compute.name in wanted:
-            kept.append(item)
-            wanted |= sources(item).keys()
-    return kept[::-1]
+    kept = needed_computes([item.compute for item in node.attrs["definitions"]], outputs)
+    return [item for item in node.attrs["definitions"] if item.compute in kept]

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from tsc.errors import InputError, InternalError, ModelError
 from tsc.ir import Node, TensorType
 from tsc.ops import definition
-from tsc.ops.base import InferContext, Lowering, Reduction
+from tsc.ops.base import InferContext, Lowering
+from tsc.ops.derive import compute_of
 from tsc.sym import SymExpr, product
-from tsc.te.compute import Axis, Compute, Program
+from tsc.te.compute import Axis, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer, Expr, Load, Var
 
@@ -78,12 +79,9 @@ def node_program(node: Node, output: int, ctx: InferContext, out: Sequence[Tenso
         return Load(buffers[k], at)
 
     axes = tuple(Axis(f"d{k}", d) for k, d in enumerate(out[output].shape))
-    body = operator.te(Lowering(ctx, tuple(out), read, axis), output, tuple(Var(a.name) for a in axes))
     target = Buffer("o", out[output].dtype, out[output].shape)
-    if isinstance(body, Reduction):
-        compute = Compute(target, axes, body.body, body.axes, body.monoid)
-    else:
-        compute = Compute(target, axes, body)
+    lowering = Lowering(ctx, tuple(out), read, axis, lambda at: Load(target, at))
+    compute = compute_of(target, axes, operator.te(lowering, output, tuple(Var(a.name) for a in axes)))
     read_inputs = tuple(b for k, b in buffers.items() if k not in operator.static_inputs)
     return Program(read_inputs, (target,), (compute,), ())
 

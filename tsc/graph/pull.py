@@ -9,7 +9,7 @@ from tsc.errors import InternalError
 from tsc.graph.dataflow import body_of, scalar_constant, value_type
 from tsc.graph.views import resolve
 from tsc.ir import Graph, Node
-from tsc.ops.base import Reduction
+from tsc.ops.base import Body
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis
 from tsc.te.expr import INDEX, Buffer, Const, Expr, Load
@@ -54,13 +54,13 @@ class Puller:
         return Load(Buffer(self.targets.get(base, base), made.dtype, made.shape), at)
 
     def body(self, value: str, at: tuple[Expr, ...]) -> Expr:
-        """The element of a computed `value` out of its node's inputs. Raises InternalError for a reduction."""
-        made = self.reduction(value, at)
-        if isinstance(made, Reduction):
-            raise InternalError(f"reduction '{self.producers[value].name}' cannot be inlined")
+        """The element of a computed `value` out of its node's inputs. Raises InternalError for a reduction or a recurrence."""
+        made = self.written(value, at)
+        if not isinstance(made, Expr):
+            raise InternalError(f"{type(made).__name__.lower()} '{self.producers[value].name}' cannot be inlined")
         return made
 
-    def reduction(self, value: str, at: tuple[Expr, ...]) -> Expr | Reduction:
+    def written(self, value: str, at: tuple[Expr, ...]) -> Body:
         """The te body of a computed `value`, its inputs pulled in turn."""
         node = self.producers[value]
         known: dict[tuple[str, tuple[Expr, ...]], Expr] = {}

@@ -20,8 +20,8 @@ from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.errors import InternalError, ModelError, TscError, UnsupportedError
 from tsc.graph.equal_dims import assume_counted_dims
 from tsc.graph.node_values import Budget, known_outputs
-from tsc.graph.onnx_file import allow
-from tsc.graph.onnx_schema import check_dtypes
+from tsc.graph.onnx.file import allow
+from tsc.graph.onnx.schema import check_dtypes
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops import definition
 from tsc.ops.base import InferContext, OpDef, symbolic

@@ -12,6 +12,8 @@ INSTR_N, INSTR_M, K_TILE, K = "instr_n", "instr_m", "k_tile", "k"
 TILE_ROW, TILE_COLUMN, INIT, EPILOGUE = "i", "j", "init", "epilogue"
 #: The loops of stages: over the rows of a tile, then those of a statement: a reduction, what is around it, the innermost.
 ROW, REDUCE, OUTER, INNER = "row", "reduce", "outer", "inner"
+#: The trips of a recurrence, which run one after the other.
+TRIP = "trip"
 #: The loops of a copy.
 COPY = "copy"
 #: Loops that later passes look for: they are kept, with one iteration, where they run once.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,20 @@ class Reduction:
     monoid: Monoid
     axes: tuple[Axis, ...]
     body: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """A body made with elements of the output itself, of an earlier trip along its axis number `axis`: of one before, or behind
+    where it is in `reverse`."""
+
+    axis: int
+    body: Expr
+    reverse: bool = False
+
+
+#: What a te body is.
+Body: TypeAlias = Expr | Reduction | Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,7 @@ class Lowering:
     out: tuple[TensorType, ...]
     read: Callable[[int, tuple[Expr, ...]], Expr]  # element of input i at an index
     axis: Callable[[str, SymExpr], Axis]  # a fresh reduce axis
+    own: Callable[[tuple[Expr, ...]], Expr]  # element of the output that is made, at an index
 
     def var(self, axis: Axis) -> Var:
         """The index variable of a reduce axis."""
@@ -120,7 +135,7 @@ class OpDef:
     kind: PatternKind
     types: Callable[[InferContext], tuple[TensorType, ...]]
     contents: Callable[[InferContext], tuple[Contents | None, ...]] | None = None
-    te: Callable[[Lowering, int, tuple[Expr, ...]], Expr | Reduction] | None = None
+    te: Callable[[Lowering, int, tuple[Expr, ...]], Body] | None = None
     decompose: Callable[[Builder], tuple[str, ...]] | None = None
     samples: Callable[[], Sequence[Sample]] | None = None
     #: inputs that are compile-time parameters (a Reshape's shape): never read by a kernel

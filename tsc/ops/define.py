@@ -17,11 +17,11 @@ from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Reduction
 from tsc.ops.derive import compute_kind
 from tsc.ops.shapes import canonical, unify
 from tsc.sym import SymExpr
-from tsc.te.assemble import Definition, canonical_sizes, sources
 from tsc.te.compute import Compute
+from tsc.te.dsl.assemble import Definition, canonical_sizes, sources
+from tsc.te.dsl.scalar import place_of, refuse
+from tsc.te.dsl.tensor import Tensor
 from tsc.te.expr import Expr, Load, Var, map_children
-from tsc.te.scalar import place_of, refuse
-from tsc.te.tensor import Tensor
 
 #: The operator that all nodes of users' operators become.
 CUSTOM = "te.custom"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tsc.ops.base import PatternKind
+from tsc.ops.base import Body, PatternKind, Recurrence, Reduction
 from tsc.sym import ONE, ZERO, SymExpr
-from tsc.te.compute import Compute
-from tsc.te.expr import Const, Expr, Load, Var, as_size, loads, walk
-from tsc.te.products import is_contraction
+from tsc.te.compute import Axis, Carried, Compute
+from tsc.te.expr import Buffer, Const, Expr, Load, Var, as_size, loads, walk
+from tsc.te.passes.products import is_contraction
 
 #: The extents of a value's axes by their names, in order.
 Axes = Mapping[str, SymExpr]
@@ -31,10 +31,22 @@ def permutation(element: Load, axes: Axes) -> tuple[int, ...] | None:
     return tuple(names.index(name) for name in axes)
 
 
+def compute_of(target: Buffer, axes: tuple[Axis, ...], body: Body) -> Compute:
+    """The Compute of a te body over the axes of what it makes."""
+    match body:
+        case Reduction(monoid=monoid, axes=reduced, body=term):
+            return Compute(target, axes, term, reduced, monoid)
+        case Recurrence(axis=position, body=step, reverse=reverse):
+            return Compute(target, axes, step, carried=Carried(target.name, axes[position].name, reverse))
+    return Compute(target, axes, body)
+
+
 def compute_kind(compute: Compute) -> PatternKind:
-    """A sum of products of two factors, each with an axis of its own, is a contraction; any other reduction is one; what reads
-    every tensor at its own index, or broadcast, is elementwise, or a broadcast where it does nothing else; the rest is
-    injective, and so is what is made of its index alone."""
+    """What is carried is opaque. A sum of products of two factors, each with an axis of its own, is a contraction; any other
+    reduction is one; what reads every tensor at its own index, or broadcast, is elementwise, or a broadcast where it does
+    nothing else; the rest is injective, and so is what is made of its index alone."""
+    if compute.carried is not None:
+        return PatternKind.OPAQUE
     if compute.monoid is not None:
         return PatternKind.CONTRACTION if is_contraction(compute) else PatternKind.REDUCE
     body, found = compute.body, list(loads(compute.body))

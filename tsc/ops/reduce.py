@@ -9,7 +9,7 @@ import numpy as np
 
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
-from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Recurrence, Reduction, Sample
 from tsc.ops.elementwise import greater, lesser
 from tsc.ops.generate import typed
 from tsc.ops.movement import size_operand
@@ -29,7 +29,7 @@ from tsc.ops.shapes import (
 )
 from tsc.sym import ONE, ShapeEnv, SymExpr, product
 from tsc.te.compute import MAX, MIN, PROD, SUM, Axis, Monoid
-from tsc.te.expr import BOOL, Expr, call, select
+from tsc.te.expr import BOOL, Expr, add, call, index, select
 
 # -- the primitive reductions ----------------------------------------------------------------------------------
 
@@ -163,15 +163,14 @@ def _log_sum_exp(builder: Builder) -> tuple[str, ...]:
 
 
 def _softmax_axes(ctx: InferContext) -> tuple[int, ...]:
-    """One axis since opset 13; before, the input is coerced to 2-D: all axes from `axis` on together, which may be none before
-    opset 11."""
+    """One axis since opset 13; before, the input is coerced to 2-D: all axes from `axis` on together. Before opset 11 the text
+    does not say whether that may be none of them, ONNX Runtime refuses it."""
     rank = ctx.type(0).rank
     if ctx.opset >= 13:
         return (ctx.axis(int(ctx.attr("axis", -1)), rank),)
     if not rank:
         raise ModelError(f"{where(ctx)} has an operand without axes, expected one at least")
-    axis = int(ctx.attr("axis", 1))
-    return tuple(range(rank if axis == rank and ctx.opset < 11 else ctx.axis(axis, rank), rank))
+    return tuple(range(ctx.axis(int(ctx.attr("axis", 1)), rank), rank))
 
 
 def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -246,15 +245,17 @@ def _cumsum_types(ctx: InferContext) -> tuple[TensorType, ...]:
     return _same_types(ctx)
 
 
-def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
-    """A sum over the whole axis of what lies before (or behind) the output's position."""
+def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Recurrence:
+    """What lies before (or behind), and the element there or the output's own."""
     ctx = lowering.infer
-    axis = _cumsum_axis(ctx)
-    position = lowering.axis("r", canonical(ctx, 0)[axis])
-    j = lowering.var(position)
-    relation = ("g" if ctx.attr("reverse", 0) else "l") + ("t" if ctx.attr("exclusive", 0) else "e")
-    value = lowering.read(0, (*at[:axis], j, *at[axis + 1:]))
-    return Reduction(SUM, (position,), select(call(relation, j, at[axis]), value, typed(0, value.dtype)))
+    axis, reverse = _cumsum_axis(ctx), bool(ctx.attr("reverse", 0))
+    size, own = index(canonical(ctx, 0)[axis]), at[axis]
+    there = (*at[:axis], add(own, index(1 if reverse else -1)), *at[axis + 1:])
+    is_later = call("lt", there[axis], size) if reverse else call("lt", index(0), own)
+    exclusive = bool(ctx.attr("exclusive", 0))
+    added = lowering.read(0, there if exclusive else at)
+    begin = typed(0, ctx.type(0).dtype) if exclusive else added
+    return Recurrence(axis, select(is_later, add(lowering.own(there), added), begin), reverse)
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -313,6 +314,6 @@ OPS: tuple[OpDef, ...] = (
           reads=("axis", "keepdims", "select_last_index")),
     OpDef("ArgMin", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMin"), samples=_args,
           reads=("axis", "keepdims", "select_last_index")),
-    OpDef("CumSum", PatternKind.REDUCE, _cumsum_types, te=_cumsum_te, samples=_sums, static_inputs=(1,),
+    OpDef("CumSum", PatternKind.OPAQUE, _cumsum_types, te=_cumsum_te, samples=_sums, static_inputs=(1,),
           reads=("exclusive", "reverse")),
 )

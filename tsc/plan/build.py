@@ -14,7 +14,7 @@ from tsc.ir import Graph
 from tsc.plan.pack import lay_out, packed_name
 from tsc.plan.place import order, place
 from tsc.runtime.places import binds_of
-from tsc.runtime.plan import Copy, Launch, Plan, Region, Storage, TensorSpec
+from tsc.runtime.plan import Copy, Launch, Plan, Region, Storage, TensorSpec, Variant, expressions_of
 from tsc.sym import ZERO, ShapeEnv, SymExpr, product
 from tsc.te.expr import Buffer
 
@@ -33,8 +33,7 @@ class KernelCall:
     outputs: tuple[str, ...]
     buffers: tuple[Buffer, ...]
     sizes: tuple[SymExpr, ...]
-    blocks: SymExpr
-    scratch: SymExpr
+    variants: tuple[Variant, ...]
     node: str
     messages: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -103,8 +102,9 @@ class _Values:
         """A Launch for each call."""
         for call in self.calls:
             args = tuple(self.storage(*argument, argument[0] in call.outputs) for argument in call.arguments(self.env))
-            launch = Launch(call.symbol, args, tuple(map(self.env.canon, call.sizes)), self.env.canon(call.blocks),
-                            self.env.canon(call.scratch), call.node, call.messages, call.nodes)
+            variants = tuple(variant.over(self.env.canon) for variant in call.variants)
+            launch = Launch(call.symbol, args, tuple(map(self.env.canon, call.sizes)), variants, call.node, call.messages,
+                            call.nodes)
             self.written[launch] = {index for index, value in zip(launch.args, call.values) if value in call.outputs}
             yield launch
 
@@ -158,7 +158,7 @@ def _dims(exprs: Iterable[SymExpr]) -> frozenset[str]:
 def _check_bound(plan: Plan) -> None:
     dims = plan.ranges.keys()
     for launch in plan.launches:
-        loose = _dims((*launch.sizes, launch.blocks, launch.scratch)) - dims
+        loose = _dims(expressions_of(launch)) - dims
         if loose:
             raise ShapeError(f"node '{launch.node}' has sizes that no input's shape tells: {', '.join(sorted(loose))}; give an "
                              "input each of these dims")

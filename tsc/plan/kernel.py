@@ -1,4 +1,4 @@
-"""Kernel: one compiled FusionGroup as the plan sees it, with a JSON form so that it can be kept in the build cache."""
+"""Kernel: a FusionGroup as the plan sees it, with the code of its Variants, in a JSON form that the build cache keeps."""
 
 from __future__ import annotations
 
@@ -10,32 +10,47 @@ from typing import Any
 import numpy as np
 
 from tsc.loop_ir.nodes import Func
+from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json
+from tsc.runtime.plan import Variant
 from tsc.sym import Guard, Range, parse, product
 from tsc.te.compute import Fact
 from tsc.te.expr import Buffer
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """What a Variant is made of: its `config`, its source, its final schedule tree and what was decided; `complaint` is why a
+    check refused its loops in vectors and tiles, so that it computes element by element ("": none did)."""
+
+    config: TileConfig
+    source: str
+    schedule: str
+    log: tuple[str, ...]
+    complaint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel's source and what calling it takes.
+    """What calling a kernel takes, and the `codes` of the Variants that its interface names.
 
     `buffers` are its arguments in order, in the layout in which it reads them, `sizes` names those after them; `outputs` names
-    those it writes; `interface` is what every call of it is held against, its blocks and scratch (bytes a worker) among that;
-    `messages[i]` is the data error of status code i+1; `schedule` is the final schedule tree and `log` what was decided;
-    `complaint` is why a check refused its loops in vectors and tiles, so that it computes element by element ("": none did).
+    those it writes; `interface` is what every call of it is held against; `messages[i]` is the data error of status code i+1,
+    whichever Variant finds it.
     """
 
     symbol: str
-    source: str
     buffers: tuple[Buffer, ...]
     outputs: tuple[str, ...]
     sizes: tuple[str, ...]
     interface: KernelInterface
     messages: tuple[str, ...]
-    schedule: str
-    log: tuple[str, ...]
-    complaint: str = ""
+    codes: tuple[Code, ...]
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The source of each function."""
+        return {variant.function: code.source for variant, code in zip(self.interface.variants, self.codes, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +61,12 @@ class Refusal:
 
 
 def interface_of(func: Func, facts: Iterable[Fact]) -> KernelInterface:
-    """What a call of `func`, lowered, must be like; `facts` are its Program's."""
+    """What a call of a kernel must be like whose one Variant is `func`, lowered; `facts` are its Program's."""
     return KernelInterface(
         tuple(BufferUse(b.dtype, product(b.stored) * np.dtype(b.dtype).itemsize, b.name in func.outputs) for b in func.buffers),
         tuple((s.name, Range(s.lo, s.hi, s.divisor)) for s in func.sizes),
-        tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in facts), func.blocks, func.scratch)
+        tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in facts),
+        (Variant(func.name, func.blocks, func.scratch),))
 
 
 def kernel_to_bytes(kernel: Kernel | Refusal) -> bytes:
@@ -59,7 +75,9 @@ def kernel_to_bytes(kernel: Kernel | Refusal) -> bytes:
         return json.dumps({"refused": kernel.reason}).encode()
     plain = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
     buffers = [[b.name, b.dtype, [str(extent) for extent in b.shape], b.panel] for b in kernel.buffers]
-    return json.dumps(plain | {"buffers": buffers, "interface": interface_to_json(kernel.interface)}, sort_keys=True).encode()
+    codes = [[config_to_json(c.config), c.source, c.schedule, c.log, c.complaint] for c in kernel.codes]
+    return json.dumps(plain | {"buffers": buffers, "interface": interface_to_json(kernel.interface), "codes": codes},
+                      sort_keys=True).encode()
 
 
 def kernel_from_bytes(data: bytes) -> Kernel | Refusal:
@@ -69,7 +87,9 @@ def kernel_from_bytes(data: bytes) -> Kernel | Refusal:
         return Refusal(str(x["refused"]))
     buffers = tuple(Buffer(name, dtype, tuple(map(parse, shape)), None if panel is None else (panel[0], panel[1]))
                     for name, dtype, shape, panel in x.pop("buffers"))
-    texts: dict[str, Any] = {name: x.pop(name) for name in ("symbol", "source", "schedule", "complaint")}
     interface = interface_from_json(x.pop("interface"))
+    codes = tuple(Code(config_from_json(config), source, schedule, tuple(log), complaint)
+                  for config, source, schedule, log, complaint in x.pop("codes"))
+    symbol: str = x.pop("symbol")
     lists: dict[str, Any] = {name: tuple(values) for name, values in x.items()}
-    return Kernel(**texts, buffers=buffers, interface=interface, **lists)
+    return Kernel(symbol, buffers=buffers, interface=interface, codes=codes, **lists)

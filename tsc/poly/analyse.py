@@ -15,9 +15,9 @@ from tsc.poly.pattern import find
 from tsc.poly.pattern.base import Pattern
 from tsc.poly.promotion.layout import certify_stored
 from tsc.poly.scop import Scop, with_layouts
-from tsc.poly.tile import TileConfig
+from tsc.target import DeviceSpec
 from tsc.te.compute import Program
-from tsc.te.layout import with_panel
+from tsc.te.passes.layout import with_panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def analyse(program: Program, kind: str = "cpu") -> Analysis:
     deps = dependences(scop)
     # 3. the pattern's ScheduleMatrix, its `?` solved from the dependences
     solved, matrices = found.solved(scop, deps)
-    return Analysis(scop, deps, solved, (*log, *scop.notes, *deps.log, *matrices))
+    return Analysis(scop, deps, solved, (*log, f"the pattern is {solved.name}", *scop.notes, *deps.log, *matrices))
 
 
 def _matched(program: Program, kind: str, log: list[str]) -> tuple[Scop, Pattern]:
@@ -54,7 +54,7 @@ def _matched(program: Program, kind: str, log: list[str]) -> tuple[Scop, Pattern
         try:
             scop, found, refused = find(program, kind)
         except PatternMismatch as refusal:
-            if not refusal.compute:
+            if not refusal.compute or any(c.name == refusal.compute and c.carried is not None for c in program.computes):
                 raise
             log.append(f"{refusal.compute} is computed by its readers: {refusal}")
             program = inlined(program, refusal.compute)
@@ -63,11 +63,11 @@ def _matched(program: Program, kind: str, log: list[str]) -> tuple[Scop, Pattern
             return scop, found
 
 
-def packed(analysed: Analysis, config: TileConfig, constants: Collection[str]) -> Analysis:
-    """The same of a Program whose constant column operands, those in `constants`, are laid out for the register tiles of
-    `config`. Raises InternalError where a layout is none."""
+def packed(analysed: Analysis, spec: DeviceSpec, constants: Collection[str]) -> Analysis:
+    """The same of a Program whose constant column operands, those in `constants`, are laid out as a device reads them: one
+    layout for all configs. Raises InternalError where a layout is none."""
     program = analysed.scop.program
-    for factor, axis, width in analysed.found.column_operands(config):
+    for factor, axis, width in analysed.found.column_operands(spec):
         program = with_panel(program, factor, axis, width, constants)
     if program == analysed.scop.program:
         return analysed

@@ -7,11 +7,12 @@ of the unrelaxed dependences too. Section 5.2 of the paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tsc.poly import isl
-from tsc.poly.scop import Scop
+from tsc.poly.scop import Scop, Statement
+from tsc.te.expr import Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,54 @@ def dependences(scop: Scop) -> Dependences:
     return Dependences(full, relaxed, tuple(log), through)
 
 
+def too_early(scop: Scop) -> Iterator[tuple[Statement, Buffer]]:
+    """Reads in recurrences of what is made in no earlier trip, nor before in the same one: a statement, and what it reads."""
+    number = {name: i for i, name in enumerate(scop.statements)}
+    for access in scop.reads:
+        reader = scop.statements[access.statement]
+        for write in scop.writes:
+            if write.buffer != access.buffer or (write.buffer == reader.compute.target and reader.role == "update"):
+                continue
+            before, together = _trips(scop, write.statement, access.statement)
+            if before is None or together is None:
+                continue
+            pairs = write.relation.apply_range(access.relation.reverse()).intersect_params(scop.context)
+            allowed = before.union(together) if number[write.statement] < number[access.statement] else before
+            if not pairs.is_subset(allowed):
+                yield reader, access.buffer
+                break
+
+
 def _through(scop: Scop, buffer: str) -> isl.UnionMap:
     """Pairs of accesses to one cell of `buffer`, one of them a write, the first earlier in the original order: statements run
-    one after the other, each over its instances in lexicographic order."""
+    one after the other, each over its instances in lexicographic order; those of a recurrence so in each of its trips."""
     writes, reads = scop.reaching(buffer, scop.writes), scop.reaching(buffer, scop.reads)
     touching = writes.apply_range(writes.union(reads).reverse()).union(reads.apply_range(writes.reverse()))
     number = {name: i for i, name in enumerate(scop.statements)}
     earlier: list[isl.Map] = []
     for pairs in isl.maps_of(touching):
-        first, second = (number[str(pairs.get_tuple_name(side))] for side in (isl.IN, isl.OUT))
-        if first <= second:
-            earlier.append(pairs if first < second else pairs.intersect(isl.lex_lt(pairs)))
+        first, second = (str(pairs.get_tuple_name(side)) for side in (isl.IN, isl.OUT))
+        before, together = _trips(scop, first, second)
+        if before is not None:
+            earlier.append(pairs.intersect(before))
+        if number[first] <= number[second]:
+            same = pairs if together is None else pairs.intersect(together)
+            earlier.append(same if first != second else same.intersect(isl.lex_lt(pairs)))
     return isl.union_of_maps(scop.params, earlier)
+
+
+def _trips(scop: Scop, first: str, second: str) -> tuple[isl.Map | None, isl.Map | None]:
+    """Instances of two statements of one recurrence of which the first are in an earlier trip, and those in one trip; None of
+    others."""
+    carried = [scop.statements[name].compute.carried for name in (first, second)]
+    if carried[0] is None or carried[1] is None or carried[0].name != carried[1].name:
+        return None, None
+    tuples, trips = [], []
+    for letter, name, own in zip("ab", (first, second), carried):
+        axes = [a.name for a in scop.statements[name].axes]
+        tuples.append(f"{name}[{', '.join(f'{letter}{k}' for k in range(len(axes)))}]")
+        trips.append(f"{letter}{axes.index(own.axis if own else '')}")
+    order = ">" if carried[0].reverse else "<"
+    before, together = (isl.Map(f"{scop.params} -> {{ {tuples[0]} -> {tuples[1]} : {trips[0]} {sign} {trips[1]} }}")
+                        for sign in (order, "="))
+    return before, together

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tsc.sym import Range, SymExpr
 from tsc.sym.bounds import interval
-from tsc.te.compute import SUM, Axis, Compute, Program
+from tsc.te.compute import SUM, Axis, Compute, Program, needed
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children, substitute
-from tsc.te.products import is_contraction
+from tsc.te.passes.products import is_contraction
 
 
 def separate_outputs(program: Program) -> Program:
@@ -27,7 +27,8 @@ def separate_outputs(program: Program) -> Program:
         local = reduced[compute.name]
         axes = tuple(Axis(f"{a.name}_out", a.extent) for a in compute.axes)
         computes.append(replace(compute, target=local, body=body))
-        computes.append(Compute(compute.target, axes, Load(local, tuple(Var(a.name) for a in axes))))
+        carried = compute.carried and replace(compute.carried, axis=f"{compute.carried.axis}_out")
+        computes.append(Compute(compute.target, axes, Load(local, tuple(Var(a.name) for a in axes)), carried=carried))
     return replace(program, computes=tuple(computes))
 
 
@@ -41,17 +42,12 @@ def without_empty(program: Program) -> Program:
 
     empty = {c.name for c in program.computes if has_zero(c.target.shape)}
     computes: list[Compute] = []
-    needed = {b.name for b in program.outputs} - empty
-    for compute in reversed(program.computes):
-        if compute.name not in needed:
-            continue
+    for compute in program.computes:
         if compute.monoid is not None and has_zero(a.extent for a in compute.reduce_axes):
             dtype = compute.target.dtype
-            compute = Compute(compute.target, compute.axes, Const(compute.monoid.identity(dtype), dtype))
-        compute = replace(compute, body=_without(compute.body, empty))
-        needed |= {load.buffer.name for load in loads(compute.body)}
-        computes.insert(0, compute)
-    return replace(program, computes=tuple(computes))
+            compute = replace(compute, body=Const(compute.monoid.identity(dtype), dtype), reduce_axes=(), monoid=None)
+        computes.append(replace(compute, body=_without(compute.body, empty)))
+    return replace(program, computes=needed(computes, {b.name for b in program.outputs} - empty))
 
 
 def _without(expr: Expr, empty: Collection[str]) -> Expr:
@@ -83,7 +79,7 @@ def settled(program: Program) -> Program:
     computes = list(program.computes)
     if sum(c.monoid is not None for c in computes) < 2:
         return program
-    for name in [c.name for c in computes if is_contraction(c)]:
+    for name in [c.name for c in computes if is_contraction(c) and c.carried is None]:
         place = next(i for i, c in enumerate(computes, 1) if c.name == name)
         contraction = computes[place - 1]
         readers = [c for c in computes if any(load.buffer == contraction.target for load in loads(c.body))]

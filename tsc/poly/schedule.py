@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tsc.errors import InputError, InternalError
 from tsc.loop_ir.nodes import Block, Func
-from tsc.ops.base import PatternKind
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.analyse import Analysis, analyse, normalised, packed
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import Seen, check_blocks, check_tree
@@ -20,7 +19,7 @@ from tsc.poly.proof.guards import check_loops
 from tsc.poly.proof.loop_order import Edges, edges_of
 from tsc.poly.scop import Scop
 from tsc.poly.steps import Steps
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.poly.to_loops import iterators_for, to_loops
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
@@ -34,8 +33,8 @@ OPERATIONS = 5_000_000
 class ScheduledProgram:
     """A kernel as loop IR (before tensorize), its final schedule tree as text, what was decided, and the tile sizes used; its
     Scop (None where it computes nothing), and the dependences that loops made of `func` must keep, those of copies among them.
-    `overridden` tells that the user wrote the tree. `steps` are the loops of the tree themselves: on a GPU those of `func` are
-    joined, one nest of warps and threads a block.
+    `overridden` tells that the user chose the sizes or wrote the tree. `steps` are the loops of the tree themselves: on a GPU
+    those of `func` are joined, one nest of warps and threads a block.
     """
 
     func: Func
@@ -48,14 +47,13 @@ class ScheduledProgram:
     steps: Func | None = None
 
 
-def schedule_program(program: Program, kind_hint: PatternKind | None, spec: DeviceSpec, config: TileConfig | None,
-                     recorder: Recorder | None, name: str, constants: Collection[str] = (),
-                     steps: Steps | None = None) -> ScheduledProgram:
+def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | None, recorder: Recorder | None, name: str,
+                     constants: Collection[str] = (), steps: Steps | None = None, tiled: bool = False) -> ScheduledProgram:
     """Schedule one kernel. Raises PatternMismatch when no pattern fits, InternalError when a check fails.
 
-    Every tree is checked against the unmodified dependences after every step. `kind_hint` is for the log only. `constants` are
-    the inputs that can be laid out at compile time: a contraction's column operand among them is read in panels. `steps` is
-    told what was done, for whoever wants to see it.
+    Every tree is checked against the unmodified dependences after every step. `constants` are the inputs that can be laid out
+    at compile time: a contraction's column operand among them is read in panels. `steps` is told what was done, for whoever
+    wants to see it. With `tiled`, a sum of products is to have register tiles, or no pattern fits.
     """
     with isl.budget(OPERATIONS):
         # 1. what is empty at all sizes goes away; a reduction accumulates into a local, whatever becomes of its result
@@ -64,14 +62,21 @@ def schedule_program(program: Program, kind_hint: PatternKind | None, spec: Devi
             return _nothing(program, name)
         # 2. all that is known without sizes: statements, dependences, the pattern with its solved rows
         analysed = analyse(program, spec.kind)
-        # 3. tile sizes; constant column operands are laid out for them
+        if tiled and not analysed.found.tiles_products:
+            raise PatternMismatch("one kernel for all would run a sum of products without register tiles")
+        # 3. constant column operands are laid out, for all sizes of tiles alike
+        analysed = packed(analysed, spec, constants)
+        # 4. these sizes: the user's own, if there are some
         chosen = config or analysed.found.default_config(spec)
-        analysed = packed(analysed, chosen, constants)
-        if kind_hint is not None:
-            fits = f"the anchor is {kind_hint.value}, the pattern {type(analysed.found).__name__.lower()}"
-            analysed = replace(analysed, log=(*analysed.log, fits))
-        # 4. the tree with these sizes, and its loops
-        return schedule(analysed, chosen, recorder, name, steps)
+        given = None if recorder is None else recorder.override("config", name)
+        if given is not None:
+            chosen = _config(given, name, chosen)
+        if recorder is not None:
+            recorder.record("config", name, config_to_json(chosen))
+        # 5. the tree with these sizes, and its loops
+        with blame(given is not None, name):
+            made = schedule(analysed, chosen, recorder, name, steps)
+        return made if given is None else replace(made, overridden=True)
 
 
 def schedule(analysed: Analysis, config: TileConfig, recorder: Recorder | None, name: str,
@@ -107,12 +112,12 @@ def schedule(analysed: Analysis, config: TileConfig, recorder: Recorder | None, 
 
 @contextmanager
 def blame(overridden: bool, name: str) -> Iterator[None]:
-    """What a check finds here is the user's doing where the schedule is `overridden`: an InputError, no InternalError."""
+    """What does not fit here is the user's doing where the schedule or its config is `overridden`: an InputError then."""
     try:
         yield
-    except (InternalError, isl.IslError) as error:
+    except (InternalError, PatternMismatch, isl.IslError) as error:
         if overridden:
-            raise InputError(f"the schedule given for kernel '{name}' cannot be used: {error}") from error
+            raise InputError(f"what was given to schedule kernel '{name}' cannot be used: {error}") from error
         raise
 
 
@@ -134,6 +139,15 @@ def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | 
     check_blocks(promoted.schedule, deps, order)
     check_promoted(promoted, rounded, deps, order)
     return deps.relaxed.union(copies)
+
+
+def _config(text: str, name: str, like: TileConfig) -> TileConfig:
+    try:
+        found = config_from_json(text)
+        found.check_form(like)
+        return found
+    except ValueError as error:
+        raise InputError(f"the config given for kernel '{name}' is none: {error}") from error
 
 
 def _parsed(text: str, name: str) -> isl.Schedule:

@@ -27,10 +27,12 @@ Place = tuple[Axis, SymExpr]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A Segment at its sizes. `sizes` holds all kernels' integer parameters one after the other, `table` the columns (sizes
-    address, blocks) of the launch table, `offsets` a byte offset an argument of a launch (0 unless in an arena), `copies` the
-    source, target and bytes of each copy, the storages with their offsets."""
+    """A Segment at its sizes. `variants` numbers the Variant of each launch that runs, among all of the Plan's `functions`;
+    `sizes` holds all kernels' integer parameters one after the other, `table` the columns (sizes address, blocks) of the launch
+    table, `offsets` a byte offset an argument of a launch (0 unless in an arena), `copies` the source, target and bytes of each
+    copy, the storages with their offsets."""
 
+    variants: NDArray[np.int64]
     sizes: NDArray[np.int64]
     table: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -62,8 +64,10 @@ class _Sizes:
         self.counts = [len(launch.sizes) for launch in launches]
         self.starts = np.cumsum([0, *self.counts[:-1]], dtype=np.int64) if launches else np.empty(0, np.int64)
         self.arguments = [a for launch in launches for a in launch.args]
-        groups = [[size for launch in launches for size in launch.sizes], [launch.blocks for launch in launches],
-                  [launch.scratch for launch in launches], [copy.bytes for copy in copies]]
+        variants = [variant for launch in launches for variant in launch.variants]
+        self.variants = [len(launch.variants) for launch in launches]
+        groups = [[size for launch in launches for size in launch.sizes], [variant.blocks for variant in variants],
+                  [variant.scratch for variant in variants], [copy.bytes for copy in copies]]
         self.lengths = [len(group) for group in groups]
         self.tape = Tape(segment.names, [expr for group in groups for expr in group])
 
@@ -104,6 +108,7 @@ class Binder:
         self._lengths = [len(group) for group in groups]
         self._tape = Tape(static, [expr for group in groups for expr in group])
         self._sizes = [_Sizes(segment) for segment in self.segments]
+        self._first = np.cumsum([0, *(len(launch.variants) for launch in plan.launches)], dtype=np.int64)
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
@@ -265,16 +270,19 @@ class Binder:
         if max(*sizes, *scratch, *blocks, 0, 0) > MAX_NUMBER or min(sizes, default=0) < LEAST_NUMBER:
             raise self.short("a kernel needs a size beyond any memory", dims)
         if self._bounds is not None:
-            self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), blocks, scratch, copies, layout.bytes))
+            self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), grouped(blocks, known.variants),
+                                                grouped(scratch, known.variants), copies, layout.bytes))
+        chosen = self._first[segment.first:segment.first + len(known.variants)]  # the first of each: there is no other yet
+        own = chosen - self._first[segment.first]
         flat = np.array(sizes, np.int64)
-        table = np.empty((len(blocks), 2), np.int64)
+        table = np.empty((len(own), 2), np.int64)
         table[:, 0] = known.starts * 8 + flat.__array_interface__["data"][0]
-        table[:, 1] = blocks
+        table[:, 1] = np.array(blocks, np.int64)[own]
         offsets = layout.offsets
         return Bound(
-            flat, table, np.array([offsets[a] for a in known.arguments], np.int64),
+            chosen, flat, table, np.array([offsets[a] for a in known.arguments], np.int64),
             tuple((c.source, offsets[c.source], c.target, offsets[c.target], size) for c, size in zip(segment.copies, copies)),
-            round_up(max(scratch, default=0)))
+            round_up(int(np.array(scratch, np.int64)[own].max(initial=0))))
 
     def short(self, what: str, dims: Mapping[str, int]) -> LaunchError:
         """That memory is short of `what` at these sizes, and which node makes most."""
@@ -318,7 +326,7 @@ class Binder:
         return result
 
 
-_NOTHING = Bound(np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty(0, np.int64), (), 0)
+_NOTHING = Bound(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty(0, np.int64), (), 0)
 
 
 def grouped(values: Iterable[int], counts: Iterable[int]) -> list[list[int]]:

@@ -34,12 +34,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A Segment at its sizes: `sizes`, `blocks` and `scratch` of each launch, bytes of each copy, and of every storage."""
+    """A Segment at its sizes: `sizes` of each launch, `blocks` and `scratch` of each of its variants, bytes of each copy, and
+    of every storage."""
 
     at: str
     sizes: Sequence[Sequence[int]]
-    blocks: Sequence[int]
-    scratch: Sequence[int]
+    blocks: Sequence[Sequence[int]]
+    scratch: Sequence[Sequence[int]]
     copies: Sequence[int]
     bytes: Sequence[int]
 
@@ -74,9 +75,9 @@ class Bounds:
 
     def check(self, segment: Segment, at: Numbers) -> None:
         """Raise PackageError where a launch or copy would touch what is not its own at these numbers."""
-        if not _sizes_of_memory((*at.blocks, *at.scratch, *at.copies, *at.bytes)):
+        if not _sizes_of_memory((*(n for each in (*at.blocks, *at.scratch) for n in each), *at.copies, *at.bytes)):
             raise self.wrong("has a size that no memory has", at.at)
-        known: dict[tuple[str, tuple[int, ...]], str | tuple[int, ...]] = {}
+        known: dict[tuple[str, tuple[int, ...]], str | _Needs] = {}
         for number, launch in enumerate(segment.launches):
             key = (launch.kernel, tuple(at.sizes[number]))
             if key not in known:
@@ -89,17 +90,26 @@ class Bounds:
             if size > min(at.bytes[copy.source], at.bytes[copy.target]) or (exact and size != at.bytes[copy.target]):
                 raise self.wrong(f"copies {size} bytes from {at.bytes[copy.source]} to {at.bytes[copy.target]}", at.at)
 
-    def _misfit(self, launch: Launch, number: int, needs: str | tuple[int, ...], at: Numbers) -> str | None:
+    def _misfit(self, launch: Launch, number: int, needs: str | _Needs, at: Numbers) -> str | None:
         if isinstance(needs, str):
             return needs
-        blocks, scratch, *buffers = needs
-        if at.blocks[number] != blocks or at.scratch[number] < scratch:
-            return f"with {at.blocks[number]} blocks and {at.scratch[number]} bytes of scratch, not {blocks} and {scratch}"
-        for index, needed in zip(launch.args, buffers):
+        for variant, blocks, scratch in zip(launch.variants, at.blocks[number], at.scratch[number]):
+            right, least = needs.variants[variant.function]
+            if blocks != right or scratch < least:
+                return f"with {blocks} blocks and {scratch} bytes of scratch, not {right} and {least}"
+        for index, needed in zip(launch.args, needs.buffers):
             exact = self._plan.storages[index].kind == "output"
             if needed > at.bytes[index] or (exact and needed != at.bytes[index]):
                 return f"its buffer has {needed} bytes and storage {index} {at.bytes[index]}"
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """The blocks and the scratch of each variant of a kernel by its function, and the bytes of each buffer."""
+
+    variants: Mapping[str, tuple[int, int]]
+    buffers: tuple[int, ...]
 
 
 class _Call:
@@ -107,12 +117,16 @@ class _Call:
 
     def __init__(self, interface: KernelInterface) -> None:
         self._interface = interface
-        roots = (interface.blocks, interface.scratch, *(b.bytes for b in interface.buffers))
-        self._tape = Tape([name for name, _ in interface.sizes], roots)
+        variants = [size for v in interface.variants for size in (v.blocks, v.scratch)]
+        self._tape = Tape([name for name, _ in interface.sizes], (*variants, *(b.bytes for b in interface.buffers)))
 
-    def needs(self, sizes: tuple[int, ...]) -> str | tuple[int, ...]:
-        """Its blocks, scratch, and the bytes of each buffer; or why it must not be called with these sizes."""
-        return wrong_sizes(self._interface, sizes) or tuple(self._tape.evaluate(sizes))
+    def needs(self, sizes: tuple[int, ...]) -> str | _Needs:
+        """What it needs, or why it must not be called with these sizes."""
+        wrong = wrong_sizes(self._interface, sizes)
+        if wrong:
+            return wrong
+        numbers = iter(self._tape.evaluate(sizes))
+        return _Needs({v.function: (next(numbers), next(numbers)) for v in self._interface.variants}, tuple(numbers))
 
 
 def _sizes_of_memory(values: Sequence[int]) -> bool:

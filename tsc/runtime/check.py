@@ -253,6 +253,9 @@ class _Checker:
             yield (f"calls '{launch.kernel}' with {len(launch.args)} buffers and {len(launch.sizes)} sizes, not "
                    f"{len(interface.buffers)} and {len(interface.sizes)}")
             return
+        strange = {v.function for v in launch.variants} - {v.function for v in interface.variants}
+        if strange:
+            yield f"runs '{launch.kernel}' by '{min(strange)}', which is none of its variants"
         for index, use in zip(launch.args, interface.buffers):
             storage = self.plan.storages[index]
             if use.written and storage.kind not in ("arena", "output"):

@@ -20,22 +20,22 @@ LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
 
 
 class Program:
-    """What launch tables are made of, whatever the shape: kernels, and for each storage which base its address counts from.
+    """What launch tables are made of, whatever the shape: functions, and for each storage which base its address counts from.
 
     Bases are: absolute, the arena, then the inputs, then the outputs.
     """
 
-    def __init__(self, plan: Plan, segments: Sequence[Segment], kernels: dict[str, int], constants: Sequence[int]) -> None:
+    def __init__(self, plan: Plan, segments: Sequence[Segment], functions: dict[str, int], constants: Sequence[int]) -> None:
         base = {"constant": 0, "arena": 1, "input": 2, "output": 2 + len(plan.inputs)}
         self.segments = segments
         self.base = [base[s.kind] + (s.index if s.kind in ("input", "output") else 0) for s in plan.storages]
         self.fixed = [constants[s.index] if s.kind == "constant" else 0 for s in plan.storages]
         self.outputs = 2 + len(plan.inputs)
-        launches = plan.launches
-        self.functions = np.array([kernels[launch.kernel] for launch in launches], np.int64)
-        arguments = sum(len(launch.args) for launch in launches)
+        self.functions = np.array([functions[name] for name in plan.functions], np.int64)
+        self.launches = len(plan.launches)
+        arguments = sum(len(launch.args) for launch in plan.launches)
         #: What a Context has beside its arena and scratch.
-        self.table_bytes = 8 * arguments + LAUNCH_BYTES * len(launches) + 8 * (2 + len(plan.inputs) + len(plan.outputs))
+        self.table_bytes = 8 * arguments + LAUNCH_BYTES * self.launches + 8 * (2 + len(plan.inputs) + len(plan.outputs))
 
 
 class _Part:
@@ -58,8 +58,8 @@ class Context:
 
     def __init__(self, program: Program, threads: int) -> None:
         self.threads = threads
-        self._table = np.empty((len(program.functions), 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
-        self._table[:, 0] = program.functions
+        self._functions = program.functions
+        self._table = np.empty((program.launches, 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
         self._parts = [_Part(program, segment, self._table) for segment in program.segments]
         self._ready: Binding | None = None
         self._arena = reserve(0, "the arena")
@@ -107,6 +107,7 @@ class Context:
             self.reserve_scratch(bound.scratch_bytes)
         if part.bound is not bound:
             part.bound = None  # an interrupt may come between
+            part.table[:, 0] = self._functions[bound.variants]
             part.table[:, 2:] = bound.table
             part.bound = bound
         np.add(bases[part.bases], bound.offsets, out=part.pointers)

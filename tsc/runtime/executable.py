@@ -71,9 +71,9 @@ class Executable:
         own = placed({name: package.constants[name] for name in self._plan.constants})
         self._package = replace(package, constants={**package.constants, **own})
         self._module = CpuModule(package.modules[self._target].binary, self._target)  # from here on its code runs
-        kernels = self._module.symbols({launch.kernel for launch in self._plan.launches})
+        functions = self._module.symbols(set(self._plan.functions))
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
-        self._program = Program(self._plan, self._binder.segments, kernels, [address(a) for a in self._constants])
+        self._program = Program(self._plan, self._binder.segments, functions, [address(a) for a in self._constants])
         self._contexts = ContextPool(self._program, self._threads, max(4, 2 * default_threads()))
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
         self._memo: OrderedDict[Shapes, Binding] = OrderedDict()

@@ -50,8 +50,10 @@ def _steps(plan: Plan, region: Region, names: Mapping[str, int], numbers: Iterat
                 yield f"{indent}guard {step} ({step.reason})"
             case Launch():
                 sizes = ", ".join(_number(s, names) for s in step.sizes) or "none"
-                yield (f"{indent}{next(numbers):3} {step.kernel} (node '{step.node}'): blocks {_number(step.blocks, names)}, "
-                       f"sizes {sizes}, scratch {_number(step.scratch, names)}")
+                for k, variant in enumerate(step.variants):
+                    what = f"{indent}    or" if k else f"{indent}{next(numbers):3} {step.kernel} (node '{step.node}'):"
+                    yield (f"{what} blocks {_number(variant.blocks, names)}, sizes {sizes}, "
+                           f"scratch {_number(variant.scratch, names)}")
                 others = [name for name in step.nodes if name != step.node]
                 yield from [f"{indent}    with {', '.join(others)}"] if others else []
                 yield f"{indent}    " + ", ".join(_place(plan, storage, names) for storage in step.args)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from tsc.runtime import schema
 from tsc.runtime.elf import read_exports
+from tsc.runtime.plan import Variant
+from tsc.runtime.plan_json import variants_from_json
 from tsc.sym import Dim, Guard, Range, SymExpr
 from tsc.sym.expr import Apply
 
@@ -33,14 +35,13 @@ class BufferUse:
 @dataclass(frozen=True, slots=True)
 class KernelInterface:
     """How a kernel may be called: `buffers` in order, `sizes` (its integer parameters, in order) with the values that each may
-    have, `facts` that relate them, and the `blocks` and `scratch` bytes that a call has. All expressions are over the sizes; a
-    name in a fact that is none of them stands for some integer, the same one in all facts."""
+    have, `facts` that relate them, and the `variants` that compute it. All expressions are over the sizes; a name in a fact
+    that is none of them stands for some integer, the same one in all facts."""
 
     buffers: tuple[BufferUse, ...]
     sizes: tuple[tuple[str, Range], ...]
     facts: tuple[Guard, ...]
-    blocks: SymExpr
-    scratch: SymExpr
+    variants: tuple[Variant, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +61,17 @@ def interface_to_json(interface: KernelInterface) -> list[object]:
         [[b.dtype, str(b.bytes), b.written] for b in interface.buffers],
         [[name, known.lo, known.hi, known.divisor] for name, known in interface.sizes],
         [[fact.relation, str(fact.left), str(fact.right)] for fact in interface.facts],
-        str(interface.blocks), str(interface.scratch)]
+        [[variant.function, str(variant.blocks), str(variant.scratch)] for variant in interface.variants]]
 
 
 def interface_from_json(value: object) -> KernelInterface:
     """What `interface_to_json` wrote. Raises ValueError on anything else."""
-    buffers, sizes, facts, blocks, scratch = schema.items(value, "a kernel's interface", 5)
+    buffers, sizes, facts, variants = schema.items(value, "a kernel's interface", 4)
     return KernelInterface(
         tuple(_buffer(b) for b in schema.items(buffers, "a kernel's buffers")),
         tuple(_size(s) for s in schema.items(sizes, "a kernel's sizes")),
         tuple(_fact(f) for f in schema.items(facts, "a kernel's facts")),
-        schema.size(blocks, "a kernel's blocks"), schema.size(scratch, "a kernel's scratch"))
+        variants_from_json(variants))
 
 
 def _buffer(value: object) -> BufferUse:
@@ -105,9 +106,10 @@ def read_interface(binary: bytes) -> ModuleInterface:
         raise ValueError(f"it lacks '{TABLE if raw is None else lacking[0]}'")
     table = schema.table(schema.from_json(raw.rstrip(b"\0"), "its table"), "its table", ("target", "cpu_flags", "kernels"))
     kernels = {name: interface_from_json(value) for name, value in schema.table(table["kernels"], "its kernels").items()}
-    for name in kernels:
-        if name not in exports.functions or name in RUNTIME:
-            raise ValueError(f"it has no code for its kernel '{name}'")
+    for name, kernel in kernels.items():
+        for variant in kernel.variants:
+            if variant.function not in exports.functions or variant.function in RUNTIME:
+                raise ValueError(f"it has no code for its kernel '{name}'")
     return ModuleInterface(schema.text(table["target"], "its target"), schema.texts(table["cpu_flags"], "its flags"), kernels)
 
 

@@ -51,5 +51,7 @@ def _launch(plan: Plan, number: int, launch: Launch) -> Box:
     lines = [f"node {launch.node}"]
     lines += [f"with {', '.join(others)}"] if others else []
     lines.append(f"sizes {', '.join(map(str, launch.sizes)) or 'none'}" + (f"; {constants} weights" if constants else ""))
-    lines.append(f"{launch.blocks} blocks" + (f", scratch {launch.scratch} bytes" if launch.scratch.as_int() != 0 else ""))
+    for variant in launch.variants:
+        scratch = f", scratch {variant.scratch} bytes" if variant.scratch.as_int() != 0 else ""
+        lines.append(f"{variant.blocks} blocks{scratch}")
     return Box(f"{number} {launch.kernel}", tuple(lines))

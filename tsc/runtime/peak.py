@@ -37,7 +37,7 @@ def _ranges(plan: Plan, dims: Mapping[str, int] | None) -> ShapeEnv:
 
 def scratch_bytes(plan: Plan) -> SymExpr:
     """The bytes of scratch memory that each thread needs."""
-    used = [launch.scratch for launch in plan.launches if launch.scratch.as_int() != 0]
+    used = [v.scratch for launch in plan.launches for v in launch.variants if v.scratch.as_int() != 0]
     return ceildiv(sym_max(*used), 64) * 64 if used else ZERO
 
 

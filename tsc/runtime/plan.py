@@ -9,15 +9,17 @@ do; what is alive before a Loop and used in it keeps its place until the Loop's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 #: No Plan has more steps or storages; nor more inputs, outputs or regions; nor regions so deep in each other.
 MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
+#: No kernel has more variants.
+MAX_VARIANTS = 256
 #: The memory and the device that are always there.
 HOST, CPU = "host", "cpu"
 
@@ -86,17 +88,31 @@ class Eval:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run a kernel: the `function` of a module, how many `blocks` it has, and the bytes of `scratch` that each
+    worker needs."""
+
+    function: str
+    blocks: SymExpr
+    scratch: SymExpr = ZERO
+
+    def over(self, change: Callable[[SymExpr], SymExpr]) -> Variant:
+        """The same with other expressions."""
+        return Variant(self.function, change(self.blocks), change(self.scratch))
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel call on a device. `args` index `Plan.storages`; `sizes` are the kernel's integer parameters in order; `blocks`
-    its block count; `scratch` the bytes each worker needs; `messages[i]` is the data error that status code i+1 stands for;
-    `nodes` are all that the kernel computes, `node` the one that it is named after. It waits for the steps of its own region
-    that `after` numbers (None: for all before it); for a Bind of an Element, an If or a Loop before it always."""
+    """One kernel call on a device. `args` index `Plan.storages`; `sizes` are the kernel's integer parameters in order;
+    `variants` are those of the kernel that may run, of which each run takes one; `messages[i]` is the data error that status
+    code i+1 stands for, in all of them; `nodes` are all that the kernel computes, `node` the one that it is named after. It
+    waits for the steps of its own region that `after` numbers (None: for all before it); for a Bind of an Element, an If or a
+    Loop before it always."""
 
     kernel: str
     args: tuple[int, ...]
     sizes: tuple[SymExpr, ...]
-    blocks: SymExpr
-    scratch: SymExpr
+    variants: tuple[Variant, ...]
     node: str
     messages: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -178,6 +194,11 @@ class Plan:
         return tuple(step for step in steps_of(self.body) if isinstance(step, Launch))
 
     @property
+    def functions(self) -> tuple[str, ...]:
+        """The functions of the Variants of `launches`, one after the other."""
+        return tuple(variant.function for launch in self.launches for variant in launch.variants)
+
+    @property
     def copies(self) -> tuple[Copy, ...]:
         """Every Copy of every region, in the order in which they stand."""
         return tuple(step for step in steps_of(self.body) if isinstance(step, Copy))
@@ -221,8 +242,10 @@ def expressions_of(step: Step) -> Iterator[SymExpr]:
             yield value
         case Guard(left=left, right=right):
             yield from (left, right)
-        case Launch(sizes=sizes, blocks=blocks, scratch=scratch):
-            yield from (*sizes, blocks, scratch)
+        case Launch(sizes=sizes, variants=variants):
+            yield from sizes
+            for variant in variants:
+                yield from (variant.blocks, variant.scratch)
         case Copy(bytes=size):
             yield size
         case If(condition=condition):

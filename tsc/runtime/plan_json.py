@@ -11,6 +11,7 @@ from tsc.runtime.plan import (
     MAX_NAMES,
     MAX_NESTING,
     MAX_STEPS,
+    MAX_VARIANTS,
     PLAN_VERSION,
     Axis,
     Bind,
@@ -27,6 +28,7 @@ from tsc.runtime.plan import (
     Step,
     Storage,
     TensorSpec,
+    Variant,
     steps_of,
 )
 from tsc.sym import Guard, Range, SymExpr
@@ -50,7 +52,7 @@ def _plain(value: Any) -> Any:
             return {key: _plain(v) for key, v in value.items()}
         case Bind() | Eval() | Guard() | Launch() | Copy() | If() | Loop():
             return {"step": type(value).__name__.lower()} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-        case Axis() | Element() | Storage() | TensorSpec() | Carried() | Range():
+        case Axis() | Element() | Storage() | TensorSpec() | Carried() | Range() | Variant():
             return [_plain(getattr(value, f.name)) for f in fields(value)]
     return value
 
@@ -130,9 +132,21 @@ def _launch(x: dict[str, Any]) -> Launch:
     return Launch(
         schema.text(x["kernel"], "a kernel"), _numbers(x["args"], "an argument"),
         tuple(schema.size(s, "a kernel's size") for s in schema.items(x["sizes"], "a kernel's sizes")),
-        schema.size(x["blocks"], "blocks"), schema.size(x["scratch"], "scratch"), schema.text(x["node"], "a node"),
-        schema.texts(x["messages"], "messages"), schema.texts(x["nodes"], "nodes"), schema.text(x["device"], "a device"),
-        _after(x["after"]))
+        variants_from_json(x["variants"]), schema.text(x["node"], "a node"), schema.texts(x["messages"], "messages"),
+        schema.texts(x["nodes"], "nodes"), schema.text(x["device"], "a device"), _after(x["after"]))
+
+
+def variants_from_json(value: Any) -> tuple[Variant, ...]:
+    """The Variants of a kernel, one at least, each of a function of its own."""
+    found = tuple(map(_variant, schema.items(value, "a kernel's variants")))
+    if not 0 < len(found) == len({variant.function for variant in found}) <= MAX_VARIANTS:
+        raise ValueError(f"a kernel has {len(found)} variants, expected 1 to {MAX_VARIANTS} of different functions")
+    return found
+
+
+def _variant(data: Any) -> Variant:
+    function, blocks, scratch = schema.items(data, "a variant", 3)
+    return Variant(schema.text(function, "a function"), schema.size(blocks, "blocks"), schema.size(scratch, "scratch"))
 
 
 def _copy(x: dict[str, Any]) -> Copy:

@@ -13,7 +13,7 @@ The names are those of TVM's te and of Tensor Comprehensions. Below them stand t
 (`te/compute.py`, `te/expr.py`) and a NumPy evaluator, their oracle.
 """
 
-from tsc.te.maths import (
+from tsc.te.dsl.maths import (
     all_of,
     any_of,
     cast,
@@ -35,11 +35,11 @@ from tsc.te.maths import (
     tanh,
     where,
 )
-from tsc.te.scalar import Scalar
-from tsc.te.tensor import Reduction, Tensor, compute, constant, dim, placeholder, reduce_axis
+from tsc.te.dsl.scalar import Scalar
+from tsc.te.dsl.tensor import Reduction, Tensor, compute, constant, dim, placeholder, reduce_axis, scan, state
 
 __all__ = [
     "Reduction", "Scalar", "Tensor", "all_of", "any_of", "cast", "ceil", "compute", "constant", "cos", "dim", "erf", "exp",
-    "floor", "log", "max", "maximum", "min", "minimum", "placeholder", "prod", "reduce", "reduce_axis", "sin", "sqrt", "sum",
-    "tanh", "where",
+    "floor", "log", "max", "maximum", "min", "minimum", "placeholder", "prod", "reduce", "reduce_axis", "scan", "sin", "sqrt",
+    "state", "sum", "tanh", "where",
 ]

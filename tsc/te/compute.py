@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from tsc.sym import SymExpr
-from tsc.te.expr import Buffer, Expr, format_expr
+from tsc.te.expr import Buffer, Expr, format_expr, loads
 
 #: The least value of a size that is no extent and has no known bound.
 UNBOUNDED = -(1 << 62)
@@ -50,10 +52,21 @@ SUM, PROD, MAX, MIN = Monoid("add"), Monoid("mul"), Monoid("max"), Monoid("min")
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """That a Compute is part of the step of the recurrence `name`, a trip of which is made at each value of `axis`, one of the
+    Compute's own: upwards, or downwards where it is in `reverse`."""
+
+    name: str
+    axis: str
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """`target[axes] = body`, or with reduce axes `target[axes] = monoid over reduce_axes of body`.
 
-    The write is always the identity: `target.shape` equals the extents of `axes`, in order.
+    The write is always the identity: `target.shape` equals the extents of `axes`, in order. Where it is `carried`, it may read
+    what earlier trips made, its own target among that.
     """
 
     target: Buffer
@@ -61,13 +74,21 @@ class Compute:
     body: Expr
     reduce_axes: tuple[Axis, ...] = ()
     monoid: Monoid | None = None
+    carried: Carried | None = None
 
     @property
     def name(self) -> str:
         return self.target.name
 
+    @property
+    def along(self) -> str:
+        """The axis that it is carried along, "" where it is not."""
+        return "" if self.carried is None else self.carried.axis
+
     def __str__(self) -> str:
         left = f"{self.target.name}[{', '.join(map(str, self.axes))}]"
+        if self.carried is not None:
+            left = f"{self.carried.name} {'down' if self.carried.reverse else 'along'} {self.carried.axis}: {left}"
         if self.monoid is None:
             return f"{left} = {format_expr(self.body)}"
         return f"{left} = {self.monoid.fn} over {', '.join(map(str, self.reduce_axes))}: {format_expr(self.body)}"
@@ -75,7 +96,8 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What one kernel computes: Computes in an order in which each reads only inputs and earlier targets.
+    """What one kernel computes: Computes in an order in which each reads only inputs and earlier targets. The Computes of one
+    recurrence follow each other: they make a trip together, one after the other, before the next trip begins.
 
     `outputs` are the targets that live on after the kernel; other targets are local to it. `sizes` are the kernel's integer
     parameters: the names of every Dim occurring in its shapes, each with its provable lower bound (0 or 1) and divisor.
@@ -93,6 +115,25 @@ class Program:
         lines += [f"with {fact}" for fact in self.facts]
         lines += [f"in  {b}" for b in self.inputs] + [f"out {b}" for b in self.outputs]
         return "\n".join(lines + [str(c) for c in self.computes]) + "\n"
+
+
+def runs(computes: Iterable[Compute]) -> Iterator[tuple[Compute, ...]]:
+    """The Computes in order, those of one recurrence together, each other alone."""
+    for name, found in groupby(computes, lambda c: c.carried and c.carried.name):
+        group = tuple(found)
+        yield from ((c,) for c in group) if name is None else (group,)
+
+
+def needed(computes: Iterable[Compute], names: Iterable[str]) -> tuple[Compute, ...]:
+    """Those of `computes`, in order, that the targets `names` are made from."""
+    known = {c.name: c for c in computes}
+    pending, living = list(names), set[str]()
+    while pending:
+        name = pending.pop()
+        if name in known and name not in living:
+            living.add(name)
+            pending += (load.buffer.name for load in loads(known[name].body))
+    return tuple(c for c in known.values() if c.name in living)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.errors import InputError, InternalError
-from tsc.te.compute import Axis, Compute, Program
+from tsc.te.compute import Axis, Compute, Program, runs
 from tsc.te.expr import Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
 from tsc.te.intrinsics import MEANING, converted
 
@@ -39,8 +39,8 @@ def evaluate(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, 
             raise InternalError(f"input {buffer.name} of a program has shape {array.shape}, expected {expected}")
         buffers[buffer.name] = array.astype(_numpy_type(buffer.dtype, dtype), copy=False)
     with np.errstate(all="ignore"):
-        for compute in program.computes:
-            buffers[compute.name] = _compute(compute, _Scope(buffers, sizes, dtype))
+        for group in runs(program.computes):
+            _evaluate(group, buffers, _Scope(buffers, sizes, dtype))
     return {c.name: buffers[c.name] for c in program.computes}
 
 
@@ -57,48 +57,56 @@ def _numpy_type(dtype: str, real: str | None) -> np.dtype[Any]:
     return np.dtype(real if real is not None and dtype.startswith(("float", "bfloat")) else dtype)
 
 
-def _compute(compute: Compute, scope: _Scope) -> Array:
-    shape = tuple(a.extent.evaluate(scope.sizes) for a in compute.axes)
-    kind = _numpy_type(compute.target.dtype, scope.real)
-    if 0 in shape:
-        return np.empty(shape, kind)
-    if compute.monoid is None:
-        value = _grid_value(compute.body, _grid(compute.axes, [range(n) for n in shape]), scope)
-        return np.broadcast_to(value, shape).astype(kind)
-    return _reduce(compute, shape, kind, scope)
+def _evaluate(group: tuple[Compute, ...], buffers: dict[str, Array], scope: _Scope) -> None:
+    """Add the targets of a Compute to `buffers`, or of a recurrence trip by trip."""
+    for compute in group:
+        shape = tuple(a.extent.evaluate(scope.sizes) for a in compute.axes)
+        buffers[compute.name] = np.zeros(shape, _numpy_type(compute.target.dtype, scope.real))
+    if group[0].carried is None:
+        _fill(group[0], buffers[group[0].name], None, scope)
+        return
+    trips = range(min(buffers[c.name].shape[_position(c)] for c in group))
+    for trip in reversed(trips) if group[0].carried.reverse else trips:
+        for compute in group:
+            _fill(compute, buffers[compute.name], trip, scope)
 
 
-def _reduce(compute: Compute, shape: tuple[int, ...], kind: np.dtype[Any], scope: _Scope) -> Array:
-    """Reduce over the trailing axes of the whole grid, slab by slab when the grid is large."""
-    if compute.monoid is None:
-        raise InternalError(f"compute {compute.name} has no monoid to reduce by")
+def _position(compute: Compute) -> int:
+    """Which of a carried Compute's axes it is carried along."""
+    return next(k for k, a in enumerate(compute.axes) if compute.carried is not None and a.name == compute.carried.axis)
+
+
+def _fill(compute: Compute, result: Array, trip: int | None, scope: _Scope) -> None:
+    """Write a Compute's elements, those of one trip or all: reductions slab by slab where their grid is large."""
+    spans = [range(n) for n in result.shape]
+    if trip is not None:
+        spans[_position(compute)] = range(trip, trip + 1)
     inner = [range(a.extent.evaluate(scope.sizes)) for a in compute.reduce_axes]
-    trailing = tuple(range(len(shape), len(shape) + len(inner)))
-    identity = compute.monoid.identity(compute.target.dtype)
-    result = np.empty(shape, kind)
-    for slab in _slabs(shape, max(1, _CHUNK // max(1, math.prod(map(len, inner))))):
-        spans = [*slab, *inner]
-        value = np.empty(tuple(map(len, spans)), kind)
+    for slab in _slabs(spans, max(1, _CHUNK // max(1, math.prod(map(len, inner))))):
+        grid = [*slab, *inner]
+        value = np.empty(tuple(map(len, grid)), result.dtype)
         if value.size:
-            value[...] = _grid_value(compute.body, _grid(compute.axes + compute.reduce_axes, spans), scope)
-        place = tuple(slice(s.start, s.stop) for s in slab)
-        result[place] = _UFUNCS[compute.monoid.fn].reduce(value, axis=trailing, dtype=kind, initial=identity)
-    return result
+            value[...] = _grid_value(compute.body, _grid(compute.axes + compute.reduce_axes, grid), scope)
+        if compute.monoid is not None:
+            trailing = tuple(range(len(slab), len(grid)))
+            identity = compute.monoid.identity(compute.target.dtype)
+            value = _UFUNCS[compute.monoid.fn].reduce(value, axis=trailing, dtype=result.dtype, initial=identity)
+        result[tuple(slice(s.start, s.stop) for s in slab)] = value
 
 
-def _slabs(shape: tuple[int, ...], most: int) -> Iterator[list[range]]:
+def _slabs(spans: list[range], most: int) -> Iterator[list[range]]:
     """Cut a grid into boxes of at most `most` points (or one), leading axes first."""
-    if not shape:
+    if not spans:
         yield []
         return
-    row = math.prod(shape[1:])
+    row = math.prod(map(len, spans[1:]))
     step = max(1, most // max(1, row))
-    for start in range(0, shape[0], step):
-        span = range(start, min(start + step, shape[0]))
+    for start in range(spans[0].start, spans[0].stop, step):
+        span = range(start, min(start + step, spans[0].stop))
         if row <= most:
-            yield [span, *map(range, shape[1:])]
+            yield [span, *spans[1:]]
         else:
-            yield from ([span, *rest] for rest in _slabs(shape[1:], most))
+            yield from ([span, *rest] for rest in _slabs(spans[1:], most))
 
 
 def _grid(axes: tuple[Axis, ...], spans: list[range]) -> dict[str, Array]:

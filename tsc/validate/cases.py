@@ -7,7 +7,7 @@ first and last tiles, and some random values are taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from math import prod
 from random import Random
@@ -133,7 +133,15 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     if cases and sum(work) <= BUDGET:
         turns = max(turns, -(-FEWEST // len(cases)))
     turns = max(turns, _TRUTHS) if any(_is_decision(b) for b in program.inputs) else turns
+    if cases and 0 < sum(_folded_truths(program, c) for c in cases) < OFTEN:
+        turns = max(turns, OFTEN // len(cases))
     return cases * turns, done
+
+
+def _folded_truths(program: Program, sizes: Mapping[str, int]) -> int:
+    """How many truths are made of many by `and` or `or`: each tells little of them."""
+    return sum(prod(e.evaluate(sizes) for e in c.target.shape)
+               for c in program.computes if c.monoid is not None and c.monoid.fn in ("and", "or"))
 
 
 def _counts(func: Func) -> list[SymExpr]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,21 +183,34 @@ class Reader:
 
     def ints(self, expr: Expr, frame: Frame) -> Ints:
         """An index expression. Raises Fault where it depends on what nobody wrote."""
+        found, poison = self._whole(expr, frame)
+        if poison is not None and poison.any():
+            raise Fault(f"the index {format_expr(expr)} depends on memory that nobody wrote")
+        return found
+
+    def _whole(self, expr: Expr, frame: Frame) -> tuple[Ints, Array | None]:
+        """An expression of an index's type, which may be data as well, and where it depends on what nobody wrote."""
         match expr:
             case Var(name=name):
-                return frame.get(name)
+                return frame.get(name), None
             case Const(value=value):
-                return int(value)
+                return int(value), None
             case Size(value=value):
-                return self.sizes.at(value, frame)
+                return self.sizes.at(value, frame), None
             case Call(fn=fn, args=args) if fn in INDEX_CALLS and all(a.dtype == INDEX for a in args):
-                return int_call(fn, *[self.ints(a, frame) for a in args])
+                return self._called(partial(int_call, fn), args, frame)
         made = self.value(expr, frame)
-        if made.poison is not None and made.poison.any():
-            raise Fault(f"the index {format_expr(expr)} depends on memory that nobody wrote")
         if made.is_data:
             raise InternalError(f"{format_expr(expr)} is no index")
-        return made.data if made.data.ndim else int(made.data)
+        return made.data if made.data.ndim else int(made.data), made.poison
+
+    def _called(self, function: Callable[..., Ints], args: Iterable[Expr], frame: Frame) -> tuple[Ints, Array | None]:
+        """A function of such expressions."""
+        made = [self._whole(a, frame) for a in args]
+        poison = None
+        for _, own in made:
+            poison = poison if own is None else _or(poison, own)
+        return function(*[numbers for numbers, _ in made]), poison
 
     def value(self, expr: Expr, frame: Frame) -> Value:
         """An expression at every instance."""
@@ -209,7 +223,8 @@ class Reader:
             case Call(fn="select", args=(condition, yes, no)):
                 return self._select(condition, yes, no, frame)
             case Call(fn=fn, args=(a, b)) if fn in _ORDER and a.dtype == INDEX and b.dtype == INDEX:
-                return Value(np.asarray(_ORDER[fn](self.ints(a, frame), self.ints(b, frame))))
+                holds, poison = self._called(_ORDER[fn], (a, b), frame)
+                return Value(np.asarray(holds), poison=poison)
             case Call(fn=fn, args=args) if expr.dtype != INDEX or not (
                     fn in INDEX_CALLS and all(a.dtype == INDEX for a in args)):
                 return self.algebra.call(fn, expr.dtype, *[self.value(a, frame) for a in args])
@@ -219,7 +234,8 @@ class Reader:
                 checked = self.value(value, frame)  # what is out of range has no meaning: any place will do, the same in both
                 limit = np.maximum(self.sizes.at(extent, frame), 1)  # and no place of something empty is there to be read
                 return Value(np.asarray(checked.data % limit), poison=checked.poison)
-        return Value(np.asarray(self.ints(expr, frame)))
+        numbers, poison = self._whole(expr, frame)
+        return Value(np.asarray(numbers), poison=poison)
 
     def condition(self, expr: Expr, frame: Frame) -> Array:
         """A condition that decides what is executed."""

@@ -7,7 +7,7 @@ through.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -18,7 +18,7 @@ from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
 from tsc.plan.pack import pack_panel
 from tsc.sym import product
-from tsc.te.expr import Buffer, Expr, Load, format_expr, loads
+from tsc.te.expr import Buffer, Call, Expr, Load, children, format_expr, loads
 from tsc.validate.algebra import Algebra, Array, Value
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, TooMany, Undecided, spread
 from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
@@ -332,32 +332,57 @@ def _closure(storage: Storage, reads: dict[Storage, set[Storage]], pending: list
     return found
 
 
+def _taken(expr: Expr, frame: Frame, numbers: Array, reader: Reader, scope: dict[str, Storage],
+           group: set[Storage]) -> Iterator[tuple[Load, Frame, Array]]:
+    """The loads of `group` in an expression, each with the instances that take it, as far as conditions on what is known tell,
+    and their numbers."""
+    match expr:
+        case Load(buffer=buffer) if scope[buffer.name] in group:
+            yield expr, frame, numbers
+        case Call(fn="select", args=(condition, yes, no)) if not any(scope[x.buffer.name] in group for x in loads(condition)):
+            holds = spread(reader.value(condition, frame).data, frame.count)
+            for side, kept in ((yes, holds), (no, ~holds)):
+                if kept.any():
+                    yield from _taken(side, frame.where(kept), numbers[kept], reader, scope, group)
+            return
+    for child in children(expr):
+        yield from _taken(child, frame, numbers, reader, scope, group)
+
+
+def _slots_read(leaf: Leaf, group: set[Storage], loops: Loops) -> list[tuple[Storage, Array]]:
+    """What each load of `group` reads at each instance of a store, by the number of its slot; -1 where it takes none."""
+    reader = Reader(_Scoped(loops, leaf.scope), loops.sizes, loops.algebra)
+    found = []
+    for load, frame, numbers in _taken(leaf.store.value, leaf.frame, np.arange(leaf.frame.count), reader, leaf.scope, group):
+        storage = leaf.scope[load.buffer.name]
+        try:
+            cells, _ = loops.cells(load.buffer, [reader.ints(i, frame) for i in load.index], frame, "a load")
+        except Fault:  # under a condition that is not known yet, or else it is found when it is read
+            continue
+        at = np.full(leaf.frame.count, -1)
+        at[numbers] = storage.find(spread(frame.get(storage.base) + cells, frame.count), spread(frame.get(SEEN), frame.count))
+        found.append((storage, at))
+    return found
+
+
 def _evaluate_together(group: set[Storage], loops: Loops) -> None:
     """Storages whose values depend on each other: each instance when all that it reads is known, round by round."""
     for storage in group:
         storage.accumulate = True
     left = {leaf: np.arange(leaf.frame.count) for s in group for leaf in s.writers}
+    slots = {leaf: _slots_read(leaf, group, loops) for leaf in left}
     while left:
         progress = False
         for leaf, places in list(left.items()):
-            frame = Frame(len(places), leaf.frame, places)
-            memory = _Scoped(loops, leaf.scope)
-            reader = Reader(memory, loops.sizes, loops.algebra)
             known = np.ones(len(places), bool)
-            for load in loads(leaf.store.value):
-                storage = leaf.scope[load.buffer.name]
-                if storage in group:
-                    try:
-                        cells, _ = loops.cells(load.buffer, [reader.ints(i, frame) for i in load.index], frame, "a load")
-                    except Fault:  # under a condition, or else it is found below
-                        continue
-                    at = storage.find(spread(frame.get(storage.base) + cells, frame.count),
-                                      spread(frame.get(SEEN), frame.count))
-                    known &= (at < 0) | storage.done[at]
+            for storage, at in slots[leaf]:
+                known &= (at[places] < 0) | storage.done[at[places]]
             if not known.any():
                 continue
             progress = True
-            leaf.storage.put(leaf.slots[places[known]], reader.value(leaf.store.value, frame.where(known)))
+            reader = Reader(_Scoped(loops, leaf.scope), loops.sizes, loops.algebra)
+            chosen = places[known]
+            leaf.storage.put(leaf.slots[chosen], reader.value(leaf.store.value, Frame(len(chosen), leaf.frame, chosen)))
             left[leaf] = places[~known]
             if known.all():
                 del left[leaf]

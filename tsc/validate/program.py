@@ -174,10 +174,44 @@ class Meaning:
         if len(missing) or table is None:
             case = np.searchsorted(starts, missing, side="right") - 1
             case = np.maximum(case, 0)
+            if compute.carried is not None:
+                self._earlier_trips(compute, missing - starts[case], case, starts)
             fresh = self._evaluate(compute, missing - starts[case], case)
+            table = self.tables.get(compute.name)
             table = _Table(missing, fresh) if table is None else _merged(table, missing, fresh)
             self.tables[compute.name] = table
         return table.values.take(np.asarray(np.searchsorted(table.places, asked))[inverse])
+
+    def _earlier_trips(self, compute: Compute, flat: Array, cases: Array, starts: Array) -> None:
+        """Evaluate the same places in the trips before, from the last in which all of them are known: one trip after the other,
+        where to ask for them would ask for those before that."""
+        frame = Frame(len(flat), known={CASE: cases})
+        inner: Ints = 1
+        for axis in reversed(compute.axes):
+            extent = np.broadcast_to(np.maximum(self.sizes.at(axis.extent, frame), 1), (len(flat),))
+            if axis.name == compute.along:
+                break
+            inner = inner * extent
+        trip = flat // inner % extent
+        backwards, done = compute.carried is not None and compute.carried.reverse, trip
+        done = extent - 1 - trip if backwards else trip
+        pending: list[tuple[Array, Array]] = []
+        table = self.tables.get(compute.name)
+        for back in range(1, int(done.max(initial=0)) + 1):
+            there = done >= back
+            places = np.unique((flat + (back if backwards else -back) * inner + starts[cases])[there])
+            unknown = places if table is None else places[~np.isin(places, table.places, assume_unique=True)]
+            if not len(unknown):
+                break
+            pending.append((unknown, np.maximum(np.searchsorted(starts, unknown, side="right") - 1, 0)))
+        for places, case in reversed(pending):
+            table = self.tables.get(compute.name)
+            left = np.ones(len(places), bool) if table is None else ~np.isin(places, table.places, assume_unique=True)
+            places, case = places[left], case[left]
+            if len(places):
+                fresh = self._evaluate(compute, places - starts[case], case)
+                table = self.tables.get(compute.name)
+                self.tables[compute.name] = _Table(places, fresh) if table is None else _merged(table, places, fresh)
 
     def _evaluate(self, compute: Compute, flat: Array, cases: Array) -> Value:
         frame = Frame(len(flat), known={CASE: cases})

@@ -7,6 +7,7 @@ or NaN, or any integer. A disagreement that is not on this list is a finding. Wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +170,8 @@ def _power_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
         return False
     if (base == 0).any() and (exponent < 0).any():
         return True
-    return float(np.abs(base.astype(np.float64)).max()) ** float(exponent.max()) >= 2.0 ** (8 * base.dtype.itemsize - 1)
+    largest = float(np.abs(base.astype(np.float64)).max())
+    return largest > 1 and float(exponent.max()) * math.log2(largest) >= 8 * base.dtype.itemsize - 1
 
 
 _REDUCTIONS = _names("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
@@ -215,6 +217,10 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("Resize"), "tf_crop_and_resize", "reference",
                "'The coordinate of each dimension is transformed individually', with two bounds an axis; ONNX Runtime crops no "
                "axis that keeps its length, and interpolates the last two alone", _crops),
+    Convention(_names("Mod"), "integers beyond a double", "reference",
+               "a remainder of integers is one; ONNX Runtime takes that of the doubles next to them where fmod is set",
+               lambda node, inputs, opset: any(x is not None and x.dtype.kind in "iu" and x.size and float(np.abs(
+                   x.astype(np.float64)).max()) >= 2.0**53 for x in inputs)),
     Convention(_names("Shrink"), "integers beyond a float32", "open",
                "lambd and bias are floats; the standard does not say in which type they meet integers", _beyond_float32),
     Convention(_names("Conv"), "weights that are not finite, over the border", "open",

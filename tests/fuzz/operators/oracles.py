@@ -323,7 +323,7 @@ def _wide_array(value: Any) -> Any:
 def inlined(model: ModelProto) -> ModelProto:
     """The model with the standard's own definition in smaller operators in the place of each node that has one, so that every
     rounding on the way counts."""
-    model = _newest(model)
+    model = _with_whole_scales(_newest(model))
     opset = model.opset_import[0].version
     for _ in range(4):
         schemas = [(n.op_type, onnx.defs.get_schema(n.op_type, opset, "")) for n in model.graph.node]
@@ -342,6 +342,28 @@ def inlined(model: ModelProto) -> ModelProto:
         except Exception:
             break
     return model
+
+
+def _with_whole_scales(model: ModelProto) -> ModelProto:
+    """Scale and bias of LayerNormalization in the shape of what is normalised: its body does not broadcast them."""
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        new = NodeProto()
+        new.CopyFrom(node)
+        if node.op_type == "LayerNormalization":
+            shape = f"{node.output[0]}/shape"
+            nodes.append(helper.make_node("Shape", node.input[:1], [shape],
+                                          start=next((a.i for a in node.attribute if a.name == "axis"), -1)))
+            for k, name in enumerate(node.input[1:], 1):
+                if name:
+                    new.input[k] = f"{node.output[0]}/whole{k}"
+                    nodes.append(helper.make_node("Expand", [name, shape], [new.input[k]]))
+        nodes.append(new)
+    found = ModelProto()
+    found.CopyFrom(model)
+    del found.graph.node[:]
+    found.graph.node.extend(nodes)
+    return found
 
 
 def _newest(model: ModelProto) -> ModelProto:

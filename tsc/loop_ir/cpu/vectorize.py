@@ -157,7 +157,7 @@ def _check(loop: For, stores: tuple[Store, ...], facts: Facts, masks: bool) -> f
                 raise Refused(f"{store.value.fn} on {store.buffer.dtype} has no vector form")
             reduced.add(store.buffer)
     for store in stores:
-        _check_dependences(store, stores, reduced)
+        _check_dependences(store, stores, reduced, loop.var)
     leaves: dict[str, Expr] = {}
     if facts.divisor(to_sym(loop.lo, leaves)) % 2 and any(
             check_load(x, loop.var) == "twice" for s in stores for x in loads(s.value)):
@@ -172,14 +172,22 @@ def _check_contiguous(store: Store, var: str) -> None:
         raise Refused(f"{store.buffer.name} is not written contiguously")
 
 
-def _check_dependences(store: Store, stores: tuple[Store, ...], reduced: set[Buffer]) -> None:
-    """Every other access to what `store` writes is at the same element of the same iteration."""
+def _check_dependences(store: Store, stores: tuple[Store, ...], reduced: set[Buffer], var: str) -> None:
+    """Every other access to what `store` writes is at the same element of the same iteration, or apart from all that any
+    iteration writes."""
     accesses = [s.index for s in stores if s.buffer == store.buffer]
     accesses += [x.index for s in stores for e in (*s.index, s.value) for x in loads(e) if x.buffer == store.buffer]
-    if any(i != store.index for i in accesses):
+    if any(i != store.index and not _is_apart(i, store.index, var) for i in accesses):
         raise Refused(f"{store.buffer.name} is accessed at different places")
     if store.buffer in reduced and len(accesses) != 2:
         raise Refused(f"the running value of {store.buffer.name} is used within its loop")
+
+
+def _is_apart(a: tuple[Expr, ...], b: tuple[Expr, ...], var: str) -> bool:
+    """Whether two places differ in a dim that does not vary with the loop, in each of its iterations."""
+    leaves: dict[str, Expr] = {}
+    return any(not varies(i, var) and not varies(j, var) and (to_sym(i, leaves) - to_sym(j, leaves)).as_int() not in (None, 0)
+               for i, j in zip(a, b))
 
 
 def reduction_operand(store: Store) -> Expr | None:

@@ -13,6 +13,7 @@ from tsc.poly.pattern.base import Pattern
 from tsc.poly.pattern.chain import match_chained
 from tsc.poly.pattern.contraction import match_contraction
 from tsc.poly.pattern.lanes import match_lanes, row_program
+from tsc.poly.pattern.scan import match_scan
 from tsc.poly.pattern.stages import match_injective, match_reduction
 from tsc.poly.pattern.stencil import match_stencil
 from tsc.poly.pattern.warps import composed, match_warps
@@ -21,7 +22,7 @@ from tsc.te.compute import Program
 
 Match: TypeAlias = Callable[[Scop], Pattern]
 #: The order is the policy.
-PATTERNS: tuple[Match, ...] = (match_stencil, match_contraction, match_chained, match_reduction, match_injective)
+PATTERNS: tuple[Match, ...] = (match_scan, match_stencil, match_contraction, match_chained, match_reduction, match_injective)
 #: By kind of device the forms in which Programs are looked at, and the patterns that are looked for in each.
 FORMS: Mapping[str, tuple[tuple[Callable[[Program], Program], tuple[Match, ...]], ...]] = {
     "cpu": ((lambda program: program, PATTERNS),),

@@ -29,8 +29,15 @@ class Pattern(ABC):
 
     __slots__ = ()
     matrix: ScheduleMatrix
+    #: Whether a sum of products runs in register tiles.
+    tiles_products: ClassVar[bool] = True
     #: Marks of loops that are kept where they run once.
     kept: ClassVar[frozenset[str]] = KEPT
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs."""
+        return type(self).__name__.lower()
 
     @abstractmethod
     def solved(self, scop: Scop, deps: Dependences) -> tuple[Self, tuple[str, ...]]:
@@ -44,9 +51,9 @@ class Pattern(ABC):
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """The schedule, once solved, with its local buffers. Raises PatternMismatch when one is not local to its tile."""
 
-    def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
-        """What is read so many columns at once: the factor, the axis of the columns, and how many. A constant among them is
-        laid out so."""
+    def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
+        """What a device reads so many columns at once, whatever the config: the factor, the axis of the columns, and how many.
+        A constant among them is laid out so."""
         return ()
 
     def reading(self, program: Program) -> Self:

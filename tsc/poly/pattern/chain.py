@@ -22,7 +22,7 @@ from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
 from tsc.poly.pattern.base import Build, Pattern, Tree
 from tsc.poly.pattern.contraction import Contraction
 from tsc.poly.pattern.nest import accumulators, register_tile
-from tsc.poly.pattern.rows import row_functions, row_relations
+from tsc.poly.pattern.rows import row_functions, row_relations, shared_axes
 from tsc.poly.pattern.stages import Stage, row_stage, solved_stages
 from tsc.poly.promotion.panel import promote_panel
 from tsc.poly.promotion.promote import Home, with_locals
@@ -32,7 +32,7 @@ from tsc.poly.tree import BLOCK_POINT, own_instances, statement_rows
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, variables
-from tsc.te.products import is_contraction, product_of, single_axes, unit_stride
+from tsc.te.passes.products import is_contraction, product_of, single_axes, unit_stride
 
 #: Rows that one block of a chain takes at most, and the columns taken for a symbolic extent when its strips are counted.
 CHAIN_ROWS, ASSUMED_COLUMNS = 128, 512
@@ -71,9 +71,9 @@ class Chained(Pattern):
             rows[self.m] = max(1, most // together) * together
         return TileConfig(row_tile=tuple(rows), stage_tiles=tiles)
 
-    def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
+    def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """The factor of each contraction that varies with its column."""
-        return ((stage.n_factor, stage.n, width) for stage, (_, width) in zip(self.contractions, config.stage_tiles))
+        return (operand for stage in self.contractions for operand in stage.column_operands(spec))
 
     def reading(self, program: Program) -> Self:
         """The same of a Program that differs in the layouts of inputs alone."""
@@ -101,7 +101,7 @@ def match_chained(scop: Scop) -> Chained:
     if sum(c.monoid is not None for c in scop.program.computes) < 2:
         raise PatternMismatch("chain: there is one reduction only")
     anchor = products[0]
-    rows = _shared_axes(scop, anchor)
+    rows = shared_axes(scop, anchor)
     if not rows:
         raise PatternMismatch(f"chain: no axis of {anchor.name} is a row of all the statements")
     cells = row_relations(scop, anchor, rows)
@@ -116,17 +116,6 @@ def match_chained(scop: Scop) -> Chained:
 
 
 # -- rows ------------------------------------------------------------------------------------------------------
-
-def _shared_axes(scop: Scop, anchor: Compute) -> tuple[int, ...]:
-    """The positions of the anchor's axes of which every cell of every Compute determines the values, all together: where `c` is
-    read as `c[i, s] * c[s, j]`, the result's cell determines one row or one column of it, not both."""
-    everything = {c.name for c in scop.program.computes}
-    found: tuple[int, ...] = ()
-    for i in range(len(anchor.axes)):
-        if row_relations(scop, anchor, (*found, i)).keys() == everything:
-            found = (*found, i)
-    return found
-
 
 def _column(scop: Scop, compute: Compute, entries: Entries) -> str:
     """The vector axis of a contraction: the one axis that is no row, and belongs to one factor alone."""

@@ -16,8 +16,8 @@ from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, Load, loads, variables
-from tsc.te.layout import with_layouts
-from tsc.te.products import product_of, single_axes, unit_stride
+from tsc.te.passes.layout import with_layouts
+from tsc.te.passes.products import product_of, single_axes, unit_stride
 
 #: Rows of a contraction's block whose column operand is more than one load.
 TALL_BLOCK = 512
@@ -59,9 +59,9 @@ class Contraction(Nest):
         made = nest_tree(self, config, build, "contraction")
         return Tree.of(promote_panel(made, build.scop, self, self.n_factor, config.instr_tile[1]), build.scop)
 
-    def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
+    def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """The factor that varies with n."""
-        yield self.n_factor, self.n, config.instr_tile[1]
+        yield self.n_factor, self.n, self.register_tile(spec)[1]
 
     def reading(self, program: Program) -> Self:
         """The same of a Program that differs in the layouts of inputs alone."""

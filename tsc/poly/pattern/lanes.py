@@ -25,7 +25,7 @@ from tsc.poly.tile import TileConfig
 from tsc.poly.tree import BLOCK_POINT
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
-from tsc.te.reduce_axes import in_lanes, one_reduce_axis
+from tsc.te.passes.reduce_axes import in_lanes, one_reduce_axis
 
 #: Rows of a block, without tuning.
 ROWS = 4

@@ -125,3 +125,14 @@ def completing_axes(scop: Scop, statement: Statement, rows: list[isl.PwAff]) -> 
         told = value if told is None else told.flat_range_product(value)
         needed.append(axis.name)
     return needed
+
+
+def shared_axes(scop: Scop, anchor: Compute) -> tuple[int, ...]:
+    """The positions of the anchor's axes of which every cell of every Compute determines the values, all together: where `c` is
+    read as `c[i, s] * c[s, j]`, the result's cell determines one row or one column of it, not both."""
+    everything = {c.name for c in scop.program.computes}
+    found: tuple[int, ...] = ()
+    for i in range(len(anchor.axes)):
+        if row_relations(scop, anchor, (*found, i)).keys() == everything:
+            found = (*found, i)
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from tsc.loop_ir.marks import BLOCK, ROW
 from tsc.poly import PatternMismatch, isl
@@ -24,7 +24,7 @@ from tsc.poly.tree import BLOCK_POINT, ROW_POINT, own_instances, statement_rows
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute
 from tsc.te.expr import loads
-from tsc.te.products import is_contraction, unit_stride
+from tsc.te.passes.products import is_contraction, unit_stride
 
 #: Elements that one block of an injective kernel should cover, and the extent taken for a symbolic axis to get there.
 BLOCK_ELEMENTS, ASSUMED_EXTENT = 8192, 128
@@ -49,6 +49,7 @@ class Staged(Pattern):
     loop belongs inside the reduction's.
     """
 
+    tiles_products: ClassVar[bool] = False
     matrix: ScheduleMatrix
     anchor: Compute
     stages: tuple[Stage, ...]

@@ -22,7 +22,7 @@ from tsc.poly.tile import TileConfig
 from tsc.target import DeviceSpec
 from tsc.te.compute import Axis, Compute
 from tsc.te.expr import loads, variables
-from tsc.te.products import product_of, stride
+from tsc.te.passes.products import product_of, stride
 
 #: The largest window.
 WINDOW = 1024

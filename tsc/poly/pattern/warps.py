@@ -28,8 +28,8 @@ from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.expr import Expr, variables
-from tsc.te.products import unit_stride
-from tsc.te.reduce_axes import one_reduce_axis
+from tsc.te.passes.products import unit_stride
+from tsc.te.passes.reduce_axes import one_reduce_axis
 
 #: A lane holds pairs of neighbours in 8 x 8 quadrants: 8 rows of 4 lanes (mma m16n8).
 QUADRANT, PAIR = 8, 2
@@ -46,7 +46,7 @@ class Warps(OnTeams, Contraction):
         """One size for all, without tuning."""
         return TileConfig((16, 8, 16), BLOCK_TILE, warp_tile=WARP_TILE, stages=STAGES)
 
-    def column_operands(self, config: TileConfig) -> Iterable[tuple[Expr, str, int]]:
+    def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """None: operands are read from shared memory."""
         return ()
 

@@ -23,7 +23,7 @@ from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Const, Expr, Var, loads, select, variables
 from tsc.te.linear import linear
-from tsc.te.products import product_of
+from tsc.te.passes.products import product_of
 
 #: How often an element has to be read by a block's windows for a copy to pay.
 REUSE = 2

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tsc.errors import InternalError
 from tsc.loop_ir.marks import COPY, INSTR_N, alloc_of, copy_of, fill_of
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import size_text
 from tsc.poly.pattern.nest import Nest
 from tsc.poly.promotion.layout import plain
@@ -19,14 +19,14 @@ from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, repla
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
 from tsc.te.expr import Buffer, Expr, Load, Var, loads, variables
-from tsc.te.products import unit_stride
+from tsc.te.passes.products import unit_stride
 
 
 def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, width: int) -> Promoted:
     """`promoted` with the operand of one contraction that varies with n read from a panel of `width` columns, unless it can be
     read in whole vectors where it stands.
 
-    Raises InternalError when the copies do not cover what is read.
+    Raises InternalError when the copies do not cover what is read, PatternMismatch when it is laid out for other tiles.
     """
     if not _needed(scop, found, operand, width):
         return promoted
@@ -79,7 +79,10 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
 
 
 def _needed(scop: Scop, found: Nest, operand: Expr, width: int) -> bool:
-    if any(load.buffer.panel is not None for load in loads(operand)):
+    panels = {load.buffer.panel[1] for load in loads(operand) if load.buffer.panel is not None}
+    if any(columns % width for columns in panels):
+        raise PatternMismatch(f"tiles of {width} columns are no part of the panels of {min(panels)} in which a constant is")
+    if panels:
         return False
     if not isinstance(operand, Load) or not unit_stride(operand, found.n):
         return True

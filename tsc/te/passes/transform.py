@@ -6,15 +6,14 @@ as several Buffers of the same name and different shapes (views of the same memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import lcm
 
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
 from tsc.sym.expr import Monomial
-from tsc.te.collapse import collapse, collapse_positions
-from tsc.te.compute import UNBOUNDED, Axis, Compute, Fact, Program, SizeParam
-from tsc.te.divide import divide
+from tsc.te.compute import UNBOUNDED, Axis, Carried, Fact, Program, SizeParam, needed
 from tsc.te.expr import (
     INDEX,
     Buffer,
@@ -34,9 +33,11 @@ from tsc.te.expr import (
     substitute,
     walk,
 )
-from tsc.te.facts import size_facts
-from tsc.te.hoist import hoist
 from tsc.te.linear import Linear, Ranges, linear, simplify, to_expr, within
+from tsc.te.passes.collapse import collapse, collapse_positions
+from tsc.te.passes.divide import divide
+from tsc.te.passes.facts import size_facts
+from tsc.te.passes.hoist import hoist
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,14 @@ def simplified(program: Program, env: ShapeEnv) -> Program:
 # -- unit dims -------------------------------------------------------------------------------------------------
 
 def drop_unit_dims(program: Program) -> Program:
-    """Axes of extent 1 and buffer dims of extent 1 go away; a tensor keeps at least one dim and a reduction one reduce axis."""
+    """Axes of extent 1 and buffer dims of extent 1 go away; a tensor keeps at least one dim and a reduction one reduce axis.
+    What is carried stays as it is."""
+    carried = {c.name for c in program.computes if c.carried is not None}
     computes = []
     for compute in program.computes:
+        if compute.carried is not None:
+            computes.append(replace(compute, body=map_loads(partial(_drop_units, but=carried), compute.body)))
+            continue
         axes, target = compute.axes, compute.target
         if not axes:
             axes, target = (Axis(f"{target.name}.unit", ONE),), replace(target, shape=(ONE,))
@@ -93,8 +99,9 @@ def drop_unit_dims(program: Program) -> Program:
         zeros: dict[str, Expr] = {a.name: index(0) for a in (*axes, *compute.reduce_axes) if a.name not in names}
         computes.append(replace(
             compute, target=_without_units(target), axes=tuple(kept), reduce_axes=tuple(reduced),
-            body=map_loads(_drop_units, substitute(compute.body, zeros))))
-    inputs, outputs = (tuple(map(_without_units, buffers)) for buffers in (program.inputs, program.outputs))
+            body=map_loads(partial(_drop_units, but=carried), substitute(compute.body, zeros))))
+    inputs, outputs = (tuple(b if b.name in carried else _without_units(b) for b in buffers)
+                       for buffers in (program.inputs, program.outputs))
     return replace(program, inputs=inputs, outputs=outputs, computes=tuple(computes))
 
 
@@ -107,7 +114,9 @@ def _without_units(buffer: Buffer) -> Buffer:
     return replace(buffer, shape=tuple(buffer.shape[k] for k in _kept(list(buffer.shape))) or (ONE,))
 
 
-def _drop_units(load: Load) -> Expr:
+def _drop_units(load: Load, but: Collection[str]) -> Expr:
+    if load.buffer.name in but:
+        return load
     kept = _kept(list(load.buffer.shape))
     return checking(Load(_without_units(load.buffer), tuple(load.index[k] for k in kept) or (index(0),)), load.index)
 
@@ -203,11 +212,16 @@ def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ())
     def rename_axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(Axis(axes[a.name], rename_size(a.extent)) for a in old)
 
+    trips = {name: f"r{k}" for k, name in enumerate(dict.fromkeys(c.carried.name for c in program.computes if c.carried))}
+
+    def rename_carried(carried: Carried | None) -> Carried | None:
+        return carried and Carried(trips[carried.name], axes[carried.axis], carried.reverse)
+
     facts = size_facts(names, env, _scales(program), _reads_less(program))
     result = Program(
         tuple(map(rename_buffer, program.inputs)), tuple(map(rename_buffer, program.outputs)),
-        tuple(Compute(rename_buffer(c.target), rename_axes(c.axes), rename(c.body), rename_axes(c.reduce_axes), c.monoid)
-              for c in program.computes),
+        tuple(replace(c, target=rename_buffer(c.target), axes=rename_axes(c.axes), body=rename(c.body),
+                      reduce_axes=rename_axes(c.reduce_axes), carried=rename_carried(c.carried)) for c in program.computes),
         tuple(_bounded(_size_param(names[expr], expr, expr in extents, env), facts) for expr in sizes), facts)
     known = {rename_buffer(b).name: b.name for b in (*program.inputs, *program.outputs)}
     return Canonical(result, known, {names[expr]: expr for expr in sizes})
@@ -229,15 +243,10 @@ def _reads_less(program: Program) -> bool:
 
 def drop_unused(program: Program) -> Program:
     """Computes that no output needs go away; inputs are exactly the Buffers read, by first use."""
-    living = {b.name for b in program.outputs}
-    computes: list[Compute] = []
-    for compute in reversed(program.computes):
-        if compute.name in living:
-            computes.insert(0, compute)
-            living |= {load.buffer.name for load in loads(compute.body)}
+    computes = needed(program.computes, (b.name for b in program.outputs))
     targets = {c.name: c.target for c in computes}
     inputs = dict.fromkeys(x.buffer for c in computes for x in loads(c.body) if x.buffer.name not in targets)
-    return Program(tuple(inputs), tuple(targets[b.name] for b in program.outputs), tuple(computes), program.sizes)
+    return Program(tuple(inputs), tuple(targets[b.name] for b in program.outputs), computes, program.sizes)
 
 
 def _size_names(program: Program, env: ShapeEnv) -> tuple[list[SymExpr], set[SymExpr]]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tsc.sym import SymExpr
 from tsc.te.compute import Fact, Program
 from tsc.te.expr import loads
-from tsc.te.share import LEAST
+from tsc.te.passes.share import LEAST
 
 
 def widened(program: Program) -> Program:

@@ -12,7 +12,7 @@ from onnx import NodeProto
 from onnx.defs import OpSchema
 
 from tsc.errors import ModelError, UnsupportedError
-from tsc.graph.onnx_data import read_attribute
+from tsc.graph.onnx.data import read_attribute
 
 
 def check_node(node: NodeProto, opset: int, where: str) -> None:

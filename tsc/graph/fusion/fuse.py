@@ -8,10 +8,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-from tsc.graph.fuse_chain import chain_level
-from tsc.graph.fuse_reduce import reduce_level
-from tsc.graph.fuse_state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled, pulled_loads
-from tsc.graph.group import FusionGroup
+from tsc.graph.fusion.chain import chain_level
+from tsc.graph.fusion.group import FusionGroup
+from tsc.graph.fusion.reduce import reduce_level
+from tsc.graph.fusion.state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled, pulled_loads
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, ShapeEnv

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 
-from tsc.errors import ModelError
+from tsc.errors import ModelError, ShapeError
 from tsc.sym import ZERO, ShapeEnv, SymExpr
-from tsc.te.compute import Axis, Compute
+from tsc.te.compute import Axis, Carried, Compute
+from tsc.te.dsl.scalar import joined_dims, shown
+from tsc.te.dsl.tensor import Tensor, Trips
 from tsc.te.expr import Call, CheckedIndex, Expr, Load, Size, Var, as_size, loads, map_children, substitute
 from tsc.te.linear import Ranges, linear, simplify, within
-from tsc.te.scalar import joined_dims, shown
-from tsc.te.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +43,94 @@ def declare(tensors: Collection[Tensor], env: ShapeEnv) -> None:
 
 
 def reached(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """All tensors that `outputs` are made of, in the order in which they were made, so that each comes after what it reads.
+    """All tensors that `outputs` are made of, in the order in which they were made, so that each comes after what it reads, but
+    for states: what te.scan makes of one stands for it.
 
-    Raises ModelError where two share a name.
+    Raises ModelError where two share a name, or where nothing is made of a state.
     """
     done: dict[str, Tensor] = {}
+    states: dict[str, Tensor] = {}
     pending = list(outputs)
     while pending:
         tensor = pending.pop()
-        known = done.setdefault(tensor.name, tensor)
+        is_state = tensor.trips is not None and tensor.definition is None
+        known = (states if is_state else done).setdefault(tensor.name, tensor)
         if known is not tensor:
             first, second = sorted((known, tensor), key=lambda t: t.serial)
             raise ModelError(f"{second.place}: this tensor is called '{second.name}' like the one made at {first.place}; "
                              "rename one")
         pending += [cast(Tensor, t) for t in tensor.uses.tensors.values() if done.get(t.name) is not t]
+    for name, found in states.items():
+        if name not in done or done[name].uses.tensors.get(name, found) is not found or done[name].trips is not found.trips:
+            raise ModelError(f"{found.place}: the state '{name}' is read, but no te.scan that is needed here makes it")
     return sorted(done.values(), key=lambda t: t.serial)
 
 
 def assemble(outputs: Sequence[Tensor], env: ShapeEnv) -> Assembled:
     """What computes `outputs`; `env` knows the dims. Raises ModelError where two tensors share a name."""
     tensors = reached(outputs)
-    made = tuple(definition(t, env) for t in tensors if t.definition is not None)
+    loops = _recurrences(tensors)
+    made = tuple(definition(t, env, loops.get(t.name, ())) for t in _ordered(tensors, loops))
     given = [t for t in tensors if t.definition is None]
     return Assembled(made, tuple(t for t in given if t.data is None), tuple(t for t in given if t.data is not None))
 
 
-def definition(tensor: Tensor, env: ShapeEnv) -> Definition:
-    """The Definition of a computed tensor, its sizes canonical under `env`."""
+Loop: TypeAlias = tuple[Tensor, ...]
+
+
+def _recurrences(tensors: Sequence[Tensor]) -> dict[str, Loop]:
+    """The tensors that make a trip together, in order, by the name of each of them: they read, on some way, themselves."""
+    reads = {t.name: set(t.uses.tensors) for t in tensors}
+    behind = {t.name: _closure(t.name, reads) for t in tensors if t.definition is not None}
+    return {name: tuple(t for t in tensors if t.name in found and name in behind.get(t.name, ()))
+            for name, found in behind.items() if name in found}
+
+
+def _closure(name: str, reads: Mapping[str, set[str]]) -> set[str]:
+    """All that a tensor is made of, itself among that only where it is read on some way."""
+    found, pending = set[str](), [name]
+    while pending:
+        new = reads.get(pending.pop(), set()) - found
+        found |= new
+        pending += new
+    return found
+
+
+def _ordered(tensors: Sequence[Tensor], loops: Mapping[str, Loop]) -> list[Tensor]:
+    """Computed tensors, each behind what it reads, and those that make a trip together side by side."""
+    made: dict[str, Tensor] = {}
+    waiting = [t for t in tensors if t.definition is not None]
+    while waiting:
+        for tensor in waiting:
+            together = loops.get(tensor.name, (tensor,))
+            own = {t.name for t in together}
+            if all(name in made or name in own for t in together for name in t.uses.tensors
+                   if any(w.name == name for w in waiting)):
+                made |= {t.name: t for t in together}
+                waiting = [t for t in waiting if t.name not in own]
+                break
+    return list(made.values())
+
+
+def _carried(tensor: Tensor, together: Loop, names: Mapping[str, str]) -> Carried | None:
+    """How a tensor is carried with others. Raises ModelError where they do not go the same way."""
+    if not together or tensor.definition is None:
+        return None
+    states = [t for t in together if t.trips is not None]
+    first, axes = states[0], tensor.definition.axes
+    for other in states:
+        if other.trips != first.trips:
+            raise ModelError(f"{other.place}: the states '{first.name}' and '{other.name}' make their trips together, but not "
+                             "along one axis, the same way")
+    trips = cast(Trips, first.trips)
+    if trips.axis >= len(axes) or axes[trips.axis].extent != first.extents[trips.axis]:
+        raise ShapeError(f"{tensor.place}: '{tensor.name}' is part of the trips of the state '{first.name}', and has another "
+                         f"number of them along axis {trips.axis}")
+    return Carried(first.name, names[axes[trips.axis].name], trips.reverse)
+
+
+def definition(tensor: Tensor, env: ShapeEnv, together: Loop = ()) -> Definition:
+    """The Definition of a computed tensor, its sizes canonical under `env`; of one that makes trips `together` with others."""
     compute = tensor.definition
     if compute is None:
         raise ModelError(f"{tensor.place}: '{tensor.name}' is given, not computed")
@@ -85,7 +146,8 @@ def definition(tensor: Tensor, env: ShapeEnv) -> Definition:
     body = _checked(canonical_sizes(compute.body, env), ranges, notes)
     body = substitute(body, {a: Var(n) for a, n in names.items()})
     target = replace(compute.target, shape=tuple(a.extent for a in own))
-    return Definition(Compute(target, own, body, reduced, compute.monoid), reads, tuple(notes))
+    carried = _carried(tensor, together, names)
+    return Definition(Compute(target, own, body, reduced, compute.monoid, carried), reads, tuple(notes))
 
 
 def canonical_sizes(expr: Expr, env: ShapeEnv) -> Expr:

@@ -14,7 +14,7 @@ from itertools import combinations
 from math import gcd
 
 from tsc.sym import SymExpr, dim
-from tsc.te.compute import Axis, Compute, Fact, Program, SizeParam
+from tsc.te.compute import Axis, Fact, Program, SizeParam
 from tsc.te.expr import INDEX, Buffer, Call, CheckedIndex, Const, Expr, Load, index, map_children
 
 #: Constants below this stay what they are: they decide how code is made (taps, lanes, register tiles of up to 64 columns).
@@ -107,7 +107,8 @@ def _mapped(program: Program, choose: Choose) -> Program:
     computes = []
     for c in program.computes:
         axes, reduce_axes = _axes(c.axes, choose), _axes(c.reduce_axes, choose)
-        computes.append(Compute(_buffer(c.target, choose), axes, _expr(c.body, choose), reduce_axes, c.monoid))
+        target, body = _buffer(c.target, choose), _expr(c.body, choose)
+        computes.append(replace(c, target=target, axes=axes, body=body, reduce_axes=reduce_axes))
     inputs, outputs = (tuple(_buffer(b, choose) for b in buffers) for buffers in (program.inputs, program.outputs))
     return replace(program, inputs=inputs, outputs=outputs, computes=tuple(computes))
 

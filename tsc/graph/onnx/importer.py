@@ -15,11 +15,11 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 from tsc import ops
 from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.errors import ModelError, UnsupportedError
-from tsc.graph.input_dims import DeclaredInput, DimsArgument, input_shapes
-from tsc.graph.onnx_data import dtype_name, read_attribute, read_tensor
-from tsc.graph.onnx_file import Source, all_nodes, load, plain_domain
-from tsc.graph.onnx_inline import IsKnown, inline_bodies, inline_functions
-from tsc.graph.onnx_schema import attribute_defaults, check_node, refuse_unread
+from tsc.graph.onnx.data import dtype_name, read_attribute, read_tensor
+from tsc.graph.onnx.file import Source, all_nodes, load, plain_domain
+from tsc.graph.onnx.inline import IsKnown, inline_bodies, inline_functions
+from tsc.graph.onnx.input_dims import DeclaredInput, DimsArgument, input_shapes
+from tsc.graph.onnx.schema import attribute_defaults, check_node, refuse_unread
 from tsc.ir import DeclaredType, Graph, Node, TensorType
 from tsc.ops.define import CustomOp, custom_node
 from tsc.sym import ShapeEnv, SymExpr

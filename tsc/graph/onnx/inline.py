@@ -10,8 +10,8 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 
 from tsc.config import Limits
 from tsc.errors import ModelError, UnsupportedError
-from tsc.graph.onnx_file import all_nodes, allow, plain_domain
-from tsc.graph.onnx_schema import default_protos, find_schema
+from tsc.graph.onnx.file import all_nodes, allow, plain_domain
+from tsc.graph.onnx.schema import default_protos, find_schema
 
 #: Bodies may be made of operators that are bodies themselves; the standard's own are three deep.
 _MOST_ROUNDS = 64

@@ -5,7 +5,7 @@
     k = te.reduce_axis(K, "k")
     c = te.compute((M, N), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
 
-Everything here is a value; nothing is registered anywhere. `te/assemble.py` turns tensors into a Program.
+Everything here is a value; nothing is registered anywhere. `te/dsl/assemble.py` turns tensors into a Program.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from tsc.errors import ShapeError
 from tsc.sym import Range, SymExpr
 from tsc.sym import dim as sym_dim
 from tsc.te.compute import Axis, Compute, Monoid
-from tsc.te.expr import INDEX, Buffer, Cast, CheckedIndex, Load, Size, Var, as_size, index, loads
-from tsc.te.scalar import (
+from tsc.te.dsl.scalar import (
     DTYPES,
     NOTHING,
     IndexVar,
@@ -39,6 +38,7 @@ from tsc.te.scalar import (
     refuse,
     shown,
 )
+from tsc.te.expr import INDEX, Buffer, Cast, CheckedIndex, Load, Size, Var, as_size, index, loads
 
 Shape = Sequence[int | Scalar | SymExpr]
 
@@ -91,9 +91,18 @@ def _index(variable: IndexVar) -> Scalar:
 
 # -- tensors ---------------------------------------------------------------------------------------------------
 
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """That a state has one value a trip: along its axis number `axis`, upwards or in `reverse`."""
+
+    axis: int
+    reverse: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A named tensor: a placeholder, a constant (`data`), or what a Compute defines (`definition` with what it `uses`).
+    """A named tensor: a placeholder, a constant (`data`), or what a Compute defines (`definition` with what it `uses`); a state
+    and what a te.scan makes of it know their `trips`.
 
     `tensor[i, j]` is an element, a Scalar. An index may be anything of an integer type: affine in the axes it is exact;
     an element of another tensor, or a product of axes, is allowed, checked when the kernel runs, and keeps the scheduler from
@@ -108,6 +117,7 @@ class Tensor:
     definition: Compute | None = None
     uses: Uses = NOTHING
     data: NDArray[Any] | None = None
+    trips: Trips | None = None
     serial: int = field(default_factory=itertools.count().__next__)  # the order in which tensors were made
 
     __iter__ = None  # a tensor is indexed by expressions; iterating would never end
@@ -166,6 +176,38 @@ def constant(data: Any, name: str) -> Tensor:
     return Tensor(_checked_name(name), _checked_dtype(array.dtype.name, name), extents, {}, here(), data=array)
 
 
+def state(shape: Shape, dtype: str = "float32", name: str = "h", axis: int = 0, reverse: bool = False) -> Tensor:
+    """What is carried from trip to trip along `axis`, upwards or in `reverse`: te.scan says what each trip makes of it.
+
+    Its elements may be read before that, those of earlier trips alone; behind it, those of what te.scan gives.
+    """
+    extents, dims = sizes_of(shape, f"'{name}'")
+    if not -len(extents) <= axis < len(extents):
+        raise ShapeError(f"{here()}: the state '{name}' of rank {len(extents)} cannot be carried along axis {axis}")
+    trips = Trips(axis % len(extents), reverse)
+    return Tensor(_checked_name(name), _checked_dtype(dtype, name), extents, dims, here(), trips=trips)
+
+
+def scan(carried: Tensor, function: Callable[..., Any]) -> Tensor:
+    """The state `carried` at each trip: `function` of its indices gives an element, made of other tensors and of elements of
+    states that earlier trips made. Tensors that stand between (a te.sum over what was, say) are part of the trip.
+
+    Raises ShapeError or ModelError with the line of the user's code.
+
+    >>> n = dim("n")
+    >>> x, total = placeholder((n,), "float32", "x"), state((n,), "float32", "total")
+    >>> from tsc import te
+    >>> print(scan(total, lambda t: x[t] + te.where(t >= 1, total[t - 1], 0.0)).definition)
+    total[t<n] = add(x[t], select(ge(t, 1), total[sub(t, 1)], 0.0:float32))
+    """
+    if not isinstance(carried, Tensor) or carried.trips is None or carried.definition is not None:
+        refuse(f"te.scan takes a te.state, not {carried if isinstance(carried, Tensor) else type(carried).__name__}")
+    made = _computed(carried.extents, carried.dims, function, carried.name, carried)
+    if made.dtype != carried.dtype:
+        refuse(f"the function of the state '{carried.name}' gives {made.dtype}, expected {carried.dtype}; cast it")
+    return made
+
+
 def compute(shape: Shape, function: Callable[..., Any], name: str) -> Tensor:
     """A tensor defined element by element: `function` of the indices, one a dim, gives an expression or a te.sum and its like.
 
@@ -176,6 +218,12 @@ def compute(shape: Shape, function: Callable[..., Any], name: str) -> Tensor:
     y[i<4, j<M] = mul(x[j, i], 2.0:float32)
     """
     extents, dims = sizes_of(shape, f"'{name}'")
+    return _computed(extents, dims, function, name)
+
+
+def _computed(extents: tuple[SymExpr, ...], dims: Mapping[str, Range], function: Callable[..., Any], name: str,
+              carried: Tensor | None = None) -> Tensor:
+    """A tensor defined by a function; of the state `carried`, which it may read."""
     place, where = here(), place_of(function)
     axes = [IndexVar(axis, extent, dims, False, where)
             for axis, extent in zip(_parameters(function, len(extents), name, where), extents)]
@@ -194,9 +242,10 @@ def compute(shape: Shape, function: Callable[..., Any], name: str) -> Tensor:
         target, tuple(Axis(a.name, a.extent) for a in axes), body.expr, tuple(Axis(a.name, a.extent) for a in reduced),
         None if reduction is None else reduction.monoid)
     known = joined_dims([dims, body.uses.dims, *(a.dims for a in reduced)])
-    if name in body.uses.tensors:
+    if body.uses.tensors.get(name, carried) is not carried:
         refuse(f"'{name}' reads another tensor called '{name}', made at {body.uses.tensors[name].place}; rename one", where)
-    return Tensor(name, body.dtype, extents, known, place, definition, body.uses)
+    trips = None if carried is None else carried.trips
+    return Tensor(name, body.dtype, extents, known, place, definition, body.uses, trips=trips)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tsc.graph.dataflow import Item, item_of, value_type
-from tsc.graph.group import FusionGroup, leaves
+from tsc.graph.fusion.group import FusionGroup, leaves
 from tsc.graph.pull import Puller
 from tsc.graph.views import is_view, resolve
 from tsc.ir import Graph, Node, unused_name
-from tsc.ops.base import PatternKind, Reduction
+from tsc.ops.base import PatternKind
+from tsc.ops.derive import compute_of
 from tsc.sym import ShapeEnv, SymExpr, product
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Buffer, Var
-from tsc.te.transform import lower
+from tsc.te.passes.transform import lower
 
 #: A value used more than once inside a reduction's kernel is stored when recomputing it takes more operations than this.
 RECOMPUTE_LIMIT = 10
@@ -96,10 +97,7 @@ def _compute(puller: Puller, value: str, name: str) -> Compute:
     made_type = value_type(puller.graph, puller.env, value)
     axes = tuple(puller.new_axis("i", extent) for extent in made_type.shape)
     target = Buffer(name, made_type.dtype, made_type.shape)
-    made = puller.reduction(value, tuple(Var(a.name) for a in axes))
-    if isinstance(made, Reduction):
-        return Compute(target, axes, made.body, made.axes, made.monoid)
-    return Compute(target, axes, made)
+    return compute_of(target, axes, puller.written(value, tuple(Var(a.name) for a in axes)))
 
 
 def _copy(puller: Puller, source: Compute, value: str) -> Compute:

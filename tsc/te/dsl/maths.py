@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tsc.te.compute import MAX, MIN, PROD, SUM, Monoid
+from tsc.te.dsl.scalar import DTYPES, IndexVar, Scalar, binary, joined, kind_of, literal, refuse, shown, together
+from tsc.te.dsl.tensor import Reduction, Tensor
 from tsc.te.expr import BOOL, Call, Cast, Const, Expr, Var, call
-from tsc.te.scalar import DTYPES, IndexVar, Scalar, binary, joined, kind_of, literal, refuse, shown, together
-from tsc.te.tensor import Reduction, Tensor
 
 # -- element by element ----------------------------------------------------------------------------------------
 

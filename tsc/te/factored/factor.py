@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from tsc.sym import ZERO, SymExpr, ceildiv
-from tsc.te.chunks import chunk_locals, guarded, unused, without_unread
 from tsc.te.compute import SUM, Axis, Compute, Monoid, Program
 from tsc.te.expr import (
     BOOL,
@@ -38,8 +37,9 @@ from tsc.te.expr import (
     substitute,
     walk,
 )
-from tsc.te.hoist import split_scales
-from tsc.te.monoids import Component, TupleMonoid, declared, replaced, unify
+from tsc.te.factored.chunks import chunk_locals, guarded, unused, without_unread
+from tsc.te.factored.monoids import Component, TupleMonoid, declared, replaced, unify
+from tsc.te.passes.hoist import split_scales
 
 
 class NotFactored(Exception):
@@ -53,7 +53,7 @@ def factor(program: Program, names: str | Collection[str], chunk: int) -> Progra
     differ, or where one is made with another's result in a way that is no declared TupleMonoid.
     """
     wanted = [names] if isinstance(names, str) else list(names)
-    reductions = {c.name: c for c in program.computes if c.monoid is not None}
+    reductions = {c.name: c for c in program.computes if c.monoid is not None and c.carried is None}
     for name in wanted:
         if name not in reductions:
             raise NotFactored(f"{name} is no reduction of the program, whose reductions are {', '.join(reductions)}")
@@ -109,7 +109,7 @@ def _match(program: Program, compute: Compute, done: dict[str, _Match]) -> _Matc
 
 def _expanded(program: Program, expr: Expr, done: Collection[str]) -> Expr:
     """`expr` with those values written out that are made, element by element, of results of `done`."""
-    bodies = {c.name: c for c in program.computes if c.monoid is None}
+    bodies = {c.name: c for c in program.computes if c.monoid is None and c.carried is None}
 
     def visit(e: Expr) -> Expr:
         inner = map_children(visit, e)

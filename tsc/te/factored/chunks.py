@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tsc.sym import ZERO, SymExpr
-from tsc.te.compute import SUM, Axis, Compute, Monoid, Program
+from tsc.te.compute import SUM, Axis, Compute, Monoid, Program, needed
 from tsc.te.expr import (
     Buffer,
     Call,
@@ -30,12 +30,8 @@ from tsc.te.expr import (
 
 def cut(program: Program, names: Collection[str]) -> tuple[Program, Program]:
     """Two Programs, one to be run after the other: all that the targets `names` need, and the rest, which reads them."""
-    needed: set[str] = set(names)
-    for compute in reversed(program.computes):
-        if compute.name in needed:
-            needed |= {load.buffer.name for load in loads(compute.body)}
-    first = tuple(c for c in program.computes if c.name in needed)
-    second = tuple(c for c in program.computes if c.name not in needed)
+    first = needed(program.computes, names)
+    second = tuple(c for c in program.computes if c not in first)
     read = {load.buffer.name for c in second for load in loads(c.body)}
     kept = tuple(c.target for c in first if c.name in read or c.target in program.outputs)
     rest = tuple(b for b in program.outputs if b not in kept)
@@ -140,10 +136,4 @@ def unused(program: Program, name: str) -> str:
 
 def without_unread(program: Program) -> Program:
     """`program` without the Computes that nothing reads."""
-    needed = {b.name for b in program.outputs}
-    kept: list[Compute] = []
-    for compute in reversed(program.computes):
-        if compute.name in needed:
-            needed |= {load.buffer.name for load in loads(compute.body)}
-            kept.append(compute)
-    return replace(program, computes=tuple(reversed(kept)))
+    return replace(program, computes=needed(program.computes, (b.name for b in program.outputs)))

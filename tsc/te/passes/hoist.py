@@ -40,8 +40,8 @@ def hoist(program: Program, sums: Collection[str], env: ShapeEnv) -> Program:
 
 def _hoisted(program: Program, name: str, env: ShapeEnv) -> Program:
     compute = next((c for c in program.computes if c.name == name), None)
-    if (compute is None or compute.monoid != SUM or compute.target.dtype not in _WIDE or compute.target in program.outputs
-            or not all(env.prove_le(1, a.extent) for a in compute.reduce_axes)):
+    if (compute is None or compute.monoid != SUM or compute.carried is not None or compute.target.dtype not in _WIDE
+            or compute.target in program.outputs or not all(env.prove_le(1, a.extent) for a in compute.reduce_axes)):
         return program
     reduced = {a.name for a in compute.reduce_axes}
     found = split_scales(_through_locals(program, compute, reduced), reduced)
@@ -81,7 +81,7 @@ def split_scales(expr: Expr, varying: Collection[str]) -> Scaled:
 
 def _through_locals(program: Program, compute: Compute, reduced: Collection[str]) -> Expr:
     """The sum's terms with each local read through that only scales another stored value, for this sum alone."""
-    stored = {c.name: c for c in program.computes if c.target not in program.outputs and c.monoid is None}
+    stored = {c.name: c for c in program.computes if c.target not in program.outputs and c.monoid is None and c.carried is None}
     reads = [load.buffer.name for c in program.computes for load in loads(c.body)]
 
     def through(load: Load) -> Expr:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from tsc.config import DEFAULT_LIMITS, Limits
-from tsc.graph.commute import scale_after_contraction
-from tsc.graph.fold import fold_constants
-from tsc.graph.merge import Tell, merge_contractions
 from tsc.graph.node_values import Budget
+from tsc.graph.rewriting.commute import scale_after_contraction
+from tsc.graph.rewriting.fold import fold_constants
+from tsc.graph.rewriting.merge import Tell, merge_contractions
+from tsc.graph.rewriting.simplify import RULES, Surroundings
 from tsc.graph.shapes import infer_shapes
-from tsc.graph.simplify import RULES, Surroundings
 from tsc.ir import Graph, Node, TensorType
 from tsc.ops import definition
 from tsc.ops.elementwise import copy_node

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from tsc.graph.dataflow import Element, Item, items_of, scalar_constant, value_type
-from tsc.graph.group import Decision
+from tsc.graph.fusion.group import Decision
 from tsc.graph.pull import Puller
 from tsc.graph.views import resolve
 from tsc.ir import Graph, Node
@@ -14,7 +14,7 @@ from tsc.ops.base import PatternKind, Reduction
 from tsc.sym import ShapeEnv, SymExpr, product
 from tsc.te.expr import INDEX, Call, Expr, Load, Var, as_size, loads, map_loads, walk
 from tsc.te.linear import linear, simplify
-from tsc.te.transform import flattened
+from tsc.te.passes.transform import flattened
 
 
 @dataclass(slots=True)
@@ -239,9 +239,9 @@ def pulled(fusion: Fusion, value: str, computed: Collection[str], targets: dict[
     """The Element of `value` with all of `computed` inlined down to `targets` and inputs."""
     puller = Puller(fusion.graph, fusion.env, fusion.producers, computed, targets)
     axes = tuple(puller.new_axis("d", extent) for extent in fusion.shape(value))
-    made = puller.reduction(value, tuple(Var(a.name) for a in axes))
+    made = puller.written(value, tuple(Var(a.name) for a in axes))
     ranges = puller.ranges()
-    body = simplify(made.body if isinstance(made, Reduction) else made, ranges)
+    body = simplify(made if isinstance(made, Expr) else made.body, ranges)
     body = map_loads(lambda load: load if load.buffer.name in targets else flattened(load, ranges), body)
     return Element(body, made if isinstance(made, Reduction) else None, dict(ranges.extents))
 

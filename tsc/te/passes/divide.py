@@ -125,6 +125,8 @@ def _applied(program: Program, cut: _Cut, env: ShapeEnv) -> Program | None:
                     Axis(f"{cut.axis.name}%{cut.size}", cut.size))
     computes = {c.name: c for c in program.computes}
     owner = computes[cut.compute]
+    if owner.along == cut.axis.name:
+        return None
     whole: Expr = add(mul(Var(outer.name), index(cut.size)), Var(inner.name))
     dim = owner.axes.index(cut.axis) if cut.axis in owner.axes else None
 
@@ -146,7 +148,8 @@ def _applied(program: Program, cut: _Cut, env: ShapeEnv) -> Program | None:
     result = []
     for compute in program.computes:
         body = read(substitute(compute.body, {cut.axis.name: whole}) if compute is owner else compute.body)
-        made = Compute(reshaped(compute.target), replaced(compute.axes), body, replaced(compute.reduce_axes), compute.monoid)
+        made = replace(compute, target=reshaped(compute.target), axes=replaced(compute.axes), body=body,
+                       reduce_axes=replaced(compute.reduce_axes))
         made = replace(made, body=simplify(body, _ranges(made, env)))
         if _awkward(made, owner.name) and not _awkward(compute, owner.name):
             return None

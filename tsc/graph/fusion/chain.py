@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tsc.graph.fuse_state import Draft, Fusion, pulled
+from tsc.graph.fusion.state import Draft, Fusion, pulled
 from tsc.ops.base import PatternKind
 from tsc.sym import ZERO, SymExpr, product
 from tsc.te.expr import Call, Expr, Load, Var, loads, walk

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.graph.dataflow import element_of, item_of, value_type
-from tsc.graph.fuse_state import analyse
-from tsc.graph.group import Decision
+from tsc.graph.fusion.group import Decision
+from tsc.graph.fusion.state import analyse
 from tsc.graph.views import is_view, resolve
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition

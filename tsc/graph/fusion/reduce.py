@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tsc.graph.fuse_state import Draft, Fusion
+from tsc.graph.fusion.state import Draft, Fusion
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, SymExpr, product
 

@@ -116,6 +116,8 @@ def _closure(program: Program, first: Pair, divided: Pair | None = None) -> _Pla
             return None  # three axes at once are two rounds
         plan.pairs[pair.inner.name] = pair
         compute = computes[pair.compute]
+        if compute.along in (pair.outer.name, pair.inner.name):
+            return None
         required = [] if pair == divided else _targets_read(compute, pair, computes.keys())
         if required is None:
             return None
@@ -244,8 +246,8 @@ def _apply(program: Program, plan: _Plan, env: ShapeEnv) -> Program:
         at, by = Var(_name(pair)), index(pair.inner.extent)
         return substitute(compute.body, {pair.outer.name: call("floordiv", at, by), pair.inner.name: call("mod", at, by)})
 
-    computes = tuple(
-        Compute(reshape(c.target), rename(c.axes), body(c), rename(c.reduce_axes), c.monoid) for c in program.computes)
+    computes = tuple(replace(c, target=reshape(c.target), axes=rename(c.axes), body=body(c), reduce_axes=rename(c.reduce_axes))
+                     for c in program.computes)
     return replace(program, computes=computes, outputs=tuple(map(reshape, program.outputs)))
 
 

@@ -1,0 +1,1 @@
+"""Graph -> groups: anchors, what joins them and why not, and the te of a group."""

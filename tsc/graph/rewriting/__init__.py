@@ -1,0 +1,1 @@
+"""Graph -> Graph: what is folded, cancelled, moved and merged before groups are formed."""

@@ -1,0 +1,1 @@
+"""What users write: tensors and scalars over named axes, assembled into Programs."""

@@ -1,0 +1,1 @@
+"""Reductions cut over declared monoids: algebra, no scheduling."""
