@@ -160,10 +160,10 @@ def _declared(case: Case, o: Operand) -> list[str | int | None]:
             else dim_name(case.naming, o.name, k, d) or None for k, d in enumerate(o.dims)]
 
 
-def _has_operands(node: NodeProto) -> bool:
+def _has_operands(node: NodeProto, opset: int) -> bool:
     if not onnx.defs.has(node.op_type):
         return True
-    wanted = onnx.defs.get_schema(node.op_type).inputs
+    wanted = onnx.defs.get_schema(node.op_type, opset).inputs
     given = [*node.input, *[""] * len(wanted)]
     return all(name or p.option != onnx.defs.OpSchema.FormalParameterOption.Single for name, p in zip(given, wanted))
 
@@ -172,7 +172,8 @@ def _typed(model: ModelProto, case: Case, values: Mapping[str, Array]) -> ModelP
     """With the outputs' inferred types; where one is not inferred, that of what the reference evaluator gives, else float32."""
     inferred = {}
     try:
-        if not all(map(_has_operands, model.graph.node)):  # onnx would not look before it reads them
+        opset = model.opset_import[0].version
+        if not all(_has_operands(node, opset) for node in model.graph.node):  # onnx would not look before it reads them
             raise ValueError("a node lacks operands")
         inferred = {o.name: o.type for o in onnx.shape_inference.infer_shapes(model).graph.output}
     except Exception:
