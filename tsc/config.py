@@ -35,8 +35,11 @@ DEFAULT_LIMITS = Limits()
 class Options:
     """How to compile. `cache_dir` None means the user's cache; `jobs` how many compiler processes run at once; `progress` is
     told (what, done, of how many) as the work goes on; `limits` is what a model may ask for; `share_kernels`: layers
-    equal up to constant sizes get one kernel for all (off: kernels of their own, which take longer to compile). Raises
-    InputError for a value of another kind."""
+    equal up to constant sizes get one kernel for all (off: kernels of their own, which take longer to compile).
+
+    `reduction_chunk` cuts longer reductions into chunks of so many elements, which are folded afterwards (0: none is cut): sums
+    are rounded otherwise then. With `split_reductions` the chunks are launched apart, so that several cores share one row, or
+    one tile of a product. Raises InputError for a value of another kind."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
@@ -44,6 +47,8 @@ class Options:
     progress: Callable[[str, int, int], None] | None = None
     limits: Limits = DEFAULT_LIMITS
     share_kernels: bool = True
+    reduction_chunk: int = 0
+    split_reductions: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.cache_dir, str):
@@ -52,9 +57,12 @@ class Options:
             object.__setattr__(self, "cache_dir", Path(self.cache_dir))
         for name, kind, expected in (
                 ("cache_dir", Path | None, "a path"), ("jobs", int, "a whole number"), ("use_cache", bool, "True or False"),
-                ("limits", Limits, "tsc.Limits"), ("share_kernels", bool, "True or False")):
+                ("limits", Limits, "tsc.Limits"), ("share_kernels", bool, "True or False"),
+                ("reduction_chunk", int, "a whole number"), ("split_reductions", bool, "True or False")):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"Options: {name} is a {type(getattr(self, name)).__name__}, expected {expected}")
+        if self.reduction_chunk < 0 or (self.split_reductions and not self.reduction_chunk):
+            raise InputError(f"Options: reduction_chunk is {self.reduction_chunk}, expected at least 0 (1 to split reductions)")
         if self.progress is not None and not callable(self.progress):
             raise InputError(f"Options: progress is a {type(self.progress).__name__}, expected a function")
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from tsc import targets
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
 from tsc.config import Options, read_environment
-from tsc.errors import InternalError, UnsupportedError
+from tsc.errors import InputError, InternalError, UnsupportedError
 from tsc.graph.fusion.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.loop_ir.bounds import no_prover
@@ -23,7 +23,7 @@ from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.ops.derive import compute_kind
 from tsc.plan.build import KernelCall
-from tsc.plan.kernel import Code, Kernel, Refusal, interface_of, kernel_from_bytes, kernel_to_bytes
+from tsc.plan.kernel import Code, Kernel, Refusal, buffers_of, interface_of, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import PatternMismatch
 from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
@@ -35,6 +35,8 @@ from tsc.target import DeviceSpec
 from tsc.targets import Target
 from tsc.te.compute import Fact, Program
 from tsc.te.dsl.assemble import Definition, sources
+from tsc.te.factored.factor import NotFactored
+from tsc.te.factored.factoring import Factoring, from_json, proposed, to_json
 from tsc.te.passes.share import share
 from tsc.te.passes.transform import lower
 from tsc.te.passes.widen import widened
@@ -86,7 +88,7 @@ def refuse_dtypes(graph: Graph, target: Target) -> None:
 @dataclass(frozen=True, slots=True)
 class Order:
     """All that a kernel depends on. `constants` are the inputs that can be laid out at compile time; `tiled`: a sum of products
-    without register tiles is to be refused. `content` is a digest of the rest."""
+    without register tiles is to be refused; `factoring`: how reductions are to be cut. `content` is a digest of the rest."""
 
     program: Program
     kind: PatternKind
@@ -94,10 +96,11 @@ class Order:
     device: Target
     content: str
     tiled: bool = False
+    factoring: Factoring | None = None
 
     def key(self) -> str:
         """The cache's key of the kernel."""
-        return digest("kernel", self.content, str(self.tiled))
+        return digest("kernel", self.content, str(self.tiled), to_json(self.factoring))
 
     def symbol(self) -> str:
         """The kernel's name, whatever it was ordered for."""
@@ -126,7 +129,9 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = 
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
     program = general(lowered.program, shop.cache)
     content = digest(str(program), *sorted(constants), repr(shop.device.spec), code_fingerprint())
-    return Order(program, lowered.kind, constants, shop.device, content, tiled)
+    chunk = shop.options.reduction_chunk
+    factoring = proposed(program, chunk, shop.options.split_reductions) if chunk else None
+    return Order(program, lowered.kind, constants, shop.device, content, tiled, factoring)
 
 
 def known(key: str, shop: Workshop) -> Kernel | Refusal | None:
@@ -167,13 +172,13 @@ def _unproved(program: Program, cache: CompiledCache, exact: bool = False) -> st
 
 @dataclass(frozen=True, slots=True)
 class CheckedLoops:
-    """A kernel's loops and their source, which all checks accept, and the schedule with the `steps` that led to it, where they
-    are asked for; `facts` are what they take for given of sizes, to which each call is held; `complaint` is why a check refused
+    """A kernel's loops for a device, which all checks accept, and the schedule with the `steps` that led to it, where they are
+    asked for; `facts` are what they take for given of sizes, to which each call is held; `complaint` is why a check refused
     loops in vectors and tiles ("": none did)."""
 
     scheduled: ScheduledProgram
     func: Func
-    source: str
+    spec: DeviceSpec
     steps: Steps | None
     facts: tuple[Fact, ...]
     complaint: str = ""
@@ -181,12 +186,54 @@ class CheckedLoops:
 
 def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
     """te.Program -> Kernel, compiled anew. Raises as `checked_loops`."""
-    loops = checked_loops(order, symbol, recorder)
-    func, scheduled = loops.func, loops.scheduled
-    log = (*scheduled.log, *(f"{made.stage}: {made.reason}" for made in recorder.decisions))
-    code = Code(scheduled.config, loops.source, scheduled.tree, log, loops.complaint)
-    return Kernel(symbol, func.buffers, func.outputs, tuple(s.name for s in func.sizes), interface_of(func, loops.facts),
-                  func.messages, (code,))
+    given = recorder.override("factoring", symbol)
+    factoring = order.factoring if given is None else _factoring(given, symbol)
+    recorder.record("factoring", symbol, to_json(factoring))
+    if factoring is not None:
+        try:
+            return _kernel(order, factoring.programs(order.program), symbol, recorder)
+        except (NotFactored, PatternMismatch) as refusal:
+            if given is not None:
+                raise InputError(f"the factoring given for kernel '{symbol}' cannot be used: {refusal}") from refusal
+            recorder.decide("factoring", symbol, f"no reduction is cut: {refusal}")
+    return _kernel(order, (order.program,), symbol, recorder)
+
+
+def _kernel(order: Order, programs: Sequence[Program], symbol: str, recorder: Recorder) -> Kernel:
+    """The Kernel whose one Variant runs `programs` one after the other. Raises as `checked_loops`."""
+    names = [symbol] if len(programs) == 1 else [f"{symbol}_{k}" for k, _ in enumerate(programs, 1)]
+    # 1. the loops of each; where a product is cut, its chunks are to have register tiles
+    products = order.kind is PatternKind.CONTRACTION
+    tiled = [order.tiled if programs == (order.program,) else products and k == 0 for k in range(len(programs))]
+    made = [checked_loops(replace(order, program=program, tiled=tiles), name, recorder)
+            for program, name, tiles in zip(programs, names, tiled, strict=True)]
+    # 2. what they take is the kernel's interface; what they leave for each other are temporaries
+    funcs, outputs = [loops.func for loops in made], {b.name for b in order.program.outputs}
+    buffers = buffers_of(funcs, outputs)
+    interface = interface_of(funcs, buffers, outputs, (fact for loops in made for fact in loops.facts))
+    # 3. C, with the same status codes in all
+    messages = tuple(dict.fromkeys(message for func in funcs for message in func.messages))
+    log = [f"{decision.stage}: {decision.reason}" for decision in recorder.decisions]
+    codes = tuple(Code(loops.scheduled.config, _source(loops, messages, order.device, recorder), loops.scheduled.tree,
+                       (*loops.scheduled.log, *log), loops.complaint) for loops in made)
+    return Kernel(symbol, buffers, tuple(b.name for b in buffers if b.name in outputs),
+                  tuple(name for name, _ in interface.sizes), interface, messages, codes)
+
+
+def _source(loops: CheckedLoops, messages: tuple[str, ...], device: Target, recorder: Recorder) -> str:
+    """The C of loops, or what the user wrote in its place; status code i+1 stands for `messages[i]`."""
+    name = loops.func.name
+    with blame(loops.scheduled.overridden, name):
+        source = recorder.override("c", name) or device.emit(replace(loops.func, messages=messages), loops.spec)
+    recorder.record("c", name, source)
+    return source
+
+
+def _factoring(text: str, symbol: str) -> Factoring | None:
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise InputError(f"the factoring given for kernel '{symbol}' is none: {error}") from error
 
 
 def checked_loops(order: Order, symbol: str, recorder: Recorder, steps: Callable[[], Steps] | None = None) -> CheckedLoops:
@@ -237,9 +284,7 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
                 recorder.decide("validate", symbol, note)
             for note in check_values(program, func, scheduled.scop.program).notes():  # and it means what the Program means
                 recorder.decide("validate", symbol, note)
-        source = recorder.override("c", symbol) or device.emit(func, spec)  # Func -> C
-    recorder.record("c", symbol, source)
-    return CheckedLoops(scheduled, func, source, seen, program.facts)
+    return CheckedLoops(scheduled, func, spec, seen, program.facts)
 
 
 def bind(lowered: LoweredGroup, kernel: Kernel, node: str, nodes: tuple[str, ...]) -> KernelCall:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tsc.errors import InputError, InternalError, LaunchError
 
 #: Stages whose product is text that is read back, so that a file may replace it.
-OVERRIDABLE = frozenset({"config", "schedule", "c"})
+OVERRIDABLE = frozenset({"factoring", "config", "schedule", "c"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class Recorder:
     """Where one compilation leaves its traces.
 
     `dump_to` is a folder that gets one file `<name>.<stage>` a record (None: nothing is written); `override_from` is a folder
-    whose file of the same name replaces a config, a schedule or a source. `decisions` is the log that `explain` prints.
+    whose file of the same name replaces a factoring, a config, a schedule or a source. `decisions` is the log that `explain`
+    prints.
     """
 
     dump_to: Path | None = None

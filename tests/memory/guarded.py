@@ -38,7 +38,7 @@ from tsc.runtime.drivers.cpu import CpuModule, choose_module, load_library, read
 from tsc.runtime.executable import Executable
 from tsc.runtime.memory import Array, address, round_up
 from tsc.runtime.package import Package
-from tsc.runtime.plan import Plan, Storage
+from tsc.runtime.plan import Call, Plan, Storage
 
 Flush = Literal["end", "start"]
 FLUSHES: tuple[Flush, ...] = ("end", "start")
@@ -191,21 +191,28 @@ def _bytes_at(where: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(where)) if size else np.empty(0, np.uint8)
 
 
+def calls_of(plan: Plan) -> list[tuple[int, Call, tuple[int, ...]]]:
+    """The Calls that a straight plan runs, each with the number of its Launch and the storages that it is given."""
+    return [(number, call, tuple((*launch.args, *launch.temporaries)[a] for a in call.args))
+            for number, launch in enumerate(plan.launches) for call in launch.variants[0].calls]
+
+
 class Memory:
-    """A Region for each storage of a plan at one shape, and for each launch's scratch."""
+    """A Region for each storage of a plan at one shape, and for the scratch of each call that runs."""
 
     def __init__(self, package: Package, binding: Binding, feeds: Sequence[Array], flush: Flush) -> None:
         plan = plan_of(package)
         constants = [np.ascontiguousarray(package.constants[name]) for name in plan.constants]
         self.storages = [self._region(plan, binding, s, feeds, constants, flush) for s in plan.storages]
-        self.scratch = [Region(f"the scratch of launch {i}", launch.variants[0].scratch.evaluate(binding.dims), flush)
-                        for i, launch in enumerate(plan.launches)]
+        self.calls = calls_of(plan)
+        self.scratch = [Region(f"the scratch of '{call.function}'", call.scratch.evaluate(binding.dims), flush)
+                        for _, call, _ in self.calls]
         self.read_only = {i for i, s in enumerate(plan.storages) if s.kind in ("input", "constant")}
         for i in self.read_only:
             source = (feeds if plan.storages[i].kind == "input" else constants)[plan.storages[i].index]
             self.storages[i].data[:] = source.reshape(-1).view(np.uint8)
             self.storages[i].protect(mmap.PROT_READ)
-        self.pointers = [np.array([self.storages[a].address for a in launch.args], np.int64) for launch in plan.launches]
+        self.pointers = [np.array([self.storages[s].address for s in own], np.int64) for _, _, own in self.calls]
 
     def _region(self, plan: Plan, binding: Binding, storage: Storage, feeds: Sequence[Array], constants: Sequence[Array],
                 flush: Flush) -> Region:
@@ -273,11 +280,11 @@ def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], funct
         header[2] = number
         for region in memory.written():
             region.fill(pattern)
-        for step, launch in enumerate(plan.launches):
+        for row, (step, call, _) in enumerate(memory.calls):
             header[3] = step
-            function, (sizes, blocks) = functions[launch.variants[0].function], bound.table[step].tolist()
-            args = np.array([address(memory.pointers[step]), sizes], np.int64)
-            scratch, flags = memory.scratch[step], outputs.flags[number, step:]
+            function, (sizes, blocks) = functions[call.function], bound.table[row].tolist()
+            args = np.array([address(memory.pointers[row]), sizes], np.int64)
+            scratch, flags = memory.scratch[row], outputs.flags[number, step:]
             for begin, end in reversed(_calls(blocks)):
                 scratch.fill(pattern)
                 status = guard.guard_call(function, address(args), begin, end, scratch.address, pattern, address(flags))

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from tests.memory.cases import Case, command
+from tests.memory.guarded import calls_of
 from tests.memory.mutate import Mutation
 from tests.runtime.plans import plan_of
 from tsc.codegen_c import build
@@ -166,8 +167,8 @@ def _reports(sanitizer: Sanitizer, folder: Path) -> list[str]:
 
 
 def _run(name: str, made: Captured, feeds: Mapping[str, Any], symbols: Sequence[str]) -> Iterator[bytes]:
-    """A run in the file: its name; each storage's bytes, and whether its contents follow; for each launch how long what
-    follows is: kernel, blocks, scratch, buffers by storage, sizes. Numbers are 8 bytes."""
+    """A run in the file: its name; each storage's bytes, and whether its contents follow; for each call how long what
+    follows is: function, blocks, scratch, buffers by storage, sizes. Numbers are 8 bytes."""
     package, plan = made.package, plan_of(made.package)
     arrays, binding = made.binding(feeds)
 
@@ -192,10 +193,10 @@ def _run(name: str, made: Captured, feeds: Mapping[str, Any], symbols: Sequence[
             yield words(size, 0)
         else:
             yield words(content.nbytes, 1) + np.ascontiguousarray(content).tobytes()
-    yield words(len(plan.launches))
-    for launch in plan.launches:
-        sizes = [size.evaluate(binding.dims) for size in launch.sizes]
-        variant = launch.variants[0]
-        blocks, scratch = (size.evaluate(binding.dims) for size in (variant.blocks, variant.scratch))
-        text = words(symbols.index(variant.function), blocks, scratch, len(launch.args), *launch.args, len(sizes), *sizes)
+    calls = calls_of(plan)
+    yield words(len(calls))
+    for number, call, own in calls:
+        sizes = [size.evaluate(binding.dims) for size in plan.launches[number].sizes]
+        blocks, scratch = (size.evaluate(binding.dims) for size in (call.blocks, call.scratch))
+        text = words(symbols.index(call.function), blocks, scratch, len(own), *own, len(sizes), *sizes)
         yield words(len(text)) + text

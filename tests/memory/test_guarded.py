@@ -134,7 +134,7 @@ def test_right_kernels_pass(count: int) -> None:
     ({"READ_ALL_LANES": None}, "SIGSEGV 0 bytes behind the end of input 'x'"),
     ({"SHIFT_WRITE": -1}, "wrote . bytes before the start of the value at 0 of the arena"),
     ({"WRITE_ALL_LANES": None}, "SIGSEGV 0 bytes behind the end of the value at 0 of the arena"),
-    ({"SCRATCH_READ": 1}, "SIGSEGV 0 bytes behind the end of the scratch of launch 0"),
+    ({"SCRATCH_READ": 1}, "SIGSEGV 0 bytes behind the end of the scratch of"),
     ({"WRITE_INPUT": None}, "SIGSEGV at byte .* of input 'x'"),
     ({"MASK_ONE_LESS": None}, "output 'y' .* depends on what nobody wrote"),
     ({"FORGET": None}, "output 'y' .* depends on what nobody wrote: 4 bytes differ"),

@@ -11,7 +11,7 @@ from tsc.errors import InternalError, ShapeError
 from tsc.ir import Graph, TensorType
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.pack import pack_panel
-from tsc.runtime.plan import Plan, Storage, Variant
+from tsc.runtime.plan import Call, Plan, Storage, Variant
 from tsc.sym import ZERO, ShapeEnv, SymExpr, dim
 from tsc.te.expr import Buffer
 
@@ -29,7 +29,7 @@ def graph(inputs: str, outputs: str, values: str, constants: dict[str, np.ndarra
 def call(values: str, outputs: str, **more: object) -> KernelCall:
     """Every value is seen as float32[B, 4], but for what `more` says."""
     buffers = more.pop("buffers", None) or tuple(Buffer(v, "float32", (B, SymExpr.of(4))) for v in values.split())
-    return KernelCall("k", tuple(values.split()), tuple(outputs.split()), buffers, (B,), (Variant("k", B),), "node", **more)  # type: ignore[arg-type]
+    return KernelCall("k", tuple(values.split()), tuple(outputs.split()), buffers, (B,), (Variant((Call("k", B, tuple(range(len(buffers)))),)),), "node", **more)  # type: ignore[arg-type]
 
 
 def kinds(plan: Plan) -> list[list[str]]:

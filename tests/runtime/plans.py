@@ -11,7 +11,7 @@ import numpy as np
 from tsc.runtime.interface import BufferUse, KernelInterface
 from tsc.runtime.package import Package
 from tsc.runtime.places import binds_of
-from tsc.runtime.plan import HOST, Axis, Bind, Copy, Launch, Plan, Step, Storage, TensorSpec, Variant
+from tsc.runtime.plan import HOST, Axis, Bind, Call, Copy, Launch, Plan, Step, Storage, TensorSpec, Variant
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr
 
 
@@ -51,15 +51,22 @@ def interface(function: str, *buffers: tuple[str, SymExpr, bool], sizes: tuple[s
               scratch: SymExpr = ZERO) -> KernelInterface:
     """One Variant; buffers are (dtype, elements, written); sizes may be 0 and more."""
     uses = tuple(BufferUse(dtype, count * np.dtype(dtype).itemsize, written) for dtype, count, written in buffers)
-    return KernelInterface(uses, tuple((name, Range(0)) for name in sizes), (), (Variant(function, blocks, scratch),))
+    return KernelInterface(
+        uses, tuple((name, Range(0)) for name in sizes), (), (one_call(function, blocks, len(uses), scratch),))
+
+
+def one_call(function: str, blocks: SymExpr, buffers: int, scratch: SymExpr = ZERO) -> Variant:
+    """A Variant of one Call, of all of the kernel's buffers."""
+    return Variant((Call(function, blocks, tuple(range(buffers)), scratch),))
 
 
 def launched(kernel: str, args: tuple[int, ...], sizes: tuple[SymExpr, ...], blocks: SymExpr, scratch: SymExpr, *more: Any,
              **others: Any) -> Launch:
     """A Launch of the one Variant of a kernel, a function of its name."""
-    return Launch(kernel, args, sizes, (Variant(kernel, blocks, scratch),), *more, **others)
+    return Launch(kernel, args, sizes, (one_call(kernel, blocks, len(args), scratch),), *more, **others)
 
 
-def with_variant(launch: Launch, **changes: Any) -> Launch:
-    """Other blocks or scratch, or another function."""
-    return replace(launch, variants=tuple(replace(variant, **changes) for variant in launch.variants))
+def with_calls(launch: Launch, **changes: Any) -> Launch:
+    """Other blocks, arguments or scratch, or another function."""
+    return replace(launch, variants=tuple(
+        replace(variant, calls=tuple(replace(call, **changes) for call in variant.calls)) for variant in launch.variants))

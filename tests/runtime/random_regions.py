@@ -59,7 +59,8 @@ class _Maker:
         else:
             kernel = self.rng.choice(("twice", "sum", "shift"))
             args = {"twice": (source,), "sum": (source, self.some(live)), "shift": (source,)}[kernel]
-            steps = [call(kernel, *args, target, sizes=[dim(self.rng.choice(names))] if kernel == "shift" else [])]
+            steps = [self.making.in_steps(*args, target)] if kernel == "twice" and self.rng.random() < 0.5 else [
+                call(kernel, *args, target, sizes=[dim(self.rng.choice(names))] if kernel == "shift" else [])]
         if target not in live:
             live.append(target)
         return steps

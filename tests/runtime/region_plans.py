@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tsc.runtime.plan import (
     Axis,
     Bind,
     Carried,
+    Call,
     Copy,
     Element,
     Eval,
@@ -25,6 +26,7 @@ from tsc.runtime.plan import (
     Region,
     Storage,
     TensorSpec,
+    Variant,
 )
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr, ceildiv, dim, parse
 
@@ -49,6 +51,17 @@ KERNEL(sum) {
 KERNEL(shift) {
     (void)scratch;
     for (int64_t i = 8 * begin; i < least(8 * end, a->sizes[0]); ++i) FLOATS(1)[i] = FLOATS(0)[i] + (float)a->sizes[1];
+    return 0;
+}
+/* the same as twice in two steps */
+KERNEL(doubled) {
+    (void)scratch;
+    for (int64_t i = 8 * begin; i < least(8 * end, a->sizes[0]); ++i) FLOATS(1)[i] = 2 * FLOATS(0)[i];
+    return 0;
+}
+KERNEL(one_more) {
+    *(float *)scratch = 1;
+    for (int64_t i = begin; i < least(end, a->sizes[0]); ++i) FLOATS(1)[i] = FLOATS(0)[i] + *(float *)scratch;
     return 0;
 }
 /* how many elements are positive; the first m of them, then zeros; by way of scratch */
@@ -79,8 +92,11 @@ KERNEL(below) {
 N, K, M = dim("n"), dim("k"), dim("m")
 EIGHTS = ceildiv(N, 8)
 
+#: Another way to run `twice`, by way of a temporary.
+IN_STEPS = Variant((Call("doubled", EIGHTS, (0, 2)), Call("one_more", N, (2, 1), SymExpr.of(4))), (4 * N,))
+TWICE = interface("twice", ("float32", N, False), ("float32", N, True), sizes=("n",), blocks=EIGHTS)
 INTERFACES = {
-    "twice": interface("twice", ("float32", N, False), ("float32", N, True), sizes=("n",), blocks=EIGHTS),
+    "twice": replace(TWICE, variants=(*TWICE.variants, IN_STEPS)),
     "sum": interface("sum", ("float32", N, False), ("float32", N, False), ("float32", N, True), sizes=("n",), blocks=EIGHTS),
     "shift": interface("shift", ("float32", N, False), ("float32", N, True), sizes=("n", "k"), blocks=EIGHTS),
     "count": interface("count", ("float32", N, False), ("int64", ONE, True), sizes=("n",), scratch=SymExpr.of(8)),
@@ -124,6 +140,10 @@ class Making:
         self.storages.append(Storage("output", len(self.outputs) - 1))
         return len(self.storages) - 1
 
+    def in_steps(self, source: int, target: int) -> Launch:
+        """A Launch of `twice` by way of a temporary."""
+        return replace(call("twice", source, target), variants=(IN_STEPS,), temporaries=(self.arena(),))
+
     def plan(self, *body: Any, most: int = 1000) -> Plan:
         """The Plan; its second input is `ids`: int64[2]."""
         inputs = (TensorSpec("x", "float32", (N,)), TensorSpec("ids", "int64", (SymExpr.of(2),)))
@@ -151,7 +171,7 @@ def loop_plan() -> Plan:
     return p.plan(
         Bind("k", Element(IDS, "int64"), Range(0, 100), None, "the trips"),
         Loop("i", K, (Eval("third", parse("(i + 1) % 3")),
-                      If("third", (call("shift", a, b, sizes=[dim("i")]),), (call("twice", a, b),))),
+                      If("third", (call("shift", a, b, sizes=[dim("i")]),), (p.in_steps(a, b),))),
              (Carried(X, a, b),)),
         call("sum", a, X, y))
 
@@ -241,7 +261,7 @@ def everything_plan() -> Plan:
         Bind("k", Element(IDS, "int64"), Range(0, 20), None, "the trips"), Bind("l", Element(IDS, "int64", ONE), Range(0, 5)),
         Eval("big", parse("min(n // 5, 1)")),
         If("big", (If(again, (Copy(X, t, 4 * N),), (call("shift", X, t, sizes=[M]),)),),
-           (Guard("<=", K, SymExpr.of(15), "the slice of node 'cut'"), call("twice", X, t))),
+           (Guard("<=", K, SymExpr.of(15), "the slice of node 'cut'"), p.in_steps(X, t))),
         Loop("i", K, (Eval("third", parse("(i + 1) % 3")),
                       If("third", (call("shift", a, b, sizes=[dim("i")]), inner, Copy(c, b, 4 * N)), (call("twice", a, b),))),
              (Carried(t, a, b),)),

@@ -16,7 +16,7 @@ import pytest
 
 from tests.fuzz.package_files import Opened, closed, framed, opened
 from tests.runtime.conftest import INTERFACES
-from tests.runtime.plans import changed, plan_of, straight, with_plan, with_variant
+from tests.runtime.plans import changed, one_call, plan_of, straight, with_calls, with_plan
 from tsc.errors import PackageError
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.elf import read_exports
@@ -24,7 +24,7 @@ from tsc.runtime.executable import Executable
 from tsc.runtime.interface import KernelInterface, interface_from_json, interface_to_json, read_interface, wrong_sizes
 from tsc.runtime.load import load
 from tsc.runtime.package import PAGE, Module, Package
-from tsc.runtime.plan import Axis, Bind, Copy, Launch, Plan, Storage, TensorSpec, Variant
+from tsc.runtime.plan import Axis, Bind, Copy, Launch, Plan, Storage, TensorSpec
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr, dim, parse
 
 pytestmark = pytest.mark.defect(16)
@@ -38,7 +38,7 @@ def launch(plan: Plan, number: int, **changes: Any) -> Plan:
 
 
 def variant(plan: Plan, **changes: Any) -> Plan:
-    return launch(plan, 0, variants=with_variant(plan.launches[0], **changes).variants)
+    return launch(plan, 0, variants=with_calls(plan.launches[0], **changes).variants)
 
 
 def storage(plan: Plan, number: int, **changes: Any) -> Plan:
@@ -112,7 +112,7 @@ def test_numbers_are_checked_before_anything_runs(chain: Package, name: str) -> 
 
 def two_values() -> Plan:
     """b = x + w, c = b + w, y = b + c: both b and c live at the end."""
-    sizes = {"sizes": (N, ONE), "variants": (Variant("add_row", N, SymExpr.of(4)),), "kernel": "add_row", "node": ""}
+    sizes = {"sizes": (N, ONE), "variants": (one_call("add_row", N, 3, SymExpr.of(4)),), "kernel": "add_row", "node": ""}
     return straight(
         inputs=(TensorSpec("x", "float32", (N, ONE)), TensorSpec("w", "float32", (ONE,))),
         outputs=(TensorSpec("y", "float32", (N, ONE)),), ranges={"n": Range()}, guards=(),
@@ -170,7 +170,7 @@ def test_damaged_tables(binary: bytes) -> None:
 
 
 def kernel(facts: tuple[Guard, ...], *sizes: str) -> KernelInterface:
-    return KernelInterface((), tuple((name, Range(0)) for name in sizes), facts, (Variant("f", ONE),))
+    return KernelInterface((), tuple((name, Range(0)) for name in sizes), facts, (one_call("f", ONE, 0),))
 
 
 def fact(text: str) -> Guard:
@@ -288,7 +288,7 @@ def test_sparse_files_of_a_terabyte(data: bytes, tmp_path: Path, where: str) -> 
 def test_expressions_that_are_none_or_bombs(data: bytes, tmp_path: Path, text: str) -> None:
     package = opened(data)
     plan = json.loads(package.parts["plan/cpu-generic"])
-    next(step for step in plan["body"] if step["step"] == "launch")["variants"][0][1] = text
+    next(step for step in plan["body"] if step["step"] == "launch")["variants"][0][0][0][1] = text
     package.parts["plan/cpu-generic"] = json.dumps(plan).encode()
     (tmp_path / "p").write_bytes(closed(package))
     with pytest.raises(PackageError, match="malformed"):

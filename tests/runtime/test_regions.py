@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime.plans import with_variant
+from tests.runtime.plans import with_calls
 from tests.runtime.random_regions import random_plan
 from tests.runtime.region_plans import (
     IDS,
@@ -217,7 +217,7 @@ def test_scratch_of_a_computed_size(made: Callable[..., Executable]) -> None:
     """It is taken when it is known, and has no upper end before."""
     p = Making()
     y, found = p.output(), p.arena(SymExpr.of(8))
-    counted = with_variant(call("count", X, found), scratch=K * 8 + 8)
+    counted = with_calls(call("count", X, found), scratch=K * 8 + 8)
     plan = p.plan(Bind("k", Element(IDS, "int64")), counted, call("twice", X, y))
     executable = made(plan)
     for k in (0, 100_000, 3, 1_000_000):
@@ -240,6 +240,8 @@ EXPLAINED = """\
           arena+0, arena+64
     else
         1 twice (node 'the twice'): blocks 2, sizes 9, scratch 0
+          then blocks 9, sizes 9, scratch 4
+            by way of 36 bytes at arena+128
           arena+0, arena+64
     2 sum (node 'the sum'): blocks 2, sizes 9, scratch 0
       arena+0, input 'x', output 'y0'"""
@@ -282,7 +284,7 @@ def test_json_that_is_no_plan() -> None:
     good = plan_to_json(loop_plan())
     loop = next(step for step in good["body"] if step["step"] == "loop")
     changes: list[tuple[dict[str, Any], str, Any, str]] = [
-        (good, "version", 3, "plan version 3, expected 5"), (good, "body", None, "body"),
+        (good, "version", 3, "plan version 3, expected 6"), (good, "body", None, "body"),
         (loop, "step", "while", "a step is 'while', expected one of bind, eval"), (loop, "trips", "n*", "trips"),
         (loop, "condition", [1, "int64"], "an element"), (loop, "carried", [[1, 2]], "carries"), (loop, "extra", 1, "extra"),
         (loop, "body", [loop], "nested deeper"), (good, "arenas", {"host": -1.5}, "arena"), (loop, "index", 3, "index")]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.runtime.plans import straight
+from tests.runtime.plans import one_call, straight
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
@@ -17,7 +17,7 @@ from tsc.runtime.executable import Executable
 from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json, read_interface
 from tsc.runtime.package import Module, Package
 from tsc.runtime.peak import scratch_bytes
-from tsc.runtime.plan import Launch, Plan, Storage, TensorSpec, Variant
+from tsc.runtime.plan import Call, Launch, Plan, Storage, TensorSpec, Variant
 from tsc.runtime.plan_json import plan_from_json, plan_to_json
 from tsc.sym import Range, SymExpr, ceildiv, dim
 
@@ -45,7 +45,7 @@ int32_t by_eights(const tsc_args *a, int64_t begin, int64_t end, void *scratch) 
 }
 """
 N = dim("n")
-ONES, EIGHTS = Variant("one_by_one", N), Variant("by_eights", ceildiv(N, 8), SymExpr.of(8))
+ONES, EIGHTS = one_call("one_by_one", N, 2), one_call("by_eights", ceildiv(N, 8), 2, SymExpr.of(8))
 USES = (BufferUse("float32", 4 * N, False), BufferUse("float32", 4 * N, True))
 
 
@@ -91,18 +91,25 @@ def test_round_trips(variants: tuple[Variant, ...]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [
-    replace(EIGHTS, blocks=N), replace(EIGHTS, scratch=SymExpr.of(0)), replace(ONES, blocks=N + 1)])
+    one_call("by_eights", N, 2, SymExpr.of(8)), one_call("by_eights", ceildiv(N, 8), 2), one_call("one_by_one", N + 1, 2)])
 def test_each_is_held_to_its_own_numbers(module: Module, wrong: Variant) -> None:
-    other = ONES if wrong.function == EIGHTS.function else EIGHTS
+    other = ONES if wrong.calls[0].function == "by_eights" else EIGHTS
     with pytest.raises(PackageError, match=r"blocks and \d+ bytes of scratch"):
         executable(module, other, wrong).prepare(n=9)
 
 
-@pytest.mark.parametrize("variants", [[], [["f", "n", "0"]] * 2, [["f", "n"]], [[3, "n", "0"]], None])
+def listed(*call: object, temporaries: object = ()) -> list[object]:
+    return [[list(call)], temporaries]
+
+
+@pytest.mark.parametrize("variants", [
+    [], [listed("f", "n", [0], "0")] * 2, [listed("f", "n", [0])], [listed(3, "n", [0], "0")], None, [[[], []]], [[]],
+    [[[["f", "n", [0], "0"]] * 2, []]], [listed("f", "n", 0, "0")], [listed("f", "n", [0], "0", temporaries=["nothing to it"])],
+    [listed("f", "n", [0], "0", temporaries=["n"] * 17)]])
 def test_variants_that_are_none(variants: object) -> None:
     data = plan_to_json(plan(ONES))
     data["body"][-1]["variants"] = variants
-    with pytest.raises(ValueError, match=r"variant|function"):
+    with pytest.raises(ValueError, match=r"variant|function|call|temporary"):
         plan_from_json(data)
 
 
@@ -110,3 +117,79 @@ def test_a_function_that_is_not_in_the_binary(module: Module) -> None:
     for name in (b"by_eights", b"one_by_one"):
         with pytest.raises(ValueError, match="no code for its kernel 'add'"):
             read_interface(module.binary.replace(b'"' + name, b'"' + name[::-1]))
+
+
+# -- several calls and what they leave for each other ----------------------------------------------------------------
+
+IN_STEPS = Variant((Call("one_by_one", N, (0, 2)), Call("by_eights", ceildiv(N, 8), (2, 1), SymExpr.of(8))), (4 * N,))
+ARENA = (Storage("arena", 0, SymExpr.of(0), 4 * N), Storage("arena", 0, 64 * ceildiv(4 * N, 64), 4 * N))
+
+
+def in_steps(temporaries: tuple[int, ...] = (2,), variants: tuple[Variant, ...] = (IN_STEPS,),
+             storages: tuple[Storage, ...] = ARENA, more: tuple[Launch, ...] = ()) -> Plan:
+    """y = x + 3 by way of a temporary; `more` launches come behind."""
+    return straight(
+        inputs=(TensorSpec("x", "float32", (N,)),), outputs=(TensorSpec("y", "float32", (N,)),),
+        ranges={"n": Range(0)}, guards=(), storages=(Storage("input"), Storage("output"), *storages), constants=(), copies=(),
+        arena_bytes=128 * ceildiv(4 * N, 64),
+        launches=(Launch("add", (0, 1), (N,), variants, "node", temporaries=temporaries), *more))
+
+
+@pytest.fixture(scope="module")
+def both() -> Module:
+    """`add` can be run in two steps, too."""
+    kernels = {"add": interface(IN_STEPS), "add_one": interface(one_call("only_one", N, 2))}
+    source = SOURCE.replace("one_by_one", "only_one")
+    return Module(build_module({"add": SOURCE, "only": source.replace("by_eights", "never")}, CPU_SPECS["cpu-generic"], Options(),
+                               kernels))
+
+
+def made(both: Module, plan: Plan) -> Executable:
+    return Executable(Package({"cpu-generic": plan}, {}, {"cpu-generic": both}))
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 1001])
+def test_calls_run_one_after_the_other(both: Module, size: int) -> None:
+    x = np.arange(size, dtype=np.float32)
+    executable = made(both, in_steps())
+    for n in (size, size // 2, size):
+        y, = executable.run(None, {"x": x[:n]})
+        np.testing.assert_array_equal(y, x[:n] + 3)
+    profile = executable.profile({"x": x})
+    assert [(row.kernel, row.calls) for row in profile.kernels] == [("add", 1)]
+
+
+BEHIND = Launch("add_one", (2, 1), (N,), (one_call("only_one", N, 2),), "behind")
+SWAPPED = Variant((replace(IN_STEPS.calls[0], args=(2, 0)), IN_STEPS.calls[1]), IN_STEPS.temporaries)
+
+
+@pytest.mark.parametrize(("plan", "message"), [
+    (in_steps(temporaries=()), "0 temporaries, which are not as many"),
+    (in_steps(temporaries=(2, 3)), "2 temporaries, which are not as many"),
+    (in_steps(temporaries=(0,)), "temporary that it uses otherwise"),
+    (in_steps(temporaries=(9,)), "storage that does not exist"),
+    (in_steps(more=(BEHIND,)), "read what nobody has written"),
+    (in_steps(variants=(SWAPPED,)), "none of its variants"),
+    (in_steps(variants=(replace(IN_STEPS, calls=IN_STEPS.calls[:1]),)), "none of its variants"),
+    (in_steps(variants=(replace(IN_STEPS, temporaries=()),)), "none of its variants"),
+    (in_steps(storages=(replace(ARENA[0], bytes=4 * N - 4), ARENA[1])), r"a temporary of it has 36 bytes and storage 2 32"),
+], ids=lambda value: value[:24] if isinstance(value, str) else "")
+def test_temporaries_that_are_none(both: Module, plan: Plan, message: str) -> None:
+    with pytest.raises(PackageError, match=message):
+        made(both, plan).prepare(n=9)
+
+
+def test_a_temporary_shares_no_memory_with_what_is_alive(both: Module) -> None:
+    first = Launch("add_one", (0, 3), (N,), (one_call("only_one", N, 2),), "first")
+    last = replace(BEHIND, args=(3, 1))
+    plan = in_steps(storages=(ARENA[0], replace(ARENA[1], offset=SymExpr.of(0))))
+    middle, = plan.launches
+    binds = tuple(step for step in plan.body if step is not middle)
+    with pytest.raises(PackageError, match="two values in the same place"):
+        made(both, replace(plan, body=(*binds, first, middle, last))).prepare(n=9)
+
+
+def test_a_call_of_more_than_there_is() -> None:
+    wrong = replace(IN_STEPS, calls=(replace(IN_STEPS.calls[0], args=(0, 3)), IN_STEPS.calls[1]))
+    with pytest.raises(ValueError, match="more than its 3 buffers and temporaries"):
+        interface_from_json(json.loads(json.dumps(interface_to_json(interface(wrong)))))

@@ -68,7 +68,7 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     table = _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
     keys = [tools.key(text) for _, text in units]
     whole = digest("module", *keys, table)
-    names = [variant.function for kernel in (interfaces or {}).values() for variant in kernel.variants]
+    names = [call.function for kernel in (interfaces or {}).values() for variant in kernel.variants for call in variant.calls]
     known = cache.get(whole)
     if known is not None and _is_module(known, names):
         return known

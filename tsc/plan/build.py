@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tsc.plan.pack import lay_out, packed_name
 from tsc.plan.place import order, place
 from tsc.runtime.places import binds_of
 from tsc.runtime.plan import Copy, Launch, Plan, Region, Storage, TensorSpec, Variant, expressions_of
-from tsc.sym import ZERO, ShapeEnv, SymExpr, product
+from tsc.sym import ZERO, ShapeEnv, SymExpr, product, sym_max
 from tsc.te.expr import Buffer
 
 
@@ -104,8 +105,10 @@ class _Values:
             args = tuple(self.storage(*argument, argument[0] in call.outputs) for argument in call.arguments(self.env))
             variants = tuple(variant.over(self.env.canon) for variant in call.variants)
             launch = Launch(call.symbol, args, tuple(map(self.env.canon, call.sizes)), variants, call.node, call.messages,
-                            call.nodes)
+                            call.nodes, temporaries=tuple(map(self._temporary, zip_longest(
+                                *(variant.temporaries for variant in variants), fillvalue=ZERO))))
             self.written[launch] = {index for index, value in zip(launch.args, call.values) if value in call.outputs}
+            self.written[launch].update(launch.temporaries)
             yield launch
 
     def storage(self, value: str, buffer: Buffer | None = None, writes: bool = False) -> int:
@@ -128,6 +131,11 @@ class _Values:
             source = self.storage(name)
             self.storages.append(Storage("output", i))
             yield Copy(source, len(self.storages) - 1, self._bytes(name))
+
+    def _temporary(self, sizes: Sequence[SymExpr]) -> int:
+        """A storage that holds any of so many bytes."""
+        self.storages.append(Storage("arena", 0, ZERO, sym_max(*sizes)))
+        return len(self.storages) - 1
 
     def _make(self, value: str, source: str, name: str, writes: bool) -> Storage:
         if source in self._outputs:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from tsc.loop_ir.nodes import Func
+from tsc.poly import PatternMismatch
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json
-from tsc.runtime.plan import Variant
-from tsc.sym import Guard, Range, parse, product
+from tsc.runtime.plan import Call, Variant
+from tsc.sym import Guard, Range, SymExpr, parse, product
 from tsc.te.compute import Fact
 from tsc.te.expr import Buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a Variant is made of: its `config`, its source, its final schedule tree and what was decided; `complaint` is why a
-    check refused its loops in vectors and tiles, so that it computes element by element ("": none did)."""
+    """What a Call is made of: `config`, source, final schedule tree, and what was decided; `complaint` is why a check refused its
+    loops in vectors and tiles, so that it computes element by element ("": none did)."""
 
     config: TileConfig
     source: str
@@ -32,7 +33,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What calling a kernel takes, and the `codes` of the Variants that its interface names.
+    """What calling a kernel takes, and the `codes` of all Calls of the Variants that its interface names.
 
     `buffers` are its arguments in order, in the layout in which it reads them, `sizes` names those after them; `outputs` names
     those it writes; `interface` is what every call of it is held against; `messages[i]` is the data error of status code i+1,
@@ -50,7 +51,8 @@ class Kernel:
     @property
     def sources(self) -> dict[str, str]:
         """The source of each function."""
-        return {variant.function: code.source for variant, code in zip(self.interface.variants, self.codes, strict=True)}
+        calls = (call for variant in self.interface.variants for call in variant.calls)
+        return {call.function: code.source for call, code in zip(calls, self.codes, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,34 @@ class Refusal:
     reason: str
 
 
-def interface_of(func: Func, facts: Iterable[Fact]) -> KernelInterface:
-    """What a call of a kernel must be like whose one Variant is `func`, lowered; `facts` are its Program's."""
+def buffers_of(funcs: Sequence[Func], outputs: Collection[str]) -> tuple[Buffer, ...]:
+    """The buffers of a kernel whose one Variant is `funcs`, lowered, one after the other: what they read of what none of them
+    writes, then the kernel's own `outputs`. Raises PatternMismatch where two read a buffer in different layouts."""
+    written = {name for func in funcs for name in func.outputs}
+    found: dict[str, Buffer] = {}
+    for buffer in (b for func in funcs for b in func.buffers if b.name not in written):
+        if found.setdefault(buffer.name, buffer) != buffer:
+            raise PatternMismatch(f"{buffer.name} would be read in two layouts")
+    return (*found.values(), *(b for func in funcs for b in func.buffers if b.name in func.outputs and b.name in outputs))
+
+
+def interface_of(funcs: Sequence[Func], buffers: Sequence[Buffer], outputs: Collection[str],
+                 facts: Iterable[Fact]) -> KernelInterface:
+    """What a call of a kernel with these `buffers` must be like whose one Variant is `funcs`, lowered; `facts` are those of
+    their Programs. What they write that is none of the `outputs` are temporaries."""
+    own = [b.name for b in buffers]
+    temporaries = [b for func in funcs for b in func.buffers if b.name in func.outputs and b.name not in outputs]
+    numbers = {name: k for k, name in enumerate((*own, *(b.name for b in temporaries)))}
+    calls = (Call(f.name, f.blocks, tuple(numbers[b.name] for b in f.buffers), f.scratch) for f in funcs)
     return KernelInterface(
-        tuple(BufferUse(b.dtype, product(b.stored) * np.dtype(b.dtype).itemsize, b.name in func.outputs) for b in func.buffers),
-        tuple((s.name, Range(s.lo, s.hi, s.divisor)) for s in func.sizes),
-        tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in facts),
-        (Variant(func.name, func.blocks, func.scratch),))
+        tuple(BufferUse(b.dtype, _bytes(b), b.name in outputs) for b in buffers),
+        tuple((s.name, Range(s.lo, s.hi, s.divisor)) for s in funcs[0].sizes),
+        tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in dict.fromkeys(facts)),
+        (Variant(tuple(calls), tuple(map(_bytes, temporaries))),))
+
+
+def _bytes(buffer: Buffer) -> SymExpr:
+    return product(buffer.stored) * np.dtype(buffer.dtype).itemsize
 
 
 def kernel_to_bytes(kernel: Kernel | Refusal) -> bytes:

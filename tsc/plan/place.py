@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tsc.plan.memory import Lifetime, plan_memory
 from tsc.runtime.lifetimes import lifetimes
-from tsc.runtime.plan import Copy, If, Launch, Loop, Region, Step, Storage, is_barrier
+from tsc.runtime.plan import Copy, If, Launch, Loop, Region, Step, Storage, is_barrier, storages_of
 from tsc.runtime.waits import Waits
 from tsc.sym import ShapeEnv, SymExpr
 
@@ -38,9 +38,9 @@ def order(region: Region, storages: Sequence[Storage], writes: Writes) -> Region
         if is_barrier(step):
             waits = Waits()
         match step:
-            case Launch(args=args):
+            case Launch():
                 written = set(writes(step))
-                reads, changes = set(args) - written, written
+                reads, changes = set(storages_of(step)) - written, written
             case Copy(source=source, target=target):
                 reads, changes = {source}, {target}
             case If(then=then, otherwise=otherwise):

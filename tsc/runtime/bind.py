@@ -17,7 +17,7 @@ from tsc.runtime.memory import Array, as_array, round_up
 from tsc.runtime.places import axes_of
 from tsc.runtime.plan import HOST, Axis, Bind, Plan, TensorSpec, static_names
 from tsc.runtime.schema import LEAST_NUMBER, MAX_NUMBER
-from tsc.runtime.segments import Code, Segment, code_of, segments_of
+from tsc.runtime.segments import Code, Rows, Segment, code_of, rows_of, segments_of
 from tsc.runtime.tape import Tape
 from tsc.sym import Guard, SymExpr
 
@@ -27,12 +27,11 @@ Place = tuple[Axis, SymExpr]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A Segment at its sizes. `variants` numbers the Variant of each launch that runs, among all of the Plan's `functions`;
-    `sizes` holds all kernels' integer parameters one after the other, `table` the columns (sizes address, blocks) of the launch
-    table, `offsets` a byte offset an argument of a launch (0 unless in an arena), `copies` the source, target and bytes of each
-    copy, the storages with their offsets."""
+    """A Segment at its sizes, with the `rows` that run; `sizes` holds all kernels' integer parameters one after the other,
+    `table` the columns (sizes address, blocks) of the rows, `offsets` a byte offset an argument (0 unless in an arena), `copies`
+    the source, target and bytes of each copy, the storages with their offsets."""
 
-    variants: NDArray[np.int64]
+    rows: Rows
     sizes: NDArray[np.int64]
     table: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -62,14 +61,14 @@ class _Sizes:
     def __init__(self, segment: Segment) -> None:
         launches, copies = segment.launches, segment.copies
         self.counts = [len(launch.sizes) for launch in launches]
-        self.starts = np.cumsum([0, *self.counts[:-1]], dtype=np.int64) if launches else np.empty(0, np.int64)
-        self.arguments = [a for launch in launches for a in launch.args]
-        variants = [variant for launch in launches for variant in launch.variants]
-        self.variants = [len(launch.variants) for launch in launches]
-        groups = [[size for launch in launches for size in launch.sizes], [variant.blocks for variant in variants],
-                  [variant.scratch for variant in variants], [copy.bytes for copy in copies]]
+        self.calls = [len(launch.calls) for launch in launches]
+        calls = [call for launch in launches for call in launch.calls]
+        groups = [[size for launch in launches for size in launch.sizes], [call.blocks for call in calls],
+                  [call.scratch for call in calls], [copy.bytes for copy in copies]]
         self.lengths = [len(group) for group in groups]
         self.tape = Tape(segment.names, [expr for group in groups for expr in group])
+        #: The first Variant of each launch: there is no choice yet.
+        self.rows = rows_of(launches, [0] * len(launches))
 
 
 class Binder:
@@ -108,7 +107,6 @@ class Binder:
         self._lengths = [len(group) for group in groups]
         self._tape = Tape(static, [expr for group in groups for expr in group])
         self._sizes = [_Sizes(segment) for segment in self.segments]
-        self._first = np.cumsum([0, *(len(launch.variants) for launch in plan.launches)], dtype=np.int64)
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
@@ -270,19 +268,17 @@ class Binder:
         if max(*sizes, *scratch, *blocks, 0, 0) > MAX_NUMBER or min(sizes, default=0) < LEAST_NUMBER:
             raise self.short("a kernel needs a size beyond any memory", dims)
         if self._bounds is not None:
-            self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), grouped(blocks, known.variants),
-                                                grouped(scratch, known.variants), copies, layout.bytes))
-        chosen = self._first[segment.first:segment.first + len(known.variants)]  # the first of each: there is no other yet
-        own = chosen - self._first[segment.first]
-        flat = np.array(sizes, np.int64)
-        table = np.empty((len(own), 2), np.int64)
-        table[:, 0] = known.starts * 8 + flat.__array_interface__["data"][0]
-        table[:, 1] = np.array(blocks, np.int64)[own]
+            self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), grouped(blocks, known.calls),
+                                                grouped(scratch, known.calls), copies, layout.bytes))
+        rows, flat = known.rows, np.array(sizes, np.int64)
+        table = np.empty((len(rows.calls), 2), np.int64)
+        table[:, 0] = rows.sizes * 8 + flat.__array_interface__["data"][0]
+        table[:, 1] = np.array(blocks, np.int64)[rows.calls]
         offsets = layout.offsets
         return Bound(
-            chosen, flat, table, np.array([offsets[a] for a in known.arguments], np.int64),
+            rows, flat, table, np.array([offsets[s] for s in rows.storages], np.int64),
             tuple((c.source, offsets[c.source], c.target, offsets[c.target], size) for c, size in zip(segment.copies, copies)),
-            round_up(int(np.array(scratch, np.int64)[own].max(initial=0))))
+            round_up(int(np.array(scratch, np.int64)[rows.calls].max(initial=0))))
 
     def short(self, what: str, dims: Mapping[str, int]) -> LaunchError:
         """That memory is short of `what` at these sizes, and which node makes most."""
@@ -326,7 +322,7 @@ class Binder:
         return result
 
 
-_NOTHING = Bound(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty(0, np.int64), (), 0)
+_NOTHING = Bound(rows_of((), ()), np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty(0, np.int64), (), 0)
 
 
 def grouped(values: Iterable[int], counts: Iterable[int]) -> list[list[int]]:

@@ -34,8 +34,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A Segment at its sizes: `sizes` of each launch, `blocks` and `scratch` of each of its variants, bytes of each copy, and
-    of every storage."""
+    """A Segment at its sizes: `sizes` of each launch, `blocks` and `scratch` of each of its calls, bytes of each copy, and of
+    every storage."""
 
     at: str
     sizes: Sequence[Sequence[int]]
@@ -93,10 +93,14 @@ class Bounds:
     def _misfit(self, launch: Launch, number: int, needs: str | _Needs, at: Numbers) -> str | None:
         if isinstance(needs, str):
             return needs
-        for variant, blocks, scratch in zip(launch.variants, at.blocks[number], at.scratch[number]):
-            right, least = needs.variants[variant.function]
+        for call, blocks, scratch in zip(launch.calls, at.blocks[number], at.scratch[number]):
+            right, least = needs.calls[call.function]
             if blocks != right or scratch < least:
                 return f"with {blocks} blocks and {scratch} bytes of scratch, not {right} and {least}"
+        for variant in launch.variants:
+            for index, needed in zip(launch.temporaries, needs.temporaries[variant.calls[0].function]):
+                if needed > at.bytes[index]:
+                    return f"a temporary of it has {needed} bytes and storage {index} {at.bytes[index]}"
         for index, needed in zip(launch.args, needs.buffers):
             exact = self._plan.storages[index].kind == "output"
             if needed > at.bytes[index] or (exact and needed != at.bytes[index]):
@@ -106,9 +110,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """The blocks and the scratch of each variant of a kernel by its function, and the bytes of each buffer."""
+    """The blocks and the scratch of each call of a kernel by its function, the bytes of the temporaries of each variant by its
+    first function, and those of each buffer."""
 
-    variants: Mapping[str, tuple[int, int]]
+    calls: Mapping[str, tuple[int, int]]
+    temporaries: Mapping[str, tuple[int, ...]]
     buffers: tuple[int, ...]
 
 
@@ -117,8 +123,10 @@ class _Call:
 
     def __init__(self, interface: KernelInterface) -> None:
         self._interface = interface
-        variants = [size for v in interface.variants for size in (v.blocks, v.scratch)]
-        self._tape = Tape([name for name, _ in interface.sizes], (*variants, *(b.bytes for b in interface.buffers)))
+        self._functions = [call for variant in interface.variants for call in variant.calls]
+        calls = [size for call in self._functions for size in (call.blocks, call.scratch)]
+        temporaries = [size for variant in interface.variants for size in variant.temporaries]
+        self._tape = Tape([name for name, _ in interface.sizes], (*calls, *temporaries, *(b.bytes for b in interface.buffers)))
 
     def needs(self, sizes: tuple[int, ...]) -> str | _Needs:
         """What it needs, or why it must not be called with these sizes."""
@@ -126,7 +134,9 @@ class _Call:
         if wrong:
             return wrong
         numbers = iter(self._tape.evaluate(sizes))
-        return _Needs({v.function: (next(numbers), next(numbers)) for v in self._interface.variants}, tuple(numbers))
+        return _Needs({call.function: (next(numbers), next(numbers)) for call in self._functions},
+                      {variant.calls[0].function: tuple(next(numbers) for _ in variant.temporaries)
+                       for variant in self._interface.variants}, tuple(numbers))
 
 
 def _sizes_of_memory(values: Sequence[int]) -> bool:

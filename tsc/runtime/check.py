@@ -32,6 +32,7 @@ from tsc.runtime.plan import (
     Plan,
     Region,
     Step,
+    Variant,
     expressions_of,
     is_barrier,
     static_names,
@@ -64,6 +65,11 @@ class _Scope:
     def inner(self, name: str | None = None) -> _Scope:
         """The same for a region inside, with one name more."""
         return _Scope(self.names | ({name} if name is not None else set()), set(self.written), self.level + 1)
+
+
+def _form(variant: Variant) -> tuple[object, ...]:
+    """All of a Variant that has no size in it."""
+    return tuple((call.function, call.args) for call in variant.calls), len(variant.temporaries)
 
 
 class _Checker:
@@ -148,7 +154,8 @@ class _Checker:
             needed = waits.note(position, (step.source,), (step.target,))
         else:
             uses = list(zip(step.args, self.module.kernels[step.kernel].buffers))
-            needed = waits.note(position, (s for s, use in uses if not use.written), (s for s, use in uses if use.written))
+            written = (*(s for s, use in uses if use.written), *step.temporaries)
+            needed = waits.note(position, (s for s, use in uses if not use.written), written)
         if step.after is not None:
             if any(not 0 <= earlier < position for earlier in step.after):
                 yield f"lets step {position} of a region wait for one that is not before it"
@@ -253,9 +260,11 @@ class _Checker:
             yield (f"calls '{launch.kernel}' with {len(launch.args)} buffers and {len(launch.sizes)} sizes, not "
                    f"{len(interface.buffers)} and {len(interface.sizes)}")
             return
-        strange = {v.function for v in launch.variants} - {v.function for v in interface.variants}
-        if strange:
-            yield f"runs '{launch.kernel}' by '{min(strange)}', which is none of its variants"
+        own = {_form(variant) for variant in interface.variants}
+        for variant in launch.variants:
+            if _form(variant) not in own:
+                yield f"runs '{launch.kernel}' by '{variant.calls[0].function}', which is none of its variants"
+        yield from self._temporaries(launch)
         for index, use in zip(launch.args, interface.buffers):
             storage = self.plan.storages[index]
             if use.written and storage.kind not in ("arena", "output"):
@@ -267,6 +276,17 @@ class _Checker:
         if any(index not in scope.written for index, use in zip(launch.args, interface.buffers) if not use.written):
             yield f"lets '{launch.kernel}' read what nobody has written"
         scope.written |= {index for index, use in zip(launch.args, interface.buffers) if use.written}
+        scope.written -= set(launch.temporaries)
+
+    def _temporaries(self, launch: Launch) -> Iterator[str]:
+        own = launch.temporaries
+        if len(own) != max(len(variant.temporaries) for variant in launch.variants):
+            yield f"gives '{launch.kernel}' {len(own)} temporaries, which are not as many as a variant of it has"
+        if len({*own, *launch.args}) < len(own) + len(set(launch.args)):
+            yield f"gives '{launch.kernel}' a temporary that it uses otherwise, too"
+        for storage in (self.plan.storages[index] for index in own):
+            if storage.kind != "arena" or storage.space != self.devices[launch.device]:
+                yield f"gives '{launch.kernel}' on '{launch.device}' {storage.kind} {storage.index} for a temporary"
 
     def _dtype(self, index: int) -> str | None:
         """What a storage holds, None where that is not said."""

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -28,29 +29,49 @@ class Program:
     def __init__(self, plan: Plan, segments: Sequence[Segment], functions: dict[str, int], constants: Sequence[int]) -> None:
         base = {"constant": 0, "arena": 1, "input": 2, "output": 2 + len(plan.inputs)}
         self.segments = segments
-        self.base = [base[s.kind] + (s.index if s.kind in ("input", "output") else 0) for s in plan.storages]
-        self.fixed = [constants[s.index] if s.kind == "constant" else 0 for s in plan.storages]
+        places = plan.storages
+        self.base = np.array([base[s.kind] + (s.index if s.kind in ("input", "output") else 0) for s in places], np.int64)
+        self.fixed = np.array([constants[s.index] if s.kind == "constant" else 0 for s in places], np.int64)
         self.outputs = 2 + len(plan.inputs)
-        self.functions = np.array([functions[name] for name in plan.functions], np.int64)
-        self.launches = len(plan.launches)
-        arguments = sum(len(launch.args) for launch in plan.launches)
+        self.functions = [np.array([functions[call.function] for launch in segment.launches for call in launch.calls], np.int64)
+                          for segment in segments]
+        #: The most rows of the launch table that each Segment has, and the most arguments of these.
+        self.rows = [sum(max(len(v.calls) for v in launch.variants) for launch in s.launches) for s in segments]
+        self.arguments = [sum(max(sum(len(call.args) for call in v.calls) for v in launch.variants) for launch in s.launches)
+                          for s in segments]
         #: What a Context has beside its arena and scratch.
-        self.table_bytes = 8 * arguments + LAUNCH_BYTES * self.launches + 8 * (2 + len(plan.inputs) + len(plan.outputs))
+        self.table_bytes = 8 * sum(self.arguments) + LAUNCH_BYTES * sum(self.rows) + 8 * (
+            2 + len(plan.inputs) + len(plan.outputs))
 
 
 class _Part:
-    """The launches of one Segment in a Context: their rows of its launch table, and the addresses of their arguments."""
+    """The rows of one Segment in a Context's launch table, and the addresses of their arguments."""
 
-    def __init__(self, program: Program, segment: Segment, table: NDArray[np.int64]) -> None:
-        arguments = [a for launch in segment.launches for a in launch.args]
-        counts = [len(launch.args) for launch in segment.launches]
-        self.bases = np.array([program.base[a] for a in arguments], np.int64)
-        self.fixed = np.array([program.fixed[a] for a in arguments], np.int64)
-        self.pointers = np.zeros(len(arguments), np.int64)
-        self.table = table[segment.first:segment.first + len(counts)]
-        self.table[:, 1] = np.cumsum([0, *counts], dtype=np.int64)[:-1] * 8 + address(self.pointers)
+    def __init__(self, program: Program, segment: Segment, table: NDArray[np.int64], first: int) -> None:
+        number = segment.number
+        self._program, self._functions = program, program.functions[number]
+        self.first, self._launch = first, segment.first
+        self._table = table[first:first + program.rows[number]]
+        self._all = np.zeros(program.arguments[number], np.int64)
+        self.pointers = self.bases = self.fixed = self._all
         self.bound: Bound | None = None
-        self.address = address(self.table)
+        self.address = address(self._table)
+
+    def take(self, bound: Bound) -> None:
+        """Have the rows of a Bound."""
+        self.bound = None  # an interrupt may come between
+        rows, count = bound.rows, len(bound.rows.storages)
+        self.bases, self.fixed = self._program.base[rows.storages], self._program.fixed[rows.storages]
+        self.pointers = self._all[:count]
+        table = self._table[:len(rows.calls)]
+        table[:, 0] = self._functions[rows.calls]
+        table[:, 1] = rows.arguments * 8 + address(self._all)
+        table[:, 2:] = bound.table
+        self.bound = bound
+
+    def launch_of(self, row: int) -> int:
+        """Which of the Plan's launches a row belongs to."""
+        return 0 if self.bound is None else self._launch + int(self.bound.rows.launches[row])
 
 
 class Context:
@@ -58,9 +79,9 @@ class Context:
 
     def __init__(self, program: Program, threads: int) -> None:
         self.threads = threads
-        self._functions = program.functions
-        self._table = np.empty((program.launches, 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
-        self._parts = [_Part(program, segment, self._table) for segment in program.segments]
+        self._table = np.empty((sum(program.rows), 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
+        first = accumulate(program.rows, initial=0)
+        self._parts = [_Part(program, segment, self._table, row) for segment, row in zip(program.segments, first)]
         self._ready: Binding | None = None
         self._arena = reserve(0, "the arena")
         self._scratch = reserve(0, "scratch memory")
@@ -106,13 +127,16 @@ class Context:
         if bound.scratch_bytes > self._scratch_bytes:
             self.reserve_scratch(bound.scratch_bytes)
         if part.bound is not bound:
-            part.bound = None  # an interrupt may come between
-            part.table[:, 0] = self._functions[bound.variants]
-            part.table[:, 2:] = bound.table
-            part.bound = bound
+            part.take(bound)
         np.add(bases[part.bases], bound.offsets, out=part.pointers)
         part.pointers += part.fixed
         return part.address
+
+
+    def launch_at(self, row: int) -> int:
+        """Which of the Plan's launches a row of the launch table that is in use belongs to."""
+        part = next(part for part in reversed(self._parts) if part.first <= row)
+        return part.launch_of(row - part.first)
 
 
 class ContextPool:

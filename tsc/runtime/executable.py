@@ -166,7 +166,8 @@ class Executable:
             for place in range(table, table + LAUNCH_BYTES * count, LAUNCH_BYTES):
                 begin = time.perf_counter()
                 self._module.run(place, 1, threads, scratch)
-                seconds[(place - context.table) // LAUNCH_BYTES] += time.perf_counter() - begin
+                took = time.perf_counter() - begin
+                seconds[context.launch_at((place - context.table) // LAUNCH_BYTES)] += took
             return 0
 
         try:

@@ -52,8 +52,12 @@ def _steps(plan: Plan, region: Region, names: Mapping[str, int], numbers: Iterat
                 sizes = ", ".join(_number(s, names) for s in step.sizes) or "none"
                 for k, variant in enumerate(step.variants):
                     what = f"{indent}    or" if k else f"{indent}{next(numbers):3} {step.kernel} (node '{step.node}'):"
-                    yield (f"{what} blocks {_number(variant.blocks, names)}, sizes {sizes}, "
-                           f"scratch {_number(variant.scratch, names)}")
+                    for call in variant.calls:
+                        scratch = _number(call.scratch, names)
+                        yield f"{what} blocks {_number(call.blocks, names)}, sizes {sizes}, scratch {scratch}"
+                        what = f"{indent}    then"
+                    yield from (f"{indent}      by way of {_number(size, names)} bytes at {_place(plan, storage, names)}"
+                                for size, storage in zip(variant.temporaries, step.temporaries))
                 others = [name for name in step.nodes if name != step.node]
                 yield from [f"{indent}    with {', '.join(others)}"] if others else []
                 yield f"{indent}    " + ", ".join(_place(plan, storage, names) for storage in step.args)

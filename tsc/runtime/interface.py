@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tsc.runtime import schema
 from tsc.runtime.elf import read_exports
 from tsc.runtime.plan import Variant
-from tsc.runtime.plan_json import variants_from_json
+from tsc.runtime.plan_json import variants_from_json, variants_to_json
 from tsc.sym import Dim, Guard, Range, SymExpr
 from tsc.sym.expr import Apply
 
@@ -61,17 +61,22 @@ def interface_to_json(interface: KernelInterface) -> list[object]:
         [[b.dtype, str(b.bytes), b.written] for b in interface.buffers],
         [[name, known.lo, known.hi, known.divisor] for name, known in interface.sizes],
         [[fact.relation, str(fact.left), str(fact.right)] for fact in interface.facts],
-        [[variant.function, str(variant.blocks), str(variant.scratch)] for variant in interface.variants]]
+        variants_to_json(interface.variants)]
 
 
 def interface_from_json(value: object) -> KernelInterface:
     """What `interface_to_json` wrote. Raises ValueError on anything else."""
     buffers, sizes, facts, variants = schema.items(value, "a kernel's interface", 4)
-    return KernelInterface(
+    found = KernelInterface(
         tuple(_buffer(b) for b in schema.items(buffers, "a kernel's buffers")),
         tuple(_size(s) for s in schema.items(sizes, "a kernel's sizes")),
         tuple(_fact(f) for f in schema.items(facts, "a kernel's facts")),
         variants_from_json(variants))
+    for variant in found.variants:
+        known = len(found.buffers) + len(variant.temporaries)
+        if any(number >= known for call in variant.calls for number in call.args):
+            raise ValueError(f"a call of a kernel has more than its {known} buffers and temporaries")
+    return found
 
 
 def _buffer(value: object) -> BufferUse:
@@ -107,8 +112,8 @@ def read_interface(binary: bytes) -> ModuleInterface:
     table = schema.table(schema.from_json(raw.rstrip(b"\0"), "its table"), "its table", ("target", "cpu_flags", "kernels"))
     kernels = {name: interface_from_json(value) for name, value in schema.table(table["kernels"], "its kernels").items()}
     for name, kernel in kernels.items():
-        for variant in kernel.variants:
-            if variant.function not in exports.functions or variant.function in RUNTIME:
+        for call in (call for variant in kernel.variants for call in variant.calls):
+            if call.function not in exports.functions or call.function in RUNTIME:
                 raise ValueError(f"it has no code for its kernel '{name}'")
     return ModuleInterface(schema.text(table["target"], "its target"), schema.texts(table["cpu_flags"], "its flags"), kernels)
 

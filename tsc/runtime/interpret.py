@@ -40,14 +40,15 @@ def perform(binder: Binder, program: Program, context: Context, binding: Binding
 def launch(program: Program, context: Context, segment: Segment, bound: Bound, bases: NDArray[np.int64],
            execute: Execute) -> None:
     """Run a Segment."""
-    status = execute(context.point(segment.number, bound, bases), len(segment.launches), context.threads, context.scratch)
+    rows = bound.rows.launches
+    status = execute(context.point(segment.number, bound, bases), len(rows), context.threads, context.scratch)
     if status:
-        step, code = segment.launches[status >> 32], status & 0xFFFFFFFF
+        step, code = segment.launches[rows[status >> 32]], status & 0xFFFFFFFF
         known = step.messages[code - 1] if code <= len(step.messages) else f"status {code}"
         raise InputError(f"{known} (in the kernel of node '{step.node}')")
     base = program.base
     for source, source_offset, target, target_offset, size in bound.copies:
-        begin = int(bases[base[source]]) + program.fixed[source] + source_offset
+        begin = int(bases[base[source]]) + int(program.fixed[source]) + source_offset
         ctypes.memmove(int(bases[base[target]]) + target_offset, begin, size)
 
 
@@ -100,7 +101,7 @@ class Run:
         return bound
 
     def _base(self, storage: int) -> int:
-        return int(self._bases[self._program.base[storage]]) + self._program.fixed[storage]
+        return int(self._bases[self._program.base[storage]]) + int(self._program.fixed[storage])
 
     # -- values ------------------------------------------------------------------------------------------------------
 

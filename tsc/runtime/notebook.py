@@ -51,7 +51,7 @@ def _launch(plan: Plan, number: int, launch: Launch) -> Box:
     lines = [f"node {launch.node}"]
     lines += [f"with {', '.join(others)}"] if others else []
     lines.append(f"sizes {', '.join(map(str, launch.sizes)) or 'none'}" + (f"; {constants} weights" if constants else ""))
-    for variant in launch.variants:
-        scratch = f", scratch {variant.scratch} bytes" if variant.scratch.as_int() != 0 else ""
-        lines.append(f"{variant.blocks} blocks{scratch}")
+    for call in launch.calls:
+        scratch = f", scratch {call.scratch} bytes" if call.scratch.as_int() != 0 else ""
+        lines.append(f"{call.blocks} blocks{scratch}")
     return Box(f"{number} {launch.kernel}", tuple(lines))

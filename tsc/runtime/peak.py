@@ -37,7 +37,7 @@ def _ranges(plan: Plan, dims: Mapping[str, int] | None) -> ShapeEnv:
 
 def scratch_bytes(plan: Plan) -> SymExpr:
     """The bytes of scratch memory that each thread needs."""
-    used = [v.scratch for launch in plan.launches for v in launch.variants if v.scratch.as_int() != 0]
+    used = [call.scratch for launch in plan.launches for call in launch.calls if call.scratch.as_int() != 0]
     return ceildiv(sym_max(*used), 64) * 64 if used else ZERO
 
 

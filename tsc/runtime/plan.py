@@ -10,16 +10,16 @@ do; what is alive before a Loop and used in it keeps its place until the Loop's 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 #: No Plan has more steps or storages; nor more inputs, outputs or regions; nor regions so deep in each other.
 MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
-#: No kernel has more variants.
-MAX_VARIANTS = 256
+#: No kernel has more variants, and no variant more calls or temporaries.
+MAX_VARIANTS, MAX_CALLS = 256, 16
 #: The memory and the device that are always there.
 HOST, CPU = "host", "cpu"
 
@@ -88,26 +88,37 @@ class Eval:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """One way to run a kernel: the `function` of a module, how many `blocks` it has, and the bytes of `scratch` that each
-    worker needs."""
+class Call:
+    """A `function` of a module, run on `blocks` blocks, with `scratch` bytes for each worker. `args` number the kernel's
+    buffers, and on from these the temporaries of its Variant."""
 
     function: str
     blocks: SymExpr
+    args: tuple[int, ...]
     scratch: SymExpr = ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run a kernel: `calls`, one after the other, and the bytes of each of the `temporaries` in which they leave
+    values for each other."""
+
+    calls: tuple[Call, ...]
+    temporaries: tuple[SymExpr, ...] = ()
 
     def over(self, change: Callable[[SymExpr], SymExpr]) -> Variant:
         """The same with other expressions."""
-        return Variant(self.function, change(self.blocks), change(self.scratch))
+        calls = (replace(call, blocks=change(call.blocks), scratch=change(call.scratch)) for call in self.calls)
+        return Variant(tuple(calls), tuple(map(change, self.temporaries)))
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel call on a device. `args` index `Plan.storages`; `sizes` are the kernel's integer parameters in order;
-    `variants` are those of the kernel that may run, of which each run takes one; `messages[i]` is the data error that status
-    code i+1 stands for, in all of them; `nodes` are all that the kernel computes, `node` the one that it is named after. It
-    waits for the steps of its own region that `after` numbers (None: for all before it); for a Bind of an Element, an If or a
-    Loop before it always."""
+    """A kernel on a device. `args` index `Plan.storages`; `sizes` are the kernel's integer parameters in order; `variants` are
+    those of the kernel that may run, of which each run takes one; storage `temporaries[i]` holds number i of the temporaries of
+    whichever that is; `messages[i]` is the data error that status code i+1 stands for, in all of them; `nodes` are all that the
+    kernel computes, `node` the one that it is named after. It waits for the steps of its own region that `after` numbers (None:
+    for all before it); for a Bind of an Element, an If or a Loop before it always."""
 
     kernel: str
     args: tuple[int, ...]
@@ -118,6 +129,12 @@ class Launch:
     nodes: tuple[str, ...] = ()
     device: str = CPU
     after: tuple[int, ...] | None = None
+    temporaries: tuple[int, ...] = ()
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The Calls of all Variants, one after the other."""
+        return tuple(call for variant in self.variants for call in variant.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +212,8 @@ class Plan:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The functions of the Variants of `launches`, one after the other."""
-        return tuple(variant.function for launch in self.launches for variant in launch.variants)
+        """The functions of all `calls` of `launches`, one after the other."""
+        return tuple(call.function for launch in self.launches for call in launch.calls)
 
     @property
     def copies(self) -> tuple[Copy, ...]:
@@ -242,10 +259,12 @@ def expressions_of(step: Step) -> Iterator[SymExpr]:
             yield value
         case Guard(left=left, right=right):
             yield from (left, right)
-        case Launch(sizes=sizes, variants=variants):
+        case Launch(sizes=sizes, variants=variants, calls=calls):
             yield from sizes
+            for call in calls:
+                yield from (call.blocks, call.scratch)
             for variant in variants:
-                yield from (variant.blocks, variant.scratch)
+                yield from variant.temporaries
         case Copy(bytes=size):
             yield size
         case If(condition=condition):
@@ -258,8 +277,8 @@ def expressions_of(step: Step) -> Iterator[SymExpr]:
 def storages_of(step: Step) -> tuple[int, ...]:
     """The storages that a step itself names."""
     match step:
-        case Launch(args=args):
-            return args
+        case Launch(args=args, temporaries=temporaries):
+            return (*args, *temporaries)
         case Copy(source=source, target=target):
             return source, target
         case Bind(source=Element(storage=storage)) | If(condition=Element(storage=storage)):

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from tsc.runtime import schema
 from tsc.runtime.plan import (
+    MAX_CALLS,
     MAX_NAMES,
     MAX_NESTING,
     MAX_STEPS,
@@ -15,6 +16,7 @@ from tsc.runtime.plan import (
     PLAN_VERSION,
     Axis,
     Bind,
+    Call,
     Carried,
     Copy,
     Element,
@@ -52,7 +54,7 @@ def _plain(value: Any) -> Any:
             return {key: _plain(v) for key, v in value.items()}
         case Bind() | Eval() | Guard() | Launch() | Copy() | If() | Loop():
             return {"step": type(value).__name__.lower()} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-        case Axis() | Element() | Storage() | TensorSpec() | Carried() | Range() | Variant():
+        case Axis() | Element() | Storage() | TensorSpec() | Carried() | Range() | Variant() | Call():
             return [_plain(getattr(value, f.name)) for f in fields(value)]
     return value
 
@@ -133,20 +135,35 @@ def _launch(x: dict[str, Any]) -> Launch:
         schema.text(x["kernel"], "a kernel"), _numbers(x["args"], "an argument"),
         tuple(schema.size(s, "a kernel's size") for s in schema.items(x["sizes"], "a kernel's sizes")),
         variants_from_json(x["variants"]), schema.text(x["node"], "a node"), schema.texts(x["messages"], "messages"),
-        schema.texts(x["nodes"], "nodes"), schema.text(x["device"], "a device"), _after(x["after"]))
+        schema.texts(x["nodes"], "nodes"), schema.text(x["device"], "a device"), _after(x["after"]),
+        _numbers(x["temporaries"], "a temporary"))
+
+
+def variants_to_json(variants: tuple[Variant, ...]) -> Any:
+    """A JSON-ready list that `variants_from_json` reads back."""
+    return _plain(variants)
 
 
 def variants_from_json(value: Any) -> tuple[Variant, ...]:
-    """The Variants of a kernel, one at least, each of a function of its own."""
+    """The Variants of a kernel, one at least, all calls of functions of their own."""
     found = tuple(map(_variant, schema.items(value, "a kernel's variants")))
-    if not 0 < len(found) == len({variant.function for variant in found}) <= MAX_VARIANTS:
+    functions = [call.function for variant in found for call in variant.calls]
+    if not 0 < len(found) <= MAX_VARIANTS or len(functions) > len(set(functions)):
         raise ValueError(f"a kernel has {len(found)} variants, expected 1 to {MAX_VARIANTS} of different functions")
     return found
 
 
 def _variant(data: Any) -> Variant:
-    function, blocks, scratch = schema.items(data, "a variant", 3)
-    return Variant(schema.text(function, "a function"), schema.size(blocks, "blocks"), schema.size(scratch, "scratch"))
+    calls, temporaries = (schema.items(part, "a part of a variant") for part in schema.items(data, "a variant", 2))
+    if not 0 < len(calls) <= MAX_CALLS or len(temporaries) > MAX_CALLS:
+        raise ValueError(f"a variant has {len(calls)} calls and {len(temporaries)} temporaries, expected 1 to {MAX_CALLS}")
+    return Variant(tuple(map(_call, calls)), tuple(schema.size(t, "a temporary") for t in temporaries))
+
+
+def _call(data: Any) -> Call:
+    function, blocks, args, scratch = schema.items(data, "a call", 4)
+    return Call(schema.text(function, "a function"), schema.size(blocks, "blocks"), _numbers(args, "a call's argument"),
+                schema.size(scratch, "scratch"))
 
 
 def _copy(x: dict[str, Any]) -> Copy:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tsc.runtime.plan import Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region, Step, expressions_of, static_names
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.runtime.plan import (
+    Bind,
+    Copy,
+    Element,
+    Eval,
+    If,
+    Launch,
+    Loop,
+    Plan,
+    Region,
+    Step,
+    expressions_of,
+    static_names,
+    storages_of,
+)
 from tsc.sym import Guard
 
 
@@ -21,6 +38,38 @@ class Segment:
     copies: tuple[Copy, ...]
     names: tuple[str, ...]
     outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The calls of a Segment's launches, one Variant chosen for each. `calls` numbers them among those of all Variants of the
+    Segment's launches, `launches` the launch of each; `sizes` says where the sizes of a row begin among those of all launches,
+    `arguments` where its arguments do among the `storages`."""
+
+    calls: NDArray[np.int64]
+    launches: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    arguments: NDArray[np.int64]
+    storages: NDArray[np.int64]
+
+
+def rows_of(launches: Sequence[Launch], chosen: Sequence[int]) -> Rows:
+    """The Rows where Variant number `chosen[i]` of launch i runs."""
+    calls: list[int] = []
+    rows: list[tuple[int, int, int]] = []
+    storages: list[int] = []
+    first = sizes = 0
+    for number, (launch, choice) in enumerate(zip(launches, chosen, strict=True)):
+        begin = first + sum(len(variant.calls) for variant in launch.variants[:choice])
+        own = (*launch.args, *launch.temporaries)
+        for position, call in enumerate(launch.variants[choice].calls, begin):
+            calls.append(position)
+            rows.append((number, sizes, len(storages)))
+            storages += [own[a] for a in call.args]
+        first += len(launch.calls)
+        sizes += len(launch.sizes)
+    columns = np.array(rows, np.int64).reshape(-1, 3)
+    return Rows(np.array(calls, np.int64), columns[:, 0], columns[:, 1], columns[:, 2], np.array(storages, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +163,9 @@ class _Maker:
         return tuple(made)
 
     def _segment(self, launches: tuple[Launch, ...], copies: tuple[Copy, ...]) -> Segment:
-        used = {a for launch in launches for a in launch.args} | {s for copy in copies for s in (copy.source, copy.target)}
-        outputs = sorted({place.index for place in (self._plan.storages[a] for a in used) if place.kind == "output"})
         steps: tuple[Step, ...] = (*launches, *copies)
+        used = {storage for step in steps for storage in storages_of(step)}
+        outputs = sorted({place.index for place in (self._plan.storages[a] for a in used) if place.kind == "output"})
         exprs = [e for step in steps for e in expressions_of(step)]
         exprs += [size for output in outputs for size in self._plan.outputs[output].shape]
         names = sorted(frozenset().union(*(e.dims() for e in exprs)))
