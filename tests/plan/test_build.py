@@ -29,7 +29,8 @@ def graph(inputs: str, outputs: str, values: str, constants: dict[str, np.ndarra
 def call(values: str, outputs: str, **more: object) -> KernelCall:
     """Every value is seen as float32[B, 4], but for what `more` says."""
     buffers = more.pop("buffers", None) or tuple(Buffer(v, "float32", (B, SymExpr.of(4))) for v in values.split())
-    return KernelCall("k", tuple(values.split()), tuple(outputs.split()), buffers, (B,), (Variant((Call("k", B, tuple(range(len(buffers)))),)),), "node", **more)  # type: ignore[arg-type]
+    variant = Variant((Call("k", B, tuple(range(len(values.split())))),))
+    return KernelCall("k", tuple(values.split()), tuple(outputs.split()), buffers, (B,), (variant,), "node", **more)  # type: ignore[arg-type]
 
 
 def kinds(plan: Plan) -> list[list[str]]:

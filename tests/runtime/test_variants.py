@@ -140,8 +140,8 @@ def both() -> Module:
     """`add` can be run in two steps, too."""
     kernels = {"add": interface(IN_STEPS), "add_one": interface(one_call("only_one", N, 2))}
     source = SOURCE.replace("one_by_one", "only_one")
-    return Module(build_module({"add": SOURCE, "only": source.replace("by_eights", "never")}, CPU_SPECS["cpu-generic"], Options(),
-                               kernels))
+    sources = {"add": SOURCE, "only": source.replace("by_eights", "never")}
+    return Module(build_module(sources, CPU_SPECS["cpu-generic"], Options(), kernels))
 
 
 def made(both: Module, plan: Plan) -> Executable:

@@ -21,8 +21,8 @@ from tsc.te.expr import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a Call is made of: `config`, source, final schedule tree, and what was decided; `complaint` is why a check refused its
-    loops in vectors and tiles, so that it computes element by element ("": none did)."""
+    """What a Call is made of: `config`, source, final schedule tree, and what was decided; `complaint` is why a check refused
+    its loops in vectors and tiles, so that it computes element by element ("": none did)."""
 
     config: TileConfig
     source: str

@@ -28,8 +28,8 @@ Place = tuple[Axis, SymExpr]
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A Segment at its sizes, with the `rows` that run; `sizes` holds all kernels' integer parameters one after the other,
-    `table` the columns (sizes address, blocks) of the rows, `offsets` a byte offset an argument (0 unless in an arena), `copies`
-    the source, target and bytes of each copy, the storages with their offsets."""
+    `table` the columns (sizes address, blocks) of the rows, `offsets` a byte offset an argument (0 unless in an arena),
+    `copies` the source, target and bytes of each copy, the storages with their offsets."""
 
     rows: Rows
     sizes: NDArray[np.int64]

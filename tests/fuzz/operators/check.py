@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -56,6 +57,13 @@ def compiled(case: Case, model: ModelProto, folder: Path | None) -> Run:
     return lambda feeds: executable.run(None, feeds)
 
 
+def factored(case: Case, model: ModelProto, folder: Path | None) -> Run:
+    """As `compiled`, with the reductions cut into chunks of 1 to 16, which are launched apart in every other case."""
+    executable = _executable(case, model, folder, reduction_chunk=1 + case.seed // 256 % 16,
+                             split_reductions=case.seed // 4096 % 2 > 0)
+    return lambda feeds: executable.run(None, feeds)
+
+
 def guarded(case: Case, model: ModelProto, folder: Path | None) -> Run:
     """As `compiled`, and each run with every buffer flush against unmapped pages, however memory is filled."""
     executable = _executable(case, model, folder)
@@ -70,12 +78,12 @@ def guarded(case: Case, model: ModelProto, folder: Path | None) -> Run:
     return run
 
 
-def _executable(case: Case, model: ModelProto, folder: Path | None) -> Executable:
+def _executable(case: Case, model: ModelProto, folder: Path | None, **asked: Any) -> Executable:
     """For the Case's target, or for this machine where it cannot run that; for one thread or three, as it was compiled or as
-    it was saved and loaded."""
+    it was saved and loaded. `asked` are more Options."""
     target = case.target if case.target in {spec.name for spec in runnable()} else "cpu"
     threads = 1 + 2 * (case.seed // 8 % 2)
-    options = tsc.Options(cache_dir=folder, jobs=1)
+    options = tsc.Options(cache_dir=folder, jobs=1, **asked)
     made = tsc.compile(model, dims=case.dims or None, target=target, threads=threads, options=options)
     if case.seed // 16 % 4:
         return made

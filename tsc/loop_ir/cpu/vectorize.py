@@ -218,8 +218,11 @@ def _split(loop: For, facts: Facts) -> Stmt | None:
             if found is not None:
                 changing, point, below = found
                 cut = _whole_steps(loop, call("max", loop.lo, call("min", point, loop.hi)))
-                parts = (replace(loop, hi=cut, body=_decided(loop.body, changing, below)),
-                         replace(loop, lo=cut, body=_decided(loop.body, changing, not below)))
+                known = (facts.inside(replace(loop, hi=call("min", point, loop.hi))),
+                         facts.inside(replace(loop, lo=call("max", point, loop.lo))))
+                bodies = [simplify_stmt(_decided(loop.body, changing, value), own, keep_marked=True)  # other conditions as well
+                          for value, own in zip((below, not below), known)]
+                parts = replace(loop, hi=cut, body=bodies[0]), replace(loop, lo=cut, body=bodies[1])
                 return block(*(simplify_stmt(p, facts, keep_marked=True) for p in parts))
     return None
 
