@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tsc.poly import PatternMismatch
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.normalise import inlined, separate_outputs, settled, without_empty
-from tsc.poly.pattern import find
+from tsc.poly.pattern import FORMS, OWN, Forms, find
 from tsc.poly.pattern.base import Pattern
 from tsc.poly.promotion.layout import certify_stored
 from tsc.poly.scop import Scop, with_layouts
@@ -35,12 +35,11 @@ def normalised(program: Program) -> Program:
     return settled(separate_outputs(without_empty(program)))
 
 
-def analyse(program: Program, kind: str = "cpu") -> Analysis:
-    """The Analysis of a `normalised` Program that computes something, for a kind of device. Raises PatternMismatch when no
-    pattern fits."""
+def analyse(program: Program, forms: Forms = OWN) -> Analysis:
+    """The Analysis of a `normalised` Program that computes something. Raises PatternMismatch when no pattern fits."""
     log: list[str] = []
     # 1. statements, domains, access relations, and the pattern that they fit
-    scop, found = _matched(program, kind, log)
+    scop, found = _matched(program, forms, log)
     # 2. dependences, those of declared monoids on themselves dropped
     deps = dependences(scop)
     # 3. the pattern's ScheduleMatrix, its `?` solved from the dependences
@@ -48,11 +47,20 @@ def analyse(program: Program, kind: str = "cpu") -> Analysis:
     return Analysis(scop, deps, solved, (*log, f"the pattern is {solved.name}", *scop.notes, *deps.log, *matrices))
 
 
-def _matched(program: Program, kind: str, log: list[str]) -> tuple[Scop, Pattern]:
+def formed(analysed: Analysis, kind: str) -> Analysis:
+    """The Analysis of the same in the form in which a kind of device computes it: the Program's own, or one that is cut into
+    lanes there. Raises PatternMismatch when no pattern of that kind fits."""
+    if kind not in FORMS:
+        return analysed
+    found = analyse(analysed.scop.program, FORMS[kind])
+    return replace(found, log=(*analysed.log, f"on a {kind} device:", *found.log))
+
+
+def _matched(program: Program, forms: Forms, log: list[str]) -> tuple[Scop, Pattern]:
     """A Program's Scop and pattern. A local that many rows read is computed where it is read instead."""
     while True:
         try:
-            scop, found, refused = find(program, kind)
+            scop, found, refused = find(program, forms)
         except PatternMismatch as refusal:
             if not refusal.compute or any(c.name == refusal.compute and c.carried is not None for c in program.computes):
                 raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tsc.errors import InputError, InternalError
 from tsc.loop_ir.nodes import Block, Func
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.analyse import Analysis, analyse, normalised, packed
+from tsc.poly.analyse import Analysis, analyse, formed, normalised, packed
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import Seen, check_blocks, check_tree
 from tsc.poly.pattern.base import Build
@@ -60,20 +60,24 @@ def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | No
         program = normalised(program)
         if not program.computes:
             return _nothing(program, name)
-        # 2. all that is known without sizes: statements, dependences, the pattern with its solved rows
-        analysed = analyse(program, spec.kind)
+        # 2. all that is known without sizes or devices: statements, dependences, the pattern with its solved rows
+        general = analyse(program)
+        # 3. the same in the form in which this device computes it
+        analysed = formed(general, spec.kind)
+        if steps is not None and analysed is not general:
+            steps.scop(general.scop, general.deps)
         if tiled and not analysed.found.tiles_products:
             raise PatternMismatch("one kernel for all would run a sum of products without register tiles")
-        # 3. constant column operands are laid out, for all sizes of tiles alike
+        # 4. constant column operands are laid out, for all sizes of tiles alike
         analysed = packed(analysed, spec, constants)
-        # 4. these sizes: the user's own, if there are some
+        # 5. these sizes: the user's own, if there are some
         chosen = config or analysed.found.default_config(spec)
         given = None if recorder is None else recorder.override("config", name)
         if given is not None:
             chosen = _config(given, name, chosen)
         if recorder is not None:
             recorder.record("config", name, config_to_json(chosen))
-        # 5. the tree with these sizes, and its loops
+        # 6. the tree with these sizes, and its loops
         with blame(given is not None, name):
             made = schedule(analysed, chosen, recorder, name, steps)
         return made if given is None else replace(made, overridden=True)

@@ -23,17 +23,19 @@ from tsc.te.compute import Program
 Match: TypeAlias = Callable[[Scop], Pattern]
 #: The order is the policy.
 PATTERNS: tuple[Match, ...] = (match_scan, match_stencil, match_contraction, match_chained, match_reduction, match_injective)
-#: By kind of device the forms in which Programs are looked at, and the patterns that are looked for in each.
-FORMS: Mapping[str, tuple[tuple[Callable[[Program], Program], tuple[Match, ...]], ...]] = {
-    "cpu": ((lambda program: program, PATTERNS),),
-    "cuda": ((composed, (match_warps,)), (row_program, (match_lanes,)))}
+#: Forms in which Programs are looked at, and the patterns that are looked for in each.
+Forms: TypeAlias = tuple[tuple[Callable[[Program], Program], tuple[Match, ...]], ...]
+#: A Program as it is, whatever the device.
+OWN: Forms = ((lambda program: program, PATTERNS),)
+#: By kind of device, the forms in which blocks there compute, where these are not a Program's own.
+FORMS: Mapping[str, Forms] = {"cuda": ((composed, (match_warps,)), (row_program, (match_lanes,)))}
 
 
-def find(program: Program, kind: str) -> tuple[Scop, Pattern, tuple[str, ...]]:
-    """The first form and pattern of a kind of device that fit a Program: its Scop, the pattern, and the reasons of those before
-    it. Raises PatternMismatch with all reasons."""
+def find(program: Program, forms: Forms = OWN) -> tuple[Scop, Pattern, tuple[str, ...]]:
+    """The first form and pattern that fit a Program: its Scop, the pattern, and the reasons of those before it. Raises
+    PatternMismatch with all reasons."""
     refusals: list[PatternMismatch] = []
-    for form, patterns in FORMS[kind]:
+    for form, patterns in forms:
         try:
             scop = build_scop(form(program))
             found, reasons = match(scop, patterns)

@@ -1,0 +1,49 @@
+"""What is known of a Program before a device is chosen is the same for all: dumped for a CPU and for a GPU, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.poly import programs
+from tests.poly.support import GPU, SMALL, WIDE
+from tsc.poly.analyse import analyse, normalised
+from tsc.poly.schedule import schedule_program
+from tsc.poly.steps import Steps
+from tsc.target import DeviceSpec
+from tsc.te.compute import Program
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "matmul with epilogue": lambda: programs.gemm(act="gelu"), "softmax": programs.softmax, "transpose": programs.transpose}
+#: What the GPU's own form of a Program begins with in the log.
+FORM = "on a cuda device:"
+
+
+def dumped(program: Program, spec: DeviceSpec) -> tuple[list[tuple[str, str]], list[str]]:
+    """The steps before any tree, and the log, each without what belongs to the device."""
+    steps = Steps()
+    made = schedule_program(program, spec, None, None, "kernel", (), steps)
+    first = next(k for k, (title, _) in enumerate(steps.kept) if title.startswith("tree: "))
+    log = list(made.log)
+    return steps.kept[:first], log[:log.index(FORM)] if FORM in log else log
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_scop_one_matrix(name: str) -> None:
+    program = PROGRAMS[name]()
+    (small, log), (wide, wide_log), (gpu, gpu_log) = (dumped(program, spec) for spec in (SMALL, WIDE, GPU))
+    assert [title for title, _ in small] == ["program", "statements", "accesses", "dependences"]
+    assert gpu[:len(small)] == wide == small
+    assert gpu_log == wide_log == log and any(line.startswith(("matrix", "rows")) for line in log)
+    general = analyse(normalised(program))  # and that is what no device is asked for
+    assert list(general.log) == log
+
+
+def test_a_form_of_its_own_is_told_apart() -> None:
+    """A GPU computes softmax in lanes: its Scop is another one, dumped behind the common one; a product's is the same."""
+    lanes, _ = dumped(programs.softmax(), GPU)
+    assert [title for title, _ in lanes] == ["program", "statements", "accesses", "dependences"] * 2
+    assert lanes[:4] != lanes[4:]
+    product, _ = dumped(programs.gemm(), GPU)
+    assert product[:4] == product[4:]
