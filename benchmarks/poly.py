@@ -219,7 +219,7 @@ def of_model(source: Any, name: str) -> dict[str, tuple[Program, tuple[str, ...]
     shop = kernels.workshop("cpu", Options(use_cache=False))
     kernels.schedule_program = kept
     try:
-        graph, env, groups = pipeline.front(source, None, shop.recorder)
+        graph, env, groups = pipeline.front(source, None, shop.recorder, shop.device.spec)
         for group in groups:
             pipeline.compile_group(group, graph, env, shop)
     finally:

@@ -31,6 +31,7 @@ from tsc.progress import shown
 from tsc.runtime.executable import Executable, thread_count
 from tsc.runtime.package import Module, Package
 from tsc.sym import ShapeEnv
+from tsc.target import DeviceSpec
 from tsc.trace import Recorder
 from tsc.workers import scheduling_ahead
 
@@ -57,7 +58,8 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
                   ops: Sequence[CustomOp] = ()) -> Package:
     """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
     shop.options.tell("reading the model", 0, 1)
-    graph, env, groups = front(source, dims, shop.recorder, ops, shop.options.limits)  # path             -> [FusionGroup]
+    graph, env, groups = front(source, dims, shop.recorder, shop.device.spec, ops,
+                               shop.options.limits)               # path             -> [FusionGroup]
     check_inputs(graph, env, shop.options.limits)
     refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []
@@ -74,7 +76,7 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
     return link(graph, env, pairs, shop, compile_ahead)             # Graph + kernels  -> Package
 
 
-def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
+def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, spec: DeviceSpec,
           ops: Sequence[CustomOp] = (), limits: Limits = DEFAULT_LIMITS) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
     """From a model to the groups that become kernels."""
     graph, env = import_onnx(source, dims, ops, limits)             # path             -> Graph
@@ -86,7 +88,7 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder,
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
     for node, definitions in definitions_of(graph):
         check_reads(definitions, env, f"node '{node.name}'")
-    return graph, env, fuse(graph, env)                             # Graph            -> [FusionGroup]
+    return graph, env, fuse(graph, env, spec)                       # Graph            -> [FusionGroup]
 
 
 def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop,

@@ -33,7 +33,7 @@ class DeviceSpec:
     instruction set has, `instr_tile` the register tile (rows, columns) of an fp32 micro-kernel, `l2_bytes` the cache a block
     should fit, `cpu_flags` what the machine must report before code for this device may run on it, `compile_flags` what selects
     it in gcc and clang; `gpu` what a GPU's multiprocessors hold (its `registers` are one thread's, its `instr_tile` one matrix
-    instruction's).
+    instruction's). A chain of stages takes about `chain_rows` rows at a time.
     """
 
     name: str
@@ -45,6 +45,13 @@ class DeviceSpec:
     cpu_flags: tuple[str, ...] = ()
     compile_flags: tuple[str, ...] = ()
     gpu: GpuLimits | None = None
+    chain_rows: int = 64
+
+    @property
+    def on_chip_bytes(self) -> int:
+        """What a block can keep from stage to stage: a GPU's shared memory, half of the second-level cache of the smallest
+        cores meant (1 MiB)."""
+        return 1 << 19 if self.gpu is None else self.gpu.shared_per_block
 
     @property
     def scalar(self) -> DeviceSpec:

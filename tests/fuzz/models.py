@@ -36,6 +36,7 @@ from tests.fuzz.model_mutations import mutate
 from tests.fuzz.operators.conventions import convention_for
 from tests.fuzz.operators.oracles import MORE_DRAWS, Reference
 from tests.fuzz.tally import Tally
+from tsc.codegen_c.specs import host_spec
 from tsc.errors import typed
 from tsc.pipeline import front
 from tsc.trace import Recorder
@@ -119,7 +120,7 @@ def _in_child(work: Callable[[], str]) -> str:
 
 @typed
 def _front(data: bytes) -> None:
-    front(data, None, Recorder())
+    front(data, None, Recorder(), host_spec())
 
 
 def _refused(work: Callable[[], object]) -> str:

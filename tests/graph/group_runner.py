@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tsc.codegen_c.specs import host_spec
 from tsc.graph.decompose import decompose
 from tsc.graph.fusion.chain import chain_level
 from tsc.graph.fusion.fuse import LEVELS, Level, fuse
@@ -40,7 +41,7 @@ def lowered(source: Any, dims: Mapping[str, Any] | None = None,
             levels: Sequence[Level] | None = None) -> tuple[Graph, ShapeEnv, Groups]:
     """A model's groups with their programs."""
     graph, env = front_end(source, dims)
-    return graph, env, [(g, lower_group(g, graph, env)) for g in fuse(graph, env, levels)]
+    return graph, env, [(g, lower_group(g, graph, env)) for g in fuse(graph, env, host_spec(), levels)]
 
 
 def run_groups(graph: Graph, env: ShapeEnv, groups: Groups, feeds: Mapping[str, Any],

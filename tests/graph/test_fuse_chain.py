@@ -17,11 +17,12 @@ import tsc
 from tests.graph.group_runner import UNCHAINED, Groups, lowered, run_groups
 from tests.graph.models import attention, model
 from tests.graph.test_fuse import check_order, normal, random_models
+from tsc.codegen_c.specs import host_spec
 from tsc.graph.fusion.fuse import fuse
 from tsc.graph.fusion.group import FusionGroup, leaves, split_group
 from tsc.graph.fusion.to_te import lower_group
 from tsc.ir import Graph
-from tsc.poly import pattern
+from tsc.poly import analyse, pattern
 from tsc.poly.pattern.chain import match_chained
 from tsc.sym import ShapeEnv
 
@@ -204,7 +205,7 @@ def test_where_no_pattern_fits_a_chain_its_links_are_kernels(tmp_path: Path, mon
     """Not one kernel a node: the groups that fusion makes without chains."""
     monkeypatch.setenv("TSC_CACHE", str(tmp_path))
     others = tuple(p for p in pattern.PATTERNS if p is not match_chained)
-    monkeypatch.setattr(pattern, "FORMS", {"cpu": ((lambda program: program, others),)})
+    monkeypatch.setattr(analyse, "OWN", ((lambda program: program, others),))
     executable = tsc.compile(norm("\n y = Identity(n)", "float[B, L, 8] y"), threads=1)
     feeds = norm_feeds()
     want, = ReferenceEvaluator(norm("\n y = Identity(n)", "float[B, L, 8] y")).run(None, feeds)
@@ -214,7 +215,7 @@ def test_where_no_pattern_fits_a_chain_its_links_are_kernels(tmp_path: Path, mon
 
 def test_without_chains_the_groups_are_the_links() -> None:
     graph, env, groups = chained(attention())
-    plain = fuse(graph, env, UNCHAINED)
+    plain = fuse(graph, env, host_spec(), UNCHAINED)
     links = [leaf for g, _ in groups for leaf in leaves(g)]
     assert [(g.nodes, g.outputs, g.inputs) for g in plain] == [(g.nodes, g.outputs, g.inputs) for g in links]
 

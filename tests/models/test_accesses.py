@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(RECIPES is None, reason=f"no shared model files 
 @pytest.mark.parametrize("name", CASES or ["none"])
 def test_only_what_depends_on_data_is_opaque(name: str) -> None:
     shop = workshop("cpu", Options(use_cache=False))
-    graph, env, groups = front(FOLDER / ENTRIES[name]["file"], None, shop.recorder)
+    graph, env, groups = front(FOLDER / ENTRIES[name]["file"], None, shop.recorder, shop.device.spec)
     programs = {lower_group(group, graph, env).program: group.name for group in groups}
     notes = [f"{group}: {note}" for program, group in programs.items() for note in build_scop(program).notes]
     assert [note for note in notes if "of data" not in note] == []

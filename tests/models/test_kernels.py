@@ -34,7 +34,7 @@ SHAPES = ({"first": 1, "second": 1}, {"first": 2, "second": 7}, {"first": 5, "se
 def test_every_kernel_three_ways(name: str) -> None:
     graph, env = front_end(FOLDER / f"{name}.onnx")
     dims = sorted({d for i in graph.inputs for s in graph.types[i].shape for d in s.dims()})
-    distinct = {str(g.program): g for g in (lower_group(group, graph, env) for group in fuse(graph, env))}
+    distinct = {str(g.program): g for g in (lower_group(group, graph, env) for group in fuse(graph, env, host_spec()))}
     spec = host_spec()
     made: list[tuple[Any, Func]] = []
     for number, lowered in enumerate(distinct.values()):

@@ -20,6 +20,7 @@ import tsc
 from tests.ops import test_samples as samples
 from tests.ops.test_compiled_samples import model
 from tsc import pipeline
+from tsc.codegen_c.specs import host_spec
 from tsc.errors import InternalError, ModelError, ShapeError, TscError
 from tsc.graph.fusion.to_te import lower_group
 from tsc.ops import all_ops
@@ -81,7 +82,7 @@ def built(op: OpDef, sample: Sample, symbolic: bool) -> onnx.ModelProto:
 
 
 def lowered(made: onnx.ModelProto) -> None:
-    graph, env, groups = pipeline.front(made, None, Recorder())
+    graph, env, groups = pipeline.front(made, None, Recorder(), host_spec())
     for group in groups:
         lower_group(group, graph, env)
 

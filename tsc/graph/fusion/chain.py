@@ -14,12 +14,9 @@ from dataclasses import dataclass, replace
 from tsc.graph.fusion.state import Draft, Fusion, pulled
 from tsc.ops.base import PatternKind
 from tsc.sym import ZERO, SymExpr, product
+from tsc.target import DeviceSpec
 from tsc.te.expr import Call, Expr, Load, Var, loads, walk
 
-#: Rows that a kernel takes through a chain at a time, about what keeps a core's vector units busy.
-ROW_TILE = 64
-#: Bytes that a chain may keep on the chip: half of the second-level cache of the smallest cores meant (1 MiB).
-ON_CHIP = 1 << 19
 #: Contractions in one chain.
 MOST_CONTRACTIONS = 2
 #: A chain's kernel writes at most this many tensors.
@@ -55,24 +52,24 @@ class Chain:
         return replace(self, links=(*self.links[:-1], (self.contraction, row)))
 
 
-def chain_level(fusion: Fusion) -> None:
+def chain_level(fusion: Fusion, spec: DeviceSpec) -> None:
     """Every contraction's group, in graph order, takes the groups that follow it for as long as they keep its rows."""
     heads = [d for d in fusion.drafts if d.kind is PatternKind.CONTRACTION]
     for head in sorted(heads, key=lambda d: fusion.items[d.anchor].position):
         if fusion.owner[head.anchor] is head:
             draft, chain = head, Chain(((head.anchor, -1),))
-            while (step := _next(fusion, draft, chain)) is not None:
+            while (step := _next(fusion, draft, chain, spec)) is not None:
                 draft, chain = step
 
 
-def _next(fusion: Fusion, draft: Draft, chain: Chain) -> tuple[Draft, Chain] | None:
+def _next(fusion: Fusion, draft: Draft, chain: Chain, spec: DeviceSpec) -> tuple[Draft, Chain] | None:
     """The chain with one more group, if any fits; why the others do not is recorded."""
     for follower in _followers(fusion, draft):
         found = _linked(fusion, draft, chain, follower)
         if isinstance(found, str):
             fusion.refuse(draft, follower.anchor, found)
             continue
-        reason = refusal(fusion, draft, found, follower)
+        reason = refusal(fusion, draft, found, follower, spec)
         if reason is not None:
             fusion.refuse(draft, follower.anchor, reason)
             continue
@@ -214,7 +211,7 @@ def sides_of(fusion: Fusion, contraction: str, stored: Collection[str] = ()) -> 
 
 # -- footprint and traffic -------------------------------------------------------------------------------------
 
-def refusal(fusion: Fusion, draft: Draft, chain: Chain, follower: Draft) -> str | None:
+def refusal(fusion: Fusion, draft: Draft, chain: Chain, follower: Draft, spec: DeviceSpec) -> str | None:
     """Why `follower` is better off in a kernel of its own, though its rows are the chain's; None if it is not. `chain` is what
     the two would be.
 
@@ -227,18 +224,18 @@ def refusal(fusion: Fusion, draft: Draft, chain: Chain, follower: Draft) -> str 
         return f"the kernel would write more than {MAX_OUTPUTS} tensors"
     if fusion.makes_cycle(members):
         return "it needs a value that is made from this kernel's result by another kernel"
-    width = fusion.env.canon(fusion.shape(chain.handed[-1])[-1])
-    if (columns := width.as_int()) is not None and 4 * ROW_TILE * columns > ON_CHIP:
-        return f"a tile of {ROW_TILE} rows of {columns} elements does not stay on the chip"
+    width, rows, room = fusion.env.canon(fusion.shape(chain.handed[-1])[-1]), spec.chain_rows, spec.on_chip_bytes
+    if (columns := width.as_int()) is not None and 4 * rows * columns > room:
+        return f"a tile of {rows} rows of {columns} elements does not stay on the chip"
     if follower.kind is PatternKind.REDUCE:
         return _few_rows(fusion, chain, width)
     saved = [v for v in dict.fromkeys(chain.handed) if v not in fusion.outputs(members)]
     if chain.handed[-1] not in saved:
         return "what it would be handed must be stored anyway"
     again = sum((_shared_operand(fusion, *link) for link in chain.links), ZERO)
-    moved = width * (2 * ROW_TILE * len(saved))
-    if not fusion.env.prove_le(again, moved) and not fusion.env.prove_le(4 * (again + width * ROW_TILE), ON_CHIP):
-        return f"{again} elements, read again for each {ROW_TILE} rows, do not stay on the chip; only {moved} need not be moved"
+    moved = width * (2 * rows * len(saved))
+    if not fusion.env.prove_le(again, moved) and not fusion.env.prove_le(4 * (again + width * rows), room):
+        return f"{again} elements, read again for each {rows} rows, do not stay on the chip; only {moved} need not be moved"
     return None
 
 

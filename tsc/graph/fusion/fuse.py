@@ -15,9 +15,10 @@ from tsc.graph.fusion.state import Draft, Fusion, analyse, group_inputs, path_no
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, ShapeEnv
+from tsc.target import DeviceSpec
 from tsc.te.expr import loads, variables
 
-Level = Callable[[Fusion], None]
+Level = Callable[[Fusion, DeviceSpec], None]
 
 #: A kernel writes at most this many tensors: each one more keeps registers and cache lines busy.
 MAX_OUTPUTS = 2
@@ -27,21 +28,22 @@ BODY_LIMIT = 200
 CHEAP = 24
 
 
-def fuse(graph: Graph, env: ShapeEnv, levels: Sequence[Level] | None = None) -> tuple[FusionGroup, ...]:
-    """Every live value of a graph of primitives in exactly one group, in executable order. `levels` default to LEVELS.
+def fuse(graph: Graph, env: ShapeEnv, spec: DeviceSpec, levels: Sequence[Level] | None = None) -> tuple[FusionGroup, ...]:
+    """Every live value of a graph of primitives in exactly one group, in executable order. `levels` default to LEVELS. What is
+    proposed for a device may still be refused where it is scheduled, and is split then.
 
     Views belong to no group's outputs: they are their root's memory (`graph/views.py`). Index maps that all readers can take
     into their own accesses appear in each reader's group and are never stored.
     """
     fusion = analyse(graph, env)
     for level in LEVELS if levels is None else levels:
-        level(fusion)
+        level(fusion, spec)
     return _in_order(fusion)
 
 
 # -- contraction level -----------------------------------------------------------------------------------------
 
-def contraction_level(fusion: Fusion) -> None:
+def contraction_level(fusion: Fusion, spec: DeviceSpec) -> None:
     """Each contraction anchors a group that grows forward over its epilogue, and back over what its windows read."""
     for value, item in fusion.items.items():
         if item.kind is PatternKind.CONTRACTION:
@@ -175,7 +177,7 @@ def _in_windows(fusion: Fusion, anchor: str, inner: set[str], value: str) -> boo
 
 # -- the rest --------------------------------------------------------------------------------------------------
 
-def injective_level(fusion: Fusion) -> None:
+def injective_level(fusion: Fusion, spec: DeviceSpec) -> None:
     """What no anchor has taken: each value needed by another kernel anchors a group of all that only it reads."""
     for value in reversed(fusion.ordered(v for v in fusion.items if v not in fusion.free)):
         if value not in fusion.owner:

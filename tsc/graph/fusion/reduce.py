@@ -47,7 +47,7 @@ class Rows:
         return (ONE,) * (len(self.full) - len(shape)) + shape == self.kept
 
 
-def reduce_level(fusion: Fusion) -> None:
+def reduce_level(fusion: Fusion, spec: DeviceSpec) -> None:
     """Each reduction that no group has yet anchors one, which grows both ways until nothing more fits."""
     alike: dict[Rows, list[str]] = {}
     for value, item in fusion.items.items():
