@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tsc.graph.fusion.state import Draft, Fusion
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, SymExpr, product
+from tsc.target import DeviceSpec
 
 Shape = tuple[SymExpr, ...]
 
