@@ -149,7 +149,8 @@ def model_of(case: Case, values: Mapping[str, Array], opset: int | None = None) 
         else:
             value = numpy_helper.from_array(values[o.name], f"{o.name}_value")
             constants.append(helper.make_node("Constant", [], [o.name], f"constant_{o.name}", value=value))
-    outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in case.outputs]
+    given = {value.name: value.type for value in inputs}  # an output without a type hides that of the input it is
+    outputs = [helper.make_value_info(name, given.get(name, onnx.TypeProto())) for name in case.outputs]
     graph = helper.make_graph([*constants, *case.nodes], "case", inputs, outputs, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset or case.opset)], ir_version=10)
     return _typed(model, case, values)
@@ -160,9 +161,12 @@ def _declared(case: Case, o: Operand) -> list[str | int | None]:
             else dim_name(case.naming, o.name, k, d) or None for k, d in enumerate(o.dims)]
 
 
-def _has_operands(node: NodeProto, opset: int) -> bool:
+def _is_safe(node: NodeProto, opset: int, broken: bool) -> bool:
+    """Whether onnx infers shapes without reading what is not there: operands, and the type of what EyeLike reads."""
     if not onnx.defs.has(node.op_type):
         return True
+    if broken and node.op_type == "EyeLike":
+        return False
     wanted = onnx.defs.get_schema(node.op_type, opset).inputs
     given = [*node.input, *[""] * len(wanted)]
     return all(name or p.option != onnx.defs.OpSchema.FormalParameterOption.Single for name, p in zip(given, wanted))
@@ -173,7 +177,7 @@ def _typed(model: ModelProto, case: Case, values: Mapping[str, Array]) -> ModelP
     inferred = {}
     try:
         opset = model.opset_import[0].version
-        if not all(_has_operands(node, opset) for node in model.graph.node):  # onnx would not look before it reads them
+        if not all(_is_safe(node, opset, case.broken) for node in model.graph.node):
             raise ValueError("a node lacks operands")
         inferred = {o.name: o.type for o in onnx.shape_inference.infer_shapes(model).graph.output}
     except Exception:
