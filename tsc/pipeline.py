@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -73,7 +74,9 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
             for _, kernel in made:
                 for source in kernel.sources.values():
                     compile_ahead(source)                           # C -> objects, while others are scheduled
-    return link(graph, env, pairs, shop, compile_ahead)             # Graph + kernels  -> Package
+    package = link(graph, env, pairs, shop, compile_ahead)          # Graph + kernels  -> Package
+    split = sum(decision.stage == "split" for decision in shop.recorder.decisions)
+    return replace(package, stats={"groups": len(groups), "split": split})
 
 
 def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, spec: DeviceSpec,

@@ -95,8 +95,9 @@ class Executable:
 
     @property
     def stats(self) -> dict[str, int]:
-        """Counts. `compiles`: how often this process compiled it (1, or 0 when it was loaded; running never adds one);
-        `shapes` and `memo_hits`: runs whose shape was new, or remembered."""
+        """Counts. `groups`: what fusion proposed, of which `split` fitted no schedule and were cut; `compiles`: how often this
+        process compiled it (1, or 0 when it was loaded; running never adds one); `shapes` and `memo_hits`: runs whose shape was
+        new, or remembered."""
         return {
             **self._package.stats, "compiles": int(self._package.path is None),
             "kernels": len({launch.kernel for launch in self._plan.launches}), "launches": len(self._plan.launches),
