@@ -9,7 +9,7 @@
     python3 dev.py bench pair COMMIT [..] MiniLM, layers or compiling beside another commit's (args go to benchmarks/pair.py)
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
     python3 dev.py bench compile [..] times of compiling whole models, cold and cached (args go to benchmarks/compiling.py)
-    python3 dev.py fuzz [args]     random programs (--trips: recurrences) against their meaning (args go to tests/fuzz/run.py)
+    python3 dev.py fuzz [args]     random programs (--trips: recurrent, --configs: any tiles) three ways (tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, or nets, end to end (args: tests/fuzz/operators/run.py)
     python3 dev.py memory [args]   every buffer mapped apart, between unmapped pages (args go to tests/memory/run.py)
     python3 dev.py fuzz --models [..]    mutated model files (args go to tests/fuzz/models.py)

@@ -10,7 +10,7 @@ import ctypes
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,11 +32,12 @@ from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.oracle.interpret import Trace, interpret, interpreter
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.verify_storage import verify_storage
-from tsc.poly import PatternMismatch
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
-from tsc.poly.schedule import ScheduledProgram, schedule_program
+from tsc.poly.schedule import OPERATIONS, ScheduledProgram, prepared, schedule_program
 from tsc.poly.steps import Steps
+from tsc.poly.tile import TileConfig
 from tsc.sym import product
 from tsc.target import DeviceSpec
 from tsc.te.compute import SUM, Compute, Program
@@ -131,6 +132,17 @@ class Made:
         return True
 
 
+def random_config(program: Program, spec: DeviceSpec, constants: Collection[str], rng: Random) -> TileConfig | None:
+    """One of the configs that are worth trying, None where nothing is computed. Raises PatternMismatch."""
+    with isl.budget(OPERATIONS):
+        analysed = prepared(program, spec, constants)
+    if analysed is None:
+        return None
+    space = analysed.found.space(spec)
+    drawn = [space.at([rng.randrange(len(knob.sizes)) for knob in space.knobs]) for _ in range(20)]
+    return next((config for config in drawn if space.refusal(config) is None), space.default)
+
+
 def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = None, device: DeviceSpec | None = None) -> Made:
     """Schedule and interpret a Case, for `device` (by default this machine) or, in every other program, with small tiles.
     Raises PatternMismatch (refused), Wrong or InternalError."""
@@ -145,7 +157,8 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
     spec = rng.choice([SMALL, device])
     constants = [b.name for b in program.inputs if rng.random() < 0.3]
     try:
-        scheduled = schedule_program(program, spec, None, None, name, constants, steps)
+        config = random_config(program, spec, constants, rng) if case.configs else None
+        scheduled = schedule_program(program, spec, config, None, name, constants, steps)
     except PatternMismatch as refusal:
         if not str(refusal).strip():
             raise Wrong("a refusal without a reason") from refusal

@@ -35,7 +35,7 @@ from tsc.te.expr import (
 class Case:
     """A random Program and where it comes from. `loose`: over model Dims, to be lowered by te.transform. `picks`: what the
     inputs of indices index into. `real`: it rounds, so that results are compared with a tolerance. `divided`: it reads at
-    quotients and remainders by sizes."""
+    quotients and remainders by sizes. `configs`: it gets random sizes of tiles in place of those that its pattern has."""
 
     program: Program
     kind: str
@@ -43,6 +43,7 @@ class Case:
     real: bool
     picks: Mapping[str, SymExpr]
     divided: bool = False
+    configs: bool = False
 
     def env(self) -> ShapeEnv:
         env = ShapeEnv()

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -64,12 +64,21 @@ class Tally:
         return "\n".join([*lines, f"  slowest: program {self.slowest[1]}, {self.slowest[0]:.1f} s"])
 
 
-def case_of(rng: Random, number: int, carried: bool = False) -> Case:
-    """Every fifth program reads at quotients and remainders by sizes; or all have recurrences."""
-    return random_case(rng, divided=number % 5 == 3, carried=carried)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which programs: with recurrences alone; with random sizes of tiles."""
+
+    carried: bool = False
+    configs: bool = False
 
 
-def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | None = None, carried: bool = False) -> Tally:
+def case_of(rng: Random, number: int, wanted: Wanted = Wanted()) -> Case:
+    """Every fifth program reads at quotients and remainders by sizes."""
+    return replace(random_case(rng, divided=number % 5 == 3, carried=wanted.carried), configs=wanted.configs)
+
+
+def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | None = None,
+              wanted: Wanted = Wanted()) -> Tally:
     """Check programs `numbers` of a seed, compiled together, and `mutants` broken schedules of each; for `device`,
     or in turn for all that this machine can run."""
     tally, all_made = Tally(), []
@@ -77,7 +86,7 @@ def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | 
         rng, start = Random(f"{seed}/{number}"), time.perf_counter()
         try:
             steps = Kept()
-            made = check(case_of(rng, number, carried), rng, f"k{number}", steps, device or _device(number))
+            made = check(case_of(rng, number, wanted), rng, f"k{number}", steps, device or _device(number))
             tally.outcomes.update(check_mutants(made, steps, rng, mutants))
             tally.outcomes.update(check_broken(made, rng, mutants))
             tally.outcomes["values undecided"] += made.undecided is not None
@@ -121,10 +130,10 @@ def _run_compiled(all_made: list[tuple[int, Made, Random]], tally: Tally) -> Non
             tally.fail(number, error)
 
 
-def show(seed: int, number: int, carried: bool = False) -> int:
+def show(seed: int, number: int, wanted: Wanted) -> int:
     """One program in full, with the traceback of its failure."""
     rng = Random(f"{seed}/{number}")
-    case = case_of(rng, number, carried)
+    case = case_of(rng, number, wanted)
     device = _device(number)
     print(f"{case.kind}{', loose' if case.loose else ''}{', real' if case.real else ''}, {device.name}\n{case.program}")
     try:
@@ -155,14 +164,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--mutants", type=int, default=1, help="broken schedules, and broken loops, tried for each program")
     parser.add_argument("--only", type=int, help="show this program alone")
     parser.add_argument("--trips", action="store_true", help="programs with recurrences alone")
+    parser.add_argument("--configs", action="store_true", help="random sizes of tiles in place of those that patterns have")
     asked = parser.parse_args(argv)
+    wanted = Wanted(asked.trips, asked.configs)
     if asked.only is not None:
-        return show(asked.seed, asked.only, asked.trips)
+        return show(asked.seed, asked.only, wanted)
     end = asked.start + asked.count
     batches = [range(a, min(a + BATCH, end)) for a in range(asked.start, end, BATCH)]
     tally, begin = Tally(), time.perf_counter()
     with ProcessPoolExecutor(asked.jobs, initializer=_collect_seldom) as pool:
-        run = partial(run_batch, mutants=asked.mutants, carried=asked.trips)
+        run = partial(run_batch, mutants=asked.mutants, wanted=wanted)
         for done in pool.map(run, [asked.seed] * len(batches), batches):
             tally.add(done)
             print(f"{time.perf_counter() - begin:.0f} s: {tally}", flush=True)

@@ -13,7 +13,7 @@ from tests.fuzz import check as fuzz_check
 from tests.fuzz import mutate
 from tests.fuzz.check import MARGIN, Arrays, Run, Wrong, check, check_compiled, compare, compiled
 from tests.fuzz.generate import Case, cases, random_case
-from tests.fuzz.run import run_batch
+from tests.fuzz.run import Wanted, run_batch
 from tsc.codegen_c.specs import host_spec
 from tsc.loop_ir.nodes import For, walk
 from tsc.poly import PatternMismatch
@@ -29,11 +29,18 @@ def test_a_sample() -> None:
 
 
 def test_recurrences() -> None:
-    tally = run_batch(1, range(25), carried=True)
+    tally = run_batch(1, range(25), wanted=Wanted(carried=True))
     assert not tally.failures, str(tally)
     assert tally.outcomes["right"] >= 20, str(tally)
     assert tally.outcomes["broken schedules refused"] > 12 and tally.outcomes["broken loops refused"] > 12, str(tally)
     assert tally.outcomes["values undecided"] == 0, str(tally)
+
+
+def test_any_tiles() -> None:
+    tally = run_batch(2, range(25), wanted=Wanted(configs=True))
+    assert not tally.failures, str(tally)
+    assert tally.outcomes["right"] >= 18, str(tally)
+    assert tally.outcomes["broken loops refused"] > 10, str(tally)
 
 
 def test_without_vectors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,20 +56,10 @@ def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | No
     wants to see it. With `tiled`, a sum of products is to have register tiles, or no pattern fits.
     """
     with isl.budget(OPERATIONS):
-        # 1. what is empty at all sizes goes away; a reduction accumulates into a local, whatever becomes of its result
-        program = normalised(program)
-        if not program.computes:
-            return _nothing(program, name)
-        # 2. all that is known without sizes or devices: statements, dependences, the pattern with its solved rows
-        general = analyse(program)
-        # 3. the same in the form in which this device computes it
-        analysed = formed(general, spec.kind)
-        if steps is not None and analysed is not general:
-            steps.scop(general.scop, general.deps)
-        if tiled and not analysed.found.tiles_products:
-            raise PatternMismatch("one kernel for all would run a sum of products without register tiles")
-        # 4. constant column operands are laid out, for all sizes of tiles alike
-        analysed = packed(analysed, spec, constants)
+        # 1. to 4. what all sizes have in common
+        analysed = prepared(program, spec, constants, steps, tiled)
+        if analysed is None:
+            return _nothing(normalised(program), name)
         # 5. these sizes: the user's own, if there are some
         chosen = config or analysed.found.default_config(spec)
         given = None if recorder is None else recorder.override("config", name)
@@ -81,6 +71,25 @@ def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | No
         with blame(given is not None, name):
             made = schedule(analysed, chosen, recorder, name, steps)
         return made if given is None else replace(made, overridden=True)
+
+
+def prepared(program: Program, spec: DeviceSpec, constants: Collection[str] = (), steps: Steps | None = None,
+             tiled: bool = False) -> Analysis | None:
+    """All of `schedule_program` before sizes are chosen; None for a Program that has nothing to compute at any size."""
+    # 1. what is empty at all sizes goes away; a reduction accumulates into a local, whatever becomes of its result
+    program = normalised(program)
+    if not program.computes:
+        return None
+    # 2. all that is known without sizes or devices: statements, dependences, the pattern with its solved rows
+    general = analyse(program)
+    # 3. the same in the form in which this device computes it
+    analysed = formed(general, spec.kind)
+    if steps is not None and analysed is not general:
+        steps.scop(general.scop, general.deps)
+    if tiled and not analysed.found.tiles_products:
+        raise PatternMismatch("one kernel for all would run a sum of products without register tiles")
+    # 4. constant column operands are laid out, for all sizes of tiles alike
+    return packed(analysed, spec, constants)
 
 
 def schedule(analysed: Analysis, config: TileConfig, recorder: Recorder | None, name: str,

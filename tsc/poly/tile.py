@@ -1,10 +1,10 @@
-"""TileConfig: the sizes of a schedule. Those that a pattern takes without tuning are in its own module."""
+"""TileConfig: the sizes of a schedule, and Space: those of one pattern on one device. Both are made in a pattern's module."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tsc.runtime import schema
@@ -41,6 +41,64 @@ class TileConfig:
         for name, value in asdict(like).items():
             if isinstance(value, tuple) and len(getattr(self, name)) != len(value):
                 raise ValueError(f"{name} has {len(getattr(self, name))} sizes, expected {len(value)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A size of a TileConfig, by its field and the `place` in that, and the `sizes` that it can have, in rising order."""
+
+    field: str
+    place: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a config may take of something that a device has `most` of, by `name`."""
+
+    name: str
+    most: int
+    taken: Callable[[TileConfig], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The configs of a pattern on a device: its `default`, and those with other sizes, a choice for each of the `knobs`, that
+    keep within `limits`. Others are legal, too; they are not worth trying."""
+
+    default: TileConfig
+    knobs: tuple[Knob, ...]
+    limits: tuple[Limit, ...] = ()
+
+    def at(self, choices: Sequence[int]) -> TileConfig:
+        """The config where knob k has its size number `choices[k]`; blocks are rounded up to whole tiles."""
+        config = self.default
+        for knob, choice in zip(self.knobs, choices, strict=True):
+            changed: dict[str, Any] = {knob.field: _with(getattr(config, knob.field), knob.place, knob.sizes[choice])}
+            config = replace(config, **changed)
+        tile = config.instr_tile if config.warp_tile == (1, 1) else config.warp_tile
+        whole = (-(-size // part) * part for size, part in zip(config.block_tile, tile))
+        return replace(config, block_tile=(*whole, *config.block_tile[len(tile):]))
+
+    def refusal(self, config: TileConfig) -> str | None:
+        """Which of the limits a config breaks; None where it keeps within all."""
+        for limit in self.limits:
+            if limit.taken(config) > limit.most:
+                return f"{limit.name}: {limit.taken(config)} of {limit.most}"
+        return None
+
+
+def powers(most: int, least: int = 1) -> tuple[int, ...]:
+    """`least` times powers of two, up to `most`; `least` itself in any case."""
+    return tuple(least << k for k in range(max(1, (most // least).bit_length())))
+
+
+def _with(value: Any, place: Sequence[int], size: int) -> Any:
+    """A size, or a tuple with another size at a place in it."""
+    if not place:
+        return size
+    first, *rest = place
+    return (*value[:first], _with(value[first], rest, size), *value[first + 1:])
 
 
 def config_to_json(config: TileConfig) -> str:

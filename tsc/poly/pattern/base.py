@@ -18,7 +18,7 @@ from tsc.poly.legality import Order, Seen, check_tree, coincident
 from tsc.poly.matrix import ScheduleMatrix
 from tsc.poly.promotion.promote import Promoted
 from tsc.poly.scop import Scop
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import Space, TileConfig
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.expr import Expr
@@ -46,6 +46,10 @@ class Pattern(ABC):
     @abstractmethod
     def default_config(self, spec: DeviceSpec) -> TileConfig:
         """The sizes for a device, without tuning."""
+
+    @abstractmethod
+    def space(self, spec: DeviceSpec) -> Space:
+        """The sizes that are worth trying on a device."""
 
     @abstractmethod
     def tree(self, config: TileConfig, build: Build) -> Tree:

@@ -20,14 +20,14 @@ from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
 from tsc.poly.pattern.base import Build, Pattern, Tree
-from tsc.poly.pattern.contraction import Contraction
+from tsc.poly.pattern.contraction import Contraction, registers
 from tsc.poly.pattern.nest import accumulators, register_tile
 from tsc.poly.pattern.rows import row_functions, row_relations, shared_axes
 from tsc.poly.pattern.stages import Stage, row_stage, solved_stages
 from tsc.poly.promotion.panel import promote_panel
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
 from tsc.poly.tree import BLOCK_POINT, own_instances, statement_rows
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
@@ -70,6 +70,14 @@ class Chained(Pattern):
             most = min(CHAIN_ROWS, spec.l2_bytes // 2 // strips)
             rows[self.m] = max(1, most // together) * together
         return TileConfig(row_tile=tuple(rows), stage_tiles=tiles)
+
+    def space(self, spec: DeviceSpec) -> Space:
+        """Rows of a block, and a register tile a contraction."""
+        knobs = [] if self.m is None else [Knob("row_tile", (self.m,), powers(4 * CHAIN_ROWS))]
+        for k, stage in enumerate(self.contractions):
+            knobs += stage.register_knobs(spec, "stage_tiles", (k,))
+        limit = Limit("registers", spec.registers, lambda config: max(registers(tile, spec) for tile in config.stage_tiles))
+        return Space(self.default_config(spec), tuple(knobs), (limit,))
 
     def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """The factor of each contraction that varies with its column."""

@@ -12,7 +12,7 @@ from tsc.poly.pattern.nest import Nest, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
 from tsc.poly.promotion.panel import promote_panel
 from tsc.poly.scop import Scop
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, Load, loads, variables
@@ -39,6 +39,24 @@ class Contraction(Nest):
         wide = most if m is None else min(most, -(-m // mr) * mr)
         columns = 2 * nr if (n is None or n > nr) and most < TALL_BLOCK else nr
         return TileConfig((mr, nr), (max(1, wide // mr) * mr, columns))
+
+    def space(self, spec: DeviceSpec) -> Space:
+        """Register tiles that leave room for a row of the operand and an element of the other, and blocks of them."""
+        default = self.default_config(spec)
+        nr = default.instr_tile[1]
+        blocks = Knob("block_tile", (0,), powers(TALL_BLOCK)), Knob("block_tile", (1,), powers(8 * nr, nr))
+        limit = Limit("registers", spec.registers, lambda config: registers(config.instr_tile, spec))
+        return Space(default, (*self.register_knobs(spec, "instr_tile"), *blocks), (limit,))
+
+    def register_knobs(self, spec: DeviceSpec, field: str, place: tuple[int, ...] = ()) -> tuple[Knob, Knob]:
+        """Rows and columns of a register tile at a place; of a packed operand whole parts of its panels."""
+        lanes, (m, n) = max(1, spec.vector_bytes // 4), self.extents
+        rows = tuple(size for size in range(1, spec.registers) if m is None or size <= m)
+        widest = self.register_tile(spec)[1]
+        wide = [size for size in powers(4 * spec.instr_tile[1], lanes) if n is None or size < n + lanes]
+        packed = any(load.buffer.panel is not None for load in loads(self.n_factor))
+        columns = tuple(size for size in wide if not packed or widest % size == 0)
+        return Knob(field, (*place, 0), rows), Knob(field, (*place, 1), columns or (widest,))
 
     def register_tile(self, spec: DeviceSpec) -> tuple[int, int]:
         """Rows and columns of a register tile; a packed operand says how many columns."""
@@ -67,6 +85,13 @@ class Contraction(Nest):
         """The same of a Program that differs in the layouts of inputs alone."""
         return replace(Nest.reading(self, program), n_factor=with_layouts(self.n_factor, program.inputs),
                        m_factor=with_layouts(self.m_factor, program.inputs))
+
+
+def registers(tile: tuple[int, ...], spec: DeviceSpec) -> int:
+    """Vector registers that the k loop of a register tile takes: accumulators, a row of one operand, and an element of the
+    other where no instruction takes that from memory (AVX-512 broadcasts it)."""
+    vectors = -(-tile[1] // max(1, spec.vector_bytes // 4))
+    return tile[0] * vectors + vectors + (spec.vector_bytes < 64)
 
 
 def match_contraction(scop: Scop) -> Contraction:

@@ -21,7 +21,7 @@ from tsc.poly.pattern.teams import LANES, OnTeams, Rows, guards_of, team_tree
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import Knob, Space, TileConfig, powers
 from tsc.poly.tree import BLOCK_POINT
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
@@ -62,6 +62,10 @@ class Lanes(OnTeams):
     def default_config(self, spec: DeviceSpec) -> TileConfig:
         """A few rows a block, a warp each."""
         return TileConfig(block_tile=(ROWS, 1, 1))
+
+    def space(self, spec: DeviceSpec) -> Space:
+        """Up to all warps that a block can have."""
+        return Space(self.default_config(spec), (Knob("block_tile", (0,), powers(32)),))
 
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Blocks of `config.warps` rows, a warp a row; what is local to a row stands in shared memory."""

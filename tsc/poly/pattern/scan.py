@@ -18,10 +18,10 @@ from tsc.poly.legality import with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, function
 from tsc.poly.pattern.base import Build, Pattern, Tree
 from tsc.poly.pattern.rows import row_functions, row_relations, shared_axes
-from tsc.poly.pattern.stages import Stage, row_stage, solved_stages
+from tsc.poly.pattern.stages import Stage, row_knobs, row_stage, solved_stages
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import Space, TileConfig
 from tsc.poly.tree import BLOCK_POINT, ROW_POINT, own_instances, statement_rows, up_to
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, runs
@@ -70,6 +70,10 @@ class Scan(Pattern):
         rows = len(self.matrix.names)
         last = CONSECUTIVE_ROWS if self.consecutive else OTHER_ROWS
         return TileConfig(row_tile=(1,) * (rows - 1) + (last,) * bool(rows))
+
+    def space(self, spec: DeviceSpec) -> Space:
+        """Any rows of a block."""
+        return Space(self.default_config(spec), row_knobs(len(self.matrix.names)))
 
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Row tiles over the parts; a local lives as long as a trip where it can, else as long as a row or a tile."""

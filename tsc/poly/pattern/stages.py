@@ -19,7 +19,7 @@ from tsc.poly.pattern.nest import Nest
 from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import Knob, Space, TileConfig, powers
 from tsc.poly.tree import BLOCK_POINT, ROW_POINT, own_instances, statement_rows
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute
@@ -65,6 +65,10 @@ class Staged(Pattern):
         """A few rows a tile where something is reduced; else as many elements as a block should have."""
         return TileConfig(row_tile=_row_tile(self, spec))
 
+    def space(self, spec: DeviceSpec) -> Space:
+        """Any rows of a block, its last ones up to all elements that one should have."""
+        return Space(self.default_config(spec), row_knobs(len(self.matrix.names)))
+
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Row tiles over the stages; a local lives as long as a row where it can, else as long as a tile."""
         scop = build.scop
@@ -73,6 +77,11 @@ class Staged(Pattern):
         schedule, order = build.separated("stages", _separated(node, scop, self, config))
         homes = (Home(ROW_POINT), Home(BLOCK_POINT))
         return Tree.of(with_locals(schedule, order, scop, build.deps, {}, homes), scop)
+
+
+def row_knobs(rows: int) -> tuple[Knob, ...]:
+    """How many of each row a block takes."""
+    return tuple(Knob("row_tile", (k,), powers(BLOCK_ELEMENTS if k == rows - 1 else ASSUMED_EXTENT)) for k in range(rows))
 
 
 def solved_stages(stages: Sequence[AnyStage], scop: Scop, deps: Dependences) -> tuple[tuple[AnyStage, ...], tuple[str, ...]]:

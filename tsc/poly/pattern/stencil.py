@@ -18,7 +18,7 @@ from tsc.poly.promotion.halo import in_vectors, promote_halo
 from tsc.poly.promotion.promote import Promoted
 from tsc.poly.proof.dataflow import check_vectors
 from tsc.poly.scop import Scop
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import Knob, Space, TileConfig, powers
 from tsc.target import DeviceSpec
 from tsc.te.compute import Axis, Compute
 from tsc.te.expr import loads, variables
@@ -44,6 +44,13 @@ class Stencil(Nest):
         nr = vectors * lanes if n is None else min(vectors, -(-n // lanes)) * lanes
         mr = rows if m is None else min(rows, m)
         return TileConfig((mr, nr), (mr if m == 1 else STENCIL_ROWS // mr * mr, nr), lanes=lanes)
+
+    def space(self, spec: DeviceSpec) -> Space:
+        """Runs of whole vectors in neighbouring rows, and blocks of them."""
+        default, lanes = self.default_config(spec), max(1, spec.vector_bytes // 4)
+        rows, columns = range(1, 2 * STENCIL_TILE[0] + 1), powers(4 * default.instr_tile[1], lanes)
+        return Space(default, (Knob("instr_tile", (0,), tuple(rows)), Knob("instr_tile", (1,), columns),
+                               Knob("block_tile", (0,), powers(4 * STENCIL_ROWS)), Knob("block_tile", (1,), columns)))
 
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Register tiles over a copy of the image's part that a block's windows see."""

@@ -23,7 +23,7 @@ from tsc.poly.promotion.layout import Layout, accumulator_fragment, plain, swizz
 from tsc.poly.promotion.promote import Home, Operand, Promoted, promote_operand, with_locals, zero
 from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
@@ -45,6 +45,26 @@ class Warps(OnTeams, Contraction):
     def default_config(self, spec: DeviceSpec) -> TileConfig:
         """One size for all, without tuning."""
         return TileConfig((16, 8, 16), BLOCK_TILE, warp_tile=WARP_TILE, stages=STAGES)
+
+    def space(self, spec: DeviceSpec) -> Space:
+        """Blocks in whole warps, k tiles and stages that fit shared memory."""
+        blocks = (Knob("block_tile", (k,), powers(256, 16)) for k in range(2))
+        warps = Knob("warp_tile", (0,), powers(64, 16)), Knob("warp_tile", (1,), powers(64, 8))
+        knobs = (*blocks, Knob("block_tile", (2,), powers(64, 8)), *warps, Knob("stages", (), (1, 2, 3, 4)))
+        item = max(_item_bytes(value.dtype) for value in (self.m_factor, self.n_factor))
+
+        def shared(config: TileConfig) -> int:
+            high, wide, deep = config.block_tile
+            return config.stages * (high + wide) * deep * item
+
+        def accumulated(config: TileConfig) -> int:
+            return config.warp_tile[0] * config.warp_tile[1] // LANES
+
+        limits = [Limit("registers of a thread", spec.registers // 2, accumulated)]
+        if spec.gpu is not None:
+            limits += [Limit("bytes of shared memory", spec.gpu.shared_per_block, shared),
+                       Limit("threads", spec.gpu.threads_per_block, lambda config: LANES * config.warps)]
+        return Space(self.default_config(spec), knobs, tuple(limits))
 
     def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """None: operands are read from shared memory."""

@@ -1,0 +1,119 @@
+"""Spaces of configs: what is worth trying is legal and gives right values, keeps within limits, and is data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from tests.poly import chain_programs, programs
+from tests.poly.recurrences import both_ways, gated, summed
+from tests.poly.support import GPU, SMALL, WIDE, check_values, scheduled
+from tests.poly.test_gpu import kernel as with_barriers
+from tests.poly.test_schedule import PROGRAMS
+from tsc.codegen_cuda.specs import CUDA_SPECS
+from tsc.poly import PatternMismatch
+from tsc.poly.pattern.contraction import registers
+from tsc.poly.schedule import prepared
+from tsc.poly.tile import Knob, Limit, Space, TileConfig, config_from_json, config_to_json, powers
+from tsc.target import DeviceSpec
+from tsc.te.compute import Program
+
+
+def space_of(program: Program, spec: DeviceSpec) -> Space:
+    analysed = prepared(program, spec)
+    assert analysed is not None
+    return analysed.found.space(spec)
+
+
+def drawn(space: Space, rng: Random) -> TileConfig | None:
+    config = space.at([rng.randrange(len(knob.sizes)) for knob in space.knobs])
+    return config if space.refusal(config) is None else None
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_members_give_right_values(name: str) -> None:
+    make, cases = PROGRAMS[name]
+    program, rng = make(), Random(name)
+    space = space_of(program, SMALL)
+    tried = 0
+    while tried < 3:
+        config = drawn(space, rng)
+        if config is not None:
+            tried += 1
+            assert config_from_json(config_to_json(config)) == config
+            made = scheduled(program, config)
+            assert made.config == config
+            for sizes in cases:
+                check_values(made.func, program, sizes)
+
+
+@pytest.mark.parametrize("spec", [SMALL, WIDE, replace(SMALL, name="narrow", vector_bytes=0)], ids=lambda spec: spec.name)
+def test_each_default_keeps_within_the_limits(spec: DeviceSpec) -> None:
+    others = {"attention": chain_programs.attention_chain}
+    for name, make in {**{n: make for n, (make, _) in PROGRAMS.items()}, **others}.items():
+        space = space_of(make(), spec)
+        assert space.refusal(space.default) is None, name
+        assert all(knob.sizes and list(knob.sizes) == sorted(set(knob.sizes)) for knob in space.knobs), name
+
+
+@pytest.mark.parametrize("program", [summed(0).program, gated(3).program, both_ways().program], ids=["sum", "gated", "both"])
+def test_recurrences_have_a_space(program: Program) -> None:
+    space, rng = space_of(program, SMALL), Random(0)
+    for _ in range(2):
+        config = drawn(space, rng)
+        assert config is not None and scheduled(program, config).config == config
+
+
+def test_register_tiles_fit_the_registers() -> None:
+    space = space_of(programs.gemm(), WIDE)
+    found = {config.instr_tile for config in map(space.at, ([r, c, 0, 0] for r in range(len(space.knobs[0].sizes))
+                                                            for c in range(len(space.knobs[1].sizes))))
+             if space.refusal(config) is None}
+    assert (7, 64) in found and (15, 32) in found and (16, 32) not in found and (31, 16) in found
+    assert (8, 64) not in found and all(registers(tile, WIDE) <= 32 for tile in found)
+    refused = replace(space.default, instr_tile=(8, 64))
+    assert space.refusal(refused) == "registers: 36 of 32"
+
+
+def test_a_packed_operand_leaves_parts_of_its_panels() -> None:
+    program = programs.gemm("M", 96, "K")
+    analysed = prepared(program, WIDE, [program.inputs[1].name])
+    assert analysed is not None
+    columns = next(knob for knob in analysed.found.space(WIDE).knobs if knob.place == (1,) and knob.field == "instr_tile")
+    assert columns.sizes == (16, 32, 64)
+
+
+def test_a_gpu_s_space() -> None:
+    """Sizes that its limits allow are right, or refused since no copy of whole steps fits."""
+    spec = replace(CUDA_SPECS["sm_80"], name="gpu")
+    space = space_of(programs.gemm(), spec)
+    assert {limit.name for limit in space.limits} == {"registers of a thread", "bytes of shared memory", "threads"}
+    large = replace(space.default, block_tile=(256, 256, 64), stages=4)
+    assert space.refusal(large) == "bytes of shared memory: 524288 of 166912"
+    rng, right = Random(3), 0
+    while right < 3:
+        config = drawn(space, rng)
+        if config is None or config.block_tile[0] * config.block_tile[1] > 64 * 64:
+            continue
+        try:
+            made = with_barriers(programs.gemm(), config)
+        except PatternMismatch as refusal:
+            assert "in whole steps" in str(refusal)
+            continue
+        check_values(made, programs.gemm(), {"M": 5, "N": 11, "K": 18})
+        right += 1
+    rows = space_of(programs.softmax(), GPU)
+    assert [knob.field for knob in rows.knobs] == ["block_tile"] and rows.default.warps == 4
+
+
+def test_knobs_reach_into_fields() -> None:
+    default = TileConfig((2, 8), (4, 16), row_tile=(1, 3), stage_tiles=((2, 8), (2, 8)))
+    space = Space(default, (Knob("stage_tiles", (1, 0), (1, 5)), Knob("row_tile", (1,), (1, 7)), Knob("stages", (), (1, 2)),
+                            Knob("instr_tile", (0,), (1, 3))), (Limit("rows", 4, lambda config: config.row_tile[1]),))
+    config = space.at((1, 1, 1, 1))
+    assert config == replace(default, instr_tile=(3, 8), block_tile=(6, 16), row_tile=(1, 7), stage_tiles=((2, 8), (5, 8)),
+                             stages=2)
+    assert space.refusal(config) == "rows: 7 of 4" and space.refusal(space.at((0, 0, 0, 0))) is None
+    assert powers(100, 3) == (3, 6, 12, 24, 48, 96) and powers(2, 5) == (5,) and powers(8) == (1, 2, 4, 8)
