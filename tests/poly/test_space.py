@@ -15,6 +15,7 @@ from tests.poly.test_schedule import PROGRAMS
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.poly import PatternMismatch
 from tsc.poly.pattern.contraction import registers
+from tsc.poly.pattern.nest import in_register_tiles
 from tsc.poly.schedule import prepared
 from tsc.poly.tile import Knob, Limit, Space, TileConfig, config_from_json, config_to_json, powers
 from tsc.target import DeviceSpec
@@ -111,7 +112,8 @@ def test_a_gpu_s_space() -> None:
 def test_knobs_reach_into_fields() -> None:
     default = TileConfig((2, 8), (4, 16), row_tile=(1, 3), stage_tiles=((2, 8), (2, 8)))
     space = Space(default, (Knob("stage_tiles", (1, 0), (1, 5)), Knob("row_tile", (1,), (1, 7)), Knob("stages", (), (1, 2)),
-                            Knob("instr_tile", (0,), (1, 3))), (Limit("rows", 4, lambda config: config.row_tile[1]),))
+                            Knob("instr_tile", (0,), (1, 3))), (Limit("rows", 4, lambda config: config.row_tile[1]),),
+                  in_register_tiles)
     config = space.at((1, 1, 1, 1))
     assert config == replace(default, instr_tile=(3, 8), block_tile=(6, 16), row_tile=(1, 7), stage_tiles=((2, 8), (5, 8)),
                              stages=2)

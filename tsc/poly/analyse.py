@@ -20,7 +20,6 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.passes.layout import with_panel
 
-
 #: So many analyses are kept, for other sizes, devices and Variants of the same Programs.
 KEPT = 16
 

@@ -63,22 +63,21 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The configs of a pattern on a device: its `default`, and those with other sizes, a choice for each of the `knobs`, that
-    keep within `limits`. Others are legal, too; they are not worth trying."""
+    """The configs of a pattern on a device: its `default`, and those with other sizes, a choice for each of the `knobs`,
+    `whole` as far as tiles are made of tiles, that keep within `limits`. Others are not worth trying."""
 
     default: TileConfig
     knobs: tuple[Knob, ...]
     limits: tuple[Limit, ...] = ()
+    whole: Callable[[TileConfig], TileConfig] = lambda config: config
 
     def at(self, choices: Sequence[int]) -> TileConfig:
-        """The config where knob k has its size number `choices[k]`; blocks are rounded up to whole tiles."""
+        """The config where knob k has its size number `choices[k]`."""
         config = self.default
         for knob, choice in zip(self.knobs, choices, strict=True):
             changed: dict[str, Any] = {knob.field: _with(getattr(config, knob.field), knob.place, knob.sizes[choice])}
             config = replace(config, **changed)
-        tile = config.instr_tile if config.warp_tile == (1, 1) else config.warp_tile
-        whole = (-(-size // part) * part for size, part in zip(config.block_tile, tile))
-        return replace(config, block_tile=(*whole, *config.block_tile[len(tile):]))
+        return self.whole(config)
 
     def refusal(self, config: TileConfig) -> str | None:
         """Which of the limits a config breaks; None where it keeps within all."""
@@ -91,6 +90,12 @@ class Space:
 def powers(most: int, least: int = 1) -> tuple[int, ...]:
     """`least` times powers of two, up to `most`; `least` itself in any case."""
     return tuple(least << k for k in range(max(1, (most // least).bit_length())))
+
+
+def rounded(sizes: tuple[int, ...], parts: Sequence[int]) -> tuple[int, ...]:
+    """`sizes`, the first of them rounded up to multiples of `parts`."""
+    whole = (-(-size // part) * part for size, part in zip(sizes, parts))
+    return (*whole, *sizes[len(parts):])
 
 
 def _with(value: Any, place: Sequence[int], size: int) -> Any:

@@ -77,7 +77,14 @@ class Chained(Pattern):
         for k, stage in enumerate(self.contractions):
             knobs += stage.register_knobs(spec, "stage_tiles", (k,))
         limit = Limit("registers", spec.registers, lambda config: max(registers(tile, spec) for tile in config.stage_tiles))
-        return Space(self.default_config(spec), tuple(knobs), (limit,))
+        return Space(self.default_config(spec), tuple(knobs), (limit,), self._in_register_tiles)
+
+    def _in_register_tiles(self, config: TileConfig) -> TileConfig:
+        """With blocks whose rows are whole register tiles of each contraction."""
+        rows, together = list(config.row_tile), lcm(*(high for high, _ in config.stage_tiles))
+        if self.m is not None:
+            rows[self.m] = -(-rows[self.m] // together) * together
+        return replace(config, row_tile=tuple(rows))
 
     def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """The factor of each contraction that varies with its column."""

@@ -8,7 +8,7 @@ from typing import Self
 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern.base import Build, Tree
-from tsc.poly.pattern.nest import Nest, nest_tree
+from tsc.poly.pattern.nest import Nest, in_register_tiles, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
 from tsc.poly.promotion.panel import promote_panel
 from tsc.poly.scop import Scop
@@ -46,7 +46,7 @@ class Contraction(Nest):
         nr = default.instr_tile[1]
         blocks = Knob("block_tile", (0,), powers(TALL_BLOCK)), Knob("block_tile", (1,), powers(8 * nr, nr))
         limit = Limit("registers", spec.registers, lambda config: registers(config.instr_tile, spec))
-        return Space(default, (*self.register_knobs(spec, "instr_tile"), *blocks), (limit,))
+        return Space(default, (*self.register_knobs(spec, "instr_tile"), *blocks), (limit,), in_register_tiles)
 
     def register_knobs(self, spec: DeviceSpec, field: str, place: tuple[int, ...] = ()) -> tuple[Knob, Knob]:
         """Rows and columns of a register tile at a place; of a packed operand whole parts of its panels."""

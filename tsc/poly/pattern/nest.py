@@ -18,7 +18,7 @@ from tsc.poly.pattern.base import Build, Pattern
 from tsc.poly.pattern.rows import completing_axes
 from tsc.poly.promotion.promote import Home, Promoted, with_locals
 from tsc.poly.scop import Scop
-from tsc.poly.tile import TileConfig
+from tsc.poly.tile import TileConfig, rounded
 from tsc.poly.tree import INSTR_POINT, joined, own_instances, separated, up_to
 from tsc.te.compute import Compute, Program
 
@@ -64,6 +64,11 @@ def nest_tree(found: Nest, config: TileConfig, build: Build, kind: str) -> Promo
     statement = scop.of(found.anchor)[0].name
     homes = {found.anchor.name: (accumulators(found, config.instr_tile, statement),)}
     return with_locals(schedule, order, scop, build.deps, homes, (Home(INSTR_POINT, statement),))
+
+
+def in_register_tiles(config: TileConfig) -> TileConfig:
+    """With blocks of whole register tiles."""
+    return replace(config, block_tile=rounded(config.block_tile, config.instr_tile))
 
 
 def accumulators(found: Nest, tile: tuple[int, ...], statement: str) -> Home:

@@ -12,7 +12,7 @@ from math import prod
 
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern.base import Build, Tree
-from tsc.poly.pattern.nest import Nest, nest_tree
+from tsc.poly.pattern.nest import Nest, in_register_tiles, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
 from tsc.poly.promotion.halo import in_vectors, promote_halo
 from tsc.poly.promotion.promote import Promoted
@@ -50,7 +50,8 @@ class Stencil(Nest):
         default, lanes = self.default_config(spec), max(1, spec.vector_bytes // 4)
         rows, columns = range(1, 2 * STENCIL_TILE[0] + 1), powers(4 * default.instr_tile[1], lanes)
         return Space(default, (Knob("instr_tile", (0,), tuple(rows)), Knob("instr_tile", (1,), columns),
-                               Knob("block_tile", (0,), powers(4 * STENCIL_ROWS)), Knob("block_tile", (1,), columns)))
+                               Knob("block_tile", (0,), powers(4 * STENCIL_ROWS)), Knob("block_tile", (1,), columns)),
+                     whole=in_register_tiles)
 
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Register tiles over a copy of the image's part that a block's windows see."""

@@ -23,7 +23,7 @@ from tsc.poly.promotion.layout import Layout, accumulator_fragment, plain, swizz
 from tsc.poly.promotion.promote import Home, Operand, Promoted, promote_operand, with_locals, zero
 from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
+from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers, rounded
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
@@ -64,7 +64,7 @@ class Warps(OnTeams, Contraction):
         if spec.gpu is not None:
             limits += [Limit("bytes of shared memory", spec.gpu.shared_per_block, shared),
                        Limit("threads", spec.gpu.threads_per_block, lambda config: LANES * config.warps)]
-        return Space(self.default_config(spec), knobs, tuple(limits))
+        return Space(self.default_config(spec), knobs, tuple(limits), _in_warps)
 
     def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """None: operands are read from shared memory."""
@@ -87,6 +87,10 @@ class Warps(OnTeams, Contraction):
         for value, axis, size in ((self.m_factor, self.m or "", high), (self.n_factor, self.n, wide)):
             result = _share(result, rounded, scop, self, value, axis, size, config)
         return Tree.of(result, scop, rounded)
+
+
+def _in_warps(config: TileConfig) -> TileConfig:
+    return replace(config, block_tile=rounded(config.block_tile, config.warp_tile))
 
 
 def match_warps(scop: Scop) -> Warps:
