@@ -213,9 +213,10 @@ def _kernel(order: Order, programs: Sequence[Program], symbol: str, recorder: Re
     interface = interface_of(funcs, buffers, outputs, (fact for loops in made for fact in loops.facts))
     # 3. C, with the same status codes in all
     messages = tuple(dict.fromkeys(message for func in funcs for message in func.messages))
+    sources = [_source(loops, messages, order.device, recorder) for loops in made]
     log = [f"{decision.stage}: {decision.reason}" for decision in recorder.decisions]
-    codes = tuple(Code(loops.scheduled.config, _source(loops, messages, order.device, recorder), loops.scheduled.tree,
-                       (*loops.scheduled.log, *log), loops.complaint) for loops in made)
+    codes = tuple(Code(loops.scheduled.config, source, loops.scheduled.tree, (*loops.scheduled.log, *log), loops.complaint)
+                  for loops, source in zip(made, sources))
     return Kernel(symbol, buffers, tuple(b.name for b in buffers if b.name in outputs),
                   tuple(name for name, _ in interface.sizes), interface, messages, codes)
 

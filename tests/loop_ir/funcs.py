@@ -16,6 +16,7 @@ from tsc.config import Options
 from tsc.loop_ir.nodes import Allocate, For, Func, Instance, Stmt, Store, block
 from tsc.sym import SymExpr, dim
 from tsc.target import DeviceSpec
+from tsc.te import layout as layouts
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, add, call, index, select
 
@@ -29,7 +30,8 @@ def size(name: str) -> Expr:
 
 
 def buffer(name: str, *shape: str | int, dtype: str = "float32", panel: tuple[int, int] | None = None) -> Buffer:
-    return Buffer(name, dtype, tuple(dim(s) if isinstance(s, str) else SymExpr.of(s) for s in shape), panel)
+    layout = () if panel is None else layouts.panels(len(shape), *panel)
+    return Buffer(name, dtype, tuple(dim(s) if isinstance(s, str) else SymExpr.of(s) for s in shape), layout)
 
 
 def loop(var: str, lo: Expr | int, hi: Expr | int, *body: Stmt, mark: str = "", step: int = 1, kind: Any = "serial") -> For:

@@ -10,10 +10,11 @@ import pytest
 from tsc.errors import InternalError, ShapeError
 from tsc.ir import Graph, TensorType
 from tsc.plan.build import KernelCall, build_plan, packed_constants
-from tsc.plan.pack import pack_panel
+from tsc.plan.pack import packed
 from tsc.runtime.plan import Call, Plan, Storage, Variant
 from tsc.sym import ZERO, ShapeEnv, SymExpr, dim
 from tsc.te.expr import Buffer
+from tsc.te.layout import panels
 
 B = dim("B")
 
@@ -87,14 +88,15 @@ def test_packed_constants() -> None:
     plan = build_plan(model, ShapeEnv(), calls)
     assert kinds(plan) == [["input0", "constant0", "arena"], ["arena", "constant1", "arena"], ["arena", "constant2", "output0"]]
     first, second, plain = packed_constants(model, ShapeEnv(), calls, plan).values()
-    np.testing.assert_array_equal(first, pack_panel(w.reshape(shapes[0]), (1, 16)))
-    np.testing.assert_array_equal(second, pack_panel(w.reshape(shapes[1]), (1, 16)))
+    np.testing.assert_array_equal(first, packed(w.reshape(shapes[0]), panels(len(shapes[0]), 1, 16)))
+    np.testing.assert_array_equal(second, packed(w.reshape(shapes[1]), panels(len(shapes[1]), 1, 16)))
     assert plain is w
 
 
 def seen(before: str, name: str, shape: tuple[int, ...], panel: tuple[int, int] | None, after: str) -> tuple[Buffer, ...]:
     plain = (B, SymExpr.of(4))
-    constant = Buffer(name, "float32", tuple(map(SymExpr.of, shape)), panel)
+    layout = () if panel is None else panels(len(shape), *panel)
+    constant = Buffer(name, "float32", tuple(map(SymExpr.of, shape)), layout)
     return Buffer(before, "float32", plain), constant, Buffer(after, "float32", plain)
 
 

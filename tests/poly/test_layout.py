@@ -14,18 +14,13 @@ from hypothesis import strategies as st
 from tests.poly.programs import gemm
 from tests.poly.support import SMALL
 from tsc.errors import InternalError
-from tsc.plan.pack import pack_panel
+from tsc.plan.pack import packed
 from tsc.poly import isl
 from tsc.poly.deps import dependences
 from tsc.poly.pattern import match
 from tsc.poly.pattern.base import Build
 from tsc.poly.promotion.layout import (
-    Combinator,
     Layout,
-    Merge,
-    Permute,
-    RoundUp,
-    Split,
     a_fragment,
     accumulator_fragment,
     b_fragment,
@@ -43,6 +38,7 @@ from tsc.sym import SymExpr, dim, exact_quotient
 from tsc.te.compute import Axis, Compute, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer, Call, Expr, Var, add, call, index, mul
+from tsc.te.layout import Combinator, Merge, Permute, RoundUp, Split, panels
 
 
 def places(layout: Layout, sizes: Mapping[str, int] | None = None) -> list[Any]:
@@ -71,7 +67,7 @@ def test_layouts_are_certified(layout: Layout) -> None:
 
 def test_panel_is_how_weights_are_packed() -> None:
     weights = np.arange(3.0 * 8).reshape(3, 8)
-    np.testing.assert_array_equal(laid_out(panel((3, 8), 1, 4), weights), pack_panel(weights, (1, 4)))
+    np.testing.assert_array_equal(laid_out(panel((3, 8), 1, 4), weights), packed(weights, panels(2, 1, 4)))
 
 
 def test_symbolic_boxes_are_certified_by_isl() -> None:
@@ -123,14 +119,14 @@ def test_combinators_give_each_element_a_place_of_its_own(layout: Layout, a: int
 @pytest.mark.defect(23)
 @pytest.mark.parametrize("columns", [dim("N"), dim("N") * 4, SymExpr.of(13), SymExpr.of(16)])
 def test_a_panel_is_padded_split_and_permuted(columns: SymExpr) -> None:
-    weights = Buffer("w", "float32", (SymExpr.of(3), columns, SymExpr.of(2)), (1, 4))
+    weights = Buffer("w", "float32", (SymExpr.of(3), columns, SymExpr.of(2)), panels(3, 1, 4))
     certify_stored(weights)
     layout = layout_of(weights)
     for n in (1, 3, 4, 5, 13):
         sizes = {"N": n}
         array = np.arange(1.0, 1 + 6 * columns.evaluate(sizes)).reshape(3, -1, 2)
         found = laid_out(layout, array, sizes)
-        np.testing.assert_array_equal(np.where(found == -1, 0, found), pack_panel(array, (1, 4)))
+        np.testing.assert_array_equal(np.where(found == -1, 0, found), packed(array, weights.layout))
 
 
 @pytest.mark.defect(23)

@@ -7,14 +7,15 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tsc.plan.pack import pack_panel
+from tsc.plan.pack import packed
+from tsc.te.layout import panels
 from tsc.validate import loops
 
 
 def test_of_a_large_packed_weight_only_what_is_read_is_packed() -> None:
     """By packing all of a small one; a large one would be gigabytes."""
     shape, panel = (3, 2, 5, 7), (2, 4)
-    whole = pack_panel(np.arange(1, 211).reshape(shape), panel).ravel() - 1
+    whole = packed(np.arange(1, 211).reshape(shape), panels(4, *panel)).ravel() - 1
     cells = np.random.default_rng(0).permutation(len(whole))[:50]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loops, "_MOST_KEPT", 0)

@@ -28,6 +28,7 @@ from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.compute import MAX, MIN, SUM, Axis, Compute, Monoid, Program, SizeParam
 from tsc.te.expr import BOOL, Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, map_loads, mul, select
+from tsc.te.layout import Combinators, panels
 from tsc.validate import check_order, check_rows, check_values, loops
 from tsc.validate.algebra import Algebra, Value, hashed
 from tsc.validate.sampled import Marks
@@ -217,13 +218,12 @@ def test_a_packed_weight_that_is_permuted(monkeypatch: pytest.MonkeyPatch, kept:
     one.check()
     assert any(b.panel for b in one.func.buffers)
 
-    def permuted(array: np.ndarray, panel: tuple[int, int]) -> np.ndarray:
-        packed = pack.pack_panel(array, panel)
-        packed[..., [0, 1]] = packed[..., [1, 0]]
-        return packed
+    def permuted(array: np.ndarray, layout: Combinators) -> np.ndarray:
+        made = pack.packed(array, layout)
+        return np.concatenate([made[..., [1, 0]], made[..., 2:]], axis=-1)
 
     loops._packed_places.cache_clear()
-    monkeypatch.setattr(loops, "pack_panel", permuted)
+    monkeypatch.setattr(loops, "packed", permuted)
     with pytest.raises(InternalError, match="is another value in the loops"):
         one.check()
     loops._packed_places.cache_clear()
@@ -234,7 +234,7 @@ def test_a_panel_of_another_width() -> None:
     one = kernel("gemm")
 
     def narrow(buffer: Buffer) -> Buffer:
-        return buffer if buffer.panel is None else replace(buffer, panel=(buffer.panel[0], buffer.panel[1] // 2))
+        return buffer if buffer.panel is None else replace(buffer, layout=panels(2, buffer.panel[0], buffer.panel[1] // 2))
 
     with pytest.raises(InternalError, match=r"behind the last panel|is another value"):
         one.check(replace(one.func, buffers=tuple(map(narrow, one.func.buffers))))

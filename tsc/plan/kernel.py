@@ -15,6 +15,7 @@ from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json
 from tsc.runtime.plan import Call, Variant
 from tsc.sym import Guard, Range, SymExpr, parse, product
+from tsc.te import layout
 from tsc.te.compute import Fact
 from tsc.te.expr import Buffer
 
@@ -97,7 +98,7 @@ def kernel_to_bytes(kernel: Kernel | Refusal) -> bytes:
     if isinstance(kernel, Refusal):
         return json.dumps({"refused": kernel.reason}).encode()
     plain = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
-    buffers = [[b.name, b.dtype, [str(extent) for extent in b.shape], b.panel] for b in kernel.buffers]
+    buffers = [[b.name, b.dtype, [str(extent) for extent in b.shape], layout.to_json(b.layout)] for b in kernel.buffers]
     codes = [[config_to_json(c.config), c.source, c.schedule, c.log, c.complaint] for c in kernel.codes]
     return json.dumps(plain | {"buffers": buffers, "interface": interface_to_json(kernel.interface), "codes": codes},
                       sort_keys=True).encode()
@@ -108,8 +109,8 @@ def kernel_from_bytes(data: bytes) -> Kernel | Refusal:
     x = json.loads(data)
     if "refused" in x:
         return Refusal(str(x["refused"]))
-    buffers = tuple(Buffer(name, dtype, tuple(map(parse, shape)), None if panel is None else (panel[0], panel[1]))
-                    for name, dtype, shape, panel in x.pop("buffers"))
+    buffers = tuple(Buffer(name, dtype, tuple(map(parse, shape)), layout.from_json(steps))
+                    for name, dtype, shape, steps in x.pop("buffers"))
     interface = interface_from_json(x.pop("interface"))
     codes = tuple(Code(config_from_json(config), source, schedule, tuple(log), complaint)
                   for config, source, schedule, log, complaint in x.pop("codes"))

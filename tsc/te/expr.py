@@ -12,7 +12,8 @@ from math import copysign
 from operator import is_
 
 from tsc.errors import InternalError
-from tsc.sym import SymExpr, ceildiv
+from tsc.sym import SymExpr
+from tsc.te.layout import Combinators, panel_of, stored, text
 
 INDEX = "int64"
 BOOL = "bool"
@@ -20,28 +21,26 @@ BOOL = "bool"
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense row-major tensor: a name, an ONNX/NumPy dtype name, and a symbolic shape.
-
-    `panel` is its layout map, None for plain: `(axis, width)` splits that axis by `width`, puts the quotient first and the
-    remainder last and zero-pads the last panel, so that W[K, N] with panel (1, 64) is stored as [ceil(N/64)][K][64].
-    """
+    """A dense tensor: a name, an ONNX/NumPy dtype name, a symbolic shape, and the layout in which memory has it (row-major
+    where that is empty)."""
 
     name: str
     dtype: str
     shape: tuple[SymExpr, ...]
-    panel: tuple[int, int] | None = None
+    layout: Combinators = ()
+
+    @property
+    def panel(self) -> tuple[int, int] | None:
+        """The axis whose elements lie together in panels, and how many do; None where memory is row-major."""
+        return panel_of(len(self.shape), self.layout) if self.layout else None
 
     @property
     def stored(self) -> tuple[SymExpr, ...]:
-        """The extents in memory, slowest first: the shape itself, or the panels of it."""
-        if self.panel is None:
-            return self.shape
-        axis, width = self.panel
-        rest = self.shape[:axis] + self.shape[axis + 1:]
-        return (ceildiv(self.shape[axis], width), *rest, SymExpr.of(width))
+        """The extents in memory, slowest first."""
+        return stored(self.shape, self.layout)
 
     def __str__(self) -> str:
-        layout = "" if self.panel is None else f" panel{self.panel}"
+        layout = f" {text(len(self.shape), self.layout)}" if self.layout else ""
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{layout}"
 
 

@@ -184,10 +184,10 @@ def _same(found: Value, expected: Value, name: str, at: Points, tried: Sequence[
 
 def _without_panels(program: Program) -> Program:
     def plain(load: Load) -> Expr:
-        return Load(replace(load.buffer, panel=None), load.index)
+        return Load(replace(load.buffer, layout=()), load.index)
 
     def unpacked(buffer: Buffer) -> Buffer:
-        return replace(buffer, panel=None)
+        return replace(buffer, layout=())
 
     return replace(program, inputs=tuple(map(unpacked, program.inputs)),
                    computes=tuple(replace(c, body=map_loads(plain, c.body)) for c in program.computes))

@@ -16,8 +16,9 @@ import numpy as np
 
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
-from tsc.plan.pack import pack_panel
+from tsc.plan.pack import packed
 from tsc.sym import product
+from tsc.te import layout
 from tsc.te.expr import Buffer, Call, Expr, Load, children, format_expr, loads
 from tsc.validate.algebra import Algebra, Array, Value
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, TooMany, Undecided, spread
@@ -263,13 +264,13 @@ def _unpacked_shape(shape: tuple[int, ...], panel: tuple[int, int], cells: Array
         raise Fault(f"a load reads behind the last panel of a constant of shape {shape}")
     panels, inverse = np.unique(numbers, return_inverse=True)
     if block * len(panels) <= _MOST_KEPT:
-        packed = _packed_places(shape, panel, tuple(int(p) for p in panels))
-        return np.asarray(packed[inverse * block + cells % block])
+        made = _packed_places(shape, panel, tuple(int(p) for p in panels))
+        return np.asarray(made[inverse * block + cells % block])
     others = [n for dim, n in enumerate(shape) if dim != axis]
     read = [np.unique(at, return_inverse=True) for at in np.unravel_index(cells % block // width, others)]
-    packed = _pack_places(shape, panel, panels, [places for places, _ in read])
+    made = _pack_places(shape, panel, panels, [places for places, _ in read])
     at = np.ravel_multi_index((inverse, *(at for _, at in read)), (len(panels), *(len(places) for places, _ in read)))
-    return np.asarray(packed[at * width + cells % width])
+    return np.asarray(made[at * width + cells % width])
 
 
 #: Elements of packed panels that are kept for the next load: a few of a large constant would be gigabytes.
@@ -291,7 +292,7 @@ def _pack_places(shape: tuple[int, ...], panel: tuple[int, int], panels: Array, 
     places = np.zeros((), np.int32 if prod(shape) < 2**31 else np.int64)
     for extent, taken in zip(shape, along):
         places = places[..., None] * extent + taken.astype(places.dtype)
-    return pack_panel(places + 1, panel).ravel() - 1
+    return packed(places + 1, layout.panels(places.ndim, *panel)).ravel() - 1
 
 
 # -- values ----------------------------------------------------------------------------------------------------

@@ -23,51 +23,15 @@ from numpy.typing import NDArray
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import box_text, index_text
-from tsc.sym import SymExpr, ceildiv, exact_quotient
+from tsc.sym import SymExpr
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Size, Var, add, call, index, mul, substitute
 from tsc.te.intrinsics import MEANING
+from tsc.te.layout import Combinator, Combinators, Merge, Permute, Split, extents_of, panels
 
 #: Boxes up to this many elements are certified by looking at every one.
 EXHAUSTIVE = 1 << 18
 #: Bytes that ldmatrix and asynchronous copies move at once, and that all banks of shared memory deliver at once.
 CHUNK_BYTES, BANK_BYTES = 16, 128
-
-
-@dataclass(frozen=True, slots=True)
-class Permute:
-    """Dimension k of the storage is dimension `order[k]` of what it was: a bijection, `order` being one."""
-
-    order: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Dimension `dim`, of extent A * `size`, becomes two: x -> (x // size, x % size), from [0, A * size) to [0, A) x [0, size).
-    That is a bijection at every size > 0, constant or not: q * size + r is its inverse, since x = x // size * size + x % size
-    and 0 <= x % size < size, so that 0 <= x < A * size just where 0 <= x // size < A."""
-
-    dim: int
-    size: SymExpr
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """Dimensions `dim` and `dim + 1` become one: (q, r) -> q * E + r, E being the extent of r, constant or not. The inverse of
-    Split by E, hence a bijection."""
-
-    dim: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoundUp:
-    """The extent of dimension `dim` is rounded up to a multiple: x -> x, which gives no two elements one place. The places past
-    the old extent are padding, and the only ones that are left over."""
-
-    dim: int
-    multiple: int
-
-
-Combinator = Permute | Split | Merge | RoundUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +47,7 @@ class Layout:
     storage: tuple[SymExpr, ...]
     index: tuple[Expr, ...]
     owners: int = 0
-    made: tuple[Combinator, ...] | None = None
+    made: Combinators | None = None
 
     def place(self, logical: Sequence[Expr]) -> tuple[Expr, ...]:
         """The storage index of a logical one."""
@@ -100,35 +64,29 @@ def plain(box: Sequence[SymExpr | int]) -> Layout:
 def composed(name: str, box: Sequence[SymExpr | int], *combinators: Combinator) -> Layout:
     """The row-major layout of a box, changed by combinators in turn. Raises InternalError where one does not apply."""
     layout = plain(box)
-    storage, place = list(layout.storage), list(layout.index)
+    storage, place = layout.storage, list(layout.index)
     for step in combinators:
+        changed = extents_of(storage, step)
         match step:
-            case Permute(order=order) if sorted(order) == list(range(len(storage))):
-                storage, place = [storage[d] for d in order], [place[d] for d in order]
-            case Split(dim=d, size=size) if (count := exact_quotient(storage[d], size)) is not None:
-                storage[d:d + 1] = [count, size]
+            case Permute(order=order):
+                place = [place[d] for d in order]
+            case Split(dim=d, size=size):
                 place[d:d + 1] = [call(fn, place[d], index(size)) for fn in ("floordiv", "mod")]
-            case Merge(dim=d) if d + 1 < len(storage):
+            case Merge(dim=d):
                 place[d:d + 2] = [add(mul(place[d], index(storage[d + 1])), place[d + 1])]
-                storage[d:d + 2] = [storage[d] * storage[d + 1]]
-            case RoundUp(dim=d, multiple=multiple) if multiple > 0:
-                storage[d] = ceildiv(storage[d], multiple) * multiple
-            case _:
-                raise InternalError(f"{step} does not apply to a storage of {[str(e) for e in storage]}")
-    return Layout(name, layout.box, tuple(storage), tuple(place), made=combinators)
+        storage = changed
+    return Layout(name, layout.box, storage, tuple(place), made=combinators)
 
 
 def panel(box: Sequence[SymExpr | int], axis: int, width: int) -> Layout:
     """`axis`, padded to a multiple of `width` and split by it, the quotient first and the remainder last."""
-    rest = [d + (d > axis) for d in range(len(box)) if d != axis]
-    return composed(f"panel({axis}, {width})", box, RoundUp(axis, width), Split(axis, SymExpr.of(width)),
-                    Permute((axis, *rest, axis + 1)))
+    return composed(f"panel({axis}, {width})", box, *panels(len(box), axis, width))
 
 
 @lru_cache(maxsize=1024)
 def layout_of(buffer: Buffer) -> Layout:
     """Where memory has the elements of a Buffer."""
-    return plain(buffer.shape) if buffer.panel is None else panel(buffer.shape, *buffer.panel)
+    return composed(f"panel{buffer.panel}" if buffer.layout else "plain", buffer.shape, *buffer.layout)
 
 
 def certify_stored(buffer: Buffer) -> None:

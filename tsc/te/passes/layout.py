@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Cast, Expr, Load, Var, loads, map_loads
+from tsc.te.layout import panels
 
 
 def with_panel(program: Program, factor: Expr, axis: str, width: int, constants: Collection[str]) -> Program:
@@ -21,13 +22,13 @@ def with_panel(program: Program, factor: Expr, axis: str, width: int, constants:
     """
     while isinstance(factor, Cast):
         factor = factor.value
-    if not isinstance(factor, Load) or factor.buffer.name not in constants or factor.buffer.panel is not None:
+    if not isinstance(factor, Load) or factor.buffer.name not in constants or factor.buffer.layout:
         return program
     names = [i.name for i in factor.index if isinstance(i, Var)]
     reads = {load for c in program.computes for load in loads(c.body) if load.buffer.name == factor.buffer.name}
     if axis not in names or len(set(names)) != len(factor.index) or reads != {factor}:
         return program
-    packed = replace(factor.buffer, panel=(names.index(axis), width))
+    packed = replace(factor.buffer, layout=panels(len(names), names.index(axis), width))
     return replace(
         program, inputs=tuple(packed if b.name == packed.name else b for b in program.inputs),
         computes=tuple(replace(c, body=with_layouts(c.body, (packed,))) for c in program.computes))

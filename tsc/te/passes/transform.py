@@ -194,7 +194,7 @@ def canonical(program: Program, env: ShapeEnv, accumulators: Sequence[str] = ())
         return _renamed(expr, names)
 
     def rename_buffer(b: Buffer) -> Buffer:
-        return Buffer(buffers[b.name, b.shape], b.dtype, tuple(map(rename_size, b.shape)), b.panel)
+        return Buffer(buffers[b.name, b.shape], b.dtype, tuple(map(rename_size, b.shape)), b.layout)
 
     def rename(expr: Expr) -> Expr:
         inner = map_children(rename, expr)
