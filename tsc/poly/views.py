@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import box_text, fact_texts, index_text, size_text
 from tsc.poly.promotion.layout import Layout
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim, exact_quotient, product
@@ -38,6 +38,9 @@ from tsc.te.expr import (
     walk,
 )
 from tsc.te.linear import Ranges, interval, linear
+
+#: isl operations that one access may take.
+OPERATIONS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +225,16 @@ class Lifting:
     def stays(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
         """Whether it is proved that a lifted Load, where `domain` and the conditions hold, stays within its buffer's extents at
         all sizes in `known`; what depends on data does, by its check."""
-        names = self.names
         if not self.coordinates:
             return False
+        try:
+            with isl.budget(OPERATIONS):
+                return self._stays(load, domain, conditions, params, known)
+        except PatternMismatch:  # sums of products of many sizes
+            return False
+
+    def _stays(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
+        names = self.names
         hidden, facts = fact_texts(self.program)
         where = [domain, *(text for c in self.coordinates.values() for text in c.where), *conditions]
         some = ", ".join([*self.names, *hidden])
