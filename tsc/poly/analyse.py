@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from tsc.poly import PatternMismatch
 from tsc.poly.deps import Dependences, dependences
@@ -19,10 +18,6 @@ from tsc.poly.scop import Scop, with_layouts
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.passes.layout import with_panel
-
-#: So many analyses are kept, for other sizes, devices and Variants of the same Programs.
-KEPT = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
@@ -42,14 +37,9 @@ def normalised(program: Program) -> Program:
 def analyse(program: Program, forms: Forms | None = None) -> Analysis:
     """The Analysis of a `normalised` Program that computes something, as it is unless other `forms` are given. Raises
     PatternMismatch when no pattern fits."""
-    return _analysed(program, OWN if forms is None else forms)
-
-
-@lru_cache(maxsize=KEPT)
-def _analysed(program: Program, forms: Forms) -> Analysis:
     log: list[str] = []
     # 1. statements, domains, access relations, and the pattern that they fit
-    scop, found = _matched(program, forms, log)
+    scop, found = _matched(program, OWN if forms is None else forms, log)
     # 2. dependences, those of declared monoids on themselves dropped
     deps = dependences(scop)
     # 3. the pattern's ScheduleMatrix, its `?` solved from the dependences

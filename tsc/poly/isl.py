@@ -56,11 +56,8 @@ _AST_OPS = {str(getattr(islpy.ast_expr_op_type, name)): name for name in dir(isl
 
 @contextmanager
 def budget(operations: int) -> Iterator[None]:
-    """At most so many of isl's elementary operations inside (a count, so that it does not depend on the machine's speed); one
-    budget may stand in another, which then begins to count anew.
-
-    Raises PatternMismatch when they do not suffice.
-    """
+    """At most so many of isl's elementary operations inside (a count, so that it does not depend on the machine's speed), or
+    PatternMismatch. One budget may stand in another, which then begins to count anew."""
     outer = islpy.DEFAULT_CONTEXT.get_max_operations()
     islpy.DEFAULT_CONTEXT.reset_operations()
     islpy.DEFAULT_CONTEXT.set_max_operations(operations)
