@@ -19,6 +19,7 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.passes.layout import with_panel
 
+
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """A Scop with its dependences, and its pattern, whose matrices have no `?` left; `log` says how it was found."""
