@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -203,8 +204,9 @@ def _steps(program: Program, sizes: Mapping[str, int]) -> int:
 
 
 def _work(program: Program, sizes: Mapping[str, int]) -> int:
-    """Steps that evaluating a Program takes, or elements of its largest input."""
-    return max(_steps(program, sizes), *(product(b.shape).evaluate(sizes) for b in program.inputs), 0)
+    """Steps that evaluating a Program takes, or elements of its largest input; NumPy makes no array without elements either whose
+    other extents are too large."""
+    return max(_steps(program, sizes), *(prod(max(1, e.evaluate(sizes)) for e in b.shape) for b in program.inputs), 0)
 
 
 def _run(case: Case, sizes: Mapping[str, int], seed: int) -> Run | None:
