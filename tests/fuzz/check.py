@@ -204,8 +204,8 @@ def _steps(program: Program, sizes: Mapping[str, int]) -> int:
 
 
 def _work(program: Program, sizes: Mapping[str, int]) -> int:
-    """Steps that evaluating a Program takes, or elements of its largest input; NumPy makes no array without elements either whose
-    other extents are too large."""
+    """Steps that evaluating a Program takes, or elements of its largest input; NumPy makes no array without elements either
+    whose other extents are too large."""
     return max(_steps(program, sizes), *(prod(max(1, e.evaluate(sizes)) for e in b.shape) for b in program.inputs), 0)
 
 
