@@ -211,10 +211,9 @@ def of_model(source: Any, name: str) -> dict[str, tuple[Program, tuple[str, ...]
     found: dict[str, tuple[str, Program, tuple[str, ...]]] = {}
     schedule = kernels.schedule_program
 
-    def kept(program: Program, kind: Any, spec: Any, config: Any, recorder: Any, symbol: str, constants: Any = (),
-             *rest: Any) -> Any:
+    def kept(program: Program, spec: Any, config: Any, recorder: Any, symbol: str, constants: Any = (), *rest: Any) -> Any:
         found.setdefault(str(program), (f"{name} {symbol.rsplit('_', 1)[0]} {len(found)}", program, tuple(constants)))
-        return schedule(program, kind, spec, config, recorder, symbol, constants, *rest)
+        return schedule(program, spec, config, recorder, symbol, constants, *rest)
 
     shop = kernels.workshop("cpu", Options(use_cache=False))
     kernels.schedule_program = kept

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.poly import STAGES, Clock, Row, measure, table
+from benchmarks.poly import STAGES, Clock, Row, measure, of_model, table
 from tests.poly import programs
 from tests.poly.support import SMALL
+from tests.test_tiny import tiny_model
 from tsc.poly import isl
 
 
@@ -35,6 +36,12 @@ def test_a_kernel_is_measured_and_everything_is_put_back() -> None:
     assert all(row.stages[stage] > 0 for stage in STAGES)
     assert row.refine > 0 and row.values > 0
     assert abs(sum(row.stages.values()) - row.total) < 1e-6 and row.stages["rest"] < 0.2 * row.total
+
+
+def test_the_programs_of_a_model() -> None:
+    found = of_model(tiny_model(), "tiny")
+    assert found and all(title.startswith("tiny ") and program.computes for title, (program, _) in found.items())
+    assert any(constants for _, constants in found.values())
 
 
 def test_what_is_too_slow_is_marked() -> None:
