@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.run import run_batch
+from tests.fuzz.run import Wanted, run_batch
 from tsc.codegen_c.specs import host_spec
 
 
@@ -68,3 +68,12 @@ from tsc.codegen_c.specs import host_spec
 def test_it_is_right_now(seed: int, number: int) -> None:
     tally = run_batch(seed, range(number, number + 1), 0, host_spec())
     assert not tally.failures, str(tally)
+
+
+@pytest.mark.parametrize(("seed", "number"), [
+    (33, 15),  # validation asked for no elements of a state, whose body asks for no elements of the same, without an end
+])
+def test_a_recurrence_is_right_now(seed: int, number: int) -> None:
+    tally = run_batch(seed, range(number, number + 1), wanted=Wanted(carried=True))
+    assert not tally.failures, str(tally)
+    assert tally.outcomes["right"] == 1

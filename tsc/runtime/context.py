@@ -132,7 +132,6 @@ class Context:
         part.pointers += part.fixed
         return part.address
 
-
     def launch_at(self, row: int) -> int:
         """Which of the Plan's launches a row of the launch table that is in use belongs to."""
         part = next(part for part in reversed(self._parts) if part.first <= row)

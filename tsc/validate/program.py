@@ -171,6 +171,8 @@ class Meaning:
         else:
             at = np.minimum(np.searchsorted(table.places, asked), max(len(table.places) - 1, 0))
             missing = asked[table.places[at] != asked] if len(table.places) else asked
+        if compute.carried is not None and table is None and not len(missing):  # its body would ask for as little of itself
+            return _nothing(compute.target.dtype)
         if len(missing) or table is None:
             case = np.searchsorted(starts, missing, side="right") - 1
             case = np.maximum(case, 0)
@@ -296,6 +298,12 @@ def _folded(fn: str, data: Array, starts: Array, is_data: bool, algebra: Algebra
 def _joined(samples: tuple[Array, ...]) -> tuple[Array, Array]:
     lengths = np.array([len(s) for s in samples])
     return np.concatenate(samples), np.cumsum(lengths) - lengths
+
+
+def _nothing(dtype: str) -> Value:
+    """No elements of a dtype."""
+    empty = Value(np.empty(0, dtype))
+    return Value(residue(empty), True) if empty.data.dtype.kind == "f" else empty
 
 
 def _merged(table: _Table, places: Array, values: Value) -> _Table:
