@@ -37,6 +37,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import OPERATIONS, ScheduledProgram, prepared, schedule_program
+from tsc.poly.scop import needs
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig
 from tsc.sym import product
@@ -155,6 +156,7 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
     program = case.program
     if case.loose:
         program, runs = _lowered(case, runs)
+        program = _held(program, runs)
     spec = rng.choice([SMALL, device])
     constants = [b.name for b in program.inputs if rng.random() < 0.3]
     try:
@@ -303,6 +305,17 @@ def _lowered(case: Case, runs: Sequence[Run]) -> tuple[Program, list[Run]]:
             _equal(found[b.name], expected[b.name], 1e-9 * run.tolerance[names[b.name]], f"{b.name} lowered by te", moved)
         made.append(moved)
     return canonical.program, made
+
+
+def _held(program: Program, runs: Sequence[Run]) -> Program:
+    """The Program that a compile would schedule: with what its accesses need of sizes, where nothing that is known of them says
+    so. Raises Wrong where a run that must be right would be refused for it."""
+    facts = needs(program)
+    for run in runs:
+        for fact in facts:
+            if fact.left.evaluate(run.sizes) > fact.right.evaluate(run.sizes):
+                raise Wrong(f"a call is held to {fact}, which does not hold at {dict(run.sizes)}")
+    return replace(program, facts=(*program.facts, *facts))
 
 
 # -- comparing -------------------------------------------------------------------------------------------------

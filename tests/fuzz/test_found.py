@@ -63,6 +63,7 @@ from tsc.codegen_c.specs import host_spec
     (20261211, 7777),  # rows at a quotient that is a size, times another
     (20261211, 9367),  # of two conditions just one holds: it had no formula
     (20261213, 4042),  # one truth of all comparisons: few sizes tell "less" from "not more"
+    (20261215, 1433),  # no bug: a compile holds calls to what accesses need, where no fact that was found says it
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:
@@ -72,6 +73,7 @@ def test_it_is_right_now(seed: int, number: int) -> None:
 
 @pytest.mark.parametrize(("seed", "number"), [
     (33, 15),  # validation asked for no elements of a state, whose body asks for no elements of the same, without an end
+    (33, 13),  # no bug: validated trip by trip, each of which asked for eight trips of another recurrence, half a minute
 ])
 def test_a_recurrence_is_right_now(seed: int, number: int) -> None:
     tally = run_batch(seed, range(number, number + 1), wanted=Wanted(carried=True))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tsc.sym import ZERO, SymExpr, dim
-from tsc.te.compute import Axis, Compute, Monoid, Program
-from tsc.te.expr import Buffer, Const, Expr, Load, loads
+from tsc.te.compute import Axis, Carried, Compute, Monoid, Program
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, loads, map_children
 from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, joined, key_of, mixed, residue
 from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided, numbered, spread
 
@@ -177,35 +177,38 @@ class Meaning:
             case = np.searchsorted(starts, missing, side="right") - 1
             case = np.maximum(case, 0)
             if compute.carried is not None:
-                self._earlier_trips(compute, missing - starts[case], case, starts)
+                self._earlier_trips(compute, compute.carried, missing - starts[case], case, starts)
             fresh = self._evaluate(compute, missing - starts[case], case)
             table = self.tables.get(compute.name)
             table = _Table(missing, fresh) if table is None else _merged(table, missing, fresh)
             self.tables[compute.name] = table
         return table.values.take(np.asarray(np.searchsorted(table.places, asked))[inverse])
 
-    def _earlier_trips(self, compute: Compute, flat: Array, cases: Array, starts: Array) -> None:
+    def _earlier_trips(self, compute: Compute, carried: Carried, flat: Array, cases: Array, starts: Array) -> None:
         """Evaluate the same places in the trips before, from the last in which all of them are known: one trip after the other,
         where to ask for them would ask for those before that."""
         frame = Frame(len(flat), known={CASE: cases})
         inner: Ints = 1
         for axis in reversed(compute.axes):
             extent = np.broadcast_to(np.maximum(self.sizes.at(axis.extent, frame), 1), (len(flat),))
-            if axis.name == compute.along:
+            if axis.name == carried.axis:
                 break
             inner = inner * extent
         trip = flat // inner % extent
-        backwards, done = compute.carried is not None and compute.carried.reverse, trip
-        done = extent - 1 - trip if backwards else trip
+        done = extent - 1 - trip if carried.reverse else trip
         pending: list[tuple[Array, Array]] = []
         table = self.tables.get(compute.name)
         for back in range(1, int(done.max(initial=0)) + 1):
             there = done >= back
-            places = np.unique((flat + (back if backwards else -back) * inner + starts[cases])[there])
+            places = np.unique((flat + (back if carried.reverse else -back) * inner + starts[cases])[there])
             unknown = places if table is None else places[~np.isin(places, table.places, assume_unique=True)]
             if not len(unknown):
                 break
             pending.append((unknown, np.maximum(np.searchsorted(starts, unknown, side="right") - 1, 0)))
+        if pending:  # what they read of other targets, which may be recurrences too, for all trips at once
+            own = frozenset(c.name for c in self.program.computes if c.carried is not None and c.carried.name == carried.name)
+            places, case = (np.concatenate(parts) for parts in zip(*pending))
+            self._evaluate(replace(compute, body=_apart(compute.body, own)), places - starts[case], case)
         for places, case in reversed(pending):
             table = self.tables.get(compute.name)
             left = np.ones(len(places), bool) if table is None else ~np.isin(places, table.places, assume_unique=True)
@@ -268,6 +271,14 @@ class Meaning:
     def _body(self, compute: Compute, frame: Frame) -> Value:
         made = Reader(self, self.sizes, self.algebra).value(compute.body, frame)
         return made.each(lambda array: np.broadcast_to(array, (frame.count,)))
+
+
+def _apart(expr: Expr, own: frozenset[str]) -> Expr:
+    """`expr` with a constant for all that the targets `own` give or decide: it reads nothing that `expr` may not read."""
+    decided = expr if isinstance(expr, Load) else expr.args[0] if isinstance(expr, Call) and expr.fn == "select" else None
+    if decided is not None and any(load.buffer.name in own for load in loads(decided)):
+        return Const(0, expr.dtype)
+    return map_children(lambda part: _apart(part, own), expr)
 
 
 def _folded(fn: str, data: Array, starts: Array, is_data: bool, algebra: Algebra) -> Array:
