@@ -26,7 +26,7 @@ from tsc.target import DeviceSpec
 _HERE = Path(__file__).parent
 _RUNTIME = _HERE.parent / "runtime" / "drivers" / "cpu_runtime.c"
 _HEADERS = ("tsc_kernel.h", "tsc_math.h")
-_FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-g0", "-w")
+_FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-g0", "-w")
 _VERSION_SECONDS = 60.0
 _OTHER = "name another with TSC_CC"
 #: Loops are vectorised by our own passes, which are checked: what these refuse stays scalar. gcc 12.2 gives rows of two or

@@ -135,7 +135,24 @@ def _checked(check: CheckedIndex, scope: Scope) -> str:
             f"if ((uint64_t)tsc_i >= (uint64_t){extent}) return {code}; tsc_i; }})")
 
 
+def multiplied_and_added(expr: Call) -> tuple[Expr, Expr, Expr] | None:
+    """`(a, b, c)` where a float is `a * b + c`, which is one operation wherever it stands (`tsc_fma` in the header); None for
+    anything else. Of two products the first is `a * b`."""
+    if expr.fn not in ("add", "sub") or not expr.dtype.startswith("float"):
+        return None
+    left, right = expr.args
+    match left, right:
+        case Call(fn="mul", args=(a, b)), _:
+            return a, b, right if expr.fn == "add" else Call("neg", (right,), expr.dtype)
+        case _, Call(fn="mul", args=(a, b)):
+            return a if expr.fn == "add" else Call("neg", (a,), expr.dtype), b, left
+    return None
+
+
 def _call(expr: Call, scope: Scope) -> str:
+    if (parts := multiplied_and_added(expr)) is not None:
+        texts = [scalar(part, scope) for part in parts]
+        return f"tsc_fma_{expr.dtype}({', '.join([*texts[:2], _hidden_zero(parts[2]) or texts[2]])})"
     fn, dtype = expr.fn, expr.args[-1].dtype
     args = [scalar(a, scope) for a in expr.args]
     if fn in _COMPARE:

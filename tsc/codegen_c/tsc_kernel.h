@@ -110,6 +110,18 @@ TSC_DEFINE_UNSIGNED(uint8_t, bool)
 TSC_DEFINE_FLOAT(float, float32, f)
 TSC_DEFINE_FLOAT(double, float64, )
 
+/* a * b + c is rounded once on every machine that can, and twice on others. It is no choice of a compiler's (-ffp-contract=off):
+ * an expression gives the same bits in whatever loop it stands. */
+#if defined __FMA__ || defined __ARM_FEATURE_FMA
+#define TSC_HAS_FMA 1
+#define TSC_FMA(S, a, b, c) __builtin_fma##S(a, b, c)
+#else
+#define TSC_HAS_FMA 0
+#define TSC_FMA(S, a, b, c) ((a) * (b) + (c))
+#endif
+TSC_FN float tsc_fma_float32(float a, float b, float c) { return TSC_FMA(f, a, b, c); }
+TSC_FN double tsc_fma_float64(double a, double b, double c) { return TSC_FMA(, a, b, c); }
+
 TSC_FN double tsc_exp_float64(double x) { return __builtin_exp(x); }
 TSC_FN double tsc_log_float64(double x) { return __builtin_log(x); }
 TSC_FN double tsc_erf_float64(double x) { return __builtin_erf(x); }
@@ -232,7 +244,9 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
   TSC_DEFINE_VECTOR(uint64_t, uint64, L)                                                                                      \
   TSC_DEFINE_VECTOR(uint8_t, bool, L)                                                                                         \
   TSC_DEFINE_VECTOR_ORDER(int32, L)                                                                                           \
-  TSC_DEFINE_VECTOR_ORDER(int64, L)
+  TSC_DEFINE_VECTOR_ORDER(int64, L)                                                                                           \
+  TSC_DEFINE_VECTOR_FMA(float32, L)                                                                                           \
+  TSC_DEFINE_VECTOR_FMA(float64, L)
 
 #define TSC_DEFINE_VECTOR_ORDER(NAME, L)                                                                                      \
   TSC_FN tsc_##NAME##x##L tsc_min_##NAME##x##L(tsc_##NAME##x##L a, tsc_##NAME##x##L b) {                                      \
@@ -241,6 +255,46 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
   TSC_FN tsc_##NAME##x##L tsc_max_##NAME##x##L(tsc_##NAME##x##L a, tsc_##NAME##x##L b) {                                      \
     return TSC_BLEND(tsc_##NAME##x##L, tsc_##NAME##x##L, a > b, a, b);                                                        \
   }
+
+#define TSC_DEFINE_VECTOR_FMA(NAME, L)                                                                                        \
+  TSC_FN tsc_##NAME##x##L tsc_fma_##NAME##x##L(tsc_##NAME##x##L a, tsc_##NAME##x##L b, tsc_##NAME##x##L c) {                  \
+    TSC_VECTOR_FMA(tsc_##NAME##x##L, NAME)                                                                                    \
+  }
+#if !TSC_HAS_FMA
+#define TSC_VECTOR_FMA(V, NAME) return a * b + c;
+#elif defined __clang__ && __clang_major__ >= 17
+#define TSC_VECTOR_FMA(V, NAME) return __builtin_elementwise_fma(a, b, c);
+#elif defined __x86_64__ /* by whole registers: compilers do not put lanes together again */
+#define TSC_DEFINE_FMA_OF(T, NAME, BYTES, CALL)                                                                               \
+  typedef T tsc_##NAME##_by##BYTES __attribute__((vector_size(BYTES)));                                                       \
+  TSC_FN tsc_##NAME##_by##BYTES tsc_fma_##NAME##_by##BYTES(                                                                   \
+      tsc_##NAME##_by##BYTES a, tsc_##NAME##_by##BYTES b, tsc_##NAME##_by##BYTES c) { return CALL; }
+#ifdef __AVX512F__
+TSC_DEFINE_FMA_OF(float, float32, 64, __builtin_ia32_vfmaddps512_mask(a, b, c, 0xffff, 4))
+TSC_DEFINE_FMA_OF(double, float64, 64, __builtin_ia32_vfmaddpd512_mask(a, b, c, 0xff, 4))
+#else
+TSC_DEFINE_FMA_OF(float, float32, 64, a)
+TSC_DEFINE_FMA_OF(double, float64, 64, a)
+#endif
+TSC_DEFINE_FMA_OF(float, float32, 32, __builtin_ia32_vfmaddps256(a, b, c))
+TSC_DEFINE_FMA_OF(double, float64, 32, __builtin_ia32_vfmaddpd256(a, b, c))
+TSC_DEFINE_FMA_OF(float, float32, 16, __builtin_ia32_vfmaddps(a, b, c))
+TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
+#define TSC_FMA_BY(V, NAME, BYTES)                                                                                            \
+  if (sizeof(V) % BYTES == 0 && (BYTES < 64 || TSC_HAS_MASKS)) {                                                              \
+    union { V whole; tsc_##NAME##_by##BYTES part[(sizeof(V) + BYTES - 1) / BYTES]; } x = {a}, y = {b}, z = {c};               \
+    for (unsigned i = 0; i < sizeof(V) / BYTES; i++)                                                                          \
+      z.part[i] = tsc_fma_##NAME##_by##BYTES(x.part[i], y.part[i], z.part[i]);                                                \
+    return z.whole;                                                                                                           \
+  }
+#define TSC_VECTOR_FMA(V, NAME)                                                                                               \
+  TSC_FMA_BY(V, NAME, 64) TSC_FMA_BY(V, NAME, 32) TSC_FMA_BY(V, NAME, 16) TSC_FMA_LANES(V, NAME)
+#else
+#define TSC_VECTOR_FMA(V, NAME) TSC_FMA_LANES(V, NAME)
+#endif
+#define TSC_FMA_LANES(V, NAME)                                                                                                \
+  for (unsigned l = 0; l < sizeof(V) / sizeof(c[0]); l++) c[l] = tsc_fma_##NAME(a[l], b[l], c[l]);                            \
+  return c;
 
 /* The scalar x in every lane: x - 0 is x, signed zeros included. */
 #define TSC_SPLAT(V, x) ((x) - (V){0})

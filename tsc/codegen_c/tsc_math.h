@@ -13,6 +13,9 @@ TSC_DEFINE_VECTORS(TSC_LANES)
 #define FN(name) TSC_JOIN(tsc_##name##_float32x, TSC_LANES)
 #endif
 
+#define FMA FN(fma)
+#define K(c) ((F){0} + (c))
+#define HORNER(p, x, c) FMA(p, x, K(c))
 #define BITS FN(bits)
 #define FLOAT FN(float)
 #define PICK FN(pick)
@@ -49,20 +52,20 @@ TSC_FN F FN(smaller)(F a, F b) { return PICK(MASK(a < b), a, b); }
 
 TSC_FN F FN(exp_parts)(F x, I *n) {
   /* e^x = 2^n * e^f with n = round(x / ln 2), |f| <= ln 2 / 2; e^f is returned. */
-  F t = x * 1.44269504f + 12582912.0f;
+  F t = HORNER(x, K(1.44269504f), 12582912.0f);
   F r = t - 12582912.0f;
-  F f = x - r * 0.693359375f + r * 2.12194440e-4f;
-  F p = 1.381455996e-03f * f + 8.368735756e-03f;
-  p = p * f + 4.166838987e-02f;
-  p = p * f + 1.666652048e-01f;
-  p = p * f + 4.999999344e-01f;
+  F f = FMA(r, K(2.12194440e-4f), FMA(r, K(-0.693359375f), x));
+  F p = HORNER(K(1.381455996e-03f), f, 8.368735756e-03f);
+  p = HORNER(p, f, 4.166838987e-02f);
+  p = HORNER(p, f, 1.666652048e-01f);
+  p = HORNER(p, f, 4.999999344e-01f);
   *n = BITS(t) - 0x4B400000;
-  return p * (f * f) + f + 1.0f;
+  return FMA(p, f * f, f) + 1.0f;
 }
 
 TSC_FN F FN(exp)(F x) {
   /* 2^n in one instruction that knows denormal and infinite results, else in two factors. */
-  F z = FN(larger)((F){0} - 104.0f, FN(smaller)((F){0} + 89.0f, x));
+  F z = FN(larger)(K(-104.0f), FN(smaller)(K(89.0f), x));
   I n;
   F p = FN(exp_parts)(z, &n);
 #if TSC_LANES == 16 && defined __AVX512F__
@@ -90,42 +93,42 @@ TSC_FN F FN(log)(F x) {
   I low = MASK(m < 0.707106781f);
   e = e + low;
   m = PICK(low, m + m, m) - 1.0f;
-  F p = -7.634503102e-02f * m + 1.276158734e-01f;
-  p = p * m - 1.316018483e-01f;
-  p = p * m + 1.420175680e-01f;
-  p = p * m - 1.662335699e-01f;
-  p = p * m + 2.000122691e-01f;
-  p = p * m - 2.500082104e-01f;
-  p = p * m + 3.333333171e-01f;
+  F p = HORNER(K(-7.634503102e-02f), m, 1.276158734e-01f);
+  p = HORNER(p, m, -1.316018483e-01f);
+  p = HORNER(p, m, 1.420175680e-01f);
+  p = HORNER(p, m, -1.662335699e-01f);
+  p = HORNER(p, m, 2.000122691e-01f);
+  p = HORNER(p, m, -2.500082104e-01f);
+  p = HORNER(p, m, 3.333333171e-01f);
   F s = m * m;
 #if TSC_LANES == 1
   F k = (F)e;
 #else
   F k = __builtin_convertvector(e, F);
 #endif
-  F result = p * m * s - k * 2.12194440e-4f;
-  result = result - 0.5f * s + m + k * 0.693359375f;
+  F result = FMA(k, K(-2.12194440e-4f), p * m * s);
+  result = FMA(k, K(0.693359375f), FMA(s, K(-0.5f), result) + m);
   result = PICK(MASK(x == __builtin_inff()), x, result);
-  result = PICK(MASK(x == 0.0f), (F){0} - __builtin_inff(), result);
-  return PICK(MASK(x < 0.0f) | MASK(x != x), (F){0} + __builtin_nanf(""), result);
+  result = PICK(MASK(x == 0.0f), K(-__builtin_inff()), result);
+  return PICK(MASK(x < 0.0f) | MASK(x != x), K(__builtin_nanf("")), result);
 }
 
 TSC_FN F FN(erf)(F x) {
   F a = FLOAT(BITS(x) & 0x7fffffff), s = x * x;
   /* |x| < 0.925: x + x * P(x^2). */
-  F p = -5.953759781e-04f * s + 4.985945314e-03f;
-  p = p * s - 2.676172432e-02f;
-  p = p * s + 1.128168272e-01f;
-  p = p * s - 3.761248113e-01f;
-  p = p * s + 1.283791477e-01f;
-  F near = p * x + x;
+  F p = HORNER(K(-5.953759781e-04f), s, 4.985945314e-03f);
+  p = HORNER(p, s, -2.676172432e-02f);
+  p = HORNER(p, s, 1.128168272e-01f);
+  p = HORNER(p, s, -3.761248113e-01f);
+  p = HORNER(p, s, 1.283791477e-01f);
+  F near = FMA(p, x, x);
   /* beyond: 1 - e^(-|x| Q(|x|)), where erf is 1 from 4 on. */
-  F b = PICK(MASK(a > 4.0f), (F){0} + 4.0f, a);
-  F q = -2.135320855e-04f * b + 3.211311321e-03f;
-  q = q * b - 2.287859149e-02f;
-  q = q * b + 1.052446339e-01f;
-  q = q * b + 6.357309510e-01f;
-  q = q * b + 1.128510756e+00f;
+  F b = PICK(MASK(a > 4.0f), K(4.0f), a);
+  F q = HORNER(K(-2.135320855e-04f), b, 3.211311321e-03f);
+  q = HORNER(q, b, -2.287859149e-02f);
+  q = HORNER(q, b, 1.052446339e-01f);
+  q = HORNER(q, b, 6.357309510e-01f);
+  q = HORNER(q, b, 1.128510756e+00f);
   F far = 1.0f - FN(exp_bounded)(-b * q);
   far = FLOAT(BITS(far) | (BITS(x) & (int32_t)0x80000000));
   return PICK(MASK(a < 0.925f) | MASK(x != x), near, far);
@@ -133,12 +136,12 @@ TSC_FN F FN(erf)(F x) {
 
 TSC_FN F FN(tanh)(F x) {
   F a = FLOAT(BITS(x) & 0x7fffffff), s = x * x;
-  F p = -5.583421208e-03f * s + 2.053196817e-02f;
-  p = p * s - 5.370755160e-02f;
-  p = p * s + 1.333106712e-01f;
-  p = p * s - 3.333326860e-01f;
-  F near = p * s * x + x;
-  F b = PICK(MASK(a > 10.0f), (F){0} + 10.0f, a);
+  F p = HORNER(K(-5.583421208e-03f), s, 2.053196817e-02f);
+  p = HORNER(p, s, -5.370755160e-02f);
+  p = HORNER(p, s, 1.333106712e-01f);
+  p = HORNER(p, s, -3.333326860e-01f);
+  F near = FMA(p * s, x, x);
+  F b = PICK(MASK(a > 10.0f), K(10.0f), a);
   F far = 1.0f - 2.0f / (FN(exp_bounded)(b + b) + 1.0f);
   F either = PICK(MASK(a < 0.625f) | MASK(x != x), near, far);
   return FLOAT(BITS(either) | (BITS(x) & (int32_t)0x80000000));
@@ -177,6 +180,9 @@ TSC_FN F FN(sqrt)(F x) {
 #undef F
 #undef I
 #undef FN
+#undef FMA
+#undef HORNER
+#undef K
 #undef BITS
 #undef FLOAT
 #undef PICK

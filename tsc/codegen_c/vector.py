@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
+from tsc.codegen_c.scalar import Scope, flatten, multiplied_and_added, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.errors import InternalError
 from tsc.loop_ir.cpu.vector_rules import SPACES, LaneRange, half_of, is_affine, lane_range, looks_at_data
@@ -203,8 +203,10 @@ def _folded(fn: str, texts: list[str]) -> str:
 def _call(expr: Call, fn: str, args: tuple[Expr, ...], lanes: Lanes, scope: Scope) -> str:
     if fn == "select" and (run := lane_range(args[0], lanes.var)) is not None:
         return _choice(args[1], args[2], run, lanes, scope)
-    texts = [vector(a, lanes, scope) for a in args]
     dtype, count = args[-1].dtype, lanes.count
+    if (parts := multiplied_and_added(expr)) is not None:
+        return f"tsc_fma_{dtype}x{count}({', '.join(vector(part, lanes, scope) for part in parts)})"
+    texts = [vector(a, lanes, scope) for a in args]
     first = texts[0]
     if fn in _COMPARE:
         return _mask(f"({first} {_COMPARE[fn]} {texts[1]})", dtype, count)
