@@ -41,7 +41,7 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
         for number, column in enumerate(columns):
             place = tuple(substitute(i, {**at, tile.column: Const(column, INDEX)}) for i in tile.index)
             name = register(tile.acc, place, lanes, scope)
-            yield depth + 1, f"{name} = tsc_fma_{tile.acc.dtype}x{tile.lanes}(tsc_a{row}, tsc_b{number}, {name});"
+            yield depth + 1, f"{name} = tsc_accumulate_{tile.acc.dtype}x{tile.lanes}({name}, tsc_a{row}, tsc_b{number});"
     yield depth, "}"
 
 

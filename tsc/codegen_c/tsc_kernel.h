@@ -259,6 +259,10 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
 #define TSC_DEFINE_VECTOR_FMA(NAME, L)                                                                                        \
   TSC_FN tsc_##NAME##x##L tsc_fma_##NAME##x##L(tsc_##NAME##x##L a, tsc_##NAME##x##L b, tsc_##NAME##x##L c) {                  \
     TSC_VECTOR_FMA(tsc_##NAME##x##L, NAME)                                                                                    \
+  }                                                                                                                           \
+  TSC_FN tsc_##NAME##x##L tsc_accumulate_##NAME##x##L(tsc_##NAME##x##L acc, tsc_##NAME##x##L a, tsc_##NAME##x##L b) {         \
+    TSC_FMA_IN_PLACE(tsc_##NAME##x##L, NAME)                                                                                  \
+    return tsc_fma_##NAME##x##L(a, b, acc);                                                                                   \
   }
 #if !TSC_HAS_FMA
 #define TSC_VECTOR_FMA(V, NAME) return a * b + c;
@@ -295,6 +299,20 @@ TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
 #define TSC_FMA_LANES(V, NAME)                                                                                                \
   for (unsigned l = 0; l < sizeof(V) / sizeof(c[0]); l++) c[l] = tsc_fma_##NAME(a[l], b[l], c[l]);                            \
   return c;
+
+/* acc + a * b in a register tile. Of 16 registers gcc likes to spend those of accumulators on products, and keeps sums in memory
+ * instead: here the result stays where acc is. */
+#if TSC_HAS_FMA && defined __x86_64__ && !defined __clang__ && !defined __AVX512F__
+#define TSC_FMA_NAME_float32 "vfmadd231ps"
+#define TSC_FMA_NAME_float64 "vfmadd231pd"
+#define TSC_FMA_IN_PLACE(V, NAME)                                                                                             \
+  if (sizeof(V) == 16 || sizeof(V) == 32) {                                                                                   \
+    __asm__(TSC_FMA_NAME_##NAME " %1, %2, %0" : "+x"(acc) : "x"(a), "x"(b));                                                  \
+    return acc;                                                                                                               \
+  }
+#else
+#define TSC_FMA_IN_PLACE(V, NAME)
+#endif
 
 /* The scalar x in every lane: x - 0 is x, signed zeros included. */
 #define TSC_SPLAT(V, x) ((x) - (V){0})
