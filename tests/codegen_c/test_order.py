@@ -3,6 +3,7 @@ What is multiplied and added is rounded once or twice by the machine alone, not 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from tests.codegen_c.test_scheduled import PROGRAMS, data
 from tests.loop_ir import funcs
+from tests.poly import programs
 from tests.poly.test_space import drawn, space_of
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.emit import emit_c
@@ -18,6 +20,8 @@ from tsc.config import Options
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
 from tsc.poly.schedule import schedule_program
+from tsc.te.compute import Compute, Program, SizeParam
+from tsc.te.expr import Expr, call
 
 CONFIGS = 3
 
@@ -46,3 +50,34 @@ def test_all_configs_give_the_same_bits(name: str, target: str) -> None:
             results.append({n: a.tobytes() for n, a in outputs.items()})
         differing = [config for config, found in zip(configs, results) if found != results[0]]
         assert not differing, f"at {sizes}: {differing} and {configs[0]}"
+
+
+def three_of(dtype: str, body: Callable[[Expr, Expr, Expr], Expr]) -> Program:
+    """Elementwise over three inputs of one length."""
+    a, b, c, out = (programs.buffer(name, "N", dtype=dtype) for name in ("a", "b", "c", "out"))
+    i = programs.axis("i", "N")
+    made = Compute(out, (i,), body(*(programs.at(x, i) for x in (a, b, c))))
+    return Program((a, b, c), (out,), (made,), (SizeParam("N"),))
+
+
+FORMS: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
+    "a * b + c": lambda a, b, c: call("add", call("mul", a, b), c),
+    "c + a * b": lambda a, b, c: call("add", c, call("mul", a, b)),
+    "a * b - (-c)": lambda a, b, c: call("sub", call("mul", a, b), call("neg", c)),
+    "c - (-a) * b": lambda a, b, c: call("sub", c, call("mul", call("neg", a), b))}
+
+
+@pytest.mark.parametrize("target", ["host", "cpu-generic"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_multiplied_and_added_is_rounded_once_where_the_machine_can(form: str, dtype: str, target: str) -> None:
+    """Whole vectors, masked ones and single elements alike."""
+    spec = host_spec() if target == "host" else CPU_SPECS[target]
+    func = lower(schedule_program(three_of(dtype, FORMS[form]), spec, None, None, "three").func, spec)
+    kernel = funcs.load_kernel(func, spec, Options())
+    tiny = {"float32": 2.0**-13, "float64": 2.0**-27}[dtype]  # its square is lost beside 1
+    for count in range(1, 40):
+        a = np.full(count, 1 + tiny, dtype)
+        c, out = np.full(count, -(1 + 2 * tiny), dtype), np.full(count, 77, dtype)
+        funcs.call_kernel(kernel, func, {"a": a, "b": a, "c": c, "out": out}, {"N": count})
+        assert (out == (tiny * tiny if "fma" in spec.cpu_flags else 0)).all(), out
