@@ -266,7 +266,7 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
   }
 #if !TSC_HAS_FMA
 #define TSC_VECTOR_FMA(V, NAME) return a * b + c;
-#elif defined __clang__ && __clang_major__ >= 17
+#elif __has_builtin(__builtin_elementwise_fma)
 #define TSC_VECTOR_FMA(V, NAME) return __builtin_elementwise_fma(a, b, c);
 #elif defined __x86_64__ /* by whole registers: compilers do not put lanes together again */
 #define TSC_DEFINE_FMA_OF(T, NAME, BYTES, CALL)                                                                               \
