@@ -37,6 +37,7 @@ from tsc.te.compute import Fact, Program
 from tsc.te.dsl.assemble import Definition, sources
 from tsc.te.factored.factor import NotFactored
 from tsc.te.factored.factoring import Factoring, from_json, proposed, to_json
+from tsc.te.passes.messages import messages_of, with_messages
 from tsc.te.passes.share import share
 from tsc.te.passes.transform import lower
 from tsc.te.passes.widen import widened
@@ -186,6 +187,7 @@ class CheckedLoops:
 
 def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
     """te.Program -> Kernel, compiled anew. Raises as `checked_loops`."""
+    order = replace(order, program=with_messages(order.program))
     given = recorder.override("factoring", symbol)
     factoring = order.factoring if given is None else _factoring(given, symbol)
     recorder.record("factoring", symbol, to_json(factoring))
@@ -211,11 +213,12 @@ def _kernel(order: Order, programs: Sequence[Program], symbol: str, recorder: Re
     funcs, outputs = [loops.func for loops in made], {b.name for b in order.program.outputs}
     buffers = buffers_of(funcs, outputs)
     interface = interface_of(funcs, buffers, outputs, (fact for loops in made for fact in loops.facts))
-    # 3. C, with the same status codes in all
-    messages = tuple(dict.fromkeys(message for func in funcs for message in func.messages))
+    # 3. C, with the status codes that the Program has, whatever computes it
+    messages = messages_of(order.program)
     sources = [_source(loops, messages, order.device, recorder) for loops in made]
-    log = [f"{decision.stage}: {decision.reason}" for decision in recorder.decisions]
-    codes = tuple(Code(loops.scheduled.config, source, loops.scheduled.tree, (*loops.scheduled.log, *log), loops.complaint)
+    decided = tuple(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)  # for all of them, said once
+    codes = tuple(Code(loops.scheduled.config, source, loops.scheduled.tree,
+                       loops.scheduled.log + (decided if loops is made[-1] else ()), loops.complaint)
                   for loops, source in zip(made, sources))
     return Kernel(symbol, buffers, tuple(b.name for b in buffers if b.name in outputs),
                   tuple(name for name, _ in interface.sizes), interface, messages, codes)

@@ -154,7 +154,7 @@ def gather(width: str | int) -> Func:
     wide = size(width) if isinstance(width, str) else index(width)
     body = loop("n", 0, size("N"), loop("w", 0, wide, store(y, (n, w), value), mark="inner"), kind="block")
     names = ["N", "V", *([width] if isinstance(width, str) else [])]
-    return Func("gather", (ids, table, mask, y), ("y",), tuple(SizeParam(s) for s in names), body)
+    return Func("gather", (ids, table, mask, y), ("y",), tuple(SizeParam(s) for s in names), body, messages=("table",))
 
 
 def shifted_blocks() -> Func:

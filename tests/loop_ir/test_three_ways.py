@@ -90,7 +90,7 @@ def test_gather(spec: DeviceSpec, width: int | str) -> None:
     for wrong in (5, -6):
         arrays["ids"] = np.array([0, 1, wrong, 2])
         code = funcs.run_compiled(lowered, spec, arrays, sizes)
-        assert lowered.messages[code - 1].startswith("'{ids}' holds an index that is out of bounds")
+        assert lowered.messages[code - 1] == "table"
         with pytest.raises(InputError, match=f"index {wrong} into table"):
             interpret(lowered, arrays, sizes)
 

@@ -12,8 +12,23 @@ from tsc.codegen_c.vector import Lanes, store
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
-from tsc.loop_ir.messages import expressions
-from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, Func, If, Intrin, Let, Stmt, Store, Wait, children, walk
+from tsc.loop_ir.nodes import (
+    Allocate,
+    Barrier,
+    Block,
+    Commit,
+    For,
+    Func,
+    If,
+    Intrin,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+    children,
+    expressions,
+    walk,
+)
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import ZERO, SymExpr, product
 from tsc.target import DeviceSpec

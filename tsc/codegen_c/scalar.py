@@ -10,7 +10,6 @@ from math import copysign
 from tsc.codegen_c.types import c_type, identifier, literal
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import Facts, to_sym
-from tsc.loop_ir.messages import message_of
 from tsc.poly.promotion.layout import layout_of
 from tsc.sym import SymExpr, product
 from tsc.sym.expr import Dim
@@ -126,10 +125,9 @@ def _cast(text: str, source: str, dtype: str) -> str:
 
 
 def _checked(check: CheckedIndex, scope: Scope) -> str:
-    message = message_of(check)
-    if message not in scope.messages:
-        raise InternalError(f"no status code for: {message}")
-    code = scope.messages.index(message) + 1
+    if check.what not in scope.messages:
+        raise InternalError(f"no status code for: {check.what}")
+    code = scope.messages.index(check.what) + 1
     extent = size_text(check.extent, scope)
     return (f"({{ int64_t tsc_i = {scalar(check.value, scope)}; if (tsc_i < 0) tsc_i += {extent}; "
             f"if ((uint64_t)tsc_i >= (uint64_t){extent}) return {code}; tsc_i; }})")

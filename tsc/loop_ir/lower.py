@@ -12,7 +12,6 @@ from tsc.loop_ir.gpu.pipeline import software_pipeline
 from tsc.loop_ir.gpu.tensorize_gpu import Mma, tensorize_gpu
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.map_blocks import map_blocks
-from tsc.loop_ir.messages import collect_messages
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.print import format_func
@@ -39,7 +38,7 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None, prover
     verify_reads(func.name, placed, prover)                 # what vectors read beyond scalars is proved to be there,
     verify_storage(given, placed, prover)                   # and the tiles and lanes that came in hold what is kept in them
     func = map_blocks(func)                                 # block nest -> one loop over block numbers
-    func = collect_messages(plan_scratch(func))
+    func = plan_scratch(func)
     verify(func)
     _record(func, recorder, {"tensorize": scalar_tiles, "vectorize": scalar_loops})
     return func
@@ -57,7 +56,7 @@ def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recor
         func, serial = software_pipeline(func, stages)      # copies of later tiles run while a tile is computed
     func = insert_barriers(func)
     func = map_blocks(simplify(func))
-    func = collect_messages(plan_scratch(func))
+    func = plan_scratch(func)
     verify(func)
     verify_synchronised(func)
     _record(func, recorder, {"tensorize": scalar, "pipeline": serial})

@@ -217,6 +217,17 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
         left.extend(reversed(children(node)))
 
 
+def expressions(stmt: Stmt) -> Iterator[Expr]:
+    """The expressions directly in `stmt`."""
+    match stmt:
+        case Store(index=index, value=value):
+            yield from (*index, value)
+        case For(lo=lo, hi=hi):
+            yield from (lo, hi)
+        case If(condition=value) | Let(value=value):
+            yield value
+
+
 def until_bound(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement in which the variables mean what they mean here: loops and Lets, but not what is within them."""
     left = [stmt]

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from tsc.errors import InternalError
 from tsc.loop_ir.bounds import Prover, no_prover, within
 from tsc.loop_ir.cpu.vector_rules import executed
-from tsc.loop_ir.messages import expressions
-from tsc.loop_ir.nodes import Allocate, Func, Stmt, Store, walk
+from tsc.loop_ir.nodes import Allocate, Func, Stmt, Store, expressions, walk
 from tsc.loop_ir.places import Place
 from tsc.te.expr import Expr, Load, format_expr
 

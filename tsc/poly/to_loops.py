@@ -16,6 +16,7 @@ from tsc.poly.promotion.promote import Assignment, Local, Promoted
 from tsc.poly.scop import Scop
 from tsc.poly.to_expr import to_expr
 from tsc.te.expr import Call, Expr, Load, Var, format_expr, index, map_children, substitute, walk
+from tsc.te.passes.messages import messages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ def to_loops(promoted: Promoted, scop: Scop, name: str, kept: frozenset[str] = K
     inner = nest(body)[1] if isinstance(body, For) and body.kind == "block" else body
     if any(isinstance(s, For) and s.kind == "block" for s in walk_stmts(inner)):
         raise PatternMismatch("what is computed together has no blocks in common: isl made loops of their own for some of it")
-    return Func(name, program.inputs + program.outputs, tuple(b.name for b in program.outputs), program.sizes, body)
+    outputs = tuple(b.name for b in program.outputs)
+    return Func(name, program.inputs + program.outputs, outputs, program.sizes, body, messages=messages_of(program))
 
 
 def _convert(node: isl.AstNode, mark: str, scope: _Scope, context: _Context) -> Stmt:

@@ -109,7 +109,8 @@ class Cast:
 @dataclass(frozen=True, slots=True)
 class CheckedIndex:
     """A data-dependent index: negative values count from the end, and one outside `[-extent, extent)` is a data error
-    reported through the status word (the access itself is clamped into bounds). `what` names the tensor for the message."""
+    reported through the status word (the access itself is clamped into bounds). `what` names the tensor, or is the whole
+    message (`te/passes/messages.py`)."""
 
     value: Expr
     extent: SymExpr

@@ -8,8 +8,7 @@ import numpy as np
 
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import coefficient_of, to_sym
-from tsc.loop_ir.messages import expressions
-from tsc.loop_ir.nodes import For, Func, Let, Store, walk
+from tsc.loop_ir.nodes import For, Func, Let, Store, expressions, walk
 from tsc.sym import ZERO
 from tsc.te.expr import Const, Expr, Var, format_expr, loads, substitute
 

@@ -16,7 +16,6 @@ from tsc.loop_ir.gpu.hazards import Hazard
 from tsc.loop_ir.gpu.verify_sync import synchronises, verify_synchronised
 from tsc.loop_ir.gpu.verify_threads import can_be_asynchronous
 from tsc.loop_ir.marks import COPY, K_TILE
-from tsc.loop_ir.messages import expressions
 from tsc.loop_ir.nodes import (
     Allocate,
     Block,
@@ -30,6 +29,7 @@ from tsc.loop_ir.nodes import (
     Wait,
     block,
     children,
+    expressions,
     map_children,
     map_exprs,
     walk,

@@ -18,8 +18,23 @@ from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.gpu.hazards import Access, Hazard, Path, apart, barrier_between, injective
 from tsc.loop_ir.gpu.threads import team_sizes, trips
 from tsc.loop_ir.marks import COPY
-from tsc.loop_ir.messages import expressions
-from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, Func, If, Let, Stmt, Store, Wait, children, nest, walk
+from tsc.loop_ir.nodes import (
+    Allocate,
+    Barrier,
+    Block,
+    Commit,
+    For,
+    Func,
+    If,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+    children,
+    expressions,
+    nest,
+    walk,
+)
 from tsc.sym import SymExpr, ceildiv, dim
 from tsc.te.expr import INDEX, Call, Expr, Load, Var, loads
 from tsc.te.expr import walk as walk_expr
