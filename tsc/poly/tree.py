@@ -19,6 +19,14 @@ ROW_POINT, BLOCK_POINT = frozenset({BLOCK, ROW}), frozenset({BLOCK})
 INSTR_POINT = frozenset({INSTR_N, INSTR_M})
 
 
+def in_blocks(node: isl.ScheduleNode, rows: int) -> tuple[isl.ScheduleNode, isl.MultiUnionPwAff]:
+    """The band of `rows` tiles at `node` as loops over blocks, and the band of rows below it taken out of the tree. Returns the
+    first node below the blocks, and the rows."""
+    node = isl.mark_each(isl.atomic(node), [BLOCK] * rows, coincident=True)
+    values = node.band_get_partial_schedule()
+    return node.delete(), values
+
+
 def statement_rows(node: isl.ScheduleNode, scop: Scop, matrices: Mapping[str, ScheduleMatrix],
                    inner: isl.MultiUnionPwAff | None) -> isl.ScheduleNode:
     """A sequence of statements, each below the rows of its matrix and then `inner`. Returns the node where `node` stood."""

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tsc.errors import InternalError
 from tsc.runtime.bind import Binding, Bound
 from tsc.runtime.memory import address, footprint, reserve
 from tsc.runtime.plan import Plan
@@ -71,7 +72,9 @@ class _Part:
 
     def launch_of(self, row: int) -> int:
         """Which of the Plan's launches a row belongs to."""
-        return 0 if self.bound is None else self._launch + int(self.bound.rows.launches[row])
+        if self.bound is None:
+            raise InternalError("nothing is bound to this part of the launch table")
+        return self._launch + int(self.bound.rows.launches[row])
 
 
 class Context:

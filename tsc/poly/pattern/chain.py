@@ -14,7 +14,7 @@ from math import lcm
 from typing import Self
 
 from tsc.errors import InternalError
-from tsc.loop_ir.marks import BLOCK, ROW
+from tsc.loop_ir.marks import ROW
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
@@ -28,7 +28,7 @@ from tsc.poly.promotion.panel import promote_panel
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
-from tsc.poly.tree import BLOCK_POINT, own_instances, statement_rows
+from tsc.poly.tree import BLOCK_POINT, in_blocks, own_instances, statement_rows
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, variables
@@ -249,10 +249,8 @@ def _separated(node: isl.ScheduleNode, scop: Scop, found: Chained, config: TileC
     Returns the first node below the block bands.
     """
     count = len(found.matrix.names)
-    node = isl.mark_each(isl.atomic(node), [BLOCK] * count, coincident=True)
     point = [i for i in range(count) if config.row_tile[i] > 1]
-    values = node.band_get_partial_schedule()
-    node = node.delete()
+    node, values = in_blocks(node, count)
     below = node.get_tree_depth()
     node = node.cut()
     runs = _runs(found)

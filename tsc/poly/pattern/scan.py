@@ -22,7 +22,7 @@ from tsc.poly.pattern.stages import Stage, row_knobs, row_stage, solved_stages
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop
 from tsc.poly.tile import Space, TileConfig
-from tsc.poly.tree import BLOCK_POINT, ROW_POINT, own_instances, statement_rows, up_to
+from tsc.poly.tree import BLOCK_POINT, ROW_POINT, in_blocks, own_instances, statement_rows, up_to
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, runs
 
@@ -181,9 +181,7 @@ def _separated(node: isl.ScheduleNode, scop: Scop, found: Scan, config: TileConf
     inner = [i for i in point if found.consecutive and i == count - 1]
     values = None
     if count:
-        node = isl.mark_each(isl.atomic(node), [BLOCK] * count, coincident=True)
-        values = node.band_get_partial_schedule()
-        node = node.delete()
+        node, values = in_blocks(node, count)
     below = node.get_tree_depth()
     node = node.cut()
     outer = [i for i in point if i not in inner]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self, TypeVar
 
-from tsc.loop_ir.marks import BLOCK, ROW
+from tsc.loop_ir.marks import ROW
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
@@ -20,7 +20,7 @@ from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import Knob, Space, TileConfig, powers
-from tsc.poly.tree import BLOCK_POINT, ROW_POINT, own_instances, statement_rows
+from tsc.poly.tree import BLOCK_POINT, ROW_POINT, in_blocks, own_instances, statement_rows
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute
 from tsc.te.expr import loads
@@ -250,9 +250,7 @@ def _separated(node: isl.ScheduleNode, scop: Scop, found: Staged, config: TileCo
     inner = [i for i in point if i not in shared]
     values = None
     if count:
-        node = isl.mark_each(isl.atomic(node), [BLOCK] * count, coincident=True)
-        values = node.band_get_partial_schedule()
-        node = node.delete()
+        node, values = in_blocks(node, count)
     below = node.get_tree_depth()
     node = node.cut()
     if shared and values is not None:
