@@ -218,8 +218,12 @@ def version(runtime: str) -> str:
 
 
 def cpu_name() -> str:
+    """What the system calls this CPU, and what we compile for it: hypervisors give machines of two generations one name."""
+    from tsc.codegen_c.specs import host_spec
+
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return f"{name} {host_spec().name.removeprefix('cpu-')}"
 
 
 def results_file(name: str) -> Path:
