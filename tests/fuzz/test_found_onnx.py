@@ -214,6 +214,7 @@ RIGHT = {
 }
 
 REFUSED = {
+    "axes of rank 0 to squeeze": one("Squeeze", 22, [fed(1, 1, 1), constant(1)], broken="rank"),
     # 'it must be a scalar'; more dims than the operand's became dims of the output
     "a scalar with a bound that has a dim": one("Clip", 17, [fed(), None, fed(1)], broken="rank"),
     # where the value is the same whatever the index

@@ -136,7 +136,7 @@ def _likely_equal(given: Sequence[SymExpr], wanted: Sequence[SymExpr],
 
 def _squeeze_target(ctx: InferContext) -> Shape:
     shape = canonical(ctx, 0)
-    axes = axes_operand(ctx, 1, len(shape), scalar=True)
+    axes = axes_operand(ctx, 1, len(shape))
     if not axes:  # an empty list counts as none
         left = tuple(d for d in shape if d != ONE)
         for d in left:

@@ -97,11 +97,11 @@ def known_ints(ctx: InferContext, i: int, what: str, scalar: bool = False) -> tu
     return tuple(v for v in values if v is not None)
 
 
-def axes_operand(ctx: InferContext, i: int, rank: int, scalar: bool = False) -> tuple[int, ...] | None:
-    """Normalised axes from input `i` (newer opsets; as in `known_ints`) or the attribute `axes` (older ones); None when neither
-    is given."""
+def axes_operand(ctx: InferContext, i: int, rank: int) -> tuple[int, ...] | None:
+    """Normalised axes from input `i` (newer opsets) or the attribute `axes` (older ones); None when neither is given. Raises as
+    `known_ints`."""
     if ctx.has(i):
-        given: Sequence[int] = known_ints(ctx, i, "axes", scalar)
+        given: Sequence[int] = known_ints(ctx, i, "axes")
     elif ctx.attr("axes") is not None:
         given = ctx.attr("axes")
     else:
