@@ -145,42 +145,81 @@ TSC_FN uint64_t tsc_to_uint64(double x) {
 #define TSC_JOIN2(a, b) a##b
 #define TSC_JOIN(a, b) TSC_JOIN2(a, b)
 
-/* The first n lanes of a vector in memory, or those in a range; the other lanes are zero, and their memory is not touched.
-   `twice`: half as many elements, each in two lanes. */
-typedef float tsc_bits64 __attribute__((vector_size(64)));
+/* The first n of L floats in memory, or those from `first` up to `last`; the other lanes are zero, and their memory is not
+ * touched. `evens`: lane l is p[2 * l]; two ranges of memory, then the even lanes of both. AVX2 has masked stores too, but AMD's
+ * Zen 3 takes longer over one than over a store for each lane. */
+#define TSC_MASKS(L, HAS)                                                                                                     \
+  enum { TSC_HAS_MASKS_##L = HAS };                                                                                           \
+  typedef float tsc_bits##L __attribute__((vector_size(4 * L)));
+#define TSC_NO_MASKS(L)                                                                                                       \
+  TSC_MASKS(L, 0)                                                                                                             \
+  TSC_FN tsc_bits##L tsc_masked_load##L(const void *p, int64_t n) { return (tsc_bits##L){0}; }                                \
+  TSC_FN tsc_bits##L tsc_masked_range##L(const void *p, int64_t a, int64_t b, int64_t when) { return (tsc_bits##L){0}; }      \
+  TSC_FN tsc_bits##L tsc_masked_evens##L(const float *p, int64_t a, int64_t b, int64_t when) { return (tsc_bits##L){0}; }
+
+TSC_NO_MASKS(2)
 #ifdef __AVX512F__
-#define TSC_HAS_MASKS 1
-TSC_FN tsc_bits64 tsc_masked_load(const void *p, int64_t n) {
-  return __builtin_ia32_loadups512_mask(p, (tsc_bits64){0}, (unsigned short)((1u << n) - 1));
-}
-TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {
-  __builtin_ia32_storeups512_mask(p, v, (unsigned short)((1u << n) - 1));
+TSC_MASKS(16, 1)
+TSC_FN tsc_bits16 tsc_masked_load16(const void *p, int64_t n) {
+  return __builtin_ia32_loadups512_mask(p, (tsc_bits16){0}, (unsigned short)((1u << n) - 1));
 }
 TSC_FN uint32_t tsc_lanes_below(int64_t n) { return (1u << (n < 0 ? 0 : n > 16 ? 16 : n)) - 1; }
-TSC_FN tsc_bits64 tsc_masked_range(const void *p, int64_t first, int64_t last, int64_t when) {
+TSC_FN tsc_bits16 tsc_masked_range16(const void *p, int64_t first, int64_t last, int64_t when) {
   uint32_t mask = tsc_lanes_below(last) & ~tsc_lanes_below(first) & (0 - (uint32_t)when);
-  return __builtin_ia32_loadups512_mask(p, (tsc_bits64){0}, (unsigned short)mask);
+  return __builtin_ia32_loadups512_mask(p, (tsc_bits16){0}, (unsigned short)mask);
 }
-/* Every second element: lane l is p[2 * l]; two ranges of memory, then the even lanes of both. */
-TSC_FN tsc_bits64 tsc_masked_evens(const float *p, int64_t first, int64_t last, int64_t when) {
-  tsc_bits64 a = tsc_masked_range(p, 2 * first, 2 * last - 1, when);
-  tsc_bits64 b = tsc_masked_range(p + 16, 2 * first - 16, 2 * last - 17, when);
+TSC_FN tsc_bits16 tsc_masked_evens16(const float *p, int64_t first, int64_t last, int64_t when) {
+  tsc_bits16 a = tsc_masked_range16(p, 2 * first, 2 * last - 1, when);
+  tsc_bits16 b = tsc_masked_range16(p + 16, 2 * first - 16, 2 * last - 17, when);
   return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 }
+TSC_FN void tsc_masked_store16(void *p, int64_t n, tsc_bits16 v) {
+  __builtin_ia32_storeups512_mask(p, v, (unsigned short)((1u << n) - 1));
+}
 #else
-#define TSC_HAS_MASKS 0
-TSC_FN tsc_bits64 tsc_masked_range(const void *p, int64_t first, int64_t last, int64_t when) { return (tsc_bits64){0}; }
-TSC_FN tsc_bits64 tsc_masked_evens(const float *p, int64_t first, int64_t last, int64_t when) { return (tsc_bits64){0}; }
-TSC_FN tsc_bits64 tsc_masked_load(const void *p, int64_t n) { return (tsc_bits64){0}; }
-TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
+TSC_NO_MASKS(16)
+TSC_FN void tsc_masked_store16(void *p, int64_t n, tsc_bits16 v) {}
+#endif
+
+#ifdef __AVX2__
+#define TSC_LANE_MASKS(L, SUFFIX)                                                                                             \
+  TSC_MASKS(L, 1)                                                                                                             \
+  typedef int32_t tsc_where##L __attribute__((vector_size(4 * L)));                                                           \
+  TSC_FN tsc_where##L tsc_lanes_below##L(int64_t n) {                                                                         \
+    return TSC_IOTA_##L < (int32_t)(n < 0 ? 0 : n > L ? L : n) - (tsc_where##L){0};                                           \
+  }                                                                                                                           \
+  TSC_FN tsc_bits##L tsc_masked_load##L(const void *p, int64_t n) {                                                           \
+    return __builtin_ia32_maskloadps##SUFFIX(p, tsc_lanes_below##L(n));                                                       \
+  }                                                                                                                           \
+  TSC_FN tsc_bits##L tsc_masked_range##L(const void *p, int64_t first, int64_t last, int64_t when) {                          \
+    tsc_where##L mask = tsc_lanes_below##L(when ? last : 0) & ~tsc_lanes_below##L(first);                                     \
+    return __builtin_ia32_maskloadps##SUFFIX(p, mask);                                                                        \
+  }
+#define TSC_IOTA_4 ((tsc_where4){0, 1, 2, 3})
+#define TSC_IOTA_8 ((tsc_where8){0, 1, 2, 3, 4, 5, 6, 7})
+TSC_LANE_MASKS(4, )
+TSC_LANE_MASKS(8, 256)
+TSC_FN tsc_bits4 tsc_masked_evens4(const float *p, int64_t first, int64_t last, int64_t when) {
+  tsc_bits4 a = tsc_masked_range4(p, 2 * first, 2 * last - 1, when);
+  tsc_bits4 b = tsc_masked_range4(p + 4, 2 * first - 4, 2 * last - 5, when);
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6);
+}
+TSC_FN tsc_bits8 tsc_masked_evens8(const float *p, int64_t first, int64_t last, int64_t when) {
+  tsc_bits8 a = tsc_masked_range8(p, 2 * first, 2 * last - 1, when);
+  tsc_bits8 b = tsc_masked_range8(p + 8, 2 * first - 8, 2 * last - 9, when);
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+}
+#else
+TSC_NO_MASKS(4)
+TSC_NO_MASKS(8)
 #endif
 
 #define TSC_DEFINE_VECTOR(T, NAME, L)                                                                                         \
   typedef T tsc_##NAME##x##L __attribute__((vector_size(L * sizeof(T))));                                                     \
   typedef T tsc_##NAME##x##L##u __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)), may_alias));                   \
   TSC_FN tsc_##NAME##x##L tsc_load_##NAME##x##L(const T *p, int64_t n) {                                                      \
-    if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
-      tsc_bits64 r = tsc_masked_load(p, n);                                                                                   \
+    if (TSC_HAS_MASKS_##L && sizeof(T) == 4) {                                                                                \
+      tsc_bits##L r = tsc_masked_load##L(p, n);                                                                               \
       tsc_##NAME##x##L v;                                                                                                     \
       return __builtin_memcpy(&v, &r, sizeof v), v;                                                                           \
     }                                                                                                                         \
@@ -191,13 +230,19 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
   /* At an edge; no part of its callers, where it would stand often and compilers take long over its branches. */             \
   TSC_UNUSED static __attribute__((noinline)) tsc_##NAME##x##L tsc_edge_##NAME##x##L(                                         \
       const T *p, int64_t space, int64_t first, int64_t last, int64_t when) {                                                 \
+    if (TSC_HAS_MASKS_##L && sizeof(T) == 4 && space <= 2) {                                                                  \
+      tsc_bits##L r = space == 1 ? tsc_masked_range##L(p, first, last, when)                                                  \
+                                 : tsc_masked_evens##L((const float *)p, first, last, when);                                  \
+      tsc_##NAME##x##L v;                                                                                                     \
+      return __builtin_memcpy(&v, &r, sizeof v), v;                                                                           \
+    }                                                                                                                         \
     tsc_##NAME##x##L r = {0};                                                                                                 \
     for (int l = 0; l < L; l++) r[l] = when && l >= first && l < last ? p[l * space] : 0;                                     \
     return r;                                                                                                                 \
   }                                                                                                                           \
   TSC_FN tsc_##NAME##x##L tsc_range_##NAME##x##L(const T *p, int64_t first, int64_t last, int64_t when) {                     \
-    if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
-      tsc_bits64 r = tsc_masked_range(p, first, last, when);                                                                  \
+    if (TSC_HAS_MASKS_##L && sizeof(T) == 4 && L == 16) {                                                                     \
+      tsc_bits##L r = tsc_masked_range##L(p, first, last, when);                                                              \
       tsc_##NAME##x##L v;                                                                                                     \
       return __builtin_memcpy(&v, &r, sizeof v), v;                                                                           \
     }                                                                                                                         \
@@ -205,12 +250,15 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
     return *(const tsc_##NAME##x##L##u *)p;                                                                                   \
   }                                                                                                                           \
   TSC_FN tsc_##NAME##x##L tsc_spaced_##NAME##x##L(const T *p, int64_t space, int64_t first, int64_t last, int64_t when) {     \
-    if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16 && space == 2) {                                                           \
-      tsc_bits64 r = tsc_masked_evens((const float *)p, first, last, when);                                                   \
+    const int masks = TSC_HAS_MASKS_##L && sizeof(T) == 4 && space == 2;                                                      \
+    if ((!masks || L < 16) && (first > 0 || last < L || !when))                                                               \
+      return tsc_edge_##NAME##x##L(p, space, first, last, when);                                                              \
+    if (masks) {                                                                                                              \
+      tsc_bits##L r = L < 16 ? tsc_masked_evens##L((const float *)p, 0, L, 1)                                                 \
+                             : tsc_masked_evens##L((const float *)p, first, last, when);                                      \
       tsc_##NAME##x##L v;                                                                                                     \
       return __builtin_memcpy(&v, &r, sizeof v), v;                                                                           \
     }                                                                                                                         \
-    if (first > 0 || last < L || !when) return tsc_edge_##NAME##x##L(p, space, first, last, when);                            \
     tsc_##NAME##x##L r = {0};                                                                                                 \
     for (int l = 0; l < L; l++) r[l] = p[l * space];                                                                          \
     return r;                                                                                                                 \
@@ -221,10 +269,10 @@ TSC_FN void tsc_masked_store(void *p, int64_t n, tsc_bits64 v) {}
     return r;                                                                                                                 \
   }                                                                                                                           \
   TSC_FN void tsc_store_##NAME##x##L(T *p, int64_t n, tsc_##NAME##x##L v) {                                                   \
-    if (TSC_HAS_MASKS && sizeof(T) == 4 && L == 16) {                                                                         \
-      tsc_bits64 r;                                                                                                           \
+    if (TSC_HAS_MASKS_16 && sizeof(T) == 4 && L == 16) {                                                                      \
+      tsc_bits16 r;                                                                                                           \
       __builtin_memcpy(&r, &v, sizeof v);                                                                                     \
-      tsc_masked_store(p, n, r);                                                                                              \
+      tsc_masked_store16(p, n, r);                                                                                            \
       return;                                                                                                                 \
     }                                                                                                                         \
     for (int l = 0; l < L; l++)                                                                                               \
@@ -285,7 +333,7 @@ TSC_DEFINE_FMA_OF(double, float64, 32, __builtin_ia32_vfmaddpd256(a, b, c))
 TSC_DEFINE_FMA_OF(float, float32, 16, __builtin_ia32_vfmaddps(a, b, c))
 TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
 #define TSC_FMA_BY(V, NAME, BYTES)                                                                                            \
-  if (sizeof(V) % BYTES == 0 && (BYTES < 64 || TSC_HAS_MASKS)) {                                                              \
+  if (sizeof(V) % BYTES == 0 && (BYTES < 64 || TSC_HAS_MASKS_16)) {                                                           \
     union { V whole; tsc_##NAME##_by##BYTES part[(sizeof(V) + BYTES - 1) / BYTES]; } x = {a}, y = {b}, z = {c};               \
     for (unsigned i = 0; i < sizeof(V) / BYTES; i++)                                                                          \
       z.part[i] = tsc_fma_##NAME##_by##BYTES(x.part[i], y.part[i], z.part[i]);                                                \
