@@ -147,7 +147,15 @@ TSC_FN uint64_t tsc_to_uint64(double x) {
 
 /* The first n of L floats in memory, or those from `first` up to `last`; the other lanes are zero, and their memory is not
  * touched. `evens`: lane l is p[2 * l]; two ranges of memory, then the even lanes of both. AVX2 has masked stores too, but AMD's
- * Zen 3 takes longer over one than over a store for each lane. */
+ * Zen 3 takes longer over one than over a store for each lane. The address sanitizer sees no masks: it gets lanes one by one. */
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined __SANITIZE_ADDRESS__ || __has_feature(address_sanitizer)
+#define TSC_SEEN_BY_LANE 1
+#else
+#define TSC_SEEN_BY_LANE 0
+#endif
 #define TSC_MASKS(L, HAS)                                                                                                     \
   enum { TSC_HAS_MASKS_##L = HAS };                                                                                           \
   typedef float tsc_bits##L __attribute__((vector_size(4 * L)));
@@ -158,7 +166,7 @@ TSC_FN uint64_t tsc_to_uint64(double x) {
   TSC_FN tsc_bits##L tsc_masked_evens##L(const float *p, int64_t a, int64_t b, int64_t when) { return (tsc_bits##L){0}; }
 
 TSC_NO_MASKS(2)
-#ifdef __AVX512F__
+#if defined __AVX512F__ && !TSC_SEEN_BY_LANE
 TSC_MASKS(16, 1)
 TSC_FN tsc_bits16 tsc_masked_load16(const void *p, int64_t n) {
   return __builtin_ia32_loadups512_mask(p, (tsc_bits16){0}, (unsigned short)((1u << n) - 1));
@@ -181,7 +189,7 @@ TSC_NO_MASKS(16)
 TSC_FN void tsc_masked_store16(void *p, int64_t n, tsc_bits16 v) {}
 #endif
 
-#ifdef __AVX2__
+#if defined __AVX2__ && !TSC_SEEN_BY_LANE
 #define TSC_LANE_MASKS(L, SUFFIX)                                                                                             \
   TSC_MASKS(L, 1)                                                                                                             \
   typedef int32_t tsc_where##L __attribute__((vector_size(4 * L)));                                                           \
@@ -322,9 +330,11 @@ TSC_NO_MASKS(8)
   TSC_FN tsc_##NAME##_by##BYTES tsc_fma_##NAME##_by##BYTES(                                                                   \
       tsc_##NAME##_by##BYTES a, tsc_##NAME##_by##BYTES b, tsc_##NAME##_by##BYTES c) { return CALL; }
 #ifdef __AVX512F__
+#define TSC_WIDE 1
 TSC_DEFINE_FMA_OF(float, float32, 64, __builtin_ia32_vfmaddps512_mask(a, b, c, 0xffff, 4))
 TSC_DEFINE_FMA_OF(double, float64, 64, __builtin_ia32_vfmaddpd512_mask(a, b, c, 0xff, 4))
 #else
+#define TSC_WIDE 0
 TSC_DEFINE_FMA_OF(float, float32, 64, a)
 TSC_DEFINE_FMA_OF(double, float64, 64, a)
 #endif
@@ -333,7 +343,7 @@ TSC_DEFINE_FMA_OF(double, float64, 32, __builtin_ia32_vfmaddpd256(a, b, c))
 TSC_DEFINE_FMA_OF(float, float32, 16, __builtin_ia32_vfmaddps(a, b, c))
 TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
 #define TSC_FMA_BY(V, NAME, BYTES)                                                                                            \
-  if (sizeof(V) % BYTES == 0 && (BYTES < 64 || TSC_HAS_MASKS_16)) {                                                           \
+  if (sizeof(V) % BYTES == 0 && (BYTES < 64 || TSC_WIDE)) {                                                                   \
     union { V whole; tsc_##NAME##_by##BYTES part[(sizeof(V) + BYTES - 1) / BYTES]; } x = {a}, y = {b}, z = {c};               \
     for (unsigned i = 0; i < sizeof(V) / BYTES; i++)                                                                          \
       z.part[i] = tsc_fma_##NAME##_by##BYTES(x.part[i], y.part[i], z.part[i]);                                                \

@@ -31,8 +31,8 @@ Access = Literal["invariant", "contiguous", "spaced", "twice", "strided"]
 #: Those that touch the memory of active lanes alone.
 MASKED = ("invariant", "contiguous", "spaced")
 SPACES = range(2, 5)
-#: Vectors this wide come with masks for their lanes; for shorter ones a loop is rather split.
-MASKED_BYTES = 64
+#: Vectors this wide come with masks for their loads (AVX2, AVX-512); for shorter ones a loop is rather split.
+MASKED_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
