@@ -151,6 +151,9 @@ TSC_FN uint64_t tsc_to_uint64(double x) {
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
+#ifndef __has_builtin
+#define __has_builtin(x) 0
+#endif
 #if defined __SANITIZE_ADDRESS__ || __has_feature(address_sanitizer)
 #define TSC_SEEN_BY_LANE 1
 #else
@@ -158,7 +161,13 @@ TSC_FN uint64_t tsc_to_uint64(double x) {
 #endif
 #define TSC_MASKS(L, HAS)                                                                                                     \
   enum { TSC_HAS_MASKS_##L = HAS };                                                                                           \
+  typedef int32_t tsc_where##L __attribute__((vector_size(4 * L)));                                                           \
   typedef float tsc_bits##L __attribute__((vector_size(4 * L)));
+#ifdef __clang__
+#define TSC_CHOSEN(L, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else /* which has the other one from version 12 on */
+#define TSC_CHOSEN(L, a, b, ...) __builtin_shuffle(a, b, (tsc_where##L){__VA_ARGS__})
+#endif
 #define TSC_NO_MASKS(L)                                                                                                       \
   TSC_MASKS(L, 0)                                                                                                             \
   TSC_FN tsc_bits##L tsc_masked_load##L(const void *p, int64_t n) { return (tsc_bits##L){0}; }                                \
@@ -179,7 +188,7 @@ TSC_FN tsc_bits16 tsc_masked_range16(const void *p, int64_t first, int64_t last,
 TSC_FN tsc_bits16 tsc_masked_evens16(const float *p, int64_t first, int64_t last, int64_t when) {
   tsc_bits16 a = tsc_masked_range16(p, 2 * first, 2 * last - 1, when);
   tsc_bits16 b = tsc_masked_range16(p + 16, 2 * first - 16, 2 * last - 17, when);
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return TSC_CHOSEN(16, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 }
 TSC_FN void tsc_masked_store16(void *p, int64_t n, tsc_bits16 v) {
   __builtin_ia32_storeups512_mask(p, v, (unsigned short)((1u << n) - 1));
@@ -192,7 +201,6 @@ TSC_FN void tsc_masked_store16(void *p, int64_t n, tsc_bits16 v) {}
 #if defined __AVX2__ && !TSC_SEEN_BY_LANE
 #define TSC_LANE_MASKS(L, SUFFIX)                                                                                             \
   TSC_MASKS(L, 1)                                                                                                             \
-  typedef int32_t tsc_where##L __attribute__((vector_size(4 * L)));                                                           \
   TSC_FN tsc_where##L tsc_lanes_below##L(int64_t n) {                                                                         \
     return TSC_IOTA_##L < (int32_t)(n < 0 ? 0 : n > L ? L : n) - (tsc_where##L){0};                                           \
   }                                                                                                                           \
@@ -210,12 +218,12 @@ TSC_LANE_MASKS(8, 256)
 TSC_FN tsc_bits4 tsc_masked_evens4(const float *p, int64_t first, int64_t last, int64_t when) {
   tsc_bits4 a = tsc_masked_range4(p, 2 * first, 2 * last - 1, when);
   tsc_bits4 b = tsc_masked_range4(p + 4, 2 * first - 4, 2 * last - 5, when);
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6);
+  return TSC_CHOSEN(4, a, b, 0, 2, 4, 6);
 }
 TSC_FN tsc_bits8 tsc_masked_evens8(const float *p, int64_t first, int64_t last, int64_t when) {
   tsc_bits8 a = tsc_masked_range8(p, 2 * first, 2 * last - 1, when);
   tsc_bits8 b = tsc_masked_range8(p + 8, 2 * first - 8, 2 * last - 9, when);
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+  return TSC_CHOSEN(8, a, b, 0, 2, 4, 6, 8, 10, 12, 14);
 }
 #else
 TSC_NO_MASKS(4)
