@@ -20,8 +20,9 @@ from tsc.config import Options
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
 from tsc.poly.schedule import schedule_program
+from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program, SizeParam
-from tsc.te.expr import Expr, call
+from tsc.te.expr import Const, Expr, call
 
 CONFIGS = 3
 
@@ -60,6 +61,8 @@ def three_of(dtype: str, body: Callable[[Expr, Expr, Expr], Expr]) -> Program:
     return Program((a, b, c), (out,), (made,), (SizeParam("N"),))
 
 
+#: In vectors; element by element, which other checks may ask for; and without an instruction for both.
+SPECS = (host_spec(), host_spec().scalar, CPU_SPECS["cpu-generic"])
 FORMS: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
     "a * b + c": lambda a, b, c: call("add", call("mul", a, b), c),
     "c + a * b": lambda a, b, c: call("add", c, call("mul", a, b)),
@@ -67,12 +70,11 @@ FORMS: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
     "c - (-a) * b": lambda a, b, c: call("sub", c, call("mul", call("neg", a), b))}
 
 
-@pytest.mark.parametrize("target", ["host", "cpu-generic"])
+@pytest.mark.parametrize("spec", SPECS, ids=["host", "one by one", "generic"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_multiplied_and_added_is_rounded_once_where_the_machine_can(form: str, dtype: str, target: str) -> None:
+def test_what_is_multiplied_and_added_is_rounded_once_where_the_machine_can(form: str, dtype: str, spec: DeviceSpec) -> None:
     """Whole vectors, masked ones and single elements alike."""
-    spec = host_spec() if target == "host" else CPU_SPECS[target]
     func = lower(schedule_program(three_of(dtype, FORMS[form]), spec, None, None, "three").func, spec)
     kernel = funcs.load_kernel(func, spec, Options())
     tiny = {"float32": 2.0**-13, "float64": 2.0**-27}[dtype]  # its square is lost beside 1
@@ -81,3 +83,20 @@ def test_what_is_multiplied_and_added_is_rounded_once_where_the_machine_can(form
         c, out = np.full(count, -(1 + 2 * tiny), dtype), np.full(count, 77, dtype)
         funcs.call_kernel(kernel, func, {"a": a, "b": a, "c": c, "out": out}, {"N": count})
         assert (out == (tiny * tiny if "fma" in spec.cpu_flags else 0)).all(), out
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=["host", "one by one", "generic"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_negated_then_has_the_sign_that_it_should(form: str, dtype: str, spec: DeviceSpec) -> None:
+    """gcc takes -(a * b + c) for -a * b - c, which is another zero."""
+    negations: list[Callable[[Expr], Expr]] = [lambda x: call("neg", x), lambda x: call("mul", x, Const(-1.0, dtype))]
+    kernels = [(func, funcs.load_kernel(func, spec, Options())) for negated in negations for func in [lower(schedule_program(
+        three_of(dtype, lambda a, b, c, by=negated: by(FORMS[form](a, b, c))), spec, None, None, "negated").func, spec)]]
+    for count in (1, 3, 8, 21, 37):
+        for a, b, c in ((0, -1, 0), (1, 1, -1), (1, -1, 1)):  # each makes a zero that is not negative
+            inputs = {n: np.full(count, x, dtype) for n, x in (("a", a), ("b", b), ("c", c))}
+            for func, kernel in kernels:
+                out = np.full(count, 77, dtype)
+                funcs.call_kernel(kernel, func, inputs | {"out": out}, {"N": count})
+                assert (out == 0).all() and np.signbit(out).all(), (count, a, b, c, out)

@@ -165,7 +165,9 @@ def _call(expr: Call, scope: Scope) -> str:
         case "isnan" | "isinf":
             return f"(__builtin_{fn}({args[0]}) != 0)"
         case "neg":
-            return _wrap(f"-({args[0]})", expr) if dtype.startswith("float") else _wrap(f"0 - {args[0]}", expr)
+            return f"tsc_neg_{dtype}({args[0]})" if dtype.startswith("float") else _wrap(f"0 - {args[0]}", expr)
+        case "mul" if dtype.startswith("float") and (negated := _times_minus_one(expr.args)) is not None:
+            return f"tsc_neg_{dtype}({args[negated]})"
         case "div" if dtype.startswith("float"):
             return f"({args[0]} / {args[1]})"
         case "floordiv" | "mod" if dtype == INDEX and _divides_plainly(*_pair(expr), scope):
@@ -176,6 +178,11 @@ def _call(expr: Call, scope: Scope) -> str:
         return _wrap(f"{args[0]} {_INFIX[fn]} {args[1]}", expr)
     c_type(dtype)
     return f"tsc_{fn}_{dtype}({', '.join(args)})"
+
+
+def _times_minus_one(factors: tuple[Expr, ...]) -> int | None:
+    """Which of two factors the other one negates, being -1: compilers take the product for a negation, too."""
+    return next((1 - k for k, factor in enumerate(factors) if isinstance(factor, Const) and factor.value == -1), None)
 
 
 def _hidden_zero(expr: Expr) -> str:

@@ -75,7 +75,8 @@ TSC_DEFINE_UNSIGNED(uint32_t, uint32)
 TSC_DEFINE_UNSIGNED(uint64_t, uint64)
 TSC_DEFINE_UNSIGNED(uint8_t, bool)
 
-/* -- floats. gcc 12 takes 0.0 + -x and 0.0 - x for -x, wrong where x is 0: it is not shown that a zero is one -------------- */
+/* -- floats. gcc 12 takes 0.0 + -x and 0.0 - x for -x, and -(a * b + c) for -a * b - c, wrong where the result is 0: it is not
+ * shown that a zero is one, nor what it is that is negated --------------------------------------------------------------- */
 
 #if defined(__x86_64__)
 #define TSC_FLOAT_REGISTER "x"
@@ -93,6 +94,10 @@ TSC_DEFINE_UNSIGNED(uint8_t, bool)
     T zero = 0;                                                                                                               \
     __asm__("" : "+" TSC_FLOAT_REGISTER(zero));                                                                               \
     return zero;                                                                                                              \
+  }                                                                                                                           \
+  TSC_FN T tsc_neg_##NAME(T a) {                                                                                              \
+    __asm__("" : "+" TSC_FLOAT_REGISTER(a));                                                                                  \
+    return -a;                                                                                                                \
   }                                                                                                                           \
   TSC_FN T tsc_sign_##NAME(T a) { return a != a ? a : (T)((a > 0) - (a < 0)); }                                               \
   TSC_FN T tsc_reciprocal_##NAME(T a) { return 1 / a; }                                                                       \
