@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from tsc.te.compute import Compute, Program, SizeParam
 from tsc.te.expr import Const, Expr, call
 
 CONFIGS = 3
+Array = np.ndarray[Any, Any]
 
 
 @pytest.mark.parametrize("target", ["host", "cpu-generic"])
@@ -61,6 +63,19 @@ def three_of(dtype: str, body: Callable[[Expr, Expr, Expr], Expr]) -> Program:
     return Program((a, b, c), (out,), (made,), (SizeParam("N"),))
 
 
+def built(program: Program, spec: DeviceSpec) -> Callable[[dict[str, Array], int], Array]:
+    """What makes `out` of inputs of a length."""
+    func = lower(schedule_program(program, spec, None, None, "three").func, spec)
+    kernel = funcs.load_kernel(func, spec, Options())
+
+    def run(inputs: dict[str, Array], count: int) -> Array:
+        out = np.full(count, 77, program.outputs[0].dtype)
+        funcs.call_kernel(kernel, func, inputs | {"out": out}, {"N": count})
+        return out
+
+    return run
+
+
 #: In vectors; element by element, which other checks may ask for; and without an instruction for both.
 SPECS = (host_spec(), host_spec().scalar, CPU_SPECS["cpu-generic"])
 FORMS: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
@@ -75,13 +90,11 @@ FORMS: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_multiplied_and_added_is_rounded_once_where_the_machine_can(form: str, dtype: str, spec: DeviceSpec) -> None:
     """Whole vectors, masked ones and single elements alike."""
-    func = lower(schedule_program(three_of(dtype, FORMS[form]), spec, None, None, "three").func, spec)
-    kernel = funcs.load_kernel(func, spec, Options())
+    run = built(three_of(dtype, FORMS[form]), spec)
     tiny = {"float32": 2.0**-13, "float64": 2.0**-27}[dtype]  # its square is lost beside 1
     for count in range(1, 40):
         a = np.full(count, 1 + tiny, dtype)
-        c, out = np.full(count, -(1 + 2 * tiny), dtype), np.full(count, 77, dtype)
-        funcs.call_kernel(kernel, func, {"a": a, "b": a, "c": c, "out": out}, {"N": count})
+        out = run({"a": a, "b": a, "c": np.full(count, -(1 + 2 * tiny), dtype)}, count)
         assert (out == (tiny * tiny if "fma" in spec.cpu_flags else 0)).all(), out
 
 
@@ -91,12 +104,10 @@ def test_what_is_multiplied_and_added_is_rounded_once_where_the_machine_can(form
 def test_what_is_negated_then_has_the_sign_that_it_should(form: str, dtype: str, spec: DeviceSpec) -> None:
     """gcc takes -(a * b + c) for -a * b - c, which is another zero."""
     negations: list[Callable[[Expr], Expr]] = [lambda x: call("neg", x), lambda x: call("mul", x, Const(-1.0, dtype))]
-    kernels = [(func, funcs.load_kernel(func, spec, Options())) for negated in negations for func in [lower(schedule_program(
-        three_of(dtype, lambda a, b, c, by=negated: by(FORMS[form](a, b, c))), spec, None, None, "negated").func, spec)]]
+    runs = [built(three_of(dtype, lambda a, b, c, by=by: by(FORMS[form](a, b, c))), spec) for by in negations]
     for count in (1, 3, 8, 21, 37):
         for a, b, c in ((0, -1, 0), (1, 1, -1), (1, -1, 1)):  # each makes a zero that is not negative
             inputs = {n: np.full(count, x, dtype) for n, x in (("a", a), ("b", b), ("c", c))}
-            for func, kernel in kernels:
-                out = np.full(count, 77, dtype)
-                funcs.call_kernel(kernel, func, inputs | {"out": out}, {"N": count})
+            for run in runs:
+                out = run(inputs, count)
                 assert (out == 0).all() and np.signbit(out).all(), (count, a, b, c, out)

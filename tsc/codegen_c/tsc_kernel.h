@@ -343,27 +343,25 @@ TSC_NO_MASKS(8)
   TSC_FN tsc_##NAME##_by##BYTES tsc_fma_##NAME##_by##BYTES(                                                                   \
       tsc_##NAME##_by##BYTES a, tsc_##NAME##_by##BYTES b, tsc_##NAME##_by##BYTES c) { return CALL; }
 #ifdef __AVX512F__
-#define TSC_WIDE 1
 TSC_DEFINE_FMA_OF(float, float32, 64, __builtin_ia32_vfmaddps512_mask(a, b, c, 0xffff, 4))
 TSC_DEFINE_FMA_OF(double, float64, 64, __builtin_ia32_vfmaddpd512_mask(a, b, c, 0xff, 4))
+#define TSC_FMA_BY_64(V, NAME) TSC_FMA_BY(V, NAME, 64)
 #else
-#define TSC_WIDE 0
-TSC_DEFINE_FMA_OF(float, float32, 64, a)
-TSC_DEFINE_FMA_OF(double, float64, 64, a)
+#define TSC_FMA_BY_64(V, NAME)
 #endif
 TSC_DEFINE_FMA_OF(float, float32, 32, __builtin_ia32_vfmaddps256(a, b, c))
 TSC_DEFINE_FMA_OF(double, float64, 32, __builtin_ia32_vfmaddpd256(a, b, c))
 TSC_DEFINE_FMA_OF(float, float32, 16, __builtin_ia32_vfmaddps(a, b, c))
 TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
 #define TSC_FMA_BY(V, NAME, BYTES)                                                                                            \
-  if (sizeof(V) % BYTES == 0 && (BYTES < 64 || TSC_WIDE)) {                                                                   \
+  if (sizeof(V) % BYTES == 0) {                                                                                               \
     union { V whole; tsc_##NAME##_by##BYTES part[(sizeof(V) + BYTES - 1) / BYTES]; } x = {a}, y = {b}, z = {c};               \
     for (unsigned i = 0; i < sizeof(V) / BYTES; i++)                                                                          \
       z.part[i] = tsc_fma_##NAME##_by##BYTES(x.part[i], y.part[i], z.part[i]);                                                \
     return z.whole;                                                                                                           \
   }
 #define TSC_VECTOR_FMA(V, NAME)                                                                                               \
-  TSC_FMA_BY(V, NAME, 64) TSC_FMA_BY(V, NAME, 32) TSC_FMA_BY(V, NAME, 16) TSC_FMA_LANES(V, NAME)
+  TSC_FMA_BY_64(V, NAME) TSC_FMA_BY(V, NAME, 32) TSC_FMA_BY(V, NAME, 16) TSC_FMA_LANES(V, NAME)
 #else
 #define TSC_VECTOR_FMA(V, NAME) TSC_FMA_LANES(V, NAME)
 #endif
