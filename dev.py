@@ -11,7 +11,7 @@
     python3 dev.py bench compile [..] times of compiling whole models, cold and cached (args go to benchmarks/compiling.py)
     python3 dev.py fuzz [args]     random programs (--trips: recurrent, --configs: any tiles) three ways (tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, or nets, end to end (args: tests/fuzz/operators/run.py)
-    python3 dev.py memory [args]   every buffer mapped apart, between unmapped pages (args go to tests/memory/run.py)
+    python3 dev.py memory [args]   every buffer between unmapped pages, or under sanitizers (args go to tests/memory/run.py)
     python3 dev.py fuzz --models [..]    mutated model files (args go to tests/fuzz/models.py)
     python3 dev.py fuzz --packages [..]  mutated Packages (args go to tests/fuzz/packages.py)
     python3 dev.py stress [args]   threads, processes, forks and kills (args go to tests/stress/run.py)

@@ -1,7 +1,8 @@
 """Guarded runs at scale: `python3 dev.py memory [--models] [--targets ...] [--compilers ...] [--share K/N] [--only NAME]`.
 
 Every operator sample (or shared model), compiled for each target by each compiler, runs with its memory mapped apart at its
-own and at random sizes. Prints each failure, and at the end how many there were.
+own and at random sizes, or with `--sanitizers address,undefined-gcc,...` under each of these. Prints what is wrong, and at the
+end how much was.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import argparse
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from random import Random
+from typing import TypeAlias
 
 from tests.memory.cases import COMPILERS, MODELS, TARGETS, Case, lacking, model, samples
 from tests.memory.guarded import check_guarded, computed_with_unwritten
+from tests.memory.sanitized import BATCH, SANITIZERS, prepared, run_sanitized
+from tests.memory.sanitized import lacking as lacking_sanitizer
 from tsc.errors import InputError, LaunchError, ShapeError
 
 
@@ -39,16 +44,48 @@ def check_case(case: Case, target: str, compiler: str, sizes: int, lanes: bool =
     return found
 
 
-def _work(name: str, of_models: bool, target: str, compiler: str, sizes: int, lanes: bool) -> tuple[str, list[str]]:
-    case = model(name) if of_models else samples()[name]
-    return f"{name} {target} {compiler}", check_case(case, target, compiler, sizes, lanes)
+#: How many cases were run in how many ways, and what was wrong.
+Done: TypeAlias = tuple[int, list[str]]
+
+
+def _case(name: str, of_models: bool) -> Case:
+    return model(name) if of_models else samples()[name]
+
+
+def _guard(name: str, of_models: bool, target: str, compiler: str, sizes: int, lanes: bool) -> Done:
+    found = check_case(_case(name, of_models), target, compiler, sizes, lanes)
+    return 1, [f"{name} {target} {compiler}: {text}" for text in found]
+
+
+def _sanitize(names: list[str], of_models: bool, target: str, kinds: list[str], sizes: int) -> Done:
+    """The kernels of some cases in one program, built for each of the sanitizers."""
+    try:
+        work = prepared([_case(name, of_models) for name in names], target, sizes)
+        found = [f"{target} {kind}: {text}" for kind in kinds for text in run_sanitized(SANITIZERS[kind], work)]
+    except Exception:
+        found = [f"{', '.join(names)} {target}: {traceback.format_exc()}"]
+    return len(names) * len(kinds), found
+
+
+def _usable(ways: Sequence[tuple[str, str]], sanitized: bool) -> list[tuple[str, str]]:
+    """The pairs of a target and a compiler, or sanitizer, that this machine has; says which it has not."""
+    found = []
+    for target, name in ways:
+        compiler = SANITIZERS[name].compiler if sanitized else name
+        reason = lacking(target, compiler) or (lacking_sanitizer(SANITIZERS[name]) if sanitized else "")
+        if reason:
+            print(f"left out {target} by {name}: {reason}")
+        else:
+            found.append((target, name))
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dev.py memory", description=__doc__)
     parser.add_argument("--models", action="store_true", help="shared models instead of operator samples")
     parser.add_argument("--targets", default=",".join(TARGETS))
-    parser.add_argument("--compilers", default="gcc")
+    parser.add_argument("--compilers", default="gcc", help=", ".join(COMPILERS))
+    parser.add_argument("--sanitizers", default="", help=f"instead of guarded runs: {', '.join(SANITIZERS)}")
     parser.add_argument("--share", default="0/1", help="K/N: every Nth case from number K on")
     parser.add_argument("--sizes", type=int, default=3, help="random sizes tried besides a sample's own")
     parser.add_argument("--jobs", type=int, default=1)
@@ -58,25 +95,31 @@ def main(argv: list[str] | None = None) -> int:
     part, parts = map(int, asked.share.split("/"))
     known = sorted(MODELS if asked.models else samples())
     names = asked.only.split(",") if asked.only else known[part::parts]
-    if unknown := set(names) - set(known):
+    sanitized = bool(asked.sanitizers)
+    wanted = (asked.sanitizers or asked.compilers).split(",")
+    if unknown := set(names) - set(known) | set(wanted) - set(SANITIZERS if sanitized else COMPILERS):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
-    pairs = [(t, c) for t in asked.targets.split(",") for c in asked.compilers.split(",")]
-    for target, compiler in pairs:
-        if compiler not in COMPILERS or lacking(target, compiler):
-            print(f"left out {target} by {compiler}: {lacking(target, compiler) or 'unknown'}")
-    pairs = [pair for pair in pairs if not lacking(*pair)]
-    tally, begin = Counter[str](), time.perf_counter()
+    ways = _usable([(target, name) for target in asked.targets.split(",") for name in wanted], sanitized)
+    tally, begin, shown = Counter[str](), time.perf_counter(), 100
     with ProcessPoolExecutor(asked.jobs) as pool:
-        work = [pool.submit(_work, name, asked.models, *pair, asked.sizes, asked.lanes) for name in names for pair in pairs]
+        if sanitized:
+            step = 1 if asked.models else BATCH
+            work = [pool.submit(_sanitize, names[at:at + step], asked.models, target, [k for t, k in ways if t == target],
+                                asked.sizes)
+                    for at in range(0, len(names), step) for target in dict(ways)]
+        else:
+            work = [pool.submit(_guard, name, asked.models, *way, asked.sizes, asked.lanes) for name in names for way in ways]
         for done in as_completed(work):
-            name, found = done.result()
-            tally["failed" if found else "clean"] += 1
+            count, found = done.result()
+            tally["wrong"] += len(found)
+            tally["run"] += count
             for text in found:
-                print(f"{name}: {text}", flush=True)
-            if sum(tally.values()) % 100 == 0:
-                print(f"{time.perf_counter() - begin:.0f} s: {dict(tally)}", flush=True)
-    print(f"{time.perf_counter() - begin:.0f} s: {dict(tally)}")
-    return 1 if tally["failed"] else 0
+                print(text, flush=True)
+            if tally["run"] >= shown:
+                shown += 100
+                print(f"{time.perf_counter() - begin:.0f} s: {tally['run']} run, {tally['wrong']} findings", flush=True)
+    print(f"{time.perf_counter() - begin:.0f} s: {tally['run']} run, {tally['wrong']} findings")
+    return 1 if tally["wrong"] else 0
 
 
 if __name__ == "__main__":

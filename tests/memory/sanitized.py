@@ -1,6 +1,6 @@
 """Generated C under a sanitizer: kernels of many models in one program that runs them on buffers of exactly their size.
 
-    reports = run_sanitized(ADDRESS, [("name", captured(case, target, on_stack=True), feeds), ...])   # [] where all is clean
+    reports = run_sanitized(ADDRESS, [("name", captured(case, target), feeds), ...])   # [] where all is clean
 
 AddressSanitizer watches what lies around every buffer; scratch is turned into arrays on the stack, so that what lies between
 two of them is watched as well. UndefinedBehaviorSanitizer watches the arithmetic.
@@ -8,17 +8,19 @@ two of them is watched as well. UndefinedBehaviorSanitizer watches the arithmeti
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import resource
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from tsc.codegen_c import build
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.emit import emit_c
 from tsc.config import Options
+from tsc.errors import TscError
 from tsc.kernels import workshop
 from tsc.loop_ir.nodes import Allocate, Func, Stmt, map_children
 from tsc.pipeline import build_package
@@ -40,6 +43,7 @@ from tsc.target import DeviceSpec
 
 HEADERS = Path(build.__file__).parent
 SECONDS = 300
+BATCH = 20  # operator samples whose kernels are compiled as one program
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ UNDEFINED = {
     "zig": Sanitizer("zig", ("-fsanitize=undefined,float-cast-overflow", "-fsanitize-trap=all"), _UNDEFINED),
 }
 
+SANITIZERS = {"address": ADDRESS, **{f"undefined-{name}": one for name, one in UNDEFINED.items()}}
+
 
 def lacking(sanitizer: Sanitizer) -> str:
     """Why a sanitizer cannot be used here; "" where it can."""
@@ -77,10 +83,11 @@ def lacking(sanitizer: Sanitizer) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A compiled model whose binary is not there, with the C of its kernels."""
+    """A compiled model whose binary is not there, with the C of its kernels: as it is, and with scratch on the stack."""
 
     package: Package
     sources: Mapping[str, str]
+    stacked: Mapping[str, str]
     spec: DeviceSpec
 
     def binding(self, feeds: Mapping[str, Any]) -> tuple[list[Array], Binding]:
@@ -90,22 +97,43 @@ class Captured:
         return arrays, binder.bind(binder.sizes(tuple(a.shape for a in arrays)))
 
 
-def captured(case: Case, target: str, on_stack: bool = False, mutation: Mutation = lambda func: func) -> Captured:
-    """Compile a Case up to its C; `on_stack` turns scratch into arrays on the stack, `mutation` breaks loops before that."""
-    kept: dict[str, str] = {}
+#: The name of a model, the model, and feeds for it.
+Work: TypeAlias = tuple[str, Captured, Mapping[str, Any]]
 
-    def keep(sources: Mapping[str, str], *_: object) -> bytes:
-        kept.update(sources)
+
+def captured(case: Case, target: str, mutation: Mutation = lambda func: func) -> Captured:
+    """Compile a Case up to its C; `mutation` breaks loops before that."""
+    sources: dict[str, str] = {}
+    stacked: dict[str, str] = {}
+    on_stack: dict[str, str] = {}
+
+    def keep(texts: Mapping[str, str], *_: object) -> bytes:
+        sources.update(texts)
+        stacked.update({symbol: on_stack[text] for symbol, text in texts.items()})
         return b""
-
-    shop = workshop(target, Options(use_cache=False))
 
     def emit(func: Func, spec: DeviceSpec) -> str:
         func = mutation(func)
-        return emit_c(replace(func, body=_stacked(func.body)) if on_stack else func, spec)
+        text = emit_c(func, spec)
+        on_stack[text] = emit_c(replace(func, body=_stacked(func.body)), spec)
+        return text
 
-    device = replace(shop.device, build=keep, emit=emit)
-    return Captured(build_package(case.source, case.dims, replace(shop, device=device)), kept, device.spec)
+    shop = workshop(target, Options(use_cache=False))
+    package = build_package(case.source, case.dims, replace(shop, device=replace(shop.device, build=keep, emit=emit)))
+    return Captured(package, sources, stacked, shop.device.spec)
+
+
+def prepared(cases: Iterable[Case], target: str, sizes: int) -> list[Work]:
+    """Cases compiled up to their C, each with its own feeds and with some of random sizes, as many as `sizes`."""
+    work = []
+    for case in cases:
+        made = captured(case, target)
+        work += [(case.name, made, feeds) for feeds in case.feeds]
+        for feeds in case.resized(random.Random(case.name), sizes):
+            with contextlib.suppress(TscError):  # such a size is refused
+                made.binding(feeds)
+                work.append((case.name, made, feeds))
+    return work
 
 
 def _stacked(stmt: Stmt) -> Stmt:
@@ -115,10 +143,11 @@ def _stacked(stmt: Stmt) -> Stmt:
 
 # -- runs --------------------------------------------------------------------------------------------------------
 
-def run_sanitized(sanitizer: Sanitizer, work: Sequence[tuple[str, Captured, Mapping[str, Any]]]) -> list[str]:
-    """What the sanitizer says of these models (with their names) on these feeds: one text a report. All are for one target.
-    Raises AssertionError where they do not compile."""
-    sources = {symbol: text for _, made, _ in work for symbol, text in made.sources.items()}
+def run_sanitized(sanitizer: Sanitizer, work: Sequence[Work]) -> list[str]:
+    """What the sanitizer says of these models on these feeds: one text a report. All are for one target. Raises
+    AssertionError where they do not compile."""
+    sources = {symbol: text for _, made, _ in work
+               for symbol, text in (made.stacked if sanitizer.on_stack else made.sources).items()}
     if not sources:
         return []
     symbols = sorted(sources)

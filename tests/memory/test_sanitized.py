@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
 
 from tests.memory import test_guarded as hand_made
-from tests.memory.cases import MODELS, TARGETS, light, model, samples
+from tests.memory.cases import MODELS, TARGETS, Case, light, model, samples
 from tests.memory.cases import lacking as lacking_machine
 from tests.memory.mutate import Mutation, shift_loads, shift_scratch, shift_stores
-from tests.memory.sanitized import ADDRESS, UNDEFINED, Captured, Sanitizer, captured, lacking, run_sanitized
+from tests.memory.sanitized import ADDRESS, BATCH, SANITIZERS, Captured, Sanitizer, captured, lacking, prepared, run_sanitized
 from tests.models.test_shared_models import FOLDER
 from tsc.codegen_c.specs import CPU_SPECS
-from tsc.errors import TscError
 
-SANITIZERS = {"address": ADDRESS, **{f"undefined-{name}": one for name, one in UNDEFINED.items()}}
-#: Samples whose kernels are compiled as one program.
-BATCH = 20
 ALWAYS = ("Softmax-0", "Slice-3", "Gather-0", "Cast-1", "Mod-2")
 CHOSEN = (*ALWAYS, *random.Random(2).sample(light(), 5))
 
@@ -29,22 +26,10 @@ def skip_where_lacking(sanitizer: Sanitizer, target: str) -> None:
         pytest.skip(reason)
 
 
-def reports(sanitizer: Sanitizer, target: str, names: list[str] | tuple[str, ...]) -> list[str]:
-    """What a sanitizer says of samples at their own sizes and at others."""
-    work = []
-    for name in names:
-        case = samples()[name]
-        try:
-            made = captured(case, target, sanitizer.on_stack)
-        except TscError as error:
-            return [f"{name}: {error}"]
-        for feeds in (*case.feeds, *case.resized(random.Random(name), 3)):
-            try:
-                made.binding(feeds)
-            except TscError:
-                continue  # such a size is refused
-            work.append((name, made, feeds))
-    return run_sanitized(sanitizer, work)
+def reports(kind: str, target: str, cases: Iterable[Case], sizes: int) -> list[str]:
+    """What a sanitizer says of Cases at their own sizes and at others."""
+    skip_where_lacking(SANITIZERS[kind], target)
+    return run_sanitized(SANITIZERS[kind], prepared(cases, target, sizes))
 
 
 @pytest.mark.parametrize(("kind", "target", "names"), [
@@ -52,8 +37,7 @@ def reports(sanitizer: Sanitizer, target: str, names: list[str] | tuple[str, ...
     ("undefined-gcc", "cpu-generic", CHOSEN), ("undefined-clang", "cpu-avx2", CHOSEN[:5]),
     ("undefined-zig", "cpu-avx512", CHOSEN[:2])])
 def test_chosen_samples(kind: str, target: str, names: tuple[str, ...]) -> None:
-    skip_where_lacking(SANITIZERS[kind], target)
-    assert reports(SANITIZERS[kind], target, names) == []
+    assert reports(kind, target, [samples()[name] for name in names], 3) == []
 
 
 @pytest.mark.slow
@@ -61,8 +45,7 @@ def test_chosen_samples(kind: str, target: str, names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", SANITIZERS)
 def test_all_samples(kind: str, target: str, start: int) -> None:
-    skip_where_lacking(SANITIZERS[kind], target)
-    assert reports(SANITIZERS[kind], target, sorted(samples())[start:start + BATCH]) == []
+    assert reports(kind, target, [samples()[name] for name in sorted(samples())[start:start + BATCH]], 3) == []
 
 
 @pytest.mark.slow
@@ -71,17 +54,14 @@ def test_all_samples(kind: str, target: str, start: int) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", SANITIZERS)
 def test_models(kind: str, target: str, name: str) -> None:
-    sanitizer = SANITIZERS[kind]
-    skip_where_lacking(sanitizer, target)
-    case = model(name)
-    made = captured(case, target, sanitizer.on_stack)
-    assert run_sanitized(sanitizer, [(name, made, feeds) for feeds in case.feeds]) == []
+    assert reports(kind, target, [model(name)], 0) == []
 
 
 # -- what they must find -----------------------------------------------------------------------------------------
 
 def by_hand(**broken: int | None) -> Captured:
-    return Captured(hand_made.package(), {"add": hand_made.text(**broken), "twice": ""}, CPU_SPECS["cpu-generic"])
+    texts = {"add": hand_made.text(**broken), "twice": ""}
+    return Captured(hand_made.package(), texts, texts, CPU_SPECS["cpu-generic"])
 
 
 @pytest.mark.parametrize(("kind", "broken", "message"), [
@@ -114,5 +94,5 @@ def test_right_kernels_give_no_report(kind: str) -> None:
 def test_broken_loops_are_reported(mutation: Mutation, message: str) -> None:
     skip_where_lacking(ADDRESS, "cpu-avx2")
     case = samples()["Softmax-0"]
-    found = run_sanitized(ADDRESS, [("Softmax-0", captured(case, "cpu-avx2", True, mutation), case.feeds[0])])
+    found = run_sanitized(ADDRESS, [("Softmax-0", captured(case, "cpu-avx2", mutation), case.feeds[0])])
     assert found and message in found[0], found
