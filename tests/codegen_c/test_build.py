@@ -7,7 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 import tsc
 from tests.loop_ir import funcs
@@ -19,8 +21,10 @@ from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.errors import LaunchError, UnsupportedError
+from tsc.kernels import workshop
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.pipeline import build_package
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Load, Var
 
@@ -152,6 +156,26 @@ def test_the_k_loop_stays_in_registers(tmp_path: Path) -> None:
     for body in full:
         assert sum("vmov" in line and line.rstrip().endswith(")") for line in body) <= 1, "accumulators are spilled"
         assert sum("(" in line for line in body) <= 4 + 7 + 2
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None or shutil.which("gcc") is None, reason="needs gcc and objdump")
+@pytest.mark.parametrize("size", [3, 7])
+def test_tiles_of_a_window_stay_in_registers(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcc writes out a window's row, as many steps as it is wide, and has 16 registers for a tile of 12 sums."""
+    monkeypatch.setenv("TSC_CC", "gcc")
+    weights = numpy_helper.from_array(np.ones((64, 3, size, size), np.float32), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 2], pads=[size // 2] * 4)
+    graph = helper.make_graph([node], "window", [helper.make_tensor_value_info("x", 1, ("n", 3, "h", "w_"))],
+                              [helper.make_tensor_value_info("y", 1, ["a", "b", "c", "d"])], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    (module,) = build_package(model, None, workshop("cpu-avx2", Options(use_cache=False))).modules.values()
+    path = tmp_path / "module.so"
+    path.write_bytes(module.binary)
+    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", str(path)], capture_output=True, text=True, check=True).stdout
+    full = [body for body in inner_loops(text) if sum("vfmadd" in line for line in body) >= 12 * size]
+    assert full, "no loop with every step of a row"
+    for body in full:
+        assert not any("vmov" in line and line.rstrip().endswith(")") for line in body), "accumulators are spilled"
 
 
 def inner_loops(text: str) -> list[list[str]]:

@@ -48,7 +48,8 @@ def emit_c(func: Func, spec: DeviceSpec) -> str:
                          and isinstance(s.hi, Const)}):
         lines += [f"#define TSC_LANES {width}", '#include "tsc_math.h"', "#undef TSC_LANES"]
     parameters = f"const tsc_args *args, int64_t {BLOCK_BEGIN}, int64_t {BLOCK_END}, void *scratch"
-    lines += ["", f"int32_t {identifier(func.name)}({parameters}) {{"]
+    tiled = "TSC_TILED " if any(isinstance(s, Intrin) for s in walk(func.body)) else ""
+    lines += ["", f"{tiled}int32_t {identifier(func.name)}({parameters}) {{"]
     for number, buffer in enumerate(func.buffers):
         scope = scope.with_name("buffer", buffer.name)
         const, kind = "" if buffer.name in func.outputs else "const ", c_type(buffer.dtype)

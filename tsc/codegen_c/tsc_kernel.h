@@ -383,6 +383,14 @@ TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
 #define TSC_FMA_IN_PLACE(V, NAME)
 #endif
 
+/* A kernel with register tiles. Where gcc has 16 registers, its pass over instructions that moves what is the same in every trip
+ * out of loops costs tiles their registers: sums go by way of memory. What C says is the same is moved all the same. */
+#if defined __x86_64__ && !defined __clang__ && !defined __AVX512F__
+#define TSC_TILED __attribute__((optimize("no-move-loop-invariants")))
+#else
+#define TSC_TILED
+#endif
+
 /* The scalar x in every lane: x - 0 is x, signed zeros included. */
 #define TSC_SPLAT(V, x) ((x) - (V){0})
 
