@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -23,6 +23,9 @@ from tsc.validate.program import Impossible, Inputs, Meaning, keys_of, reduce_ax
 from tsc.validate.sampled import Pruning, Samples
 from tsc.validate.witness import Case, completed
 
+#: How often other numbers are fed at most, where those fed before did not decide both ways.
+_FEEDINGS = 6
+
 
 @dataclass(frozen=True, slots=True)
 class Points:
@@ -30,6 +33,24 @@ class Points:
 
     index: list[Array]
     cases: Array
+
+
+@dataclass(slots=True)
+class Executed:
+    """The Stores of the loops that were executed, and what came out of the conditions that fed numbers decide; by `id`."""
+
+    stores: set[int] = field(default_factory=set)
+    outcomes: dict[int, set[bool]] = field(default_factory=dict)
+
+    def add(self, other: Executed) -> None:
+        """More of them."""
+        self.stores |= other.stores
+        for condition, seen in other.outcomes.items():
+            self.outcomes.setdefault(condition, set()).update(seen)
+
+    def undivided(self) -> bool:
+        """Whether a condition always had the same outcome."""
+        return any(len(seen) < 2 for seen in self.outcomes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +118,30 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
     """The Stores, by `id`, that were executed, and where; those `wanted` are among them, if BUDGET points can do it.
 
     Stores that few points leave out are executed on their own, at sizes and places solved for (if asked to `solve`), or else
-    with all others again. Raises as `_compared`.
+    with all others again. Where numbers that are fed decide, and always did the same, others are fed. Raises as `_compared`.
     """
+    first = FIRST if scheduled is not None else BUDGET
+    found, own = _compared(program, func, scheduled, cases, rng, first), list[Case]()
+    for _ in range(_FEEDINGS):
+        if not found.undivided():
+            break
+        found.add(_compared(program, func, scheduled, cases, rng, first))
     if scheduled is None:  # without samples, another round executes the same
-        return _compared(program, func, scheduled, cases, rng, BUDGET), list(cases)
-    found, own = _compared(program, func, scheduled, cases, rng, FIRST), list[Case]()
-    if solve and not wanted <= found:
-        own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found}, rng)
+        return found.stores, list(cases)
+    if solve and not wanted <= found.stores:
+        own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found.stores}, rng)
         try:
-            found |= _compared(program, func, scheduled, own, rng, OWN) if own else set()
+            found.add(_compared(program, func, scheduled, own, rng, OWN) if own else Executed())
         except (Impossible, TooMany):
             own = []
-    if not wanted <= found:
-        found |= _compared(program, func, scheduled, cases, rng, BUDGET)
-    return found, [*cases, *own]
+    if not wanted <= found.stores:
+        found.add(_compared(program, func, scheduled, cases, rng, BUDGET))
+    return found.stores, [*cases, *own]
 
 
 def _compared(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
-              budget: int) -> set[int]:
-    """The Stores, by `id`, that are executed for about `budget` points of the grids. Raises Fault, Undecided and Impossible."""
+              budget: int) -> Executed:
+    """What is executed for about `budget` points of the grids. Raises Fault, Undecided and Impossible."""
     tried = [case.sizes for case in cases]
     steps, sizes = steps_of(func), Sizes.of_cases(tried)
     inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31))), Algebra()
@@ -150,7 +176,7 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     found = evaluated(loops)
     for name, at in points.items():
         _same(_read(found[name], at, sizes), expected[name], name, at, tried, "the loops")
-    return {id(leaf.store) for leaf in loops.leaves}
+    return Executed({id(leaf.store) for leaf in loops.leaves}, loops.outcomes)
 
 
 def _points(grids: Sequence[tuple[Array, ...]]) -> Points:

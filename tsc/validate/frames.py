@@ -130,8 +130,8 @@ class Memory(Protocol):
 
     def load(self, load: Load, frame: Frame) -> Value: ...
 
-    def passed(self, expr: Expr, frame: Frame) -> None:
-        """Told of the side of a choice that is not taken."""
+    def chose(self, choice: Call, holds: Array, frame: Frame) -> None:
+        """Told of a choice, and where its condition holds."""
 
 
 def int_call(fn: str, *args: Ints) -> Ints:
@@ -221,7 +221,9 @@ class Reader:
                 known = np.asarray(value, np.dtype(dtype))
                 return Value(residue(Value(known)), True, exact=Exact(known, EVERYWHERE)) if _is_float(dtype) else Value(known)
             case Call(fn="select", args=(condition, yes, no)):
-                return self._select(condition, yes, no, frame)
+                test = self.value(condition, frame)
+                self.memory.chose(expr, test.data, frame)
+                return self._select(test, yes, no, frame)
             case Call(fn=fn, args=(a, b)) if fn in _ORDER and a.dtype == INDEX and b.dtype == INDEX:
                 holds, poison = self._called(_ORDER[fn], (a, b), frame)
                 return Value(np.asarray(holds), poison=poison)
@@ -244,20 +246,14 @@ class Reader:
             raise Fault(f"the condition {format_expr(expr)} depends on memory that nobody wrote")
         return value.data
 
-    def _select(self, condition: Expr, yes: Expr, no: Expr, frame: Frame) -> Value:
+    def _select(self, test: Value, yes: Expr, no: Expr, frame: Frame) -> Value:
         """Each side is evaluated where it is chosen, and nowhere else."""
-        test = self.value(condition, frame)
         if not test.data.ndim or test.data.all() or not test.data.any():
-            chosen_one, other = (yes, no) if test.data.all() else (no, yes)
-            self.memory.passed(other, frame)
-            made = self.value(chosen_one, frame)
+            made = self.value(yes if test.data.all() else no, frame)
         else:
-            sides = []
-            for side, kept in ((yes, test.data), (no, ~test.data)):
-                self.memory.passed(side, frame.where(~kept))
-                sides.append(self.value(side, frame) if isinstance(side, Const) else
-                             _spread(self.value(side, frame.where(kept)), kept))
-            made = chosen(test.data, *sides)
+            made = chosen(test.data, *(
+                self.value(side, frame) if isinstance(side, Const) else _spread(self.value(side, frame.where(kept)), kept)
+                for side, kept in ((yes, test.data), (no, ~test.data))))
         return made if test.poison is None else replace(made, poison=_or(made.poison, test.poison))
 
 

@@ -19,7 +19,7 @@ from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt,
 from tsc.plan.pack import packed
 from tsc.sym import product
 from tsc.te import layout
-from tsc.te.expr import Buffer, Call, Expr, Load, children, format_expr, loads
+from tsc.te.expr import Buffer, Call, CheckedIndex, Expr, Load, children, format_expr, loads, walk
 from tsc.validate.algebra import Algebra, Array, Value
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, TooMany, Undecided, spread
 from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
@@ -84,6 +84,8 @@ class Loops:
     storages: list[Storage] = field(default_factory=list)
     leaves: list[Leaf] = field(default_factory=list)
     clocks: list[_Clock] = field(default_factory=list)
+    #: What came out of each condition, by `id`, that numbers which are fed decide.
+    outcomes: dict[int, set[bool]] = field(default_factory=dict)
 
     def unroll(self) -> dict[str, Storage]:
         """Find all instances; gives the storage of the Func's own buffers."""
@@ -207,8 +209,12 @@ class _Scoped:
     loops: Loops
     scope: dict[str, Storage]
 
-    def passed(self, expr: Expr, frame: Frame) -> None:
-        """Nothing to do."""
+    def chose(self, choice: Call, holds: Array, frame: Frame) -> None:
+        """Note what came out where numbers that are fed decide."""
+        condition = choice.args[0]
+        if holds.size and any(isinstance(e, CheckedIndex) or (isinstance(e, Load) and np.dtype(e.dtype).kind in "iu")
+                              for e in walk(condition)):
+            self.loops.outcomes.setdefault(id(condition), set()).update(np.unique(holds).tolist())
 
     def load(self, load: Load, frame: Frame) -> Value:
         loops, storage = self.loops, self.scope[load.buffer.name]

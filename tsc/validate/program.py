@@ -124,10 +124,16 @@ class Meaning:
         reader = Reader(self, self.sizes, self.algebra)
         return self._ask(load.buffer, [reader.ints(i, frame) for i in load.index], frame)
 
-    def passed(self, expr: Expr, frame: Frame) -> None:
+    def chose(self, choice: Call, holds: Array, frame: Frame) -> None:
         """Note the inputs on the side that is not taken: a copy of what a Load gives stores something else in their place."""
+        _, yes, no = choice.args
+        for side, passed in ((yes, ~holds), (no, holds)):
+            if passed.any():
+                self._pass(side, frame if passed.all() else frame.where(passed))
+
+    def _pass(self, side: Expr, frame: Frame) -> None:
         reader = Reader(self, self.sizes, self.algebra)
-        for load in loads(expr):
+        for load in loads(side):
             if load.buffer.name in self.computes or any(any(loads(i)) for i in load.index):
                 continue
             index = [spread(reader.ints(i, frame), frame.count) for i in load.index]

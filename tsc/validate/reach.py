@@ -11,7 +11,7 @@ import numpy as np
 
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, until_bound
-from tsc.te.expr import Const, Expr, Load, Size, variables
+from tsc.te.expr import Call, Const, Expr, Load, Size, variables
 from tsc.validate.algebra import Algebra, Array, Value, mixed
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, Undecided, spread
 
@@ -32,7 +32,7 @@ def reached(func: Func, sizes: Sizes, deciding: dict[int, frozenset[str]] | None
 class _NoData:
     """Memory whose contents are not known."""
 
-    def passed(self, expr: Expr, frame: Frame) -> None:
+    def chose(self, choice: Call, holds: Array, frame: Frame) -> None:
         """Nothing to do."""
 
     def load(self, load: Load, frame: Frame) -> Value:
