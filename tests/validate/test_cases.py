@@ -15,9 +15,9 @@ from tsc.loop_ir.lower import lower
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import For, Func, Let, Stmt, Store, map_children
 from tsc.poly.schedule import schedule_program
-from tsc.sym import ONE, dim
+from tsc.sym import ONE, SymExpr, dim
 from tsc.te.compute import Axis, Compute, Fact, Program, SizeParam
-from tsc.te.expr import Buffer, Cast, Const, Expr, Load, Size, Var, call, index, mul, select, walk
+from tsc.te.expr import Buffer, Cast, CheckedIndex, Const, Expr, Load, Size, Var, call, index, map_loads, mul, select, walk
 from tsc.validate import check_values
 from tsc.validate.cases import LEAST, admitted, choose_sizes, limits_of, statements
 
@@ -96,3 +96,27 @@ def test_more_than_one_block_is_tried_in_each_direction(name: str) -> None:
 def replaced(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
     """`stmt` with one statement in place of another."""
     return new if stmt is old else map_children(lambda s: replaced(s, old, new), stmt)
+
+
+def test_a_choice_by_a_fed_number_is_seen_both_ways() -> None:
+    """Found by random programs: the last of several rows, by a number that is fed, was never asked for at the sizes tried."""
+    x, i, t, y = (Buffer("x", "float32", (SymExpr.of(16), dim("N"))), Buffer("i", "int64", ()),
+                  Buffer("t", "float32", (SymExpr.of(16), dim("N"))), Buffer("y", "float32", ()))
+    a, b = Axis("a", SymExpr.of(16)), Axis("b", dim("N"))
+    row = call("sub", Var("a"), index(15))
+    shifted = Compute(t, (a, b), select(call("ge", row, index(0)), Load(x, (row, Var("b"))), Const(0, "float32")))
+    chosen = Compute(y, (), Load(t, (CheckedIndex(Load(i, ()), SymExpr.of(16), "i"), index(0))))
+    program = Program((x, i), (y,), (shifted, chosen), (SizeParam("N", 2),))
+    spec = CPU_SPECS["cpu-avx2"]
+    made = schedule_program(program, spec, None, None, "row", [])
+    func, scheduled = lower(made.func, spec), None if made.scop is None else made.scop.program
+
+    def beside(load: Load) -> Expr:
+        return replace(load, index=(load.index[0], index(1))) if load.buffer.name == "x" else load
+
+    (store,) = [s for s in statements(func) if isinstance(s, Store)]
+    wrong = replace(func, body=replaced(func.body, store, replace(store, value=map_loads(beside, store.value))))
+    for seed in range(20):
+        assert check_values(program, func, scheduled, seed=seed).undecided is None
+        with pytest.raises(InternalError, match="is another value"):
+            check_values(program, wrong, scheduled, seed=seed)

@@ -122,9 +122,9 @@ def rounds(name: str, patch: pytest.MonkeyPatch, solved: bool) -> tuple[Compared
     run, complete = check._compared, check.completed
 
     def spied(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
-              budget: int) -> set[int]:
+              budget: int) -> check.Executed:
         found = run(program, func, scheduled, cases, rng, budget)
-        seen.append((len(cases), budget, set(found)))
+        seen.append((len(cases), budget, set(found.stores)))
         return found
 
     def solving(program: Program, func: Func, cases: Sequence[dict[str, int]],
