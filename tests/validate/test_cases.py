@@ -120,3 +120,25 @@ def test_a_choice_by_a_fed_number_is_seen_both_ways() -> None:
         assert check_values(program, func, scheduled, seed=seed).undecided is None
         with pytest.raises(InternalError, match="is another value"):
             check_values(program, wrong, scheduled, seed=seed)
+
+
+def test_a_choice_by_a_large_number_is_seen_both_ways() -> None:
+    """The number of an end token is hardly ever among random ones."""
+    x, i, y = Buffer("x", "float32", (dim("N"),)), Buffer("i", "int64", (dim("N"),)), Buffer("y", "float32", (dim("N"),))
+    n = Axis("n", dim("N"))
+    found = call("eq", Load(i, (Var("n"),)), Const(49407, "int64"))
+    program = Program((x, i), (y,), (Compute(y, (n,), select(found, Load(x, (Var("n"),)), Const(0, "float32"))),),
+                      (SizeParam("N", 2),))
+    spec = CPU_SPECS["cpu-avx2"]
+    made = schedule_program(program, spec, None, None, "token", [])
+    func, scheduled = lower(made.func, spec), None if made.scop is None else made.scop.program
+
+    def first(load: Load) -> Expr:
+        return replace(load, index=(index(0),)) if load.buffer.name == "x" else load
+
+    stores = [s for s in statements(func) if isinstance(s, Store)]
+    for store in stores:
+        wrong = replace(func, body=replaced(func.body, store, replace(store, value=map_loads(first, store.value))))
+        for seed in range(10):
+            with pytest.raises(InternalError, match="is another value"):
+                check_values(program, wrong, scheduled, seed=seed)

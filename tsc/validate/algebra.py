@@ -219,14 +219,23 @@ def _converted(data: Array, dtype: str) -> Array:
     return np.asarray(np.not_equal(data, 0) if dtype == BOOL else data.astype(np.dtype(dtype)))
 
 
-def integers(random: Array, dtype: str) -> Array:
-    """Random integers or booleans of a dtype: small ones half of the time, so that equal ones occur."""
+_NONE: Array = np.zeros(0, np.int64)
+
+
+def integers(random: Array, dtype: str, known: Array = _NONE) -> Array:
+    """Random integers or booleans of a dtype: small ones half of the time, so that equal ones occur, and if some are `known`
+    to decide something, one of these or beside it in one of four."""
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return np.asarray((random & np.uint64(16)) != 0)
     signed = kind.kind == "i"
     small = ((random >> np.uint64(3)) % np.uint64(9)).astype(np.int64) - 3 * signed
-    return np.where(random & np.uint64(1), small, random.astype(np.int64) - 2**30 * signed).astype(kind)
+    found = np.where(random & np.uint64(1), small, random.astype(np.int64) - 2**30 * signed)
+    if known.size:
+        beside = ((random >> np.uint64(7)) % np.uint64(3)).astype(np.int64) - 1
+        deciding = known[((random >> np.uint64(11)) % np.uint64(known.size)).astype(np.int64)] + beside
+        found = np.where((random >> np.uint64(1)) & np.uint64(3), found, deciding)
+    return found.astype(kind)
 
 
 def chosen(condition: Array, yes: Value, no: Value) -> Value:

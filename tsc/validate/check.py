@@ -13,10 +13,10 @@ from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Func, Store
 from tsc.sym import product
 from tsc.te.compute import Program
-from tsc.te.expr import Buffer, Expr, Load, map_loads
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, map_loads, walk
 from tsc.validate.algebra import Algebra, Array, Value
 from tsc.validate.cases import BUDGET, FIRST, OWN, choose_sizes, limits_of, statements, steps_of, taken, work_at
-from tsc.validate.frames import Fault, Sizes, TooMany, Undecided
+from tsc.validate.frames import ORDER, Fault, Sizes, TooMany, Undecided
 from tsc.validate.loops import Loops, evaluated
 from tsc.validate.memory import Storage
 from tsc.validate.program import Impossible, Inputs, Meaning, keys_of, reduce_axes
@@ -25,6 +25,8 @@ from tsc.validate.witness import Case, completed
 
 #: How often other numbers are fed at most, where those fed before did not decide both ways.
 _FEEDINGS = 6
+#: So many of the integers that a Program compares with are fed more often than others.
+_DECIDING = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     """What is executed for about `budget` points of the grids. Raises Fault, Undecided and Impossible."""
     tried = [case.sizes for case in cases]
     steps, sizes = steps_of(func), Sizes.of_cases(tried)
-    inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31))), Algebra()
+    inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31)), deciding=compared_with(program)), Algebra()
     limits = limits_of(program, tried, budget) if scheduled is not None else [(2**62, 2**62)] * len(tried)
     samples = {}
     for axis, monoid in reduce_axes(program):
@@ -177,6 +179,13 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     for name, at in points.items():
         _same(_read(found[name], at, sizes), expected[name], name, at, tried, "the loops")
     return Executed({id(leaf.store) for leaf in loops.leaves}, loops.outcomes)
+
+
+def compared_with(program: Program) -> Array:
+    """The integers by which a Program's comparisons decide, the least in size first."""
+    found = {int(c.value) for compute in program.computes for e in walk(compute.body) if isinstance(e, Call) and e.fn in ORDER
+             for c in walk(e) if isinstance(c, Const) and np.dtype(c.dtype).kind in "iu" and abs(c.value) < 2**62}
+    return np.array(sorted(found, key=lambda n: (abs(n), n))[:_DECIDING], np.int64)
 
 
 def _points(grids: Sequence[tuple[Array, ...]]) -> Points:

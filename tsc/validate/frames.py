@@ -170,7 +170,7 @@ def _divided(a: Ints, b: Ints) -> tuple[Ints, Ints]:
 
 
 INDEX_CALLS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max", "neg", "bitxor"})
-_ORDER = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
+ORDER = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +224,8 @@ class Reader:
                 test = self.value(condition, frame)
                 self.memory.chose(expr, test.data, frame)
                 return self._select(test, yes, no, frame)
-            case Call(fn=fn, args=(a, b)) if fn in _ORDER and a.dtype == INDEX and b.dtype == INDEX:
-                holds, poison = self._called(_ORDER[fn], (a, b), frame)
+            case Call(fn=fn, args=(a, b)) if fn in ORDER and a.dtype == INDEX and b.dtype == INDEX:
+                holds, poison = self._called(ORDER[fn], (a, b), frame)
                 return Value(np.asarray(holds), poison=poison)
             case Call(fn=fn, args=args) if expr.dtype != INDEX or not (
                     fn in INDEX_CALLS and all(a.dtype == INDEX for a in args)):

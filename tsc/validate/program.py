@@ -38,11 +38,12 @@ def keys_of(count: int, seed: int) -> Array:
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """The elements of inputs: random numbers made from a buffer's name, the Case, and the place, which along axes as long as
-    the size `alike` makes no difference."""
+    the size `alike` makes no difference. Integers are often near those in `deciding`."""
 
     sizes: Sizes
     keys: Array
     alike: str = ""
+    deciding: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def element(self, buffer: Buffer, flat: Array, frame: Frame) -> Value:
         """The elements at `flat`, counted row-major in the plain shape."""
@@ -52,7 +53,7 @@ class Inputs:
         random = hashed(key_of(buffer.name), np.asarray(flat), self.keys[cases])
         if np.dtype(buffer.dtype).kind == "f":
             return Value(random, True)
-        return Value(integers(random, buffer.dtype))
+        return Value(integers(random, buffer.dtype, self.deciding))
 
 
 def without(buffer: Buffer, size: str, flat: Array, sizes: Sizes, frame: Frame) -> Array:
