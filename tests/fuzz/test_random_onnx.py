@@ -18,7 +18,7 @@ from onnx import ModelProto
 import tsc
 from tests.fuzz.operators import run
 from tests.fuzz.operators.case import Case, Draft
-from tests.fuzz.operators.chains import RECIPES, random_case
+from tests.fuzz.operators.chains import RECIPES, large_case, random_case
 from tests.fuzz.operators.check import Finding, Run, check, compiled
 from tests.fuzz.operators.conventions import CONVENTIONS
 from tests.fuzz.operators.nets import random_net
@@ -39,6 +39,14 @@ def test_a_sample() -> None:
     assert not tally.failures, str(tally)
     assert tally.outcomes["right"] >= 40, str(tally)
     assert not tally.outcomes["with slow kernels"], str(tally)
+
+
+def test_a_sample_at_large_sizes() -> None:
+    """Many blocks, and the edges of those: other cases have no size above 65."""
+    tally = _tally(4, range(12), 1, compiled, large_case)
+    assert not tally.failures and not tally.outcomes["with slow kernels"], str(tally)
+    assert tally.outcomes["right"] >= 9, str(tally)
+    assert max(size for n in range(12) for run in large_case(4, n).runs for size in run.values()) > 500
 
 
 def test_a_sample_of_nets() -> None:

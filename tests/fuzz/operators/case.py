@@ -20,9 +20,25 @@ from tsc.ops.shapes import DTYPES
 Dims = tuple[str | int, ...]
 NEWEST = onnx.defs.onnx_opset_version()
 _NUMBERS = {name: number for number, name in DTYPES.items()}
-#: What symbolic sizes are drawn from: units, odd sizes, and the edges of vectors and tiles.
-EDGES = (1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 33, 63, 64, 65)
-RUNS, MOST_ELEMENTS = 4, 12_000
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large Cases are: what symbolic sizes are drawn from, how often larger they may be than where a recipe bounds them,
+    the most elements of an operand, how many runs there are, and what the sizes of one of them are no larger than."""
+
+    edges: tuple[int, ...]
+    times: int
+    elements: int
+    runs: int
+    ceilings: tuple[int, ...]
+
+
+#: Units, odd sizes, and the edges of vectors and register tiles.
+SMALL = Scale((1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 33, 63, 64, 65), 1, 12_000, 4, (70, 70, 70, 20, 4))
+#: The edges of blocks and of what a cache holds; many blocks.
+LARGE = Scale((1, 3, 16, 33, 64, 65, 127, 128, 129, 200, 255, 257, 384, 511, 513, 640, 1000, 1025, 2049), 6, 150_000, 3,
+              (3000, 1100, 600, 300))
 
 
 @dataclass(frozen=True)
@@ -211,15 +227,17 @@ class Draft:
     dtypes: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     constant_share: float = 0.25
+    scale: Scale = SMALL
 
     def chance(self, p: float) -> bool:
         """True with probability `p`."""
         return self.rng.random() < p
 
-    def size(self, least: int = 1, most: int = 65, step: int = 1) -> str:
-        """A new symbolic size, a multiple of `step` in [least, most]."""
+    def size(self, least: int = 1, most: int | None = None, step: int = 1) -> str:
+        """A new symbolic size, a multiple of `step` in [least, most]; of large Cases `most` is more."""
+        edges, most = self.scale.edges, self.scale.edges[-1] if most is None else most * self.scale.times
         name = "abcdefghijklmnopqrstuvwxyz"[len(self.sizes) % 26] + ("" if len(self.sizes) < 26 else "2")
-        choices = sorted({max(-(-e // step), 1) * step for e in EDGES} | ({0} if least <= 0 and self.chance(0.3) else set()))
+        choices = sorted({max(-(-e // step), 1) * step for e in edges} | ({0} if least <= 0 and self.chance(0.3) else set()))
         self.sizes[name] = Size(name, tuple(c for c in choices if least <= c <= most) or (max(least, step),), False, step)
         return name
 
@@ -295,7 +313,7 @@ class Draft:
         sizes = {n: replace(s, fixed=s.fixed or all_fixed or self.chance(0.15)) for n, s in self.sizes.items()}
         sizes |= {n: replace(s, fixed=all(sizes[f].fixed for f in s.factors)) for n, s in sizes.items() if s.factors}
         runs = [self._run(sizes, {})]
-        while len(runs) < (RUNS if any(not s.fixed for s in sizes.values()) else 2):
+        while len(runs) < (self.scale.runs if any(not s.fixed for s in sizes.values()) else 2):
             runs.append(self._run(sizes, {n: runs[0][n] for n, s in sizes.items() if s.fixed}))
         naming = self.rng.choices(("shared", "apart", "none"), (86, 10, 4))[0]
         if any(0 in run.values() for run in runs) and naming == "none":
@@ -305,13 +323,13 @@ class Draft:
 
     def _run(self, sizes: Mapping[str, Size], given: Mapping[str, int]) -> Sizes:
         """Sizes of a run that keep each operand small."""
-        most = self.rng.choice((70, 70, 70, 20, 4))
+        most = self.rng.choice(self.scale.ceilings)
         while True:
             found = {n: given.get(n, 0) if n in given else self.rng.choice(
                 [c for c in s.choices if c <= most] or [min(s.choices)]) for n, s in sizes.items()}
             found |= {n: prod(found[f] for f in s.factors) for n, s in sizes.items() if s.factors}
             shapes = [shape_at(o.dims, found) for o in self.operands]
-            if max((int(np.prod(s)) for s in shapes), default=0) <= MOST_ELEMENTS or most <= 1:
+            if max((int(np.prod(s)) for s in shapes), default=0) <= self.scale.elements or most <= 1:
                 return found
             most //= 2
 

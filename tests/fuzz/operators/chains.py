@@ -11,7 +11,7 @@ from onnx import defs
 from tests.fuzz.operators import elementwise, layers, movement
 from tests.fuzz.operators.around import surround
 from tests.fuzz.operators.broken import break_draft
-from tests.fuzz.operators.case import NEWEST, Case, Draft
+from tests.fuzz.operators.case import LARGE, NEWEST, SMALL, Case, Draft, Scale
 from tests.fuzz.operators.elementwise import Recipe, stretched
 from tests.fuzz.operators.values import fixed, places, within
 
@@ -166,16 +166,21 @@ def opset_for(op: str, rng: Random) -> int:
 TARGETS = ("cpu", "cpu", "cpu-avx2", "cpu-generic")
 
 
-def random_case(seed: int, number: int) -> Case:
+def large_case(seed: int, number: int) -> Case:
+    """Like `random_case`, at sizes of many blocks."""
+    return random_case(seed, number, LARGE)
+
+
+def random_case(seed: int, number: int, scale: Scale = SMALL) -> Case:
     """Case `number` of a seed, always the same one."""
     rng = Random(f"{seed}/{number}")
     pick = rng.random()
     if pick < 0.72:
         op = rng.choices(list(RECIPES), [_WEIGHTS.get(n, 1) for n in RECIPES])[0]
-        d = Draft(rng, opset_for(op, rng))
+        d = Draft(rng, opset_for(op, rng), scale=scale)
         title, recipe = op, RECIPES[op]
     else:
-        d = Draft(rng, rng.choice((13, 17, 18, 21, 24)))
+        d = Draft(rng, rng.choice((13, 17, 18, 21, 24)), scale=scale)
         title, recipe = ("chain", chain) if pick < 0.94 else rng.choice(list(movement.SHAPE_CHAINS.items()))
     d.constant_share = rng.choice((0.0, 0.25, 0.25, 0.6))
     recipe(d)

@@ -1,5 +1,5 @@
-"""Random ONNX operators at scale, or whole nets: `python3 dev.py fuzz --onnx [--nets] [--count N --seed S --start A --jobs J]
-[--only K] [--guarded] [--factored]`.
+"""Random ONNX operators at scale, at large sizes, or whole nets: `python3 dev.py fuzz --onnx [--large] [--nets] [--count N
+--seed S --start A --jobs J] [--only K] [--guarded] [--factored]`.
 
 Case number n of a seed is always the same one. Each job is a process that is watched: a case that kills it, or takes longer
 than 30 s, is counted and the next process goes on behind it.
@@ -29,7 +29,7 @@ import numpy as np
 import onnx
 
 from tests.fuzz.operators.case import Case, model_of, values_of
-from tests.fuzz.operators.chains import random_case
+from tests.fuzz.operators.chains import large_case, random_case
 from tests.fuzz.operators.check import Finding, Subject, Verdict, check, compiled, factored, guarded, reason
 from tests.fuzz.operators.nets import random_net
 
@@ -257,11 +257,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", type=int, help="show this case alone")
     parser.add_argument("--nets", action="store_true", help="nets of ten to a hundred nodes in place of operators and chains")
+    parser.add_argument("--large", action="store_true", help="operators and chains at sizes of many blocks")
     parser.add_argument("--guarded", action="store_true", help="every buffer flush against unmapped pages as well")
     parser.add_argument("--factored", action="store_true", help="reductions cut into chunks")
     asked = parser.parse_args(argv)
     subject = factored if asked.factored else guarded if asked.guarded else compiled
-    maker = random_net if asked.nets else random_case
+    maker = random_net if asked.nets else large_case if asked.large else random_case
     if asked.only is not None:
         return show(asked.seed, asked.only, subject, maker)
     begin, tally = time.perf_counter(), Tally()
