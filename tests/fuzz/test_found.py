@@ -64,6 +64,7 @@ from tsc.codegen_c.specs import host_spec
     (20261211, 9367),  # of two conditions just one holds: it had no formula
     (20261213, 4042),  # one truth of all comparisons: few sizes tell "less" from "not more"
     (20261215, 1433),  # no bug: a compile holds calls to what accesses need, where no fact that was found says it
+    (20261226, 3649),  # where a run of equal quotients begins was read off loops over single elements: here all are vectors
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

@@ -197,7 +197,7 @@ def _run_of(old: For, new: For, place: Place, facts: Facts) -> tuple[For, Place]
             case (Apply(fn="//", args=(rest, by)) as quotient,) if (
                     coefficient == 1 and old.step == new.step == 1 and not leaves):
                 dividend = rest + (last - SymExpr((((quotient,), 1),))) * by
-                dividend += _beyond(dividend, by, hi, old, new, place.scope.facts())
+                dividend += _beyond(dividend, by, hi, new, place.scope.facts())
                 offset = dividend - hi + 1
                 if to_sym(new.lo, leaves) != (lo + offset) // by or old.var in offset.dims() | by.dims():
                     continue
@@ -212,14 +212,13 @@ def _run_of(old: For, new: For, place: Place, facts: Facts) -> tuple[For, Place]
     return None
 
 
-def _beyond(dividend: SymExpr, by: SymExpr, hi: SymExpr, old: For, new: For, facts: Facts) -> int:
+def _beyond(dividend: SymExpr, by: SymExpr, hi: SymExpr, new: For, facts: Facts) -> int:
     """How far beyond `dividend` the loops within begin their runs: as far as the rest of a division by a number allows, what
     is divided may have been rounded down."""
-    starts = {low for loop in walk(new.body) if isinstance(loop, For) and loop.var == old.var
-              for low in alternatives(to_sym(loop.lo, {}), "max")}
+    starts = {low for loop in walk(new.body) if isinstance(loop, For) for low in alternatives(to_sym(loop.lo, {}), "max")}
     rests = range(gcd(facts.divisor(dividend), by.as_int() or 1))
     beyond = [(dim(new.var) * by - start - dividend + hi - 1).as_int() for start in starts]
-    return min((more for more in beyond if more is not None and more in rests), default=0)
+    return max((more for more in beyond if more is not None and more in rests), default=0)
 
 
 def statements_of(stmt: Stmt) -> frozenset[str]:
