@@ -13,11 +13,29 @@ from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.map_blocks import BLOCK
-from tsc.loop_ir.nodes import For, Func, Let, Stmt, Store, map_children
+from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, Store, map_children
 from tsc.poly.schedule import schedule_program
 from tsc.sym import ONE, SymExpr, dim
-from tsc.te.compute import Axis, Compute, Fact, Program, SizeParam
-from tsc.te.expr import Buffer, Cast, CheckedIndex, Const, Expr, Load, Size, Var, call, index, map_loads, mul, select, walk
+from tsc.te.compute import Axis, Compute, Fact, Monoid, Program, SizeParam
+from tsc.te.expr import (
+    BOOL,
+    Buffer,
+    Call,
+    Cast,
+    CheckedIndex,
+    Const,
+    Expr,
+    Load,
+    Size,
+    Var,
+    call,
+    index,
+    map_loads,
+    mul,
+    select,
+    walk,
+)
+from tsc.te.expr import map_children as map_operands
 from tsc.validate import check_values
 from tsc.validate.cases import LEAST, admitted, choose_sizes, limits_of, statements
 
@@ -142,3 +160,29 @@ def test_a_choice_by_a_large_number_is_seen_both_ways() -> None:
         for seed in range(10):
             with pytest.raises(InternalError, match="is another value"):
                 check_values(program, wrong, scheduled, seed=seed)
+
+
+def test_one_term_of_many_that_are_folded_to_a_truth() -> None:
+    """Found by random programs: of a hundred terms those of one row decide, at one place, and there in a rest of few lanes."""
+    x, y = Buffer("x", "float32", (dim("N"), SymExpr.of(9), dim("M"))), Buffer("y", BOOL, (dim("M"),))
+    n, k, m = Axis("n", dim("N")), Axis("k", SymExpr.of(9)), Axis("m", dim("M"))
+    less = call("lt", Load(x, (Var("n"), Var("k"), Var("m"))), Const(1.0, "float32"))
+    first, last = call("ge", index(0), Var("m")), call("ge", Var("k"), index(8))
+    body = call("and", call("and", less, first), last)
+    program = Program((x,), (y,), (Compute(y, (m,), body, (n, k), Monoid("or")),), (SizeParam("M"), SizeParam("N")))
+    spec = CPU_SPECS["cpu-avx2"]
+    made = schedule_program(program, spec, None, None, "any", [])
+    func, scheduled = lower(made.func, spec), None if made.scop is None else made.scop.program
+
+    def stricter(expr: Expr) -> Expr:
+        inner = map_operands(stricter, expr)
+        return replace(inner, fn="gt") if isinstance(inner, Call) and inner.fn == "ge" and inner.args[0] == index(0) else inner
+
+    guarded = [s.then for s in statements(func) if isinstance(s, If)]
+    store = next(s for stmt in guarded for s in statements(replace(func, body=stmt))
+                 if isinstance(s, Store) and stricter(s.value) != s.value)
+    wrong = replace(func, body=replaced(func.body, store, replace(store, value=stricter(store.value))))
+    for seed in range(20):
+        assert check_values(program, func, scheduled, seed=seed).undecided is None
+        with pytest.raises(InternalError, match="is another value"):
+            check_values(program, wrong, scheduled, seed=seed)

@@ -25,6 +25,8 @@ from tsc.validate.witness import Case, completed
 
 #: How often other numbers are fed at most, where those fed before did not decide both ways.
 _FEEDINGS = 6
+#: How truths are folded, and how many more Cases there are then.
+_TRUTHS, _OFTEN = ("and", "or"), 200
 #: So many of the integers that a Program compares with are fed more often than others.
 _DECIDING = 64
 
@@ -120,7 +122,8 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
     """The Stores, by `id`, that were executed, and where; those `wanted` are among them, if BUDGET points can do it.
 
     Stores that few points leave out are executed on their own, at sizes and places solved for (if asked to `solve`), or else
-    with all others again. Where numbers that are fed decide, and always did the same, others are fed. Raises as `_compared`.
+    with all others again. Where numbers that are fed decide, and always did the same, others are fed. Where truths are folded,
+    one term seldom tells: small sizes are taken often. Raises as `_compared`.
     """
     first = FIRST if scheduled is not None else BUDGET
     found, own = _compared(program, func, scheduled, cases, rng, first), list[Case]()
@@ -128,6 +131,9 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
         if not found.undivided():
             break
         found.add(_compared(program, func, scheduled, cases, rng, first))
+    if any(monoid.fn in _TRUTHS for _, monoid in reduce_axes(program)):
+        light = sorted(cases, key=lambda case: work_at(program, case.sizes))[:-(-len(cases) // 2)]
+        found.add(_compared(program, func, scheduled, light * -(-_OFTEN // len(light)), rng, first))
     if scheduled is None:  # without samples, another round executes the same
         return found.stores, list(cases)
     if solve and not wanted <= found.stores:
@@ -150,7 +156,7 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     limits = limits_of(program, tried, budget) if scheduled is not None else [(2**62, 2**62)] * len(tried)
     samples = {}
     for axis, monoid in reduce_axes(program):
-        few = scheduled is not None and monoid.fn in ("and", "or")  # of many terms, one is sure to decide
+        few = scheduled is not None and monoid.fn in _TRUTHS  # of many terms, one is sure to decide
         samples[axis.name] = Samples(
             tuple(taken(axis.extent.evaluate(c.sizes), 1 if few and rng.random() < 0.7 else most, steps, rng, n, c.numbers)
                   for n, (c, (_, most)) in enumerate(zip(cases, limits))), np.array([axis.extent.evaluate(s) for s in tried]))
