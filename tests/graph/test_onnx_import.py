@@ -111,6 +111,13 @@ def test_dims_by_name_by_input_and_fixed() -> None:
     assert env.ranges["W"] == Range(0) and {"B", "W"} <= env.asked
 
 
+@pytest.mark.parametrize("only", [(8, 8), (5, 11, 4), (8, 8, 8)])
+def test_a_range_of_one_size_is_that_size(only: tuple[int, ...]) -> None:
+    """Found by random operators: its products with loop variables were opaque to proofs."""
+    graph, _ = import_onnx(model("y = Relu(x)", "float[batch, 3] x", "float[batch, 3] y"), {"batch": only})
+    assert str(graph.types["x"]) == "float32[8, 3]"
+
+
 def test_a_static_export_becomes_symbolic_unless_a_size_is_baked_in() -> None:
     free = model("y = Relu(x)\n z = Flatten(y)", "float[1, 3, 8, 8] x", "float[1, 192] z")
     graph, env = import_onnx(free, {"x": ("N", 3, "H", "W")})
