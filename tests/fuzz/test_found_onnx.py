@@ -232,7 +232,6 @@ REFUSED = {
     "a reflection of one element": one("Pad", 18, [fed("a"), constant([0, 2], 2)], {"a": 1}, broken="size", mode="reflect"),
     "some elements out of none": one("Resize", 18, [fed(1, 2, 0, 5), None, None, constant([1, 2, 1, 7], 4)], broken="size",
                                      mode="linear"),
-    # the rank depends on the size: it was taken not to be 1
     "a depth of 0": one("OneHot", 11, [fed(1, "a", dtype="int64"), constant(0), fed(2)], {"a": 5}, broken="size"),
     "a ratio of two": one("Dropout", 21, [fed(), constant([-1.5, 0.25], 2, dtype="float32")], broken="rank"),
     # onnx's own inference of shapes does not survive it
@@ -279,6 +278,7 @@ def test_it_is_refused_now(name: str) -> None:
 
 
 def test_a_dim_that_is_squeezed_at_one_size_is_refused_there() -> None:
+    """The rank depends on the size, which is taken not to be 1."""
     verdict = check(one("Squeeze", 11, [fed("a", 3, 1)], {"a": 1}, {"a": 2}, broken="size"))
     assert verdict.rightly_refused and verdict.right == 1, verdict
 

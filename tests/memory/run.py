@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
             step = 1 if asked.models else BATCH
             work = [pool.submit(_sanitize, names[at:at + step], asked.models, target, [k for t, k in ways if t == target],
                                 asked.sizes)
-                    for at in range(0, len(names), step) for target in dict(ways)]
+                    for at in range(0, len(names), step) for target in dict.fromkeys(target for target, _ in ways)]
         else:
             work = [pool.submit(_guard, name, asked.models, *way, asked.sizes, asked.lanes) for name in names for way in ways]
         for done in as_completed(work):

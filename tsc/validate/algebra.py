@@ -8,7 +8,7 @@ other function of data is a random function: equal where its name, type and argu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -219,10 +219,7 @@ def _converted(data: Array, dtype: str) -> Array:
     return np.asarray(np.not_equal(data, 0) if dtype == BOOL else data.astype(np.dtype(dtype)))
 
 
-_NONE: Array = np.zeros(0, np.int64)
-
-
-def integers(random: Array, dtype: str, known: Array = _NONE) -> Array:
+def integers(random: Array, dtype: str, known: Sequence[int] = ()) -> Array:
     """Random integers or booleans of a dtype: small ones half of the time, so that equal ones occur, and if some are `known`
     to decide something, one of these or beside it in one of four."""
     kind = np.dtype(dtype)
@@ -231,9 +228,9 @@ def integers(random: Array, dtype: str, known: Array = _NONE) -> Array:
     signed = kind.kind == "i"
     small = ((random >> np.uint64(3)) % np.uint64(9)).astype(np.int64) - 3 * signed
     found = np.where(random & np.uint64(1), small, random.astype(np.int64) - 2**30 * signed)
-    if known.size:
+    if known:
         beside = ((random >> np.uint64(7)) % np.uint64(3)).astype(np.int64) - 1
-        deciding = known[((random >> np.uint64(11)) % np.uint64(known.size)).astype(np.int64)] + beside
+        deciding = np.array(known)[((random >> np.uint64(11)) % np.uint64(len(known))).astype(np.int64)] + beside
         found = np.where((random >> np.uint64(1)) & np.uint64(3), found, deciding)
     return found.astype(kind)
 

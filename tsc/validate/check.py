@@ -132,8 +132,12 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
             break
         found.add(_compared(program, func, scheduled, cases, rng, first))
     if any(monoid.fn in _TRUTHS for _, monoid in reduce_axes(program)):
-        light = sorted(cases, key=lambda case: work_at(program, case.sizes))[:-(-len(cases) // 2)]
-        found.add(_compared(program, func, scheduled, light * -(-_OFTEN // len(light)), rng, first))
+        light = sorted(range(len(cases)), key=lambda n: work_at(program, cases[n].sizes))[:-(-len(cases) // 2)]
+        light *= -(-_OFTEN // len(light))
+        try:
+            found.add(_compared(program, func, scheduled, [cases[n] for n in light], rng, first))
+        except Impossible as impossible:
+            raise Impossible(frozenset(light[n] for n in impossible.cases)) from None
     if scheduled is None:  # without samples, another round executes the same
         return found.stores, list(cases)
     if solve and not wanted <= found.stores:
@@ -152,7 +156,7 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     """What is executed for about `budget` points of the grids. Raises Fault, Undecided and Impossible."""
     tried = [case.sizes for case in cases]
     steps, sizes = steps_of(func), Sizes.of_cases(tried)
-    inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31)), deciding=compared_with(program)), Algebra()
+    inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31)), deciding=_compared_with(program)), Algebra()
     limits = limits_of(program, tried, budget) if scheduled is not None else [(2**62, 2**62)] * len(tried)
     samples = {}
     for axis, monoid in reduce_axes(program):
@@ -187,11 +191,11 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     return Executed({id(leaf.store) for leaf in loops.leaves}, loops.outcomes)
 
 
-def compared_with(program: Program) -> Array:
+def _compared_with(program: Program) -> tuple[int, ...]:
     """The integers by which a Program's comparisons decide, the least in size first."""
     found = {int(c.value) for compute in program.computes for e in walk(compute.body) if isinstance(e, Call) and e.fn in ORDER
              for c in walk(e) if isinstance(c, Const) and np.dtype(c.dtype).kind in "iu" and abs(c.value) < 2**62}
-    return np.array(sorted(found, key=lambda n: (abs(n), n))[:_DECIDING], np.int64)
+    return tuple(sorted(found, key=lambda n: (abs(n), n))[:_DECIDING])
 
 
 def _points(grids: Sequence[tuple[Array, ...]]) -> Points:

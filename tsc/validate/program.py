@@ -43,7 +43,7 @@ class Inputs:
     sizes: Sizes
     keys: Array
     alike: str = ""
-    deciding: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    deciding: tuple[int, ...] = ()
 
     def element(self, buffer: Buffer, flat: Array, frame: Frame) -> Value:
         """The elements at `flat`, counted row-major in the plain shape."""

@@ -78,12 +78,10 @@ def input_shapes(inputs: Sequence[DeclaredInput], dims: DimsArgument, env: Shape
         if _whole(value):
             fixed[name] = SymExpr.of(_size(key, value))
             continue
-        lo, hi, divisor = _range(key, value)
-        only = -(-lo // divisor) * divisor
-        if hi is not None and hi // divisor * divisor == only:  # a range of one size is that size
-            fixed[name] = SymExpr.of(only)
-        else:
-            env.declare(name, lo, hi, divisor, asked=True)
+        env.declare(name, *_range(key, value), asked=True)
+        known = env.ranges[name]
+        if known.lo == known.hi:  # a range of one size is that size
+            fixed[name] = SymExpr.of(known.lo)
     return {name: tuple(e.substitute(fixed) for e in shape) for name, shape in shapes.items()}
 
 
