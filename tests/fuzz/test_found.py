@@ -65,6 +65,8 @@ from tsc.codegen_c.specs import host_spec
     (20261213, 4042),  # one truth of all comparisons: few sizes tell "less" from "not more"
     (20261215, 1433),  # no bug: a compile holds calls to what accesses need, where no fact that was found says it
     (20261226, 3649),  # where a run of equal quotients begins was read off loops over single elements: here all are vectors
+    (20261226, 8640),  # a choice by the distance of an index, which is an extremum, from another
+    (20261226, 8990),  # rows of the half of a dim and one more, of which nothing was known but that it is a size
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

@@ -41,7 +41,8 @@ def combine(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     scaled = st.tuples(st.integers(-8, 8), children).map(lambda t: mul(index(t[0]), t[1]))
     divided = st.tuples(st.sampled_from(["floordiv", "mod"]), children, st.sampled_from([2, 4, 8])).map(
         lambda t: call(t[0], t[1], index(t[2])))
-    return st.one_of(two, scaled, divided)
+    distance = children.map(lambda x: call("abs", x))
+    return st.one_of(two, scaled, divided, distance)
 
 
 EXPRESSIONS = st.recursive(LEAVES, combine, max_leaves=6)
@@ -74,6 +75,11 @@ def test_decided_conditions_are_right(a: Expr, b: Expr, fn: str) -> None:
     if isinstance(decided, Const):
         holds = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}[fn]
         assert {holds(value(a, p), value(b, p)) for p in POINTS} == {bool(decided.value)}
+
+
+def test_a_distance_is_an_extremum() -> None:
+    far = to_sym(call("abs", call("sub", Var("j"), index(3))), {})
+    assert far.dims() == {"j"} and [far.evaluate({"j": j}) for j in range(7)] == [3, 2, 1, 0, 1, 2, 3]
 
 
 def test_panel_addresses_need_no_division() -> None:

@@ -78,6 +78,7 @@ _LATER_HALF = call("floordiv", add(v(axis("p", H)), by(H)), by(2))
 S, K = dim("S"), dim("K")
 _WIDER = (Fact(SymExpr.of(1), "<=", K), Fact(S, "==", K + 1), Fact(P, "==", K * H))  # rows of K + 1
 _PAIRED = (Fact(S, "==", K + L), Fact(P, "==", K * H), Fact(dim("R"), "==", H * L))  # rows of K + L
+_HALVES = (Fact(S, "==", W // 2 + 1), Fact(P, "==", H * (W // 2)))  # rows of the half of a dim and one more
 _ROW = axis("p", H)
 PROVED = {
     "merged": read(_IMAGE, (rows(_P, W), columns(_P, W)), P),
@@ -110,6 +111,9 @@ PROVED = {
     "rows at a quotient that is a size": read(
         (P + H + _QUARTER + 1,), (add(mul(call("floordiv", v(_BEHIND), by(4)), by(H + 1)), v(_BEHIND)),), H + 1,
         (Fact(_QUARTER, "==", H // 4), Fact(P, "==", H * _QUARTER))),
+    "within rows of a quotient and one more": read(
+        (P + H,), (add(mul(v(_ROW), by(S)), call("min", call("floordiv", v(_ROW), by(2)), by(W // 2))),), H, _HALVES),
+    "rows of a quotient and one more": read((P + H,), (add(mul(v(_ROW), by(S)), by(S - 1)),), H, _HALVES),
     "checked": read((H,), (CheckedIndex(mul(v(_P), by(W)), H, "x"),), P),
     "of floating point": read((3,), (call("max", call("min", Cast(mul(Cast(v(_P), "float32"), f32(0.5)), "int64"), by(2)),
                                           by(0)),), P),
@@ -127,6 +131,7 @@ REFUSED = {
     "a row of a sum behind the last": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _WIDER),
     "a row of a sum behind the last, a part hidden": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _WIDER, hidden="K"),
     "behind the later half of the rows": read((P,), (add(mul(_LATER_HALF, by(W)), call("min", v(axis("p", H)), by(W))),), H),
+    "a row of a quotient and one more behind the last": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _HALVES),
     "clamped too late": read((P,), (mul(call("min", add(v(_P), by(2)), by(H)), by(W)),), P),
     "diagonal and one": read((P,), (add(add(mul(v(axis("p", H)), by(H)), v(axis("p", H))), by(1)),), H,
                              (Fact(P, "==", H * H),)),

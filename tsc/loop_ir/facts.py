@@ -471,6 +471,9 @@ def to_sym(expr: Expr, leaves: dict[str, Expr]) -> SymExpr:
             return value
         case Call(fn="neg", args=(a,), dtype=dtype) if dtype == INDEX:
             return -to_sym(a, leaves)
+        case Call(fn="abs", args=(a,), dtype=dtype) if dtype == INDEX:
+            value = to_sym(a, leaves)
+            return apply("max", [value, -value])
     if expr.dtype != INDEX:
         raise InternalError(f"an index must be int64, not {expr.dtype}: {format_expr(expr)}")
     name = f"%{format_expr(expr)}"

@@ -127,9 +127,8 @@ def _replaced(expr: SymExpr, products: Mapping[Monomial, SymExpr]) -> SymExpr:
 
 
 def _is_quotient(expr: SymExpr) -> bool:
-    """Whether it has a quotient, or the like, in it and is no product."""
-    is_product = len(expr.terms) == 1 and len(expr.terms[0][0]) > 1
-    return not is_product and any(isinstance(atom, Apply) for atom in expr.atoms())
+    """Whether it is one quotient, or the like, or a multiple of it: no product and no sum."""
+    return len(expr.terms) == 1 and len(expr.terms[0][0]) == 1 and any(isinstance(atom, Apply) for atom in expr.atoms())
 
 
 def _is_one_quotient(expr: SymExpr) -> bool:
