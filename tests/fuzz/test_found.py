@@ -67,6 +67,9 @@ from tsc.codegen_c.specs import host_spec
     (20261226, 3649),  # where a run of equal quotients begins was read off loops over single elements: here all are vectors
     (20261226, 8640),  # a choice by the distance of an index, which is an extremum, from another
     (20261226, 8990),  # rows of the half of a dim and one more, of which nothing was known but that it is a size
+    (20261230, 461),  # no bug: what fourteen pieces of a loop leave out was looked at case by case, and given up
+    (20261230, 947),  # a dim of two, which is a quotient by another dim, read at quotients of a distance from its end
+    (20261230, 4261),  # no bug: as 461
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
 def test_it_is_right_now(seed: int, number: int) -> None:

@@ -295,6 +295,18 @@ def test_what_was_excluded_once_is_excluded_by_the_same_knowledge_alone() -> Non
     assert not known.excludes(more)
 
 
+def test_ends_that_lie_in_order_are_told_from_those_that_may_not() -> None:
+    """Two loops of one that is cut at `e`, the clamped place `p`: what runs says `0 < e` and `e < n`, and neither end lies
+    before its begin."""
+    inside = isl.condition("[n, p]", "n >= 0")
+    known = Known(inside, {"e": isl.condition("[e, n, p]", "e = max(0, min(p, n))")})
+    pieces = [isl.Set(f"[e, n] -> {{ [i] : {text} }}") for text in ("0 <= i < e", "e <= i < n")]
+    ordered = known.ordered(pieces)
+    assert ordered.context.is_equal(inside.intersect(isl.condition("[e, n]", "0 <= e <= n")))
+    unclamped = Known(inside, {"e": isl.condition("[e, n, p]", "e = p")})
+    assert unclamped.ordered(pieces).context.is_equal(inside)
+
+
 @pytest.mark.parametrize("fn", ["floordiv", "mod", "mul"])
 def test_what_a_name_means_is_true_of_what_it_stands_for(fn: str) -> None:
     """Of quotients, remainders and products of parameters, which isl has no formula for, at all small numbers."""

@@ -113,6 +113,8 @@ PROVED = {
         (Fact(_QUARTER, "==", H // 4), Fact(P, "==", H * _QUARTER))),
     "within rows of a quotient and one more": read(
         (P + H,), (add(mul(v(_ROW), by(S)), call("min", call("floordiv", v(_ROW), by(2)), by(W // 2))),), H, _HALVES),
+    "backwards, by quotients": read((2, H), (add(call("floordiv", mul(v(_BEHIND), by(-1)), by(H)), by(1)),
+                                             call("mod", mul(v(_BEHIND), by(-1)), by(H))), H + 1, ()),
     "rows of a quotient and one more": read((P + H,), (add(mul(v(_ROW), by(S)), by(S - 1)),), H, _HALVES),
     "checked": read((H,), (CheckedIndex(mul(v(_P), by(W)), H, "x"),), P),
     "of floating point": read((3,), (call("max", call("min", Cast(mul(Cast(v(_P), "float32"), f32(0.5)), "int64"), by(2)),
@@ -132,6 +134,8 @@ REFUSED = {
     "a row of a sum behind the last, a part hidden": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _WIDER, hidden="K"),
     "behind the later half of the rows": read((P,), (add(mul(_LATER_HALF, by(W)), call("min", v(axis("p", H)), by(W))),), H),
     "a row of a quotient and one more behind the last": read((P + H,), (add(mul(v(_ROW), by(S)), by(S)),), H, _HALVES),
+    "backwards, one too far": read((2, H), (add(call("floordiv", mul(v(_BEHIND), by(-1)), by(H)), by(2)),
+                                            call("mod", mul(v(_BEHIND), by(-1)), by(H))), H + 1, ()),
     "clamped too late": read((P,), (mul(call("min", add(v(_P), by(2)), by(H)), by(W)),), P),
     "diagonal and one": read((P,), (add(add(mul(v(axis("p", H)), by(H)), v(axis("p", H))), by(1)),), H,
                              (Fact(P, "==", H * H),)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tsc.sym import Range, SymExpr, bounds, dim
-from tsc.sym.bounds import never_negative
+from tsc.sym.bounds import interval, never_negative
 
 H, W = dim("h"), dim("w")
 RANGES = {"h": Range(75), "w": Range(75)}
@@ -51,3 +51,15 @@ def test_what_was_proved_is(right: SymExpr) -> None:
 def test_points_stay_in_range() -> None:
     assert never_negative(80 - H, {"h": Range(75, 80)}) and not never_negative(79 - H, {"h": Range(75, 80)})
     assert not never_negative(H // W, {"h": Range(0), "w": Range(0)})  # no value where w is 0
+
+
+@pytest.mark.parametrize(("size", "ends"), [
+    ((H + 1) // H, (1, 1)), ((-H - 1) // H, (-2, -2)), ((3 * H - 75) // H, (2, 2)), ((3 * H - 76) // H, (1, 2)),
+    ((2 * H + W) // H, (2, None)), ((H * W + W) // W, (76, None)), ((W - 1) // H, (0, None)), ((H + 7) % H, (0, 7)), ((3 * H + W) % H, (0, None)),
+])
+def test_a_quotient_knows_multiples_of_its_divisor(size: SymExpr, ends: tuple[int | None, int | None]) -> None:
+    assert interval(size, RANGES) == ends
+    for h in range(75, 100):
+        for w in range(75, 100):
+            low, value, high = ends[0], size.evaluate({"h": h, "w": w}), ends[1]
+            assert (low is None or low <= value) and (high is None or value <= high)

@@ -204,8 +204,8 @@ class Lifting:
         match expr.fn:
             case "mod":
                 bounds.append((ZERO, by))
-            case "floordiv" if high is not None and low is not None and sizes.env.prove_le(0, low):
-                bounds.append((ZERO, exact_quotient(high + 1, by)))
+            case "floordiv":
+                bounds.append((_least_quotient(low, by, sizes.env), _behind_quotients(high, by)))
             case "mul" if low is not None and high is not None:
                 bounds.append((low * by, high * by + 1))
         texts = [f"{text} {sign} {name}" for pair in bounds for end, sign in zip(pair, ("<=", ">"))
@@ -274,6 +274,21 @@ def _quotient_text(high: SymExpr, by: SymExpr, name: str, sizes: Sizes) -> list[
                 text = sizes.text((rest * n + whole * times) * by)
                 return [] if text is None else [f"{n} * {name} <= {text}"]
     return []
+
+
+def _least_quotient(low: SymExpr | None, by: SymExpr, env: ShapeEnv) -> SymExpr | None:
+    """A lower bound of `x // by`, where `low <= x` and `by` is positive."""
+    if low is None or env.prove_le(0, low):
+        return None if low is None else ZERO
+    return exact_quotient(low, by)
+
+
+def _behind_quotients(high: SymExpr | None, by: SymExpr) -> SymExpr | None:
+    """What is greater than `x // by`, where `x <= high` and `by` is positive."""
+    if high is None:
+        return None
+    whole, behind = exact_quotient(high, by), exact_quotient(high + 1, by)
+    return behind if whole is None else whole + 1
 
 
 def _ends(expr: Expr, ranges: Ranges) -> tuple[SymExpr | None, SymExpr | None]:

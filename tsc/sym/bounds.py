@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 
-from tsc.sym.expr import ZERO, Apply, Atom, Dim, OversizeError, SymExpr, dim, product
+from tsc.sym.expr import ZERO, Apply, Atom, Dim, OversizeError, SymExpr, dim, divided, product
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,23 @@ def _atom_interval(atom: Atom, ranges: Ranges) -> Interval:
     if isinstance(atom, Dim):
         known = ranges.get(atom.name, _ANY)
         return known.lo, known.hi
-    return _apply_interval(atom, [interval(a, ranges) for a in atom.args])
+    found = _apply_interval(atom, [interval(a, ranges) for a in atom.args])
+    if atom.fn in ("//", "%"):  # (q * y + r) // y == q + r // y
+        whole, rest = divided(*atom.args)
+        if whole.terms:
+            again = _apply_interval(atom, [interval(a, ranges) for a in (rest, atom.args[1])])
+            found = _both(found, again if atom.fn == "%" else _plus(interval(whole, ranges), again))
+    return found
+
+
+def _plus(x: Interval, y: Interval) -> Interval:
+    (a, b), (c, d) = x, y
+    return None if a is None or c is None else a + c, None if b is None or d is None else b + d
+
+
+def _both(x: Interval, y: Interval) -> Interval:
+    lows, highs = ([end for end in ends if end is not None] for ends in zip(x, y))
+    return max(lows, default=None), min(highs, default=None)
 
 
 def _apply_interval(atom: Apply, parts: list[Interval]) -> Interval:

@@ -237,7 +237,7 @@ def floordiv(a: SymExpr, b: SymExpr) -> SymExpr:
         raise ZeroDivisionError(f"{a} // 0")
     if x is not None and y is not None:
         return SymExpr.of(x // y)
-    quotient, remainder = _divide_terms(a, b)
+    quotient, remainder = divided(a, b)
     if not remainder.terms:
         return quotient
     if (common := math.gcd(*(c for x in (a, b) for _, c in x.terms))) > 1:
@@ -259,7 +259,7 @@ def mod(a: SymExpr, b: SymExpr) -> SymExpr:
         raise ZeroDivisionError(f"{a} % 0")
     if x is not None and y is not None:
         return SymExpr.of(x % y)
-    quotient, remainder = _divide_terms(a, b)
+    quotient, remainder = divided(a, b)
     if not remainder.terms:
         return SymExpr(())
     if y is not None and quotient.terms:
@@ -389,8 +389,8 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> SymExpr:
     return SymExpr(tuple(kept))
 
 
-def _divide_terms(a: SymExpr, b: SymExpr) -> tuple[SymExpr, SymExpr]:
-    """Split `a` into q*b + r, taking into q the terms that the single-term `b` divides exactly."""
+def divided(a: SymExpr, b: SymExpr) -> tuple[SymExpr, SymExpr]:
+    """`a` as (q, r) with a == q*b + r: q has what is a multiple of `b`, where that has one term or is `a`."""
     if len(b.terms) != 1:
         return (SymExpr.of(1), SymExpr(())) if a == b else (SymExpr(()), a)
     (divisor, coefficient), = b.terms

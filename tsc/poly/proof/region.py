@@ -22,6 +22,8 @@ from tsc.te.expr import Load, loads
 
 #: What names mean is resolved early as long as it leaves no more pieces than this.
 _PIECES = 4
+#: As many cases of what is not executed are looked at as they are.
+_CASES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,21 @@ class Known:
             known = replace(known, context=context, resolved=known.resolved | {name})
         return known
 
+    def ordered(self, executed: Sequence[isl.Set]) -> Known:
+        """With what can be proved of the ends of loops that execute these instances. Where loops are one loop cut, an end of
+        each is the begin of another, and a cut may leave no iterations: that no end lies before its begin tells that they are
+        disjoint, without a look at what each end means."""
+        known, tried = self.context, list[isl.Set]()
+        for condition in (c for points in executed for c in isl.nearly(points.params())):
+            if not any(condition.plain_is_equal(c) for c in tried) and self.excludes(condition.complement()):
+                known = known.intersect(condition)
+            tried.append(condition)
+        return replace(self, context=known, never=list(self.never))
+
     def excludes(self, points: isl.Set) -> bool:
         """Whether there are no such points."""
+        if points.is_empty():
+            return True
         points = points.params()
         for never, by in self.never:
             if points.plain_is_equal(never) and all(self.meanings.get(name) is meaning for name, meaning in by.items()):
@@ -143,7 +158,7 @@ class Region:
                         raise self._wrong(f"{x.name} {found}")
 
     def _empty(self, points: isl.Set) -> bool:
-        return bool(points.is_empty()) or self.known.excludes(points)
+        return self.known.excludes(points)
 
     def _wrong(self, text: str) -> InternalError:
         return InternalError(f"the passes over the loops of {self.kernel} went wrong: {text}")
@@ -152,15 +167,20 @@ class Region:
 
     def _check_executed(self, found: Sequence[_Run], wanted: isl.Set | None, name: str) -> None:
         """Every instance is executed, none twice."""
+        known = self.known
         if wanted is not None:
             missing = wanted
             if found:  # all of them at once: one after the other cuts what is left into more pieces
                 missing = missing.subtract(reduce(lambda a, b: a.union(b), (x.executed for x in found)))
-            if not self._empty(missing):
+            if missing.n_basic_set() > _CASES:
+                known = known.ordered([x.executed for x in found])
+                whole = reduce(lambda a, b: a.union(b), (x.executed.intersect_params(known.context) for x in found))
+                missing = wanted.intersect_params(known.context).subtract(whole.coalesce())
+            if not known.excludes(missing):
                 raise self._wrong(f"statement {name} is not executed at {missing}")
         for i, x in enumerate(found):
             if self._repeats(x.at) or any(
-                    not exclusive(x.at, y.at) and not self._empty(x.executed.intersect(y.executed)) for y in found[:i]):
+                    not exclusive(x.at, y.at) and not known.excludes(x.executed.intersect(y.executed)) for y in found[:i]):
                 raise self._wrong(f"statement {name} is executed twice")
 
     def _repeats(self, x: Occurrence) -> bool:
