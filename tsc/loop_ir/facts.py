@@ -469,11 +469,9 @@ def to_sym(expr: Expr, leaves: dict[str, Expr]) -> SymExpr:
             return SymExpr.of(int(value))
         case Size(value=value):
             return value
-        case Call(fn="neg", args=(a,), dtype=dtype) if dtype == INDEX:
-            return -to_sym(a, leaves)
-        case Call(fn="abs", args=(a,), dtype=dtype) if dtype == INDEX:
+        case Call(fn="neg" | "abs" as of_one, args=(a,), dtype=dtype) if dtype == INDEX:
             value = to_sym(a, leaves)
-            return apply("max", [value, -value])
+            return -value if of_one == "neg" else apply("max", [value, -value])
     if expr.dtype != INDEX:
         raise InternalError(f"an index must be int64, not {expr.dtype}: {format_expr(expr)}")
     name = f"%{format_expr(expr)}"

@@ -46,7 +46,6 @@ NodeType = islpy.schedule_node_type
 AstNodeType = islpy.ast_node_type
 AstExprType = islpy.ast_expr_type
 
-_ONE = islpy.Val(1)
 _SAME, _BACKWARD = UnionMap("{ [a] -> [a] }"), UnionMap("{ [a] -> [b] : a > b }")
 
 # loops count the rows of the schedule, whatever their stride: what reads them back relies on it
@@ -129,16 +128,6 @@ def halfspaces(points: Set, names: Sequence[str]) -> Iterator[list[tuple[list[in
             constant = int(each.get_constant_val().to_python())
             found += [([c * s for c in sums], constant * s) for s in ((1, -1) if each.is_equality() else (1,))]
         yield found
-
-
-def nearly(points: Set) -> Iterator[Set]:
-    """Of each piece of a set of parameters the inequalities, each as the set where it holds or fails by one: `a <= b` where the
-    piece has `a < b`. What is said of rests is left out."""
-    for piece in points.get_basic_sets():
-        for each in piece.remove_divs().get_constraints():
-            if not each.is_equality():
-                weaker = each.set_constant_val(each.get_constant_val().add(_ONE))
-                yield Set.from_basic_set(islpy.BasicSet.from_constraint(weaker))
 
 
 def depends_on(points: Set, name: str) -> bool:

@@ -6,7 +6,7 @@ stored to before; see `refine` for the three things that a pass may add.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -53,7 +53,7 @@ class Known:
         each is the begin of another, and a cut may leave no iterations: that no end lies before its begin tells that they are
         disjoint, without a look at what each end means."""
         known, tried = self.context, list[isl.Set]()
-        for condition in (c for points in executed for c in isl.nearly(points.params())):
+        for condition in (c for points in executed for c in _nearly(points.params())):
             if not any(condition.plain_is_equal(c) for c in tried) and self.excludes(condition.complement()):
                 known = known.intersect(condition)
             tried.append(condition)
@@ -239,6 +239,15 @@ class Region:
         lost = {x.buffer for x in real} - used - self.tree
         if lost:
             raise self._wrong(f"what is stored to {', '.join(sorted(lost))} is not used")
+
+
+def _nearly(points: isl.Set) -> Iterator[isl.Set]:
+    """The inequalities of a set of parameters, each as the set where it holds or fails by one: `a <= b` for `a < b`."""
+    names = [str(points.get_dim_name(isl.PARAM, i)) for i in range(points.dim(isl.PARAM))]
+    for piece in isl.halfspaces(points, names):
+        for factors, constant in piece:
+            total = " + ".join(f"{factor} * {name}" for factor, name in zip(factors, names))
+            yield isl.condition(f"[{', '.join(names)}]", f"{total or 0} + {constant + 1} >= 0")
 
 
 def _run(x: Occurrence) -> _Run:
