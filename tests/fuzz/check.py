@@ -230,16 +230,19 @@ def _run(case: Case, sizes: Mapping[str, int], seed: int) -> Run | None:
     summed, drifted = _sums(case.program, inputs, sizes)
     for name in outputs:
         scale = float(np.abs(exact[name][np.isfinite(exact[name])]).max(initial=1))
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(exact[name].astype(np.float64) - rounded[name].astype(np.float64))
-        apart = float(apart[np.isfinite(apart)].max(initial=0))
-        moved = np.abs(exact[name].astype(np.float64) - shaken[name].astype(np.float64))
-        moved = float(moved[np.isfinite(moved)].max(initial=0))
+        apart, moved = (_distance(exact[name], other[name]) for other in (rounded, shaken))
         if max(apart, moved) > 1e-3 * scale or (np.isfinite(exact[name]) != np.isfinite(rounded[name])).any():
             return None  # ill-conditioned: float32 itself is far off
         tolerance[name] = 2e-5 * max(scale, 1e-3 * largest) + 64 * max(apart, moved) + 1e-6 * summed + 4 * drifted
     return Run(sizes, inputs, {n: exact[n] for n in outputs}, {n: b.dtype for n, b in outputs.items()}, tolerance,
                _steps(case.program, sizes))
+
+
+def _distance(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    """How far two results are apart where both are finite."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return float(apart[np.isfinite(apart)].max(initial=0))
 
 
 def _shaken(inputs: Arrays) -> Arrays:
