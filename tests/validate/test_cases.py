@@ -61,6 +61,22 @@ def test_sizes_that_were_solved_for_are_held_to_products() -> None:
         assert found is not None and found["a"] == found["b"] * found["c"] and found["d"] % found["b"] == 0
 
 
+def test_sizes_that_facts_define_twice_are_found() -> None:
+    """Found by a net with branches at half its size: `b` is rounded up to halves, and even; what it is made from was not taken
+    for what defines it, so that others made from it had no value."""
+    c, b, half = dim("c"), dim("b"), (dim("d") + 1) // 2
+    facts = (Fact(b, "==", (c + 1) // 2), Fact(dim("a"), "==", dim("h0")), Fact(dim("h0"), "==", b * half),
+             Fact(b, "==", 2 * ((b + 1) // 2)))
+    circle = (Fact(b, "==", 2 * ((b + 1) // 2)), Fact(dim("a"), "==", dim("h0")), Fact(dim("h0"), "==", dim("a")))
+    large = If(call("lt", index(40), Size(dim("a"))), Store(Buffer("y", "float32", (ONE,)), (index(0),), Const(1.0, "float32")))
+    for known in (facts, circle):
+        program = replace(programs.gemm("a", "b", "c"), sizes=tuple(SizeParam(n, 1) for n in "abcd"), facts=known)
+        chosen, done = choose_sizes(program, Func("one", (), (), program.sizes, large), Random(0))
+        assert chosen and len(done) == 1 and any(sizes["a"] > 40 for sizes in chosen)
+        assert all(sizes["b"] % 2 == 0 for sizes in chosen)
+        assert known is circle or all(sizes["b"] == (sizes["c"] + 1) // 2 for sizes in chosen)
+
+
 def test_what_one_truth_decides_is_decided_several_times_at_each_size() -> None:
     """Found by random programs: in all five Cases that executed a store of broken loops, the truth was the same."""
     m, n = dim("M"), dim("N")

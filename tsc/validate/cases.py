@@ -206,6 +206,8 @@ def _pool(program: Program, edges: Sequence[int], least: int, rng: Random) -> tu
         if margins:
             low, high = _between(margins, Sizes(values, count))
             values[name] = np.where(low < high, low + values[name] % np.maximum(high - low + 1, 1), low)
+    for name, _ in defined if rounds > 1 else ():  # in a circle each is made from what another was before
+        values.setdefault(name, some())
     for _ in range(rounds):
         for name, right in defined:
             values[name] = np.broadcast_to(np.asarray(Sizes(values, count).of(right)), (count,))
@@ -372,12 +374,14 @@ def _may_hold(program: Program, sizes: dict[str, int]) -> bool:
 
 def _definitions(program: Program) -> tuple[list[tuple[str, SymExpr]], int]:
     """The dims that facts define with their values, each behind those it is made from, as far as they go in no circle; and how
-    many times all have to be evaluated."""
-    left = {name.name: fact.right for fact in program.facts if fact.relation == "==" and (name := fact.left.as_dim())}
-    found: list[tuple[str, SymExpr]] = []
-    while ready := [name for name, value in left.items() if left.keys().isdisjoint(value.dims())]:
-        found += [(name, left.pop(name)) for name in ready]
-    return found + list(left.items()), 1 if not left else len(found) + len(left) + 1
+    many times all have to be evaluated. Where one is defined in several ways, the first that is in no circle counts."""
+    given = [(name.name, fact.right) for fact in program.facts if fact.relation == "==" and (name := fact.left.as_dim())]
+    left, found = {name for name, _ in given}, dict[str, SymExpr]()
+    while ready := {name: value for name, value in reversed(given) if name in left and left.isdisjoint(value.dims())}:
+        found |= ready
+        left -= ready.keys()
+    circles = {name: value for name, value in given if name in left}
+    return [*found.items(), *circles.items()], 1 if not left else len(found) + len(left) + 1
 
 
 def _evaluated(expr: SymExpr, values: dict[str, int]) -> int:

@@ -247,6 +247,7 @@ class Reference:
                 inside = _COMPOUND.get(node.op_type, 0) if rounds else 0
                 inputs = [found.used(n, _shaken(x, rng, unit, found.size(n))) if n in rounded or k < inside else x
                           for k, (n, x) in enumerate(zip(node.input, inputs))]
+                inputs = [_either_zero(x, rng) if n in found.of else x for n, x in zip(node.input, inputs)]
             between = rounds and node.op_type == "Resize" and inputs[0].dtype.kind in "iu"
             outputs = self._between_integers(node, inputs, rng, unit) if between and rng is not None else (
                 self._run_node(node, inputs))
@@ -312,6 +313,11 @@ def _shaken(value: Any, rng: np.random.Generator, unit: float, scale: Any = None
     moved = value + error * rng.choice((-1.0, 1.0), value.shape) * rng.uniform(0.7, 1.0, value.shape)
     moved = np.where(np.isfinite(value) & np.isfinite(size), moved, value)
     return moved if scale is None else np.where(np.isinf(scale), np.where(np.isnan(value), 0.0, np.nan), moved)
+
+
+def _either_zero(value: Any, rng: np.random.Generator) -> Any:
+    """A sum with zeros of either sign: of one term that is -0.0 it is this, or 0.0 where it began with that."""
+    return np.where(value == 0, rng.choice((-0.0, 0.0), value.shape), value)
 
 
 def _wide_array(value: Any) -> Any:
