@@ -270,8 +270,36 @@ def _grown(d: Draft, x: str) -> str:
     return back
 
 
+def _pyramid(d: Draft, x: str) -> str:
+    """A way at half the size, or a quarter, which grows back, by a factor (sizes must be even then) or to x's size, and joins x."""
+    (batch, depth, *_), inner, small, steps = d.dims[x], x, list[str](), d.rng.choice((1, 1, 2))
+    for _ in range(steps):
+        if d.chance(0.5):
+            weight = _weight(d, (depth, int(depth), 3, 3))
+            made = d.node("Conv", [inner, weight], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+        else:
+            made = d.node("MaxPool", [inner], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
+        inner, = made
+        d.dims[inner], d.dtypes[inner] = (batch, depth, "?", "?"), "float32"
+        small.append(inner)
+        if d.chance(0.5):
+            inner = _gentle(d, inner)
+            small.append(inner)
+    if d.chance(0.5):
+        sizes = _made(d, "Shape", [x], (4,))
+        d.dtypes[sizes] = "int64"
+        wanted = ["", sizes]
+    else:
+        wanted = [d.operand((4,), "float32", fixed([1, 1, 2**steps, 2**steps], "float32"), "initializer")]
+    mode = {"mode": "nearest", "nearest_mode": "floor"} if d.chance(0.5) else {"mode": "linear"}
+    back = _made(d, "Resize", [inner, "", *wanted], d.dims[x], coordinate_transformation_mode="asymmetric", **mode)
+    for name in small:
+        del d.dims[name]
+    return _joined(d, back, x)
+
+
 IMAGES: tuple[Callable[[Draft, str], str], ...] = (_conv, _conv, _residual, _residual, _branches, _smoothed, _squeezed, _grown,
-                                                   _gentle)
+                                                   _pyramid, _gentle)
 
 
 def net(d: Draft) -> None:
