@@ -271,7 +271,7 @@ def _grown(d: Draft, x: str) -> str:
 
 
 def _pyramid(d: Draft, x: str) -> str:
-    """A way at half the size, or a quarter, which grows back, by a factor (sizes must be even then) or to x's size, and joins x."""
+    """A way at half the size, or a quarter, which grows back, by a factor where sizes are even or to its size, and joins x."""
     (batch, depth, *_), inner, small, steps = d.dims[x], x, list[str](), d.rng.choice((1, 1, 2))
     for _ in range(steps):
         if d.chance(0.5):
