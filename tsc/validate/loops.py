@@ -99,7 +99,7 @@ class Loops:
             scope[buffer.name] = Storage(buffer, f"@base {buffer.name}", True)
         span = self._visit(self.func.body, root, _Clock(), scope)
         if span >= _LATEST:
-            raise Undecided("its loops are too many")
+            raise TooMany("its loops take too long at each of the sizes tried")
         self.storages += scope.values()
         for storage in self.storages:
             storage.span = span + 1

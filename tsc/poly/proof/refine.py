@@ -18,15 +18,16 @@ from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.identities import alternatives
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, block, nest, walk
+from tsc.loop_ir.simplify import substitute_stmt
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import bound_texts
 from tsc.poly.proof.loop_order import Edges
 from tsc.poly.proof.occurrences import Occurrence, Scope, Unreadable, occurrences
 from tsc.poly.proof.region import Known, Region
 from tsc.poly.scop import Scop
-from tsc.sym import SymExpr, ceildiv, dim, product
+from tsc.sym import ZERO, SymExpr, ceildiv, dim, product
 from tsc.sym.expr import Apply
-from tsc.te.expr import Expr, add, call
+from tsc.te.expr import Expr, Var, add, call
 
 #: isl operations that reading back one kernel may take, about ten times what attention takes.
 OPERATIONS = 5_000_000
@@ -109,6 +110,8 @@ class _Both:
         match old, new:
             case For(), For() if self._same_loop(old, new, place):
                 self.walk(old.body, new.body, place.inside(old), private)
+            case For(), For() if (moved := self._moved(old, new, place)) is not None:
+                self.walk(moved.body, new.body, place.inside(moved), private)
             case For(), For() if (run := _run_of(old, new, place, Facts.of(self.before.sizes))) is not None:
                 self.walk(run[0], new.body, run[1], private)
             case If(condition=condition), If(condition=again) if condition == again:
@@ -134,6 +137,16 @@ class _Both:
         sides = [(old.lo, new.lo), (old.hi, new.hi)]
         return all(to_sym(a, {}) == to_sym(b, {}) for a, b in sides) or all(
             place.excludes(f"{place.scope.text(a)} != {place.scope.text(b)}") for a, b in sides)
+
+    def _moved(self, old: For, new: For, place: Place) -> For | None:
+        """`old` with a variable that begins where that of `new` does, where they are the same loop then."""
+        ahead = to_sym(old.lo, {}) - to_sym(new.lo, {})
+        if ahead == ZERO or old.step != 1 or not ahead.dims() <= set(place.scope.parameters):
+            return None
+        offset = call("sub", old.lo, new.lo)
+        loop = replace(old, lo=new.lo, hi=call("sub", old.hi, offset),
+                       body=substitute_stmt(old.body, {old.var: add(Var(old.var), offset)}))
+        return loop if self._same_loop(loop, new, place) else None
 
     def _sides(self, choice: If, then: Stmt, otherwise: Stmt, place: Place) -> Iterator[tuple[Stmt, Stmt, Place]]:
         """Both sides of an If with what they should do and where. A condition without a formula is one that may hold or not."""
