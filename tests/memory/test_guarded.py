@@ -177,13 +177,14 @@ def test_a_kernel_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- compiled kernels, broken just before they are printed ---------------------------------------------------------
 
+# Which byte of an element of four a fault names is the CPU's to say: Intel's names the last of a masked store, AMD's the first.
 @pytest.mark.parametrize(("name", "target"), [*(("Add-0", target) for target in TARGETS), ("Softmax-0", "cpu-avx512")])
 @pytest.mark.parametrize(("mutation", "message"), [
-    (partial(shift_loads, by=1), r"SIGSEGV 0 bytes behind the end of input"),
+    (partial(shift_loads, by=1), r"SIGSEGV [0-3] bytes behind the end of input"),
     (partial(shift_loads, by=-1), r"SIGSEGV 4 bytes before the start of input"),
-    (partial(shift_stores, by=1), r"SIGSEGV 0 bytes behind the end of output"),
+    (partial(shift_stores, by=1), r"SIGSEGV [0-3] bytes behind the end of output"),
     (partial(shift_stores, by=-1), r"(before the start of output)|(depends on what nobody wrote)"),
-    (partial(move_masks, by=1), r"SIGSEGV 0 bytes behind the end of (input|output)"),
+    (partial(move_masks, by=1), r"SIGSEGV [0-3] bytes behind the end of (input|output)"),
     (partial(move_masks, by=-1), r"depends on what nobody wrote"),
 ], ids=["read one past", "read one before", "write one past", "write one before", "one lane more", "one lane less"])
 def test_broken_loops_are_found(mutation: Mutation, message: str, name: str, target: str) -> None:
