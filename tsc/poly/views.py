@@ -278,9 +278,9 @@ def _quotient_text(high: SymExpr, by: SymExpr, name: str, sizes: Sizes) -> list[
 
 def _least_quotient(low: SymExpr | None, by: SymExpr, env: ShapeEnv) -> SymExpr | None:
     """A lower bound of `x // by`, where `low <= x` and `by` is positive."""
-    if low is None or env.prove_le(0, low):
-        return None if low is None else ZERO
-    return exact_quotient(low, by)
+    if low is None:
+        return None
+    return ZERO if env.prove_le(0, low) else exact_quotient(low, by)
 
 
 def _behind_quotients(high: SymExpr | None, by: SymExpr) -> SymExpr | None:

@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnx.reference import ReferenceEvaluator
 
 from tests.fuzz.operators.mended import MENDED
-from tests.fuzz.operators.sums import Roundings
+from tests.fuzz.operators.sums import ABOVE, BELOW, Roundings
 from tests.fuzz.operators.values import Array
 from tsc.ops import find
 from tsc.ops.base import PatternKind
@@ -208,6 +208,7 @@ class Reference:
             none = [np.zeros(e.shape, int) for e in exact]
             return Expected(exact, none, [z > 0 for z in none], none, self._leaves(results))
         deviation, unsure = [np.zeros(e.shape) for e in exact], [np.zeros(e.shape, bool) for e in exact]
+        outcomes = [found.outcomes(n, e) for n, e in zip(names, exact)]
         least, alike = draws if max(e.size for e in exact) > _FEW else max(draws, 3 * DRAWS), 0
         for seed in range(_MOST_DRAWS):
             if seed >= least and alike >= DRAWS - 1:
@@ -217,7 +218,9 @@ class Reference:
                 other = np.asarray(moved[name])
                 if exact[k].dtype.kind == "f":
                     apart, lost = np.abs(other - exact[k]), np.isnan(other) != np.isnan(exact[k])
-                    apart = np.where(np.isnan(apart), 0, apart)
+                    turned = np.isinf(other) & (other == -exact[k])  # divided by a zero of either sign
+                    apart = np.where(np.isnan(apart) | turned, 0, apart)
+                    outcomes[k] = outcomes[k] | np.where(turned, np.where(other > 0, ABOVE, BELOW), 0)
                     smooth = np.maximum(deviation[k], LARGE * unit * np.where(np.isfinite(exact[k]), np.abs(exact[k]), 0))
                     jumps |= bool((lost & ~unsure[k]).any() or (apart > np.maximum(_JUMP * smooth, _JUMP * unit)).any())
                     deviation[k] = np.maximum(deviation[k], apart)
@@ -231,7 +234,7 @@ class Reference:
                 deviation[k] = np.maximum(deviation[k], np.median(deviation[k]) / 2)
             elif e.size and unsure[k].mean() > 0.05:  # or agree on what is by chance
                 deviation[k][...], unsure[k] = deviation[k].max(), np.ones(e.shape, bool)
-        return Expected(exact, deviation, unsure, [found.outcomes(n, e) for n, e in zip(names, exact)], self._leaves(results))
+        return Expected(exact, deviation, unsure, outcomes, self._leaves(results))
 
     def _evaluate(self, feeds: Mapping[str, Array], found: Roundings, rng: np.random.Generator | None = None,
                   unit: float = 0.0) -> dict[str, Any]:
