@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from tests.fuzz.operators.case import Case
+from tests.fuzz.operators.case import Case, model_of, values_of
 from tests.fuzz.operators.check import Finding, Run, Subject, check
 from tests.fuzz.operators.oracles import Reference
 from tests.fuzz.operators.values import Array
@@ -134,3 +134,18 @@ def test_many_terms_of_one_sign() -> None:
         check(replace(case, seed=seed), _one_after_another(0.0))
         with pytest.raises(Finding, match="instead of"):
             check(replace(case, seed=seed), _one_after_another(1e-12))
+
+
+def test_a_mean_of_two_is_rounded() -> None:
+    """Both elements move the same way by what the mean was rounded, times 56 here."""
+    x, factor = np.array([[[-2.895159, -3.0133858]]], np.float32), np.array([3.3206334], np.float32)
+    case = one("InstanceNormalization", 17, [fed(1, 1, 2, values=x), fed(1, values=factor), fed(1, values=[1.8478566])])
+    values = values_of(case, 0)
+    exact = Reference(model_of(case, values)).expected(values, [x])
+    assert exact is not None
+    for moved, right in ((-7e-6, True), (7e-6, True), (-1e-3, False)):
+        if right:
+            check(case, _gives(exact.exact[0] + moved))
+        else:
+            with pytest.raises(Finding, match="instead of"):
+                check(case, _gives(exact.exact[0] + moved))

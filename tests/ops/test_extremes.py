@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import tsc
 from tests.ops import test_samples as samples
 from tests.ops.extremes import CONVENTIONS, ZEROS, extreme_samples
 from tests.ops.harness import run_node
@@ -145,3 +147,25 @@ def test_a_slice_backwards_to_the_greatest_end_is_empty() -> None:
     assert by_text("Slice", x, np.array([3]), np.array([2**63 - 1]), np.array([0]), one).size == 0
     assert by_text("Slice", x, np.array([3]), np.array([-(2**63)]), np.array([0]), one).tolist() == [3, 2, 1, 0]
     assert by_text("Slice", x, np.array([-100]), np.array([-200]), np.array([0]), one).tolist() == [0]
+
+
+@pytest.mark.parametrize("k", [-(2**63), 1 - 2**63, -(2**62), -3, 0, 2, 2**31, 2**62, 2**63 - 1])
+def test_a_diagonal_may_lie_beyond_every_matrix(k: int) -> None:
+    """Row and diagonal together fit no int64: in Python's integers they do."""
+    x = np.arange(1.0, 21.0, dtype=np.float32).reshape(4, 5)
+    apart = [[j - i - k for j in range(5)] for i in range(4)]
+    for sizes in ((4, 5), ("a", "b")):
+        assert (_over(sizes, x, "EyeLike", [], k=k) == np.array([[a == 0 for a in row] for row in apart])).all()
+        for upper, kept in ((1, [[a >= 0 for a in row] for row in apart]), (0, [[a <= 0 for a in row] for row in apart])):
+            assert (_over(sizes, x, "Trilu", [np.array(k)], upper=upper) == np.where(kept, x, 0)).all()
+
+
+def _over(sizes: tuple[int | str, ...], x: np.ndarray[Any, Any], op: str, constants: Arrays, **attributes: Any) -> Any:
+    """One operator over x, whose dims have these sizes or names, and constants."""
+    names = [f"c{n}" for n in range(len(constants))]
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", *names], ["y"], **attributes)], "g", [helper.make_tensor_value_info("x", 1, sizes)],
+        [helper.make_tensor_value_info("y", 1, [None, None])],
+        [numpy_helper.from_array(c, name) for name, c in zip(names, constants)])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return tsc.compile(made, threads=1).run(None, {"x": x})[0]

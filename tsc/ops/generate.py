@@ -20,6 +20,7 @@ from tsc.ops.shapes import (
     canonical,
     element_type,
     is_float,
+    place_of,
     scalar_contents,
     sizes_operand,
     static_shape,
@@ -160,7 +161,7 @@ def _eye_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _eye_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     dtype = lowering.out[0].dtype
-    on_diagonal = call("eq", at[1], add(at[0], index(int(lowering.infer.attr("k", 0)))))
+    on_diagonal = call("eq", at[1], add(at[0], place_of(int(lowering.infer.attr("k", 0)))))
     return select(on_diagonal, typed(1, dtype), typed(0, dtype))
 
 

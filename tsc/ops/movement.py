@@ -26,6 +26,7 @@ from tsc.ops.shapes import (
     is_float,
     known_ints,
     moved,
+    place_of,
     scalar_contents,
     sizes_operand,
     static_shape,
@@ -311,7 +312,7 @@ def _trilu_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _trilu_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
-    edge = add(at[-2], index(_diagonal(ctx)))
+    edge = add(at[-2], place_of(_diagonal(ctx)))
     kept = call("ge" if ctx.attr("upper", 1) else "le", at[-1], edge)
     value = lowering.read(0, at)
     zero = Const(False, BOOL) if value.dtype == BOOL else Const(0.0 if is_float(value.dtype) else 0, value.dtype)

@@ -20,11 +20,21 @@ Values = tuple[Contents | None, ...]
 #: Contents are kept for tensors up to this many elements; larger ones are data.
 CONTENTS_LIMIT = 1024
 
+#: No array of a machine is longer, nor is any of its dims where it has an element. Places that a model names beyond it are one.
+FARTHEST = 1 << 48
+
 #: ONNX's element type numbers (onnx.proto, TensorProto.DataType) for the dtypes that `tsc` has.
 DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"}
 NUMBERS = {name: number for number, name in DTYPES.items()}
+
+
+def place_of(number: int | SymExpr) -> Expr:
+    """A place that a model names (a diagonal, say), which may be any int64, as an index that sizes are added to: what lies
+    beyond every array stays beyond it, and no sum overflows."""
+    known = number.as_int() if isinstance(number, SymExpr) else number
+    return index(number if known is None else max(-FARTHEST, min(known, FARTHEST)))
 
 
 def is_float(dtype: str) -> bool:

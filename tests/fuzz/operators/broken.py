@@ -9,7 +9,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, helper
 
 from tests.fuzz.operators.case import Draft, Operand
-from tests.fuzz.operators.values import mood, places, plain
+from tests.fuzz.operators.values import FAR, Array, Sizes, mood, places, plain
 
 #: Changes a Draft and says how, or "" where it finds nothing to change.
 Break = Callable[[Draft], str]
@@ -24,10 +24,11 @@ def _attribute(d: Draft) -> str:
     value = helper.get_attribute_value(a)
     match a.type:
         case AttributeProto.INT:
-            other: object = d.rng.choice((-1, 0, 2, 9, -9, 2**40, -(2**63)))
+            other: object = d.rng.choice((-1, 0, 2, 9, -9, 2**40, *FAR))
         case AttributeProto.INTS:
+            k, far = d.rng.randrange(len(value)) if value else 0, d.rng.choice(FAR)
             other = d.rng.choice(([], [*value, 1], value[:-1], [0] * len(value), [-1] * len(value), [9] * len(value),
-                                  [value[0]] * len(value) if value else [1]))
+                                  [value[0]] * len(value) if value else [1], [*value[:k], far, *value[k + 1:]]))
         case AttributeProto.STRING:
             other = d.rng.choice(("", "none", "SAME", "reflect"))
         case AttributeProto.FLOAT:
@@ -132,8 +133,17 @@ def _values(d: Draft) -> str:
             return None
         if o.role == "feed":
             return replace(o, draw=places(o.dtype, d.rng.choice((200, 2**31 - 1))))
-        wrong = d.rng.choice((-9, -2, -1, 0, 7, 1000, 2**31 - 1))
-        return replace(o, draw=lambda gen, shape, sizes: np.full(shape, wrong, o.dtype))
+        far = [f for f in FAR if np.iinfo(o.dtype).min <= f <= np.iinfo(o.dtype).max]
+        wrong, whole, k = d.rng.choice((-9, -2, -1, 0, 7, *far)), d.chance(0.5), d.rng.randrange(1000)
+
+        def drawn(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+            made = np.full(shape, wrong, o.dtype)
+            if not whole and made.size:  # one element alone
+                made = np.array(o.draw(gen, shape, sizes))
+                made.flat[k % made.size] = wrong
+            return made
+
+        return replace(o, draw=drawn)
 
     return "a parameter of other values" if _operand(d, change) else ""
 

@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from tests.fuzz.operators.case import Dims, Draft
-from tests.fuzz.operators.values import Draw, fixed, mood, nonzero, plain, within
+from tests.fuzz.operators.values import FAR, Draw, fixed, mood, nonzero, plain, within
 
 #: Adds one node to a Draft, with fresh operands.
 Recipe = Callable[[Draft], None]
@@ -182,7 +182,8 @@ def filled(d: Draft) -> None:
 
 def eye_like(d: Draft) -> None:
     x = d.operand(d.extents(2), d.dtype("EyeLike", "T1"), role="feed")
-    d.node("EyeLike", [x], k=d.maybe(0.5, d.rng.randint(-3, 3)), dtype=d.maybe(0.5, d.rng.choice((1, 6, 7, 11))))
+    diagonal = d.rng.choice(FAR) if d.chance(0.2) else d.rng.randint(-3, 3)
+    d.node("EyeLike", [x], k=d.maybe(0.5, diagonal), dtype=d.maybe(0.5, d.rng.choice((1, 6, 7, 11))))
 
 
 def one_hot(d: Draft) -> None:

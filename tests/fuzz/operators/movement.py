@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.fuzz.operators.case import Dims, Draft
 from tests.fuzz.operators.elementwise import Recipe, rank
-from tests.fuzz.operators.values import Array, Sizes, at, computed, fixed, places, shape_at
+from tests.fuzz.operators.values import FAR, Array, Sizes, at, computed, fixed, places, shape_at
 
 
 def _axis(d: Draft, count: int) -> int:
@@ -133,7 +133,7 @@ def tile(d: Draft) -> None:
 def trilu(d: Draft) -> None:
     dims = d.extents(rank(d, 2))
     x = d.operand(dims, d.dtype("Trilu"))
-    diagonal = [d.constant(fixed(d.rng.randint(-4, 4)), ())] if d.chance(0.6) else []
+    diagonal = [d.constant(fixed(d.rng.choice(FAR) if d.chance(0.2) else d.rng.randint(-4, 4)), ())] if d.chance(0.6) else []
     d.node("Trilu", [x, *diagonal], upper=d.maybe(0.6, d.rng.choice((0, 1))))
 
 
@@ -149,14 +149,11 @@ def space_to_depth(d: Draft) -> None:
     d.node("SpaceToDepth", [x], blocksize=b, mode=d.maybe(0.6, d.rng.choice(("DCR", "CRD"))) if d.opset >= 28 else None)
 
 
-_FAR = (2**63 - 1, 2**31 - 1, -(2**63), -(2**31), 1000, -1000)
-
-
 def cut(d: Draft) -> None:
     dims = d.extents(rank(d, 1), 0)
     axes = d.rng.sample(range(len(dims)), d.rng.randint(1, len(dims)))
     steps = [d.rng.choice((1, 1, 1, 2, 3, -1, -2)) if d.opset >= 10 else 1 for _ in axes]
-    starts, ends = ([d.rng.choice(_FAR) if d.chance(0.25) else d.rng.randint(-6, 6) for _ in axes] for _ in range(2))
+    starts, ends = ([d.rng.choice(FAR) if d.chance(0.25) else d.rng.randint(-6, 6) for _ in axes] for _ in range(2))
     given = [a - len(dims) if d.opset >= 10 and d.chance(0.3) else a for a in axes]
     x, n = d.operand(dims, d.dtype("Slice")), len(axes)
     if d.opset < 10:

@@ -13,6 +13,8 @@ Sizes = Mapping[str, int]
 #: Values of an operand: a generator, its shape, the sizes of the run -> an array of the operand's dtype.
 Draw = Callable[[np.random.Generator, tuple[int, ...], Sizes], Array]
 
+#: Places beyond an array, as far as an int64 goes.
+FAR = (2**63 - 1, 2**31 - 1, -(2**63), -(2**31), 2**62, 1000, -1000)
 MOODS = ("ordinary", "whole", "special", "wide", "extreme")
 WEIGHTS = (60, 14, 12, 7, 7)
 _SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-45, 1.0, -1.0, 0.5, -2.5)
