@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
@@ -18,8 +20,10 @@ from tests.ops import test_samples as samples
 from tests.ops.extremes import CONVENTIONS, ZEROS, extreme_samples
 from tests.ops.harness import run_node
 from tests.ops.test_compiled_samples import compiled_sample
+from tsc.codegen_c.specs import CPU_SPECS
 from tsc.ops import all_ops, find
 from tsc.ops.base import OpDef, Sample
+from tsc.runtime.drivers.cpu import read_cpu_flags
 
 Arrays = list[np.ndarray[Any, Any]]
 NUMERIC = [op for op in all_ops() if not op.domain and next(extreme_samples(op, samples.OPSET), None) is not None]
@@ -169,3 +173,35 @@ def _over(sizes: tuple[int | str, ...], x: np.ndarray[Any, Any], op: str, consta
         [numpy_helper.from_array(c, name) for name, c in zip(names, constants)])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return tsc.compile(made, threads=1).run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("target", ["cpu-avx512", "cpu-avx2", "cpu-generic"])
+@pytest.mark.parametrize("scale", [0.125, 3e4, 1e9, 1e30, 3.4e38])
+@pytest.mark.parametrize("form", [
+    "Softmax(h)", "LogSoftmax(h)", "Softmax<axis = 0>(h)", "ReduceLogSumExp<axes = [1], keepdims = 1>(h)", "Sub(h, m)"])
+def test_a_row_of_large_products_less_its_greatest(form: str, scale: float, target: str) -> None:
+    """0 at the greatest: of a product that is not rounded what rounding takes would be left, its exponential is anything."""
+    if not set(CPU_SPECS[target].cpu_flags) <= read_cpu_flags():
+        pytest.skip(f"this machine is no {target}")
+    inner = ""
+    if form == "Sub(h, m)":
+        inner = "m = ReduceMax<axes = [1], keepdims = 1>(h)"
+    text = f"""<ir_version: 8, opset_import: ["" : 13]> g (float[n, w] x) => (y) {{
+        s = Constant<value_float = {scale!r}>()
+        h = Mul(x, s)
+        {inner}
+        y = {form}
+    }}"""
+    made = onnx.parser.parse_model(text.replace("=> (y)", "=> (float[n, v] y)"))
+    run = tsc.compile(made, threads=1, target=target)
+    for rows, width in ((1, 1), (3, 4), (5, 17), (16, 130)):
+        x = np.random.default_rng(width).uniform(0.1, 0.9, (rows, width)).astype(np.float32)
+        h = (x * np.float32(scale)).astype(np.float64)
+        axis = 0 if "axis = 0" in form else 1
+        apart = h - h.max(axis, keepdims=True)
+        total = np.exp(apart).sum(axis, keepdims=True)
+        wanted = {"Softmax": np.exp(apart) / total, "LogSoftmax": apart - np.log(total),
+                  "ReduceLogSumExp": h.max(axis, keepdims=True) + np.log(total), "Sub": apart}
+        found = run.run(None, {"x": x})[0]
+        with np.errstate(over="ignore"):
+            np.testing.assert_allclose(found, wanted[form.split("(")[0].split("<")[0]].astype(np.float32), rtol=2e-5, atol=1e-6)

@@ -135,15 +135,14 @@ def _checked(check: CheckedIndex, scope: Scope) -> str:
 
 def multiplied_and_added(expr: Call) -> tuple[Expr, Expr, Expr] | None:
     """`(a, b, c)` where a float is `a * b + c`, which is one operation wherever it stands (`tsc_fma` in the header); None for
-    anything else. Of two products the first is `a * b`."""
-    if expr.fn not in ("add", "sub") or not expr.dtype.startswith("float"):
+    anything else. Of two products the first is `a * b`. A difference is two operations: where `c` is the greatest of such
+    products, `a * b - c` is 0 at one of them and nowhere more, as a softmax needs it; rounded once, what the product was
+    rounded by would be left, of any size."""
+    if expr.fn != "add" or not expr.dtype.startswith("float"):
         return None
-    left, right = expr.args
-    match left, right:
-        case Call(fn="mul", args=(a, b)), _:
-            return a, b, right if expr.fn == "add" else Call("neg", (right,), expr.dtype)
-        case _, Call(fn="mul", args=(a, b)):
-            return a if expr.fn == "add" else Call("neg", (a,), expr.dtype), b, left
+    match expr.args:
+        case (Call(fn="mul", args=(a, b)), c) | (c, Call(fn="mul", args=(a, b))):
+            return a, b, c
     return None
 
 

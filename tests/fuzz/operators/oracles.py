@@ -49,6 +49,8 @@ _EXACT = {
 #: Each element is one of the operands' or minus that: a kernel may compute what was rounded before anew behind them as well.
 _PASS = {"Identity", "Relu", "Max", "Min", "Neg", "Abs", "Where", "Clip", "Dropout", "ReduceMax", "ReduceMin", "MaxPool",
          "GlobalMaxPool", "ThresholdedRelu"}
+#: What these read has been rounded: a sum alone may take in a product that has not, and constants may move through sums.
+_ONE_VALUE = {"Sub", "Max", "Min", "ReduceMax", "ReduceMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 #: One operation of IEEE arithmetic: its result is rounded correctly where it is all there is.
 ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 #: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
@@ -240,17 +242,25 @@ class Reference:
     def _evaluate(self, feeds: Mapping[str, Array], found: Roundings, rng: np.random.Generator | None = None,
                   unit: float = 0.0) -> dict[str, Any]:
         """All values by name. Without `rng` the roundings of nodes are added to `found`. With it, what rounds has an error of
-        its own at each of its uses: a kernel may compute it anew there, or never round it. Where it may overflow it is NaN."""
+        its own at each of its uses: a kernel may compute it anew there, or never round it; but what is compared, or something
+        subtracted from it, is one value in all such places (_ONE_VALUE). Where it may overflow it is NaN."""
         results: dict[str, Any] = {"": None, **self.wide.rt_inits_}
         results.update({n: _wide_array(x) for n, x in feeds.items()})
         rounded: set[str] = set()
+        kept: dict[str, Any] = {}
         for node in self.wide.rt_nodes_:
             rounds = not exactly(node.onnx_node)
             inputs = [results[i] for i in node.input]
             if rng is not None:
                 inside = _COMPOUND.get(node.op_type, 0) if rounds else 0
-                inputs = [found.used(n, _shaken(x, rng, unit, found.size(n))) if n in rounded or k < inside else x
-                          for k, (n, x) in enumerate(zip(node.input, inputs))]
+                shaken = partial(_shaken, rng=rng, unit=unit)
+                if node.op_type in _ONE_VALUE:
+                    kept.update({n: shaken(x, scale=found.size(n)) for n, x in zip(node.input, inputs)
+                                 if n in rounded and n not in kept})
+                    inputs = [found.used(n, kept.get(n, x)) for n, x in zip(node.input, inputs)]
+                else:
+                    inputs = [found.used(n, shaken(x, scale=found.size(n))) if n in rounded or k < inside else x
+                              for k, (n, x) in enumerate(zip(node.input, inputs))]
                 inputs = [_either_zero(x, rng) if n in found.of else x for n, x in zip(node.input, inputs)]
             between = rounds and node.op_type == "Resize" and inputs[0].dtype.kind in "iu"
             outputs = self._between_integers(node, inputs, rng, unit) if between and rng is not None else (
