@@ -14,7 +14,7 @@ from onnx import helper
 from tests.fuzz.operators.case import Case, Dims, Draft, Size, values_of
 from tests.fuzz.operators.chains import random_case
 from tests.fuzz.operators.check import check
-from tests.fuzz.operators.unneeded import with_indices_inside
+from tests.fuzz.operators.unneeded import outputs_anyhow, with_indices_inside
 from tests.fuzz.operators.values import Draw, fixed, plain
 
 
@@ -290,6 +290,20 @@ def test_an_index_outside_that_an_output_needs_is_not_excused() -> None:
     for op, is_excused in (("Shape", True), ("Neg", False)):
         case = _unneeded_index(op)
         assert (with_indices_inside(case, values_of(case, 0)) is not None) == is_excused
+
+
+def test_an_index_into_nothing_is_excused_where_no_output_needs_it() -> None:
+    for chosen, is_excused in ((False, True), (True, False)):
+        d = Draft(Random(0), 13)
+        x, at = d.operand((1,), "float32", plain("float32"), "feed"), d.operand((2,), "int64", fixed([-1, -1]), "feed")
+        which = d.operand((1,), "bool", fixed([chosen], "bool"), "feed")
+        y = d.operand((2,), "float32", plain("float32"), "feed")
+        (row,) = d.node("Gather", [x, at])
+        made = d.node("Where", [which, row, y])
+        shapes: tuple[Dims, ...] = (("a",), (2,), (1,), (2,))
+        operands = tuple(replace(o, dims=dims) for o, dims in zip(d.operands, shapes))
+        case = Case("chain", 13, tuple(d.nodes), operands, tuple(made), {"a": Size("a", (0,))}, ({"a": 0},), "shared", True, 0)
+        assert (outputs_anyhow(case, values_of(case, 0)) is not None) == is_excused
 
 
 @pytest.mark.parametrize(("seed", "number"), [

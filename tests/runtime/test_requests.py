@@ -204,3 +204,20 @@ def test_profile(bumps: Package) -> None:
     with pytest.raises(TscError):
         model.profile({})
     assert model.run(None, given)[1][0] == 6 + 40
+
+
+_BESIDE_NOTHING = """
+import numpy as np, onnx.parser, tsc
+for op, at in (("Softmax(x)", (2**40, 0)), ("Softmax <axis = 0> (x)", (0, 2**40)), ("Softmax(x)", (0, 2**40)),
+               ("ReduceSum <keepdims = 0> (x, one)", (0, 2**40)),
+               ("Slice(x, one, far)", (2**40, 0)), ("Transpose(x)", (0, 2**40)), ("CumSum(x, one)", (2**40, 0))):
+    made = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[a, b] x) => (y)'
+                                   '<int64[1] one = {1}, int64[1] far = {9}> { y = %s }' % op)
+    run = tsc.compile(made, threads=1, dims={"a": (0, None), "b": (0, None)})
+    assert run.run(None, {"x": np.empty(at, np.float32)})[0].size == 0
+"""
+
+
+def test_a_dim_beside_nothing_may_have_any_size() -> None:
+    """Such an array takes no memory; a loop over it would not end."""
+    subprocess.run([sys.executable, "-c", _BESIDE_NOTHING], check=True, timeout=60)

@@ -268,8 +268,11 @@ class Binder:
         if max(*sizes, *scratch, *blocks, 0, 0) > MAX_NUMBER or min(sizes, default=0) < LEAST_NUMBER:
             raise self.short("a kernel needs a size beyond any memory", dims)
         if self._bounds is not None:
-            self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), grouped(blocks, known.calls),
-                                                grouped(scratch, known.calls), copies, layout.bytes))
+            writes = self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), grouped(blocks, known.calls),
+                                                         grouped(scratch, known.calls), copies, layout.bytes))
+            # where nothing is written because a dim is 0, another may be as large as no memory is
+            runs = [own for own, count in zip(writes, known.calls) for _ in range(count)]
+            blocks, scratch = ([n if own else 0 for n, own in zip(numbers, runs)] for numbers in (blocks, scratch))
         rows, flat = known.rows, np.array(sizes, np.int64)
         table = np.empty((len(rows.calls), 2), np.int64)
         table[:, 0] = rows.sizes * 8 + flat.__array_interface__["data"][0]

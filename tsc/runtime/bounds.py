@@ -73,26 +73,29 @@ class Bounds:
         if ((begins[a] < ends[b]) & (begins[b] < ends[a]) & (lengths[a] > 0) & (lengths[b] > 0)).any():
             raise self.wrong("keeps two values in the same place at once", at.at)
 
-    def check(self, segment: Segment, at: Numbers) -> None:
-        """Raise PackageError where a launch or copy would touch what is not its own at these numbers."""
+    def check(self, segment: Segment, at: Numbers) -> list[bool]:
+        """Which launches have anything to write. Raises PackageError where a launch or copy would touch what is not its own at
+        these numbers."""
         if not _sizes_of_memory((*(n for each in (*at.blocks, *at.scratch) for n in each), *at.copies, *at.bytes)):
             raise self.wrong("has a size that no memory has", at.at)
         known: dict[tuple[str, tuple[int, ...]], str | _Needs] = {}
+        writes: list[bool] = []
         for number, launch in enumerate(segment.launches):
             key = (launch.kernel, tuple(at.sizes[number]))
             if key not in known:
                 known[key] = self._calls[launch.kernel].needs(key[1])
-            problem = self._misfit(launch, number, known[key], at)
-            if problem:
+            needs = known[key]
+            problem = needs if isinstance(needs, str) else self._misfit(launch, number, needs, at)
+            if isinstance(needs, str) or problem:
                 raise self.wrong(f"launches '{launch.kernel}' for node '{launch.node}', but {problem}", at.at)
+            writes.append(needs.writes)
         for copy, size in zip(segment.copies, at.copies):
             exact = self._plan.storages[copy.target].kind == "output"
             if size > min(at.bytes[copy.source], at.bytes[copy.target]) or (exact and size != at.bytes[copy.target]):
                 raise self.wrong(f"copies {size} bytes from {at.bytes[copy.source]} to {at.bytes[copy.target]}", at.at)
+        return writes
 
-    def _misfit(self, launch: Launch, number: int, needs: str | _Needs, at: Numbers) -> str | None:
-        if isinstance(needs, str):
-            return needs
+    def _misfit(self, launch: Launch, number: int, needs: _Needs, at: Numbers) -> str | None:
         for call, blocks, scratch in zip(launch.calls, at.blocks[number], at.scratch[number]):
             right, least = needs.calls[call.function]
             if blocks != right or scratch < least:
@@ -111,11 +114,12 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class _Needs:
     """The blocks and the scratch of each call of a kernel by its function, the bytes of the temporaries of each variant by its
-    first function, and those of each buffer."""
+    first function, and those of each buffer. `writes`: one that the kernel writes has an element."""
 
     calls: Mapping[str, tuple[int, int]]
     temporaries: Mapping[str, tuple[int, ...]]
     buffers: tuple[int, ...]
+    writes: bool
 
 
 class _Call:
@@ -134,9 +138,11 @@ class _Call:
         if wrong:
             return wrong
         numbers = iter(self._tape.evaluate(sizes))
-        return _Needs({call.function: (next(numbers), next(numbers)) for call in self._functions},
-                      {variant.calls[0].function: tuple(next(numbers) for _ in variant.temporaries)
-                       for variant in self._interface.variants}, tuple(numbers))
+        calls = {call.function: (next(numbers), next(numbers)) for call in self._functions}
+        temporaries = {variant.calls[0].function: tuple(next(numbers) for _ in variant.temporaries)
+                       for variant in self._interface.variants}
+        buffers = tuple(numbers)
+        return _Needs(calls, temporaries, buffers, any(b.written and n for b, n in zip(self._interface.buffers, buffers)))
 
 
 def _sizes_of_memory(values: Sequence[int]) -> bool:
