@@ -35,6 +35,24 @@ def test_the_examples_of_the_docstrings(module: Any) -> None:
     assert done.failed == 0 and (done.attempted > 0 or module is scalar)
 
 
+def _chosen(condition: Callable[[te.Scalar], te.Scalar]) -> te.Tensor:
+    x = te.placeholder((te.dim("N"),), "float32", "x")
+    return te.compute((te.dim("N"),), lambda i: te.where(condition(i), x[i], 0.0), "y")
+
+
+@pytest.mark.parametrize("c", [2**63 - 1, -(2**63), 2**62, -(2**49)])
+def test_no_arithmetic_of_an_index_leaves_int64(c: int) -> None:
+    for condition in (lambda i: i + c > 5, lambda i: c - i > 5, lambda i: i * c > 5, lambda i: te.dim("N") + c > i):
+        with pytest.raises(tsc.ModelError, match=f"test_dsl.py:[0-9]+: the literal {c} is too large"):
+            _chosen(condition)
+    x = normal(9)
+    found = tsc.build(_chosen(lambda i: i < c)).run(None, {"x": x})[0]
+    assert (found == (x if c > 0 else 0)).all()
+    i = np.arange(9, dtype=np.uint64)
+    found = tsc.build(_chosen(lambda i: te.cast(i, "uint64") * abs(c) > 5)).run(None, {"x": x})[0]
+    assert (found == np.where(i * np.uint64(abs(c)) > 5, x, 0)).all()
+
+
 # -- what expressions become -----------------------------------------------------------------------------------
 
 def test_names_of_axes_and_sizes_stay() -> None:

@@ -12,16 +12,13 @@ from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Contents, TensorType
 from tsc.ops.base import InferContext, Lowering, symbolic
 from tsc.sym import ONE, ShapeEnv, SymExpr, product
-from tsc.te.expr import Expr, add, call, index, mul
+from tsc.te.expr import FARTHEST, Expr, add, call, index, mul
 
 Shape = tuple[SymExpr, ...]
 Values = tuple[Contents | None, ...]
 
 #: Contents are kept for tensors up to this many elements; larger ones are data.
 CONTENTS_LIMIT = 1024
-
-#: No array of a machine is longer, nor is any of its dims where it has an element. Places that a model names beyond it are one.
-FARTHEST = 1 << 48
 
 #: ONNX's element type numbers (onnx.proto, TensorProto.DataType) for the dtypes that `tsc` has.
 DTYPES = {

@@ -16,6 +16,8 @@ from tsc.sym import SymExpr
 from tsc.te.layout import Combinators, panel_of, stored, text
 
 INDEX = "int64"
+#: No array of a machine is longer, nor is any of its dims where it has an element: what lies beyond is one place.
+FARTHEST = 1 << 48
 BOOL = "bool"
 
 

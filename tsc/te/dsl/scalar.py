@@ -15,7 +15,7 @@ import numpy as np
 
 from tsc.errors import ModelError
 from tsc.sym import Range, SymExpr
-from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Size, as_size, call, format_expr, index
+from tsc.te.expr import BOOL, FARTHEST, INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Size, as_size, call, format_expr, index
 
 #: The element types that tensors may have.
 DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
@@ -226,10 +226,23 @@ def binary(fn: str, a: Any, b: Any, kinds: str = "", hint: str = "") -> Scalar:
         refuse(f"'{fn}' does not take {x.dtype}; {hint}")
     if x.dtype == BOOL and fn in ("add", "sub", "mul"):
         refuse(f"'{fn}' does not take conditions; use te.where or te.cast")
+    _within_int64(fn, x, y)
     uses = joined((x.uses, y.uses))
     if fn in ("and", "or"):
         return Scalar(Call(fn, (x.expr, y.expr), BOOL), uses)
     return Scalar(call(fn, x.expr, y.expr), uses)
+
+
+def _within_int64(fn: str, *operands: Scalar) -> None:
+    """Raise ModelError for a literal with which the arithmetic of an index would leave int64: axes and sizes are below FARTHEST,
+    and below its root wherever they are multiplied."""
+    most = {"add": FARTHEST, "sub": FARTHEST, "mul": 1 << 31}.get(fn)
+    literals = [o.expr.value for o in operands if isinstance(o.expr, Const) and o.dtype == INDEX]
+    if most is None or len(literals) != 1 or any(o.uses.tensors for o in operands):
+        return
+    if abs(literals[0]) > most:
+        refuse(f"the literal {literals[0]} is too large for the arithmetic of an index, where {most} is the greatest in '{fn}'; "
+               "cast the index to uint64 for arithmetic that wraps around")
 
 
 def together(what: str, *operands: Any) -> tuple[Scalar, ...]:
