@@ -15,7 +15,22 @@ import numpy as np
 
 from tsc.errors import ModelError
 from tsc.sym import Range, SymExpr
-from tsc.te.expr import BOOL, FARTHEST, INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Size, as_size, call, format_expr, index
+from tsc.te.expr import (
+    BOOL,
+    FARTHEST,
+    INDEX,
+    Call,
+    Cast,
+    CheckedIndex,
+    Const,
+    Expr,
+    Load,
+    Size,
+    as_size,
+    call,
+    format_expr,
+    index,
+)
 
 #: The element types that tensors may have.
 DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
@@ -234,15 +249,15 @@ def binary(fn: str, a: Any, b: Any, kinds: str = "", hint: str = "") -> Scalar:
 
 
 def _within_int64(fn: str, *operands: Scalar) -> None:
-    """Raise ModelError for a literal with which the arithmetic of an index would leave int64: axes and sizes are below FARTHEST,
-    and below its root wherever they are multiplied."""
+    """Raise ModelError for a literal with which the arithmetic of an index may leave int64: axes and sizes are below FARTHEST,
+    and those that literals are multiplied with below 2^32."""
     most = {"add": FARTHEST, "sub": FARTHEST, "mul": 1 << 31}.get(fn)
     literals = [o.expr.value for o in operands if isinstance(o.expr, Const) and o.dtype == INDEX]
     if most is None or len(literals) != 1 or any(o.uses.tensors for o in operands):
         return
     if abs(literals[0]) > most:
-        refuse(f"the literal {literals[0]} is too large for the arithmetic of an index, where {most} is the greatest in '{fn}'; "
-               "cast the index to uint64 for arithmetic that wraps around")
+        refuse(f"the literal {literals[0]} is too large for the arithmetic of an index, where {most} is the greatest in "
+               f"'{fn}'; cast the index to uint64 for arithmetic that wraps around")
 
 
 def together(what: str, *operands: Any) -> tuple[Scalar, ...]:
