@@ -176,7 +176,7 @@ def _over(sizes: tuple[int | str, ...], x: np.ndarray[Any, Any], op: str, consta
 
 
 @pytest.mark.parametrize("target", ["cpu-avx512", "cpu-avx2", "cpu-generic"])
-@pytest.mark.parametrize("scale", [0.125, 3e4, 1e9, 1e30, 3.4e38])
+@pytest.mark.parametrize("scale", [3e4, 1e30, 3.4e38])
 @pytest.mark.parametrize("form", [
     "Softmax(h)", "LogSoftmax(h)", "Softmax<axis = 0>(h)", "ReduceLogSumExp<axes = [1], keepdims = 1>(h)", "Sub(h, m)"])
 def test_a_row_of_large_products_less_its_greatest(form: str, scale: float, target: str) -> None:
