@@ -282,7 +282,12 @@ class Draft:
             fn = self.rng.choice(["lt", "le", "gt", "ge", "eq", "ne"])
             axis = self.rng.choice(axes)
             right = self.rng.choice([index(2), Size(axis.extent - 1), Var(self.rng.choice(axes).name), index(1)])
-            return Call(fn, (self.index_value(axes), right), BOOL)
+            left = self.index_value(axes)
+            if self.chance(0.1):  # beyond what a double holds exactly, within int64
+                by = self.rng.choice([2**31 - 1, 2**45 + 1, 2**51 + 1, 2**51 + 3])
+                left, right = (call("mul", x, index(by)) for x in (left, right))
+                left = add(left, index(self.rng.choice([-1, 0, 1])))
+            return Call(fn, (left, right), BOOL)
         if kind < 0.8:
             return call(self.rng.choice(["lt", "ge", "eq"]), self.read(axes), f32(self.rng.randint(-1, 1)))
         if kind < 0.9:

@@ -33,7 +33,10 @@ def nest() -> tuple[Facts, list[dict[str, int]]]:
 
 FACTS, POINTS = nest()
 NAMED: list[Expr] = [Var("n1"), Var("j"), Var("d"), Size(dim("N")), Size(dim("M"))]
-LEAVES = st.one_of(st.integers(-9, 20).map(index), st.sampled_from(NAMED))
+#: Beyond what a double holds exactly.
+LARGE = st.tuples(st.sampled_from([1 << 31, 1 << 53, 3 << 52, 1 << 62]), st.integers(-3, 3)).map(sum)
+LEAVES = st.one_of(st.integers(-9, 20).map(index), st.sampled_from(NAMED), LARGE.map(index),
+                   st.tuples(LARGE.map(index), st.sampled_from(NAMED)).map(lambda t: mul(*t)))
 
 
 def combine(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
@@ -75,6 +78,15 @@ def test_decided_conditions_are_right(a: Expr, b: Expr, fn: str) -> None:
     if isinstance(decided, Const):
         holds = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}[fn]
         assert {holds(value(a, p), value(b, p)) for p in POINTS} == {bool(decided.value)}
+
+
+def test_bounds_are_exact_beyond_what_a_double_holds() -> None:
+    large, n, m = 1 << 53, dim("n"), dim("m")
+    facts = Facts.of((SizeParam("n", large), SizeParam("m", 1, 1, large)))
+    assert facts.nonneg(n - large) and not facts.nonneg(n - large - 1)
+    assert facts.nonneg(3 * (large - m)) and not facts.nonneg(3 * (large - m) - 1)
+    assert not facts.nonneg(m * (large + 3) - (large + 4)) and not facts.nonneg((n // 2) - (1 << 52) - 1)
+    assert not facts.nonneg((n * n) // (large + 1) - large)
 
 
 def test_a_distance_is_an_extremum() -> None:

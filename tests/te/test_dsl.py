@@ -53,6 +53,18 @@ def test_no_arithmetic_of_an_index_leaves_int64(c: int) -> None:
     assert (found == np.where(i * np.uint64(abs(c)) > 5, x, 0)).all()
 
 
+def test_literals_one_after_the_other_leave_int64_together() -> None:
+    n, c = te.dim("N"), 2**31 - 1
+    for condition in (lambda i: i * c * 3 > 5, lambda i: n * c * c > i, lambda i: (i * c + n) * c > 5,
+                      lambda i: te.minimum(i * c, n) * -9 < 5, lambda i: i * c // 2 * c > 5):
+        with pytest.raises(tsc.ModelError, match="is too large for the arithmetic of an index"):
+            _chosen(condition)
+    x = normal(9)
+    for least in (c * 8, c * 8 + 1):
+        found = tsc.build(_chosen(lambda i, least=least: i * c >= least)).run(None, {"x": x})[0]
+        assert (found == np.where(np.arange(9) * c >= least, x, 0)).all()
+
+
 # -- what expressions become -----------------------------------------------------------------------------------
 
 def test_names_of_axes_and_sizes_stay() -> None:

@@ -240,15 +240,14 @@ class Facts:
         return self._points[0]
 
     def _low(self, expr: SymExpr) -> float:
-        """A lower bound from constants alone: sizes and variables with constant bounds."""
-        total = 0.0
+        """A lower bound from constants alone: sizes and variables with constant bounds. Of ints alone it is one, and exact."""
+        total: float = 0
         for monomial, coefficient in expr.terms:
-            low, high = 1.0, 1.0
+            ends: tuple[float, float] = (1, 1)
             for atom in monomial:
-                a, b = self._interval(atom)
-                corners = [product(x, y) for x in (low, high) for y in (a, b)]
-                low, high = min(corners), max(corners)
-            total += coefficient * (low if coefficient > 0 else high)
+                corners = [product(x, y) for x in ends for y in self._interval(atom)]
+                ends = min(corners), max(corners)
+            total += coefficient * ends[coefficient < 0]
         return total
 
     def _interval(self, atom: Atom) -> tuple[float, float]:

@@ -39,12 +39,12 @@ def alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:
 
 
 def quotient(x: float, y: float) -> float:
-    """x // y, of whole numbers or infinities, y above 0."""
+    """x // y, of whole numbers (exactly) or infinities, y above 0."""
     if abs(x) == math.inf:
         return x
-    return (0.0 if x >= 0 else -1.0) if y == math.inf else float(int(x) // int(y))
+    return (0 if x >= 0 else -1) if y == math.inf else int(x) // int(y)
 
 
 def product(x: float, y: float) -> float:
-    """x * y, of numbers or infinities; 0 times an infinity is 0."""
-    return 0.0 if x == 0 or y == 0 else x * y
+    """x * y, of whole numbers (exactly) or infinities; 0 times an infinity is 0."""
+    return 0 if x == 0 or y == 0 else x * y

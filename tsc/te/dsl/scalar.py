@@ -250,14 +250,32 @@ def binary(fn: str, a: Any, b: Any, kinds: str = "", hint: str = "") -> Scalar:
 
 def _within_int64(fn: str, *operands: Scalar) -> None:
     """Raise ModelError for a literal with which the arithmetic of an index may leave int64: axes and sizes are below FARTHEST,
-    and those that literals are multiplied with below 2^32."""
+    and those that literals are multiplied with, one after the other, below 2^32."""
     most = {"add": FARTHEST, "sub": FARTHEST, "mul": 1 << 31}.get(fn)
     literals = [o.expr.value for o in operands if isinstance(o.expr, Const) and o.dtype == INDEX]
     if most is None or len(literals) != 1 or any(o.uses.tensors for o in operands):
         return
+    if fn == "mul":
+        most //= max(_factor(o.expr) for o in operands if not isinstance(o.expr, Const))
     if abs(literals[0]) > most:
         refuse(f"the literal {literals[0]} is too large for the arithmetic of an index, where {most} is the greatest in "
                f"'{fn}'; cast the index to uint64 for arithmetic that wraps around")
+
+
+def _factor(expr: Expr) -> int:
+    """The greatest number that axes and sizes are multiplied with in `expr`, at least 1."""
+    match expr:
+        case Size(value=value):
+            return max((abs(c) for monomial, c in value.terms if monomial), default=1)
+        case Call(fn="mul", args=(a, b)):
+            return _factor(a) * _factor(b)
+        case Const(value=value):
+            return max(1, abs(int(value)))
+        case Call(fn="floordiv", args=(a, _)):
+            return _factor(a)
+        case Call(fn="add" | "sub" | "neg" | "abs" | "min" | "max" | "select", args=args):
+            return max((_factor(a) for a in args if not isinstance(a, Const)), default=1)
+    return 1
 
 
 def together(what: str, *operands: Any) -> tuple[Scalar, ...]:
