@@ -4,6 +4,7 @@ fail, is right about what either oracle gives, and outlives what kills or delays
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,12 +13,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, TypeProto, helper
 
 import tsc
 from tests.fuzz.operators import run
-from tests.fuzz.operators.case import Case, Draft
+from tests.fuzz.operators.case import Case, Draft, _inferred
 from tests.fuzz.operators.chains import RECIPES, large_case, random_case
 from tests.fuzz.operators.check import Finding, Run, check, compiled
 from tests.fuzz.operators.conventions import CONVENTIONS
@@ -236,6 +238,15 @@ def test_what_dies_or_hangs_is_counted_and_passed_over(monkeypatch: pytest.Monke
     tally = _tally(4, range(3), 1, deadly)
     assert any("SIGABRT" in why for why in tally.failures) and any("no end" in why for why in tally.failures), str(tally)
     assert tally.outcomes["FOUND"] == 2 and sum(tally.outcomes[k] for k in ("right", "rightly refused", "refused")) == 1
+
+
+def test_a_broken_model_may_kill_the_inference_of_types_and_not_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-9)  # onnx 1.22 reads what is not there
+    feeds = [helper.make_tensor_value_info(name, kind, [3, 2]) for name, kind in (("x", 1), ("i", 7))]
+    model = helper.make_model(helper.make_graph([node], "g", feeds, [helper.make_value_info("y", TypeProto())]))
+    assert {t.tensor_type.elem_type for t in _inferred(model, broken=True).values()} <= {0, 1}
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda _: os.kill(os.getpid(), signal.SIGSEGV))
+    assert _inferred(model, broken=True) == {}
 
 
 def test_the_command_shows_one_case(capsys: pytest.CaptureFixture[str]) -> None:
