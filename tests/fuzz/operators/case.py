@@ -180,7 +180,7 @@ def _declared(case: Case, o: Operand) -> list[str | int | None]:
 
 
 def _inferred(model: ModelProto, broken: bool) -> dict[str, TypeProto]:
-    """The types that onnx infers for the outputs; of a broken model in a child, since onnx may read what is not there and die."""
+    """The types that onnx infers for the outputs; of a broken model in a child: onnx may read what is not there, and die."""
     if not broken:
         return {o.name: o.type for o in onnx.shape_inference.infer_shapes(model).graph.output}
     read, write = os.pipe()
