@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from tests.loop_ir.funcs import buffer
-from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.nodes import For, Stmt, Store
 from tsc.loop_ir.oracle.interpret_serial import _INDEX_OPERATORS
 from tsc.loop_ir.simplify import simplify_stmt
+from tsc.sym.facts import Facts
 from tsc.te.expr import Call, Const, Expr, Var, add, call, index, mul, walk
 
 #: Loops: name, low, high, step.

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsc.loop_ir.facts import Facts, _divisors, to_sym
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Block, For, Let
 from tsc.loop_ir.simplify import simplify_expr
 from tsc.sym import SymExpr, dim, sym_max
 from tsc.sym.expr import apply
-from tsc.te.compute import SizeParam
+from tsc.sym.facts import Facts, _divisors
+from tsc.te.compute import SizeParam, facts_of
 from tsc.te.expr import Const, Expr, Size, Var, add, call, format_expr, index, mul
+from tsc.te.index import to_sym
 
 SIZES = (SizeParam("N", 1), SizeParam("M", 0, 4))
 
@@ -25,7 +27,7 @@ def nest() -> tuple[Facts, list[dict[str, int]]]:
     n1 = For("n1", index(0), Size(dim("N")), Block(()), step=8)
     j = For("j", index(0), call("min", index(8), call("sub", Size(dim("N")), Var("n1"))), Block(()))
     d = Let("d", mul(index(4), Var("j")), Block(()))
-    facts = Facts.of(SIZES).inside(n1).inside(j).inside(d)
+    facts = inside(inside(inside(facts_of(SIZES), n1), j), d)
     points = [{"N": n, "M": m, "n1": a, "j": b, "d": 4 * b} for n, m in itertools.product((1, 7, 8, 9, 20), (0, 4, 12))
               for a in range(0, n, 8) for b in range(min(8, n - a))]
     return facts, points
@@ -82,7 +84,7 @@ def test_decided_conditions_are_right(a: Expr, b: Expr, fn: str) -> None:
 
 def test_bounds_are_exact_beyond_what_a_double_holds() -> None:
     large, n, m = 1 << 53, dim("n"), dim("m")
-    facts = Facts.of((SizeParam("n", large), SizeParam("m", 1, 1, large)))
+    facts = facts_of((SizeParam("n", large), SizeParam("m", 1, 1, large)))
     assert facts.nonneg(n - large) and not facts.nonneg(n - large - 1)
     assert facts.nonneg(3 * (large - m)) and not facts.nonneg(3 * (large - m) - 1)
     assert not facts.nonneg(m * (large + 3) - (large + 4)) and not facts.nonneg((n // 2) - (1 << 52) - 1)
@@ -118,11 +120,11 @@ def test_symbolic_bounds() -> None:
 
 def test_a_proof_that_fails_is_not_searched_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops whose bounds are extrema of the loops around them, as windows make: the paths are many, the expressions few."""
-    facts, outer, count, weaker = Facts.of(SIZES), Size(dim("N")), itertools.count(), Facts._weaker
+    facts, outer, count, weaker = facts_of(SIZES), Size(dim("N")), itertools.count(), Facts._weaker
     for depth in range(8):
         low = call("max", index(0), call("sub", index(2), outer))
         loop = For(f"v{depth}", low, call("min", call("min", outer, index(64)), add(Size(dim("M")), outer)), Block(()))
-        facts, outer = facts.inside(loop), Var(loop.var)
+        facts, outer = inside(facts, loop), Var(loop.var)
     monkeypatch.setattr(Facts, "_weaker", lambda self, expr: next(count) >= 0 and weaker(self, expr))
     assert not facts.nonneg(dim("v7") * 2 - dim("N") - 100)
     assert next(count) < 110
@@ -132,20 +134,20 @@ def test_a_loop_of_whole_steps_ends_a_step_below_its_bound() -> None:
     """for v in a .. a + 8 * b by 8, from anywhere: v <= a + 8 * b - 8, the end named by a Let or not."""
     begin = For("a", index(0), Size(dim("N")), Block(()))
     end = add(Var("a"), mul(call("floordiv", call("sub", Size(dim("N")), Var("a")), index(8)), index(8)))
-    facts = Facts.of(SIZES).inside(begin)
-    named = facts.inside(Let("e", end, Block(())))
-    for inner in (facts.inside(For("v", Var("a"), end, Block(()), step=8)),
-                  named.inside(For("v", Var("a"), Var("e"), Block(()), step=8))):
+    facts = inside(facts_of(SIZES), begin)
+    named = inside(facts, Let("e", end, Block(())))
+    for inner in (inside(facts, For("v", Var("a"), end, Block(()), step=8)),
+                  inside(named, For("v", Var("a"), Var("e"), Block(()), step=8))):
         assert inner.le(dim("v"), dim("N") - 8) and not inner.le(dim("v"), dim("N") - 9)
-    uneven = named.inside(For("v", add(Var("a"), index(1)), Var("e"), Block(()), step=8))
+    uneven = inside(named, For("v", add(Var("a"), index(1)), Var("e"), Block(()), step=8))
     assert not uneven.le(dim("v"), dim("N") - 8)
 
 
 def test_a_quotient_by_a_size_times_that_size() -> None:
     """y * (x // y) <= x < y * (x // y) + y: runs of equal quotients by a size end where what is divided does."""
     y, x = Size(dim("N")), call("mul", Var("a"), index(16))
-    outer = Facts.of(SIZES).inside(For("a", index(0), Size(dim("M")), Block(())))
-    facts = outer.inside(For("q", call("floordiv", x, y), add(call("floordiv", add(x, index(15)), y), index(1)), Block(())))
+    outer = inside(facts_of(SIZES), For("a", index(0), Size(dim("M")), Block(())))
+    facts = inside(outer, For("q", call("floordiv", x, y), add(call("floordiv", add(x, index(15)), y), index(1)), Block(())))
     begin = dim("q") * dim("N") - dim("a") * 16
     assert facts.le(begin, SymExpr.of(15)) and not facts.le(begin, SymExpr.of(14))
     assert facts.le(-begin, dim("N") - 1) and not facts.le(-begin, dim("N") - 2)
@@ -153,35 +155,35 @@ def test_a_quotient_by_a_size_times_that_size() -> None:
 
 def test_what_grows_too_large_is_not_proved() -> None:
     """Found by random programs: Lets in terms of one another, written out, were larger than a size may be."""
-    facts, name = Facts.of(SIZES), "N"
+    facts, name = facts_of(SIZES), "N"
     for depth in range(12):
         outer = Size(dim("N")) if name == "N" else Var(name)
         bound = call("max", call("min", call("floordiv", call("mul", outer, outer), index(3)), index(depth + 90)), index(depth))
         name = f"e{depth}"
-        facts = facts.inside(Let(name, add(bound, outer), Block(())))
-    inner = facts.inside(For("v", Var("e1"), Var(name), Block(()), step=8))
+        facts = inside(facts, Let(name, add(bound, outer), Block(())))
+    inner = inside(facts, For("v", Var("e1"), Var(name), Block(()), step=8))
     assert not inner.le(dim("v"), dim("N"))
 
 
 def test_a_variable_of_few_values_is_looked_at_one_by_one() -> None:
     """Found by random programs: rows of a register tile of 7, of which two tiles hold 8, counted in fours."""
-    facts = Facts.of(SIZES).inside(For("c", index(0), index(8), Block(()), step=7))
+    facts = inside(facts_of(SIZES), For("c", index(0), index(8), Block(()), step=7))
     c = dim("c")
     begin = c // 7 * 4 - c + sym_max(c - 4, 0)
     assert facts.nonneg(begin) and not facts.nonneg(begin - 1) and facts.nonneg(-begin)
-    assert not Facts.of(SIZES).inside(For("c", index(0), index(9), Block(()), step=2)).nonneg(begin)
+    assert not inside(facts_of(SIZES), For("c", index(0), index(9), Block(()), step=2)).nonneg(begin)
 
 
 def test_a_divisor_of_few_values_may_be_zero() -> None:
     """Of a dim declared from 0 to 3 all values are looked at, 0 too, where what is divided by it is nothing."""
-    facts = Facts.of((SizeParam("N", 0), SizeParam("K", 0, 1, 3)))
+    facts = facts_of((SizeParam("N", 0), SizeParam("K", 0, 1, 3)))
     assert not facts.nonneg(dim("N") // dim("K") - dim("N"))
     assert not facts.nonneg(dim("N") % dim("K") - dim("N"))
 
 
 def test_quotients_and_remainders_of_one_value_cancel() -> None:
     """Found by random programs: a guard said of the remainder what the place says by the quotient."""
-    facts = Facts.of(SIZES).inside(For("c", index(0), Size(dim("N")), Block(())))
+    facts = inside(facts_of(SIZES), For("c", index(0), Size(dim("N")), Block(())))
     c = dim("c")
     assert facts.reduce((c + 1) // 4 * 4 + (c + 1) % 4 - c) == SymExpr.of(1)
     assert facts.reduce((c + 1) % 4) == (c + 1) % 4
@@ -189,7 +191,7 @@ def test_quotients_and_remainders_of_one_value_cancel() -> None:
 
 def test_whole_sizes_leave_a_quotient_by_that_size() -> None:
     """Found by random programs: a run of quotients by a size was a loop of one iteration that nobody saw to be one."""
-    facts = Facts.of((SizeParam("K", 2, 1, 13), SizeParam("Z", 0))).inside(For("c", index(0), Size(dim("Z")), Block(())))
+    facts = inside(facts_of((SizeParam("K", 2, 1, 13), SizeParam("Z", 0))), For("c", index(0), Size(dim("Z")), Block(())))
     m, k, z = dim("c") % 7, dim("K"), dim("Z")
     assert facts.reduce((m * k + k - 1) // k) == m and facts.reduce((m * k + k - 1) % k) == k - 1
     assert facts.reduce((m * k + k) // k) == m + 1
@@ -199,7 +201,7 @@ def test_whole_sizes_leave_a_quotient_by_that_size() -> None:
 
 def test_quotients_have_the_bounds_of_what_they_divide() -> None:
     """Found by random operators: a window's last vector began at 16 * ((W + 1) // 4) - 16, of a width from 5 on."""
-    facts = Facts.of((SizeParam("W", 5, 1, 8), SizeParam("N", 2)))
+    facts = facts_of((SizeParam("W", 5, 1, 8), SizeParam("N", 2)))
     assert facts.nonneg((dim("W") + 1) // 4 * 16 - 16) and not facts.nonneg((dim("W") + 1) // 4 * 16 - 17)
     assert facts.nonneg(-(dim("W") // 3) + 2) and not facts.nonneg(-(dim("W") // 3) + 1)
     assert facts.nonneg(dim("W") // dim("N")) and not facts.nonneg(dim("W") // dim("N") - 1)
@@ -209,9 +211,9 @@ def test_quotients_have_the_bounds_of_what_they_divide() -> None:
 
 def test_variables_of_few_values_are_looked_at_together() -> None:
     """Found by random programs: a tile of 3 columns in one of 4, whose number bounds that of the loop inside."""
-    outer = Facts.of(SIZES).inside(For("c", index(0), index(9), Block(()), step=4))
+    outer = inside(facts_of(SIZES), For("c", index(0), index(9), Block(()), step=4))
     c, d = dim("c"), dim("d")
-    facts = outer.inside(For("d", index(0), call("sub", index(3), call("floordiv", Var("c"), index(4))), Block(())))
+    facts = inside(outer, For("d", index(0), call("sub", index(3), call("floordiv", Var("c"), index(4))), Block(())))
     place = c // 4 * 3 - c + d * 3 + sym_max(c - c // 4 * 3 - d * 3, 0)
     assert facts.nonneg(place) and not facts.nonneg(place - 1)
     assert facts.nonneg(-place + 6) and not facts.nonneg(-place + 5)

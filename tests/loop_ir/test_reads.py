@@ -15,7 +15,7 @@ from tsc.loop_ir.bounds import within
 from tsc.loop_ir.cpu.tensorize import tensorize
 from tsc.loop_ir.cpu.vector_rules import executed
 from tsc.loop_ir.cpu.vectorize import vectorize
-from tsc.loop_ir.facts import Facts
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func, Intrin, Stmt, Store, map_children, map_exprs, walk
 from tsc.loop_ir.places import places_of
@@ -23,7 +23,7 @@ from tsc.loop_ir.simplify import simplify, substitute_stmt
 from tsc.loop_ir.verify_reads import verify_reads
 from tsc.sym import dim
 from tsc.target import DeviceSpec
-from tsc.te.compute import SizeParam
+from tsc.te.compute import SizeParam, facts_of
 from tsc.te.expr import INDEX, Call, CheckedIndex, Expr, Load, Var, add, call, index, map_loads, select
 
 SPECS = [CPU_SPECS[name] for name in ("cpu-avx512", "cpu-avx2", "cpu-generic")]
@@ -66,7 +66,7 @@ def test_an_index_that_is_loaded_is_not_masked() -> None:
 
 
 def test_conditions_prove_bounds() -> None:
-    facts, x = Facts.of((SizeParam("N"), SizeParam("M"))), Load(X, (LANE,))
+    facts, x = facts_of((SizeParam("N"), SizeParam("M"))), Load(X, (LANE,))
     below, above, over, under = (call(fn, LANE, at) for fn, at in (
         ("lt", size("N")), ("ge", index(0)), ("ge", size("N")), ("lt", index(0))))
 
@@ -166,7 +166,7 @@ def test_a_tile_whose_columns_are_not_proved_stays_scalar_alone(spec: DeviceSpec
 
 @pytest.mark.parametrize(("columns", "there"), [(64, True), (65, False)])
 def test_an_axis_in_panels_has_whole_panels(columns: int, there: bool) -> None:
-    facts = Facts.of((SizeParam("N"),)).inside(loop("v", 0, size("N"), step=64)).inside(loop("l", 0, columns))
+    facts = inside(inside(facts_of((SizeParam("N"),)), loop("v", 0, size("N"), step=64)), loop("l", 0, columns))
     place = (add(Var("v"), Var("l")),)
     assert within(Load(buffer("x", "N", panel=(0, 64)), place), facts) is there
     assert not within(Load(X, place), facts)

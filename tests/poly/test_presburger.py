@@ -9,7 +9,6 @@ import pytest
 
 from tests.loop_ir.funcs import buffer, c32, store
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import Facts, Known
 from tsc.loop_ir.nodes import Allocate, For, Func
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.verify_storage import verify_storage
@@ -17,7 +16,8 @@ from tsc.poly import isl
 from tsc.poly.proof.presburger import prover
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import apply
-from tsc.te.compute import SizeParam
+from tsc.sym.facts import Known
+from tsc.te.compute import SizeParam, facts_of
 from tsc.te.expr import Size, Var, call
 
 A, B, K, J = map(dim, "abij")
@@ -46,19 +46,19 @@ def bounds(low: SymExpr | int, high: SymExpr | int, divisor: int = 1) -> Known:
     (dim("unknown") - 3, [dim("unknown") - 4], True),
 ])
 def test_what_is_known_together_decides(expr: SymExpr, margins: list[SymExpr], holds: bool) -> None:
-    facts = Facts.of(SIZES).bind("i", bounds(B, A - 1)).bind("j", bounds(2 * K, 99))
+    facts = facts_of(SIZES).bind("i", bounds(B, A - 1)).bind("j", bounds(2 * K, 99))
     assert prover(NEAR)(expr, margins, facts) == holds
 
 
 def test_divisors_of_variables_count() -> None:
-    facts = Facts.of(SIZES).bind("i", bounds(0, 11, 4))
+    facts = facts_of(SIZES).bind("i", bounds(0, 11, 4))
     assert prover(NEAR)(8 - K, [], facts) and not prover(NEAR)(7 - K, [], facts)
 
 
 def test_nothing_is_proved_that_some_values_break() -> None:
     rng, proved = Random(7), 0
     for _ in range(300):
-        facts = Facts.of(SIZES).bind("i", bounds(rng.choice([0, B, -2]), rng.choice([A, B + 2, 5])))
+        facts = facts_of(SIZES).bind("i", bounds(rng.choice([0, B, -2]), rng.choice([A, B + 2, 5])))
         terms = [A, B, K, A * K, apply("min", [A, K]), apply("//", [K, SymExpr.of(3)]), apply("%", [K, B])]
         expr = sum((rng.randint(-2, 2) * t for t in rng.sample(terms, 3)), SymExpr.of(rng.randint(0, 6)))
         margin = rng.choice(terms) - rng.randint(0, 2)

@@ -10,7 +10,7 @@ from tsc.codegen_c.scalar import Scope, offset_text, scalar, size_text, sym_text
 from tsc.codegen_c.types import c_type, identifier, vector_type
 from tsc.codegen_c.vector import Lanes, store
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
 from tsc.loop_ir.nodes import (
     Allocate,
@@ -31,9 +31,12 @@ from tsc.loop_ir.nodes import (
 )
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import ZERO, SymExpr, product
+from tsc.sym.expr import coefficient_of
 from tsc.target import DeviceSpec
+from tsc.te.compute import facts_of
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, variables
 from tsc.te.expr import walk as walk_expr
+from tsc.te.index import to_sym
 
 _ACTIVE = "tsc_active"
 Lines = Iterator[tuple[int, str]]
@@ -42,7 +45,7 @@ Lines = Iterator[tuple[int, str]]
 def emit_c(func: Func, spec: DeviceSpec) -> str:
     """C source of `func` (after `lower`): one function `int32_t NAME(const tsc_args *, int64_t, int64_t, void *)`.
     Raises UnsupportedError for a dtype that C code is not made for."""
-    scope = Scope(Facts.of(func.sizes), {f"var {BLOCK_BEGIN}": BLOCK_BEGIN, f"var {BLOCK_END}": BLOCK_END}, func.messages)
+    scope = Scope(facts_of(func.sizes), {f"var {BLOCK_BEGIN}": BLOCK_BEGIN, f"var {BLOCK_END}": BLOCK_END}, func.messages)
     lines = [f"/* {func.name} for {spec.name} */", '#include "tsc_kernel.h"']
     for width in sorted({s.hi.value for s in walk(func.body) if isinstance(s, For) and s.kind == "vector"
                          and isinstance(s.hi, Const)}):
@@ -71,12 +74,12 @@ def _emit(stmt: Stmt, scope: Scope, depth: int) -> Lines:
             target = f"{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, index, scope)}]"
             yield depth, f"{target} = {scalar(value, scope)};"
         case For(kind="vector", var=var, hi=Const(value=count), body=body):
-            yield from _emit_lanes(body, Lanes(var, int(count)), replace(scope, facts=scope.facts.inside(stmt)), depth)
+            yield from _emit_lanes(body, Lanes(var, int(count)), replace(scope, facts=inside(scope.facts, stmt)), depth)
         case For(kind="unroll", var=var, lo=Const(value=lo), hi=Const(value=hi), step=step, body=body):
             for number in range(int(lo), int(hi), step):
                 yield from _emit(substitute_stmt(body, {var: Const(number, INDEX)}), scope, depth)
         case For(var=var, lo=lo, hi=hi, body=body, step=step):
-            inner = replace(scope.with_name("var", var), facts=scope.facts.inside(stmt))
+            inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
             name = inner.name(f"var {var}")
             yield depth, (f"for (int64_t {name} = {scalar(lo, scope)}; {name} < {scalar(hi, scope)}; "
                           f"{name} += {step}) {{")
@@ -90,7 +93,7 @@ def _emit(stmt: Stmt, scope: Scope, depth: int) -> Lines:
                 yield from _emit(otherwise, scope, depth + 1)
             yield depth, "}"
         case Let(var=var, value=value, body=body):
-            inner = replace(scope.with_name("var", var), facts=scope.facts.inside(stmt))
+            inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
             yield depth, "{"
             yield depth + 1, f"const int64_t {inner.name(f'var {var}')} = {scalar(value, scope)};"
             yield from _emit(body, inner, depth + 1)

@@ -9,11 +9,12 @@ from math import copysign
 
 from tsc.codegen_c.types import c_type, identifier, literal
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import Facts, to_sym
 from tsc.poly.promotion.layout import layout_of
 from tsc.sym import SymExpr, product
 from tsc.sym.expr import Dim
+from tsc.sym.facts import Facts
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
+from tsc.te.index import to_expr, to_sym
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitxor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -88,7 +89,7 @@ def offset_text(buffer: Buffer, index: tuple[Expr, ...], scope: Scope) -> str:
 
 def sym_text(sym: SymExpr, leaves: Mapping[str, Expr], scope: Scope) -> str:
     """C text of an index expression."""
-    return scalar(scope.facts.to_expr(sym, leaves), scope)
+    return scalar(to_expr(sym, leaves, scope.facts), scope)
 
 
 def size_text(value: SymExpr, scope: Scope) -> str:

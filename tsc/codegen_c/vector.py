@@ -8,9 +8,10 @@ from tsc.codegen_c.scalar import Scope, flatten, multiplied_and_added, offset_te
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.errors import InternalError
 from tsc.loop_ir.cpu.vector_rules import SPACES, LaneRange, half_of, is_affine, lane_range, looks_at_data
-from tsc.loop_ir.facts import coefficient_of, to_sym
 from tsc.sym import ZERO, SymExpr
+from tsc.sym.expr import coefficient_of
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, variables, walk
+from tsc.te.index import to_sym
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}

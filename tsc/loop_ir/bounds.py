@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.sym import OversizeError, SymExpr, dim
+from tsc.sym.expr import coefficient_of
+from tsc.sym.facts import Facts
 from tsc.te.expr import INDEX, Call, Expr, Load
+from tsc.te.index import to_sym
 
 #: Whether an expression is proved to be at least 0 wherever all of some others are: asked where facts leave that open.
 Prover: TypeAlias = Callable[[SymExpr, Sequence[SymExpr], Facts], bool]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import to_sym
 from tsc.loop_ir.nodes import For, Func, Let, Stmt, walk
 from tsc.sym import SymExpr, ceildiv, product
 from tsc.te.expr import Expr, Var, add, call, index, mul
+from tsc.te.index import to_sym
 
 BLOCK_BEGIN, BLOCK_END, BLOCK = "block_begin", "block_end", "block"
 

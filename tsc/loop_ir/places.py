@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tsc.loop_ir.facts import Facts
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Allocate, For, Func, If, Let, Stmt, children
+from tsc.sym.facts import Facts
+from tsc.te.compute import facts_of
 from tsc.te.expr import BOOL, Call, Expr
 
 
@@ -23,7 +25,7 @@ class Place:
 
 def places_of(func: Func) -> tuple[tuple[Stmt, Place], ...]:
     """Every statement of `func`, parents first, with the place where it stands."""
-    return tuple(places(func.body, Place(Facts.of(func.sizes))))
+    return tuple(places(func.body, Place(facts_of(func.sizes))))
 
 
 def places(stmt: Stmt, place: Place) -> Iterator[tuple[Stmt, Place]]:
@@ -36,9 +38,9 @@ def places(stmt: Stmt, place: Place) -> Iterator[tuple[Stmt, Place]]:
                 yield from places(otherwise, replace(place, known=(*place.known, Call("not", (condition,), BOOL))))
             return
         case For(var=var, kind=kind):
-            place = replace(place, facts=place.facts.inside(stmt), lane=var if kind == "vector" else place.lane)
+            place = replace(place, facts=inside(place.facts, stmt), lane=var if kind == "vector" else place.lane)
         case Let():
-            place = replace(place, facts=place.facts.inside(stmt))
+            place = replace(place, facts=inside(place.facts, stmt))
         case Allocate():
             place = replace(place, storage=(*place.storage, stmt))
     for child in children(stmt):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.loop_ir.nodes import For, Stmt, Store, map_children, walk
 from tsc.sym import ONE, ZERO
+from tsc.sym.expr import coefficient_of
+from tsc.sym.facts import Facts
 from tsc.te.expr import INDEX, Call, Expr, Var, add, call, index
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
+from tsc.te.index import to_expr, to_sym
 
 #: Runs shorter than this are not worth a loop.
 _SHORTEST = 4
@@ -53,7 +55,7 @@ def _division(expr: Expr, loop: For, facts: Facts) -> tuple[Expr, Expr] | None:
                 return None
             if (divisor.as_int() or _SHORTEST) < _SHORTEST or not facts.nonneg(divisor - 1):  # or the bounds divide by zero
                 return None
-            return facts.to_expr(sym.substitute({loop.var: ZERO}), {}), by
+            return to_expr(sym.substitute({loop.var: ZERO}), {}, facts), by
     return None
 
 

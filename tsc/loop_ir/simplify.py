@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Block, For, Func, If, Instance, Intrin, Let, Stmt, Store, block, map_children, map_exprs
 from tsc.sym import SymExpr
 from tsc.sym.expr import Apply
+from tsc.sym.facts import Facts
+from tsc.te.compute import facts_of
 from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, substitute
 from tsc.te.expr import map_children as map_operands
+from tsc.te.index import to_expr, to_sym
 
 _EMPTY = Block(())
 _ORDER = {"lt": ("lt", 0, 1), "gt": ("lt", 1, 0), "le": ("le", 0, 1), "ge": ("le", 1, 0)}
@@ -18,7 +21,7 @@ _ORDER = {"lt": ("lt", 0, 1), "gt": ("lt", 1, 0), "le": ("le", 0, 1), "ge": ("le
 def simplify(func: Func, keep_marked: bool = False) -> Func:
     """An equal Func with less to do. With `keep_marked`, loops with a mark stay even where they run exactly once, for the
     passes that look for them."""
-    return replace(func, body=simplify_stmt(func.body, Facts.of(func.sizes), keep_marked))
+    return replace(func, body=simplify_stmt(func.body, facts_of(func.sizes), keep_marked))
 
 
 def simplify_stmt(stmt: Stmt, facts: Facts, keep_marked: bool = False) -> Stmt:
@@ -44,7 +47,7 @@ def simplify_stmt(stmt: Stmt, facts: Facts, keep_marked: bool = False) -> Stmt:
             value = simplify_expr(value, facts)
             if isinstance(value, Const):
                 return simplify_stmt(substitute_stmt(body, {var: value}), facts, keep_marked)
-            inner = simplify_stmt(body, facts.inside(replace(stmt, value=value)), keep_marked)
+            inner = simplify_stmt(body, inside(facts, replace(stmt, value=value)), keep_marked)
             return _EMPTY if inner == _EMPTY else replace(stmt, value=value, body=inner)
         case Block(body=body):
             parts = [simplify_stmt(s, facts, keep_marked) for s in body]
@@ -65,7 +68,7 @@ def _simplify_for(loop: For, facts: Facts, keep_marked: bool) -> Stmt:
     if once and loop.kind in ("serial", "unroll") and not (keep_marked and loop.mark):
         return simplify_stmt(substitute_stmt(loop.body, {loop.var: lo}), facts, keep_marked)
     kept = replace(loop, lo=lo, hi=hi)
-    body = simplify_stmt(loop.body, facts.inside(kept), keep_marked)
+    body = simplify_stmt(loop.body, inside(facts, kept), keep_marked)
     return _EMPTY if body == _EMPTY else replace(kept, body=body)
 
 
@@ -75,7 +78,7 @@ def simplify_expr(expr: Expr, facts: Facts) -> Expr:
         leaves: dict[str, Expr] = {}
         sym = facts.reduce(to_sym(expr, leaves))
         kept = {name: map_operands(lambda c: simplify_expr(c, facts), leaf) for name, leaf in leaves.items()}
-        return facts.to_expr(sym, kept)
+        return to_expr(sym, kept, facts)
     inner = map_operands(lambda c: simplify_expr(c, facts), expr)
     match inner:
         case Call(fn=fn, args=(a, b)) if fn in _ORDER or fn in ("eq", "ne"):

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from tsc.errors import InternalError
 from tsc.loop_ir.bounds import Prover, no_prover, within
 from tsc.loop_ir.cpu.vector_rules import Read, executed, varies
-from tsc.loop_ir.facts import Facts
 from tsc.loop_ir.nodes import Stmt, Store, expressions
 from tsc.loop_ir.places import Place, places
+from tsc.sym.facts import Facts
 from tsc.te.expr import Load, format_expr
 
 

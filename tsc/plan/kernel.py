@@ -14,9 +14,9 @@ from tsc.poly import PatternMismatch
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json
 from tsc.runtime.plan import Call, Variant
-from tsc.sym import Guard, Range, SymExpr, parse, product
+from tsc.sym import Guard, SymExpr, parse, product
 from tsc.te import layout
-from tsc.te.compute import Fact
+from tsc.te.compute import Fact, ranges_of
 from tsc.te.expr import Buffer
 
 
@@ -84,7 +84,7 @@ def interface_of(funcs: Sequence[Func], buffers: Sequence[Buffer], outputs: Coll
     calls = (Call(f.name, f.blocks, tuple(numbers[b.name] for b in f.buffers), f.scratch) for f in funcs)
     return KernelInterface(
         tuple(BufferUse(b.dtype, _bytes(b), b.name in outputs) for b in buffers),
-        tuple((s.name, Range(s.lo, s.hi, s.divisor)) for s in funcs[0].sizes),
+        tuple(ranges_of(funcs[0].sizes).items()),
         tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in dict.fromkeys(facts)),
         (Variant(tuple(calls), tuple(map(_bytes, temporaries))),))
 

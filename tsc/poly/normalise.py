@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from tsc.sym import Range, SymExpr
-from tsc.sym.bounds import interval
-from tsc.te.compute import SUM, Axis, Compute, Program, needed
+from tsc.sym import SymExpr
+from tsc.te.compute import SUM, Axis, Compute, Program, facts_of, needed
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children, substitute
 from tsc.te.passes.products import is_contraction
 
@@ -35,10 +34,10 @@ def separate_outputs(program: Program) -> Program:
 def without_empty(program: Program) -> Program:
     """`program` without what is empty at all sizes: Computes of no elements go away (an output stays, and nothing writes it),
     and a reduction over no elements is its identity."""
-    ranges = {s.name: Range(s.lo, s.hi, s.divisor) for s in program.sizes}
+    facts = facts_of(program.sizes)
 
     def has_zero(extents: Iterable[SymExpr]) -> bool:
-        return any((high := interval(extent, ranges)[1]) is not None and high <= 0 for extent in extents)
+        return any((high := facts.bounds(extent)[1]) is not None and high <= 0 for extent in extents)
 
     empty = {c.name for c in program.computes if has_zero(c.target.shape)}
     computes: list[Compute] = []

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
 from tsc.errors import ShapeError
-from tsc.sym.bounds import Interval, Range, interval, never_negative, term_divisor
 from tsc.sym.expr import ZERO, Apply, Atom, Dim, IntLike, SymExpr, apply, dim, sym_max, sym_min
+from tsc.sym.facts import Facts, Interval, Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class ShapeEnv:
     version: int = 0
     _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
     _known: Sequence[SymExpr] | None = field(default=None, repr=False)
+    _facts: dict[frozenset[str], Facts] = field(default_factory=dict, repr=False)
 
     # -- declaring ---------------------------------------------------------------------------------------------
 
@@ -95,7 +96,8 @@ class ShapeEnv:
 
     def bounds(self, expr: IntLike) -> Interval:
         """Interval of `expr` by interval arithmetic; None on a side that is unbounded."""
-        return interval(self.canon(expr), self.ranges)
+        canon = self.canon(expr)
+        return self._about(canon).bounds(canon)
 
     def prove_eq(self, a: IntLike, b: IntLike) -> bool:
         """True only if `a == b` for all sizes in range."""
@@ -112,13 +114,13 @@ class ShapeEnv:
     def prove_ne(self, a: IntLike, b: IntLike) -> bool:
         """True only if `a != b` for all sizes in range."""
         difference = self.canon(self.canon(a) - self.canon(b))
-        common = gcd(*(term_divisor(m, c, self.ranges) for m, c in difference.terms if m))
         constant = sum(c for m, c in difference.terms if not m)
+        common = self._about(difference).divisor(difference - constant)
         return bool(common and constant % common) or self.prove_lt(a, b) or self.prove_lt(b, a)
 
     def prove_divides(self, divisor: int, expr: IntLike) -> bool:
         """True only if `divisor` divides every value of `expr`."""
-        return all(term_divisor(m, c, self.ranges) % divisor == 0 for m, c in self.canon(expr).terms)
+        return self._divides(divisor, self.canon(expr))
 
     def remaining_guards(self) -> tuple[Guard, ...]:
         """The Guards in terms of the Dims that are left, without those that became `x == x`.
@@ -172,7 +174,16 @@ class ShapeEnv:
     def _learned(self) -> None:
         self.version += 1
         self._canon.clear()
+        self._facts.clear()
         self._known = None
+
+    def _about(self, expr: SymExpr) -> Facts:
+        """What is known of the Dims of `expr`."""
+        names = expr.dims()
+        found = self._facts.get(names)
+        if found is None:
+            found = self._facts[names] = Facts.of({name: self.ranges.get(name, Range()) for name in sorted(names)})
+        return found
 
     def _leave(self, guard: Guard) -> bool:
         """Keep `guard`; False when the same condition is guarded already."""
@@ -315,7 +326,7 @@ class ShapeEnv:
             return SymExpr.of(0) if fn == "//" else a
         divisor = b.as_int()
         if fn == "%" and divisor is not None and divisor > 0:
-            a = SymExpr(tuple((m, c) for m, c in a.terms if term_divisor(m, c, self.ranges) % divisor))
+            a = self._about(a).whole_part(a, divisor)[1]
         return apply(fn, [a, b])
 
     def _undominated(self, fn: str, args: list[SymExpr]) -> Iterator[SymExpr]:
@@ -328,11 +339,12 @@ class ShapeEnv:
 
     def _holds(self, not_negative: SymExpr) -> bool:
         """By the ranges, alone or (sums of Dims) beside an order that was assumed."""
-        if never_negative(not_negative, self.ranges):
+        if self._about(not_negative).nonneg(not_negative):
             return True
         if not self._slacks() or not _is_linear(not_negative):
             return False
-        return any(never_negative(not_negative - slack, self.ranges) for slack in self._slacks())
+        beside = (not_negative - slack for slack in self._slacks())
+        return any(self._about(rest).nonneg(rest) for rest in beside)
 
     def _slacks(self) -> Sequence[SymExpr]:
         """`b - a` of each Guard `a <= b` between sums of Dims."""
@@ -342,7 +354,7 @@ class ShapeEnv:
         return self._known
 
     def _divides(self, divisor: int, expr: SymExpr) -> bool:
-        return all(term_divisor(m, c, self.ranges) % divisor == 0 for m, c in expr.terms)
+        return self._about(expr).divisor(expr) % divisor == 0
 
 
 def _is_linear(expr: SymExpr) -> bool:

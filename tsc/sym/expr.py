@@ -128,14 +128,7 @@ class SymExpr:
 
     def dims(self) -> frozenset[str]:
         """Names of all Dims that occur, inside opaque functions too."""
-        found: set[str] = set()
-        for monomial, _ in self.terms:
-            for atom in monomial:
-                if isinstance(atom, Dim):
-                    found.add(atom.name)
-                else:
-                    found |= atom.names
-        return frozenset(found)
+        return names_of(self.atoms())
 
     # -- arithmetic --------------------------------------------------------------------------------------------
 
@@ -304,6 +297,29 @@ def sym_min(*args: IntLike) -> SymExpr:
 def product(factors: Iterable[IntLike]) -> SymExpr:
     """The product of any number of factors; 1 when there are none."""
     return reduce(lambda a, b: a * b, factors, SymExpr.of(1))
+
+
+def names_of(atoms: Iterable[Atom]) -> frozenset[str]:
+    """The names of all Dims in some atoms, inside opaque functions too."""
+    found: set[str] = set()
+    for atom in atoms:
+        if isinstance(atom, Dim):
+            found.add(atom.name)
+        else:
+            found |= atom.names
+    return frozenset(found)
+
+
+def coefficient_of(expr: SymExpr, name: str) -> SymExpr | None:
+    """The factor of the variable where `expr` is linear in it; None where it is not (inside a function, or squared)."""
+    taken: list[tuple[Monomial, int]] = []
+    for monomial, coefficient in expr.terms:
+        count = sum(isinstance(a, Dim) and a.name == name for a in monomial)
+        if count > 1 or any(isinstance(a, Apply) and name in a.names for a in monomial):
+            return None
+        if count:
+            taken.append((tuple(a for a in monomial if not (isinstance(a, Dim) and a.name == name)), coefficient))
+    return sum((SymExpr((t,)) for t in taken), ZERO)
 
 
 @lru_cache(maxsize=65536)

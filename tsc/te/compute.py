@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tsc.sym import SymExpr
+from tsc.sym.facts import Facts, Range
 from tsc.te.expr import Buffer, Expr, format_expr, loads
 
 #: The least value of a size that is no extent and has no known bound.
@@ -148,6 +149,16 @@ class SizeParam:
     def __str__(self) -> str:
         upper = "" if self.hi is None else f" <={self.hi}"
         return f"{self.name}>={self.lo}{upper}" + (f" by {self.divisor}" if self.divisor > 1 else "")
+
+
+def ranges_of(sizes: Iterable[SizeParam]) -> dict[str, Range]:
+    """What is known of each size by its name."""
+    return {s.name: Range(s.lo, s.hi, s.divisor) for s in sizes}
+
+
+def facts_of(sizes: Iterable[SizeParam]) -> Facts:
+    """What is known of sizes, for proofs."""
+    return Facts.of(ranges_of(sizes))
 
 
 @dataclass(frozen=True, slots=True)

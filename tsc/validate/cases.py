@@ -14,10 +14,9 @@ from random import Random
 
 import numpy as np
 
-from tsc.loop_ir.facts import coefficient_of
 from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, Store, children
 from tsc.sym import ONE, OversizeError, SymExpr, dim
-from tsc.sym.expr import Apply
+from tsc.sym.expr import Apply, coefficient_of
 from tsc.te.compute import Axis, Program, SizeParam
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Const, Expr, Size, walk
 from tsc.validate.algebra import Array

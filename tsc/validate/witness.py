@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 
-from tsc.loop_ir.facts import to_sym
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Block, For, Func, If, Let, Stmt, Store, children
 from tsc.poly import PatternMismatch, isl
@@ -17,6 +16,7 @@ from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply
 from tsc.te.compute import Program
 from tsc.te.expr import INDEX, Buffer, Const, Expr, Size, variables
+from tsc.te.index import to_sym
 from tsc.validate.cases import admitted
 
 #: isl operations that may be spent on one Store.

@@ -12,7 +12,7 @@ from functools import partial
 
 from tsc.loop_ir.cpu.vector_rules import varies
 from tsc.loop_ir.cpu.window_tile import WindowTile, reduce_loops
-from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import EPILOGUE, INIT, TILE_COLUMN, TILE_ROW, K
 from tsc.loop_ir.nodes import (
     Allocate,
@@ -34,11 +34,14 @@ from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import SymExpr
-from tsc.sym.expr import Apply
+from tsc.sym.expr import Apply, coefficient_of
+from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
+from tsc.te.compute import facts_of
 from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, substitute
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
+from tsc.te.index import to_sym
 
 FMA_TILE = "fma_tile"
 #: rows, columns, lanes, and the buffer to leave the result in.
@@ -119,11 +122,11 @@ def tensorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
                     return replace(stmt, scope="stack")  # an array: only register tiles compute columns that nobody stores
                 return made
             case For() | Let():
-                inner = facts.inside(stmt)
+                inner = inside(facts, stmt)
                 return map_children(lambda s: visit(s, inner), stmt)
         return map_children(lambda s: visit(s, facts), stmt)
 
-    return replace(func, body=visit(func.body, Facts.of(func.sizes))), tuple(reasons)
+    return replace(func, body=visit(func.body, facts_of(func.sizes))), tuple(reasons)
 
 
 def _is_accumulator(stmt: Allocate) -> bool:
@@ -144,7 +147,7 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
         return f"{stmt.buffer.dtype} accumulators are not vectorized"
     inner = facts
     for loop in tile.loops:
-        inner = inner.inside(loop)
+        inner = inside(inner, loop)
     height, width, vectors = (f"{stmt.buffer.name}_{part}" for part in ("rows", "width", "vectors"))
     micro_kernel = _micro_kernels(replace(tile, width=Var(width)), columns, inner, spec)
     if isinstance(micro_kernel, str):
@@ -199,7 +202,7 @@ def _match(stmt: Allocate, facts: Facts) -> _Tile | str:
     body: Stmt = parts[1]
     while isinstance(body, For) and body.mark == K:
         loops.append(body)
-        facts = facts.inside(body)
+        facts = inside(facts, body)
         body = _from_zero(body.body, facts)
     match body:
         case For(var=i, hi=update_rows, body=For(var=j, body=Store(buffer=target, index=place, value=Call(
@@ -232,7 +235,7 @@ def _from_zero(stmt: Stmt, facts: Facts) -> Stmt:
         simplified = simplify_stmt(stmt, facts, keep_marked=True)
         if not isinstance(simplified, For):
             return simplified
-        return replace(simplified, body=_from_zero(simplified.body, facts.inside(simplified)))
+        return replace(simplified, body=_from_zero(simplified.body, inside(facts, simplified)))
     if isinstance(stmt, Block):
         return Block(tuple(_from_zero(s, facts) for s in stmt.body))
     return stmt
@@ -270,8 +273,8 @@ def _extents(extent: Expr, whole: int, facts: Facts) -> set[int]:
 
 def _check_columns(tile: _Tile, right: Expr, columns: int, facts: Facts) -> str | None:
     """Why the column operand cannot be read in whole rows of the tile, or None."""
-    inner = facts.inside(For(tile.row, index(0), tile.rows, Block(())))
-    inner = inner.inside(For(tile.column, index(0), index(columns), Block(())))
+    inner = inside(facts, For(tile.row, index(0), tile.rows, Block(())))
+    inner = inside(inner, For(tile.column, index(0), index(columns), Block(())))
     for load in loads(right):
         position = -1 if load.buffer.panel is None else load.buffer.panel[0]
         leaves: dict[str, Expr] = {}

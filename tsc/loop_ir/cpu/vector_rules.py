@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tsc.loop_ir.bounds import margin_of, within
-from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.sym import ONE, ZERO, SymExpr, dim
-from tsc.sym.expr import apply
+from tsc.sym.expr import apply, coefficient_of
+from tsc.sym.facts import Facts
 from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, walk
+from tsc.te.index import to_expr, to_sym
 from tsc.te.intrinsics import EXPENSIVE
 
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -260,6 +261,6 @@ def split_point(condition: Expr, var: str, inner: Facts, outer: Facts) -> tuple[
         return None
     at = bound.substitute({var: ZERO})
     if value == -1:  # at - var > 0: true while var < at
-        return condition, outer.to_expr(at, {}), True
-    return condition, outer.to_expr(1 - at, {}), False  # var + at > 0: true from var = 1 - at on
+        return condition, to_expr(at, {}, outer), True
+    return condition, to_expr(1 - at, {}, outer), False  # var + at > 0: true from var = 1 - at on
 

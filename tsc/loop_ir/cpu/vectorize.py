@@ -22,7 +22,7 @@ from tsc.loop_ir.cpu.vector_rules import (
     unconditional,
     varies,
 )
-from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import COPY
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
 from tsc.loop_ir.quotients import at_quotients
@@ -30,11 +30,13 @@ from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import ONE, SymExpr
+from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
-from tsc.te.compute import Monoid
+from tsc.te.compute import Monoid, facts_of
 from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, mul
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
+from tsc.te.index import to_sym
 from tsc.te.intrinsics import EXPENSIVE
 
 _MAX_SPLITS = 3
@@ -57,11 +59,11 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
             case For() if stmt.kind == "serial" and not any(isinstance(s, (For, Allocate, Intrin)) for s in walk(stmt.body)):
                 return _vectorize_loop(stmt, facts, spec, reasons, _MAX_SPLITS)
             case For() | Let():
-                inner = facts.inside(stmt)
+                inner = inside(facts, stmt)
                 return map_children(lambda s: visit(s, inner), stmt)
         return map_children(lambda s: visit(s, facts), stmt)
 
-    return replace(func, body=visit(func.body, Facts.of(func.sizes))), tuple(dict.fromkeys(reasons))
+    return replace(func, body=visit(func.body, facts_of(func.sizes))), tuple(dict.fromkeys(reasons))
 
 
 def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str], splits: int) -> Stmt:
@@ -69,7 +71,7 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
     if by_quotient is not None:
         outer, run = by_quotient
         short = replace(run, mark="")  # its edges are not worth loops of their own
-        return replace(outer, body=_vectorize_loop(short, facts.inside(outer), spec, reasons, splits))
+        return replace(outer, body=_vectorize_loop(short, inside(facts, outer), spec, reasons, splits))
     try:
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
@@ -142,7 +144,7 @@ def _ways(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lane
 
 def _check(loop: For, stores: tuple[Store, ...], facts: Facts, masks: bool) -> frozenset[Buffer]:
     """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
-    inner = facts.inside(loop)
+    inner = inside(facts, loop)
     reduced: set[Buffer] = set()
     for store in stores:
         if any(varies(i, loop.var) for i in store.index):
@@ -203,7 +205,7 @@ def reduction_operand(store: Store) -> Expr | None:
 def _split(loop: For, facts: Facts) -> Stmt | None:
     """The loop cut where a condition of one of its selects changes, or under a condition that does not, so that each part has
     none; None where there is none."""
-    inner = facts.inside(loop)
+    inner = inside(facts, loop)
     for stmt in walk(loop.body):
         if not isinstance(stmt, Store):
             continue
@@ -218,8 +220,8 @@ def _split(loop: For, facts: Facts) -> Stmt | None:
             if found is not None:
                 changing, point, below = found
                 cut = _whole_steps(loop, call("max", loop.lo, call("min", point, loop.hi)))
-                known = (facts.inside(replace(loop, hi=call("min", point, loop.hi))),
-                         facts.inside(replace(loop, lo=call("max", point, loop.lo))))
+                known = (inside(facts, replace(loop, hi=call("min", point, loop.hi))),
+                         inside(facts, replace(loop, lo=call("max", point, loop.lo))))
                 bodies = [simplify_stmt(_decided(loop.body, changing, value), own, keep_marked=True)  # other conditions as well
                           for value, own in zip((below, not below), known)]
                 parts = replace(loop, hi=cut, body=bodies[0]), replace(loop, lo=cut, body=bodies[1])

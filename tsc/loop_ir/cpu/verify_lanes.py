@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import coefficient_of, to_sym
 from tsc.loop_ir.nodes import For, Func, Let, Store, expressions, walk
 from tsc.sym import ZERO
+from tsc.sym.expr import coefficient_of
 from tsc.te.expr import Const, Expr, Var, format_expr, loads, substitute
+from tsc.te.index import to_sym
 
 
 def verify_lanes(func: Func) -> None:

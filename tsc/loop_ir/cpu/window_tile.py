@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tsc.loop_ir.cpu.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_load, check_value, looks_at_data, varies
-from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Allocate, Block, For, Instance, Stmt, Store, block
 from tsc.loop_ir.scratch import item_bytes
 from tsc.sym import SymExpr
+from tsc.sym.expr import coefficient_of
+from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, select, substitute
+from tsc.te.index import to_sym
 
 #: The most vector operations that are written out one after the other, and the most accumulators for which they are: with
 #: more, compilers keep operands of several steps in registers and spill the accumulators.
@@ -52,7 +55,7 @@ class WindowTile:
         return replace(self, masked=False) if there else self
 
     def _inside(self, columns: int, facts: Facts) -> Facts:
-        return facts.inside(For(self.column, index(0), index(columns), Block(())))
+        return inside(facts, For(self.column, index(0), index(columns), Block(())))
 
     def refusal(self, columns: int, facts: Facts, spec: DeviceSpec) -> str | None:
         """Why the tile cannot be kept in vector registers, or None; `facts` hold inside `loops`."""

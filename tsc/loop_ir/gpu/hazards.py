@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import coefficient_of
 from tsc.loop_ir.nodes import Team
 from tsc.sym import SymExpr
+from tsc.sym.expr import coefficient_of
 
 #: Where a statement stands: the position of each child on the way from the kernel's body.
 Path = tuple[int, ...]

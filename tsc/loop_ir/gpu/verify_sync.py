@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import Facts, to_sym
 from tsc.loop_ir.gpu.hazards import Access, Hazard, Path, apart, barrier_between, injective
 from tsc.loop_ir.gpu.threads import team_sizes, trips
 from tsc.loop_ir.marks import COPY
@@ -36,8 +35,11 @@ from tsc.loop_ir.nodes import (
     walk,
 )
 from tsc.sym import SymExpr, ceildiv, dim
+from tsc.sym.facts import Facts
+from tsc.te.compute import facts_of
 from tsc.te.expr import INDEX, Call, Expr, Load, Var, loads
 from tsc.te.expr import walk as walk_expr
+from tsc.te.index import to_sym
 
 #: More iterations than any guard looks ahead.
 MANY = -1
@@ -97,7 +99,7 @@ def verify_synchronised(func: Func, barriers: bool = True) -> None:
     common = _common(func)
     local = frozenset(s.buffer.name for s in walk(func.body) if isinstance(s, Allocate))
     checker = _Checker(func.name, common, local, _period(func.body, common), frozenset(_counts(func.body, {})), barriers,
-                       Facts.of(func.sizes))
+                       facts_of(func.sizes))
     checker.check_end(checker.run(func.body, (_State(),), _Scope(), ()))
 
 

@@ -13,6 +13,7 @@ from math import prod
 from typing import cast
 
 from tsc.errors import InternalError
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.gpu.threads import nest_count, trips
 from tsc.loop_ir.nodes import (
     Allocate,
@@ -38,8 +39,10 @@ from tsc.poly.promotion.promote import Local, Promoted
 from tsc.poly.proof.guards import Nest, affine_text, loop_points, stores
 from tsc.poly.scop import Scop
 from tsc.sym import SymExpr
-from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, loads, mul
+from tsc.sym.facts import Facts
+from tsc.te.expr import Const, Expr, Load, Var, add, call, index, loads, mul
 from tsc.te.expr import map_children as map_operands
+from tsc.te.index import to_sym
 
 WARP, LANE = "warp", "lane"
 
@@ -137,35 +140,18 @@ def _steps(stmt: Stmt) -> Iterator[Stmt]:
 
 # -- constant trip counts --------------------------------------------------------------------------------------
 
-def constant_trips(stmt: Stmt, ranges: Mapping[str, tuple[int, int]] | None = None) -> Stmt:
+def constant_trips(stmt: Stmt, facts: Facts | None = None) -> Stmt:
     """Loops whose bound varies, but not their trip count, get a constant bound: `c < 16 - t by 8` with t in 0 .. 7."""
-    known = dict(ranges or {})
+    facts = facts or Facts()
     if not isinstance(stmt, For):
-        return map_children(lambda s: constant_trips(s, known), stmt)
-    low, high = _range(stmt.lo, known), _range(stmt.hi, known)
-    loop = stmt
-    if low is not None and high is not None and low[0] == low[1]:
-        counts = {-(-(h - low[0]) // stmt.step) for h in high}
+        within = inside(facts, stmt) if isinstance(stmt, Let) else facts
+        return map_children(lambda s: constant_trips(s, within), stmt)
+    (low, top), (least, most) = (facts.bounds(to_sym(end, {})) for end in (stmt.lo, stmt.hi))
+    if low is not None and low == top and least is not None and most is not None:
+        counts = {-(-(h - low) // stmt.step) for h in (least, most)}
         if len(counts) == 1 and not isinstance(stmt.hi, Const):
-            loop = replace(stmt, hi=index(low[0] + counts.pop() * stmt.step))
-        known[stmt.var] = (low[0], max(low[0], high[1] - 1))
-    return replace(loop, body=constant_trips(loop.body, known))
-
-
-def _range(expr: Expr, known: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
-    match expr:
-        case Const(value=value):
-            return int(value), int(value)
-        case Var(name=name):
-            return known.get(name)
-        case Call(fn="add" | "sub" as fn, args=(a, b)):
-            first, second = _range(a, known), _range(b, known)
-            if first is None or second is None:
-                return None
-            if fn == "sub":
-                second = -second[1], -second[0]
-            return first[0] + second[0], first[1] + second[1]
-    return None
+            stmt = replace(stmt, hi=index(low + counts.pop() * stmt.step))
+    return replace(stmt, body=constant_trips(stmt.body, inside(facts, stmt)))
 
 
 # -- one nest a block ------------------------------------------------------------------------------------------

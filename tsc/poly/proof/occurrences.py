@@ -13,13 +13,15 @@ from functools import lru_cache, reduce
 
 from tsc.errors import InternalError
 from tsc.loop_ir.cpu.vector_rules import looks_at_data
-from tsc.loop_ir.facts import Facts, to_sym
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Allocate, Barrier, Block, Commit, For, If, Intrin, Let, Stmt, Store, Wait
 from tsc.poly import isl
 from tsc.poly.affine import bound_texts, condition_of, index_text, size_text, upper_texts
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply, Atom, Dim, apply
+from tsc.sym.facts import Facts
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Var, add, format_expr, index, mul, substitute, variables, walk
+from tsc.te.index import to_sym
 
 
 class Unreadable(Exception):
@@ -86,7 +88,7 @@ class Scope:
 
     def facts(self) -> Facts:
         """What loops and Lets say to symbolic proofs. (It takes a while to find out, and few ask.)"""
-        return reduce(Facts.inside, self.around, self.sizes)
+        return reduce(inside, self.around, self.sizes)
 
     def _check_new(self, name: str) -> None:
         if name in self.parameters or name in self.variables:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from tsc.loop_ir.bounds import Prover
-from tsc.loop_ir.facts import Facts
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import size_text
 from tsc.sym import SymExpr, dim
 from tsc.sym.expr import Apply, apply
+from tsc.sym.facts import Facts
 
 #: isl operations that one question may take.
 OPERATIONS = 500_000

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from tsc.loop_ir.facts import Facts, coefficient_of, to_sym
 from tsc.poly import isl
 from tsc.poly.proof.occurrences import Occurrence, Unreadable
 from tsc.sym import SymExpr, dim
-from tsc.sym.expr import Apply, Dim, apply
+from tsc.sym.expr import Apply, Dim, apply, coefficient_of
+from tsc.sym.facts import Facts
 from tsc.te.expr import (
     BOOL,
     COMMUTATIVE,
@@ -35,6 +35,7 @@ from tsc.te.expr import (
     map_children,
     substitute,
 )
+from tsc.te.index import to_sym
 
 #: The name of all cells, whatever their buffer is called: a pass may give a buffer another name.
 CELL = "cell"

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import Facts, to_sym
-from tsc.loop_ir.identities import alternatives
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Let, Stmt, Store, block, nest, walk
 from tsc.loop_ir.simplify import substitute_stmt
@@ -27,7 +25,11 @@ from tsc.poly.proof.region import Known, Region
 from tsc.poly.scop import Scop
 from tsc.sym import ZERO, SymExpr, ceildiv, dim, product
 from tsc.sym.expr import Apply
+from tsc.sym.facts import Facts
+from tsc.sym.identities import alternatives
+from tsc.te.compute import facts_of
 from tsc.te.expr import Expr, Var, add, call
+from tsc.te.index import to_expr, to_sym
 
 #: isl operations that reading back one kernel may take, about ten times what attention takes.
 OPERATIONS = 5_000_000
@@ -48,7 +50,7 @@ def check_lowered(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[
     tree = frozenset(locals_) | {b.name for b in before.buffers}
     both = _Both(before, scop, edges, tree, aliases={name: name for name in tree})
     scope = Scope(tuple(s.name for s in before.sizes), multiples={s.name: s.divisor for s in before.sizes},
-                  sizes=Facts.of(before.sizes))
+                  sizes=facts_of(before.sizes))
     try:
         with isl.budget(OPERATIONS):
             both.walk(*inside_blocks(before, after, Place(scope, Known(scop.known, scope.names.meanings))), frozenset())
@@ -112,7 +114,7 @@ class _Both:
                 self.walk(old.body, new.body, place.inside(old), private)
             case For(), For() if (moved := self._moved(old, new, place)) is not None:
                 self.walk(moved.body, new.body, place.inside(moved), private)
-            case For(), For() if (run := _run_of(old, new, place, Facts.of(self.before.sizes))) is not None:
+            case For(), For() if (run := _run_of(old, new, place, facts_of(self.before.sizes))) is not None:
                 self.walk(run[0], new.body, run[1], private)
             case If(condition=condition), If(condition=again) if condition == again:
                 for a, b, side in self._sides(new, old.then, old.otherwise or Block(()), place):
@@ -215,7 +217,7 @@ def _run_of(old: For, new: For, place: Place, facts: Facts) -> tuple[For, Place]
                 if to_sym(new.lo, leaves) != (lo + offset) // by or old.var in offset.dims() | by.dims():
                     continue
                 if by.dims() <= set(place.scope.parameters) and place.excludes(f"{place.scope.size(by)} < 1"):
-                    first, width = facts.to_expr(dim(new.var) * by - offset, {}), facts.to_expr(by, {})
+                    first, width = to_expr(dim(new.var) * by - offset, {}, facts), to_expr(by, {}, facts)
                     inner, start, least = place.inside(new), dim(new.var) * by, to_sym(new.lo, leaves)
                     known = [dividend - start, start + by - 1 - lo - offset]  # what isl cannot say: the run has an iteration,
                     if not any(isinstance(a, Apply) for a in least.atoms()):

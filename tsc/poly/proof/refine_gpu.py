@@ -16,7 +16,6 @@ from functools import reduce
 from math import prod
 
 from tsc.errors import InternalError
-from tsc.loop_ir.facts import coefficient_of, to_sym
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, Stmt, Store
 from tsc.loop_ir.nodes import children as statements_in
 from tsc.poly import PatternMismatch, isl
@@ -28,8 +27,10 @@ from tsc.poly.proof.refine import OPERATIONS, Place, inside_blocks
 from tsc.poly.proof.region import Known, Region
 from tsc.poly.scop import Scop
 from tsc.sym import SymExpr
+from tsc.sym.expr import coefficient_of
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, Size, Var, call, children, format_expr, index, loads, walk
 from tsc.te.expr import map_children as map_operands
+from tsc.te.index import to_sym
 
 
 def check_lowered_gpu(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[str, ...]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tsc.sym import ZERO, SymExpr, exact_quotient
-from tsc.sym.expr import Apply, apply
+from tsc.sym.expr import ZERO, Apply, SymExpr, apply, exact_quotient
 
 
 def without_remainders(expr: SymExpr) -> SymExpr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tsc.sym import SymExpr
+from tsc.sym.expr import SymExpr
 
 #: At most so many points are kept (a power of two), and how far from its least value one without a greatest is tried.
 _POINTS, _FAR = 8, 1009

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from tsc.loop_ir.facts import Facts
+from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Block, For
-from tsc.loop_ir.witness import Point, extended, is_negative
 from tsc.sym import SymExpr, dim, sym_max, sym_min
-from tsc.te.compute import SizeParam
+from tsc.sym.witness import Point, extended, is_negative
+from tsc.te.compute import SizeParam, facts_of
 from tsc.te.expr import Call, Expr, Size, Var, call, index
 
 N = dim("N")
@@ -34,12 +34,12 @@ def drawn(rng: random.Random, names: list[str]) -> tuple[SymExpr, Expr]:
 @pytest.mark.parametrize("seed", range(60))
 def test_every_point_lies_within_all_loops(seed: int) -> None:
     rng = random.Random(seed)
-    facts = Facts.of((SizeParam("N", 1), SizeParam("M", 0, 4, 512)))
+    facts = facts_of((SizeParam("N", 1), SizeParam("M", 0, 4, 512)))
     names, bounds = ["N", "M"], []
     for depth in range(rng.randint(1, 5)):
         (low, lo), (high, hi) = drawn(rng, names), drawn(rng, names)
         step = rng.choice((1, 1, 4))
-        facts = facts.inside(For(f"i{depth}", lo, hi, Block(()), step=step))
+        facts = inside(facts, For(f"i{depth}", lo, hi, Block(()), step=step))
         bounds.append((f"i{depth}", low, high))
         names.append(f"i{depth}")
     for point in facts._witnesses():
@@ -58,19 +58,19 @@ def test_what_is_refuted_and_what_is_not(expr: SymExpr, lies: bool) -> None:
 
 
 def test_a_loop_that_never_runs_leaves_no_point() -> None:
-    facts = Facts.of((SizeParam("N", 1),)).inside(For("i", index(5), index(3), Block(())))
+    facts = inside(facts_of((SizeParam("N", 1),)), For("i", index(5), index(3), Block(())))
     assert facts._witnesses() == ()
 
 
 def test_loops_alike_share_what_was_found_out_and_others_do_not() -> None:
-    facts = Facts.of((SizeParam("N", 1),))
+    facts = facts_of((SizeParam("N", 1),))
     one, other = For("i", index(0), Size(N), Block(())), For("i", index(0), Size(N), Block((Block(()),)))
-    assert facts.inside(one) is facts.inside(other)
-    assert facts.inside(one) is not facts.inside(For("i", index(0), Size(N - 1), Block(())))
+    assert inside(facts, one) is inside(facts, other)
+    assert inside(facts, one) is not inside(facts, For("i", index(0), Size(N - 1), Block(())))
 
 
 def test_a_name_within_its_own_scope_means_the_inner_one() -> None:
-    facts = Facts.of((SizeParam("N", 1),)).inside(For("i", index(0), index(4), Block(())))
-    again = facts.inside(For("i", index(7), index(9), Block(())))
+    facts = inside(facts_of((SizeParam("N", 1),)), For("i", index(0), index(4), Block(())))
+    again = inside(facts, For("i", index(7), index(9), Block(())))
     assert again.nonneg(dim("i") - 7) and not again.nonneg(3 - dim("i"))
     assert {p["i"] for p in again._witnesses()} == {7, 8}

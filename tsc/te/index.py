@@ -1,0 +1,88 @@
+"""Index expressions as SymExprs, whose Dims are the sizes and variables in scope, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tsc.errors import InternalError
+from tsc.sym import SymExpr, dim
+from tsc.sym.expr import Atom, Dim, Monomial, apply, names_of
+from tsc.sym.facts import Facts
+from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, index
+
+_OPERATORS = {"floordiv": "//", "mod": "%", "min": "min", "max": "max"}
+_NAMES = {fn: name for name, fn in _OPERATORS.items()}
+
+
+def to_sym(expr: Expr, leaves: dict[str, Expr]) -> SymExpr:
+    """An int64 expression as a SymExpr; what is not index arithmetic becomes a Dim that `leaves` maps back. Leaves are named by
+    their text, so that equal ones are equal."""
+    match expr:
+        case Var(name=name):
+            return dim(name)
+        case Call(args=(a, b), dtype=dtype) if dtype == INDEX:
+            match expr.fn:
+                case "add":
+                    return to_sym(a, leaves) + to_sym(b, leaves)
+                case "sub":
+                    return to_sym(a, leaves) - to_sym(b, leaves)
+                case "mul":
+                    return to_sym(a, leaves) * to_sym(b, leaves)
+                case "min" | "max" as fn:
+                    return apply(fn, [to_sym(a, leaves), to_sym(b, leaves)])
+                case "floordiv" | "mod" as fn:
+                    by = to_sym(b, leaves)
+                    if by.as_int() != 0:
+                        return apply(_OPERATORS[fn], [to_sym(a, leaves), by])
+        case Const(value=value, dtype=dtype) if dtype == INDEX:
+            return SymExpr.of(int(value))
+        case Size(value=value):
+            return value
+        case Call(fn="neg" | "abs" as of_one, args=(a,), dtype=dtype) if dtype == INDEX:
+            value = to_sym(a, leaves)
+            return -value if of_one == "neg" else apply("max", [value, -value])
+    if expr.dtype != INDEX:
+        raise InternalError(f"an index must be int64, not {expr.dtype}: {format_expr(expr)}")
+    name = f"%{format_expr(expr)}"
+    leaves[name] = expr
+    return dim(name)
+
+
+def to_expr(sym: SymExpr, leaves: Mapping[str, Expr], facts: Facts) -> Expr:
+    """The index expression of `sym`, its terms ordered from the outermost variable to the innermost, so that a
+    compiler hoists what is invariant."""
+    moving = [t for t in sym.terms if not names_of(t[0]) <= facts.sizes]
+    fixed = sym if not moving else SymExpr(tuple(t for t in sym.terms if names_of(t[0]) <= facts.sizes))
+    if len(moving) > 1:
+        moving.sort(key=lambda term: _term_depth(term, facts))
+    result, zero = index(fixed), index(0)
+    for monomial, coefficient in moving:
+        scale = SymExpr.of(abs(coefficient) if result != zero else coefficient)
+        factors: list[Expr] = []
+        for atom in monomial:
+            if isinstance(atom, Dim) and atom.name in facts.sizes:
+                scale = scale * dim(atom.name)
+            else:
+                factors.append(_atom_expr(atom, leaves, facts))
+        term = factors[0]
+        for factor in factors[1:]:
+            term = call("mul", term, factor)
+        term = call("mul", term, index(scale))
+        result = call("sub" if coefficient < 0 and result != zero else "add", result, term)
+    return result
+
+
+def _term_depth(term: tuple[Monomial, int], facts: Facts) -> tuple[int, str]:
+    names = names_of(term[0]) - facts.sizes
+    depth = max((facts.known[n].depth if n in facts.known else 1 << 20 for n in names), default=0)
+    return depth, str(SymExpr(((term[0], 1),)))
+
+
+def _atom_expr(atom: Atom, leaves: Mapping[str, Expr], facts: Facts) -> Expr:
+    if isinstance(atom, Dim):
+        return leaves.get(atom.name, Var(atom.name))
+    args = [to_expr(a, leaves, facts) for a in atom.args]
+    result = args[0]
+    for arg in args[1:]:
+        result = call(_NAMES[atom.fn], result, arg)
+    return result
