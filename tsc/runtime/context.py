@@ -1,33 +1,88 @@
-"""Execution contexts: the memory that one run needs and no other run may touch, kept in a bounded pool."""
+"""Execution contexts: the memory that one run needs and no other run may touch, and how its launches run; kept in a bounded
+pool. What is here runs the CPU's tables of launches; `over_driver.py` has what runs over any Driver."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.errors import InternalError
 from tsc.runtime.bind import Binding, Bound
-from tsc.runtime.memory import address, footprint, reserve
+from tsc.runtime.drivers.cpu import CpuModule
+from tsc.runtime.memory import Array, address, footprint, reserve
 from tsc.runtime.plan import Plan
 from tsc.runtime.segments import Segment
 
 LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
 
+#: Runs launches: the address of their table, how many, on how many threads, scratch at which addresses. Returns the status.
+Execute = Callable[[int, int, int, int], int]
+#: A storage, by its number, and a byte in it.
+Spot = tuple[int, int]
 
-class Program:
+
+class Context(Protocol):
+    """What runs a request, where it has memory of its own. Used by one run at a time, `begin` to `end`."""
+
+    #: Where a list is given, each launch runs alone and adds its seconds to the Plan's launch of that number.
+    seconds: list[float] | None
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it keeps for later runs."""
+
+    def reserve(self, arena: int, scratch: int) -> None:
+        """Have at least so many bytes of arena, and of scratch a worker. Raises LaunchError, with less than before."""
+
+    def begin(self, binding: Binding, feeds: Sequence[Array], results: Sequence[Array | None], places: Sequence[int]) -> None:
+        """Have the memory that a request needs, and what it is given; `places` are the addresses of the results."""
+
+    def made(self, output: int, result: Array, place: int) -> None:
+        """An output whose shape was not known when the run began."""
+
+    def launch(self, segment: Segment, bound: Bound) -> tuple[int, int] | None:
+        """Run a Segment's launches. Returns which of them found the data wrong, and its status code; None where all is well."""
+
+    def copy(self, target: Spot, source: Spot, size: int) -> None:
+        """Copy from one storage into another."""
+
+    def read(self, place: Spot, width: int) -> bytes:
+        """What was computed there."""
+
+    def end(self) -> None:
+        """All that was asked for is done, and the results are filled."""
+
+
+class Program(Protocol):
+    """A loaded module and its constants, where a Plan runs."""
+
+    @property
+    def table_bytes(self) -> int:
+        """What a Context has beside its arena and scratch."""
+
+    def context(self) -> Context:
+        """A new Context."""
+
+
+class TableProgram:
     """What launch tables are made of, whatever the shape: functions, and for each storage which base its address counts from.
 
     Bases are: absolute, the arena, then the inputs, then the outputs.
     """
 
-    def __init__(self, plan: Plan, segments: Sequence[Segment], functions: dict[str, int], constants: Sequence[int]) -> None:
+    def __init__(self, plan: Plan, segments: Sequence[Segment], module: CpuModule, constants: Sequence[int],
+                 threads: int) -> None:
+        self.threads, self.module = threads, module  # whose code is there as long as this
+        self.execute: Execute = module.run
+        functions = module.symbols(set(plan.functions))
         base = {"constant": 0, "arena": 1, "input": 2, "output": 2 + len(plan.inputs)}
         self.segments = segments
         places = plan.storages
@@ -40,18 +95,20 @@ class Program:
         self.rows = [sum(max(len(v.calls) for v in launch.variants) for launch in s.launches) for s in segments]
         self.arguments = [sum(max(sum(len(call.args) for call in v.calls) for v in launch.variants) for launch in s.launches)
                           for s in segments]
-        #: What a Context has beside its arena and scratch.
         self.table_bytes = 8 * sum(self.arguments) + LAUNCH_BYTES * sum(self.rows) + 8 * (
             2 + len(plan.inputs) + len(plan.outputs))
+
+    def context(self) -> TableContext:
+        """A new Context."""
+        return TableContext(self)
 
 
 class _Part:
     """The rows of one Segment in a Context's launch table, and the addresses of their arguments."""
 
-    def __init__(self, program: Program, segment: Segment, table: NDArray[np.int64], first: int) -> None:
+    def __init__(self, program: TableProgram, segment: Segment, table: NDArray[np.int64], first: int) -> None:
         number = segment.number
         self._program, self._functions = program, program.functions[number]
-        self.first, self._launch = first, segment.first
         self._table = table[first:first + program.rows[number]]
         self._all = np.zeros(program.arguments[number], np.int64)
         self.pointers = self.bases = self.fixed = self._all
@@ -70,46 +127,41 @@ class _Part:
         table[:, 2:] = bound.table
         self.bound = bound
 
-    def launch_of(self, row: int) -> int:
-        """Which of the Plan's launches a row belongs to."""
-        if self.bound is None:
-            raise InternalError("nothing is bound to this part of the launch table")
-        return self._launch + int(self.bound.rows.launches[row])
 
-
-class Context:
+class TableContext:
     """An arena, scratch for each worker, and a launch table whose addresses point into them. Memory grows and is kept."""
 
-    def __init__(self, program: Program, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, program: TableProgram) -> None:
+        self.seconds: list[float] | None = None
+        self._program, self._threads = program, program.threads
         self._table = np.empty((sum(program.rows), 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
         first = accumulate(program.rows, initial=0)
         self._parts = [_Part(program, segment, self._table, row) for segment, row in zip(program.segments, first)]
         self._ready: Binding | None = None
         self._arena = reserve(0, "the arena")
         self._scratch = reserve(0, "scratch memory")
-        self._per_worker: NDArray[np.int64] = np.zeros(threads, np.int64)
+        self._per_worker: NDArray[np.int64] = np.zeros(program.threads, np.int64)
         self._arena_address = 0
         self._scratch_bytes = 0
-        self.table = address(self._table)
-        self.scratch = address(self._per_worker)
+        self._scratch_address = address(self._per_worker)
+        self._bases = np.zeros(0, np.int64)
 
     def reserve(self, arena: int, scratch: int) -> None:
-        """Have at least so many bytes of arena, and of scratch a worker. Raises LaunchError, with less than before."""
+        """As a Context does."""
         self._ready = None  # until all of it is there: a run of an older shape has to take again what is given back here
         if arena > self._arena.size:
             self._arena = reserve(0, "the arena")  # give the old one back first
             self._arena = reserve(arena, "the arena")
-        self.reserve_scratch(scratch)
+        self._reserve_scratch(scratch)
         self._arena_address = address(self._arena)
 
-    def reserve_scratch(self, scratch: int) -> None:
+    def _reserve_scratch(self, scratch: int) -> None:
         """Have at least so many bytes of scratch a worker; nothing is in it between two launches."""
         if scratch > self._scratch_bytes:
             self._scratch_bytes = 0
             self._scratch = reserve(0, "scratch memory")
-            self._scratch = reserve(scratch * self.threads, "scratch memory")
-            self._per_worker[:] = address(self._scratch) + scratch * np.arange(self.threads)
+            self._scratch = reserve(scratch * self._threads, "scratch memory")
+            self._per_worker[:] = address(self._scratch) + scratch * np.arange(self._threads)
             self._scratch_bytes = scratch
 
     @property
@@ -117,35 +169,60 @@ class Context:
         """What `reserve` took so far."""
         return footprint(self._arena.size) + footprint(self._scratch.size)
 
-    def begin(self, binding: Binding, feeds: Sequence[int], results: Sequence[int]) -> NDArray[np.int64]:
-        """Have the memory that a request needs. Returns the bases."""
+    def begin(self, binding: Binding, feeds: Sequence[Array], results: Sequence[Array | None], places: Sequence[int]) -> None:
+        """As a Context does."""
         if self._ready is not binding:
             self.reserve(binding.arena_bytes, binding.scratch_bytes)
             self._ready = binding
-        return np.array([0, self._arena_address, *feeds, *results], np.int64)
+        self._bases = np.array([0, self._arena_address, *map(address, feeds), *places], np.int64)
 
-    def point(self, segment: int, bound: Bound, bases: NDArray[np.int64]) -> int:
-        """Point a Segment's launches at the request's memory. Returns the address of their rows of the table."""
-        part = self._parts[segment]
+    def made(self, output: int, result: Array, place: int) -> None:
+        """As a Context does."""
+        self._bases[self._program.outputs + output] = place
+
+    def launch(self, segment: Segment, bound: Bound) -> tuple[int, int] | None:
+        """As a Context does: points the Segment's rows of the table at the request's memory, and runs them."""
+        part = self._parts[segment.number]
         if bound.scratch_bytes > self._scratch_bytes:
-            self.reserve_scratch(bound.scratch_bytes)
+            self._reserve_scratch(bound.scratch_bytes)
         if part.bound is not bound:
             part.take(bound)
-        np.add(bases[part.bases], bound.offsets, out=part.pointers)
+        np.add(self._bases[part.bases], bound.offsets, out=part.pointers)
         part.pointers += part.fixed
-        return part.address
+        rows = bound.rows.launches
+        if self.seconds is not None:
+            self._one_by_one(segment, part, rows, self.seconds)
+            return None
+        status = self._program.execute(part.address, len(rows), self._threads, self._scratch_address)
+        return (int(rows[status >> 32]), status & 0xFFFFFFFF) if status else None
 
-    def launch_at(self, row: int) -> int:
-        """Which of the Plan's launches a row of the launch table that is in use belongs to."""
-        part = next(part for part in reversed(self._parts) if part.first <= row)
-        return part.launch_of(row - part.first)
+    def _one_by_one(self, segment: Segment, part: _Part, rows: NDArray[np.int64], seconds: list[float]) -> None:
+        for row, launch in enumerate(rows.tolist()):
+            begin = time.perf_counter()
+            self._program.execute(part.address + LAUNCH_BYTES * row, 1, self._threads, self._scratch_address)
+            seconds[segment.first + launch] += time.perf_counter() - begin
+
+    def copy(self, target: Spot, source: Spot, size: int) -> None:
+        """As a Context does."""
+        ctypes.memmove(self._address(target), self._address(source), size)
+
+    def read(self, place: Spot, width: int) -> bytes:
+        """As a Context does."""
+        return ctypes.string_at(self._address(place), width)
+
+    def end(self) -> None:
+        """Nothing is left to do: the results are where kernels wrote."""
+
+    def _address(self, place: Spot) -> int:
+        storage, offset = place
+        return int(self._bases[self._program.base[storage]]) + int(self._program.fixed[storage]) + offset
 
 
 class ContextPool:
     """At most `limit` Contexts; a run that finds none free waits for one."""
 
-    def __init__(self, program: Program, threads: int, limit: int) -> None:
-        self._program, self._threads, self.limit = program, threads, limit
+    def __init__(self, program: Program, limit: int) -> None:
+        self._program, self.limit = program, limit
         self._idle: list[Context] = []
         self._permits = threading.Semaphore(limit)
         forget_locks_after_fork(self)
@@ -156,7 +233,7 @@ class ContextPool:
         try:
             return self._idle.pop()
         except IndexError:
-            return Context(self._program, self._threads)
+            return self._program.context()
 
     def give(self, context: Context) -> None:
         """Hand a Context back."""

@@ -12,21 +12,20 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tsc.config import default_threads
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.check import check_plan
-from tsc.runtime.context import LAUNCH_BYTES, Context, ContextPool, Program, forget_locks_after_fork
+from tsc.runtime.context import Context, ContextPool, Program, TableProgram, forget_locks_after_fork
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, read_cpu_flags
+from tsc.runtime.drivers.protocol import Driver
 from tsc.runtime.explain import explain, summary
 from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
 from tsc.runtime.memory import Array, address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
+from tsc.runtime.over_driver import DriverProgram
 from tsc.runtime.package import Module, Package
 from tsc.runtime.peak import pages, scratch_bytes, upper_bound
 from tsc.runtime.plan import TensorSpec
@@ -54,11 +53,12 @@ class Executable:
     """A compiled model. `run` may be called from many threads at once.
 
     `threads` is how many cores one run may use (None: all that this process may use). Constants that are not yet laid out for
-    kernels are copied into private memory on 2 MB pages. Raises InputError for `threads` that are no count, PackageError when
-    no binary of the Package suits this machine or its parts contradict each other, LaunchError when the binary does not load.
+    kernels are copied into private memory on 2 MB pages. With a `driver` memory and launches are its device's. Raises
+    InputError for `threads` that are no count, PackageError when no binary of the Package suits this machine or its parts
+    contradict each other, LaunchError when the binary does not load.
     """
 
-    def __init__(self, package: Package, threads: int | None = None) -> None:
+    def __init__(self, package: Package, threads: int | None = None, driver: Driver | None = None) -> None:
         where = "the compiled model" if package.path is None else f"Package '{package.path}'"
         self._threads = thread_count(threads)
         modules = {name: module for name, module in package.modules.items() if name in package.plans}
@@ -70,16 +70,22 @@ class Executable:
         self._binder = Binder(self._plan, Bounds(self._plan, sizes, interface.kernels, where))
         own = placed({name: package.constants[name] for name in self._plan.constants})
         self._package = replace(package, constants={**package.constants, **own})
-        self._module = CpuModule(package.modules[self._target].binary, self._target)  # from here on its code runs
-        functions = self._module.symbols(set(self._plan.functions))
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
-        self._program = Program(self._plan, self._binder.segments, functions, [address(a) for a in self._constants])
-        self._contexts = ContextPool(self._program, self._threads, max(4, 2 * default_threads()))
+        self._program = self._loaded(driver)
+        self._contexts = ContextPool(self._program, max(4, 2 * default_threads()))
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
         self._memo: OrderedDict[Shapes, Binding] = OrderedDict()
         self._lock = threading.Lock()
         self._runs = self._shapes = self._hits = 0
         forget_locks_after_fork(self)
+
+    def _loaded(self, driver: Driver | None) -> Program:
+        """The module, loaded: from here on its code runs."""
+        binary, segments = self._package.modules[self._target].binary, self._binder.segments
+        if driver is not None:
+            return DriverProgram(self._plan, segments, driver, driver.load(binary, self._target), self._constants)
+        module = CpuModule(binary, self._target)
+        return TableProgram(self._plan, segments, module, [address(a) for a in self._constants], self._threads)
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
@@ -122,16 +128,17 @@ class Executable:
         results, places = self._results(binding)
         context = self._contexts.take()
         try:
-            bases = self._bind(context, binding, arrays, places)
-            perform(self._binder, self._program, context, binding, bases, results, self._module.run)
+            self._begin(context, binding, arrays, results, places)
+            perform(self._binder, context, binding, results)
         finally:
             self._contexts.give(context)
         made = [result for result in results if result is not None]
         return made if chosen is None else [made[i] for i in chosen]
 
-    def _bind(self, context: Context, binding: Binding, feeds: list[Array], results: list[int]) -> NDArray[np.int64]:
+    def _begin(self, context: Context, binding: Binding, feeds: list[Array], results: list[Array | None],
+               places: list[int]) -> None:
         try:
-            return context.begin(binding, [address(a) for a in feeds], results)
+            context.begin(binding, feeds, results, places)
         except LaunchError as error:
             needed = f"{binding.arena_bytes} bytes are needed, and {binding.scratch_bytes} for each thread,"
             raise self._binder.short(needed, binding.dims) from error
@@ -163,25 +170,19 @@ class Executable:
         best, whole = [float("inf")] * len(launches), float("inf")
         context = self._contexts.take()
 
-        def one_by_one(table: int, count: int, threads: int, scratch: int) -> int:
-            for place in range(table, table + LAUNCH_BYTES * count, LAUNCH_BYTES):
-                begin = time.perf_counter()
-                self._module.run(place, 1, threads, scratch)
-                took = time.perf_counter() - begin
-                seconds[context.launch_at((place - context.table) // LAUNCH_BYTES)] += took
-            return 0
-
         try:
             for _ in range(repeat):
-                results, places = self._results(binding)
-                bases = self._bind(context, binding, arrays, places)
-                begin = time.perf_counter()
-                perform(self._binder, self._program, context, binding, bases, results, self._module.run)
-                whole = min(whole, time.perf_counter() - begin)
-                seconds = [0.0] * len(launches)
-                perform(self._binder, self._program, context, binding, bases, results, one_by_one)
-                best = list(map(min, best, seconds))
+                for seconds in (None, [0.0] * len(launches)):
+                    results, places = self._results(binding)
+                    self._begin(context, binding, arrays, results, places)
+                    context.seconds, begin = seconds, time.perf_counter()
+                    perform(self._binder, context, binding, results)
+                    if seconds is None:
+                        whole = min(whole, time.perf_counter() - begin)
+                    else:
+                        best = list(map(min, best, seconds))
         finally:
+            context.seconds = None
             self._contexts.give(context)
         return profile_of(launches, best, whole, self._threads)
 

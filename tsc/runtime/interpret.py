@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
-from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tsc.errors import InputError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Bound, broken, evaluated
-from tsc.runtime.context import Context, Program
+from tsc.runtime.context import Context
 from tsc.runtime.memory import Array, allocate_at
 from tsc.runtime.plan import Bind, Element, Eval
 from tsc.runtime.segments import Branch, Code, Repeat, Segment
@@ -22,43 +19,34 @@ MAX_PARTS = 64
 #: All loops of a run together make no more trips: one that never ends does.
 MAX_TRIPS = 1 << 24
 
-#: Runs launches: the address of their table, how many, on how many threads, scratch at which addresses. Returns the status.
-Execute = Callable[[int, int, int, int], int]
 
-
-def perform(binder: Binder, program: Program, context: Context, binding: Binding, bases: NDArray[np.int64],
-            results: list[Array | None], execute: Execute) -> None:
-    """Run every step of a plan, the launches by `execute`, where `bases` tell where what is; makes those of the results that
-    are None. Raises InputError for wrong data, ShapeError for sizes that they must not make, LaunchError where memory is short,
-    PackageError where the plan leaves what is its own."""
+def perform(binder: Binder, context: Context, binding: Binding, results: list[Array | None]) -> None:
+    """Run every step of a plan in a context that has begun; makes those of the results that are None. Raises InputError for
+    wrong data, ShapeError for sizes that they must not make, LaunchError where memory is short, PackageError where the plan
+    leaves what is its own."""
     if binding.whole is None:
-        Run(binder, program, context, binding, bases, results, execute).region(binder.code)
+        Run(binder, context, binding, results).region(binder.code)
     elif binder.segments:
-        launch(program, context, binder.segments[0], binding.whole, bases, execute)
+        launch(context, binder.segments[0], binding.whole)
+    context.end()
 
 
-def launch(program: Program, context: Context, segment: Segment, bound: Bound, bases: NDArray[np.int64],
-           execute: Execute) -> None:
+def launch(context: Context, segment: Segment, bound: Bound) -> None:
     """Run a Segment."""
-    rows = bound.rows.launches
-    status = execute(context.point(segment.number, bound, bases), len(rows), context.threads, context.scratch)
-    if status:
-        step, code = segment.launches[rows[status >> 32]], status & 0xFFFFFFFF
+    wrong = context.launch(segment, bound)
+    if wrong is not None:
+        step, code = segment.launches[wrong[0]], wrong[1]
         known = step.messages[code - 1] if code <= len(step.messages) else f"status {code}"
         raise InputError(f"{known} (in the kernel of node '{step.node}')")
-    base = program.base
     for source, source_offset, target, target_offset, size in bound.copies:
-        begin = int(bases[base[source]]) + int(program.fixed[source]) + source_offset
-        ctypes.memmove(int(bases[base[target]]) + target_offset, begin, size)
+        context.copy((target, target_offset), (source, source_offset), size)
 
 
 class Run:
     """A run of a plan that is not straight: the names that are bound, which storages have changed places, the results."""
 
-    def __init__(self, binder: Binder, program: Program, context: Context, binding: Binding, bases: NDArray[np.int64],
-                 results: list[Array | None], execute: Execute) -> None:
-        self._binder, self._program, self._context, self._binding = binder, program, context, binding
-        self._bases, self._results, self._execute = bases, results, execute
+    def __init__(self, binder: Binder, context: Context, binding: Binding, results: list[Array | None]) -> None:
+        self._binder, self._context, self._binding, self._results = binder, context, binding, results
         self._names = dict(binding.names)
         self._places = list(range(len(binder.plan.storages)))
         self._parity: tuple[bool, ...] = ()  # of the trips that are under way
@@ -70,7 +58,7 @@ class Run:
         for node in code:
             match node:
                 case Segment():
-                    launch(self._program, self._context, node, self._part(node), self._bases, self._execute)
+                    launch(self._context, node, self._part(node))
                 case Bind(source=Element() as source):
                     names[node.name] = self._read(node, source)
                 case Eval(name=name, value=value):
@@ -90,7 +78,9 @@ class Run:
         for output in segment.outputs:
             if self._results[output] is None:
                 shape, dtype = self._binder.shape(output, names), self._binder.dtypes[output]
-                self._results[output], self._bases[self._program.outputs + output] = allocate_at(shape, dtype, "an output")
+                result, place = allocate_at(shape, dtype, "an output")
+                self._results[output] = result
+                self._context.made(output, result, place)
         key = (segment.number, self._parity, *[names[name] for name in segment.names])
         bound = parts.get(key)
         if bound is None:
@@ -99,9 +89,6 @@ class Run:
                 parts.clear()
             parts[key] = bound
         return bound
-
-    def _base(self, storage: int) -> int:
-        return int(self._bases[self._program.base[storage]]) + int(self._program.fixed[storage])
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +102,7 @@ class Run:
             size = 0 if result is None else result.nbytes
         if not 0 <= index * width <= size - width:
             raise self._binder.outside(f"looks at element {index} of {size} bytes of {element.dtype}", layout.at)
-        raw = ctypes.string_at(self._base(place) + layout.offsets[place] + index * width, width)
+        raw = self._context.read((place, layout.offsets[place] + index * width), width)
         value = int.from_bytes(raw, sys.byteorder, signed=element.dtype.startswith("int"))
         return int(value != 0) if element.dtype == "bool" else value
 
@@ -169,5 +156,4 @@ class Run:
         """Copy all of a storage to one of the same size."""
         source, target = self._places[source], self._places[target]
         layout = self._binding.layout
-        ctypes.memmove(self._base(target) + layout.offsets[target], self._base(source) + layout.offsets[source],
-                       layout.bytes[target])
+        self._context.copy((target, layout.offsets[target]), (source, layout.offsets[source]), layout.bytes[target])
