@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tsc.sym import Range, SymExpr, dim
-from tsc.sym.facts import Facts
+from tsc.sym import Range, SymExpr, dim, sym_max, sym_min
+from tsc.sym.facts import Facts, Known
 
 H, W = dim("h"), dim("w")
 RANGES = {"h": Range(75), "w": Range(75)}
@@ -70,3 +74,53 @@ def test_a_quotient_knows_multiples_of_its_divisor(size: SymExpr, ends: tuple[in
         for w in range(75, 100):
             low, value, high = ends[0], size.evaluate({"h": h, "w": w}), ends[1]
             assert (low is None or low <= value) and (high is None or value <= high)
+
+
+A, B, I, J = map(dim, "abij")  # noqa: E741
+LEAVES = st.one_of(st.integers(-6, 9).map(SymExpr.of), st.sampled_from([A, B, I, J]), st.sampled_from([A * B, A * I, B * J]))
+
+
+def combined(inner: st.SearchStrategy[SymExpr]) -> st.SearchStrategy[SymExpr]:
+    by = st.one_of(st.integers(2, 5).map(SymExpr.of), st.sampled_from([A, B]))
+    return st.one_of(
+        st.tuples(inner, inner).map(lambda t: t[0] + t[1]), st.tuples(inner, inner).map(lambda t: t[0] - t[1]),
+        st.tuples(inner, st.integers(-3, 4)).map(lambda t: t[0] * t[1]), st.tuples(inner, by).map(lambda t: t[0] // t[1]),
+        st.tuples(inner, by).map(lambda t: t[0] % t[1]), st.tuples(inner, inner).map(lambda t: sym_min(*t)),
+        st.tuples(inner, inner).map(lambda t: sym_max(*t)), st.tuples(inner, by).map(lambda t: t[0] // t[1] * t[1]),
+        st.tuples(inner, inner, by).map(lambda t: (t[0] * t[2] + t[1]) // t[2]))
+
+
+EXPRESSIONS = st.recursive(LEAVES, combined, max_leaves=6)
+RANGE = st.tuples(st.integers(1, 5), st.integers(0, 3), st.sampled_from([1, 1, 2])).map(
+    lambda t: Range(-(-t[0] // t[2]) * t[2], (-(-t[0] // t[2]) + t[1]) * t[2], t[2]))
+END = st.tuples(st.integers(-2, 6), st.sampled_from([0, 1, -1, 2]), st.sampled_from([0, 1, -1])).map(
+    lambda t: t[0] + A * t[1] + B * t[2])
+
+
+@given(RANGE, RANGE, END, END, END, st.sampled_from([1, 1, 4]), EXPRESSIONS)
+@settings(max_examples=600)
+def test_what_is_proved_holds_at_every_point(a: Range, b: Range, lo: SymExpr, hi: SymExpr, end: SymExpr, step: int,
+                                             expr: SymExpr) -> None:
+    """Of two sizes, a loop between bounds that rise and fall with them, and a loop around by a step."""
+    facts = Facts.of({"a": a, "b": b}).loop("i", lo, hi, 1).loop("j", SymExpr.of(0), sym_min(end + I, 11), step)
+    low, high = facts.bounds(expr)
+    divisor, reduced, values = facts.divisor(expr), facts.reduce(expr), set[int]()
+    for x, y in product(range(a.lo, a.hi + 1, a.divisor), range(b.lo, b.hi + 1, b.divisor)):
+        sizes = {"a": x, "b": y}
+        for i in range(lo.evaluate(sizes), hi.evaluate(sizes)):
+            for j in range(0, min((end + I).evaluate({**sizes, "i": i}), 11), step):
+                point = {**sizes, "i": i, "j": j}
+                values.add(expr.evaluate(point))
+                assert reduced.evaluate(point) == expr.evaluate(point)
+    if values:
+        least, most = min(values), max(values)
+        assert (low is None or low <= least) and (high is None or most <= high)
+        assert all(value % divisor == 0 if divisor else value == 0 for value in values)
+        with patch("tsc.sym.facts.is_negative", lambda *_: False):  # which would refute what a wrong rule proves
+            assert not facts.nonneg(expr - least - 1) and not facts.nonneg(most - 1 - expr)
+
+
+def test_bounds_that_fall_with_a_size_fall_beyond_its_least() -> None:
+    facts = Facts.of({"a": Range(3, 6), "b": Range(1)}).bind("i", Known((4 - A,), (SymExpr.of(9),), 1, 1))
+    with patch("tsc.sym.facts.is_negative", lambda *_: False):
+        assert facts.nonneg(A * B - A + I + 2) and not facts.nonneg(A * B - A + I + 1)
