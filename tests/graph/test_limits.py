@@ -14,7 +14,7 @@ import tsc
 from tests.graph.models import model
 from tests.graph.run_graph import front_end, run_graph
 from tsc.config import Limits
-from tsc.errors import ModelError, ShapeError, UnsupportedError
+from tsc.errors import LaunchError, ModelError, ShapeError, UnsupportedError
 from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.shapes import infer_shapes
 from tsc.ops.base import MOST_OPERANDS
@@ -50,6 +50,17 @@ def test_a_number_that_grows_without_end_wraps_around_as_kernels_do() -> None:
     executable = tsc.compile(repeated("s{j} = Mul(s{i}, s{i})", 40, "s0 = Constant<value_ints = [3]>()"))
     wanted = pow(3, 2**40, 2**64)
     assert executable.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [wanted - 2**64 if wanted >> 63 else wanted]
+
+
+def test_a_range_as_wide_as_memory_multiplied_again_and_again() -> None:
+    """Beside what has no end at all: such a bound has more digits than a float can be made of."""
+    steps = "\n".join(f"s{k + 1} = Mul(s{k}, s0)" for k in range(20))
+    made = model(f"s0 = Shape<start = 0, end = 1>(x)\n{steps}\n y = ConstantOfShape(s20)", "float[n, m] x", "float[l] y")
+    executable = tsc.compile(made, dims={"n": (1, 2**63 - 1)})
+    for n in (1, 2):
+        assert executable.run(None, {"x": np.ones((n, 2), np.float32)})[0].shape == (n**21,)
+    with pytest.raises(LaunchError, match=r"an output would have 109418989131512359209 elements along an axis at m=2, n=9"):
+        executable.run(None, {"x": np.ones((9, 2), np.float32)})
 
 
 def test_a_product_of_many_sums() -> None:

@@ -135,6 +135,15 @@ def test_ranges_narrow_and_run_out() -> None:
         env.assume_le(N, 2, "node 'z'")
 
 
+def test_no_size_is_beyond_memory() -> None:
+    env = ShapeEnv()
+    env.declare("n", 1, 2**70)
+    assert env.ranges["n"].hi == 2**47
+    for lo, divisor in ((2**47 + 1, 1), (1, 2**48)):
+        with pytest.raises(ShapeError, match="'m' has no size left between"):
+            env.declare("m", lo, divisor=divisor)
+
+
 def test_fresh_names_are_new() -> None:
     env = env_of(n=(1,))
     names = {str(env.fresh("n")) for _ in range(4)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from itertools import product
+from operator import mul
 from unittest.mock import patch
 
 import pytest
@@ -124,3 +126,14 @@ def test_bounds_that_fall_with_a_size_fall_beyond_its_least() -> None:
     facts = Facts.of({"a": Range(3, 6), "b": Range(1)}).bind("i", Known((4 - A,), (SymExpr.of(9),), 1, 1))
     with patch("tsc.sym.facts.is_negative", lambda *_: False):
         assert facts.nonneg(A * B - A + I + 2) and not facts.nonneg(A * B - A + I + 1)
+
+
+def test_numbers_of_any_length_beside_infinities() -> None:
+    """A float has no more than 1,024 bits."""
+    size, free = reduce(mul, [A] * 19), B
+    facts = Facts.of({"a": Range(1, 2**63 - 1), "b": Range(), "n": Range(0, 2**63 - 1)})
+    assert facts.bounds(size) == (1, (2**63 - 1) ** 19) and facts.bounds(size * free + size) == (2, None)
+    assert facts.bounds(free - size) == (1 - (2**63 - 1) ** 19, None) and facts.bounds(size // free) == (0, (2**63 - 1) ** 19)
+    assert facts.bounds((size * free + size) // free) == (1, 2 * (2**63 - 1) ** 19)
+    assert facts.nonneg(size - 1) and facts.nonneg(size * free - size) and not facts.nonneg(size - free)
+    assert not facts.nonneg(free - size // 7) and facts.nonneg(dim("n") - 2 * (dim("n") // 2))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import tsc
+from tests.graph.models import model
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import SUM, Axis, Compute, Fact, Program, SizeParam
 from tsc.te.expr import Buffer, Load, Var
@@ -23,6 +26,21 @@ def sums(sizes: tuple[SizeParam, ...], columns: SymExpr, facts: tuple[Fact, ...]
 def test_ends_of_rows(end: int | None, left: int | None) -> None:
     made = widened(sums((SizeParam("s0", 5, 1, end), SizeParam("s1", 1, 1, 128)), S1))
     assert made.sizes == (SizeParam("s0", 5, 1, left), SizeParam("s1", 1, 1, 128))  # columns are reduced over
+
+
+@pytest.mark.parametrize("end,left", [(1023, 1023), (1024, None), (1 << 47, None)])
+def test_ends_of_what_is_reduced_over(end: int, left: int | None) -> None:
+    assert widened(sums((SizeParam("s0"), SizeParam("s1", 1, 1, end)), S1)).sizes[1].hi == left
+
+
+@pytest.mark.parametrize("end", [4096, 1 << 31, 1 << 62])
+def test_a_run_takes_the_memory_of_its_rows_and_not_of_the_longest(end: int) -> None:
+    made = model("y = Softmax<axis = 1>(x)", "float[a, b] x", "float[a, b] y", opset=18)
+    for dims in ({"b": (0, end)}, {"a": (1, end), "b": (1, end)}):
+        executable = tsc.compile(made, dims=dims)
+        assert 0 < executable.peak_bytes(a=3, b=5) <= 4 * executable.stats["threads"] * 4096
+        x = np.array([[0, 1, 2, 3, np.log(2)]] * 3, np.float32)
+        np.testing.assert_allclose(executable.run(None, {"x": x})[0], np.exp(x) / np.exp(x).sum(1, keepdims=True), rtol=1e-6)
 
 
 def test_an_end_that_an_extent_falls_with_is_kept() -> None:

@@ -221,7 +221,9 @@ class Binder:
         offsets, storages, given, extents, arenas = (list(islice(numbers, length)) for length in self._lengths)
         dims = dict(zip(self.dims, values))
         if max(*arenas, *extents, 0, 0) > MAX_NUMBER:
-            raise self.short(f"{sum(arenas)} bytes are needed", dims)
+            longest = max(extents, default=0)
+            raise self.short(f"an output would have {longest} elements along an axis" if longest > MAX_NUMBER
+                             else f"{sum(arenas)} bytes are needed", dims)
         known = iter(grouped(extents, (len(s.shape) for s, known in zip(self.plan.outputs, self.known) if known)))
         outputs = tuple(self._shape(i, next(known)) if is_known else None for i, is_known in enumerate(self.known))
         inputs = grouped(given, (len(spec.shape) for spec in self.plan.inputs))

@@ -6,10 +6,10 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from tsc.sym import Range, SymExpr, parse
+from tsc.sym import GREATEST, Range, SymExpr, parse
 
-#: No size, offset or count is larger: no process has more address space.
-MAX_NUMBER = 1 << 47
+#: No size, offset or count is larger.
+MAX_NUMBER = GREATEST
 LEAST_NUMBER = -(1 << 62)  # the lower end of a size that is no extent and has no known one
 MAX_RANK = 32
 MAX_EXPRESSION = 1 << 16  # letters

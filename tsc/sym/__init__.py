@@ -1,9 +1,9 @@
 """Symbolic sizes: expressions, facts about them, and the guards that facts assumed leave behind."""
 
-from tsc.sym.env import Guard, Range, ShapeEnv
+from tsc.sym.env import GREATEST, Guard, Range, ShapeEnv
 from tsc.sym.expr import ONE, ZERO, Dim, OversizeError, SymExpr, ceildiv, dim, exact_quotient, parse, product, sym_max, sym_min
 
 __all__ = [
-    "ONE", "ZERO", "Dim", "Guard", "OversizeError", "Range", "ShapeEnv", "SymExpr", "ceildiv", "dim", "exact_quotient",
-    "parse", "product", "sym_max", "sym_min",
+    "GREATEST", "ONE", "ZERO", "Dim", "Guard", "OversizeError", "Range", "ShapeEnv", "SymExpr", "ceildiv", "dim",
+    "exact_quotient", "parse", "product", "sym_max", "sym_min",
 ]

@@ -10,6 +10,9 @@ from tsc.errors import ShapeError
 from tsc.sym.expr import ZERO, Apply, Atom, Dim, IntLike, SymExpr, apply, dim, sym_max, sym_min
 from tsc.sym.facts import Facts, Interval, Range
 
+#: No size is larger: no process has more address space.
+GREATEST = 1 << 47
+
 
 @dataclass(frozen=True, slots=True)
 class Guard:
@@ -59,9 +62,10 @@ class ShapeEnv:
             lo = lo if asked else max(lo, old.lo)
             divisor = lcm(divisor, old.divisor)
             hi = old.hi if hi is None else hi if old.hi is None else min(hi, old.hi)
-        lo, hi = -(-lo // divisor) * divisor, None if hi is None else hi // divisor * divisor
-        if hi is not None and lo > hi:
-            raise ShapeError(f"dim '{name}' has no size left between {lo} and {hi}; widen its range")
+        lo, hi = -(-lo // divisor) * divisor, None if hi is None else min(hi, GREATEST) // divisor * divisor
+        most = GREATEST if hi is None else hi
+        if lo > most:
+            raise ShapeError(f"dim '{name}' has no size left between {lo} and {most}; widen its range")
         if asked:
             self.asked.add(name)
         if self.ranges.get(name) != Range(lo, hi, divisor):

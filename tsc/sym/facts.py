@@ -29,7 +29,7 @@ from tsc.sym.expr import (
     sym_max,
     sym_min,
 )
-from tsc.sym.identities import alternatives, multiples, product, quotient, without_remainders
+from tsc.sym.identities import alternatives, is_infinite, multiples, plus, product, quotient, without_remainders
 from tsc.sym.witness import Point, extended, is_negative
 
 #: How deep a proof may be, and how many expressions it may look at: proofs that are found take less than ten.
@@ -161,17 +161,17 @@ class Facts:
     def bounds(self, expr: SymExpr) -> Interval:
         """The interval of `expr` by interval arithmetic, term by term."""
         low, high = self._low(expr), -self._low(-expr)
-        return None if math.isinf(low) else int(low), None if math.isinf(high) else int(high)
+        return None if is_infinite(low) else int(low), None if is_infinite(high) else int(high)
 
     def _low(self, expr: SymExpr) -> float:
-        """A lower bound from constants alone: sizes and variables with constant bounds. Of ints alone it is one, and exact."""
+        """A lower bound from constants alone: sizes and variables with constant bounds. An int, or minus infinity."""
         total: float = 0
         for monomial, coefficient in expr.terms:
             ends: tuple[float, float] = (1, 1)
             for atom in monomial:
                 corners = [product(x, y) for x in ends for y in self._interval(atom)]
                 ends = min(corners), max(corners)
-            total += coefficient * ends[coefficient < 0]
+            total = plus(total, product(coefficient, ends[coefficient < 0]))
         return total
 
     def _interval(self, atom: Atom) -> tuple[float, float]:
@@ -197,7 +197,7 @@ class Facts:
             if whole.terms and self._low(atom.args[1]) >= 1:
                 least, most = self._ends(atom.fn, rest, atom.args[1])
                 if atom.fn == "//":
-                    least, most = least + self._low(whole), most - self._low(-whole)
+                    least, most = plus(least, self._low(whole)), plus(most, -self._low(-whole))
                 low, high = max(low, least), min(high, most)
         return low, high
 
@@ -222,7 +222,7 @@ class Facts:
         counts = Counter(name for monomial, _ in expr.terms for name in names_of(monomial) & self.sizes)
         if max(counts.values(), default=0) < 2:
             return -math.inf
-        least = {name: int(low) for name in counts if (low := self._dim_interval(name)[0]) and math.isfinite(low)}
+        least = {name: int(low) for name in counts if (low := self._dim_interval(name)[0]) and not is_infinite(low)}
         offsets = {name: dim(name) + low for name, low in least.items()}
 
         def beyond() -> Facts:
@@ -295,7 +295,7 @@ class Facts:
                    for known in self.known.values() for low in known.lows for high in known.highs)
 
     def _values(self, name: str) -> range:
-        """Numbers that hold all values of a variable with constant bounds; none of another."""
+        """Numbers that hold all values of a variable with constant bounds and few of them; none of another."""
         known = self.known.get(name)
         if known is None:
             return range(0)
@@ -303,7 +303,8 @@ class Facts:
         step = max(known.divisor, 1)
         if not lows or not highs:
             return range(0)
-        return range(-(-max(lows) // step) * step, min(highs) + 1, step)
+        first, last = -(-max(lows) // step) * step, min(highs)
+        return range(first, last + 1, step) if last - first < _FEW * step else range(0)
 
     def le(self, a: SymExpr, b: SymExpr) -> bool:
         """True only if `a <= b` for all values in scope."""
@@ -428,7 +429,7 @@ class Facts:
         divisor = SymExpr.of(by)
         within = self.nonneg(rest) and self.lt(rest, divisor)
         if fn == "%":
-            return rest if within else apply(fn, [rest, divisor])
+            return rest if within else self._applied(fn, rest, divisor)
         quotient = apply(fn, [whole, divisor])
         return quotient if within else quotient + self._quotient(rest, by)
 
@@ -438,7 +439,13 @@ class Facts:
             whole, rest = self.whole_part(value, part)
             if whole.terms and rest.dims() and self.nonneg(rest) and self.lt(rest, SymExpr.of(part)):
                 return self._divide("//", self._undo_divisions(apply("//", [whole, SymExpr.of(part)])), by // part)
-        return apply("//", [value, SymExpr.of(by)])
+        return self._applied("//", value, SymExpr.of(by))
+
+    def _applied(self, fn: str, value: SymExpr, by: SymExpr) -> SymExpr:
+        """The function, and where its own identities have made something else of it, that reduced."""
+        made = apply(fn, [value, by])
+        alone = next(made.atoms(), None)
+        return made if isinstance(alone, Apply) and alone.args == (value, by) else self.reduce(made)
 
     def _undo_divisions(self, expr: SymExpr) -> SymExpr:
         """`c*d * (x // d)` is `c * x` where d divides x."""

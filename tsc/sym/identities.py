@@ -37,13 +37,30 @@ def alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:
     return (expr,)
 
 
+# Numbers that are ints, of any length, or infinities. Python makes a float of an int that meets one, which loses its last
+# digits, or fails where it has too many: they are kept apart.
+
+def is_infinite(x: float) -> bool:
+    """Whether it is no int."""
+    return x in (math.inf, -math.inf)
+
+
 def quotient(x: float, y: float) -> float:
-    """x // y, of whole numbers (exactly) or infinities, y above 0."""
-    if abs(x) == math.inf:
+    """x // y, of ints or infinities, y above 0."""
+    if is_infinite(x):
         return x
-    return (0 if x >= 0 else -1) if y == math.inf else int(x) // int(y)
+    return (0 if x >= 0 else -1) if is_infinite(y) else int(x) // int(y)
 
 
 def product(x: float, y: float) -> float:
-    """x * y, of whole numbers (exactly) or infinities; 0 times an infinity is 0."""
-    return 0 if x == 0 or y == 0 else x * y
+    """x * y, of ints or infinities; 0 times an infinity is 0."""
+    if x == 0 or y == 0:
+        return 0
+    if is_infinite(x) or is_infinite(y):
+        return math.inf if (x > 0) == (y > 0) else -math.inf
+    return x * y
+
+
+def plus(x: float, y: float) -> float:
+    """x + y, of ints or infinities that are not opposite."""
+    return x if is_infinite(x) else y if is_infinite(y) else x + y

@@ -103,7 +103,7 @@ class Case:
             for k, d in enumerate(operand.dims):
                 if d in ranged:
                     sizes, divisor = [run[str(d)] for run in self.runs], self.sizes[str(d)].divisor
-                    known = (min(sizes), max(sizes)) if self.seed % 4 == 0 else (0, None)
+                    known = (min(sizes), max(sizes)) if self.seed % 4 == 0 else (0, (None, 2**31 + 1, 2**63 - 1)[self.seed % 3])
                     name = str(d) if by_input else dim_name(self.naming, operand.name, k, str(d))
                     found[name] = (*known, divisor) if divisor > 1 else known
         return found

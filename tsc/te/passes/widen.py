@@ -1,7 +1,8 @@
 """The ends of a Program's sizes as far as they decide how code is made, so that models that differ in others share kernels.
 
-Ends below `share.LEAST` do: an axis of at most 12 rows has one register tile. So does every end of what is reduced over: rows
-are held in locals of that extent. Least sizes do, too: they tell how often a row of an image ends within a vector.
+Ends below `share.LEAST` do: an axis of at most 12 rows has one register tile. So do those below LONG of what is reduced over:
+rows are held in locals of that extent. A longer row has the memory that it needs, and not what its end would. Least sizes do,
+too: they tell how often a row of an image ends within a vector.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from tsc.te.compute import Fact, Program
 from tsc.te.expr import loads
 from tsc.te.passes.share import LEAST
 
+#: From how many elements on a row that is reduced over has a local of its own length, and no longer one of the longest's.
+LONG = 1024
+
 
 def widened(program: Program) -> Program:
     """`program` without the ends of sizes that decide nothing. That its accesses stay within extents has to be proved anew."""
-    reduced = [axis.extent.dims() for compute in program.computes for axis in compute.reduce_axes]
-    used = frozenset[str]().union(*reduced, *_falling(program))
-    sizes = tuple(replace(s, hi=None) if s.name not in used and (s.hi or 0) >= LEAST else s for s in program.sizes)
+    reduced = frozenset[str]().union(*(axis.extent.dims() for compute in program.computes for axis in compute.reduce_axes))
+    falling = frozenset[str]().union(*_falling(program))
+    sizes = tuple(replace(s, hi=None) if s.name not in falling and (s.hi or 0) >= (LONG if s.name in reduced else LEAST) else s
+                  for s in program.sizes)
     if sizes == program.sizes:
         return program
     names = {size.name for size in sizes}
