@@ -63,7 +63,8 @@ class Draft:
             return dim(self.rng.choice(list(self.sizes)))
         name, divisor = f"n{len(self.sizes)}", self.rng.choice([1, 1, 1, 1, 2, 4])
         lo = self.rng.choice([0, 1, 1, 1, 1, 3])
-        self.sizes[name] = SizeParam(name, -(-lo // divisor) * divisor, divisor, self.rng.choice([None, None, None, 12]))
+        hi = self.rng.choice([None, None, None, None, 12, 12, 700, 2**47])
+        self.sizes[name] = SizeParam(name, -(-lo // divisor) * divisor, divisor, hi)
         return dim(name)
 
     def extent(self) -> SymExpr:
