@@ -52,6 +52,20 @@ def test_a_number_that_grows_without_end_wraps_around_as_kernels_do() -> None:
     assert executable.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [wanted - 2**64 if wanted >> 63 else wanted]
 
 
+@pytest.mark.parametrize("long", ["30000", "b"])
+@pytest.mark.parametrize(("body", "made", "wanted"), [
+    ("CumSum(x, k)", "float[m, n] y", lambda x: x.cumsum(1)), ("ReduceMax<keepdims = 0>(x, k)", "float[m] y", lambda x: x.max(1)),
+    ("Softmax<axis = 1>(x)", "float[m, n] y", lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)),
+    ("Relu(x)", "float[m, n] y", lambda x: x)], ids=["recurrence", "reduction", "rows", "elements"])
+def test_long_axes_take_no_longer_to_compile(body: str, made: str, wanted: Callable[[Any], Any], long: str) -> None:
+    """By their constant extent, or by their least: what is tried at sizes is tried at no smaller ones."""
+    axis = "k = Constant<value_int = 1>()" if "CumSum" in body else "k = Constant<value_ints = [1]>()"
+    executable = tsc.compile(model(f"{axis}\n y = {body}", f"float[a, {long}] x", made, opset=18),
+                             dims={"b": (30000, None)} if long == "b" else None)
+    x = np.arange(60000, dtype=np.float32).reshape(2, 30000) % 7
+    np.testing.assert_allclose(executable.run(None, {"x": x})[0], wanted(x), rtol=1e-5)
+
+
 def test_a_range_as_wide_as_memory_multiplied_again_and_again() -> None:
     """Beside what has no end at all: such a bound has more digits than a float can be made of."""
     steps = "\n".join(f"s{k + 1} = Mul(s{k}, s0)" for k in range(20))

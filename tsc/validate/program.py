@@ -14,10 +14,12 @@ from tsc.sym import ZERO, SymExpr, dim
 from tsc.te.compute import Axis, Carried, Compute, Monoid, Program
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, loads, map_children
 from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, joined, key_of, mixed, residue
-from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, Undecided, numbered, spread
+from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, TooMany, Undecided, numbered, spread
 
 #: The most elements of a reduction that are evaluated at once.
 _SLAB = 1 << 18
+#: The most trips of a recurrence that are made, one after the other.
+_TRIPS = 1_024
 #: So many coordinates of a dim, all Cases together, are marked at most.
 _MARKS = 1 << 28
 
@@ -203,9 +205,11 @@ class Meaning:
             inner = inner * extent
         trip = flat // inner % extent
         done = extent - 1 - trip if carried.reverse else trip
+        if (most := int(done.max(initial=0))) > _TRIPS:
+            raise TooMany(f"a recurrence makes {most} trips, one after the other")
         pending: list[tuple[Array, Array]] = []
         table = self.tables.get(compute.name)
-        for back in range(1, int(done.max(initial=0)) + 1):
+        for back in range(1, most + 1):
             there = done >= back
             places = np.unique((flat + (back if carried.reverse else -back) * inner + starts[cases])[there])
             unknown = places if table is None else places[~np.isin(places, table.places, assume_unique=True)]
