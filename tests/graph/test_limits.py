@@ -54,7 +54,8 @@ def test_a_number_that_grows_without_end_wraps_around_as_kernels_do() -> None:
 
 @pytest.mark.parametrize("long", ["30000", "b"])
 @pytest.mark.parametrize(("body", "made", "wanted"), [
-    ("CumSum(x, k)", "float[m, n] y", lambda x: x.cumsum(1)), ("ReduceMax<keepdims = 0>(x, k)", "float[m] y", lambda x: x.max(1)),
+    ("CumSum(x, k)", "float[m, n] y", lambda x: x.cumsum(1)),
+    ("ReduceMax<keepdims = 0>(x, k)", "float[m] y", lambda x: x.max(1)),
     ("Softmax<axis = 1>(x)", "float[m, n] y", lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)),
     ("Relu(x)", "float[m, n] y", lambda x: x)], ids=["recurrence", "reduction", "rows", "elements"])
 def test_long_axes_take_no_longer_to_compile(body: str, made: str, wanted: Callable[[Any], Any], long: str) -> None:
