@@ -94,20 +94,20 @@ def test_loops_that_never_end(made: Callable[..., Executable], monkeypatch: pyte
 
 def launched(executable: Executable, feeds: dict[str, np.ndarray]) -> tuple[int, Exception | None]:
     """How many launches a request makes, and how it ends."""
-    real, count = executable._program.execute, 0
+    real, count = executable._engine.execute, 0
 
     def run(table: int, launches: int, *rest: int) -> int:
         nonlocal count
         count += launches
         return int(real(table, launches, *rest))
 
-    executable._program.execute = run
+    executable._engine.execute = run
     try:
         executable.run(None, feeds)
     except (ShapeError, PackageError) as error:
         return count, error
     finally:
-        executable._program.execute = real
+        executable._engine.execute = real
     return count, None
 
 

@@ -61,7 +61,7 @@ class Context(Protocol):
         """All that was asked for is done, and the results are filled."""
 
 
-class Program(Protocol):
+class Engine(Protocol):
     """A loaded module and its constants, where a Plan runs."""
 
     @property
@@ -72,7 +72,7 @@ class Program(Protocol):
         """A new Context."""
 
 
-class TableProgram:
+class TableEngine:
     """What launch tables are made of, whatever the shape: functions, and for each storage which base its address counts from.
 
     Bases are: absolute, the arena, then the inputs, then the outputs.
@@ -106,11 +106,11 @@ class TableProgram:
 class _Part:
     """The rows of one Segment in a Context's launch table, and the addresses of their arguments."""
 
-    def __init__(self, program: TableProgram, segment: Segment, table: NDArray[np.int64], first: int) -> None:
+    def __init__(self, engine: TableEngine, segment: Segment, table: NDArray[np.int64], first: int) -> None:
         number = segment.number
-        self._program, self._functions = program, program.functions[number]
-        self._table = table[first:first + program.rows[number]]
-        self._all = np.zeros(program.arguments[number], np.int64)
+        self._engine, self._functions = engine, engine.functions[number]
+        self._table = table[first:first + engine.rows[number]]
+        self._all = np.zeros(engine.arguments[number], np.int64)
         self.pointers = self.bases = self.fixed = self._all
         self.bound: Bound | None = None
         self.address = address(self._table)
@@ -119,7 +119,7 @@ class _Part:
         """Have the rows of a Bound."""
         self.bound = None  # an interrupt may come between
         rows, count = bound.rows, len(bound.rows.storages)
-        self.bases, self.fixed = self._program.base[rows.storages], self._program.fixed[rows.storages]
+        self.bases, self.fixed = self._engine.base[rows.storages], self._engine.fixed[rows.storages]
         self.pointers = self._all[:count]
         table = self._table[:len(rows.calls)]
         table[:, 0] = self._functions[rows.calls]
@@ -131,16 +131,16 @@ class _Part:
 class TableContext:
     """An arena, scratch for each worker, and a launch table whose addresses point into them. Memory grows and is kept."""
 
-    def __init__(self, program: TableProgram) -> None:
+    def __init__(self, engine: TableEngine) -> None:
         self.seconds: list[float] | None = None
-        self._program, self._threads = program, program.threads
-        self._table = np.empty((sum(program.rows), 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
-        first = accumulate(program.rows, initial=0)
-        self._parts = [_Part(program, segment, self._table, row) for segment, row in zip(program.segments, first)]
+        self._engine, self._threads = engine, engine.threads
+        self._table = np.empty((sum(engine.rows), 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
+        first = accumulate(engine.rows, initial=0)
+        self._parts = [_Part(engine, segment, self._table, row) for segment, row in zip(engine.segments, first)]
         self._ready: Binding | None = None
         self._arena = reserve(0, "the arena")
         self._scratch = reserve(0, "scratch memory")
-        self._per_worker: NDArray[np.int64] = np.zeros(program.threads, np.int64)
+        self._per_worker: NDArray[np.int64] = np.zeros(engine.threads, np.int64)
         self._arena_address = 0
         self._scratch_bytes = 0
         self._scratch_address = address(self._per_worker)
@@ -178,7 +178,7 @@ class TableContext:
 
     def made(self, output: int, result: Array, place: int) -> None:
         """As a Context does."""
-        self._bases[self._program.outputs + output] = place
+        self._bases[self._engine.outputs + output] = place
 
     def launch(self, segment: Segment, bound: Bound) -> tuple[int, int] | None:
         """As a Context does: points the Segment's rows of the table at the request's memory, and runs them."""
@@ -193,13 +193,13 @@ class TableContext:
         if self.seconds is not None:
             self._one_by_one(segment, part, rows, self.seconds)
             return None
-        status = self._program.execute(part.address, len(rows), self._threads, self._scratch_address)
+        status = self._engine.execute(part.address, len(rows), self._threads, self._scratch_address)
         return (int(rows[status >> 32]), status & 0xFFFFFFFF) if status else None
 
     def _one_by_one(self, segment: Segment, part: _Part, rows: NDArray[np.int64], seconds: list[float]) -> None:
         for row, launch in enumerate(rows.tolist()):
             begin = time.perf_counter()
-            self._program.execute(part.address + LAUNCH_BYTES * row, 1, self._threads, self._scratch_address)
+            self._engine.execute(part.address + LAUNCH_BYTES * row, 1, self._threads, self._scratch_address)
             seconds[segment.first + launch] += time.perf_counter() - begin
 
     def copy(self, target: Spot, source: Spot, size: int) -> None:
@@ -215,14 +215,14 @@ class TableContext:
 
     def _address(self, place: Spot) -> int:
         storage, offset = place
-        return int(self._bases[self._program.base[storage]]) + int(self._program.fixed[storage]) + offset
+        return int(self._bases[self._engine.base[storage]]) + int(self._engine.fixed[storage]) + offset
 
 
 class ContextPool:
     """At most `limit` Contexts; a run that finds none free waits for one."""
 
-    def __init__(self, program: Program, limit: int) -> None:
-        self._program, self.limit = program, limit
+    def __init__(self, engine: Engine, limit: int) -> None:
+        self._engine, self.limit = engine, limit
         self._idle: list[Context] = []
         self._permits = threading.Semaphore(limit)
         forget_locks_after_fork(self)
@@ -233,7 +233,7 @@ class ContextPool:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._program.context()
+            return self._engine.context()
 
     def give(self, context: Context) -> None:
         """Hand a Context back."""

@@ -17,7 +17,7 @@ from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.check import check_plan
-from tsc.runtime.context import Context, ContextPool, Program, TableProgram, forget_locks_after_fork
+from tsc.runtime.context import Context, ContextPool, Engine, TableEngine, forget_locks_after_fork
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, read_cpu_flags
 from tsc.runtime.drivers.protocol import Driver
 from tsc.runtime.explain import explain, summary
@@ -25,7 +25,7 @@ from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
 from tsc.runtime.memory import Array, address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
-from tsc.runtime.over_driver import DriverProgram
+from tsc.runtime.over_driver import DriverEngine
 from tsc.runtime.package import Module, Package
 from tsc.runtime.peak import pages, scratch_bytes, upper_bound
 from tsc.runtime.plan import TensorSpec
@@ -71,21 +71,21 @@ class Executable:
         own = placed({name: package.constants[name] for name in self._plan.constants})
         self._package = replace(package, constants={**package.constants, **own})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
-        self._program = self._loaded(driver)
-        self._contexts = ContextPool(self._program, max(4, 2 * default_threads()))
+        self._engine = self._loaded(driver)
+        self._contexts = ContextPool(self._engine, max(4, 2 * default_threads()))
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
         self._memo: OrderedDict[Shapes, Binding] = OrderedDict()
         self._lock = threading.Lock()
         self._runs = self._shapes = self._hits = 0
         forget_locks_after_fork(self)
 
-    def _loaded(self, driver: Driver | None) -> Program:
+    def _loaded(self, driver: Driver | None) -> Engine:
         """The module, loaded: from here on its code runs."""
         binary, segments = self._package.modules[self._target].binary, self._binder.segments
         if driver is not None:
-            return DriverProgram(self._plan, segments, driver, driver.load(binary, self._target), self._constants)
+            return DriverEngine(self._plan, segments, driver, driver.load(binary, self._target), self._constants)
         module = CpuModule(binary, self._target)
-        return TableProgram(self._plan, segments, module, [address(a) for a in self._constants], self._threads)
+        return TableEngine(self._plan, segments, module, [address(a) for a in self._constants], self._threads)
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
@@ -267,8 +267,8 @@ class Executable:
         if dims:
             binding = self._binder.bind(self._binder.given(dims))
             arena, scratch = footprint(binding.arena_bytes), footprint(self._threads * self._scratch(binding))
-            return arena + scratch + self._program.table_bytes + 8 * self._threads
-        total = (pages(self._plan.arena_bytes) + pages(self._threads * scratch_bytes(self._plan)) + self._program.table_bytes
+            return arena + scratch + self._engine.table_bytes + 8 * self._threads
+        total = (pages(self._plan.arena_bytes) + pages(self._threads * scratch_bytes(self._plan)) + self._engine.table_bytes
                  + 8 * self._threads)
         high = upper_bound(self._plan, total)
         return str(total) if high is None else high

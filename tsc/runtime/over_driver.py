@@ -19,7 +19,7 @@ from tsc.runtime.plan import Plan
 from tsc.runtime.segments import Segment
 
 
-class DriverProgram:
+class DriverEngine:
     """A module's kernels and the constants, on a device."""
 
     table_bytes = 0
@@ -42,10 +42,10 @@ class DriverProgram:
 class DriverContext:
     """The Context of a Driver: a stream, an arena, and the feeds and results of the run that is under way."""
 
-    def __init__(self, program: DriverProgram) -> None:
+    def __init__(self, engine: DriverEngine) -> None:
         self.seconds: list[float] | None = None
-        self._program, self._driver = program, program.driver
-        self._stream = program.driver.create_stream()
+        self._engine, self._driver = engine, engine.driver
+        self._stream = engine.driver.create_stream()
         self._arena: Memory | None = None
         self._feeds: list[Memory] = []
         self._results: dict[int, tuple[Memory, Array]] = {}
@@ -96,7 +96,7 @@ class DriverContext:
             sizes = bound.sizes[first:first + len(segment.launches[number].sizes)]
             arguments = Arguments([*places[begin:begin + len(own.args)], *sizes, np.uint64(words.value + 4 * row)])
             start = time.perf_counter()
-            driver.launch(Launch(self._program.functions[own.function], (blocks, 1, 1), ONE, arguments, bound.scratch_bytes),
+            driver.launch(Launch(self._engine.functions[own.function], (blocks, 1, 1), ONE, arguments, bound.scratch_bytes),
                           self._stream)
             if self.seconds is not None:
                 driver.synchronize(self._stream)
@@ -131,14 +131,14 @@ class DriverContext:
         return self._driver.allocate(max(1, array.nbytes), self._stream)
 
     def _memory(self, storage: int) -> Memory:
-        place = self._program.plan.storages[storage]
+        place = self._engine.plan.storages[storage]
         match place.kind:
             case "input":
                 return self._feeds[place.index]
             case "output":
                 return self._results[place.index][0]
             case "constant":
-                return self._program.constants[place.index]
+                return self._engine.constants[place.index]
         self.reserve(1, 0)
         assert self._arena is not None
         return self._arena
