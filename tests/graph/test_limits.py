@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +69,18 @@ def test_long_axes_take_no_longer_to_compile(body: str, made: str, wanted: Calla
                              dims={"b": (30000, None)} if long == "b" else None)
     x = np.arange(60000, dtype=np.float32).reshape(2, 30000) % 7
     np.testing.assert_allclose(executable.run(None, {"x": x})[0], wanted(x), rtol=1e-5)
+
+
+def test_long_axes_take_little_memory_to_compile(tmp_path: Path) -> None:
+    """What is compared at sizes is held in memory: ten million elements took 5 GB."""
+    path = tmp_path / "long.onnx"
+    body = "y = Softmax<axis = 1>(x)\n z = ReduceMax<axes = [1]>(x)"
+    onnx.save(model(body, "float[a, 10000000] x", "float[m, n] y, float[k, l] z"), path)
+    code = ("import resource, sys, tsc; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); "
+            "print(tsc.compile(sys.argv[1]).stats['kernels'])")
+    env = {**os.environ, "TSC_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0 and int(done.stdout) >= 1, done.stderr
 
 
 def test_a_range_as_wide_as_memory_multiplied_again_and_again() -> None:

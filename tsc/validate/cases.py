@@ -34,6 +34,9 @@ TERMS, LEAST = 36, 3
 FEW, OFTEN = 2_500, 72
 #: Sizes are no larger than twice the first, if they need not be, and targets hardly have more elements than the second.
 LONGEST, LARGEST = 1024, 500_000
+#: The most elements that the targets (or axes) of all Cases have together, but for the least Case, which may have more alone:
+#: an element takes up to some fifty bytes.
+ELEMENTS = 1 << 24
 _TRIES = 40
 #: How many sizes are looked at to find some that execute each Store, and the points at which one of them counts as large.
 _POOL, _HEAVY = 300, 3_000
@@ -104,14 +107,16 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
         return [{}] * max(2, min(OFTEN, BUDGET // 8 // max(1, most))), reached(func, Sizes({}, 1))
     cases: list[dict[str, int]] = []
     work: list[int] = []
-    least = 0
+    least = elements = 0
     wishes = _wishes(program, steps_of(func), rng)
     while len(cases) < (FEWEST if sum(work) > BUDGET else MOST) and (some := list(islice(wishes, FEWEST))):
         solved = [sizes for wish in some if (sizes := _solved(program, wish, rng)) is not None]
         fresh = [sizes for i, sizes in enumerate(solved) if sizes not in cases and sizes not in solved[:i]]
         for sizes, possible, points, volume in zip(fresh, *_looked_at(program, Sizes.of_cases(fresh), least)) if fresh else ():
-            if possible and len(cases) < (FEWEST if sum(work) > BUDGET else MOST):
+            if possible and len(cases) < (FEWEST if sum(work) > BUDGET else MOST) and (
+                    not cases or elements + volume <= ELEMENTS):
                 least = least or int(volume)
+                elements += int(volume)
                 cases.append(sizes)
                 work.append(int(points))
     deciding: dict[int, frozenset[str]] = {}
@@ -134,7 +139,7 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     turns = max(turns, _TRUTHS) if any(_is_decision(b) for b in program.inputs) else turns
     if cases and 0 < sum(_folded_truths(program, c) for c in cases) < OFTEN:
         turns = max(turns, OFTEN // len(cases))
-    return cases * turns, done
+    return cases * max(1, min(turns, ELEMENTS // max(1, elements))), done
 
 
 def _folded_truths(program: Program, sizes: Mapping[str, int]) -> int:
@@ -262,7 +267,7 @@ def _between(margins: Sequence[tuple[SymExpr, SymExpr]], sizes: Sizes) -> tuple[
 
 def _looked_at(program: Program, sizes: Sizes, least: int) -> tuple[Array, Array, Array]:
     """For each Case whether all extents are possible and none too large, the points evaluated there, and the elements of the
-    largest target; `least` are those of the least Case, by default the first possible one."""
+    largest target or axis; `least` are those of the least Case, by default the first possible one."""
     work = volume = np.zeros(sizes.count, np.int64)
     possible = np.ones(sizes.count, bool)
     for compute in program.computes:
@@ -270,6 +275,7 @@ def _looked_at(program: Program, sizes: Sizes, least: int) -> tuple[Array, Array
         extents = [np.broadcast_to(np.asarray(sizes.of(a.extent)), (sizes.count,)) for a in axes]
         for extent in extents:
             possible = possible & (extent >= 0)
+            volume = np.maximum(volume, extent)
         points = [*extents[:len(compute.axes)], *(np.maximum(e, 1) for e in extents[len(compute.axes):])]
         work = np.maximum(work, np.prod([np.minimum(e, 64) for e in points] or [np.ones_like(work)], axis=0))
         own = [e.astype(np.float64) for e in extents[:len(compute.axes)]]
