@@ -39,7 +39,8 @@ class Draft:
     """A Program in the making. `real` allows functions that round; `loose` allows extents that are products of sizes; `divided`
     also draws quotients and remainders by sizes, as a Reshape makes them.
 
-    `picks` holds, for each input of indices, the extent that they index into.
+    `rare` draws large numbers in comparisons and as ends of sizes; `picks` holds, for each input of indices, the extent that
+    they index into.
     """
 
     rng: Random
@@ -51,6 +52,7 @@ class Draft:
     picks: dict[str, SymExpr] = field(default_factory=dict)
     axis_count: int = 0
     divided: bool = False
+    rare: Random | None = None  # draws what programs had not at first: those found by number stay as they are
 
     # -- sizes and axes ----------------------------------------------------------------------------------------
 
@@ -63,7 +65,9 @@ class Draft:
             return dim(self.rng.choice(list(self.sizes)))
         name, divisor = f"n{len(self.sizes)}", self.rng.choice([1, 1, 1, 1, 2, 4])
         lo = self.rng.choice([0, 1, 1, 1, 1, 3])
-        hi = self.rng.choice([None, None, None, None, 12, 12, 700, 2**47])
+        hi = self.rng.choice([None, None, None, 12])
+        if self.rare is not None and self.rare.random() < 0.2:
+            hi = hi or self.rare.choice([700, 2**47])
         self.sizes[name] = SizeParam(name, -(-lo // divisor) * divisor, divisor, hi)
         return dim(name)
 
@@ -284,10 +288,10 @@ class Draft:
             axis = self.rng.choice(axes)
             right = self.rng.choice([index(2), Size(axis.extent - 1), Var(self.rng.choice(axes).name), index(1)])
             left = self.index_value(axes)
-            if self.chance(0.1):  # beyond what a double holds exactly, within int64
-                by = self.rng.choice([2**31 - 1, 2**45 + 1, 2**51 + 1, 2**51 + 3])
+            if self.rare is not None and self.rare.random() < 0.1:  # beyond what a double holds exactly, within int64
+                by = self.rare.choice([2**31 - 1, 2**45 + 1, 2**51 + 1, 2**51 + 3])
                 left, right = (call("mul", x, index(by)) for x in (left, right))
-                left = add(left, index(self.rng.choice([-1, 0, 1])))
+                left = add(left, index(self.rare.choice([-1, 0, 1])))
             return Call(fn, (left, right), BOOL)
         if kind < 0.8:
             return call(self.rng.choice(["lt", "ge", "eq"]), self.read(axes), f32(self.rng.randint(-1, 1)))

@@ -57,11 +57,11 @@ def cases() -> st.SearchStrategy[Case]:
     return st.randoms(use_true_random=False).map(random_case)
 
 
-def random_case(rng: Random, divided: bool = False, carried: bool = False) -> Case:
-    """`divided`: one that reads at quotients and remainders by sizes; `carried`: one with recurrences."""
+def random_case(rng: Random, divided: bool = False, carried: bool = False, rare: Random | None = None) -> Case:
+    """`divided`: one that reads at quotients and remainders by sizes; `carried`: one with recurrences; `rare` as in Draft."""
     recipes = {"trips": trips} if carried else DIVIDED if divided else RECIPES
     kind = rng.choice(list(recipes))
-    draft = Draft(rng, real=rng.random() < 0.3, loose=rng.random() < 0.35 or divided, divided=divided)
+    draft = Draft(rng, real=rng.random() < 0.3, loose=rng.random() < 0.35 or divided, divided=divided, rare=rare)
     recipes[kind](draft)
     kept = [c.target for c in draft.computes[:-1] if draft.chance(0.15)] + [draft.computes[-1].target]
     program = _needed(draft, kept)

@@ -66,15 +66,17 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which programs: with recurrences alone; with random sizes of tiles."""
+    """Which programs: with recurrences alone; with random sizes of tiles; with large numbers now and then."""
 
     carried: bool = False
     configs: bool = False
+    large: bool = True
 
 
 def case_of(rng: Random, number: int, wanted: Wanted = Wanted()) -> Case:
     """Every fifth program reads at quotients and remainders by sizes."""
-    return replace(random_case(rng, divided=number % 5 == 3, carried=wanted.carried), configs=wanted.configs)
+    rare = Random(str(rng.getstate()[1][:4])) if wanted.large else None
+    return replace(random_case(rng, divided=number % 5 == 3, carried=wanted.carried, rare=rare), configs=wanted.configs)
 
 
 def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | None = None,

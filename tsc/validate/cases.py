@@ -203,7 +203,7 @@ def _pool(program: Program, edges: Sequence[int], least: int, rng: Random) -> tu
     values: dict[str, Array] = {}
     for size in program.sizes:
         wish = -(-np.maximum(some(), size.lo) // size.divisor) * size.divisor
-        values[size.name] = wish if size.hi is None else np.where(wish > size.hi, size.hi, wish)
+        values[size.name] = wish if size.hi is None else np.minimum(wish, min(size.hi, 2**62))
     defined, rounds = _definitions(program)
     for name, margins in _hidden(program, defined):
         values[name] = some() * 2 ** random.integers(0, 6, count)  # what sizes are made from, by halving as a rule

@@ -26,6 +26,7 @@ from tsc.poly.to_expr import parameter_expr
 from tsc.poly.tree import node_below
 from tsc.sym import SymExpr, product
 from tsc.te.expr import Buffer, Const, Expr, Load, Var, as_size, map_children, select
+from tsc.te.passes.widen import LONG
 
 #: Constant-size locals up to this many bytes live on the stack, larger ones in scratch memory.
 STACK_BYTES = 16384
@@ -354,12 +355,20 @@ def box(footprint: isl.Map, live: isl.Set, scop: Scop) -> tuple[list[isl.PwAff],
         if not isl.single_piece(total):
             raise PatternMismatch(f"the footprint of {footprint.get_tuple_name(isl.OUT)} starts at no affine cell: {low}")
         lows.append(total.intersect_domain(live))
-        most = isl.maximum(extent)
-        size = SymExpr.of(most + 1) if most is not None else as_size(parameter_expr(isl.maximum_over(extent, scop.context)))
+        size = _greatest(extent, scop)
         if size is None:
             raise PatternMismatch(f"the footprint of {footprint.get_tuple_name(isl.OUT)} has no affine extent")
-        extents.append(size if most is not None else size + 1)
+        extents.append(size + 1)
     return lows, extents
+
+
+def _greatest(extent: isl.PwAff, scop: Scop) -> SymExpr | None:
+    """The greatest value of an extent: a number, but for a large one that it has only at a size's end, and a size else."""
+    most = isl.maximum(extent)
+    if most is not None and most < LONG:
+        return SymExpr.of(most)
+    varying = as_size(parameter_expr(isl.maximum_over(extent, scop.context)))
+    return varying if varying is not None or most is None else SymExpr.of(most)
 
 
 def zero(dtype: str) -> Const:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm
 
-from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim
+from tsc.sym import GREATEST, ONE, ZERO, ShapeEnv, SymExpr, dim
 from tsc.sym.expr import Monomial
 from tsc.te.compute import UNBOUNDED, Axis, Carried, Fact, Program, SizeParam, needed
 from tsc.te.expr import (
@@ -310,7 +310,7 @@ def _size_param(name: str, expr: SymExpr, is_extent: bool, env: ShapeEnv) -> Siz
     divisor = next(d for d in (64, 32, 16, 8, 4, 2, 1) if env.prove_divides(d, expr))
     if (own := expr.as_dim()) is not None and own.name in env.ranges:
         divisor = lcm(divisor, env.ranges[own.name].divisor)  # what is declared may be what it is divided by
-    return SizeParam(name, UNBOUNDED if low is None else low, divisor, high)
+    return SizeParam(name, UNBOUNDED if low is None else low, divisor, None if high is None else min(high, GREATEST))
 
 
 def _bounded(size: SizeParam, facts: Sequence[Fact]) -> SizeParam:
