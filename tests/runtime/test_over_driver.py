@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -67,22 +67,17 @@ def test_wrong_data_is_named(lookup: Callable[[np.ndarray], Package]) -> None:
 
 
 def test_many_threads_share_a_driver(chain: Package, expected: Oracle) -> None:
-    executable, wrong = Executable(chain, 1, CpuDriver(1)), list[str]()
+    executable = Executable(chain, 1, CpuDriver(1))
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(20):
             n = int(rng.integers(1, 9))
             x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((n, n), (n,)))
-            if not np.array_equal(executable.run(None, {"x": x, "w": w})[0], expected(x, w)):
-                wrong.append(f"seed {seed}, n {n}")
+            np.testing.assert_array_equal(executable.run(None, {"x": x, "w": w})[0], expected(x, w))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))  # raises what a thread raised
 
 
 @pytest.mark.parametrize("method", ["allocate", "upload", "fill", "launch", "download", "copy", "synchronize"])

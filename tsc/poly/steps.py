@@ -12,12 +12,11 @@ import numpy as np
 
 from tsc.poly import isl
 from tsc.poly.deps import Dependences
-from tsc.poly.promotion.promote import Local, Promoted
+from tsc.poly.promotion.promote import Local, Promoted, greatest
 from tsc.poly.scop import Access, Scop
-from tsc.poly.to_expr import parameter_expr
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.sym import SymExpr, product
-from tsc.te.expr import Buffer, as_size
+from tsc.te.expr import Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,7 @@ def block_traffic(scop: Scop, schedule: isl.Schedule) -> tuple[Traffic, ...]:
 def _box(footprint: isl.Map, scop: Scop) -> tuple[SymExpr, ...] | None:
     extents = []
     for i in range(footprint.dim(isl.OUT)):
-        length = footprint.dim_max(i).sub(footprint.dim_min(i))
-        most = isl.maximum(length)
-        size = SymExpr.of(most) if most is not None else as_size(parameter_expr(isl.maximum_over(length, scop.context)))
+        size = greatest(footprint.dim_max(i).sub(footprint.dim_min(i)), scop)
         if size is None:
             return None
         extents.append(size + 1)

@@ -223,6 +223,8 @@ class Facts:
         if max(counts.values(), default=0) < 2:
             return -math.inf
         least = {name: int(low) for name in counts if (low := self._dim_interval(name)[0]) and not is_infinite(low)}
+        if not least:  # it would be the bound that there is
+            return -math.inf
         offsets = {name: dim(name) + low for name, low in least.items()}
 
         def beyond() -> Facts:

@@ -355,14 +355,14 @@ def box(footprint: isl.Map, live: isl.Set, scop: Scop) -> tuple[list[isl.PwAff],
         if not isl.single_piece(total):
             raise PatternMismatch(f"the footprint of {footprint.get_tuple_name(isl.OUT)} starts at no affine cell: {low}")
         lows.append(total.intersect_domain(live))
-        size = _greatest(extent, scop)
+        size = greatest(extent, scop)
         if size is None:
             raise PatternMismatch(f"the footprint of {footprint.get_tuple_name(isl.OUT)} has no affine extent")
         extents.append(size + 1)
     return lows, extents
 
 
-def _greatest(extent: isl.PwAff, scop: Scop) -> SymExpr | None:
+def greatest(extent: isl.PwAff, scop: Scop) -> SymExpr | None:
     """The greatest value of an extent: a number, but for a large one that it has only at a size's end, and a size else."""
     most = isl.maximum(extent)
     if most is not None and most < LONG:
