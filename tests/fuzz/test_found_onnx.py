@@ -126,6 +126,9 @@ RIGHT = {
     # mean and deviation are of the type of stash_type
     "statistics of doubles": one("LayerNormalization", 17, [fed("a", 8, dtype="float64"), fed(8, dtype="float64")], {"a": 3},
                                  outputs=3),
+    # no bug: the body's variance is a difference of infinities there
+    "a norm of the largest double": one("LayerNormalization", 17, [
+        fed(2, 4, dtype="float64", values=[[1, 2, 3, 4], [1.7e308, 0, -1, 2]]), fed(4, dtype="float64")], axis=1),
     # constants were folded in integers without end, and then did not fit their type
     "a sum beyond int8": _folded("Add", [100, -100], [100, -100], dtype="int8"),
     "a difference below 0": _folded("Sub", [1], [2], dtype="uint8"),

@@ -151,6 +151,15 @@ def _sum_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
         float(np.abs(x.astype(np.float64)).max()) * x.size >= 2.0 ** (8 * x.dtype.itemsize - 1))
 
 
+def _square_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Floats whose squares, or a sum of them, their type does not hold."""
+    x = inputs[0]
+    if x is None or x.dtype.kind != "f" or not x.size:
+        return False
+    largest = float(np.abs(x[np.isfinite(x)]).max(initial=0))
+    return largest > math.sqrt(float(np.finfo(x.dtype).max) / x.size)
+
+
 def _product_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
     """Integers whose product their type may not hold."""
     x = inputs[0]
@@ -240,6 +249,11 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("LayerNormalization"), "the type of mean and inverse deviation of doubles", "runtime",
                "they are of type U: float32 or bfloat16, as stash_type says",
                lambda node, inputs, opset: len(node.output) > 1),
+    Convention(_names("LayerNormalization", "GroupNormalization", "MeanVarianceNormalization"), "squares beyond their type",
+               "open",
+               "a mean of squares less the square of the mean, as the bodies have the variance, is a difference of infinities "
+               "there, the mean of squared deviations infinite; the standard does not say how it is computed",
+               _square_overflows),
     Convention(_MAXIMA, "NaN among what is compared", "open",
                "the standard does not say what the maximum of a NaN and a number is", has_nan),
     Convention(_names("Slice"), "an end behind the last element, with a negative step", "reference",
