@@ -195,9 +195,38 @@ def loads(expr: Expr) -> Iterator[Load]:
 # -- building --------------------------------------------------------------------------------------------------
 
 def index(value: int | SymExpr) -> Expr:
-    """An int64 literal or size."""
+    """An int64 literal or size. A number beyond int64 wraps around, as what is computed with it does."""
     known = value.as_int() if isinstance(value, SymExpr) else int(value)
-    return Const(known, INDEX) if known is not None else Size(SymExpr.of(value))
+    return Const(wrapped(known), INDEX) if known is not None else Size(SymExpr.of(value))
+
+
+def wrapped(number: int) -> int:
+    """The int64 that is equal modulo 2^64."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def is_far(value: SymExpr) -> bool:
+    """Whether a number in it is beyond all axes and sizes."""
+    return any(abs(coefficient) > FARTHEST for _, coefficient in value.terms)
+
+
+def may_wrap(expr: Expr) -> bool:
+    """Whether int64 arithmetic with an expression may wrap around, so that no law of whole numbers but those of a ring holds of
+    it: data may have any value, and a literal be beyond all axes and sizes; an index that is checked is below its extent."""
+    match expr:
+        case Load():
+            return True
+        case Const(value=value, dtype=dtype):
+            return dtype == INDEX and abs(value) > FARTHEST
+        case Size(value=value):
+            return is_far(value)
+        case CheckedIndex():
+            return False
+        case Cast(value=value) if value.dtype == BOOL:
+            return False
+        case Call(fn="select", args=(_, *chosen)):
+            return any(map(may_wrap, chosen))
+    return any(map(may_wrap, children(expr)))
 
 
 def call(fn: str, *args: Expr) -> Expr:
@@ -287,18 +316,23 @@ def _fold_sizes(fn: str, a: Expr, b: Expr) -> Expr | None:
     x, y = as_size(a), as_size(b)
     if x is None or y is None:
         return None
+    numbers = x.as_int(), y.as_int()
+    if fn == "mul" and None not in numbers:  # which may be larger than those of sizes are
+        return index((numbers[0] or 0) * (numbers[1] or 0))
     match fn:
         case "add":
-            return index(x + y)
+            found = x + y
         case "sub":
-            return index(x - y)
+            found = x - y
         case "mul":
-            return index(x * y)
+            found = x * y
         case "floordiv":
-            return index(x // y)
+            found = x // y
         case "mod":
-            return index(x % y)
-    return None
+            found = x % y
+        case _:
+            return None
+    return index(found) if found.as_int() is not None or not is_far(found) else None
 
 
 def format_expr(expr: Expr) -> str:

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 
 from tsc.errors import InternalError
-from tsc.sym import SymExpr, dim
-from tsc.sym.expr import Atom, Dim, Monomial, apply, names_of
+from tsc.sym import SymExpr, dim, sym_max, sym_min
+from tsc.sym.expr import Atom, Dim, Monomial, names_of
 from tsc.sym.facts import Facts
-from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, index
+from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, index, is_far, may_wrap
 
-_OPERATORS = {"floordiv": "//", "mod": "%", "min": "min", "max": "max"}
-_NAMES = {fn: name for name, fn in _OPERATORS.items()}
+_NAMES = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
+_ARITHMETIC: Mapping[str, Callable[..., SymExpr]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+    "min": sym_min, "max": sym_max, "neg": operator.neg, "abs": lambda a: sym_max(a, -a)}
 
 
 def to_sym(expr: Expr, leaves: dict[str, Expr]) -> SymExpr:
-    """An int64 expression as a SymExpr; what is not index arithmetic becomes a Dim that `leaves` maps back. Leaves are named by
-    their text, so that equal ones are equal."""
+    """An int64 expression as a SymExpr; what is not index arithmetic, all that may wrap around among it, becomes a Dim that
+    `leaves` maps back. Leaves are named by their text, so that equal ones are equal."""
     match expr:
         case Var(name=name):
             return dim(name)
-        case Call(args=(a, b), dtype=dtype) if dtype == INDEX:
-            match expr.fn:
-                case "add":
-                    return to_sym(a, leaves) + to_sym(b, leaves)
-                case "sub":
-                    return to_sym(a, leaves) - to_sym(b, leaves)
-                case "mul":
-                    return to_sym(a, leaves) * to_sym(b, leaves)
-                case "min" | "max" as fn:
-                    return apply(fn, [to_sym(a, leaves), to_sym(b, leaves)])
-                case "floordiv" | "mod" as fn:
-                    by = to_sym(b, leaves)
-                    if by.as_int() != 0:
-                        return apply(_OPERATORS[fn], [to_sym(a, leaves), by])
-        case Const(value=value, dtype=dtype) if dtype == INDEX:
+        case Const(value=value, dtype=dtype) if dtype == INDEX and not may_wrap(expr):
             return SymExpr.of(int(value))
-        case Size(value=value):
+        case Size(value=value) if not may_wrap(expr):
             return value
-        case Call(fn="neg" | "abs" as of_one, args=(a,), dtype=dtype) if dtype == INDEX:
-            value = to_sym(a, leaves)
-            return -value if of_one == "neg" else apply("max", [value, -value])
+        case Call(fn=fn, args=args, dtype=dtype) if dtype == INDEX and fn in _ARITHMETIC:
+            parts = [to_sym(a, leaves) for a in args]
+            wraps = leaves and any(name in leaves and may_wrap(leaves[name]) for part in parts for name in part.dims())
+            if not wraps and not (fn in ("floordiv", "mod") and parts[1].as_int() == 0):
+                found = _ARITHMETIC[fn](*parts)
+                if not is_far(found):
+                    return found
     if expr.dtype != INDEX:
         raise InternalError(f"an index must be int64, not {expr.dtype}: {format_expr(expr)}")
     name = f"%{format_expr(expr)}"

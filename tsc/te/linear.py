@@ -1,6 +1,7 @@
 """Index arithmetic in linear form: `sum of coefficient * atom + constant` with symbolic coefficients, and its simplification.
 
-An atom is a Var or an opaque index expression (a division that did not cancel, a loaded index).
+An atom is a Var or an opaque index expression (a division that did not cancel, a loaded index). Of what may wrap around only
+the whole is an atom: arithmetic of data is no index arithmetic.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from tsc.te.expr import (
     as_size,
     call,
     index,
+    is_far,
     map_children,
+    may_wrap,
     mul,
 )
 
@@ -55,23 +58,33 @@ class Ranges:
 def linear(expr: Expr) -> Linear:
     """The linear form of an index expression."""
     match expr:
-        case Const(value=value):
+        case Const(value=value) if not may_wrap(expr):
             return Linear((), SymExpr.of(int(value)))
-        case Size(value=value):
+        case Size(value=value) if not may_wrap(expr):
             return Linear((), value)
-        case Call(fn="add", args=(a, b)):
-            return _sum(linear(a), linear(b), ONE)
-        case Call(fn="sub", args=(a, b)):
-            return _sum(linear(a), linear(b), -ONE)
-        case Call(fn="neg", args=(a,)):
-            return _sum(Linear(()), linear(a), -ONE)
-        case Call(fn="mul", args=(a, b)):
-            x, y = linear(a), linear(b)
-            if not x.terms:
-                return _scale(y, x.constant)
-            if not y.terms:
-                return _scale(x, y.constant)
+        case Call(fn="add" | "sub" | "neg" | "mul" as fn, args=args):
+            found = _combined(fn, tuple(map(linear, args)))
+            if found is not None and not any(map(is_far, (found.constant, *(c for _, c in found.terms)))):
+                return found
     return Linear(((expr, ONE),))
+
+
+def _combined(fn: str, parts: tuple[Linear, ...]) -> Linear | None:
+    """A function of linear forms, None where it is no such form, or what it is made of may wrap around."""
+    if any(may_wrap(atom) for part in parts for atom, _ in part.terms):
+        return None
+    match fn, parts:
+        case "add", (x, y):
+            return _sum(x, y, ONE)
+        case "sub", (x, y):
+            return _sum(x, y, -ONE)
+        case "neg", (x,):
+            return _sum(Linear(()), x, -ONE)
+        case "mul", (x, y) if not x.terms:
+            return _scale(y, x.constant)
+        case "mul", (x, y) if not y.terms:
+            return _scale(x, y.constant)
+    return None
 
 
 def to_expr(form: Linear) -> Expr:
@@ -107,7 +120,8 @@ def simplify_linear(expr: Expr, ranges: Ranges) -> Linear:
         case Call(fn="floordiv" | "mod" as fn, args=(a, b)):
             divisor = as_size(simplify(b, ranges))
             dividend = simplify_linear(a, ranges)
-            if divisor is not None and divisor != ZERO:  # nothing is read of a dim without elements
+            wraps = any(may_wrap(atom) for atom, _ in dividend.terms)
+            if divisor is not None and divisor != ZERO and not wraps:  # nothing is read of a dim without elements
                 return _divide(fn, dividend, divisor, ranges)
             return Linear(((call(fn, to_expr(dividend), simplify(b, ranges)), ONE),))
         case Call(fn="add" | "sub" | "mul" | "neg" as fn, args=args):

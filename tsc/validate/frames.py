@@ -12,7 +12,7 @@ import numpy as np
 from tsc.errors import InternalError
 from tsc.sym import SymExpr
 from tsc.sym.expr import Dim
-from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, format_expr
+from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, format_expr, wrapped
 from tsc.validate.algebra import EVERYWHERE, Algebra, Array, Exact, Value, chosen, residue
 
 #: Integers, one an instance, or one for all.
@@ -115,7 +115,7 @@ class Sizes:
                 if isinstance(atom, Dim):
                     product = product * self.values[atom.name]
                 else:
-                    product = product * int_call(atom.fn, *(self.of(a) for a in atom.args))
+                    product = product * _int_call(atom.fn, *(self.of(a) for a in atom.args))
             total = total + product
         return total
 
@@ -135,7 +135,13 @@ class Memory(Protocol):
 
 
 def int_call(fn: str, *args: Ints) -> Ints:
-    """An operation on indices. Raises KeyError for one that is not meant for them."""
+    """An operation on indices, or on data of their type, which wraps around. Raises KeyError for one that is not meant for
+    them."""
+    made = _int_call(fn, *args)
+    return made if isinstance(made, np.ndarray) else wrapped(int(made))
+
+
+def _int_call(fn: str, *args: Ints) -> Ints:
     match fn:
         case "add":
             return args[0] + args[1]
