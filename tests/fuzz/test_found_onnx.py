@@ -126,6 +126,9 @@ RIGHT = {
     # mean and deviation are of the type of stash_type
     "statistics of doubles": one("LayerNormalization", 17, [fed("a", 8, dtype="float64"), fed(8, dtype="float64")], {"a": 3},
                                  outputs=3),
+    # no bug: the reference takes an infinite maximum from itself
+    "the exponential of infinity": one("ReduceLogSumExp", 17, [fed(4, "a", values=[[np.inf], [-np.inf], [0], [np.nan]])],
+                                       {"a": 1}, axes=[1]),
     # no bug: the body's variance is a difference of infinities there
     "a norm of the largest double": one("LayerNormalization", 17, [
         fed(2, 4, dtype="float64", values=[[1, 2, 3, 4], [1.7e308, 0, -1, 2]]), fed(4, dtype="float64")], axis=1),

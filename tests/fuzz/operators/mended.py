@@ -333,6 +333,24 @@ class ReduceSumSquare(OpRun):
         return (np.asarray(np.square(x).sum(axis=given, keepdims=bool(keepdims), dtype=x.dtype)),)
 
 
+class ReduceLogSumExp(OpRun):
+    """The logarithm of a sum of exponentials, of infinite ones too; the reference takes an infinite maximum from itself."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> tuple[Array]:
+        if x.dtype.kind != "f":
+            raise TypeError("exponentials of integers are not defined")
+        given = None if axes is None else tuple(int(a) for a in _distinct(axes, x.ndim))
+        if not given:
+            given = () if noop_with_empty_axes else None
+        top = np.where(np.isfinite(x), x, -np.inf).max(axis=given, keepdims=True, initial=-np.inf)
+        top = np.where(np.isfinite(top), top, np.zeros((), x.dtype))
+        total = np.exp(x - top).sum(axis=given, keepdims=True, dtype=x.dtype)
+        made = np.log(total) + top
+        return (np.asarray(made if keepdims else made.reshape(np.sum(x, axis=given).shape), x.dtype),)
+
+
 class _OfDistinctAxes:
     """A reduction over an axis that is named twice is one over that axis; NumPy refuses it. It wraps the reference's own."""
 
@@ -380,6 +398,6 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 MENDED: list[type[OpRun]] = [
     Mean, PRelu, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, GroupNormalization,
-    Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, Resize, Upsample,
+    Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
-                             "ReduceLogSum", "ReduceLogSumExp"))]
+                             "ReduceLogSum"))]
