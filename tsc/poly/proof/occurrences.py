@@ -45,7 +45,8 @@ class Scope:
     bounds, Lets and guards say of the latter. `values` are variables that stand for an expression of others (a loop with a step
     counts its iterations). Extrema of parameters have `names`, too: isl need not tell cases apart until a proof asks for it.
     `multiples` says of which number a parameter is a multiple, where that is known; `sizes` and `around`, the loops and Lets
-    outside and inside, are what symbolic proofs know, `data` the variables that stand for what looks at data."""
+    outside and inside, are what symbolic proofs know, `data` the variables that stand for what looks at data. Nothing has a
+    formula that depends on one of the `unknown` variables."""
 
     parameters: tuple[str, ...]
     variables: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Scope:
     sizes: Facts = field(default_factory=Facts)
     around: tuple[For | Let, ...] = ()
     data: Mapping[str, Expr] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
 
     def parameter(self, name: str, multiple: int = 1) -> Scope:
         """With one more parameter. Raises InternalError where its name is in use."""
@@ -78,6 +80,15 @@ class Scope:
         leaves: dict[str, Expr] = {}
         found = self.formula(to_sym(value, leaves), leaves)
         return replace(self, values={**self.values, name: found}, texts={**self.texts, name: f"({self.size(found)})"})
+
+    def bind(self, stmt: Let) -> Scope:
+        """The scope of a Let's body. Where its value has no formula, since it looks at other data in each iteration, it is
+        unknown: what does not depend on it is read all the same."""
+        try:
+            inner = self.let(stmt.var, stmt.value)
+        except Unreadable:
+            inner = replace(self, unknown=self.unknown | {stmt.var})
+        return inner.knowing(stmt)
 
     def knowing(self, stmt: For | Let) -> Scope:
         """With what is known inside of a loop or a Let."""
@@ -160,6 +171,8 @@ class Scope:
         return total
 
     def _atom(self, atom: Atom, leaves: Mapping[str, Expr]) -> SymExpr:
+        if not isinstance(atom, Apply) and atom.name in self.unknown:
+            raise Unreadable(f"{atom.name} has no formula")
         if not isinstance(atom, Apply):
             return self._opaque(dim(atom.name), leaves) if atom.name in leaves else self.values.get(atom.name, dim(atom.name))
         by = atom.args[1].as_int() if atom.fn in ("//", "%") else 1
@@ -202,7 +215,7 @@ class Scope:
 
     def _named(self, text: str, used: Iterable[str]) -> str:
         behind = {n for name in used for n in ({name} | self.values[name].dims() if name in self.values else {name})}
-        if not behind.isdisjoint(self.variables):
+        if not behind.isdisjoint({*self.variables, *self.unknown}):
             raise Unreadable(f"{text} has no formula")
         return self.names.by_text.setdefault(text, f"opaque{len(self.names.by_text)}_")
 
@@ -330,8 +343,8 @@ def _read(stmt: Stmt, place: Occurrence) -> Iterator[Occurrence]:
         case For(var=var, body=body):
             lanes = place.lanes | {var} if stmt.kind in ("block", "vector") else place.lanes
             yield from _read(body, replace(place, scope=scope.inside(stmt), time=(*place.time, var), lanes=lanes))
-        case Let(var=var, value=value, body=body):
-            yield from _read(body, replace(place, scope=scope.let(var, value).knowing(stmt)))
+        case Let(body=body):
+            yield from _read(body, replace(place, scope=scope.bind(stmt)))
         case If(condition=condition, then=then, otherwise=otherwise):
             for side, branch in ((True, then), (False, otherwise)):
                 if branch is not None:
