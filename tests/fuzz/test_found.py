@@ -9,6 +9,7 @@ from tsc.codegen_c.specs import host_spec
 
 
 @pytest.mark.parametrize(("seed", "number"), [
+    (20271206, 1958),  # four rows of s elements: what divides a place in them by 4 * s was not read off its row
     (20271206, 375),  # a place in a table that data say, kept for all lanes, left a whole region unread
     (0, 5097),  # a register tile's loop of no constant trip count was unrolled; a place and a time that fit into no number
     (2026, 86),  # a load with a stride under a condition, harmless in all lanes, was not printed

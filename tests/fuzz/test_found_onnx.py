@@ -126,6 +126,8 @@ RIGHT = {
     # mean and deviation are of the type of stash_type
     "statistics of doubles": one("LayerNormalization", 17, [fed("a", 8, dtype="float64"), fed(8, dtype="float64")], {"a": 3},
                                  outputs=3),
+    # no bug: the exponential of the body is beyond all numbers, in float64 too
+    "the largest of Softplus": one("Softplus", 22, [fed("a", values=[3418.0, 88.0, 90.0, -90.0, 3e38, np.inf])], {"a": 6}),
     # no bug: the reference takes an infinite maximum from itself
     "the exponential of infinity": one("ReduceLogSumExp", 17, [fed(4, "a", values=[[np.inf], [-np.inf], [0], [np.nan]])],
                                        {"a": 1}, axes=[1]),

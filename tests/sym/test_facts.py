@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tsc.sym import Range, SymExpr, dim, sym_max, sym_min
+from tsc.sym.expr import apply
 from tsc.sym.facts import Facts, Known
 
 H, W = dim("h"), dim("w")
@@ -83,13 +84,15 @@ LEAVES = st.one_of(st.integers(-6, 9).map(SymExpr.of), st.sampled_from([A, B, I,
 
 
 def combined(inner: st.SearchStrategy[SymExpr]) -> st.SearchStrategy[SymExpr]:
-    by = st.one_of(st.integers(2, 5).map(SymExpr.of), st.sampled_from([A, B]))
+    by = st.one_of(st.integers(2, 5).map(SymExpr.of), st.sampled_from([A, B, 4 * A, 2 * B, A * B, 3 * A * B]))
     return st.one_of(
         st.tuples(inner, inner).map(lambda t: t[0] + t[1]), st.tuples(inner, inner).map(lambda t: t[0] - t[1]),
         st.tuples(inner, st.integers(-3, 4)).map(lambda t: t[0] * t[1]), st.tuples(inner, by).map(lambda t: t[0] // t[1]),
         st.tuples(inner, by).map(lambda t: t[0] % t[1]), st.tuples(inner, inner).map(lambda t: sym_min(*t)),
         st.tuples(inner, inner).map(lambda t: sym_max(*t)), st.tuples(inner, by).map(lambda t: t[0] // t[1] * t[1]),
-        st.tuples(inner, inner, by).map(lambda t: (t[0] * t[2] + t[1]) // t[2]))
+        st.tuples(inner, inner, by).map(lambda t: (t[0] * t[2] + t[1]) // t[2]),
+        st.tuples(inner, st.sampled_from([I, J, A - 1, B - I]), st.sampled_from([A, B]), by, st.sampled_from(["//", "%"])).map(
+            lambda t: apply(t[4], [t[0] * t[2] + t[1], t[2] * t[3]])))
 
 
 EXPRESSIONS = st.recursive(LEAVES, combined, max_leaves=6)
@@ -120,6 +123,17 @@ def test_what_is_proved_holds_at_every_point(a: Range, b: Range, lo: SymExpr, hi
         assert all(value % divisor == 0 if divisor else value == 0 for value in values)
         with patch("tsc.sym.facts.is_negative", lambda *_: False):  # which would refute what a wrong rule proves
             assert not facts.nonneg(expr - least - 1) and not facts.nonneg(most - 1 - expr)
+
+
+def test_a_part_of_a_divisor_goes_with_what_is_below_it() -> None:
+    """Rows of s elements, four of them together: where element i of row r is, and where the row's last one is."""
+    s, r, i = dim("s"), dim("r"), dim("i")
+    facts = Facts.of({"s": Range(1), "w": Range(1)}).loop("r", SymExpr.of(0), 9 * s, 1).loop("i", SymExpr.of(0), s, 1)
+    assert facts.reduce((r * s + i) // (4 * s)) == r // 4 == facts.reduce((r * s + s - 1) // (4 * s))
+    assert facts.reduce((r * s + i) % (4 * s)) == r % 4 * s + i
+    assert facts.reduce((r * s + i) // (s * W)) == r // W and facts.reduce((r * s + i - s) // (4 * s)) == (r - 1) // 4
+    for kept in ((r * s + 2 * i) // (4 * s), (r * s - i) // (4 * s)):
+        assert facts.reduce(kept) == kept
 
 
 def test_bounds_that_fall_with_a_size_fall_beyond_its_least() -> None:

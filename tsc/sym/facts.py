@@ -25,11 +25,12 @@ from tsc.sym.expr import (
     coefficient_of,
     dim,
     divided,
+    exact_quotient,
     names_of,
     sym_max,
     sym_min,
 )
-from tsc.sym.identities import alternatives, is_infinite, multiples, plus, product, quotient, without_remainders
+from tsc.sym.identities import alternatives, is_infinite, multiples, parts_of, plus, product, quotient, without_remainders
 from tsc.sym.witness import Point, extended, is_negative
 
 #: How deep a proof may be, and how many expressions it may look at: proofs that are found take less than ten.
@@ -417,9 +418,27 @@ class Facts:
                     above = rest + args[1] * shift
                     if self.nonneg(above) and self.lt(above, args[1]):
                         return whole - shift if atom.fn == "//" else above
+                found = self._by_parts(atom.fn, args[0], args[1])
+                if found is not None:
+                    return found
                 if whole != ZERO and len(args[1].terms) == 1:
                     return apply(atom.fn, [rest, args[1]]) + (whole if atom.fn == "//" else ZERO)
         return apply(atom.fn, args)
+
+    def _by_parts(self, fn: str, value: SymExpr, by: SymExpr) -> SymExpr | None:
+        """`(s * a + r) // (s * b)`, which is `a // b` where r is 0 to s, and the remainder, `a % b * s + r`; None where no such
+        part s of the divisor is found."""
+        for part in parts_of(by):
+            other = exact_quotient(by, part)
+            whole, rest = multiples(value, part)
+            if other is None or whole == ZERO or self._low(part) < 1 or self._low(other) < 1:
+                continue
+            for shift in (0, 1):
+                inner = rest + part * shift
+                if self.nonneg(inner) and self.lt(inner, part):
+                    found = self.reduce(apply(fn, [whole - shift, other]))
+                    return found if fn == "//" else found * part + inner
+        return None
 
     def _divide(self, fn: str, value: SymExpr, by: int) -> SymExpr:
         """What the divisor divides leaves a quotient as a quotient of its own, a remainder altogether: so that quotient and

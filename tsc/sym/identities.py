@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from tsc.sym.expr import ZERO, Apply, SymExpr, apply, exact_quotient
 
@@ -26,6 +27,16 @@ def multiples(expr: SymExpr, by: SymExpr) -> tuple[SymExpr, SymExpr]:
     quotients = (exact_quotient(SymExpr((t,)), leading) for t in expr.terms) if leading.dims() else ()
     whole = sum((q for q in quotients if q is not None), ZERO)
     return whole, expr - whole * by
+
+
+def parts_of(by: SymExpr) -> Iterator[SymExpr]:
+    """Products of names, at most one of them left out, that divide a product, but for itself: the longest first."""
+    if len(by.terms) == 1:
+        (monomial, coefficient), = by.terms
+        if monomial and coefficient != 1:
+            yield SymExpr(((monomial, 1),))
+        if len(monomial) > 1:
+            yield from dict.fromkeys(SymExpr(((monomial[:k] + monomial[k + 1:], 1),)) for k, _ in enumerate(monomial))
 
 
 def alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:

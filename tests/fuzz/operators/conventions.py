@@ -160,6 +160,12 @@ def _square_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
     return largest > math.sqrt(float(np.finfo(x.dtype).max) / x.size)
 
 
+def _exponential_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Floats whose exponential their type does not hold."""
+    x = inputs[0]
+    return x is not None and x.dtype.kind == "f" and bool((x > math.log(float(np.finfo(x.dtype).max))).any())
+
+
 def _product_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
     """Integers whose product their type may not hold."""
     x = inputs[0]
@@ -249,6 +255,9 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("LayerNormalization"), "the type of mean and inverse deviation of doubles", "runtime",
                "they are of type U: float32 or bfloat16, as stash_type says",
                lambda node, inputs, opset: len(node.output) > 1),
+    Convention(_names("Softplus", "Mish"), "an exponential beyond its type", "reference",
+               "the logarithm of what is beyond all numbers is a number again, if so taken; ONNX Runtime expands the body",
+               _exponential_overflows),
     Convention(_names("LayerNormalization", "GroupNormalization", "MeanVarianceNormalization"), "squares beyond their type",
                "open",
                "a mean of squares less the square of the mean, as the bodies have the variance, is a difference of infinities "

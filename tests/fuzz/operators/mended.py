@@ -39,6 +39,15 @@ class Softsign(OpRun):
         return (np.asarray(x / (1 + np.abs(x)), x.dtype),)
 
 
+class Softplus(OpRun):
+    """ln(exp(x) + 1), which is x where the exponential is beyond all numbers."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.logaddexp(np.zeros((), x.dtype), x).astype(x.dtype),)
+
+
 class PRelu(OpRun):
     """'f(x) = slope * x for x < 0, f(x) = x for x >= 0'; the reference multiplies 0 by the slope, which may be infinite."""
 
@@ -397,7 +406,7 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 
 MENDED: list[type[OpRun]] = [
-    Mean, PRelu, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization, GroupNormalization,
-    Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
+    Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization,
+    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                              "ReduceLogSum"))]

@@ -55,7 +55,9 @@ _ONE_VALUE = {"Sub", "Max", "Min", "ReduceMax", "ReduceMin", "Equal", "Less", "L
 ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 #: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
 _COMPOUND = {"BatchNormalization": 5, "ReduceLogSumExp": 1, "ReduceLogSum": 1, "ReduceL2": 1,
-             "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1}
+             "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1, "Softplus": 1}
+#: Has a body that overflows, in float64 too, where the function itself does not.
+_WHOLE = {"Softplus"}
 #: Float attributes and constants of these are float32 by the standard, whatever the elements are.
 _FLOAT_ATTRIBUTES = {
     "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Swish", "Shrink", "ThresholdedRelu", "Gelu", "Gemm",
@@ -348,7 +350,7 @@ def inlined(model: ModelProto) -> ModelProto:
     for _ in range(4):
         schemas = [(n.op_type, onnx.defs.get_schema(n.op_type, opset, "")) for n in model.graph.node]
         chosen = sorted({("", op) for op, s in schemas
-                         if op not in _EXACT and (s.has_function or s.has_context_dependent_function)})
+                         if op not in _EXACT | _WHOLE and (s.has_function or s.has_context_dependent_function)})
         if not chosen:
             break
         typed = onnx.shape_inference.infer_shapes(model)
