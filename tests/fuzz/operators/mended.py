@@ -407,6 +407,7 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 MENDED: list[type[OpRun]] = [
     Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization,
-    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
+    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp,
+    Resize, Upsample,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                              "ReduceLogSum"))]
