@@ -18,6 +18,7 @@ from tsc.runtime.places import axes_of
 from tsc.runtime.plan import HOST, Axis, Bind, Plan, TensorSpec, static_names
 from tsc.runtime.schema import LEAST_NUMBER, MAX_NUMBER
 from tsc.runtime.segments import Code, Rows, Segment, code_of, rows_of, segments_of
+from tsc.runtime.select import Selection
 from tsc.runtime.tape import Tape
 from tsc.sym import Guard, SymExpr
 
@@ -58,24 +59,24 @@ class Binding:
 class _Sizes:
     """What of a Segment depends on sizes."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, units: int) -> None:
         launches, copies = segment.launches, segment.copies
         self.counts = [len(launch.sizes) for launch in launches]
         self.calls = [len(launch.calls) for launch in launches]
         calls = [call for launch in launches for call in launch.calls]
+        self.selection = Selection(launches, units)
         groups = [[size for launch in launches for size in launch.sizes], [call.blocks for call in calls],
-                  [call.scratch for call in calls], [copy.bytes for copy in copies]]
+                  [call.scratch for call in calls], [copy.bytes for copy in copies], self.selection.counts]
         self.lengths = [len(group) for group in groups]
         self.tape = Tape(segment.names, [expr for group in groups for expr in group])
-        #: The first Variant of each launch: there is no choice yet.
-        self.rows = rows_of(launches, [0] * len(launches))
 
 
 class Binder:
     """Checks requests against a Plan and evaluates the Plan's expressions, which must lie within `bounds` if there are any.
-    `code` is what is left to do when a request is checked and its sizes are known."""
+    `code` is what is left to do when a request is checked and its sizes are known; `units` is how many cores or multiprocessors
+    the device has for a run."""
 
-    def __init__(self, plan: Plan, bounds: Bounds | None = None) -> None:
+    def __init__(self, plan: Plan, bounds: Bounds | None = None, units: int = 1) -> None:
         self.plan = plan
         self._bounds = bounds
         self.code: Code = code_of(plan)
@@ -106,7 +107,7 @@ class Binder:
         ]
         self._lengths = [len(group) for group in groups]
         self._tape = Tape(static, [expr for group in groups for expr in group])
-        self._sizes = [_Sizes(segment) for segment in self.segments]
+        self._sizes = [_Sizes(segment, units) for segment in self.segments]
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class Binder:
     def _bound(self, segment: Segment, layout: Layout, names: Mapping[str, int], at: str, dims: Mapping[str, int]) -> Bound:
         known = self._sizes[segment.number]
         numbers = iter(self._evaluate(known.tape, [names[name] for name in segment.names], at))
-        sizes, blocks, scratch, copies = (list(islice(numbers, length)) for length in known.lengths)
+        sizes, blocks, scratch, copies, work = (list(islice(numbers, length)) for length in known.lengths)
         if max(*sizes, *scratch, *blocks, 0, 0) > MAX_NUMBER or min(sizes, default=0) < LEAST_NUMBER:
             raise self.short("a kernel needs a size beyond any memory", dims)
         if self._bounds is not None:
@@ -275,7 +276,7 @@ class Binder:
             # where nothing is written because a dim is 0, another may be as large as no memory is
             runs = [own for own, count in zip(writes, known.calls) for _ in range(count)]
             blocks, scratch = ([n if own else 0 for n, own in zip(numbers, runs)] for numbers in (blocks, scratch))
-        rows, flat = known.rows, np.array(sizes, np.int64)
+        rows, flat = known.selection.rows(blocks, work), np.array(sizes, np.int64)
         table = np.empty((len(rows.calls), 2), np.int64)
         table[:, 0] = rows.sizes * 8 + flat.__array_interface__["data"][0]
         table[:, 1] = np.array(blocks, np.int64)[rows.calls]

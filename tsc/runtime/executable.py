@@ -67,7 +67,8 @@ class Executable:
         interface = _interface(package.modules[self._target], self._target, where)
         check_plan(self._plan, package.constants, interface, where)
         sizes = [package.constants[name].nbytes for name in self._plan.constants]
-        self._binder = Binder(self._plan, Bounds(self._plan, sizes, interface.kernels, where))
+        units = self._threads if driver is None else driver.info.multiprocessors
+        self._binder = Binder(self._plan, Bounds(self._plan, sizes, interface.kernels, where), units)
         own = placed({name: package.constants[name] for name in self._plan.constants})
         self._package = replace(package, constants={**package.constants, **own})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)

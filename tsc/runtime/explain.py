@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import count
 
 from tsc.runtime.bind import Binding, format_spec
 from tsc.runtime.package import Package
-from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region
+from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region, expressions_of
 from tsc.sym import Guard, SymExpr
 
 
@@ -26,7 +27,7 @@ def explain(package: Package, target: str, threads: int, binding: Binding | None
     lines.append(f"{len(plan.launches)} launches of {len({x.kernel for x in plan.launches})} kernels")
     told = (step for step in plan.body if not isinstance(step, Guard) and not (
         isinstance(step, Bind) and isinstance(step.source, Axis)))
-    lines += _steps(plan, tuple(told), names, count(), "  ")
+    lines += _steps(plan, tuple(told), names, threads, count(), "  ")
     if package.log:
         lines += ["decisions", *(f"  {line}" for text in package.log for line in text.splitlines())]
     return "\n".join(lines)
@@ -36,7 +37,8 @@ def _number(expr: SymExpr, names: Mapping[str, int]) -> str:
     return str(expr.evaluate(names) if expr.dims() <= names.keys() else expr)
 
 
-def _steps(plan: Plan, region: Region, names: Mapping[str, int], numbers: Iterator[int], indent: str) -> Iterator[str]:
+def _steps(plan: Plan, region: Region, names: Mapping[str, int], threads: int, numbers: Iterator[int],
+           indent: str) -> Iterator[str]:
     """Lines for each step of a region, launches numbered on, what is inside a step below it."""
     for step in region:
         match step:
@@ -56,6 +58,7 @@ def _steps(plan: Plan, region: Region, names: Mapping[str, int], numbers: Iterat
                         scratch = _number(call.scratch, names)
                         yield f"{what} blocks {_number(call.blocks, names)}, sizes {sizes}, scratch {scratch}"
                         what = f"{indent}    then"
+                    yield from _expected(step, k, names, threads, f"{indent}      ")
                     yield from (f"{indent}      by way of {_number(size, names)} bytes at {_place(plan, storage, names)}"
                                 for size, storage in zip(variant.temporaries, step.temporaries))
                 others = [name for name in step.nodes if name != step.node]
@@ -66,15 +69,32 @@ def _steps(plan: Plan, region: Region, names: Mapping[str, int], numbers: Iterat
                 yield f"{indent}copy {_number(size, names)} bytes to {where}"
             case If(condition=condition, then=then, otherwise=otherwise):
                 yield f"{indent}if {condition if isinstance(condition, str) else _source(plan, condition)}"
-                yield from _steps(plan, then, names, numbers, indent + "  ")
+                yield from _steps(plan, then, names, threads, numbers, indent + "  ")
                 yield from [f"{indent}else"] if otherwise else []
-                yield from _steps(plan, otherwise, names, numbers, indent + "  ")
+                yield from _steps(plan, otherwise, names, threads, numbers, indent + "  ")
             case Loop(index=index, trips=trips, body=body, condition=ends):
                 known = "" if ends is None else f" while {_source(plan, ends)}"
                 yield f"{indent}loop {index} < {_number(trips, names)}{known}"
                 yield from (f"{indent}  carry {_place(plan, c.current, names)} from {_place(plan, c.start, names)}, next in "
                             f"{_place(plan, c.next, names)}" for c in step.carried)
-                yield from _steps(plan, body, names, numbers, indent + "  ")
+                yield from _steps(plan, body, names, threads, numbers, indent + "  ")
+
+
+def _expected(launch: Launch, number: int, names: Mapping[str, int], threads: int, indent: str) -> Iterator[str]:
+    """What one of several Variants is expected to take, what that is made of, and how far it is from the best of the others."""
+    if not launch.selects or not frozenset().union(*(e.dims() for e in expressions_of(launch))) <= names.keys():
+        return
+    terms = [Counter[str]() for _ in launch.variants]
+    for variant, found in zip(launch.variants, terms):
+        for call in variant.calls:
+            if call.cost is not None:
+                counts = [work.count.evaluate(names) for work in call.cost.work]
+                found.update(call.cost.terms(call.blocks.evaluate(names), counts, threads))
+    totals = [found.total() for found in terms]
+    others = min(total for k, total in enumerate(totals) if k != number)
+    parts = ", ".join(f"{what} {time / 1e9:.3f}" for what, time in terms[number].items())
+    verdict = "runs" if totals.index(min(totals)) == number else "does not run"
+    yield f"{indent}expected {totals[number] / 1e9:.3f} us ({parts}), the best other {others / 1e9:.3f}: {verdict}"
 
 
 def _source(plan: Plan, source: Axis | Element) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsc.runtime import schema
 from tsc.runtime.elf import read_exports
@@ -61,7 +61,7 @@ def interface_to_json(interface: KernelInterface) -> list[object]:
         [[b.dtype, str(b.bytes), b.written] for b in interface.buffers],
         [[name, known.lo, known.hi, known.divisor] for name, known in interface.sizes],
         [[fact.relation, str(fact.left), str(fact.right)] for fact in interface.facts],
-        variants_to_json(interface.variants)]
+        variants_to_json(tuple(map(_without_cost, interface.variants)))]
 
 
 def interface_from_json(value: object) -> KernelInterface:
@@ -77,6 +77,11 @@ def interface_from_json(value: object) -> KernelInterface:
         if any(number >= known for call in variant.calls for number in call.args):
             raise ValueError(f"a call of a kernel has more than its {known} buffers and temporaries")
     return found
+
+
+def _without_cost(variant: Variant) -> Variant:
+    """What a call takes is for whoever plans it to know."""
+    return replace(variant, calls=tuple(replace(call, cost=None) for call in variant.calls))
 
 
 def _buffer(value: object) -> BufferUse:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from tsc.runtime.cost import Cost
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 #: No Plan has more steps or storages; nor more inputs, outputs or regions; nor regions so deep in each other.
 MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
 #: No kernel has more variants, and no variant more calls or temporaries.
@@ -90,12 +91,13 @@ class Eval:
 @dataclass(frozen=True, slots=True)
 class Call:
     """A `function` of a module, run on `blocks` blocks, with `scratch` bytes for each worker. `args` number the kernel's
-    buffers, and on from these the temporaries of its Variant."""
+    buffers, and on from these the temporaries of its Variant. `cost` is what it is expected to take (None: nobody knows)."""
 
     function: str
     blocks: SymExpr
     args: tuple[int, ...]
     scratch: SymExpr = ZERO
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +110,19 @@ class Variant:
 
     def over(self, change: Callable[[SymExpr], SymExpr]) -> Variant:
         """The same with other expressions."""
-        calls = (replace(call, blocks=change(call.blocks), scratch=change(call.scratch)) for call in self.calls)
+        calls = (replace(call, blocks=change(call.blocks), scratch=change(call.scratch),
+                         cost=None if call.cost is None else call.cost.over(change)) for call in self.calls)
         return Variant(tuple(calls), tuple(map(change, self.temporaries)))
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel on a device. `args` index `Plan.storages`; `sizes` are the kernel's integer parameters in order; `variants` are
-    those of the kernel that may run, of which each run takes one; storage `temporaries[i]` holds number i of the temporaries of
-    whichever that is; `messages[i]` is the data error that status code i+1 stands for, in all of them; `nodes` are all that the
-    kernel computes, `node` the one that it is named after. It waits for the steps of its own region that `after` numbers (None:
-    for all before it); for a Bind of an Element, an If or a Loop before it always."""
+    those of the kernel that may run, of which each run takes the one of the least cost (the first, where one has none); storage
+    `temporaries[i]` holds number i of the temporaries of whichever that is; `messages[i]` is the data error that status code
+    i+1 stands for, in all of them; `nodes` are all that the kernel computes, `node` the one that it is named after. It waits
+    for the steps of its own region that `after` numbers (None: for all before it); for a Bind of an Element, an If or a Loop
+    before it always."""
 
     kernel: str
     args: tuple[int, ...]
@@ -135,6 +139,11 @@ class Launch:
     def calls(self) -> tuple[Call, ...]:
         """The Calls of all Variants, one after the other."""
         return tuple(call for variant in self.variants for call in variant.calls)
+
+    @property
+    def selects(self) -> bool:
+        """Whether there is a choice of Variants."""
+        return len(self.variants) > 1 and all(call.cost is not None for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +272,7 @@ def expressions_of(step: Step) -> Iterator[SymExpr]:
             yield from sizes
             for call in calls:
                 yield from (call.blocks, call.scratch)
+                yield from () if call.cost is None else (work.count for work in call.cost.work)
             for variant in variants:
                 yield from variant.temporaries
         case Copy(bytes=size):

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from tsc.runtime import schema
+from tsc.runtime.cost import Cost, cost_from_json, cost_to_json
 from tsc.runtime.plan import (
     MAX_CALLS,
     MAX_NAMES,
@@ -48,6 +49,8 @@ def _plain(value: Any) -> Any:
     match value:
         case SymExpr():
             return str(value)
+        case Cost():
+            return cost_to_json(value)
         case tuple():
             return [_plain(v) for v in value]
         case dict():
@@ -161,9 +164,9 @@ def _variant(data: Any) -> Variant:
 
 
 def _call(data: Any) -> Call:
-    function, blocks, args, scratch = schema.items(data, "a call", 4)
+    function, blocks, args, scratch, cost = schema.items(data, "a call", 5)
     return Call(schema.text(function, "a function"), schema.size(blocks, "blocks"), _numbers(args, "a call's argument"),
-                schema.size(scratch, "scratch"))
+                schema.size(scratch, "scratch"), cost_from_json(cost))
 
 
 def _copy(x: dict[str, Any]) -> Copy:

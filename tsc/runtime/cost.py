@@ -1,0 +1,95 @@
+"""What running a kernel is expected to take, by which a run picks one of its Variants.
+
+Blocks run in waves, as many at a time as the device has units (cores, multiprocessors) with room for them. Section 6 of the
+paper, whose blocks are all alike: here a block takes its share of what all of them do, so that one that is cut off by the edge
+of an array costs less, and launching costs something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tsc.runtime import schema
+from tsc.sym import SymExpr
+
+#: Kinds of work in one Cost.
+MAX_KINDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Femtoseconds that a function takes: a `launch` of it, a `block`, and `each` piece of work, by its kind. `resident` blocks
+    share a unit of the device at a time."""
+
+    launch: int = 0
+    block: int = 0
+    each: tuple[tuple[str, int], ...] = ()
+    resident: int = 1
+
+    def terms(self, blocks: int, work: Mapping[str, int], units: int) -> dict[str, int]:
+        """The femtoseconds that a run of `blocks` blocks takes on a device with so many `units`, by what they go into. Work
+        without a rate is free."""
+        waves, each = -(-blocks // (units * self.resident)), dict(self.each)
+        return {"launch": self.launch, "blocks": waves * self.block,
+                **{kind: each.get(kind, 0) * count * waves // max(1, blocks) for kind, count in work.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`count` pieces of a `kind` of work, those of all blocks together."""
+
+    kind: str
+    count: SymExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The Rates of a function, and the work that it does at each size."""
+
+    rates: Rates
+    work: tuple[Work, ...]
+
+    def over(self, change: Callable[[SymExpr], SymExpr]) -> Cost:
+        """The same with other expressions."""
+        return replace(self, work=tuple(Work(work.kind, change(work.count)) for work in self.work))
+
+    def terms(self, blocks: int, counts: Sequence[int], units: int) -> dict[str, int]:
+        """The `terms` of the Rates where so many pieces of each kind of `work` are done."""
+        return self.rates.terms(blocks, {work.kind: count for work, count in zip(self.work, counts, strict=True)}, units)
+
+    def femtoseconds(self, blocks: int, counts: Sequence[int], units: int) -> int:
+        """Their sum."""
+        return sum(self.terms(blocks, counts, units).values())
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+def cost_to_json(cost: Cost | None) -> Any:
+    """A JSON-ready list that `cost_from_json` reads back."""
+    if cost is None:
+        return None
+    rates = cost.rates
+    return [[rates.launch, rates.block, dict(rates.each), rates.resident], [[w.kind, str(w.count)] for w in cost.work]]
+
+
+def cost_from_json(value: Any) -> Cost | None:
+    """What `cost_to_json` wrote. Raises ValueError on anything else."""
+    if value is None:
+        return None
+    rates, work = schema.items(value, "a cost", 2)
+    found = tuple(Work(schema.text(kind, "a kind of work"), schema.size(count, "work"))
+                  for kind, count in (schema.items(w, "work", 2) for w in schema.items(work, "the work of a cost")))
+    if len(found) > MAX_KINDS:
+        raise ValueError(f"a cost has {len(found)} kinds of work, expected at most {MAX_KINDS}")
+    return Cost(_rates(rates), found)
+
+
+def _rates(value: Any) -> Rates:
+    launch, block, each, resident = schema.items(value, "rates", 4)
+    return Rates(
+        schema.whole(launch, "a launch's rate"), schema.whole(block, "a block's rate"),
+        tuple((schema.text(kind, "a kind of work"), schema.whole(rate, "a rate"))
+              for kind, rate in schema.table(each, "the rates of work").items()),
+        schema.whole(resident, "resident blocks", 1))

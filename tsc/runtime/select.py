@@ -1,0 +1,54 @@
+"""Which Variant of each launch runs at given sizes: the one of the least cost. Section 6 of the paper."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from tsc.runtime.plan import Launch
+from tsc.runtime.segments import Rows, rows_of
+from tsc.sym import SymExpr
+
+#: Choices whose rows are kept.
+MEMO = 64
+
+
+class Selection:
+    """Chooses Variants of launches that follow each other, on a device of so many `units`. `counts` are the expressions of the
+    work that is counted for that, of all Calls of all launches where there is a choice."""
+
+    def __init__(self, launches: Sequence[Launch], units: int) -> None:
+        self._launches, self._units = launches, units
+        selecting = [launch for launch in launches if launch.selects]
+        self.counts: list[SymExpr] = [
+            work.count for launch in selecting for call in launch.calls if call.cost for work in call.cost.work]
+        self._fixed = None if selecting else rows_of(launches, [0] * len(launches))
+        self._memo: OrderedDict[tuple[int, ...], Rows] = OrderedDict()
+
+    def rows(self, blocks: Sequence[int], counts: Sequence[int]) -> Rows:
+        """The calls that run, where all Calls of all launches have so many blocks, and the work is that of `counts`."""
+        if self._fixed is not None:
+            return self._fixed
+        chosen = tuple(min(range(len(costs)), key=costs.__getitem__) for costs in self.costs(blocks, counts))
+        found = self._memo.get(chosen)
+        if found is None:
+            found = self._memo[chosen] = rows_of(self._launches, chosen)
+            if len(self._memo) > MEMO:
+                self._memo.popitem(last=False)
+        return found
+
+    def costs(self, blocks: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
+        """The femtoseconds that each Variant of each launch is expected to take; only [0] where there is no choice."""
+        found: list[list[int]] = []
+        work, number = iter(counts), iter(blocks)
+        for launch in self._launches:
+            costs = []
+            for variant in launch.variants:
+                total = 0
+                for call in variant.calls:
+                    own = next(number)
+                    if launch.selects and call.cost is not None:
+                        total += call.cost.femtoseconds(own, [next(work) for _ in call.cost.work], self._units)
+                costs.append(total)
+            found.append(costs if launch.selects else [0])
+        return found
