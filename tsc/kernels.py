@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -14,7 +14,8 @@ from typing import Protocol, TypeVar
 
 from tsc import targets
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
-from tsc.config import Options, read_environment
+from tsc.codegen_c.specs import machine_name
+from tsc.config import Options, default_threads, read_environment
 from tsc.errors import InputError, InternalError, UnsupportedError
 from tsc.graph.fusion.to_te import LoweredGroup
 from tsc.ir import Graph
@@ -30,6 +31,8 @@ from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
 from tsc.poly.scop import needs, unproved
 from tsc.poly.steps import Steps
+from tsc.poly.tile import TileConfig, config_to_json
+from tsc.runtime.cost import Rates
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.target import DeviceSpec
 from tsc.targets import Target
@@ -42,6 +45,9 @@ from tsc.te.passes.share import share
 from tsc.te.passes.transform import lower
 from tsc.te.passes.widen import widened
 from tsc.trace import Recorder
+from tsc.tune.pool import pool_of
+from tsc.tune.records import Record
+from tsc.tune.records import read as read_records
 from tsc.validate import check_values
 
 #: At most this many Computes are tried as one kernel.
@@ -59,7 +65,9 @@ class Attempt(Protocol[Made]):
 @dataclass(frozen=True, slots=True)
 class Workshop:
     """What one compilation works with: how to compile, where traces go, the back end, the kernels compiled before, and those
-    made or refused in this one, by key; `elsewhere` gives what another process made of a key."""
+    made or refused in this one, by key; `elsewhere` gives what another process made of a key, `pool` the configs that a group
+    is compiled with, by its digest, and their rates (none: the pattern's own config). `orders` are those of this compilation,
+    with the groups that they were for."""
 
     options: Options
     recorder: Recorder
@@ -67,13 +75,29 @@ class Workshop:
     cache: CompiledCache
     made: dict[str, Kernel | Refusal] = field(default_factory=dict)
     elsewhere: Callable[[str], bytes | None] = lambda key: None
+    pool: Callable[[str], Mapping[TileConfig, Rates]] = lambda group: {}
+    orders: list[tuple[Order, LoweredGroup]] = field(default_factory=list)
 
 
 def workshop(target: str, options: Options | None) -> Workshop:
     """The Workshop for a target, as the options and the environment say. Raises LaunchError for an unknown target."""
     environment, options = read_environment(), options or Options()
     cache = CompiledCache(options.cache_dir or environment.cache or default_cache_dir() if options.use_cache else None)
-    return Workshop(options, Recorder(environment.dump, environment.override), targets.find(target), cache)
+    device = targets.find(target)
+    return Workshop(options, Recorder(environment.dump, environment.override), device, cache,
+                    pool=_pool(options, device.spec.name))
+
+
+def _pool(options: Options, target: str) -> Callable[[str], Mapping[TileConfig, Rates]]:
+    """What the file of records has for each group on a target: measured on this machine or, where nothing was, on others."""
+    if options.records is None:
+        return lambda group: {}
+    own, others, machine = dict[str, list[Record]](), dict[str, list[Record]](), machine_name()
+    for record in read_records(options.records):
+        if record.target == target:
+            (own if record.machine == machine else others).setdefault(record.group, []).append(record)
+    units = sorted({1, default_threads()})
+    return lru_cache(None)(lambda group: pool_of(own.get(group) or others.get(group, []), options.variants, units))
 
 
 def refuse_dtypes(graph: Graph, target: Target) -> None:
@@ -89,7 +113,9 @@ def refuse_dtypes(graph: Graph, target: Target) -> None:
 @dataclass(frozen=True, slots=True)
 class Order:
     """All that a kernel depends on. `constants` are the inputs that can be laid out at compile time; `tiled`: a sum of products
-    without register tiles is to be refused; `factoring`: how reductions are to be cut. `content` is a digest of the rest."""
+    without register tiles is to be refused; `factoring`: how reductions are to be cut; `configs`: those of its Variants (none:
+    one of the pattern's own). `content` is a digest of the rest, `group` one of the Program for a target, whatever compiles
+    it."""
 
     program: Program
     kind: PatternKind
@@ -98,10 +124,12 @@ class Order:
     content: str
     tiled: bool = False
     factoring: Factoring | None = None
+    configs: tuple[TileConfig, ...] = ()
+    group: str = ""
 
     def key(self) -> str:
         """The cache's key of the kernel."""
-        return digest("kernel", self.content, str(self.tiled), to_json(self.factoring))
+        return digest("kernel", self.content, str(self.tiled), to_json(self.factoring), *map(config_to_json, self.configs))
 
     def symbol(self) -> str:
         """The kernel's name, whatever it was ordered for."""
@@ -122,7 +150,8 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: 
         made = shop.made[key] = kernel_from_bytes(data)
     if isinstance(made, Refusal):
         raise PatternMismatch(made.reason)
-    return made
+    shop.orders.append((order, lowered))
+    return made.costing(shop.pool(order.group))
 
 
 def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Order:
@@ -130,9 +159,11 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = 
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
     program = general(lowered.program, shop.cache)
     content = digest(str(program), *sorted(constants), repr(shop.device.spec), code_fingerprint())
+    group = digest("group", str(program), *sorted(constants), shop.device.spec.name)
     chunk = shop.options.reduction_chunk
     factoring = proposed(program, chunk, shop.options.split_reductions) if chunk else None
-    return Order(program, lowered.kind, constants, shop.device, content, tiled, factoring)
+    configs = () if factoring is not None else tuple(shop.pool(group))
+    return Order(program, lowered.kind, constants, shop.device, content, tiled, factoring, configs, group)
 
 
 def known(key: str, shop: Workshop) -> Kernel | Refusal | None:
@@ -193,32 +224,61 @@ def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
     recorder.record("factoring", symbol, to_json(factoring))
     if factoring is not None:
         try:
-            return _kernel(order, factoring.programs(order.program), symbol, recorder)
+            return _kernel(order, [_in_steps(order, factoring.programs(order.program), symbol, recorder)], symbol, recorder)
         except (NotFactored, PatternMismatch) as refusal:
             if given is not None:
                 raise InputError(f"the factoring given for kernel '{symbol}' cannot be used: {refusal}") from refusal
             recorder.decide("factoring", symbol, f"no reduction is cut: {refusal}")
-    return _kernel(order, (order.program,), symbol, recorder)
+    variants = _in_configs(order, symbol, recorder) or [[checked_loops(replace(order, configs=()), symbol, recorder)]]
+    return _kernel(order, variants, symbol, recorder)
 
 
-def _kernel(order: Order, programs: Sequence[Program], symbol: str, recorder: Recorder) -> Kernel:
-    """The Kernel whose one Variant runs `programs` one after the other. Raises as `checked_loops`."""
-    names = [symbol] if len(programs) == 1 else [f"{symbol}_{k}" for k, _ in enumerate(programs, 1)]
-    # 1. the loops of each; where a product is cut, its chunks are to have register tiles
-    products = order.kind is PatternKind.CONTRACTION
-    tiled = [order.tiled if programs == (order.program,) else products and k == 0 for k in range(len(programs))]
-    made = [checked_loops(replace(order, program=program, tiled=tiles), name, recorder)
-            for program, name, tiles in zip(programs, names, tiled, strict=True)]
-    # 2. what they take is the kernel's interface; what they leave for each other are temporaries
-    funcs, outputs = [loops.func for loops in made], {b.name for b in order.program.outputs}
-    buffers = buffers_of(funcs, outputs)
+def _in_steps(order: Order, programs: Sequence[Program], symbol: str, recorder: Recorder) -> list[CheckedLoops]:
+    """The loops of a Variant that runs `programs` one after the other; where a product is cut, its chunks are to have register
+    tiles. Raises as `checked_loops`."""
+    if len(programs) == 1:
+        order = replace(order, program=programs[0], tiled=order.kind is PatternKind.CONTRACTION)
+        return [checked_loops(order, symbol, recorder)]
+    tiled = [order.kind is PatternKind.CONTRACTION and k == 0 for k in range(len(programs))]
+    return [checked_loops(replace(order, program=program, tiled=tiles), f"{symbol}_{k}", recorder)
+            for k, (program, tiles) in enumerate(zip(programs, tiled), 1)]
+
+
+def _in_configs(order: Order, symbol: str, recorder: Recorder) -> list[list[CheckedLoops]]:
+    """The loops of a Variant for each config of an order that fits its pattern and that no check complains of."""
+    variants: list[list[CheckedLoops]] = []
+    for config in order.configs:
+        name = f"{symbol}_v{len(variants)}" if variants else symbol
+        begun = len(recorder.decisions)
+        try:
+            loops = checked_loops(replace(order, configs=(config,)), name, recorder)
+        except (PatternMismatch, InternalError) as refusal:
+            complaint = str(refusal)
+        else:
+            complaint = loops.complaint
+            if not complaint:
+                variants.append([loops])
+                continue
+        del recorder.decisions[begun:]
+        recorder.decide("config", symbol, f"there is no Variant of {config_to_json(config)}: {complaint}")
+    return variants
+
+
+def _kernel(order: Order, variants: Sequence[Sequence[CheckedLoops]], symbol: str, recorder: Recorder) -> Kernel:
+    """The Kernel whose Variants run loops one after the other. Raises PatternMismatch where they want different buffers."""
+    # 1. what they take is the kernel's interface; what they leave for each other are temporaries
+    made = [loops for variant in variants for loops in variant]
+    funcs, outputs = [[loops.func for loops in variant] for variant in variants], {b.name for b in order.program.outputs}
+    buffers = buffers_of(funcs[0], outputs)
+    if any({*buffers_of(others, outputs)} != {*buffers} for others in funcs[1:]):
+        raise PatternMismatch("the Variants of one kernel would read their buffers in different layouts")
     interface = interface_of(funcs, buffers, outputs, (fact for loops in made for fact in loops.facts))
-    # 3. C, with the status codes that the Program has, whatever computes it
+    # 2. C, with the status codes that the Program has, whatever computes it
     messages = messages_of(order.program)
     sources = [_source(loops, messages, order.device, recorder) for loops in made]
     decided = tuple(f"{decision.stage}: {decision.reason}" for decision in recorder.decisions)  # for all of them, said once
     codes = tuple(Code(loops.scheduled.config, source, loops.scheduled.tree,
-                       loops.scheduled.log + (decided if loops is made[-1] else ()), loops.complaint)
+                       loops.scheduled.log + (decided if loops is made[-1] else ()), loops.complaint, loops.scheduled.work)
                   for loops, source in zip(made, sources))
     return Kernel(symbol, buffers, tuple(b.name for b in buffers if b.name in outputs),
                   tuple(name for name, _ in interface.sizes), interface, messages, codes)
@@ -279,7 +339,8 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
                  steps: Callable[[], Steps] | None) -> CheckedLoops:
     """The loops for one device. Raises as `checked_loops`."""
     program, device, seen = order.program, order.device, None if steps is None else steps()
-    scheduled = schedule_program(program, spec, None, recorder, symbol, order.constants, seen, order.tiled)  # -> Func
+    config = order.configs[0] if order.configs else None
+    scheduled = schedule_program(program, spec, config, recorder, symbol, order.constants, seen, order.tiled)  # -> Func
     with blame(scheduled.overridden, symbol):
         proved = no_prover if scheduled.scop is None else prover(scheduled.scop.known)
         func = device.lower(scheduled.func, spec, recorder, proved)  # Func             -> Func

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from tsc.loop_ir.nodes import Func
 from tsc.poly import PatternMismatch
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
+from tsc.runtime.cost import Cost, Rates, Work
 from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json
 from tsc.runtime.plan import Call, Variant
 from tsc.sym import Guard, SymExpr, parse, product
@@ -23,13 +24,15 @@ from tsc.te.expr import Buffer
 @dataclass(frozen=True, slots=True)
 class Code:
     """What a Call is made of: `config`, source, final schedule tree, and what was decided; `complaint` is why a check refused
-    its loops in vectors and tiles, so that it computes element by element ("": none did)."""
+    its loops in vectors and tiles, so that it computes element by element ("": none did); `work` is what it does at any
+    sizes."""
 
     config: TileConfig
     source: str
     schedule: str
     log: tuple[str, ...]
     complaint: str = ""
+    work: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,16 @@ class Kernel:
     messages: tuple[str, ...]
     codes: tuple[Code, ...]
 
+    def costing(self, rates: Mapping[TileConfig, Rates]) -> Kernel:
+        """The same, with what Variants of one Call are expected to take, where their configs have rates."""
+        codes, variants = iter(self.codes), []
+        for variant in self.interface.variants:
+            own = [next(codes) for _ in variant.calls]
+            known = rates.get(own[0].config) if len(own) == 1 else None
+            cost = None if known is None else Cost(known, own[0].work)
+            variants.append(replace(variant, calls=tuple(replace(call, cost=cost) for call in variant.calls)))
+        return replace(self, interface=replace(self.interface, variants=tuple(variants)))
+
     @property
     def sources(self) -> dict[str, str]:
         """The source of each function."""
@@ -64,7 +77,7 @@ class Refusal:
 
 
 def buffers_of(funcs: Sequence[Func], outputs: Collection[str]) -> tuple[Buffer, ...]:
-    """The buffers of a kernel whose one Variant is `funcs`, lowered, one after the other: what they read of what none of them
+    """The buffers of a kernel with a Variant that is `funcs`, lowered, one after the other: what they read of what none of them
     writes, then the kernel's own `outputs`. Raises PatternMismatch where two read a buffer in different layouts."""
     written = {name for func in funcs for name in func.outputs}
     found: dict[str, Buffer] = {}
@@ -74,19 +87,22 @@ def buffers_of(funcs: Sequence[Func], outputs: Collection[str]) -> tuple[Buffer,
     return (*found.values(), *(b for func in funcs for b in func.buffers if b.name in func.outputs and b.name in outputs))
 
 
-def interface_of(funcs: Sequence[Func], buffers: Sequence[Buffer], outputs: Collection[str],
+def interface_of(variants: Sequence[Sequence[Func]], buffers: Sequence[Buffer], outputs: Collection[str],
                  facts: Iterable[Fact]) -> KernelInterface:
-    """What a call of a kernel with these `buffers` must be like whose one Variant is `funcs`, lowered; `facts` are those of
-    their Programs. What they write that is none of the `outputs` are temporaries."""
-    own = [b.name for b in buffers]
-    temporaries = [b for func in funcs for b in func.buffers if b.name in func.outputs and b.name not in outputs]
-    numbers = {name: k for k, name in enumerate((*own, *(b.name for b in temporaries)))}
-    calls = (Call(f.name, f.blocks, tuple(numbers[b.name] for b in f.buffers), f.scratch) for f in funcs)
+    """What a call of a kernel with these `buffers` must be like, whose Variants are lowered functions, one after the other;
+    `facts` are those of their Programs. What they write that is none of the `outputs` are temporaries."""
     return KernelInterface(
         tuple(BufferUse(b.dtype, _bytes(b), b.name in outputs) for b in buffers),
-        tuple(ranges_of(funcs[0].sizes).items()),
+        tuple(ranges_of(variants[0][0].sizes).items()),
         tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in dict.fromkeys(facts)),
-        (Variant(tuple(calls), tuple(map(_bytes, temporaries))),))
+        tuple(_variant(funcs, buffers, outputs) for funcs in variants))
+
+
+def _variant(funcs: Sequence[Func], buffers: Sequence[Buffer], outputs: Collection[str]) -> Variant:
+    temporaries = [b for func in funcs for b in func.buffers if b.name in func.outputs and b.name not in outputs]
+    numbers = {name: k for k, name in enumerate((*(b.name for b in buffers), *(b.name for b in temporaries)))}
+    calls = (Call(f.name, f.blocks, tuple(numbers[b.name] for b in f.buffers), f.scratch) for f in funcs)
+    return Variant(tuple(calls), tuple(map(_bytes, temporaries)))
 
 
 def _bytes(buffer: Buffer) -> SymExpr:
@@ -99,7 +115,8 @@ def kernel_to_bytes(kernel: Kernel | Refusal) -> bytes:
         return json.dumps({"refused": kernel.reason}).encode()
     plain = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
     buffers = [[b.name, b.dtype, [str(extent) for extent in b.shape], layout.to_json(b.layout)] for b in kernel.buffers]
-    codes = [[config_to_json(c.config), c.source, c.schedule, c.log, c.complaint] for c in kernel.codes]
+    codes = [[config_to_json(c.config), c.source, c.schedule, c.log, c.complaint, [[w.kind, str(w.count)] for w in c.work]]
+             for c in kernel.codes]
     return json.dumps(plain | {"buffers": buffers, "interface": interface_to_json(kernel.interface), "codes": codes},
                       sort_keys=True).encode()
 
@@ -112,8 +129,9 @@ def kernel_from_bytes(data: bytes) -> Kernel | Refusal:
     buffers = tuple(Buffer(name, dtype, tuple(map(parse, shape)), layout.from_json(steps))
                     for name, dtype, shape, steps in x.pop("buffers"))
     interface = interface_from_json(x.pop("interface"))
-    codes = tuple(Code(config_from_json(config), source, schedule, tuple(log), complaint)
-                  for config, source, schedule, log, complaint in x.pop("codes"))
+    codes = tuple(Code(config_from_json(config), source, schedule, tuple(log), complaint,
+                       tuple(Work(kind, parse(count)) for kind, count in work))
+                  for config, source, schedule, log, complaint, work in x.pop("codes"))
     symbol: str = x.pop("symbol")
     lists: dict[str, Any] = {name: tuple(values) for name, values in x.items()}
     return Kernel(symbol, buffers=buffers, interface=interface, codes=codes, **lists)

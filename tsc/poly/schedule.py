@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from tsc.errors import InputError, InternalError
@@ -12,7 +12,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.analyse import Analysis, analyse, formed, normalised, packed
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import Seen, check_blocks, check_tree
-from tsc.poly.pattern.base import Build
+from tsc.poly.pattern.base import Build, Pattern
 from tsc.poly.promotion.promote import Promoted, check_promoted
 from tsc.poly.proof.dataflow import check_dataflow
 from tsc.poly.proof.guards import check_loops
@@ -21,6 +21,8 @@ from tsc.poly.scop import Scop
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.poly.to_loops import iterators_for, to_loops
+from tsc.runtime.cost import Work
+from tsc.sym.expr import OversizeError
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.trace import Recorder
@@ -34,7 +36,7 @@ class ScheduledProgram:
     """A kernel as loop IR (before tensorize), its final schedule tree as text, what was decided, and the tile sizes used; its
     Scop (None where it computes nothing), and the dependences that loops made of `func` must keep, those of copies among them.
     `overridden` tells that the user chose the sizes or wrote the tree. `steps` are the loops of the tree themselves: on a GPU
-    those of `func` are joined, one nest of warps and threads a block.
+    those of `func` are joined, one nest of warps and threads a block. `work` is what all blocks do together.
     """
 
     func: Func
@@ -45,6 +47,7 @@ class ScheduledProgram:
     edges: Edges = field(default_factory=dict)
     overridden: bool = False
     steps: Func | None = None
+    work: tuple[Work, ...] = ()
 
 
 def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | None, recorder: Recorder | None, name: str,
@@ -120,7 +123,15 @@ def schedule(analysed: Analysis, config: TileConfig, recorder: Recorder | None, 
         steps.promoted(tree.promoted, scop)
     if recorder is not None:
         recorder.record("schedule", name, text)
-    return ScheduledProgram(joined, text, tuple(log), config, tree.executed, edges, override is not None, func)
+    return ScheduledProgram(joined, text, tuple(log), config, tree.executed, edges, override is not None, func,
+                            _work(found, config, scop))
+
+
+def _work(found: Pattern, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
+    """What all blocks do together; nothing where that is beyond any expression of sizes."""
+    with suppress(OversizeError):
+        return found.work(config, scop)
+    return ()
 
 
 @contextmanager

@@ -17,11 +17,17 @@ from tsc.poly.deps import Dependences
 from tsc.poly.legality import Order, Seen, check_tree, coincident
 from tsc.poly.matrix import ScheduleMatrix
 from tsc.poly.promotion.promote import Promoted
-from tsc.poly.scop import Scop
+from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import Space, TileConfig
+from tsc.runtime.cost import Work
+from tsc.sym import ZERO, SymExpr, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.te.expr import Expr
+
+#: Kinds of work: instances of statements, register tiles, their steps along what is reduced, the same for each of their rows,
+#: and the steps for which a block copies a panel of an operand.
+ELEMENTS, TILES, STEPS, ROW_STEPS, PANEL_STEPS = "elements", "tiles", "steps", "row steps", "panel steps"
 
 
 class Pattern(ABC):
@@ -55,6 +61,10 @@ class Pattern(ABC):
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """The schedule, once solved, with its local buffers. Raises PatternMismatch when one is not local to its tile."""
 
+    def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
+        """What all blocks together do at any sizes: by default every statement's instances."""
+        return (Work(ELEMENTS, instances(scop.statements.values())),)
+
     def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """What a device reads so many columns at once, whatever the config: the factor, the axis of the columns, and how many.
         A constant among them is laid out so."""
@@ -75,6 +85,11 @@ class Pattern(ABC):
     def joined(self, func: Func, tree: Tree) -> Func:
         """Loops that were read back, as they are given on. Raises InternalError where their threads are not independent."""
         return func
+
+
+def instances(statements: Iterable[Statement]) -> SymExpr:
+    """How many instances statements have, were all of their axes independent."""
+    return sum((product(axis.extent for axis in statement.axes) for statement in statements), ZERO)
 
 
 @dataclass(frozen=True, slots=True)

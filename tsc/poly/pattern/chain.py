@@ -19,7 +19,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
-from tsc.poly.pattern.base import Build, Pattern, Tree
+from tsc.poly.pattern.base import ELEMENTS, Build, Pattern, Tree, instances
 from tsc.poly.pattern.contraction import Contraction, registers
 from tsc.poly.pattern.nest import accumulators, register_tile
 from tsc.poly.pattern.rows import row_functions, row_relations, shared_axes
@@ -29,6 +29,8 @@ from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
 from tsc.poly.tree import BLOCK_POINT, in_blocks, own_instances, statement_rows
+from tsc.runtime.cost import Work
+from tsc.sym import ZERO, SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, variables
@@ -93,6 +95,16 @@ class Chained(Pattern):
     def reading(self, program: Program) -> Self:
         """The same of a Program that differs in the layouts of inputs alone."""
         return replace(self, stages=tuple(s.reading(program) if isinstance(s, Contraction) else s for s in self.stages))
+
+    def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
+        """The register tiles of all contractions, and the instances of row statements."""
+        rows = 1 if self.m is None else config.row_tile[self.m]
+        found: dict[str, SymExpr] = {}
+        for stage, tile in zip(self.contractions, config.stage_tiles, strict=True):
+            for work in (*stage.tile_work(tile), *stage.panel_work(rows, tile[1])):
+                found[work.kind] = found.get(work.kind, ZERO) + work.count
+        others = [scop.statements[s] for stage in self.stages if isinstance(stage, Stage) for s in stage.statements]
+        return (*(Work(kind, count) for kind, count in found.items()), Work(ELEMENTS, instances(others)))
 
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Row tiles over the stages; strips live as long as one, accumulators as long as their register tile."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from tsc.poly import PatternMismatch, isl
-from tsc.poly.pattern.base import Build, Tree
+from tsc.poly.pattern.base import PANEL_STEPS, Build, Tree
 from tsc.poly.pattern.nest import Nest, in_register_tiles, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
 from tsc.poly.promotion.panel import promote_panel
 from tsc.poly.scop import Scop
 from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
+from tsc.runtime.cost import Work
+from tsc.sym import SymExpr, ceildiv, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, Load, loads, variables
@@ -71,6 +73,19 @@ class Contraction(Nest):
         if nr < spec.instr_tile[1]:  # narrow tiles: as many accumulators
             mr = min(mr * (spec.instr_tile[1] // nr), 2 * mr)
         return mr if m is None else min(mr, m), nr
+
+    def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
+        """Register tiles and their steps, and those in which panels are copied."""
+        return self.tile_work(config.instr_tile) + self.panel_work(config.block_tile[0], config.instr_tile[1])
+
+    def panel_work(self, high: int, wide: int) -> tuple[Work, ...]:
+        """What copying panels of so many columns takes for blocks of so many rows; an operand that is laid out needs none."""
+        if any(load.buffer.panel is not None for load in loads(self.n_factor)):
+            return ()
+        extents = {axis.name: axis.extent for axis in (*self.anchor.axes, *self.anchor.reduce_axes)}
+        blocks = SymExpr.of(1) if self.m is None else ceildiv(extents[self.m], high)
+        others = product(extents[name] for name in (*self.batch, *(axis.name for axis in self.anchor.reduce_axes)))
+        return (Work(PANEL_STEPS, others * blocks * ceildiv(extents[self.n], wide)),)
 
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Register tiles over a panel of the operand that varies with n."""

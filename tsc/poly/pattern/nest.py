@@ -14,12 +14,14 @@ from tsc.poly import isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
 from tsc.poly.matrix import ScheduleMatrix, axis_of, function, solve
-from tsc.poly.pattern.base import Build, Pattern
+from tsc.poly.pattern.base import ROW_STEPS, STEPS, TILES, Build, Pattern
 from tsc.poly.pattern.rows import completing_axes
 from tsc.poly.promotion.promote import Home, Promoted, with_locals
 from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig, rounded
 from tsc.poly.tree import INSTR_POINT, joined, own_instances, separated, up_to
+from tsc.runtime.cost import Work
+from tsc.sym import SymExpr, ceildiv, product
 from tsc.te.compute import Compute, Program
 
 
@@ -43,6 +45,18 @@ class Nest(Pattern):
         """The constant extents of m and n, None where they are symbolic; 1 where there is no m."""
         sizes = {a.name: a.extent.as_int() for a in self.anchor.axes}
         return 1 if self.m is None else sizes[self.m], sizes[self.n]
+
+    def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
+        """Register tiles and their steps."""
+        return self.tile_work(config.instr_tile)
+
+    def tile_work(self, tile: Sequence[int]) -> tuple[Work, ...]:
+        """What the reduction takes in register tiles of so many rows and columns."""
+        extents = {axis.name: axis.extent for axis in self.anchor.axes}
+        rows = SymExpr.of(1) if self.m is None else extents[self.m]
+        strips = product(extents[name] for name in self.batch) * ceildiv(extents[self.n], tile[1])
+        tiles, deep = strips * ceildiv(rows, tile[0]), product(axis.extent for axis in self.anchor.reduce_axes)
+        return Work(TILES, tiles), Work(STEPS, tiles * deep), Work(ROW_STEPS, strips * rows * deep)
 
     def solved(self, scop: Scop, deps: Dependences) -> tuple[Self, tuple[str, ...]]:
         """With every `?` replaced, and the matrices in words. Raises PatternMismatch."""
