@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tsc
-from tsc import kernels, workers
+from tsc import frames, kernels, workers
 from tsc.kernels import Order, made_bytes, order_of, workshop
 from tsc.pipeline import front, lower_groups
 from tsc.plan.kernel import Refusal
@@ -89,14 +89,14 @@ def test_packages_and_logs_do_not_depend_on_workers(tmp_path: Path, monkeypatch:
 def test_a_worker_that_fails_leaves_its_kernels_to_this_process(
         fault: str, orders: Mapping[str, Order], monkeypatch: pytest.MonkeyPatch) -> None:
     replaced = f"import os, tsc.workers; tsc.workers.made_bytes = lambda order, recorder: {BROKEN[fault]}; "
-    monkeypatch.setattr(workers, "_MAIN", workers._MAIN.replace("from tsc", replaced + "from tsc"))
+    monkeypatch.setattr(frames, "_MAIN", frames._MAIN.replace("from MODULE", replaced + "from MODULE"))
     pool = workers._Pool(orders, lambda source: None)
     pool.work()
     assert [pool.take(key) for key in orders] == [None] * len(orders)
 
 
 def test_a_model_compiles_where_workers_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_MAIN", f"import os; {BROKEN['killed']}")
+    monkeypatch.setattr(frames, "_MAIN", f"import os; {BROKEN['killed']}")
     monkeypatch.setattr(workers, "KERNELS_A_WORKER", 1)
     executable = tsc.compile(model(), options=tsc.Options(jobs=6, cache_dir=tmp_path))
     assert executable.stats["kernels"] > 1
@@ -107,7 +107,7 @@ def test_a_model_compiles_where_workers_die(tmp_path: Path, monkeypatch: pytest.
 def test_what_is_no_worker_is_not_asked(
         change: dict[str, object], orders: Mapping[str, Order], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in change.items():
-        monkeypatch.setattr(workers, name, value)
+        monkeypatch.setattr(frames if name == "_MAIN" else workers, name, value)
     pool = workers._Pool(orders, lambda source: None)
     pool.work()
     assert not pool._made and not pool._busy and len(pool._waiting) == len(orders)
@@ -124,7 +124,7 @@ def test_a_worker_that_cannot_be_started_is_done_without(
 
 def test_an_interrupt_ends_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that never answers, and a user who has enough."""
-    monkeypatch.setattr(workers, "_MAIN", "import time; time.sleep(600)")
+    monkeypatch.setattr(frames, "_MAIN", "import time; time.sleep(600)")
     monkeypatch.setattr(workers, "KERNELS_A_WORKER", 1)
 
     def interrupted(*_: object) -> bytes:

@@ -1,13 +1,11 @@
 """Kernels scheduled in processes of their own while this one schedules others: isl and Python keep to one core each.
 
-A worker is a plain child that is asked by frames on its standard input: nothing is forked from a process that may have threads,
-and no main module is run a second time. Whatever goes wrong there (it is killed, has no memory, or raises what is no refusal),
-the kernel is left to this process, which says what is wrong as it would alone.
+Whatever goes wrong in a worker (it is killed, has no memory, or raises what is no refusal), the kernel is left to this process,
+which says what is wrong as it would alone.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pickle
@@ -16,12 +14,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Condition, Thread
 
-from tsc.config import child_environment
 from tsc.errors import TscError
-from tsc.frames import read_frame, write_frame
+from tsc.frames import read_frame, start, write_frame
 from tsc.graph.fusion.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.kernels import Order, Workshop, code_fingerprint, known, made_bytes, order_of
@@ -32,8 +28,6 @@ from tsc.trace import Recorder
 KERNELS_A_WORKER = 3
 #: Each takes 150 MB, and no model has so many kernels that more would be felt.
 MOST_WORKERS = 8
-_MAIN = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tsc.workers import serve; serve()"
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def serve() -> None:
@@ -117,13 +111,8 @@ class _Pool:
 
     def work(self) -> None:
         """One worker, in a thread: orders to a process until there are no more, or it fails."""
-        if not sys.executable:  # as where Python is embedded
-            _log("no worker: it is not known where Python is")
-            return
         try:
-            child = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, json.dumps(_path())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, env=child_environment(_ONE_THREAD), start_new_session=True)
+            child = start(__name__)
         except OSError as error:
             _log(f"no worker: {error}")
             return
@@ -172,11 +161,6 @@ class _Pool:
         if isinstance(kernel, Kernel):
             for source in kernel.sources.values():
                 self._compile_ahead(source)
-
-
-def _path() -> list[str]:
-    """Where a worker looks for modules: where this process found its own."""
-    return [str(Path(__file__).parent.parent), *(entry for entry in sys.path if entry and isinstance(entry, str))]
 
 
 def _log(text: str) -> None:
