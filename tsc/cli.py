@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import tsc
+from tsc.cli_tune import Seconds, tune_model
 from tsc.codegen_c.build import find_compiler
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
@@ -151,6 +152,36 @@ def explain_command(file: Path, node: str | None, sizes: Sequence[str], dims: Se
     _answer(json_, {"explain": text.splitlines()}, [text])
 
 
+@cli.command("tune")
+@click.argument("model", type=FILE)
+@click.option("-o", "--out", "output", type=click.Path(dir_okay=False, path_type=Path), help="The tuned Package to write.")
+@click.option("--records", type=click.Path(dir_okay=False, path_type=Path), default=Path("records.jsonl"), show_default=True,
+              help="Where measurements are kept; what is there is not measured again, so that a job can be resumed.")
+@click.option("--budget", type=Seconds(), default="10m", show_default=True, help="How long to measure, in all.")
+@click.option("--configs", type=click.IntRange(min=1), default=64, show_default=True, help="Configs of a kernel, at most.")
+@click.option("--variants", type=click.IntRange(min=1, max=16), default=4, show_default=True, help="Of them kept, at most.")
+@click.option("--traffic", type=FILE, help="Sizes that users ask for: an object of dims a line, as {\"seq\": 128}.")
+@click.option("--search", type=click.Choice(["turbo", "random"]), default=None,
+              help="Bayesian, in trust regions (the extra 'tune'), or at random. Default: the first, where it is installed.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search.")
+@click.option("--dry-run", is_flag=True, help="Say what would be tuned, and measure nothing.")
+@target_option
+@ranges_option
+@shapes_option
+@as_json
+def tune_command(model: Path, output: Path | None, records: Path, budget: float, configs: int, variants: int,
+                 traffic: Path | None, search: str | None, seed: int, dry_run: bool, target: str, dims: Sequence[str],
+                 shapes: Sequence[str], json_: bool) -> None:
+    """Measure the kernels of MODEL with many configs over the sizes of its dims, and keep the fastest for each size.
+
+    Without --traffic they are measured over the ranges that --dim declares. Measurements are kept as they are made: a job that
+    is stopped goes on where it was.
+    """
+    facts, lines = tune_model(model, _dims(dims, shapes), target, records, output, budget, configs, variants, traffic, search,
+                              seed, dry_run, lambda line: click.echo(line, err=True))
+    _answer(json_, facts, lines)
+
+
 @cli.command("doctor")
 @as_json
 def doctor_command(json_: bool) -> None:
@@ -207,6 +238,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _fail(args, error, EXIT_MACHINE)
     except TscError as error:
         _fail(args, error, EXIT_USER)
+
+
+def tune_main() -> NoReturn:
+    """`tsc-tune`, which is `tsc tune`."""
+    main(["tune", *sys.argv[1:]])
 
 
 def _fail(args: Sequence[str], error: TscError, code: int) -> NoReturn:

@@ -39,7 +39,10 @@ class Options:
 
     `reduction_chunk` cuts longer reductions into chunks of so many elements, which are folded afterwards (0: none is cut): sums
     are rounded otherwise then. With `split_reductions` the chunks are launched apart, so that several cores share one row, or
-    one tile of a product. Raises InputError for a value of another kind."""
+    one tile of a product.
+
+    `records` is a file of measurements (see `tsc-tune`): each kernel that it knows gets up to `variants` Variants, of which a
+    run takes the one that is expected to be fastest at its sizes. Raises InputError for a value of another kind."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
@@ -49,20 +52,26 @@ class Options:
     share_kernels: bool = True
     reduction_chunk: int = 0
     split_reductions: bool = False
+    records: Path | None = None
+    variants: int = 4
 
     def __post_init__(self) -> None:
-        if isinstance(self.cache_dir, str):
-            if not self.cache_dir:
-                raise InputError("Options: cache_dir is empty, expected a path; leave it out for the user's own cache")
-            object.__setattr__(self, "cache_dir", Path(self.cache_dir))
+        for name, without in (("cache_dir", "the user's own cache"), ("records", "none")):
+            if isinstance(given := getattr(self, name), str):
+                if not given:
+                    raise InputError(f"Options: {name} is empty, expected a path; leave it out for {without}")
+                object.__setattr__(self, name, Path(given))
         for name, kind, expected in (
                 ("cache_dir", Path | None, "a path"), ("jobs", int, "a whole number"), ("use_cache", bool, "True or False"),
                 ("limits", Limits, "tsc.Limits"), ("share_kernels", bool, "True or False"),
-                ("reduction_chunk", int, "a whole number"), ("split_reductions", bool, "True or False")):
+                ("reduction_chunk", int, "a whole number"), ("split_reductions", bool, "True or False"),
+                ("records", Path | None, "a path"), ("variants", int, "a whole number")):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"Options: {name} is a {type(getattr(self, name)).__name__}, expected {expected}")
         if self.reduction_chunk < 0 or (self.split_reductions and not self.reduction_chunk):
             raise InputError(f"Options: reduction_chunk is {self.reduction_chunk}, expected at least 0 (1 to split reductions)")
+        if self.variants < 1:
+            raise InputError(f"Options: variants is {self.variants}, expected at least 1")
         if self.progress is not None and not callable(self.progress):
             raise InputError(f"Options: progress is a {type(self.progress).__name__}, expected a function")
 

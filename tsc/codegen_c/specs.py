@@ -16,11 +16,27 @@ CPU_SPECS: dict[str, DeviceSpec] = {spec.name: spec for spec in (
 )}
 
 
-def host_spec(cpuinfo: Path = Path("/proc/cpuinfo")) -> DeviceSpec:
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def host_spec(cpuinfo: Path = CPUINFO) -> DeviceSpec:
     """The best of `CPU_SPECS` that this machine can run, read from the system when called."""
+    flags = set(_first_core(cpuinfo).get("flags", "").split())
+    return next(spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= flags)
+
+
+def machine_name(cpuinfo: Path = CPUINFO) -> str:
+    """What this machine's processor calls itself, with family and model, by which those of one name are told apart."""
+    found = _first_core(cpuinfo)
+    return (f"{found.get('model name', 'unknown')}, family {found.get('cpu family', '?')}, model {found.get('model', '?')}")
+
+
+def _first_core(cpuinfo: Path) -> dict[str, str]:
+    """What the system says of its first core, by name."""
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return CPU_SPECS["cpu-generic"]
-    flags = next((set(line.split(":", 1)[1].split()) for line in text.splitlines() if line.startswith("flags")), set())
-    return next(spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= flags)
+        return {}
+    first, *_ = text.split("\n\n")
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}

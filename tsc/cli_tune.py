@@ -1,0 +1,75 @@
+"""`tsc tune`, which is `tsc-tune`: measure a model's kernels with many configs, and make a Package that picks the fastest."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tsc.config import Options
+from tsc.errors import InputError
+from tsc.kernels import workshop
+from tsc.pipeline import build_package
+from tsc.tuning import groups_of, search_called, tune
+
+_EXAMPLE = '{"batch": 4, "seq": 128}'
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Seconds(click.ParamType[float]):
+    """A time: 90s, 30m, 2h, or plain seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds that a text says."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+        if found is None or not float(found[1]):
+            self.fail(f"'{value}' is no time; write 90s, 30m or 2h", param, ctx)
+        return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def tune_model(model: Path, dims: dict[str, Any] | None, target: str, records: Path, output: Path | None, budget: float,
+               configs: int, variants: int, traffic: Path | None, search: str | None, seed: int, dry_run: bool,
+               tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+    """What was tuned, as facts and as lines. Raises as `compile`, and InputError for traffic that is none."""
+    options = Options(variants=variants)
+    shop = workshop(target, options)
+    groups, _ = groups_of(model, dims, shop, [] if traffic is None else _traffic(traffic), seed)
+    sizes = [f"{group.order.symbol()}: {group.launches} launches, measured at {len(group.sizes)} sizes" for group in groups]
+    if dry_run:
+        return {"kernels": len(groups), "groups": sizes}, [f"{len(groups)} kernels would be tuned", *sizes]
+    found = tune(groups, shop, records, configs, budget, search_called(search), seed, tell)
+    lines = [*map(str, found), f"the records are in {records}"]
+    facts: dict[str, Any] = {"records": str(records), "kernels": [asdict(group) for group in found]}
+    if output is not None:
+        build_package(model, dims, workshop(target, replace(options, records=records))).write(output)
+        lines.append(f"the tuned Package is {output}")
+        facts["package"] = str(output)
+    return facts, lines
+
+
+def _traffic(path: Path) -> Sequence[dict[str, int]]:
+    """The sizes of dims, an object a line."""
+    found: list[dict[str, int]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the traffic '{path}' ({error}); give a file with an object of dims a line") from error
+    for number, line in enumerate(filter(str.strip, lines), 1):
+        try:
+            point = json.loads(line)
+        except ValueError:
+            point = None
+        if not isinstance(point, dict) or not all(type(size) is int and size >= 0 for size in point.values()):
+            raise InputError(f"line {number} of '{path}' is no object of dims and their sizes; write them as {_EXAMPLE}")
+        if point not in found:
+            found.append(point)
+    if not found:
+        raise InputError(f"'{path}' has no sizes in it; give an object of dims a line, as {_EXAMPLE}")
+    return found

@@ -1,0 +1,229 @@
+"""Times of a kernel's Variants on a device, through the Driver protocol: on random data, interleaved, robust against outliers.
+
+Before any time counts, a Variant's values are compared with those that te gives, in float64, at small sizes; at the sizes that
+are measured all Variants have to give the same bits as the first, since all of them sum in one order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tsc.errors import InternalError, LaunchError
+from tsc.plan.kernel import Kernel
+from tsc.plan.pack import lay_out
+from tsc.runtime.drivers.protocol import ONE, Arguments, Driver, Function, GraphExec, Launch, Memory
+from tsc.runtime.memory import Array, address, placed
+from tsc.sym import SymExpr
+from tsc.te.compute import Compute, Program
+from tsc.te.evaluate import evaluate
+from tsc.te.expr import Buffer
+
+#: Rounds in which each Variant is timed once, seconds that such a time takes at least, and the most launches of one.
+ROUNDS, LEAST, MOST_LAUNCHES = 9, 3e-4, 2000
+#: Constants are read from copies in turn that together are larger than caches: in a model others are read between two launches.
+COLD_BYTES = 1 << 26
+#: A Variant that takes so many times as long as the fastest is timed no further.
+HOPELESS = 8.0
+#: Of an error, relative to the largest value.
+TOLERANCE = 1e-4
+#: Instances that te evaluates in some seconds.
+MOST_EVALUATED = 1 << 26
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is measured: the Variants of a `kernel` that was built into a `binary` for a `target`, and the Program they compute.
+    `constants` are the buffers that stay as they are from run to run."""
+
+    program: Program
+    kernel: Kernel
+    binary: bytes
+    target: str
+    constants: frozenset[str] = frozenset()
+
+
+class Bench:
+    """A Trial's kernel at some sizes, with data, on a device. Raises LaunchError where the device has no room for it."""
+
+    def __init__(self, driver: Driver, trial: Trial, functions: Mapping[str, Function], sizes: Sizes, seed: int = 0) -> None:
+        self._driver, self._kernel, self._functions, self._sizes = driver, trial.kernel, functions, sizes
+        rng = np.random.default_rng(seed)
+        self.inputs = {b.name: _random(_at(b, sizes), rng) for b in trial.program.inputs}
+        read = [_at(b, sizes) for b in trial.kernel.buffers if b.name not in trial.kernel.outputs]
+        laid = {b.name: lay_out(b.name, self.inputs[b.name].reshape(_numbers(b.shape)), b) for b in read}
+        fixed = sum(laid[name].nbytes for name in laid if name in trial.constants)
+        turns = max(1, min(64, -(-COLD_BYTES // fixed))) if fixed else 1
+        self._copies = [self._held(laid)]
+        for _ in range(turns - 1):
+            own = self._held({name: array.copy() for name, array in laid.items() if name in trial.constants})
+            self._copies.append(self._copies[0] | own)
+        self._outputs = {b.name: _at(b, sizes) for b in trial.kernel.buffers if b.name in trial.kernel.outputs}
+        self._written = {b.name: driver.allocate(max(1, _bytes(b))) for b in self._outputs.values()}
+        self._temporaries = [[driver.allocate(max(1, size.evaluate(sizes))) for size in variant.temporaries]
+                             for variant in trial.kernel.interface.variants]
+        self._status = driver.allocate(4)
+        self._stream = driver.create_stream()
+        self._start, self._stop = (driver.create_event(timing=True) for _ in range(2))
+
+    def values(self, variant: int) -> dict[str, Array]:
+        """What a Variant writes. Raises LaunchError where it finds the data wrong, which they are not."""
+        driver, stream = self._driver, self._stream
+        for memory in (*self._written.values(), self._status):
+            driver.fill(memory, 0, stream)
+        for launch in self._launches(variant, 0):
+            driver.launch(launch, stream)
+        status = np.zeros(1, np.int32)
+        driver.download(status, self._status, stream)
+        found = {b.name: np.empty(_numbers(b.shape), b.dtype) for b in self._outputs.values()}
+        for name, array in found.items():
+            if array.nbytes:
+                driver.download(array, self._written[name], stream)
+        driver.synchronize(stream)
+        if status[0]:
+            raise LaunchError(f"it finds its data wrong (status {status[0]})")
+        return found
+
+    def times(self, variants: Sequence[int], begins: Callable[[int], None]) -> dict[int, float]:
+        """The seconds that each of the Variants takes; `begins` is told which one runs."""
+        graphs: dict[int, tuple[GraphExec, int]] = {}
+        once: dict[int, float] = {}
+        for variant in variants:
+            begins(variant)
+            graph = self._graph(variant, 1)
+            self._timed(graph)
+            once[variant] = self._timed(graph)
+        within = HOPELESS * min(once.values(), default=0)
+        found: dict[int, list[float]] = {variant: [seconds] for variant, seconds in once.items()}
+        lasting = [variant for variant in variants if once[variant] <= within]
+        for variant in lasting:
+            count = max(1, min(MOST_LAUNCHES, math.ceil(LEAST / max(once[variant], 1e-9))))
+            graphs[variant] = self._graph(variant, count), count
+            found[variant].clear()
+        for number in range(ROUNDS):
+            for variant in lasting[number % max(1, len(lasting)):] + lasting[:number % max(1, len(lasting))]:
+                begins(variant)
+                graph, count = graphs[variant]
+                found[variant].append(self._timed(graph) / count)
+        return {variant: sorted(times)[len(times) // 4] for variant, times in found.items()}
+
+    def _timed(self, graph: GraphExec) -> float:
+        driver, stream = self._driver, self._stream
+        driver.record(self._start, stream)
+        driver.launch_graph(graph, stream)
+        driver.record(self._stop, stream)
+        driver.synchronize(self._stop)
+        return driver.elapsed(self._start, self._stop) / 1e3
+
+    def _graph(self, variant: int, count: int) -> GraphExec:
+        launches = [launch for turn in range(count) for launch in self._launches(variant, turn)]
+        return self._driver.instantiate(self._driver.build_graph(launches))
+
+    def _launches(self, variant: int, turn: int) -> Iterator[Launch]:
+        kernel, chosen = self._kernel, self._kernel.interface.variants[variant]
+        memories = [self._copies[turn % len(self._copies)].get(b.name) or self._written[b.name] for b in kernel.buffers]
+        memories += self._temporaries[variant]
+        numbers = [np.int64(self._sizes[name]) for name in kernel.sizes]
+        for call in chosen.calls:
+            own = [np.uint64(memories[number].value) for number in call.args]
+            args = Arguments([*own, *numbers, np.uint64(self._status.value)])
+            blocks = call.blocks.evaluate(self._sizes)
+            if blocks:
+                yield Launch(self._functions[call.function], (blocks, 1, 1), ONE, args, call.scratch.evaluate(self._sizes))
+
+    def _held(self, arrays: Mapping[str, Array]) -> dict[str, Memory]:
+        """Memory of the device with these contents: the host's own where the device is the host, as models have weights."""
+        driver = self._driver
+        if driver.dlpack_device == (1, 0):
+            return {name: driver.adopt(address(array), max(1, array.nbytes), array, writable=False)
+                    for name, array in placed(arrays).items()}
+        held = {name: driver.allocate(max(1, array.nbytes)) for name, array in arrays.items()}
+        for name, memory in held.items():
+            driver.upload(memory, np.ascontiguousarray(arrays[name]), driver.default_stream)
+        driver.synchronize()
+        return held
+
+
+def functions_of(driver: Driver, trial: Trial) -> dict[str, Function]:
+    """The functions of a Trial's binary, loaded."""
+    module = driver.load(trial.binary, trial.target)
+    return {name: driver.function(module, name) for name in trial.kernel.sources}
+
+
+def wrong_values(driver: Driver, trial: Trial, functions: Mapping[str, Function], sizes: Sizes, variants: Sequence[int],
+                 begins: Callable[[int], None]) -> dict[int, str]:
+    """Why some of the Variants cannot be used, by their numbers: what is wrong with their values at some sizes. Where te would
+    take minutes nothing is said: all of them are compared with the first, whose loops were validated when it was compiled."""
+    if sum(_instances(compute, sizes) for compute in trial.program.computes) > MOST_EVALUATED:
+        return {}
+    bench = Bench(driver, trial, functions, sizes)
+    expected = evaluate(trial.program, bench.inputs, sizes, "float64")
+    found: dict[int, str] = {}
+    for variant in variants:
+        begins(variant)
+        try:
+            values = bench.values(variant)
+        except LaunchError as error:
+            found[variant] = str(error)
+            continue
+        for name, array in values.items():
+            if not _close(array, expected[name]):
+                found[variant] = f"wrong values of {name} at {', '.join(f'{k}={v}' for k, v in sizes.items())}"
+    return found
+
+
+def other_bits(bench: Bench, variants: Sequence[int], begins: Callable[[int], None]) -> dict[int, str]:
+    """Which of the Variants give other bits than the first of them."""
+    found: dict[int, str] = {}
+    first: dict[str, Array] | None = None
+    for variant in variants:
+        begins(variant)
+        values = bench.values(variant)
+        first = first or values
+        for name, array in values.items():
+            if array.tobytes() != first[name].tobytes():
+                found[variant] = f"other bits of {name} than the first Variant"
+    return found
+
+
+def _instances(compute: Compute, sizes: Sizes) -> int:
+    return math.prod(axis.extent.evaluate(sizes) for axis in (*compute.axes, *compute.reduce_axes))
+
+
+def _close(found: Array, expected: Array) -> bool:
+    if found.shape != expected.shape:
+        return False
+    if found.dtype.kind != "f":
+        return np.array_equal(found, expected)
+    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=1e-3))
+    with np.errstate(invalid="ignore"):
+        near = np.abs(found.astype(np.float64) - expected) <= TOLERANCE * scale
+    return bool((near | (found == expected) | (np.isnan(found) & np.isnan(expected))).all())
+
+
+def _random(buffer: Buffer, rng: np.random.Generator) -> Array:
+    """Data of a buffer: normal numbers; whole numbers are 0 or 1, since they may be indices."""
+    shape = _numbers(buffer.shape)
+    if np.dtype(buffer.dtype).kind == "f":
+        return rng.standard_normal(shape, np.float32).astype(buffer.dtype, copy=False)
+    return rng.integers(0, 2, shape).astype(buffer.dtype)
+
+
+def _at(buffer: Buffer, sizes: Sizes) -> Buffer:
+    return replace(buffer, shape=tuple(SymExpr.of(extent.evaluate(sizes)) for extent in buffer.shape))
+
+
+def _numbers(shape: Sequence[SymExpr]) -> tuple[int, ...]:
+    numbers = [extent.as_int() for extent in shape]
+    if None in numbers:
+        raise InternalError(f"a measured buffer has the shape {shape}, which has no numbers")
+    return tuple(n or 0 for n in numbers)
+
+
+def _bytes(buffer: Buffer) -> int:
+    return math.prod(_numbers(buffer.stored)) * np.dtype(buffer.dtype).itemsize

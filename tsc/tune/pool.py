@@ -1,0 +1,91 @@
+"""From the records of a group to its pool: the few configs that together are fast at all sizes, with their Rates.
+
+The set is a greedy cover of the measured matrix of configs and sizes (the gain of one more is submodular, so that it is within
+1 - 1/e of the best; Nemhauser et al. 1978). A size counts once for each number of units that a run may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc.poly.tile import TileConfig, config_to_json
+from tsc.runtime.cost import Rates
+from tsc.tune.fit import fitted
+from tsc.tune.records import Record
+
+#: One more config has to make the mean size so much faster.
+WORTH = 0.005
+#: Sizes at which a config is known, or it is not taken.
+_LEAST_SIZES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Times of configs (rows) at sizes, each with a number of units (columns), in nanoseconds; `rates` are the configs'."""
+
+    configs: tuple[TileConfig, ...]
+    columns: tuple[tuple[tuple[tuple[str, int], ...], int], ...]
+    times: NDArray[np.float64]
+    rates: tuple[Rates, ...]
+
+
+def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix | None:
+    """What is known of the configs of one group that were measured at all of the sizes at which the most were. On more than one
+    unit a time is the measured one, changed as the config's Rates have it. None where nothing was measured."""
+    measured: dict[TileConfig, dict[tuple[tuple[str, int], ...], Record]] = {}
+    for record in records:
+        if record.nanoseconds is not None and record.units == 1:
+            own, key = measured.setdefault(record.config, {}), tuple(sorted(record.sizes.items()))
+            if key not in own or (own[key].nanoseconds or 0) > record.nanoseconds:
+                own[key] = record
+    counts: dict[tuple[tuple[str, int], ...], int] = {}
+    for own in measured.values():
+        for key in own:
+            counts[key] = counts.get(key, 0) + 1
+    keys = sorted(key for key, count in counts.items() if count == max(counts.values()))
+    configs = sorted((c for c, own in measured.items() if own.keys() >= {*keys}), key=config_to_json)
+    if not configs or len(keys) < min(_LEAST_SIZES, len(counts)):
+        return None
+    rates = tuple(fitted(list(measured[config].values())) for config in configs)
+    times = [[_time(measured[config][key], rate, n) for key in keys for n in units] for config, rate in zip(configs, rates)]
+    return Matrix(tuple(configs), tuple((key, n) for key in keys for n in units), np.array(times), rates)
+
+
+def cover(times: NDArray[np.float64], most: int, worth: float = WORTH) -> list[int]:
+    """At most so many rows that together have the least times, as the geometric mean over columns has it; each has to make
+    that smaller by the factor `worth`."""
+    logs = np.log(times)
+    chosen = [int(logs.mean(axis=1).argmin())]
+    while len(chosen) < most:
+        best = logs[chosen].min(axis=0)
+        means = np.minimum(logs, best).mean(axis=1)
+        following = int(means.argmin())
+        if best.mean() - means[following] < worth:
+            break
+        chosen.append(following)
+    return chosen
+
+
+def pool_of(records: Iterable[Record], most: int, units: Sequence[int] = (1,)) -> dict[TileConfig, Rates]:
+    """The pool of a group: at most so many configs, the best single one first."""
+    found = matrix_of(records, units)
+    return {} if found is None else {found.configs[k]: found.rates[k] for k in cover(found.times, most)}
+
+
+def shortfall(found: Matrix, chosen: Sequence[int]) -> float:
+    """How much longer a mean size takes with some of the configs than with all, each size with its fastest."""
+    logs = np.log(found.times)
+    return exp(float((logs[list(chosen)].min(axis=0) - logs.min(axis=0)).mean())) - 1
+
+
+def _time(record: Record, rates: Rates, units: int) -> float:
+    time = float(record.nanoseconds or 1)
+    if units == 1:
+        return time
+    alone, together = (sum(rates.terms(record.blocks, record.work or {}, n).values()) for n in (1, units))
+    return time * together / alone if alone else time

@@ -1,0 +1,109 @@
+"""Records of measurements: plain text, a line each, only ever appended to; what was measured once is never lost.
+
+A line is JSON and is written by one call, under a lock, so that two jobs may share a file; one that was cut off is passed over.
+The records of a group are all that a pool is made from: two builds from the same records are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from tsc.errors import InputError, LaunchError
+from tsc.poly.tile import TileConfig, config_from_json, config_to_json
+from tsc.runtime import schema
+
+VERSION = 1
+#: Of a time, in nanoseconds: about an hour.
+_MOST = 1 << 42
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One measurement: a group's Program (by its digest) with a config, on `units` units of a `target`, the machine called
+    `machine`. At `sizes` it has so many `blocks` and does this `work`, and takes `nanoseconds`; None: it cannot be run, for a
+    `reason`."""
+
+    group: str
+    target: str
+    machine: str
+    config: TileConfig
+    sizes: Mapping[str, int]
+    units: int = 1
+    blocks: int = 0
+    work: Mapping[str, int] | None = None
+    nanoseconds: int | None = None
+    reason: str = ""
+
+
+def to_line(record: Record) -> str:
+    """One line that `from_line` reads back."""
+    return json.dumps({
+        "v": VERSION, "group": record.group, "target": record.target, "machine": record.machine,
+        "config": json.loads(config_to_json(record.config)), "sizes": dict(record.sizes), "units": record.units,
+        "blocks": record.blocks, "work": dict(record.work or {}), "ns": record.nanoseconds, "reason": record.reason})
+
+
+def from_line(text: str) -> Record:
+    """What `to_line` wrote. Raises ValueError on anything else."""
+    found = schema.table(schema.from_json(text.encode(), "a record"), "a record", (
+        "v", "group", "target", "machine", "config", "sizes", "units", "blocks", "work", "ns", "reason"))
+    if found["v"] != VERSION:
+        raise ValueError(f"a record has version {schema.shown(found['v'])}, expected {VERSION}")
+    group, target, machine, reason = (
+        schema.text(found[name], f"a record's {name}") for name in ("group", "target", "machine", "reason"))
+    return Record(
+        group, target, machine, config_from_json(json.dumps(found["config"])), _counts(found["sizes"], "a size"),
+        schema.whole(found["units"], "units", 1), schema.whole(found["blocks"], "blocks"), _counts(found["work"], "work"),
+        None if found["ns"] is None else schema.whole(found["ns"], "a time", 1, _MOST), reason)
+
+
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Add lines to a file, made where there is none. Raises LaunchError where it cannot be written; then none, or the first of
+    them, are in it whole."""
+    data = "".join(f"{to_line(record)}\n" for record in records).encode()
+    try:
+        with FileLock(f"{path}.lock"), open(path, "ab+") as file:
+            if file.tell() and not _ends_a_line(file.fileno(), file.tell()):
+                data = b"\n" + data  # whoever wrote before was stopped in the middle
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        reason = f"cannot write records to '{path}' ({error.strerror}); free some space, or give another file"
+        raise LaunchError(reason) from error
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file, those it has whole. Raises InputError where it cannot be read, or is no file of records."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"cannot read the records '{path}' ({error.strerror}); give another file") from error
+    found = list(_whole(text))
+    if text.strip() and not found:
+        raise InputError(f"'{path}' has no records in it; give a file that tsc-tune wrote")
+    return found
+
+
+def _whole(text: str) -> Iterator[Record]:
+    for line in text.splitlines():
+        try:
+            yield from_line(line)
+        except ValueError:
+            continue
+
+
+def _ends_a_line(file: int, size: int) -> bool:
+    return os.pread(file, 1, size - 1) == b"\n"
+
+
+def _counts(value: Any, what: str) -> dict[str, int]:
+    return {schema.text(name, what): schema.whole(count, what, schema.LEAST_NUMBER) for name, count in
+            schema.table(value, what).items()}
