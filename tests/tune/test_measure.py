@@ -93,7 +93,7 @@ def test_other_bits_are_no_variant(tuned: tuple[list[Group], Workshop]) -> None:
 
 
 def test_what_has_no_room_is_said(tuned: tuple[list[Group], Workshop]) -> None:
-    with pytest.raises(LaunchError, match="cannot be measured: .*allocate"):
+    with pytest.raises(LaunchError, match=r"cannot be measured: .*allocate"):
         measured(trial(product(tuned[0]), tuned[1]), (), [{"s0": 1 << 40}])
 
 
