@@ -8,6 +8,7 @@
     python3 dev.py bench layers    side-by-side times of single layers (args go to benchmarks/layers.py)
     python3 dev.py bench pair COMMIT [..] MiniLM, layers or compiling beside another commit's (args go to benchmarks/pair.py)
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
+    python3 dev.py bench search [..] searches of configs on simulated devices (args go to benchmarks/search.py)
     python3 dev.py bench compile [..] times of compiling whole models, cold and cached (args go to benchmarks/compiling.py)
     python3 dev.py fuzz [args]     random programs (--trips: recurrent, --configs: any tiles) three ways (tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, or nets, end to end (args: tests/fuzz/operators/run.py)
@@ -96,6 +97,9 @@ def check(args: Sequence[str]) -> int:
 
 
 def bench(args: Sequence[str]) -> int:
+    if args[:1] == ["search"]:
+        install("test", "tune")
+        return run(PYTHON, "-m", "benchmarks.search", *args[1:])
     if args[:1] in (["poly"], ["compile"]):
         install("test", "demo")
         return run(PYTHON, "-m", {"poly": "benchmarks.poly", "compile": "benchmarks.compiling"}[args[0]], *args[1:])

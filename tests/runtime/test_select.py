@@ -30,19 +30,29 @@ module = test_variants.module
 ])
 def test_waves_of_equal_blocks(blocks: int, steps: int, units: int, expected: tuple[int, ...]) -> None:
     """(a + b * steps) * waves, as in section 6 of the paper."""
-    rates = Rates(5, 40, (("steps", 10),), resident=2)
+    rates = Rates(5, (("blocks", 40), ("steps", 10)), resident=2)
     assert tuple(rates.terms(blocks, {"steps": steps}, units).values()) == expected
 
 
 def test_blocks_that_an_edge_cuts_off_cost_their_share() -> None:
     """129 rows in blocks of 128: on one core what is done, on two as long as half of it each, however it is cut."""
-    rates = Rates(0, 0, (("rows", 100),))
-    assert rates.terms(2, {"rows": 129, "unknown": 7}, 1) == {"launch": 0, "blocks": 0, "rows": 12900, "unknown": 0}
-    assert rates.terms(2, {"rows": 129}, 2)["rows"] == 6450 and rates.terms(1, {"rows": 129}, 2)["rows"] == 12900
+    rates = Rates(0, (("rows", 100),))
+    assert rates.terms(2, {"rows": 129, "unknown": 7}, 1) == {"launch": 0, "wave's rows": 12900}
+    assert [rates.terms(blocks, {"rows": 129}, 2)["wave's rows"] for blocks in (1, 2)] == [12900, 6450]
+
+
+def test_waves_that_are_not_full() -> None:
+    """Two blocks fit a multiprocessor: one on each takes what a block waits for and half of what keeps a full one busy; memory
+    belongs to all of them."""
+    rates = Rates(0, (("blocks", 100),), (("blocks", 30),), (("blocks", 2),), 2)
+    assert [rates.terms(blocks, {}, 10) for blocks in (10, 20, 21)] == [
+        {"launch": 0, "wave's blocks": 100, "unit's blocks": 30, "device's blocks": 20},
+        {"launch": 0, "wave's blocks": 100, "unit's blocks": 60, "device's blocks": 40},
+        {"launch": 0, "wave's blocks": 200, "unit's blocks": 90, "device's blocks": 42}]
 
 
 def costing(function: str, blocks: SymExpr, launch: int, row: int, scratch: int = 0) -> Variant:
-    cost = Cost(Rates(launch, 0, (("rows", row),)), (Work("rows", N),))
+    cost = Cost(Rates(launch, (("rows", row),)), (Work("rows", N),))
     return Variant((Call(function, blocks, (0, 1), SymExpr.of(scratch), cost),))
 
 
@@ -59,7 +69,7 @@ def test_the_cheaper_one_runs(module: Module, variants: tuple[Variant, ...]) -> 
         np.testing.assert_array_equal(y, x + (1 if size < 14 else 2))
     assert made.peak_bytes(n=13) < made.peak_bytes(n=14)  # only one of them has scratch
     told = made.explain(n=13)
-    assert "expected 0.000 us (launch 0.000, blocks 0.000, rows 0.000), the best other 0.000: runs" in told
+    assert "expected 0.000 us (launch 0.000, wave's rows 0.000), the best other 0.000: runs" in told
     assert "expected" not in made.explain()
 
 
@@ -77,7 +87,7 @@ def test_the_first_of_equals_runs() -> None:
 def test_choices_depend_on_how_many_units_there_are() -> None:
     """Two large blocks beat eight small ones on one core and lose on eight."""
     def made(rate: int) -> Cost:
-        return Cost(Rates(0, rate, ()), ())
+        return Cost(Rates(0, (("blocks", rate),)), ())
 
     large, small = (Variant((Call(name, SymExpr.of(blocks), (0,), cost=made(rate)),)) for name, blocks, rate in
                     (("large", 2, 100), ("small", 8, 30)))
@@ -113,8 +123,9 @@ def test_costs_are_part_of_a_plan() -> None:
 
 
 @pytest.mark.parametrize("wrong", [
-    3, [], [[1, 2, {}, 0], []], [[1, 2, {}, 1]], [[-1, 2, {}, 1], []], [[1, 2.5, {}, 1], []], [[1, 2, {"a": "b"}, 1], []],
-    [[1, 2, {}, 1], [["rows"]]], [[1, 2, {}, 1], [["rows", "n*"]]], [[1, 2, {}, 1], [["rows", "n"]] * 9], [[1, 2, [], 1], []]])
+    3, [], [[1, {}, {}, {}, 0], []], [[1, {}, {}, {}, 1]], [[-1, {}, {}, {}, 1], []], [[1, {"a": 2.5}, {}, {}, 1], []],
+    [[1, {}, {"a": "b"}, {}, 1], []], [[1, {}, {}, {}, 1], [["rows"]]], [[1, {}, {}, {}, 1], [["rows", "n*"]]],
+    [[1, {}, {}, {}, 1], [["rows", "n"]] * 9], [[1, [], {}, {}, 1], []], [[1, {}, {}, 1], []]])
 def test_costs_that_are_none(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"cost|rate|work|resident"):
         cost_from_json(wrong)

@@ -38,12 +38,22 @@ def times(config: TileConfig, launch: int, block: int, tile: int) -> list[Record
 # -- rates -------------------------------------------------------------------------------------------------------------
 
 def test_rates_of_exact_times() -> None:
-    assert fitted(times(TALL, 50, 20, 7)) == Rates(50_000_000, 20_000_000, (("tiles", 7_000_000),))
+    assert fitted(times(TALL, 50, 20, 7)) == Rates(50_000_000, (("blocks", 20_000_000), ("tiles", 7_000_000)))
+
+
+def test_what_waits_what_is_busy_and_what_is_shared() -> None:
+    """Of a device with ten units that hold two blocks each, all three are told apart by how many waves there are."""
+    rates = Rates(3_000_000, (("blocks", 100_000_000),), (("blocks", 30_000_000),), (("blocks", 2_000_000),), 2)
+    known = []
+    for blocks in (1, 5, 10, 11, 20, 21, 35, 60, 200):
+        time = sum(rates.terms(blocks, {}, 10).values()) // 1_000_000
+        known.append(Record("group", "gpu", "machine", TALL, {"s0": blocks}, 10, blocks, {}, time, "", 2))
+    assert fitted(known) == rates
 
 
 def test_what_takes_nothing_has_no_rate() -> None:
     found = fitted(times(SHORT, 0, 0, 40))  # a block is a tile there, so that either may have the rate
-    assert found.launch == 0 and found.block + sum(rate for _, rate in found.each) == 40_000_000
+    assert found.launch == 0 and sum(rate for _, rate in found.wave) == 40_000_000 and not found.unit + found.device
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -156,11 +166,11 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("change", [
     ("v", 2), ("group", 3), ("config", {}), ("sizes", [1]), ("sizes", {"a": "b"}), ("ns", 0), ("ns", 1.5), ("units", 0),
-    ("work", {"a": None}), ("extra", 1)])
+    ("work", {"a": None}), ("resident", 0), ("extra", 1)])
 def test_lines_that_are_no_records(change: tuple[str, object]) -> None:
     found = json.loads(to_line(record(TALL, 7, 123)))
     found[change[0]] = change[1]
-    with pytest.raises(ValueError, match=r"record|config|size|time|units|work|instr_tile"):
+    with pytest.raises(ValueError, match=r"record|config|size|time|units|work|instr_tile|resident"):
         from_line(json.dumps(found))
 
 

@@ -1,8 +1,9 @@
 """What running a kernel is expected to take, by which a run picks one of its Variants.
 
 Blocks run in waves, as many at a time as the device has units (cores, multiprocessors) with room for them. Section 6 of the
-paper, whose blocks are all alike: here a block takes its share of what all of them do, so that one that is cut off by the edge
-of an array costs less, and launching costs something.
+paper has one time for any wave. Here a wave takes what its blocks wait for, each unit besides what its blocks keep it busy
+with, and the device what all of them ask of what it has once, its memory: a wave that is not full takes less. And blocks are
+not all alike: each takes its share of what all of them do, so that one that is cut off by the edge of an array costs less.
 """
 
 from __future__ import annotations
@@ -16,24 +17,33 @@ from tsc.sym import SymExpr
 
 #: Kinds of work in one Cost.
 MAX_KINDS = 8
+#: The kind of work of which every block does one piece.
+BLOCKS = "blocks"
+
+#: Femtoseconds for each piece of work, by its kind.
+ByKind = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Femtoseconds that a function takes: a `launch` of it, a `block`, and `each` piece of work, by its kind. `resident` blocks
-    share a unit of the device at a time."""
+    """Femtoseconds that a function takes: to `launch` it; of a `wave`, what a block of it takes for its work; of a `unit`, what
+    each of its blocks adds; of the `device`, what each of all blocks adds. `resident` blocks share a unit at a time."""
 
     launch: int = 0
-    block: int = 0
-    each: tuple[tuple[str, int], ...] = ()
+    wave: ByKind = ()
+    unit: ByKind = ()
+    device: ByKind = ()
     resident: int = 1
 
     def terms(self, blocks: int, work: Mapping[str, int], units: int) -> dict[str, int]:
         """The femtoseconds that a run of `blocks` blocks takes on a device with so many `units`, by what they go into. Work
         without a rate is free."""
-        waves, each = -(-blocks // (units * self.resident)), dict(self.each)
-        return {"launch": self.launch, "blocks": waves * self.block,
-                **{kind: each.get(kind, 0) * count * waves // max(1, blocks) for kind, count in work.items()}}
+        found, counts = {"launch": self.launch}, {BLOCKS: blocks, **work}
+        waves, turns = -(-blocks // (units * self.resident)), -(-blocks // units)
+        for part, rates, times in (("wave", self.wave, waves), ("unit", self.unit, turns), ("device", self.device, blocks)):
+            for kind, rate in rates:
+                found[f"{part}'s {kind}"] = rate * counts.get(kind, 0) * times // max(1, blocks)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,8 @@ def cost_to_json(cost: Cost | None) -> Any:
     if cost is None:
         return None
     rates = cost.rates
-    return [[rates.launch, rates.block, dict(rates.each), rates.resident], [[w.kind, str(w.count)] for w in cost.work]]
+    parts = [dict(part) for part in (rates.wave, rates.unit, rates.device)]
+    return [[rates.launch, *parts, rates.resident], [[w.kind, str(w.count)] for w in cost.work]]
 
 
 def cost_from_json(value: Any) -> Cost | None:
@@ -87,9 +98,11 @@ def cost_from_json(value: Any) -> Cost | None:
 
 
 def _rates(value: Any) -> Rates:
-    launch, block, each, resident = schema.items(value, "rates", 4)
-    return Rates(
-        schema.whole(launch, "a launch's rate"), schema.whole(block, "a block's rate"),
-        tuple((schema.text(kind, "a kind of work"), schema.whole(rate, "a rate"))
-              for kind, rate in schema.table(each, "the rates of work").items()),
-        schema.whole(resident, "resident blocks", 1))
+    launch, wave, unit, device, resident = schema.items(value, "rates", 5)
+    return Rates(schema.whole(launch, "a launch's rate"), _by_kind(wave), _by_kind(unit), _by_kind(device),
+                 schema.whole(resident, "resident blocks", 1))
+
+
+def _by_kind(value: Any) -> ByKind:
+    return tuple((schema.text(kind, "a kind of work"), schema.whole(rate, "a rate"))
+                 for kind, rate in schema.table(value, "the rates of work").items())

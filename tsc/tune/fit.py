@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.runtime.cost import Rates
+from tsc.runtime.cost import BLOCKS, Rates
 from tsc.tune.records import Record
 
 #: Femtoseconds of a nanosecond.
@@ -16,13 +16,19 @@ _FEMTO = 1_000_000
 
 
 def fitted(records: Sequence[Record]) -> Rates:
-    """The Rates by which times of one config, all on one unit, come out best: each relative error counts alike."""
-    kinds = sorted({kind for record in records for kind in record.work or {}})
-    table = np.array([[1, r.blocks, *((r.work or {}).get(kind, 0) for kind in kinds)] for r in records], np.float64)
+    """The Rates by which times of one config come out best: each relative error counts alike. What cannot be told apart (of
+    units that have one block at a time waiting and being busy; of one unit itself and the device) is the wave's."""
+    resident, units = records[0].resident, max(record.units for record in records)
+    kinds = [BLOCKS, *sorted({kind for record in records for kind in record.work or {}})]
+    counts = np.array([[({BLOCKS: r.blocks} | dict(r.work or {})).get(kind, 0) for kind in kinds] for r in records], np.float64)
+    share = counts / np.array([[max(1, r.blocks)] for r in records])
+    waves, turns = (np.array([[-(-r.blocks // (r.units * together))] for r in records]) for together in (resident, 1))
+    parts = [share * waves, share * turns if resident > 1 else share * 0, counts if units > 1 else share * 0]
     times = np.array([float(r.nanoseconds or 1) for r in records])
-    launch, block, *each = non_negative(table / times[:, None], np.ones(len(times)))
-    return Rates(round(float(launch) * _FEMTO), round(float(block) * _FEMTO),
-                 tuple((kind, rate) for kind, value in zip(kinds, each) if (rate := round(float(value) * _FEMTO))))
+    table = np.concatenate([np.ones((len(records), 1)), *parts], axis=1) / times[:, None]
+    launch, *rates = (round(float(x) * _FEMTO) for x in non_negative(table, np.ones(len(times))))
+    wave, unit, device = (tuple((kind, rate) for kind, rate in zip(kinds, rates[k * len(kinds):]) if rate) for k in range(3))
+    return Rates(launch, wave, unit, device, resident)
 
 
 def non_negative(table: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -35,11 +35,11 @@ class Matrix:
 
 
 def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix | None:
-    """What is known of the configs of one group that were measured at all of the sizes at which the most were. On more than one
-    unit a time is the measured one, changed as the config's Rates have it. None where nothing was measured."""
+    """What is known of the configs of one group that were measured at all of the sizes at which the most were. On another
+    number of units than it was measured on a time is changed as the config's Rates have it. None where nothing was measured."""
     measured: dict[TileConfig, dict[tuple[tuple[str, int], ...], Record]] = {}
     for record in records:
-        if record.nanoseconds is not None and record.units == 1:
+        if record.nanoseconds is not None:
             own, key = measured.setdefault(record.config, {}), tuple(sorted(record.sizes.items()))
             if key not in own or (own[key].nanoseconds or 0) > record.nanoseconds:
                 own[key] = record
@@ -85,7 +85,7 @@ def shortfall(found: Matrix, chosen: Sequence[int]) -> float:
 
 def _time(record: Record, rates: Rates, units: int) -> float:
     time = float(record.nanoseconds or 1)
-    if units == 1:
+    if units == record.units:
         return time
-    alone, together = (sum(rates.terms(record.blocks, record.work or {}, n).values()) for n in (1, units))
+    alone, together = (sum(rates.terms(record.blocks, record.work or {}, n).values()) for n in (record.units, units))
     return time * together / alone if alone else time

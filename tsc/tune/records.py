@@ -26,9 +26,9 @@ _MOST = 1 << 42
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One measurement: a group's Program (by its digest) with a config, on `units` units of a `target`, the machine called
-    `machine`. At `sizes` it has so many `blocks` and does this `work`, and takes `nanoseconds`; None: it cannot be run, for a
-    `reason`."""
+    """One measurement: a group's Program (by its digest) with a config, on `units` units of a `target`, of which each has
+    `resident` blocks at a time; the machine is called `machine`. At `sizes` it has so many `blocks` and does this `work`, and
+    takes `nanoseconds`; None: it cannot be run, for a `reason`."""
 
     group: str
     target: str
@@ -40,6 +40,7 @@ class Record:
     work: Mapping[str, int] | None = None
     nanoseconds: int | None = None
     reason: str = ""
+    resident: int = 1
 
 
 def to_line(record: Record) -> str:
@@ -47,13 +48,14 @@ def to_line(record: Record) -> str:
     return json.dumps({
         "v": VERSION, "group": record.group, "target": record.target, "machine": record.machine,
         "config": json.loads(config_to_json(record.config)), "sizes": dict(record.sizes), "units": record.units,
+        "resident": record.resident,
         "blocks": record.blocks, "work": dict(record.work or {}), "ns": record.nanoseconds, "reason": record.reason})
 
 
 def from_line(text: str) -> Record:
     """What `to_line` wrote. Raises ValueError on anything else."""
     found = schema.table(schema.from_json(text.encode(), "a record"), "a record", (
-        "v", "group", "target", "machine", "config", "sizes", "units", "blocks", "work", "ns", "reason"))
+        "v", "group", "target", "machine", "config", "sizes", "units", "resident", "blocks", "work", "ns", "reason"))
     if found["v"] != VERSION:
         raise ValueError(f"a record has version {schema.shown(found['v'])}, expected {VERSION}")
     group, target, machine, reason = (
@@ -61,7 +63,8 @@ def from_line(text: str) -> Record:
     return Record(
         group, target, machine, config_from_json(json.dumps(found["config"])), _counts(found["sizes"], "a size"),
         schema.whole(found["units"], "units", 1), schema.whole(found["blocks"], "blocks"), _counts(found["work"], "work"),
-        None if found["ns"] is None else schema.whole(found["ns"], "a time", 1, _MOST), reason)
+        None if found["ns"] is None else schema.whole(found["ns"], "a time", 1, _MOST), reason,
+        schema.whole(found["resident"], "resident blocks", 1))
 
 
 def append(path: Path, records: Iterable[Record]) -> None:

@@ -70,23 +70,30 @@ def resident(config: TileConfig, gpu: Gpu) -> int:
 
 def seconds(config: TileConfig, product: Product, gpu: Gpu) -> float:
     """What a product takes, without noise."""
-    high, wide, deep = config.block_tile
-    blocks, steps = -(-product.m // high) * -(-product.n // wide), -(-product.k // deep)
-    together = min(resident(config, gpu), -(-blocks // gpu.multiprocessors))
+    high, wide, _ = config.block_tile
+    blocks, together = -(-product.m // high) * -(-product.n // wide), resident(config, gpu)
+    full, rest = divmod(blocks, gpu.multiprocessors * together)
+    cycles = full * _wave(config, product, gpu, together, gpu.multiprocessors)
+    if rest:  # the last wave, in which each multiprocessor has fewer blocks
+        cycles += _wave(config, product, gpu, -(-rest // gpu.multiprocessors), min(rest, gpu.multiprocessors))
+    floor = (product.m * product.k + product.k * product.n + product.m * product.n) * ELEMENT / gpu.bandwidth
+    spilled = 1.0 + max(0, _registers(config) - 200) / 60
+    return 2.5e-6 + max(floor, cycles * spilled / gpu.hertz) * _rough(gpu.name, config_to_json(config))
+
+
+def _wave(config: TileConfig, product: Product, gpu: Gpu, together: int, busy: int) -> float:
+    """The cycles of a wave of so many blocks together on each of the multiprocessors that are busy."""
+    (high, wide, deep), steps = config.block_tile, -(-product.k // config.block_tile[2])
     warps_m, warps_n = high // config.warp_tile[0], wide // config.warp_tile[1]
     # one step of all blocks that share a multiprocessor, by what each unit takes for it
     math_cycles = together * 2 * high * wide * deep / gpu.flop / min(1.0, (config.warps * together + 2) / 8)
     shared_cycles = together * (warps_n * high + warps_m * wide) * deep * ELEMENT / gpu.shared_rate
-    share = gpu.bandwidth / gpu.hertz / min(gpu.multiprocessors, max(1, blocks)) * 2.5  # most of it comes from the second cache
+    share = gpu.bandwidth / gpu.hertz / busy * 2.5  # most of it comes from the second cache
     memory_cycles = together * (high + wide) * deep * ELEMENT / share
-    busy = max(math_cycles, shared_cycles, memory_cycles)
-    hidden = busy * (config.stages - 1) + busy * (together - 1) / max(1, together)
-    step = busy + max(0.0, gpu.latency - hidden) / max(1, config.stages - 1 or 1) + 12.0 * (config.stages == 1)
-    wave = gpu.latency * 2 + steps * step + together * high * wide * ELEMENT / share
-    waves = math.ceil(blocks / (gpu.multiprocessors * together))
-    floor = (product.m * product.k + product.k * product.n + product.m * product.n) * ELEMENT / gpu.bandwidth
-    spilled = 1.0 + max(0, _registers(config) - 200) / 60
-    return 2.5e-6 + max(floor, waves * wave * spilled / gpu.hertz) * _rough(gpu.name, config_to_json(config))
+    longest = max(math_cycles, shared_cycles, memory_cycles)
+    hidden = longest * (config.stages - 1) + longest * (together - 1) / together
+    step = longest + max(0.0, gpu.latency - hidden) / max(1, config.stages - 1) + 12.0 * (config.stages == 1)
+    return gpu.latency * 2 + steps * step + together * high * wide * ELEMENT / share
 
 
 def matrix(configs: Sequence[TileConfig], products: Sequence[Product], gpu: Gpu) -> list[list[float]]:

@@ -16,7 +16,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import order_of
 from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
-from tsc.poly.pattern.base import STEPS, TILES, Build, Tree
+from tsc.poly.pattern.base import STEPS, Build, Tree
 from tsc.poly.pattern.contraction import Contraction, match_contraction
 from tsc.poly.pattern.teams import LANES, OnTeams, Rows, guards_of, team_tree
 from tsc.poly.promotion.layout import Layout, accumulator_fragment, plain, swizzle
@@ -69,12 +69,12 @@ class Warps(OnTeams, Contraction):
         return Space(self.default_config(spec), knobs, tuple(limits), _in_warps)
 
     def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
-        """Whole blocks, and their tiles of k."""
+        """Whole blocks, in tiles of k."""
         high, wide, deep = config.block_tile
         extents = {axis.name: axis.extent for axis in self.anchor.axes}
         others = product(extents[name] for name in self.batch)
-        tiles = others * ceildiv(extents[self.n], wide) * ceildiv(extents[self.m or ""], high)
-        return Work(TILES, tiles), Work(STEPS, tiles * ceildiv(self.anchor.reduce_axes[0].extent, deep))
+        blocks = others * ceildiv(extents[self.n], wide) * ceildiv(extents[self.m or ""], high)
+        return (Work(STEPS, blocks * ceildiv(self.anchor.reduce_axes[0].extent, deep)),)
 
     def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
         """None: operands are read from shared memory."""

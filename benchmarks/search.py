@@ -1,0 +1,103 @@
+"""Searches on simulated devices: how far each is from the best cover after so many measurements.
+
+    python3 dev.py bench search [--seeds N] [--jobs N] [--output results.json]
+
+Random search, a Gaussian process over the whole space, one trust region and several (TuRBO-m, what `tsc-tune` uses), at equal
+measurements, each told times with 1 % of noise. What counts is the cover: the geometric mean over eight sizes, each with the
+fastest of four configs, beside the same of all valid configs. Needs the extra `tune`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from tsc.poly.tile import TileConfig
+from tsc.tune import gaussian
+from tsc.tune.pool import cover
+from tsc.tune.search import RandomSearch, Search, Times, valid
+from tsc.tune.simulate import A100, H200, Product, matrix, seconds, space_of, with_noise
+from tsc.tune.turbo import Turbo
+
+ROWS = (1, 8, 32, 128, 300, 700, 2048, 16384)
+#: Widths and depths: queries, keys and values of BERT-large and the second half of its MLP (section 7.3 of the paper), MiniLM.
+GROUPS = {"1024 -> 3072": (3072, 1024), "4096 -> 1024": (1024, 4096), "384 -> 384": (384, 384)}
+DEVICES = {gpu.name: gpu for gpu in (A100, H200)}
+BUDGETS, BATCH, VARIANTS = (32, 64, 128, 256), 8, 4
+
+
+class WholeSpace(Turbo):
+    """One Gaussian process whose box is all there is."""
+
+    def tell(self, results: Mapping[TileConfig, Times]) -> None:
+        super().tell(results)
+        self.regions = tuple(replace(region, length=2.0, failures=0) for region in self.regions)
+
+
+SEARCHES: dict[str, Callable[..., Search]] = {
+    "random": RandomSearch, "one process": partial(WholeSpace, draws=gaussian.draws, count=1),
+    "one region": partial(Turbo, draws=gaussian.draws, count=1), "regions": partial(Turbo, draws=gaussian.draws)}
+
+
+@cache
+def best(device: str, group: str) -> float:
+    """The mean logarithm of the times of the best cover that there is."""
+    gpu, (width, depth) = DEVICES[device], GROUPS[group]
+    return covered(np.log(np.array(matrix(valid(space_of(gpu)), [Product(m, width, depth) for m in ROWS], gpu))))
+
+
+def covered(logs: np.ndarray) -> float:
+    return float(logs[cover(np.exp(logs), VARIANTS)].min(axis=0).mean())
+
+
+def run(case: tuple[str, str, str, int]) -> list[float]:
+    """How many times as long as with the best cover a mean size takes, less one, after each budget."""
+    device, group, name, seed = case
+    gpu, (width, depth) = DEVICES[device], GROUPS[group]
+    products = [Product(m, width, depth) for m in ROWS]
+    search = SEARCHES[name](space_of(gpu), seed)
+    seen: list[list[float]] = []
+    while len(seen) < BUDGETS[-1]:
+        asked = search.ask(BATCH)
+        times = {config: [seconds(config, p, gpu) for p in products] for config in asked}
+        search.tell({config: [math.log(with_noise(t, {"config": str(config), "size": k, "seed": seed}))
+                              for k, t in enumerate(own)] for config, own in times.items()})
+        seen += [[math.log(t) for t in own] for own in times.values()]
+    return [math.exp(covered(np.array(seen[:budget])) - best(device, group)) - 1 for budget in BUDGETS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", type=Path)
+    asked = parser.parse_args()
+    cases = [(d, g, s, seed) for d in DEVICES for g in GROUPS for s in SEARCHES for seed in range(asked.seeds)]
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        found = dict(zip(cases, pool.map(run, cases)))
+    results = []
+    print(f"{'device':8}{'group':16}{'search':14}" + "".join(f"{b:>9}" for b in BUDGETS) + "   median % above the best cover")
+    for device in DEVICES:
+        for group in GROUPS:
+            for name in SEARCHES:
+                own = [found[device, group, name, seed] for seed in range(asked.seeds)]
+                medians = [median(run[k] for run in own) for k in range(len(BUDGETS))]
+                results.append({"device": device, "group": group, "search": name, "above": own})
+                print(f"{device:8}{group:16}{name:14}" + "".join(f"{100 * x:9.2f}" for x in medians))
+    if asked.output:
+        asked.output.write_text(json.dumps({"budgets": BUDGETS, "variants": VARIANTS, "python": platform.python_version(),
+                                            "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
