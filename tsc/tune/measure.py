@@ -16,7 +16,7 @@ from tsc.errors import InternalError, LaunchError
 from tsc.plan.kernel import Kernel
 from tsc.plan.pack import lay_out
 from tsc.runtime.drivers.protocol import ONE, Arguments, Driver, Function, GraphExec, Launch, Memory
-from tsc.runtime.memory import Array, address, placed
+from tsc.runtime.memory import HUGE_PAGE, Array, address, layout, reserve, view
 from tsc.sym import SymExpr
 from tsc.te.compute import Compute, Program
 from tsc.te.evaluate import evaluate
@@ -57,14 +57,15 @@ class Bench:
         self.inputs = {b.name: _random(_at(b, sizes), rng) for b in trial.program.inputs}
         read = [_at(b, sizes) for b in trial.kernel.buffers if b.name not in trial.kernel.outputs]
         laid = {b.name: lay_out(b.name, self.inputs[b.name].reshape(_numbers(b.shape)), b) for b in read}
-        fixed = sum(laid[name].nbytes for name in laid if name in trial.constants)
-        turns = max(1, min(64, -(-COLD_BYTES // fixed))) if fixed else 1
-        self._copies = [self._held(laid)]
-        for _ in range(turns - 1):
-            own = self._held({name: array.copy() for name, array in laid.items() if name in trial.constants})
-            self._copies.append(self._copies[0] | own)
+        fixed = {name: array for name, array in laid.items() if name in trial.constants}
+        size = sum(array.nbytes for array in fixed.values())
+        turns = max(1, min(64, -(-COLD_BYTES // size))) if size else 1
+        weights = self._held({f"{turn} {name}": array for turn in range(turns) for name, array in fixed.items()})
         self._outputs = {b.name: _at(b, sizes) for b in trial.kernel.buffers if b.name in trial.kernel.outputs}
-        self._written = {b.name: driver.allocate(max(1, _bytes(b))) for b in self._outputs.values()}
+        others = self._held({name: array for name, array in laid.items() if name not in fixed} | {
+            b.name: np.zeros(_bytes(b), np.uint8) for b in self._outputs.values()})
+        self._written = {name: others[name] for name in self._outputs}
+        self._copies = [others | {name: weights[f"{turn} {name}"] for name in fixed} for turn in range(turns)]
         self._temporaries = [[driver.allocate(max(1, size.evaluate(sizes))) for size in variant.temporaries]
                              for variant in trial.kernel.interface.variants]
         self._status = driver.allocate(4)
@@ -126,8 +127,8 @@ class Bench:
 
     def _launches(self, variant: int, turn: int) -> Iterator[Launch]:
         kernel, chosen = self._kernel, self._kernel.interface.variants[variant]
-        memories = [self._copies[turn % len(self._copies)].get(b.name) or self._written[b.name] for b in kernel.buffers]
-        memories += self._temporaries[variant]
+        copy = self._copies[turn % len(self._copies)]
+        memories = [copy[b.name] for b in kernel.buffers] + self._temporaries[variant]
         numbers = [np.int64(self._sizes[name]) for name in kernel.sizes]
         for call in chosen.calls:
             own = [np.uint64(memories[number].value) for number in call.args]
@@ -137,11 +138,17 @@ class Bench:
                 yield Launch(self._functions[call.function], (blocks, 1, 1), ONE, args, call.scratch.evaluate(self._sizes))
 
     def _held(self, arrays: Mapping[str, Array]) -> dict[str, Memory]:
-        """Memory of the device with these contents: the host's own where the device is the host, as models have weights."""
+        """Memory of the device with these contents. Where the device is the host it is one block on 2 MB pages, as weights and
+        the arenas of large models are: on small ones a kernel that walks far is slower than it would be there."""
         driver = self._driver
         if driver.dlpack_device == (1, 0):
-            return {name: driver.adopt(address(array), max(1, array.nbytes), array, writable=False)
-                    for name, array in placed(arrays).items()}
+            offsets, total = layout(arrays)
+            block, held = reserve(max(total, 2 * HUGE_PAGE), "what is measured"), {}
+            for name, array in arrays.items():
+                place = view(block, offsets[name], array.dtype, array.shape)
+                place[...] = array
+                held[name] = driver.adopt(address(place), max(1, array.nbytes), block)
+            return held
         held = {name: driver.allocate(max(1, array.nbytes)) for name, array in arrays.items()}
         for name, memory in held.items():
             driver.upload(memory, np.ascontiguousarray(arrays[name]), driver.default_stream)
