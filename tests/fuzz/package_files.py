@@ -18,12 +18,17 @@ from onnx.reference import ReferenceEvaluator
 import tsc
 from tests.runtime import region_plans
 from tsc.codegen_c.build import build_module
-from tsc.codegen_c.specs import CPU_SPECS, host_spec
+from tsc.codegen_c.specs import CPU_SPECS, host_spec, machine_name
 from tsc.config import Options
+from tsc.kernels import workshop
 from tsc.plan.place import order, place
+from tsc.poly.schedule import prepared
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import PAGE, PRELUDE, Module, Package
 from tsc.sym import Range, ShapeEnv
+from tsc.tune.records import Record, append
+from tsc.tune.search import RandomSearch
+from tsc.tuning import groups_of
 
 Feeds = dict[str, np.ndarray]
 
@@ -114,7 +119,9 @@ PREY: dict[str, Callable[[np.random.Generator], tuple[Any, tuple[Feeds, ...]]]] 
     "dense": _dense, "lookup": _lookup, "image": _image}
 #: Written by hand, with branches, loops and sizes from memory, for a second target, too.
 REGIONS = "regions"
-PREY_NAMES = (*PREY, REGIONS)
+#: The first, with several Variants a kernel, of which another is the cheapest at each size.
+TUNED = "tuned"
+PREY_NAMES = (*PREY, REGIONS, TUNED)
 
 
 def _value(name: str, shape: list[Any] | None, kind: int = TensorProto.FLOAT) -> Any:
@@ -126,14 +133,35 @@ def compiled(name: str) -> Prey:
     """The Package of one model. Raises AssertionError where it does not compute what the reference evaluator does, or NumPy."""
     if name == REGIONS:
         return _regions()
-    graph, requests = PREY[name](np.random.default_rng(0))
+    graph, requests = PREY["dense" if name == TUNED else name](np.random.default_rng(0))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    executable, reference = tsc.compile(model), ReferenceEvaluator(model)
+    executable, reference = tuned(model) if name == TUNED else tsc.compile(model), ReferenceEvaluator(model)
     expected = tuple(tuple(executable.run(None, feeds)) for feeds in requests)
     for feeds, got in zip(requests, expected):
         for one, other in zip(got, reference.run(None, feeds)):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     return Prey(_bytes_of(executable), requests, expected)
+
+
+def tuned(model: Any) -> Executable:
+    """A model of one dim "n", compiled with records that nobody measured: three configs a kernel, each the best at some size."""
+    shop = workshop("cpu", Options())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records.jsonl"
+        for group in groups_of(model, None, shop, [{"n": n} for n in (1, 5, 33)])[0]:
+            analysed = prepared(group.order.program, shop.device.spec, group.order.constants, None, group.order.tiled)
+            assert analysed is not None
+            configs = RandomSearch(analysed.found.space(shop.device.spec), 0).ask(3)
+            records = []
+            for k, config in enumerate(configs):
+                for n, sizes in zip((1, 5, 33), group.sizes, strict=True):
+                    work = {w.kind: w.count.evaluate(sizes) for w in analysed.found.work(config, analysed.scop)}
+                    records.append(Record(group.order.group, shop.device.spec.name, machine_name(), config, sizes, 1, 1, work,
+                                          6000 * 4**k + 2000 * n // 4**k))
+            append(path, records)
+        made = tsc.compile(model, options=Options(records=path))
+    assert any(launch.selects for launch in made._plan.launches)
+    return made
 
 
 def _regions() -> Prey:
