@@ -144,7 +144,7 @@ def compiled(name: str) -> Prey:
 
 
 def tuned(model: Any) -> Executable:
-    """A model of one dim "n", compiled with records that nobody measured: three configs a kernel, each the best at some size."""
+    """A model of one dim "n", compiled with records that nobody measured: three configs a kernel, each best at some size."""
     shop = workshop("cpu", Options())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.jsonl"
