@@ -40,7 +40,7 @@ from tsc.tune.turbo import Turbo
 #: Configs that are built into one module and measured beside each other.
 BATCH = 8
 #: Sizes of a group that are measured, and the greatest size of a dim that has no end.
-POINTS, ASSUMED_END = 8, 512
+POINTS, ASSUMED_END = 10, 512
 
 MakeSearch = Callable[[Space, int], Search]
 

@@ -15,7 +15,7 @@ from tsc.runtime.package import Module, Package
 from tsc.runtime.plan import Call, Launch, Variant
 from tsc.runtime.plan_json import plan_from_json, plan_to_json
 from tsc.runtime.segments import rows_of
-from tsc.runtime.select import MEMO, Selection
+from tsc.runtime.select import MEMO, Selection, least
 from tsc.sym import SymExpr, ceildiv
 
 module = test_variants.module
@@ -56,8 +56,8 @@ def costing(function: str, blocks: SymExpr, launch: int, row: int, scratch: int 
     return Variant((Call(function, blocks, (0, 1), SymExpr.of(scratch), cost),))
 
 
-#: 90 + 10 n against 200 + 2 n: the second from n = 14 on (at 13 the first is ahead by 4).
-FEW, MANY = costing("one_by_one", N, 90, 10), costing("by_eights", ceildiv(N, 8), 200, 2, 8)
+#: 100 n against 1012 + 25 n: the second from n = 14 on, where it is ahead by 2.8 %; at 13 it is behind by as much.
+FEW, MANY = costing("one_by_one", N, 0, 100), costing("by_eights", ceildiv(N, 8), 1012, 25, 8)
 
 
 @pytest.mark.parametrize("variants", [(FEW, MANY), (MANY, FEW)])
@@ -77,6 +77,18 @@ def test_without_costs_the_first_one_runs(module: Module) -> None:
     for variants in ((test_variants.ONES, MANY), (FEW, test_variants.EIGHTS)):
         y, = executable(module, *variants).run(None, {"x": np.zeros(100, np.float32)})
         assert (y == 1).all()
+
+
+def test_what_is_hardly_cheaper_is_not_worth_it() -> None:
+    assert [least(costs) for costs in ([100, 99, 99], [100, 97, 98], [100], [100, 100], [0, 0, 1])] == [0, 1, 0, 0, 0]
+
+
+def test_times_that_were_seen() -> None:
+    """By a tenth more at 1000 and a tenth less at 3000: in the middle as the sum has it, outside as at the nearest end."""
+    rates = Rates(0, (("blocks", 100),), seen=((1000, 1100), (3000, 900)))
+    assert [sum(rates.terms(blocks, {}, 1).values()) for blocks in (0, 5, 10, 15, 20, 30, 60)] == [
+        0, 550, 1100, 1575, 2000, 2700, 5400]
+    assert rates.terms(20, {}, 1) == {"launch": 0, "wave's blocks": 2000, "else": 0}
 
 
 def test_the_first_of_equals_runs() -> None:
@@ -123,14 +135,17 @@ def test_costs_are_part_of_a_plan() -> None:
 
 
 @pytest.mark.parametrize("wrong", [
-    3, [], [[1, {}, {}, {}, 0], []], [[1, {}, {}, {}, 1]], [[-1, {}, {}, {}, 1], []], [[1, {"a": 2.5}, {}, {}, 1], []],
-    [[1, {}, {"a": "b"}, {}, 1], []], [[1, {}, {}, {}, 1], [["rows"]]], [[1, {}, {}, {}, 1], [["rows", "n*"]]],
-    [[1, {}, {}, {}, 1], [["rows", "n"]] * 9], [[1, [], {}, {}, 1], []], [[1, {}, {}, 1], []]])
+    3, [], [[1, {}, {}, {}, 0, []], []], [[1, {}, {}, {}, 1, []]], [[-1, {}, {}, {}, 1, []], []],
+    [[1, {"a": 2.5}, {}, {}, 1, []], []], [[1, {}, {"a": "b"}, {}, 1, []], []], [[1, {}, {}, {}, 1, []], [["rows"]]],
+    [[1, {}, {}, {}, 1, []], [["rows", "n*"]]], [[1, {}, {}, {}, 1, []], [["rows", "n"]] * 9], [[1, [], {}, {}, 1, []], []],
+    [[1, {}, {}, {}, 1], []], [[1, {}, {}, {}, 1, [[3, 1], [3, 2]]], []], [[1, {}, {}, {}, 1, [[3, -1]]], []],
+    [[1, {}, {}, {}, 1, [[k, 1] for k in range(65)]], []]])
 def test_costs_that_are_none(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"cost|rate|work|resident"):
         cost_from_json(wrong)
 
 
 def test_costs_round_trip() -> None:
-    for cost in (None, FEW.calls[0].cost):
+    seen = Cost(Rates(1, (("a", 2),), (("b", 3),), (("c", 4),), 5, ((6, 7), (8, 9))), ())
+    for cost in (None, FEW.calls[0].cost, seen):
         assert cost_from_json(json.loads(json.dumps(cost_to_json(cost)))) == cost

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from tsc.runtime import schema
 from tsc.sym import SymExpr
 
-#: Kinds of work in one Cost.
-MAX_KINDS = 8
+#: Kinds of work in one Cost, and sums that Rates have seen.
+MAX_KINDS, MAX_SEEN = 8, 64
 #: The kind of work of which every block does one piece.
 BLOCKS = "blocks"
 
@@ -27,13 +28,15 @@ ByKind = tuple[tuple[str, int], ...]
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Femtoseconds that a function takes: to `launch` it; of a `wave`, what a block of it takes for its work; of a `unit`, what
-    each of its blocks adds; of the `device`, what each of all blocks adds. `resident` blocks share a unit at a time."""
+    each of its blocks adds; of the `device`, what each of all blocks adds. `resident` blocks share a unit at a time. `seen` are
+    sums of all that, in rising order, at which the time was another, each with that time in thousandths of the sum."""
 
     launch: int = 0
     wave: ByKind = ()
     unit: ByKind = ()
     device: ByKind = ()
     resident: int = 1
+    seen: tuple[tuple[int, int], ...] = ()
 
     def terms(self, blocks: int, work: Mapping[str, int], units: int) -> dict[str, int]:
         """The femtoseconds that a run of `blocks` blocks takes on a device with so many `units`, by what they go into. Work
@@ -43,7 +46,15 @@ class Rates:
         for part, rates, times in (("wave", self.wave, waves), ("unit", self.unit, turns), ("device", self.device, blocks)):
             for kind, rate in rates:
                 found[f"{part}'s {kind}"] = rate * counts.get(kind, 0) * times // max(1, blocks)
+        found |= {} if not self.seen else {"else": self._else(sum(found.values()))}
         return found
+
+    def _else(self, total: int) -> int:
+        """What a time is beside a sum, between two that were seen by their distances."""
+        above = next((k for k, (place, _) in enumerate(self.seen) if place > total), len(self.seen))
+        (low, first), (high, second) = self.seen[max(0, above - 1)], self.seen[min(above, len(self.seen) - 1)]
+        between = first + (second - first) * (total - low) // (high - low) if high > low else first
+        return total * (between - 1000) // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,8 @@ def cost_to_json(cost: Cost | None) -> Any:
         return None
     rates = cost.rates
     parts = [dict(part) for part in (rates.wave, rates.unit, rates.device)]
-    return [[rates.launch, *parts, rates.resident], [[w.kind, str(w.count)] for w in cost.work]]
+    seen, work = [list(pair) for pair in rates.seen], [[w.kind, str(w.count)] for w in cost.work]
+    return [[rates.launch, *parts, rates.resident, seen], work]
 
 
 def cost_from_json(value: Any) -> Cost | None:
@@ -98,9 +110,12 @@ def cost_from_json(value: Any) -> Cost | None:
 
 
 def _rates(value: Any) -> Rates:
-    launch, wave, unit, device, resident = schema.items(value, "rates", 5)
+    launch, wave, unit, device, resident, seen = schema.items(value, "rates", 6)
+    pairs = [tuple(schema.whole(n, "a rate") for n in schema.items(pair, "rates", 2)) for pair in schema.items(seen, "rates")]
+    if len(pairs) > MAX_SEEN or any(a >= b for (a, _), (b, _) in pairwise(pairs)):
+        raise ValueError(f"rates have {len(pairs)} sums, expected at most {MAX_SEEN} in rising order")
     return Rates(schema.whole(launch, "a launch's rate"), _by_kind(wave), _by_kind(unit), _by_kind(device),
-                 schema.whole(resident, "resident blocks", 1))
+                 schema.whole(resident, "resident blocks", 1), tuple((a, b) for a, b in pairs))
 
 
 def _by_kind(value: Any) -> ByKind:

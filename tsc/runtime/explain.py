@@ -9,6 +9,7 @@ from itertools import count
 from tsc.runtime.bind import Binding, format_spec
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region, expressions_of
+from tsc.runtime.select import least
 from tsc.sym import Guard, SymExpr
 
 
@@ -93,7 +94,7 @@ def _expected(launch: Launch, number: int, names: Mapping[str, int], threads: in
     totals = [found.total() for found in terms]
     others = min(total for k, total in enumerate(totals) if k != number)
     parts = ", ".join(f"{what} {time / 1e9:.3f}" for what, time in terms[number].items())
-    verdict = "runs" if totals.index(min(totals)) == number else "does not run"
+    verdict = "runs" if least(totals) == number else "does not run"
     yield f"{indent}expected {totals[number] / 1e9:.3f} us ({parts}), the best other {others / 1e9:.3f}: {verdict}"
 
 

@@ -1,4 +1,4 @@
-"""Which Variant of each launch runs at given sizes: the one of the least cost. Section 6 of the paper."""
+"""Which Variant of each launch runs at given sizes: the one of the least cost, as good as. Section 6 of the paper."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from tsc.sym import SymExpr
 
 #: Choices whose rows are kept.
 MEMO = 64
+#: Thousandths by which a Variant has to be cheaper than the first, the best one alone: times are not known better.
+WORTH = 20
+
+
+def least(costs: Sequence[int]) -> int:
+    """The number of the cheapest, or the first where that costs hardly more."""
+    found = min(range(len(costs)), key=costs.__getitem__)
+    return found if costs[found] * (1000 + WORTH) < costs[0] * 1000 else 0
 
 
 class Selection:
@@ -29,7 +37,7 @@ class Selection:
         """The calls that run, where all Calls of all launches have so many blocks, and the work is that of `counts`."""
         if self._fixed is not None:
             return self._fixed
-        chosen = tuple(min(range(len(costs)), key=costs.__getitem__) for costs in self.costs(blocks, counts))
+        chosen = tuple(least(costs) for costs in self.costs(blocks, counts))
         found = self._memo.get(chosen)
         if found is None:
             found = self._memo[chosen] = rows_of(self._launches, chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 from tsc.runtime.cost import BLOCKS, Rates
 from tsc.tune.records import Record
 
-#: Femtoseconds of a nanosecond.
-_FEMTO = 1_000_000
+#: Femtoseconds of a nanosecond, and thousandths of a time that no measurement tells.
+_FEMTO, _EXACT = 1_000_000, 2
 
 
 def fitted(records: Sequence[Record]) -> Rates:
@@ -28,7 +29,18 @@ def fitted(records: Sequence[Record]) -> Rates:
     table = np.concatenate([np.ones((len(records), 1)), *parts], axis=1) / times[:, None]
     launch, *rates = (round(float(x) * _FEMTO) for x in non_negative(table, np.ones(len(times))))
     wave, unit, device = (tuple((kind, rate) for kind, rate in zip(kinds, rates[k * len(kinds):]) if rate) for k in range(3))
-    return Rates(launch, wave, unit, device, resident)
+    found = Rates(launch, wave, unit, device, resident)
+    return replace(found, seen=_seen(found, records))
+
+
+def _seen(rates: Rates, records: Sequence[Record]) -> tuple[tuple[int, int], ...]:
+    """Where times are others than Rates have it, as they do where caches end, and how: equal sums have the mean."""
+    ratios: dict[int, list[float]] = {}
+    for record in records:
+        total = sum(rates.terms(record.blocks, record.work or {}, record.units).values())
+        ratios.setdefault(total, []).append((record.nanoseconds or 1) * _FEMTO / max(1, total))
+    found = sorted((total, round(1000 * sum(own) / len(own))) for total, own in ratios.items())
+    return tuple(found) if any(abs(ratio - 1000) > _EXACT for _, ratio in found) else ()
 
 
 def non_negative(table: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
