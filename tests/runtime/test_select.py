@@ -146,6 +146,7 @@ def test_costs_that_are_none(wrong: object) -> None:
 
 
 def test_costs_round_trip() -> None:
-    seen = Cost(Rates(1, (("a", 2),), (("b", 3),), (("c", 4),), 5, ((6, 7), (8, 9))), ())
+    minutes = 10**17
+    seen = Cost(Rates(minutes, (("a", minutes),), (("b", 3),), (("c", 4),), 5, ((6, 7), (minutes, 9))), ())
     for cost in (None, FEW.calls[0].cost, seen):
         assert cost_from_json(json.loads(json.dumps(cost_to_json(cost)))) == cost

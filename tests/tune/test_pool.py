@@ -14,7 +14,7 @@ import pytest
 
 from tsc.errors import InputError, LaunchError
 from tsc.poly.tile import TileConfig
-from tsc.runtime.cost import Rates
+from tsc.runtime.cost import MAX_SEEN, Cost, Rates, cost_from_json, cost_to_json
 from tsc.tune import records
 from tsc.tune.fit import fitted, non_negative
 from tsc.tune.pool import cover, matrix_of, pool_of, shortfall
@@ -49,6 +49,14 @@ def test_what_waits_what_is_busy_and_what_is_shared() -> None:
         time = sum(rates.terms(blocks, {}, 10).values()) // 1_000_000
         known.append(Record("group", "gpu", "machine", TALL, {"s0": blocks}, 10, blocks, {}, time, "", 2))
     assert fitted(known) == rates
+
+
+def test_rates_of_many_sizes_and_long_times_can_be_kept() -> None:
+    known = [record(TALL, rows, 10**6 * rows * (2 + rows % 3)) for rows in range(1, 300)]
+    found = fitted(known)
+    assert 32 < len(found.seen) <= MAX_SEEN and found.seen[-1][0] > 1 << 47
+    cost = Cost(found, ())
+    assert cost_from_json(json.loads(json.dumps(cost_to_json(cost)))) == cost
 
 
 def test_what_takes_nothing_has_no_rate() -> None:

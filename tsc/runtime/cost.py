@@ -18,6 +18,8 @@ from tsc.sym import SymExpr
 
 #: Kinds of work in one Cost, and sums that Rates have seen.
 MAX_KINDS, MAX_SEEN = 8, 64
+#: No time has more femtoseconds: an hour and a quarter.
+_MOST = 1 << 62
 #: The kind of work of which every block does one piece.
 BLOCKS = "blocks"
 
@@ -111,13 +113,17 @@ def cost_from_json(value: Any) -> Cost | None:
 
 def _rates(value: Any) -> Rates:
     launch, wave, unit, device, resident, seen = schema.items(value, "rates", 6)
-    pairs = [tuple(schema.whole(n, "a rate") for n in schema.items(pair, "rates", 2)) for pair in schema.items(seen, "rates")]
+    pairs = [tuple(_rate(n) for n in schema.items(pair, "rates", 2)) for pair in schema.items(seen, "rates")]
     if len(pairs) > MAX_SEEN or any(a >= b for (a, _), (b, _) in pairwise(pairs)):
         raise ValueError(f"rates have {len(pairs)} sums, expected at most {MAX_SEEN} in rising order")
-    return Rates(schema.whole(launch, "a launch's rate"), _by_kind(wave), _by_kind(unit), _by_kind(device),
+    return Rates(_rate(launch), _by_kind(wave), _by_kind(unit), _by_kind(device),
                  schema.whole(resident, "resident blocks", 1), tuple((a, b) for a, b in pairs))
 
 
 def _by_kind(value: Any) -> ByKind:
-    return tuple((schema.text(kind, "a kind of work"), schema.whole(rate, "a rate"))
+    return tuple((schema.text(kind, "a kind of work"), _rate(rate))
                  for kind, rate in schema.table(value, "the rates of work").items())
+
+
+def _rate(value: Any) -> int:
+    return schema.whole(value, "a rate", 0, _MOST)

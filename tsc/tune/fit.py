@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.runtime.cost import BLOCKS, Rates
+from tsc.runtime.cost import BLOCKS, MAX_SEEN, Rates
 from tsc.tune.records import Record
 
 #: Femtoseconds of a nanosecond, and thousandths of a time that no measurement tells.
@@ -40,6 +40,7 @@ def _seen(rates: Rates, records: Sequence[Record]) -> tuple[tuple[int, int], ...
         total = sum(rates.terms(record.blocks, record.work or {}, record.units).values())
         ratios.setdefault(total, []).append((record.nanoseconds or 1) * _FEMTO / max(1, total))
     found = sorted((total, round(1000 * sum(own) / len(own))) for total, own in ratios.items())
+    found = found[::-(-len(found) // MAX_SEEN)]  # of many sizes some
     return tuple(found) if any(abs(ratio - 1000) > _EXACT for _, ratio in found) else ()
 
 
