@@ -10,7 +10,7 @@ from tsc.sym import SymExpr
 from tsc.sym.expr import Apply
 from tsc.sym.facts import Facts
 from tsc.te.compute import facts_of
-from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, substitute
+from tsc.te.expr import BOOL, INDEX, Call, Cast, Const, Expr, Size, may_wrap, substitute
 from tsc.te.expr import map_children as map_operands
 from tsc.te.index import to_expr, to_sym
 
@@ -74,7 +74,7 @@ def _simplify_for(loop: For, facts: Facts, keep_marked: bool) -> Stmt:
 
 def simplify_expr(expr: Expr, facts: Facts) -> Expr:
     """`expr` with its index arithmetic canonical and what the facts decide folded."""
-    if expr.dtype == INDEX and _is_arithmetic(expr):
+    if expr.dtype == INDEX and _is_arithmetic(expr) and not may_wrap(expr):
         leaves: dict[str, Expr] = {}
         sym = facts.reduce(to_sym(expr, leaves))
         kept = {name: map_operands(lambda c: simplify_expr(c, facts), leaf) for name, leaf in leaves.items()}
