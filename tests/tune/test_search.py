@@ -156,9 +156,9 @@ def test_all_fail_at_first() -> None:
 
 # -- better than chance ------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("gpu", "width", "depth"), [(A100, 3072, 1024), (H200, 1024, 4096)])
-def test_regions_beat_chance(gpu: Gpu, width: int, depth: int) -> None:
-    products = [Product(rows, width, depth) for rows in ROWS]
+@pytest.mark.parametrize("gpu", [A100, H200])
+def test_regions_beat_chance(gpu: Gpu) -> None:
+    products = [Product(rows, 1024, 4096) for rows in ROWS]
     space = space_of(gpu)
     least = covered(np.log(np.array(simulate.matrix(valid(space), products, gpu))))
     random = [covered(searched(RandomSearch(space, seed), gpu, products, 64)) - least for seed in range(5)]
