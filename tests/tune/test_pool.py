@@ -114,6 +114,16 @@ def test_a_config_that_failed_or_is_not_known_everywhere_is_left_out() -> None:
     assert list(pool_of(known, 4)) == [SHORT]
 
 
+def test_two_jobs_that_share_a_size_leave_a_pool() -> None:
+    """The size that both have measured is not all that counts; what has the most measurements is taken, whoever came first."""
+    first = [record(config, rows, time) for config, time in ((SHORT, 9), (TALL, 7)) for rows in (1, 6, 48)]
+    second = [record(ODD, rows, 5) for rows in (1, 480)]
+    for known in ([*first, *second], [*second, *first]):
+        matrix = matrix_of(known)
+        assert matrix is not None and set(matrix.configs) == {SHORT, TALL} and len(matrix.columns) == 3
+        assert next(iter(pool_of(known, 4))) == TALL
+
+
 def test_cores_count() -> None:
     """One large block or four small ones: with four cores the small ones win, and the pool has both."""
     large = [record(TALL, rows, 100 * rows, blocks=1, work={"rows": rows}) for rows in (8, 16, 32)]

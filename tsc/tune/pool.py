@@ -20,8 +20,6 @@ from tsc.tune.records import Record
 
 #: One more config has to make the mean size so much faster.
 WORTH = 0.005
-#: Sizes at which a config is known, or it is not taken.
-_LEAST_SIZES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +33,21 @@ class Matrix:
 
 
 def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix | None:
-    """What is known of the configs of one group that were measured at all of the sizes at which the most were. On another
-    number of units than it was measured on a time is changed as the config's Rates have it. None where nothing was measured."""
+    """What is known of the configs of one group that were measured at the same sizes: of all that some config was, those with
+    the most measurements. On another number of units than it was measured on a time is changed as the config's Rates have it.
+    None where nothing was measured."""
     measured: dict[TileConfig, dict[tuple[tuple[str, int], ...], Record]] = {}
     for record in records:
         if record.nanoseconds is not None:
             own, key = measured.setdefault(record.config, {}), tuple(sorted(record.sizes.items()))
             if key not in own or (own[key].nanoseconds or 0) > record.nanoseconds:
                 own[key] = record
-    counts: dict[tuple[tuple[str, int], ...], int] = {}
-    for own in measured.values():
-        for key in own:
-            counts[key] = counts.get(key, 0) + 1
-    keys = sorted(key for key, count in counts.items() if count == max(counts.values()))
-    configs = sorted((c for c, own in measured.items() if own.keys() >= {*keys}), key=config_to_json)
-    if not configs or len(keys) < min(_LEAST_SIZES, len(counts)):
+    if not measured:
         return None
+    chosen = max({frozenset(own) for own in measured.values()}, key=lambda sizes: (
+        len(sizes) * sum(own.keys() >= sizes for own in measured.values()), len(sizes), sorted(sizes)))
+    keys = sorted(chosen)
+    configs = sorted((c for c, own in measured.items() if own.keys() >= chosen), key=config_to_json)
     rates = tuple(fitted(list(measured[config].values())) for config in configs)
     times = [[_time(measured[config][key], rate, n) for key in keys for n in units] for config, rate in zip(configs, rates)]
     return Matrix(tuple(configs), tuple((key, n) for key in keys for n in units), np.array(times), rates)
