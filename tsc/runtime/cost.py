@@ -40,23 +40,31 @@ class Rates:
     resident: int = 1
     seen: tuple[tuple[int, int], ...] = ()
 
-    def terms(self, blocks: int, work: Mapping[str, int], units: int) -> dict[str, int]:
+    def terms(self, blocks: int, work: Mapping[str, int], units: int) -> dict[str, float]:
         """The femtoseconds that a run of `blocks` blocks takes on a device with so many `units`, by what they go into. Work
         without a rate is free."""
-        found, counts = {"launch": self.launch}, {BLOCKS: blocks, **work}
+        found, counts = {"launch": float(self.launch)}, {BLOCKS: blocks, **work}
         waves, turns = -(-blocks // (units * self.resident)), -(-blocks // units)
         for part, rates, times in (("wave", self.wave, waves), ("unit", self.unit, turns), ("device", self.device, blocks)):
             for kind, rate in rates:
-                found[f"{part}'s {kind}"] = rate * counts.get(kind, 0) * times // max(1, blocks)
-        found |= {} if not self.seen else {"else": self._else(sum(found.values()))}
-        return found
+                found[f"{part}'s {kind}"] = float(rate) * counts.get(kind, 0) * times / max(1, blocks)
+        return found if not self.seen else found | {"else": self._else(total(found))}
 
-    def _else(self, total: int) -> int:
+    def _else(self, time: float) -> float:
         """What a time is beside a sum, between two that were seen by their distances."""
-        above = next((k for k, (place, _) in enumerate(self.seen) if place > total), len(self.seen))
+        above = next((k for k, (place, _) in enumerate(self.seen) if place > time), len(self.seen))
         (low, first), (high, second) = self.seen[max(0, above - 1)], self.seen[min(above, len(self.seen) - 1)]
-        between = first + (second - first) * (total - low) // (high - low) if high > low else first
-        return total * (between - 1000) // 1000
+        between = first + (second - first) * (time - low) / (high - low) if high > low else float(first)
+        return time * (between - 1000) / 1000
+
+
+def total(terms: Mapping[str, float]) -> float:
+    """The sum of terms, added in their order: to the last bit what a host program makes of them (`host.c`), which `sum` is not
+    from Python 3.12 on."""
+    time = 0.0
+    for term in terms.values():
+        time += term
+    return time
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +86,13 @@ class Cost:
         """The same with other expressions."""
         return replace(self, work=tuple(Work(work.kind, change(work.count)) for work in self.work))
 
-    def terms(self, blocks: int, counts: Sequence[int], units: int) -> dict[str, int]:
+    def terms(self, blocks: int, counts: Sequence[int], units: int) -> dict[str, float]:
         """The `terms` of the Rates where so many pieces of each kind of `work` are done."""
         return self.rates.terms(blocks, {work.kind: count for work, count in zip(self.work, counts, strict=True)}, units)
 
-    def femtoseconds(self, blocks: int, counts: Sequence[int], units: int) -> int:
+    def femtoseconds(self, blocks: int, counts: Sequence[int], units: int) -> float:
         """Their sum."""
-        return sum(self.terms(blocks, counts, units).values())
+        return total(self.terms(blocks, counts, units))
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import count
 
 from tsc.runtime.bind import Binding, format_spec
+from tsc.runtime.cost import total
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region, expressions_of
 from tsc.runtime.select import least
@@ -85,15 +85,11 @@ def _expected(launch: Launch, number: int, names: Mapping[str, int], threads: in
     """What one of several Variants is expected to take, what that is made of, and how far it is from the best of the others."""
     if not launch.selects or not frozenset().union(*(e.dims() for e in expressions_of(launch))) <= names.keys():
         return
-    terms = [Counter[str]() for _ in launch.variants]
-    for variant, found in zip(launch.variants, terms):
-        for call in variant.calls:
-            if call.cost is not None:
-                counts = [work.count.evaluate(names) for work in call.cost.work]
-                found.update(call.cost.terms(call.blocks.evaluate(names), counts, threads))
-    totals = [found.total() for found in terms]
-    others = min(total for k, total in enumerate(totals) if k != number)
-    parts = ", ".join(f"{what} {time / 1e9:.3f}" for what, time in terms[number].items())
+    terms = [[call.cost.terms(call.blocks.evaluate(names), [work.count.evaluate(names) for work in call.cost.work], threads)
+              for call in variant.calls if call.cost is not None] for variant in launch.variants]
+    totals = [sum(map(total, calls)) for calls in terms]
+    others = min(time for k, time in enumerate(totals) if k != number)
+    parts = ", ".join(f"{what} {time / 1e9:.3f}" for calls in terms[number] for what, time in calls.items())
     verdict = "runs" if least(totals) == number else "does not run"
     yield f"{indent}expected {totals[number] / 1e9:.3f} us ({parts}), the best other {others / 1e9:.3f}: {verdict}"
 

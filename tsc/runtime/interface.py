@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tsc.runtime import schema
 from tsc.runtime.elf import read_exports
@@ -131,16 +131,11 @@ def wrong_sizes(interface: KernelInterface, values: Sequence[int]) -> str | None
     for (name, known), value in zip(interface.sizes, values):
         if value < known.lo or (known.hi is not None and value > known.hi) or value % known.divisor:
             return f"its size {name} is {value}, outside {known}"
-    limits: dict[str, tuple[int | None, int | None]] = {}
     for fact in interface.facts:
-        hidden = (fact.left.dims() | fact.right.dims()) - sizes.keys()
-        if not hidden:
-            if not fact.holds(sizes):
-                return f"its sizes break {fact} at {_listed(sizes)}"
-        elif len(hidden) == 1:
-            _narrow(limits, next(iter(hidden)), fact, sizes)
-    for name, (low, high) in limits.items():
-        if low is not None and high is not None and low > high:
+        if fact.left.dims() | fact.right.dims() <= sizes.keys() and not fact.holds(sizes):
+            return f"its sizes break {fact} at {_listed(sizes)}"
+    for name, limits in hidden_limits(interface).items():
+        if max(low.evaluate(sizes) for low in limits.low) > min(high.evaluate(sizes) for high in limits.high):
             return f"its sizes are those of no {name} at {_listed(sizes)}"
     return None
 
@@ -149,20 +144,37 @@ def _listed(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sizes.items())
 
 
-def _narrow(limits: dict[str, tuple[int | None, int | None]], name: str, fact: Guard, sizes: Mapping[str, int]) -> None:
+@dataclass(slots=True)
+class Limits:
+    """What an integer is at least and at most, each of them."""
+
+    low: list[SymExpr] = field(default_factory=list)
+    high: list[SymExpr] = field(default_factory=list)
+
+
+def hidden_limits(interface: KernelInterface) -> dict[str, Limits]:
+    """What the facts of a kernel say of the names in them that are none of its sizes, over these sizes: from facts with one
+    such name, where that is read off, and only of names with limits on both sides."""
+    known = {name for name, _ in interface.sizes}
+    found: dict[str, Limits] = {}
+    for fact in interface.facts:
+        hidden = (fact.left.dims() | fact.right.dims()) - known
+        if len(hidden) == 1:
+            name, = hidden
+            _narrow(found.setdefault(name, Limits()), name, fact)
+    return {name: limits for name, limits in found.items() if limits.low and limits.high}
+
+
+def _narrow(limits: Limits, name: str, fact: Guard) -> None:
     """What a fact says of the one hidden name in it, where that is read off: `h`, or `h // d`, alone on one side."""
     for side, other, is_left in ((fact.left, fact.right, True), (fact.right, fact.left, False)):
         divisor = _divisor_of(side, name)
         if divisor is None or name in other.dims():
             continue
-        value = other.evaluate(sizes)
-        low, high = limits.get(name, (None, None))
         if fact.relation == "==" or not is_left:  # value <= h // d
-            low = value * divisor if low is None else max(low, value * divisor)
+            limits.low.append(other * divisor)
         if fact.relation == "==" or is_left:
-            top = value * divisor + divisor - 1
-            high = top if high is None else min(high, top)
-        limits[name] = low, high
+            limits.high.append(other * divisor + (divisor - 1))
         return
 
 

@@ -15,7 +15,7 @@ MEMO = 64
 WORTH = 20
 
 
-def least(costs: Sequence[int]) -> int:
+def least(costs: Sequence[float]) -> int:
     """The number of the cheapest, or the first where that costs hardly more."""
     found = min(range(len(costs)), key=costs.__getitem__)
     return found if costs[found] * (1000 + WORTH) < costs[0] * 1000 else 0
@@ -45,18 +45,18 @@ class Selection:
                 self._memo.popitem(last=False)
         return found
 
-    def costs(self, blocks: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
+    def costs(self, blocks: Sequence[int], counts: Sequence[int]) -> list[list[float]]:
         """The femtoseconds that each Variant of each launch is expected to take; only [0] where there is no choice."""
-        found: list[list[int]] = []
+        found: list[list[float]] = []
         work, number = iter(counts), iter(blocks)
         for launch in self._launches:
-            costs = []
+            costs: list[float] = []
             for variant in launch.variants:
-                total = 0
+                time = 0.0
                 for call in variant.calls:
                     own = next(number)
                     if launch.selects and call.cost is not None:
-                        total += call.cost.femtoseconds(own, [next(work) for _ in call.cost.work], self._units)
-                costs.append(total)
+                        time += call.cost.femtoseconds(own, [next(work) for _ in call.cost.work], self._units)
+                costs.append(time)
             found.append(costs if launch.selects else [0])
         return found

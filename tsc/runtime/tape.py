@@ -3,87 +3,107 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tsc.sym import Dim, SymExpr
 
-_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "max": max, "min": min}
+#: What can be done to two numbers; an operation is known by its place here.
+OPERATIONS = tuple(_FUNCTIONS)
 
-_Key = int | str | tuple[str, int, int]
+
+class Assembly:
+    """A straight-line program over whole numbers, as it grows. Each number has a slot: those that are given, constants, and what
+    is computed of two others; equal ones are one. `values` holds the constants (0 elsewhere), `operations` what is computed, in
+    order: the operation, the slot of its result, those of its operands."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+        self.operations: list[tuple[int, int, int, int]] = []
+        self._constants: dict[int, int] = {}
+        self._known: dict[tuple[str, int, int], int] = {}
+
+    def given(self) -> int:
+        """A slot for a number from outside."""
+        self.values.append(0)
+        return len(self.values) - 1
+
+    def constant(self, value: int) -> int:
+        """The slot of a constant."""
+        slot = self._constants.get(value)
+        if slot is None:
+            slot = self._constants[value] = len(self.values)
+            self.values.append(value)
+        return slot
+
+    def apply(self, operation: str, a: int, b: int) -> int:
+        """The slot of what an operation makes of two slots."""
+        key = (operation, min(a, b), max(a, b)) if operation in ("+", "*") else (operation, a, b)
+        slot = self._known.get(key)
+        if slot is None:
+            slot = self._known[key] = self.given()
+            self.operations.append((OPERATIONS.index(operation), slot, a, b))
+        return slot
+
+    def product(self, slots: Iterable[int], factor: int = 1) -> int:
+        """The slot of `factor` times all of `slots`."""
+        made = self.constant(factor)
+        for slot in slots:
+            made = self.apply("*", made, slot)
+        return made
+
+
+class Names:
+    """SymExprs in an Assembly, over names that each have a slot."""
+
+    def __init__(self, assembly: Assembly, slots: Mapping[str, int]) -> None:
+        self._assembly, self._slots = assembly, slots
+        self._known: dict[SymExpr, int] = {}
+
+    def emit(self, expr: SymExpr) -> int:
+        """The slot of an expression's value."""
+        slot = self._known.get(expr)
+        if slot is None:
+            slot = self._known[expr] = self._emit(expr)
+        return slot
+
+    def _emit(self, expr: SymExpr) -> int:
+        assembly, total = self._assembly, None
+        for monomial, coefficient in expr.terms:
+            slot: int | None = None
+            for atom in monomial:
+                if isinstance(atom, Dim):
+                    factor = self._slots[atom.name]
+                else:
+                    factor, *others = [self.emit(a) for a in atom.args]
+                    for other in others:
+                        factor = assembly.apply(atom.fn, factor, other)
+                slot = factor if slot is None else assembly.apply("*", slot, factor)
+            if slot is None:
+                slot = assembly.constant(coefficient)
+            elif coefficient != 1:
+                slot = assembly.apply("*", slot, assembly.constant(coefficient))
+            total = slot if total is None else assembly.apply("+", total, slot)
+        return assembly.constant(0) if total is None else total
 
 
 class Tape:
-    """A straight-line program over the sizes of `dims` that computes `roots`.
+    """A straight-line program over the sizes of `dims` that computes `roots`."""
 
-    Slots hold the dims, then one value an operation; equal operations on equal slots are one.
-    """
-
-    __slots__ = ("_constants", "_dims", "_operations", "_roots")
+    __slots__ = ("_operations", "_rest", "_roots")
 
     def __init__(self, dims: Sequence[str], roots: Iterable[SymExpr]) -> None:
-        keys: dict[_Key, int] = {}
-        self._dims = len(dims)
-        for name in dims:
-            keys[name] = len(keys)
-        order: list[_Key] = []
-        exprs = list(roots)
-        for expr in exprs:
-            for key in _constants_of(expr):
-                keys.setdefault(key, len(keys))
-        self._constants = [key for key in keys if isinstance(key, int)]
-
-        def emit(fn: str, a: int, b: int) -> int:
-            key = (fn, min(a, b), max(a, b)) if fn in ("+", "*") else (fn, a, b)
-            if key not in keys:
-                keys[key] = len(keys)
-                order.append(key)
-            return keys[key]
-
-        known: dict[SymExpr, int] = {}
-        self._roots = [_emit(expr, keys, emit, known) for expr in exprs]
-        self._operations = [(_OPERATIONS[k[0]], k[1], k[2]) for k in order if isinstance(k, tuple)]
+        assembly = Assembly()
+        names = Names(assembly, {name: assembly.given() for name in dims})
+        self._roots = [names.emit(expr) for expr in roots]
+        self._rest = assembly.values[len(dims):]
+        functions = tuple(_FUNCTIONS.values())
+        self._operations = [(functions[number], result, a, b) for number, result, a, b in assembly.operations]
 
     def evaluate(self, sizes: Sequence[int]) -> list[int]:
         """The values of the roots, in order, for the dims' `sizes`. Raises ZeroDivisionError as the expressions would."""
-        slots = [*sizes, *self._constants]
-        append = slots.append
-        for fn, a, b in self._operations:
-            append(fn(slots[a], slots[b]))
+        slots = [*sizes, *self._rest]
+        for fn, result, a, b in self._operations:
+            slots[result] = fn(slots[a], slots[b])
         return [slots[r] for r in self._roots]
-
-
-def _constants_of(expr: SymExpr) -> Iterable[int]:
-    if not expr.terms:
-        yield 0
-    for monomial, coefficient in expr.terms:
-        if coefficient != 1 or not monomial:
-            yield coefficient
-        for atom in monomial:
-            if not isinstance(atom, Dim):
-                for arg in atom.args:
-                    yield from _constants_of(arg)
-
-
-def _emit(expr: SymExpr, keys: dict[_Key, int], emit: Callable[[str, int, int], int], known: dict[SymExpr, int]) -> int:
-    if expr in known:
-        return known[expr]
-    total: int | None = None
-    for monomial, coefficient in expr.terms:
-        slot: int | None = None
-        for atom in monomial:
-            if isinstance(atom, Dim):
-                factor = keys[atom.name]
-            else:
-                args = [_emit(a, keys, emit, known) for a in atom.args]
-                factor = args[0]
-                for arg in args[1:]:
-                    factor = emit(atom.fn, factor, arg)
-            slot = factor if slot is None else emit("*", slot, factor)
-        if slot is None:
-            slot = keys[coefficient]
-        elif coefficient != 1:
-            slot = emit("*", slot, keys[coefficient])
-        total = slot if total is None else emit("+", total, slot)
-    known[expr] = keys[0] if total is None else total
-    return known[expr]

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.runtime.cost import BLOCKS, MAX_SEEN, Rates
+from tsc.runtime.cost import BLOCKS, MAX_SEEN, Rates, total
 from tsc.tune.records import Record
 
 #: Femtoseconds of a nanosecond, and thousandths of a time that no measurement tells.
@@ -37,9 +37,9 @@ def _seen(rates: Rates, records: Sequence[Record]) -> tuple[tuple[int, int], ...
     """Where times are others than Rates have it, as they do where caches end, and how: equal sums have the mean."""
     ratios: dict[int, list[float]] = {}
     for record in records:
-        total = sum(rates.terms(record.blocks, record.work or {}, record.units).values())
-        ratios.setdefault(total, []).append((record.nanoseconds or 1) * _FEMTO / max(1, total))
-    found = sorted((total, round(1000 * sum(own) / len(own))) for total, own in ratios.items())
+        expected = round(total(rates.terms(record.blocks, record.work or {}, record.units)))
+        ratios.setdefault(expected, []).append((record.nanoseconds or 1) * _FEMTO / max(1, expected))
+    found = sorted((expected, round(1000 * sum(own) / len(own))) for expected, own in ratios.items())
     found = found[::-(-len(found) // MAX_SEEN)]  # of many sizes some
     return tuple(found) if any(abs(ratio - 1000) > _EXACT for _, ratio in found) else ()
 

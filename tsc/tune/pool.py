@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.poly.tile import TileConfig, config_to_json
-from tsc.runtime.cost import Rates
+from tsc.runtime.cost import Rates, total
 from tsc.tune.fit import fitted
 from tsc.tune.records import Record
 
@@ -84,5 +84,5 @@ def _time(record: Record, rates: Rates, units: int) -> float:
     time = float(record.nanoseconds or 1)
     if units == record.units:
         return time
-    alone, together = (sum(rates.terms(record.blocks, record.work or {}, n).values()) for n in (record.units, units))
+    alone, together = (total(rates.terms(record.blocks, record.work or {}, n)) for n in (record.units, units))
     return time * together / alone if alone else time
