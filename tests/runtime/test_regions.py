@@ -94,20 +94,21 @@ def test_loops_that_never_end(made: Callable[..., Executable], monkeypatch: pyte
 
 def launched(executable: Executable, feeds: dict[str, np.ndarray]) -> tuple[int, Exception | None]:
     """How many launches a request makes, and how it ends."""
-    real, count = executable._engine.execute, 0
+    module = executable._engine.module
+    real, count = module.call, 0
 
-    def run(table: int, launches: int, *rest: int) -> int:
+    def call(image: int, bases: bytes, table: int, pointers: int, begin: int, end: int, *rest: int) -> int:
         nonlocal count
-        count += launches
-        return int(real(table, launches, *rest))
+        count += end - begin
+        return int(real(image, bases, table, pointers, begin, end, *rest))
 
-    executable._engine.execute = run
+    module.call = call
     try:
         executable.run(None, feeds)
     except (ShapeError, PackageError) as error:
         return count, error
     finally:
-        executable._engine.execute = real
+        module.call = real
     return count, None
 
 

@@ -24,7 +24,7 @@ from tsc.runtime.interface import RUNTIME, TABLE, KernelInterface, ModuleInterfa
 from tsc.target import DeviceSpec
 
 _HERE = Path(__file__).parent
-_RUNTIME = _HERE.parent / "runtime" / "drivers" / "cpu_runtime.c"
+_RUNTIME = tuple(_HERE.parent / "runtime" / "drivers" / f"{name}.c" for name in ("cpu_runtime", "cpu_host"))
 _HEADERS = ("tsc_kernel.h", "tsc_math.h")
 _FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-g0", "-w")
 _VERSION_SECONDS = 60.0
@@ -64,7 +64,7 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     tools = _tools(spec, options) if ahead is None else ahead.tools.result()
     cache = tools.cache
     units = [(name, sources[name]) for name in sorted(sources)]
-    units.append(("tsc_cpu_runtime", _RUNTIME.read_text(encoding="utf-8")))
+    units += [(f"tsc_{path.stem}", path.read_text(encoding="utf-8")) for path in _RUNTIME]
     table = _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
     keys = [tools.key(text) for _, text in units]
     whole = digest("module", *keys, table)

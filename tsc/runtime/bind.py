@@ -29,12 +29,12 @@ Place = tuple[Axis, SymExpr]
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A Segment at its sizes, with the `rows` that run; `sizes` holds all kernels' integer parameters one after the other,
-    `table` the columns (sizes address, blocks) of the rows, `offsets` a byte offset an argument (0 unless in an arena),
-    `copies` the source, target and bytes of each copy, the storages with their offsets."""
+    `blocks` the blocks of the rows, `offsets` a byte offset an argument (0 unless in an arena), `copies` the source, target and
+    bytes of each copy, the storages with their offsets."""
 
     rows: Rows
     sizes: NDArray[np.int64]
-    table: NDArray[np.int64]
+    blocks: NDArray[np.int64]
     offsets: NDArray[np.int64]
     copies: tuple[tuple[int, int, int, int, int], ...]
     scratch_bytes: int
@@ -83,17 +83,18 @@ class Binder:
         self.segments = tuple(segments_of(self.code))
         self.straight = len(self.code) == len(self.segments) <= 1
         self.dims = tuple(plan.ranges)
-        self._evals = {name: value for name, value in static_names(plan).items() if value is not None}
+        self.evals = {name: value for name, value in static_names(plan).items() if value is not None}
         self._inputs = tuple((spec.name, np.dtype(spec.dtype), len(spec.shape)) for spec in plan.inputs)
         self._names = frozenset(spec.name for spec in plan.inputs)
         binds = [step for step in plan.body if isinstance(step, Bind) and isinstance(step.source, Axis)]
         sizes = dict(axes_of(plan.inputs))
-        self._binders = [(step.name, (step.source, sizes[step.source])) for step in binds if isinstance(step.source, Axis)]
-        self._others = [p for p in sizes.items() if p[0] not in {step.source for step in binds}]
-        static = (*self.dims, *self._evals)
-        self._expected = Tape(self.dims, [size for _, size in self._others])
-        self._static_guards = [g for g in plan.guards if g.left.dims() | g.right.dims() <= set(static)]
-        self._guards = Tape(static, [side for g in self._static_guards for side in (g.left, g.right)])
+        #: By which axis each Dim is told, with that axis's size; the other axes, with theirs.
+        self.binders = [(step.name, (step.source, sizes[step.source])) for step in binds if isinstance(step.source, Axis)]
+        self.others = [p for p in sizes.items() if p[0] not in {step.source for step in binds}]
+        static = (*self.dims, *self.evals)
+        self._expected = Tape(self.dims, [size for _, size in self.others])
+        self.guards = [g for g in plan.guards if g.left.dims() | g.right.dims() <= set(static)]
+        self._sides = Tape(static, [side for g in self.guards for side in (g.left, g.right)])
         self.dtypes = tuple(np.dtype(spec.dtype) for spec in plan.outputs)
         #: Whether an output's shape is known before anything runs.
         self.known = tuple(all(size.dims() <= set(static) for size in spec.shape) for spec in plan.outputs)
@@ -144,12 +145,12 @@ class Binder:
         """The size of every Dim, in the order of `dims`. Raises ShapeError naming the input that does not fit."""
         bound: dict[str, int] = {}
         first: dict[str, Place] = {}
-        for name, place in self._binders:
+        for name, place in self.binders:
             value = _solve(name, place[1], _size_at(place, shapes), bound, self._describe(place, shapes))
             bound[name], first[name] = value, place
             self._check_range(name, value, self._describe(place, shapes))
         values = [bound[name] for name in self.dims]
-        for place, expected in zip(self._others, self._evaluate(self._expected, values)):
+        for place, expected in zip(self.others, self._evaluate(self._expected, values)):
             if _size_at(place, shapes) != expected:
                 raise self._contradiction(place, expected, first, shapes)
         self._check_guards(values)
@@ -174,23 +175,23 @@ class Binder:
     def _check_range(self, name: str, value: int, what: str) -> None:
         known = self.plan.ranges[name]
         if value < known.lo or (known.hi is not None and value > known.hi) or value % known.divisor:
-            for guard in self._static_guards:  # a range may be as narrow as a node needs it
+            for guard in self.guards:  # a range may be as narrow as a node needs it
                 if guard.left.dims() | guard.right.dims() == {name} and _breaks(guard, name, value):
                     raise ShapeError(f"the model needs {guard} ({guard.reason}), but {what}; use other sizes")
             raise ShapeError(f"{what}, outside {known}, the range of dim '{name}'; use a size in range or compile a wider one")
 
     def _check_guards(self, values: Sequence[int]) -> None:
-        sides = self._evaluate(self._guards, self._all(values))
-        for guard, left, right in zip(self._static_guards, sides[::2], sides[1::2]):
+        sides = self._evaluate(self._sides, self._all(values))
+        for guard, left, right in zip(self.guards, sides[::2], sides[1::2]):
             if left != right if guard.relation == "==" else left > right:
                 raise broken(guard, left, right, self._at(values))
 
     def _all(self, values: Sequence[int]) -> Sequence[int]:
         """The values of all static names at these sizes of the dims."""
-        if not self._evals:
+        if not self.evals:
             return values
         names = dict(zip(self.dims, values))
-        for name, value in self._evals.items():
+        for name, value in self.evals.items():
             names[name] = evaluated(value, names, f"'{name}'")
         return list(names.values())
 
@@ -231,7 +232,7 @@ class Binder:
         layout = Layout(at, offsets, self._storage_bytes(storages, inputs, outputs), dict(zip(self.plan.arenas, arenas)))
         if self._bounds is not None:
             self._bounds.check_layout(layout)
-        names = dict(zip((*self.dims, *self._evals), static))
+        names = dict(zip((*self.dims, *self.evals), static))
         whole = None
         if self.straight:
             whole = self._bound(self.segments[0], layout, names, at, dims) if self.segments else _NOTHING
@@ -277,12 +278,9 @@ class Binder:
             runs = [own for own, count in zip(writes, known.calls) for _ in range(count)]
             blocks, scratch = ([n if own else 0 for n, own in zip(numbers, runs)] for numbers in (blocks, scratch))
         rows, flat = known.selection.rows(blocks, work), np.array(sizes, np.int64)
-        table = np.empty((len(rows.calls), 2), np.int64)
-        table[:, 0] = rows.sizes * 8 + flat.__array_interface__["data"][0]
-        table[:, 1] = np.array(blocks, np.int64)[rows.calls]
         offsets = layout.offsets
         return Bound(
-            rows, flat, table, np.array([offsets[s] for s in rows.storages], np.int64),
+            rows, flat, np.array(blocks, np.int64)[rows.calls], np.array([offsets[s] for s in rows.storages], np.int64),
             tuple((c.source, offsets[c.source], c.target, offsets[c.target], size) for c, size in zip(segment.copies, copies)),
             round_up(int(np.array(scratch, np.int64)[rows.calls].max(initial=0))))
 
@@ -297,7 +295,7 @@ class Binder:
             shape = self.plan.outputs[storage.index].shape
             return math.prod(d.evaluate(names) for d in shape) * self.dtypes[storage.index].itemsize
 
-        names = dict(zip((*self.dims, *self._evals), self._all(list(dims.values()))))
+        names = dict(zip((*self.dims, *self.evals), self._all(list(dims.values()))))
         makers: dict[int, str] = {}
         for launch in self.plan.launches:
             for number in launch.args:  # whoever has it first writes it
@@ -328,7 +326,7 @@ class Binder:
         return result
 
 
-_NOTHING = Bound(rows_of((), ()), np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty(0, np.int64), (), 0)
+_NOTHING = Bound(rows_of((), ()), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), (), 0)
 
 
 def grouped(values: Iterable[int], counts: Iterable[int]) -> list[list[int]]:

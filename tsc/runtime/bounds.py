@@ -51,8 +51,9 @@ class Bounds:
     def __init__(self, plan: Plan, constants: Sequence[int], kernels: Mapping[str, KernelInterface], where: str) -> None:
         self._plan, self._where = plan, where
         self.constants = tuple(constants)
+        self.kernels = kernels
         self._calls = {name: _Call(kernels[name]) for name in {launch.kernel for launch in plan.launches}}
-        self._first, self._second = _live_together(plan, where)
+        self.first, self.second = _live_together(plan, where)
         self._in_arena = [i for i, storage in enumerate(plan.storages) if storage.kind == "arena"]
 
     def wrong(self, problem: str, at: str) -> PackageError:
@@ -69,7 +70,7 @@ class Bounds:
                 raise self.wrong(f"has storage {index} outside the arena", at.at)
         begins, lengths = np.array(at.offsets, np.int64), np.array(at.bytes, np.int64)
         ends = begins + lengths
-        a, b = self._first, self._second
+        a, b = self.first, self.second
         if ((begins[a] < ends[b]) & (begins[b] < ends[a]) & (lengths[a] > 0) & (lengths[b] > 0)).any():
             raise self.wrong("keeps two values in the same place at once", at.at)
 

@@ -3,28 +3,29 @@ pool. What is here runs the CPU's tables of launches; `over_driver.py` has what 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.runtime.bind import Binding, Bound
+from tsc.runtime.bind import Binder, Binding, Bound, Shapes
+from tsc.runtime.bounds import Bounds
 from tsc.runtime.drivers.cpu import CpuModule
+from tsc.runtime.host import HostProgram, Ready
+from tsc.runtime.image import Image, image_of
 from tsc.runtime.memory import Array, address, footprint, reserve
-from tsc.runtime.plan import Plan
 from tsc.runtime.segments import Segment
 
 LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
 
-#: Runs launches: the address of their table, how many, on how many threads, scratch at which addresses. Returns the status.
-Execute = Callable[[int, int, int, int], int]
 #: A storage, by its number, and a byte in it.
 Spot = tuple[int, int]
 
@@ -42,13 +43,14 @@ class Context(Protocol):
     def reserve(self, arena: int, scratch: int) -> None:
         """Have at least so many bytes of arena, and of scratch a worker. Raises LaunchError, with less than before."""
 
-    def begin(self, binding: Binding, feeds: Sequence[Array], results: Sequence[Array | None], places: Sequence[int]) -> None:
+    def begin(self, binding: Binding | Ready, feeds: Sequence[Array], results: Sequence[Array | None],
+              places: Sequence[int]) -> None:
         """Have the memory that a request needs, and what it is given; `places` are the addresses of the results."""
 
     def made(self, output: int, result: Array, place: int) -> None:
         """An output whose shape was not known when the run began."""
 
-    def launch(self, segment: Segment, bound: Bound) -> tuple[int, int] | None:
+    def launch(self, segment: Segment, bound: Bound | Image) -> tuple[int, int] | None:
         """Run a Segment's launches. Returns which of them found the data wrong, and its status code; None where all is well."""
 
     def copy(self, target: Spot, source: Spot, size: int) -> None:
@@ -68,6 +70,9 @@ class Engine(Protocol):
     def table_bytes(self) -> int:
         """What a Context has beside its arena and scratch."""
 
+    def bind(self, shapes: Shapes) -> Ready | None:
+        """What the device itself tells of a request; None where it leaves that to the Binder."""
+
     def context(self) -> Context:
         """A new Context."""
 
@@ -78,73 +83,60 @@ class TableEngine:
     Bases are: absolute, the arena, then the inputs, then the outputs.
     """
 
-    def __init__(self, plan: Plan, segments: Sequence[Segment], module: CpuModule, constants: Sequence[int],
-                 threads: int) -> None:
+    def __init__(self, binder: Binder, bounds: Bounds, module: CpuModule, constants: Sequence[int], threads: int) -> None:
+        plan, segments = binder.plan, binder.segments
         self.threads, self.module = threads, module  # whose code is there as long as this
-        self.execute: Execute = module.run
         functions = module.symbols(set(plan.functions))
-        base = {"constant": 0, "arena": 1, "input": 2, "output": 2 + len(plan.inputs)}
-        self.segments = segments
-        places = plan.storages
-        self.base = np.array([base[s.kind] + (s.index if s.kind in ("input", "output") else 0) for s in places], np.int64)
-        self.fixed = np.array([constants[s.index] if s.kind == "constant" else 0 for s in places], np.int64)
-        self.outputs = 2 + len(plan.inputs)
+        first = {"constant": 0, "arena": 1, "input": 2, "output": 2 + len(plan.inputs)}
+        self.outputs = first["output"]
+        base = [first[s.kind] + (s.index if s.kind in ("input", "output") else 0) for s in plan.storages]
+        fixed = [constants[s.index] if s.kind == "constant" else 0 for s in plan.storages]
+        self.base, self.fixed = np.array(base, np.int64), np.array(fixed, np.int64)
         self.functions = [np.array([functions[call.function] for launch in segment.launches for call in launch.calls], np.int64)
                           for segment in segments]
-        #: The most rows of the launch table that each Segment has, and the most arguments of these.
-        self.rows = [sum(max(len(v.calls) for v in launch.variants) for launch in s.launches) for s in segments]
-        self.arguments = [sum(max(sum(len(call.args) for call in v.calls) for v in launch.variants) for launch in s.launches)
-                          for s in segments]
-        self.table_bytes = 8 * sum(self.arguments) + LAUNCH_BYTES * sum(self.rows) + 8 * (
-            2 + len(plan.inputs) + len(plan.outputs))
+        #: The most rows that the launch table of a Segment has, and the most arguments.
+        self.rows = max((sum(max(len(v.calls) for v in launch.variants) for launch in s.launches) for s in segments), default=0)
+        self.arguments = max((sum(max(sum(len(call.args) for call in v.calls) for v in launch.variants) for launch in s.launches)
+                              for s in segments), default=0)
+        self.bases = struct.Struct(f"{self.outputs + len(plan.outputs)}q")
+        self.table_bytes = 8 * self.arguments + LAUNCH_BYTES * self.rows + self.bases.size
+        self._host: HostProgram | None = None
+        if binder.straight:
+            with contextlib.suppress(OverflowError):
+                self._host = HostProgram(binder, bounds, module, base, fixed, functions, threads)
+
+    def bind(self, shapes: Shapes) -> Ready | None:
+        """What the host program says of inputs of these shapes; None where there is none, or it gives up."""
+        return None if self._host is None else self._host.bind(shapes)
+
+    def image(self, segment: Segment, bound: Bound) -> Image:
+        """A Segment as it runs here."""
+        return image_of(bound, self.functions[segment.number], self.base, self.fixed)
 
     def context(self) -> TableContext:
         """A new Context."""
         return TableContext(self)
 
 
-class _Part:
-    """The rows of one Segment in a Context's launch table, and the addresses of their arguments."""
-
-    def __init__(self, engine: TableEngine, segment: Segment, table: NDArray[np.int64], first: int) -> None:
-        number = segment.number
-        self._engine, self._functions = engine, engine.functions[number]
-        self._table = table[first:first + engine.rows[number]]
-        self._all = np.zeros(engine.arguments[number], np.int64)
-        self.pointers = self.bases = self.fixed = self._all
-        self.bound: Bound | None = None
-        self.address = address(self._table)
-
-    def take(self, bound: Bound) -> None:
-        """Have the rows of a Bound."""
-        self.bound = None  # an interrupt may come between
-        rows, count = bound.rows, len(bound.rows.storages)
-        self.bases, self.fixed = self._engine.base[rows.storages], self._engine.fixed[rows.storages]
-        self.pointers = self._all[:count]
-        table = self._table[:len(rows.calls)]
-        table[:, 0] = self._functions[rows.calls]
-        table[:, 1] = rows.arguments * 8 + address(self._all)
-        table[:, 2:] = bound.table
-        self.bound = bound
-
-
 class TableContext:
-    """An arena, scratch for each worker, and a launch table whose addresses point into them. Memory grows and is kept."""
+    """An arena, scratch for each worker, and room for a launch table whose addresses point into them. Memory grows and is
+    kept."""
 
     def __init__(self, engine: TableEngine) -> None:
         self.seconds: list[float] | None = None
         self._engine, self._threads = engine, engine.threads
-        self._table = np.empty((sum(engine.rows), 4), np.int64)  # tsc_launch: fn, buffers, sizes, blocks
-        first = accumulate(engine.rows, initial=0)
-        self._parts = [_Part(engine, segment, self._table, row) for segment, row in zip(engine.segments, first)]
-        self._ready: Binding | None = None
+        self._table = np.empty((engine.rows, LAUNCH_BYTES), np.uint8)
+        self._pointers = np.empty(engine.arguments, np.int64)
+        self._room = address(self._table), address(self._pointers)
+        self._images: list[tuple[Bound, Image] | None] = [None] * len(engine.functions)
+        self._ready: Binding | Ready | None = None
         self._arena = reserve(0, "the arena")
         self._scratch = reserve(0, "scratch memory")
         self._per_worker: NDArray[np.int64] = np.zeros(engine.threads, np.int64)
         self._arena_address = 0
         self._scratch_bytes = 0
         self._scratch_address = address(self._per_worker)
-        self._bases = np.zeros(0, np.int64)
+        self._bases: list[int] = []
 
     def reserve(self, arena: int, scratch: int) -> None:
         """As a Context does."""
@@ -169,37 +161,46 @@ class TableContext:
         """What `reserve` took so far."""
         return footprint(self._arena.size) + footprint(self._scratch.size)
 
-    def begin(self, binding: Binding, feeds: Sequence[Array], results: Sequence[Array | None], places: Sequence[int]) -> None:
+    def begin(self, binding: Binding | Ready, feeds: Sequence[Array], results: Sequence[Array | None],
+              places: Sequence[int]) -> None:
         """As a Context does."""
         if self._ready is not binding:
             self.reserve(binding.arena_bytes, binding.scratch_bytes)
             self._ready = binding
-        self._bases = np.array([0, self._arena_address, *map(address, feeds), *places], np.int64)
+        self._bases = [0, self._arena_address, *map(address, feeds), *places]
 
     def made(self, output: int, result: Array, place: int) -> None:
         """As a Context does."""
         self._bases[self._engine.outputs + output] = place
 
-    def launch(self, segment: Segment, bound: Bound) -> tuple[int, int] | None:
-        """As a Context does: points the Segment's rows of the table at the request's memory, and runs them."""
-        part = self._parts[segment.number]
+    def launch(self, segment: Segment, bound: Bound | Image) -> tuple[int, int] | None:
+        """As a Context does."""
+        image = bound if isinstance(bound, Image) else self._image(segment, bound)
+        if self.seconds is not None:
+            self._one_by_one(segment, image, self.seconds)
+            return None
+        status = self._call(image, 0, image.rows)
+        return (status >> 32, status & 0xFFFFFFFF) if status else None
+
+    def _image(self, segment: Segment, bound: Bound) -> Image:
         if bound.scratch_bytes > self._scratch_bytes:
             self._reserve_scratch(bound.scratch_bytes)
-        if part.bound is not bound:
-            part.take(bound)
-        np.add(self._bases[part.bases], bound.offsets, out=part.pointers)
-        part.pointers += part.fixed
-        rows = bound.rows.launches
-        if self.seconds is not None:
-            self._one_by_one(segment, part, rows, self.seconds)
-            return None
-        status = self._engine.execute(part.address, len(rows), self._threads, self._scratch_address)
-        return (int(rows[status >> 32]), status & 0xFFFFFFFF) if status else None
+        known = self._images[segment.number]
+        if known is None or known[0] is not bound:
+            known = self._images[segment.number] = bound, self._engine.image(segment, bound)
+        return known[1]
 
-    def _one_by_one(self, segment: Segment, part: _Part, rows: NDArray[np.int64], seconds: list[float]) -> None:
-        for row, launch in enumerate(rows.tolist()):
+    def _call(self, image: Image, begin: int, end: int) -> int:
+        """Run the rows from `begin` to `end`. Returns 0, or the number of the launch that found the data wrong << 32 | its
+        code."""
+        bases = self._engine.bases.pack(*self._bases)
+        call = self._engine.module.call
+        return int(call(image.place, bases, *self._room, begin, end, self._threads, self._scratch_address))
+
+    def _one_by_one(self, segment: Segment, image: Image, seconds: list[float]) -> None:
+        for row, launch in enumerate(image.launches):
             begin = time.perf_counter()
-            self._engine.execute(part.address + LAUNCH_BYTES * row, 1, self._threads, self._scratch_address)
+            self._call(image, row, row + 1)
             seconds[segment.first + launch] += time.perf_counter() - begin
 
     def copy(self, target: Spot, source: Spot, size: int) -> None:
@@ -215,7 +216,7 @@ class TableContext:
 
     def _address(self, place: Spot) -> int:
         storage, offset = place
-        return int(self._bases[self._engine.base[storage]]) + int(self._engine.fixed[storage]) + offset
+        return self._bases[int(self._engine.base[storage])] + int(self._engine.fixed[storage]) + offset
 
 
 class ContextPool:
@@ -224,35 +225,61 @@ class ContextPool:
     def __init__(self, engine: Engine, limit: int) -> None:
         self._engine, self.limit = engine, limit
         self._idle: list[Context] = []
-        self._permits = threading.Semaphore(limit)
+        self._made = self._waiting = 0
+        self._given = threading.Condition()
         forget_locks_after_fork(self)
 
     def take(self) -> Context:
         """A Context that nobody else uses until it is given back."""
-        self._permits.acquire()
         try:
             return self._idle.pop()
         except IndexError:
+            return self._awaited()
+
+    def _awaited(self) -> Context:
+        with self._given:
+            self._waiting += 1
+            try:
+                while True:
+                    with contextlib.suppress(IndexError):  # who gives one back looks at who waits only after that
+                        return self._idle.pop()
+                    if self._made < self.limit:
+                        self._made += 1
+                        break
+                    self._given.wait()
+            finally:
+                self._waiting -= 1
+        try:
             return self._engine.context()
+        except BaseException:
+            self._lost(1)
+            raise
 
     def give(self, context: Context) -> None:
         """Hand a Context back."""
         self._idle.append(context)
-        self._permits.release()
+        if self._waiting:
+            with self._given:
+                self._given.notify()
+
+    def _lost(self, count: int) -> None:
+        """Others may be made in place of so many."""
+        with self._given:
+            self._made -= count
+            self._given.notify(count)
 
     def trim(self) -> int:
         """Let go of all Contexts that nobody uses now; returns the bytes they held."""
         total = 0
-        while self._idle:
-            try:
+        with contextlib.suppress(IndexError):  # another thread may take the last one
+            while True:
                 total += self._idle.pop().held_bytes
-            except IndexError:  # another thread took the last one
-                break
+                self._lost(1)
         return total
 
     def after_fork(self) -> None:
         """The threads that held Contexts are not in the child, and their Contexts are lost there."""
-        self._permits = threading.Semaphore(self.limit)
+        self._given, self._waiting, self._made = threading.Condition(), 0, len(self._idle)
 
 
 class HoldsLocks(Protocol):

@@ -21,6 +21,7 @@ from tsc.runtime.context import Context, ContextPool, Engine, TableEngine, forge
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, read_cpu_flags
 from tsc.runtime.drivers.protocol import Driver
 from tsc.runtime.explain import explain, summary
+from tsc.runtime.host import Ready
 from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
 from tsc.runtime.memory import Array, address, allocate_at, contiguous, footprint, give_back, placed
@@ -68,25 +69,27 @@ class Executable:
         check_plan(self._plan, package.constants, interface, where)
         sizes = [package.constants[name].nbytes for name in self._plan.constants]
         units = self._threads if driver is None else driver.info.multiprocessors
-        self._binder = Binder(self._plan, Bounds(self._plan, sizes, interface.kernels, where), units)
+        bounds = Bounds(self._plan, sizes, interface.kernels, where)
+        self._binder = Binder(self._plan, bounds, units)
         own = placed({name: package.constants[name] for name in self._plan.constants})
         self._package = replace(package, constants={**package.constants, **own})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
-        self._engine = self._loaded(driver)
+        self._engine = self._loaded(driver, bounds)
         self._contexts = ContextPool(self._engine, max(4, 2 * default_threads()))
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
-        self._memo: OrderedDict[Shapes, Binding] = OrderedDict()
+        self._memo: OrderedDict[Shapes, Binding | Ready] = OrderedDict()
         self._lock = threading.Lock()
         self._runs = self._shapes = self._hits = 0
         forget_locks_after_fork(self)
 
-    def _loaded(self, driver: Driver | None) -> Engine:
+    def _loaded(self, driver: Driver | None, bounds: Bounds) -> Engine:
         """The module, loaded: from here on its code runs."""
-        binary, segments = self._package.modules[self._target].binary, self._binder.segments
+        binary = self._package.modules[self._target].binary
         if driver is not None:
-            return DriverEngine(self._plan, segments, driver, driver.load(binary, self._target), self._constants)
-        module = CpuModule(binary, self._target)
-        return TableEngine(self._plan, segments, module, [address(a) for a in self._constants], self._threads)
+            module = driver.load(binary, self._target)
+            return DriverEngine(self._plan, self._binder.segments, driver, module, self._constants)
+        places = [address(a) for a in self._constants]
+        return TableEngine(self._binder, bounds, CpuModule(binary, self._target), places, self._threads)
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class Executable:
         arrays = [contiguous(a, "a copy of an input") for a in given]
         if self._package.mapped is not None:
             self._package.mapped.check()
-        results, places = self._results(binding)
+        results, places = self._results(binding, arrays)
         context = self._contexts.take()
         try:
             self._begin(context, binding, arrays, results, places)
@@ -136,15 +139,18 @@ class Executable:
         made = [result for result in results if result is not None]
         return made if chosen is None else [made[i] for i in chosen]
 
-    def _begin(self, context: Context, binding: Binding, feeds: list[Array], results: list[Array | None],
+    def _begin(self, context: Context, binding: Binding | Ready, feeds: list[Array], results: list[Array | None],
                places: list[int]) -> None:
         try:
             context.begin(binding, feeds, results, places)
         except LaunchError as error:
             needed = f"{binding.arena_bytes} bytes are needed, and {binding.scratch_bytes} for each thread,"
-            raise self._binder.short(needed, binding.dims) from error
+            raise self._binder.short(needed, self._dims(feeds)) from error
 
-    def _results(self, binding: Binding) -> tuple[list[Array | None], list[int]]:
+    def _dims(self, feeds: Sequence[Array]) -> dict[str, int]:
+        return dict(zip(self._binder.dims, self._binder.sizes(tuple([a.shape for a in feeds]))))
+
+    def _results(self, binding: Binding | Ready, feeds: Sequence[Array]) -> tuple[list[Array | None], list[int]]:
         """The outputs and where they lie, as far as their shapes are known."""
         results: list[Array | None] = []
         places: list[int] = []
@@ -156,7 +162,7 @@ class Executable:
             return results, places
         except LaunchError as error:
             size = sum(math.prod(shape or (0,)) * dtype.itemsize for shape, dtype in zip(binding.outputs, self._binder.dtypes))
-            raise self._binder.short(f"the outputs need {size} bytes", binding.dims) from error
+            raise self._binder.short(f"the outputs need {size} bytes", self._dims(feeds)) from error
 
     def profile(self, feeds: Mapping[str, Any], repeat: int = 5) -> Profile:
         """Time each launch alone, `repeat` times over, and keep each one's best. Printed, the result is a table: kernels, the
@@ -174,7 +180,7 @@ class Executable:
         try:
             for _ in range(repeat):
                 for seconds in (None, [0.0] * len(launches)):
-                    results, places = self._results(binding)
+                    results, places = self._results(binding, arrays)
                     self._begin(context, binding, arrays, results, places)
                     context.seconds, begin = seconds, time.perf_counter()
                     perform(self._binder, context, binding, results)
@@ -199,7 +205,7 @@ class Executable:
                 raise InputError(f"there is no output '{name}'; this model's outputs are {known}")
         return [self._output_index[name] for name in names]
 
-    def _binding(self, shapes: Shapes) -> Binding:
+    def _binding(self, shapes: Shapes) -> Binding | Ready:
         with self._lock:
             self._runs += 1
             known = self._memo.get(shapes)
@@ -207,7 +213,7 @@ class Executable:
                 self._memo.move_to_end(shapes)
                 self._hits += 1
                 return known
-        binding = self._binder.bind(self._binder.sizes(shapes))
+        binding = self._engine.bind(shapes) or self._binder.bind(self._binder.sizes(shapes))
         with self._lock:
             self._shapes += 1
             self._memo[shapes] = binding

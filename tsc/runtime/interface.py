@@ -20,7 +20,7 @@ from tsc.sym.expr import Apply
 #: The symbol of the table: JSON text that ends with a zero byte.
 TABLE = "tsc_interface"
 #: What the runtime in every module exports; no kernel has such a name.
-RUNTIME = ("tsc_run", "tsc_stop")
+RUNTIME = ("tsc_run", "tsc_stop", "tsc_bind", "tsc_call")
 
 
 @dataclass(frozen=True, slots=True)

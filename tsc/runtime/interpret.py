@@ -9,6 +9,8 @@ import numpy as np
 from tsc.errors import InputError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Bound, broken, evaluated
 from tsc.runtime.context import Context
+from tsc.runtime.host import Ready
+from tsc.runtime.image import Image
 from tsc.runtime.memory import Array, allocate_at
 from tsc.runtime.plan import Bind, Element, Eval
 from tsc.runtime.segments import Branch, Code, Repeat, Segment
@@ -20,18 +22,18 @@ MAX_PARTS = 64
 MAX_TRIPS = 1 << 24
 
 
-def perform(binder: Binder, context: Context, binding: Binding, results: list[Array | None]) -> None:
+def perform(binder: Binder, context: Context, binding: Binding | Ready, results: list[Array | None]) -> None:
     """Run every step of a plan in a context that has begun; makes those of the results that are None. Raises InputError for
     wrong data, ShapeError for sizes that they must not make, LaunchError where memory is short, PackageError where the plan
     leaves what is its own."""
-    if binding.whole is None:
+    if isinstance(binding, Binding) and binding.whole is None:
         Run(binder, context, binding, results).region(binder.code)
-    elif binder.segments:
+    elif binder.segments and binding.whole is not None:
         launch(context, binder.segments[0], binding.whole)
     context.end()
 
 
-def launch(context: Context, segment: Segment, bound: Bound) -> None:
+def launch(context: Context, segment: Segment, bound: Bound | Image) -> None:
     """Run a Segment."""
     wrong = context.launch(segment, bound)
     if wrong is not None:

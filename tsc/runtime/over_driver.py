@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tsc.runtime.bind import Binding, Bound
+from tsc.errors import InternalError
+from tsc.runtime.bind import Binding, Bound, Shapes
 from tsc.runtime.context import Spot
 from tsc.runtime.drivers.protocol import ONE, Arguments, Driver, Function, Launch, Memory, Module
+from tsc.runtime.host import Ready
+from tsc.runtime.image import Image
 from tsc.runtime.memory import Array
 from tsc.runtime.plan import Plan
 from tsc.runtime.segments import Segment
@@ -33,6 +36,10 @@ class DriverEngine:
         for memory, array in zip(self.constants, constants):
             driver.upload(memory, array, driver.default_stream)
         driver.synchronize()
+
+    def bind(self, shapes: Shapes) -> Ready | None:
+        """Nothing: the Binder has to."""
+        return None
 
     def context(self) -> DriverContext:
         """What one run at a time uses."""
@@ -61,7 +68,8 @@ class DriverContext:
             self._arena = None  # give the old one back first
             self._arena = self._driver.allocate(arena, self._stream)
 
-    def begin(self, binding: Binding, feeds: Sequence[Array], results: Sequence[Array | None], places: Sequence[int]) -> None:
+    def begin(self, binding: Binding | Ready, feeds: Sequence[Array], results: Sequence[Array | None],
+              places: Sequence[int]) -> None:
         """As a Context does."""
         self._results.clear()
         self._feeds.clear()
@@ -77,8 +85,10 @@ class DriverContext:
         """As a Context does."""
         self._results[output] = self._allocated(result), result
 
-    def launch(self, segment: Segment, bound: Bound) -> tuple[int, int] | None:
+    def launch(self, segment: Segment, bound: Bound | Image) -> tuple[int, int] | None:
         """As a Context does: one after the other in the stream, each with a status word of its own."""
+        if isinstance(bound, Image):
+            raise InternalError("an image runs on the CPU only")
         driver, rows = self._driver, bound.rows
         status = np.zeros(len(rows.calls), np.int32)
         if not len(status):
@@ -89,7 +99,7 @@ class DriverContext:
         places = [self._place((int(s), int(o))) for s, o in zip(rows.storages, bound.offsets)]
         for row, (call, number, first, begin, blocks) in enumerate(zip(
                 rows.calls.tolist(), rows.launches.tolist(), rows.sizes.tolist(), rows.arguments.tolist(),
-                bound.table[:, 1].tolist())):
+                bound.blocks.tolist())):
             if not blocks:
                 continue
             own = calls[call]

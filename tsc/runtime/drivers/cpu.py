@@ -44,19 +44,23 @@ def choose_module(modules: Mapping[str, Module], flags: frozenset[str], where: s
 
 
 class CpuModule:
-    """A loaded binary. `run` takes the address of a table of `tsc_launch` (see cpu_runtime.c)."""
+    """A loaded binary. `run` takes the address of a table of `tsc_launch` (see cpu_runtime.c), `bind` and `call` are the host
+    program's (cpu_host.c)."""
 
     def __init__(self, binary: bytes, name: str) -> None:
         library = load_library(binary, name)
         self._library = library
         try:
-            function, stop = library.tsc_run, library.tsc_stop
+            function, stop, bind, call = library.tsc_run, library.tsc_stop, library.tsc_bind, library.tsc_call
         except AttributeError as error:
             raise PackageError(f"module '{name}' has no runtime ({error}); compile it again") from error
         function.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_void_p]
-        function.restype = ctypes.c_int64
+        bind.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+        call.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
+                         ctypes.c_int32, ctypes.c_void_p]
+        function.restype = call.restype = ctypes.c_int64
         self.name = name
-        self.run = function
+        self.run, self.bind, self.call = function, bind, call
         self._finalizer = weakref.finalize(self, _unload, stop, library._handle, os.getpid())
         self._finalizer.atexit = False  # at exit a thread may still be inside
 
