@@ -8,12 +8,16 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import hosts
+
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
 
 # Compiling inside a property makes single examples slow on a busy machine; that is no failure.
 hypothesis.settings.register_profile("tsc", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("tsc")
+
+hosts.watch()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -31,6 +31,7 @@ import onnx
 import onnxruntime
 
 import tsc
+from tests import hosts
 from tests.fuzz.model_files import prey
 from tests.fuzz.model_mutations import mutate
 from tests.fuzz.operators.conventions import convention_for
@@ -40,6 +41,8 @@ from tsc.codegen_c.specs import host_spec
 from tsc.errors import typed
 from tsc.pipeline import front
 from tsc.trace import Recorder
+
+hosts.watch()
 
 ADDRESS_SPACE = 4 << 30
 #: Of computing, compilers included, and how many times that by the clock, as others may use the machine too.

@@ -29,12 +29,15 @@ from random import Random
 
 import numpy as np
 
+from tests import hosts
 from tests.fuzz.package_files import PREY_NAMES, Prey, canaries, compiled
 from tests.fuzz.package_mutations import Mutation, mutate
 from tests.fuzz.tally import Tally
 from tsc.errors import InternalError, PackageError, TscError
 from tsc.runtime import interpret
 from tsc.runtime.load import load
+
+hosts.watch()
 
 ADDRESS_SPACE = 4 << 30
 SECONDS = 30

@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz.package_files import PREY_NAMES, canaries, closed, compiled, opened
 from tests.fuzz.package_mutations import Mutation, mutate
 from tests.fuzz.packages import attempt, run_batch
-from tsc.runtime import bounds, executable, interface
+from tsc.runtime import bounds, context, executable, interface
 from tsc.runtime.drivers.cpu import load_library
 
 
@@ -48,6 +48,8 @@ def test_the_fuzzer_sees_crashes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     mutation = Mutation(_with_plan(prey.data, '["arena", 0, "0"', '["arena", 0, "n*1099511627776"'), "", True, "private")
     assert attempt(prey, mutation, tmp_path) == "typed error at run"
     monkeypatch.setattr(bounds.Bounds, "check_layout", lambda *a: None)
+    assert "gives up" in attempt(prey, mutation, tmp_path)  # as a host program checks for itself
+    monkeypatch.setattr(context.TableEngine, "bind", lambda *a: None)
     assert "SIGSEGV" in attempt(prey, mutation, tmp_path)
 
 

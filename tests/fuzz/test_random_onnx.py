@@ -29,6 +29,7 @@ from tests.fuzz.operators.run import Tally, run_cases
 from tests.fuzz.operators.values import Array, fixed, plain
 from tsc.ops import all_ops
 from tsc.runtime.bind import Binder
+from tsc.runtime.context import TableEngine
 
 
 def _tally(*args: Any) -> Tally:
@@ -199,6 +200,7 @@ def test_a_guard_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = replace(d.finish("Reshape", "an odd number"), runs=({a: 3, b: 5}, {a: 3, b: 4}), sizes=sizes, naming="shared")
     verdict = check(case)
     assert verdict.rightly_refused and verdict.right == 1
+    monkeypatch.setattr(TableEngine, "bind", lambda *_: None)
     monkeypatch.setattr(Binder, "_check_guards", lambda self, values: None)
     with pytest.raises(Finding, match="what both oracles refuse"):
         check(case)

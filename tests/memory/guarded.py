@@ -282,7 +282,8 @@ def _child(plan: Plan, binding: Binding, memories: Mapping[Flush, Memory], funct
             region.fill(pattern)
         for row, (step, call, _) in enumerate(memory.calls):
             header[3] = step
-            function, (sizes, blocks) = functions[call.function], bound.table[row].tolist()
+            function, blocks = functions[call.function], int(bound.blocks[row])
+            sizes = address(bound.sizes) + 8 * int(bound.rows.sizes[row])
             args = np.array([address(memory.pointers[row]), sizes], np.int64)
             scratch, flags = memory.scratch[row], outputs.flags[number, step:]
             for begin, end in reversed(_calls(blocks)):

@@ -243,8 +243,8 @@ def test_an_interrupt_while_a_shape_is_bound(chain: Package, expected: Oracle, w
     with pytest.raises(KeyboardInterrupt):
         executable.run(None, request(2000, 64))
     monkeypatch.undo()
-    for feeds in (request(2000, 64), feeds):
-        np.testing.assert_array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
+    for again in (request(2000, 64), feeds):
+        np.testing.assert_array_equal(executable.run(None, again)[0], expected(again["x"], again["w"]))
 
 
 def test_binary_for_another_machine(chain: Package) -> None:
@@ -280,8 +280,10 @@ executable = tsc.load(sys.argv[1], threads=2)
 rng = np.random.default_rng(0)
 events = []
 watched = {"open", "subprocess", "os", "ctypes", "mmap", "import", "socket", "shutil", "tempfile", "exec", "compile"}
-own = {"ctypes.cdata"}  # an array's own header is looked at
-sys.addaudithook(lambda event, args: events.append((event, args)) if event.split(".")[0] in watched and event not in own else None)
+def hook(event, args):
+    if event.split(".")[0] in watched and event != "ctypes.cdata":  # that is a look at an array's own header
+        events.append((event, args))
+sys.addaudithook(hook)
 for i in range(200):
     n, c = i + 1, 2 * int(rng.integers(1, 30)) + (i + 1) % 2
     x, w = rng.standard_normal((n, c)).astype(np.float32), rng.standard_normal(c).astype(np.float32)

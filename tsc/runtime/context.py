@@ -95,9 +95,8 @@ class TableEngine:
         self.functions = [np.array([functions[call.function] for launch in segment.launches for call in launch.calls], np.int64)
                           for segment in segments]
         #: The most rows that the launch table of a Segment has, and the most arguments.
-        self.rows = max((sum(max(len(v.calls) for v in launch.variants) for launch in s.launches) for s in segments), default=0)
-        self.arguments = max((sum(max(sum(len(call.args) for call in v.calls) for v in launch.variants) for launch in s.launches)
-                              for s in segments), default=0)
+        self.rows = max((sum(launch.most_calls for launch in s.launches) for s in segments), default=0)
+        self.arguments = max((sum(launch.most_arguments for launch in s.launches) for s in segments), default=0)
         self.bases = struct.Struct(f"{self.outputs + len(plan.outputs)}q")
         self.table_bytes = 8 * self.arguments + LAUNCH_BYTES * self.rows + self.bases.size
         self._host: HostProgram | None = None

@@ -69,11 +69,11 @@ class HostProgram:
             "values": np.array(made.assembly.values, np.int64), "operation": _narrow(made.assembly.operations, 4),
             "check": _narrow(made.checks, 3), "storage": storages, "pair": pairs, "extent": _narrow(made.outputs),
             "size": _narrow(made.sizes), "launch": _narrow(made.launches, 4), "variant": _narrow(made.variants, 2),
-            "call": np.array(made.calls, _CALL), "argument": _narrow(made.arguments), "cost": np.array(made.costs, np.int64),
-            "copy": _narrow(made.copies, 3)}
+            "call": np.array(made.calls, _CALL), "argument": _narrow(made.arguments),
+            "cost": np.array(made.costs, np.int64), "copy": _narrow(made.copies, 3)}
         counts = {f"{name}s": len(self._tables[name]) for name in ("operation", "check", "storage", "pair", "extent", "size")}
-        counts |= {"copies": len(made.copies), "slots": len(made.assembly.values), "given": made.given, "launches": len(made.launches), "rows": made.rows,
-                   "arguments": made.most_arguments}
+        counts |= {"slots": len(made.assembly.values), "given": made.given, "launches": len(made.launches),
+                   "copies": len(made.copies), "rows": made.rows, "arguments": made.most_arguments}
         self._program = _Program(**counts, **{name: address(table) for name, table in self._tables.items()}, arena=made.arena)
         self._place, self._slots = ctypes.addressof(self._program), counts["slots"]
         self._words = (HEADER + counts["extents"] + counts["sizes"] + ROW * made.rows + PLACE * made.most_arguments
@@ -233,8 +233,8 @@ class _Maker:
                 self.calls.append((function, blocks, scratch, at, len(self.arguments), cost, 0))
             self.variants.append((start, len(self.calls)))
         self.launches.append((begin, len(self.variants), first, int(launch.selects)))
-        self.rows += max(len(variant.calls) for variant in launch.variants)
-        self.most_arguments += max(sum(len(call.args) for call in variant.calls) for variant in launch.variants)
+        self.rows += launch.most_calls
+        self.most_arguments += launch.most_arguments
 
     def _needed(self, kernel: str, sizes: tuple[int, ...]) -> _Needs:
         """What a kernel needs at these sizes, which it must be allowed to have."""

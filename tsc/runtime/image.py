@@ -40,8 +40,8 @@ class Image:
 
 
 def image_of(bound: Bound, functions: NDArray[np.int64], base: NDArray[np.int64], fixed: NDArray[np.int64]) -> Image:
-    """The Image of what the Binder has found, without copies: the addresses of all functions of the Segment, and of each storage
-    what its address counts from and how far."""
+    """The Image of what the Binder has found, without copies, from the addresses of all functions of the Segment and, of each
+    storage, what its address counts from and how far."""
     rows, sizes = bound.rows, HEADER
     first = sizes + len(bound.sizes)
     arguments = first + ROW * len(rows.calls)

@@ -56,7 +56,8 @@ def round_up(value: int, unit: int = ALIGNMENT) -> int:
 
 def allocate(size: int, what: str) -> NDArray[np.uint8]:
     """`size` uninitialised bytes, 64-byte aligned, from the allocator that NumPy uses. Raises LaunchError naming `what`."""
-    return _allocate(size, what)[0]
+    raw, start, _ = _allocate(size, what)
+    return raw[start:start + size]
 
 
 def allocate_array(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> Array:
@@ -65,15 +66,16 @@ def allocate_array(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> A
 
 
 def allocate_at(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> tuple[Array, int]:
-    """The same, with its address, which takes as long to ask for as the array to make."""
+    """The same, with its address."""
     size = dtype.itemsize
     for extent in shape:
         size *= extent
-    raw, place = _allocate(size, what)
-    return raw.view(dtype).reshape(shape), place
+    raw, start, place = _allocate(size, what)
+    return np.ndarray(shape, dtype, raw, start), place
 
 
-def _allocate(size: int, what: str) -> tuple[NDArray[np.uint8], int]:
+def _allocate(size: int, what: str) -> tuple[NDArray[np.uint8], int, int]:
+    """Memory, the first aligned byte in it, and that one's address."""
     _check_room(size, what)
     try:
         raw = np.empty(size + ALIGNMENT, np.uint8)
@@ -81,7 +83,7 @@ def _allocate(size: int, what: str) -> tuple[NDArray[np.uint8], int]:
         raise _no_room(size, what) from error
     place = address(raw)
     start = -place % ALIGNMENT
-    return raw[start:start + size], place + start
+    return raw, start, place + start
 
 
 def as_array(value: Any, what: str) -> Array:

@@ -141,6 +141,16 @@ class Launch:
         return tuple(call for variant in self.variants for call in variant.calls)
 
     @property
+    def most_calls(self) -> int:
+        """How many Calls the Variant with the most has."""
+        return max(len(variant.calls) for variant in self.variants)
+
+    @property
+    def most_arguments(self) -> int:
+        """How many arguments the Calls of the Variant with the most have."""
+        return max(sum(len(call.args) for call in variant.calls) for variant in self.variants)
+
+    @property
     def selects(self) -> bool:
         """Whether there is a choice of Variants."""
         return len(self.variants) > 1 and all(call.cost is not None for call in self.calls)

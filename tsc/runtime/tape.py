@@ -14,8 +14,8 @@ OPERATIONS = tuple(_FUNCTIONS)
 
 
 class Assembly:
-    """A straight-line program over whole numbers, as it grows. Each number has a slot: those that are given, constants, and what
-    is computed of two others; equal ones are one. `values` holds the constants (0 elsewhere), `operations` what is computed, in
+    """A straight-line program over whole numbers, as it grows. Each number has a slot: what is given, constants, and what is
+    computed of two others; equal ones are one. `values` holds the constants (0 elsewhere), `operations` what is computed, in
     order: the operation, the slot of its result, those of its operands."""
 
     def __init__(self) -> None:

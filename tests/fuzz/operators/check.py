@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 import tsc
+from tests import hosts
 from tests.fuzz.operators.case import Case, feeds_of, laid_out, model_of, values_of
 from tests.fuzz.operators.conventions import Convention, convention_for
 from tests.fuzz.operators.oracles import MORE_DRAWS, Answer, Expected, Reference, Runtime, exactly
@@ -25,6 +26,8 @@ from tests.memory.guarded import MemoryFault, check_guarded
 from tsc.ops import find
 from tsc.ops.base import PatternKind
 from tsc.runtime.executable import Executable
+
+hosts.watch()
 
 #: From what is fed to the outputs.
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]

@@ -1,0 +1,84 @@
+"""Every shape that a host program is asked for is given to the Binder, too: the two must say the same.
+
+`watch` is called for the whole suite and in the children of the fuzzers, so that whatever runs anywhere is compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from tsc.errors import TscError
+from tsc.runtime.bind import Binder, Binding, Bound, Shapes
+from tsc.runtime.context import TableEngine
+from tsc.runtime.host import Ready
+from tsc.runtime.image import ARGUMENT_COUNT, ARGUMENTS, COPIES, COPY, COPY_COUNT, ROW_COUNT, ROWS, SIZES
+
+#: Where numbers are this small none is beyond 64 bits on the way, and a host program has no reason to give up.
+SMALL = 1 << 12
+
+_binders: WeakKeyDictionary[TableEngine, Binder] = WeakKeyDictionary()
+_init, _bind = TableEngine.__init__, TableEngine.bind
+
+
+class DisagreementError(AssertionError):
+    """A host program and the Binder say different things of the same request."""
+
+
+def watch() -> None:
+    """Compare from here on; a difference raises DisagreementError where the request is made. May be called again."""
+    def init(engine: TableEngine, binder: Binder, *args: Any) -> None:
+        _init(engine, binder, *args)
+        _binders[engine] = binder
+
+    def bind(engine: TableEngine, shapes: Shapes) -> Ready | None:
+        found = _bind(engine, shapes)
+        problem = None if engine._host is None else difference(engine, _binders[engine], shapes, found)
+        if problem is not None:
+            raise DisagreementError(f"{problem} at {shapes}")
+        return found
+
+    TableEngine.__init__, TableEngine.bind = init, bind  # type: ignore[method-assign, assignment]
+
+
+def difference(engine: TableEngine, binder: Binder, shapes: Shapes, found: Ready | None) -> str | None:
+    """How an answer differs from the Binder's."""
+    try:
+        binding = binder.bind(binder.sizes(shapes))
+    except TscError as error:
+        return None if found is None else f"the host program takes what the Binder refuses ({error})"
+    if found is None:
+        small = max((size for shape in shapes for size in shape), default=0) < SMALL
+        large = max(map(abs, (binding.arena_bytes, *binding.names.values())), default=0) >= SMALL ** 3
+        return "the host program gives up" if small and not large else None
+    assert isinstance(binding.whole, Bound)
+    words, segments = found.whole.words, binder.segments
+    told = (found.outputs, found.arena_bytes, found.scratch_bytes)
+    if told != (binding.outputs, binding.arena_bytes, binding.scratch_bytes):
+        return f"{told} is not {(binding.outputs, binding.arena_bytes, binding.scratch_bytes)}"
+    if not segments:
+        return None if not words[ROW_COUNT] and not words[COPY_COUNT] else "something runs"
+    expected = engine.image(segments[0], binding.whole).words
+    for begin, end in ((SIZES, ROWS), (ROWS, ARGUMENTS), (ARGUMENTS, COPIES)):
+        length = expected[end] - expected[begin]  # a host program has room for the most that may run
+        one, other = (at[at[begin]:at[begin] + length].tolist() for at in (words, expected))
+        if one != other:
+            return f"words {one} are not {other}"
+    if [words[k] for k in (ROW_COUNT, ARGUMENT_COUNT)] != [expected[k] for k in (ROW_COUNT, ARGUMENT_COUNT)]:
+        return "another number of rows or arguments"
+    return None if _copies(words) == _expected_copies(engine, binding) else "copies differ"
+
+
+def _copies(words: np.ndarray) -> list[list[int]]:
+    begin = int(words[COPIES])
+    return words[begin:begin + COPY * int(words[COPY_COUNT])].reshape(-1, COPY).tolist()
+
+
+def _expected_copies(engine: TableEngine, binding: Binding) -> list[list[int]]:
+    def place(storage: int, offset: int) -> tuple[int, int]:
+        return int(engine.base[storage]), int(engine.fixed[storage]) + offset
+
+    assert binding.whole is not None
+    return [[*place(source, at), *place(target, to), size] for source, at, target, to, size in binding.whole.copies]
