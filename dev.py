@@ -9,6 +9,7 @@
     python3 dev.py bench pair COMMIT [..] MiniLM, layers or compiling beside another commit's (args go to benchmarks/pair.py)
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
     python3 dev.py bench tuned [..] a model tuned and untuned (args go to benchmarks/tuned.py)
+    python3 dev.py bench calls [..] what a call costs beside its kernels (args go to benchmarks/calls.py)
     python3 dev.py bench search [..] searches of configs on simulated devices (args go to benchmarks/search.py)
     python3 dev.py bench compile [..] times of compiling whole models, cold and cached (args go to benchmarks/compiling.py)
     python3 dev.py fuzz [args]     random programs (--trips: recurrent, --configs: any tiles) three ways (tests/fuzz/run.py)
@@ -101,10 +102,10 @@ def bench(args: Sequence[str]) -> int:
     if args[:1] == ["search"]:
         install("test", "tune")
         return run(PYTHON, "-m", "benchmarks.search", *args[1:])
-    if args[:1] in (["poly"], ["compile"], ["tuned"]):
+    modules = {"poly": "poly", "compile": "compiling", "tuned": "tuned", "calls": "calls"}
+    if args and args[0] in modules:
         install("test", "demo")
-        modules = {"poly": "benchmarks.poly", "compile": "benchmarks.compiling", "tuned": "benchmarks.tuned"}
-        return run(PYTHON, "-m", modules[args[0]], *args[1:])
+        return run(PYTHON, "-m", f"benchmarks.{modules[args[0]]}", *args[1:])
     install("bench", "demo")
     script = args[0] if args[:1] in (["layers"], ["pair"]) else "minilm"
     return run(PYTHON, f"benchmarks/{script}.py", *args[script != "minilm":])
