@@ -243,9 +243,9 @@ class Lifting:
         for cell, position, extent in zip(cells, load.index, load.buffer.shape):
             text = index_text(position, names)
             where.append(f"{cell} = {text}" if text is not None else box_text((extent,), [cell]))
-        reached = isl.Set(f"{params} -> {{ [{', '.join(cells)}] : exists ({some} : {' and '.join(where)}) }}")
-        inside = isl.Set(f"{params} -> {{ [{', '.join(cells)}] : {box_text(load.buffer.shape, cells)} }}")
-        return bool(reached.subtract(inside).intersect_params(known).is_empty())
+        where.append(f"not ({box_text(load.buffer.shape, cells)})")  # whether there is a point is easier to tell than which cells
+        outside = isl.Set(f"{params} -> {{ [{', '.join(filter(None, [some, *cells]))}] : {' and '.join(where)} }}")
+        return bool(outside.intersect_params(known).is_empty())
 
     def _scaled(self, where: Sequence[str], some: str, params: str, known: isl.Set) -> list[str]:
         """What is known of a size times an index where the index stays away from its ends by numbers."""
