@@ -10,6 +10,7 @@
     python3 dev.py bench poly [..] times of the polyhedral stage (args go to benchmarks/poly.py)
     python3 dev.py bench tuned [..] a model tuned and untuned (args go to benchmarks/tuned.py)
     python3 dev.py bench calls [..] what a call costs beside its kernels (args go to benchmarks/calls.py)
+    python3 dev.py bench selection [..] which Variant runs, beside the fastest (args go to benchmarks/selection.py)
     python3 dev.py bench search [..] searches of configs on simulated devices (args go to benchmarks/search.py)
     python3 dev.py bench compile [..] times of compiling whole models, cold and cached (args go to benchmarks/compiling.py)
     python3 dev.py fuzz [args]     random programs (--trips: recurrent, --configs: any tiles) three ways (tests/fuzz/run.py)
@@ -102,7 +103,7 @@ def bench(args: Sequence[str]) -> int:
     if args[:1] == ["search"]:
         install("test", "tune")
         return run(PYTHON, "-m", "benchmarks.search", *args[1:])
-    modules = {"poly": "poly", "compile": "compiling", "tuned": "tuned", "calls": "calls"}
+    modules = {"poly": "poly", "compile": "compiling", "tuned": "tuned", "calls": "calls", "selection": "selection"}
     if args and args[0] in modules:
         install("test", "demo")
         return run(PYTHON, "-m", f"benchmarks.{modules[args[0]]}", *args[1:])

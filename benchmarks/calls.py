@@ -50,7 +50,7 @@ def rows(count: int) -> dict[str, np.ndarray]:
 
 def serve(runtime: str, path: str) -> None:
     """Answer each line of stdin with microseconds of a call: at a shape seen before, and at new ones."""
-    run, seen = OPENERS[runtime](path), 100
+    run, first = OPENERS[runtime](path), 100
     print("ready", flush=True)
     for _ in sys.stdin:
         feeds = rows(5)
@@ -60,11 +60,12 @@ def serve(runtime: str, path: str) -> None:
             run(feeds)
         known = (time.perf_counter() - begin) / CALLS
         times = []
-        for seen in range(seen + 1, seen + 1 + NEW):
-            feeds = rows(seen)
+        for count in range(first, first + NEW):
+            feeds = rows(count)
             begin = time.perf_counter()
             run(feeds)
             times.append(time.perf_counter() - begin)
+        first += NEW
         print(json.dumps([known * 1e6, median(times) * 1e6]), flush=True)
 
 
@@ -109,10 +110,11 @@ def host_program(executable: Any, sizes: Sequence[dict[str, int]]) -> None:
     image.words[begin + 3:begin + ROW * image.rows:ROW] = 0  # blocks
     context = executable._contexts.take()
     bases = engine.bases.pack(*[0] * (engine.bases.size // 8))
-    call = _best(lambda: engine.module.call(image.place, bases, *context._room, 0, image.rows, 1, context._scratch_address), 500)
+    room_of, scratch = context._room, context._scratch_address
+    call = _best(lambda: engine.module.call(image.place, bases, *room_of, 0, image.rows, 1, scratch), 500)
     executable._contexts.give(context)
-    print(f"host program of {launches} launches: {call:.2f} us at a known shape ({(call - 1) / launches:.3f} a launch beside one), "
-          f"{bind:.2f} more at a new one ({bind / launches:.3f} a launch)")
+    print(f"host program of {launches} launches: {call:.2f} us at a known shape, {bind:.2f} more at a new one "
+          f"({bind / launches:.3f} a launch)")
 
 
 def _best(action: Callable[[], object], count: int, turns: int = 20) -> float:

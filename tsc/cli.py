@@ -164,21 +164,23 @@ def explain_command(file: Path, node: str | None, sizes: Sequence[str], dims: Se
 @click.option("--search", type=click.Choice(["turbo", "random"]), default=None,
               help="Bayesian, in trust regions (the extra 'tune'), or at random. Default: the first, where it is installed.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path),
+              help="An HTML file to write: expected times over the range, what runs where, what was measured.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tuned, and measure nothing.")
 @target_option
 @ranges_option
 @shapes_option
 @as_json
 def tune_command(model: Path, output: Path | None, records: Path, budget: float, configs: int, variants: int,
-                 traffic: Path | None, search: str | None, seed: int, dry_run: bool, target: str, dims: Sequence[str],
-                 shapes: Sequence[str], json_: bool) -> None:
+                 traffic: Path | None, search: str | None, seed: int, report: Path | None, dry_run: bool, target: str,
+                 dims: Sequence[str], shapes: Sequence[str], json_: bool) -> None:
     """Measure the kernels of MODEL with many configs over the sizes of its dims, and keep the fastest for each size.
 
     Without --traffic they are measured over the ranges that --dim declares. Measurements are kept as they are made: a job that
     is stopped goes on where it was.
     """
     facts, lines = tune_model(model, _dims(dims, shapes), target, records, output, budget, configs, variants, traffic, search,
-                              seed, dry_run, lambda line: click.echo(line, err=True))
+                              seed, dry_run, report, lambda line: click.echo(line, err=True))
     _answer(json_, facts, lines)
 
 

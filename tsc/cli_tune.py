@@ -15,7 +15,9 @@ from tsc.config import Options
 from tsc.errors import InputError
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
-from tsc.tuning import groups_of, search_called, tune
+from tsc.runtime.files import write_atomically
+from tsc.tune.coverage_html import coverage_html
+from tsc.tuning import covered, groups_of, search_called, tune
 
 _EXAMPLE = '{"batch": 4, "seq": 128}'
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -36,7 +38,7 @@ class Seconds(click.ParamType[float]):
 
 def tune_model(model: Path, dims: dict[str, Any] | None, target: str, records: Path, output: Path | None, budget: float,
                configs: int, variants: int, traffic: Path | None, search: str | None, seed: int, dry_run: bool,
-               tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+               report: Path | None, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
     """What was tuned, as facts and as lines. Raises as `compile`, and InputError for traffic that is none."""
     options = Options(variants=variants)
     shop = workshop(target, options)
@@ -47,10 +49,18 @@ def tune_model(model: Path, dims: dict[str, Any] | None, target: str, records: P
     found = tune(groups, shop, records, configs, budget, search_called(search), seed, tell)
     lines = [*map(str, found), f"the records are in {records}"]
     facts: dict[str, Any] = {"records": str(records), "kernels": [asdict(group) for group in found]}
-    if output is not None:
-        build_package(model, dims, workshop(target, replace(options, records=records))).write(output)
-        lines.append(f"the tuned Package is {output}")
-        facts["package"] = str(output)
+    if output is not None or report is not None:
+        shop = workshop(target, replace(options, records=records))
+        package = build_package(model, dims, shop)
+        if output is not None:
+            package.write(output)
+            lines.append(f"the tuned Package is {output}")
+            facts["package"] = str(output)
+        if report is not None:
+            text = coverage_html(covered(package, shop), model.name)
+            write_atomically(report, [text.encode()])
+            lines.append(f"what it is expected to do over its range is in {report}")
+            facts["report"] = str(report)
     return facts, lines
 
 

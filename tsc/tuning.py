@@ -31,6 +31,7 @@ from tsc.runtime.package import Package
 from tsc.sym import Range
 from tsc.trace import Recorder
 from tsc.tune.child import measured
+from tsc.tune.coverage import Coverage, Origin, coverage_of
 from tsc.tune.measure import Sizes, Trial
 from tsc.tune.pool import cover, matrix_of
 from tsc.tune.records import Record, append, read
@@ -153,6 +154,19 @@ def told(group: Group, records: Sequence[Record], variants: int) -> Tuned:
     first = next((k for k, config in enumerate(matrix.configs) if config == own[0].config), chosen[0])
     gain = math.exp(float((logs[first] - logs[chosen].min(axis=0)).mean()))
     return Tuned(order.symbol(), group.launches, count, len(chosen), gain)
+
+
+def covered(package: Package, shop: Workshop) -> Coverage:
+    """What a Package that the Workshop has made of records is expected to do over the range of its dims."""
+    target, records = shop.device.spec.name, shop.options.records
+    origins = {}
+    for order, _ in shop.orders:
+        kernel = shop.made[order.key()]
+        if isinstance(kernel, Kernel):
+            configs = [code.config for code in kernel.codes]
+            origins[kernel.symbol] = Origin(order.program, kernel.sizes, order.group, configs)
+    known = read(records) if records is not None and records.exists() else ()
+    return coverage_of(package.plans[target], target, origins, known)
 
 
 def _spent(group: Group, records: Sequence[Record]) -> float:

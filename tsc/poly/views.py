@@ -243,7 +243,8 @@ class Lifting:
         for cell, position, extent in zip(cells, load.index, load.buffer.shape):
             text = index_text(position, names)
             where.append(f"{cell} = {text}" if text is not None else box_text((extent,), [cell]))
-        where.append(f"not ({box_text(load.buffer.shape, cells)})")  # whether there is a point is easier to tell than which cells
+        # that there is no such point is easier to tell than which cells there are
+        where.append(f"not ({box_text(load.buffer.shape, cells)})")
         outside = isl.Set(f"{params} -> {{ [{', '.join(filter(None, [some, *cells]))}] : {' and '.join(where)} }}")
         return bool(outside.intersect_params(known).is_empty())
 
