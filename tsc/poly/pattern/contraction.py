@@ -19,8 +19,10 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, Load, loads, variables
 from tsc.te.passes.layout import with_layouts
-from tsc.te.passes.products import product_of, single_axes, unit_stride
+from tsc.te.passes.products import lies_along, product_of, single_axes, unit_stride
 
+#: Elements that fill a vector of any device.
+NARROW = 16
 #: Rows of a contraction's block whose column operand is more than one load.
 TALL_BLOCK = 512
 
@@ -133,6 +135,11 @@ def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
     stored = [a for a in store_axes(scop, anchor, cells) if a in single]
     n = stored[0] if stored else single[-1]
     n_factor, m_factor = factors if n in left else factors[::-1]
+    if (sizes[n] or NARROW) < NARROW:  # few columns, which vectors would not fill: those of the other factor, where it has more
+        others = [a for a in single if a in variables(m_factor) and (sizes[a] or NARROW) >= NARROW]
+        along = [a for a in others if all(lies_along(load, a) for load in loads(m_factor))]
+        if along:
+            n, n_factor, m_factor = along[-1], m_factor, n_factor
     partners = [a for a in single if a in variables(m_factor)]
     if not partners:
         if not unit_stride(n_factor, n):

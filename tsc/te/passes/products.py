@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from tsc.sym import ONE
 from tsc.te.compute import Compute
-from tsc.te.expr import Call, Cast, Expr, Load, Var, loads, variables
+from tsc.te.expr import Call, Cast, Const, Expr, Load, Size, Var, index, loads, map_children, variables
 from tsc.te.linear import linear
+
+#: Elements between two that count as lying next to each other.
+MOST_APART = 4
 
 
 def product_of(body: Expr) -> tuple[Expr, Expr] | None:
@@ -31,6 +34,18 @@ def stride(load: Load, axis: str) -> int | None:
     form = linear(load.index[-1])
     nested = any(axis in variables(atom) for atom, _ in form.terms if atom != Var(axis))
     return None if nested else form.coefficient(axis).as_int()
+
+
+def lies_along(load: Load, axis: str) -> bool:
+    """Whether a load moves on by few elements of its last dim along `axis`, also where that counts rows of such elements (the
+    positions of an image)."""
+    def unrolled(expr: Expr) -> Expr:
+        match expr:
+            case Call(fn="mod" | "floordiv" as fn, args=(Var(name=name), Const() | Size())) if name == axis:
+                return expr.args[0] if fn == "mod" else index(0)
+        return map_children(unrolled, expr)
+
+    return stride(Load(load.buffer, tuple(map(unrolled, load.index))), axis) in range(1, MOST_APART + 1)
 
 
 def single_axes(compute: Compute, factors: tuple[Expr, Expr]) -> list[str]:
