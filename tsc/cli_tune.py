@@ -47,7 +47,9 @@ def tune_model(model: Path, dims: dict[str, Any] | None, target: str, records: P
     if dry_run:
         return {"kernels": len(groups), "groups": sizes}, [f"{len(groups)} kernels would be tuned", *sizes]
     found = tune(groups, shop, records, configs, budget, search_called(search), seed, tell)
-    lines = [*map(str, found), f"the records are in {records}"]
+    before, after = (sum(getattr(group, name) for group in found) for name in ("before", "after"))
+    lines = [*map(str, found), *([f"all kernels together: {before / after:.2f} times as fast as untuned"] if after else []),
+             f"the records are in {records}"]
     facts: dict[str, Any] = {"records": str(records), "kernels": [asdict(group) for group in found]}
     if output is not None or report is not None:
         shop = workshop(target, replace(options, records=records))

@@ -108,13 +108,16 @@ def _size(low: int, high: int, place: float, divisor: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """What became of a group: the `kernel`'s name, how often a run launches it, how many configs were measured, how many of
-    them make its pool, and how many times as fast the pool is as the default config, in the geometric mean over its sizes."""
+    them make its pool, how many times as fast the pool is as the default config, in the geometric mean over its sizes, and the
+    nanoseconds that all launches take at all of these sizes, `before` and `after`."""
 
     kernel: str
     launches: int
     configs: int
     variants: int
-    gain: float
+    gain: float = 1.0
+    before: float = 0.0
+    after: float = 0.0
 
     def __str__(self) -> str:
         return (f"{self.kernel}: {self.launches} launches, {self.configs} configs measured, {self.variants} of them chosen, "
@@ -149,11 +152,12 @@ def told(group: Group, records: Sequence[Record], variants: int) -> Tuned:
     matrix = matrix_of(own)
     count = len({r.config for r in own})
     if matrix is None:
-        return Tuned(order.symbol(), group.launches, count, 0, 1.0)
+        return Tuned(order.symbol(), group.launches, count, 0)
     chosen, logs = cover(matrix.times, variants), np.log(matrix.times)
     first = next((k for k, config in enumerate(matrix.configs) if config == own[0].config), chosen[0])
     gain = math.exp(float((logs[first] - logs[chosen].min(axis=0)).mean()))
-    return Tuned(order.symbol(), group.launches, count, len(chosen), gain)
+    before, after = (group.launches * float(times.sum()) for times in (matrix.times[first], matrix.times[chosen].min(axis=0)))
+    return Tuned(order.symbol(), group.launches, count, len(chosen), gain, before, after)
 
 
 def covered(package: Package, shop: Workshop) -> Coverage:

@@ -1,4 +1,4 @@
-"""Sums of products with few columns: the vectors run along the other factor, where that has more that lie next to each other."""
+"""Sums of products with few columns: vectors run along the other factor, where that has more that lie next to each other."""
 
 from __future__ import annotations
 
