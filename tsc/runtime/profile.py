@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,13 +23,34 @@ class KernelTime:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchTime:
+    """One launch: its kernel, the nodes it computes, and its milliseconds."""
+
+    kernel: str
+    nodes: tuple[str, ...]
+    milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
-    """The kernels of a run, the slowest first, and the milliseconds of a whole run with nothing measured inside it. As text, a
-    table."""
+    """The kernels of a run, the slowest first, and the milliseconds of a whole run with nothing measured inside it; the launches
+    in their order. As text, a table of the kernels."""
 
     kernels: tuple[KernelTime, ...]
     run_milliseconds: float
     threads: int
+    launches: tuple[LaunchTime, ...] = ()
+
+    def chrome_trace(self) -> str:
+        """The launches one after the other, as JSON that chrome://tracing and Perfetto show (Trace Event Format, "complete"
+        events; times in microseconds)."""
+        events, now = [], 0.0
+        for number, launch in enumerate(self.launches):
+            duration = launch.milliseconds * 1e3
+            events.append({"name": launch.kernel, "cat": "kernel", "ph": "X", "ts": now, "dur": duration, "pid": 0, "tid": 0,
+                           "args": {"launch": number, "nodes": list(launch.nodes)}})
+            now += duration
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
     def __str__(self) -> str:
         total = sum(row.milliseconds for row in self.kernels)
@@ -49,7 +71,9 @@ def profile_of(launches: Sequence[Launch], seconds: Sequence[float], run: float,
     rows = [
         KernelTime(kernel, _nodes([launches[n] for n in numbers]), len(numbers), sum(seconds[n] for n in numbers) * 1e3,
                    sum(seconds[n] for n in numbers) / total) for kernel, numbers in groups.items()]
-    return Profile(tuple(sorted(rows, key=lambda row: -row.milliseconds)), run * 1e3, threads)
+    alone = tuple(LaunchTime(launch.kernel, launch.nodes or (launch.node,), time * 1e3)
+                  for launch, time in zip(launches, seconds, strict=True))
+    return Profile(tuple(sorted(rows, key=lambda row: -row.milliseconds)), run * 1e3, threads, alone)
 
 
 def _nodes(launches: Sequence[Launch]) -> tuple[str, ...]:
