@@ -102,8 +102,8 @@ def compile_command(model: Path, output: Path, target: str, threads: int | None,
 @threads_option
 @as_json
 def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, repeat: int, profile: bool, trace: Path | None,
-                output: Path | None, sizes: Sequence[str], dims: Sequence[str], shapes: Sequence[str], target: str, threads: int | None,
-                json_: bool) -> None:
+                output: Path | None, sizes: Sequence[str], dims: Sequence[str], shapes: Sequence[str], target: str,
+                threads: int | None, json_: bool) -> None:
     """Run FILE (a Package, or an ONNX model, which is compiled first)."""
     executable = _open(file, _dims(dims, shapes), target, threads)
     feeds = _read_feeds(inputs)

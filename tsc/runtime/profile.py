@@ -33,8 +33,8 @@ class LaunchTime:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The kernels of a run, the slowest first, and the milliseconds of a whole run with nothing measured inside it; the launches
-    in their order. As text, a table of the kernels."""
+    """The kernels of a run, the slowest first, and the milliseconds of a whole run with nothing measured inside it; the
+    launches in their order. As text, a table of the kernels."""
 
     kernels: tuple[KernelTime, ...]
     run_milliseconds: float
