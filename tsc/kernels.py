@@ -288,7 +288,8 @@ def _source(loops: CheckedLoops, messages: tuple[str, ...], device: Target, reco
     """The C of loops, or what the user wrote in its place; status code i+1 stands for `messages[i]`."""
     name = loops.func.name
     with blame(loops.scheduled.overridden, name):
-        source = recorder.override("c", name) or device.emit(replace(loops.func, messages=messages), loops.spec)
+        source = recorder.override("c", name) or device.emit(
+            replace(loops.func, messages=messages), loops.spec, loops.scheduled.config.prefetch)
     recorder.record("c", name, source)
     return source
 

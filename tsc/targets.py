@@ -25,7 +25,7 @@ class Target:
 
     spec: DeviceSpec
     lower: Callable[[Func, DeviceSpec, Recorder, Prover], Func]
-    emit: Callable[[Func, DeviceSpec], str]
+    emit: Callable[[Func, DeviceSpec, int], str]
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
     dtypes: frozenset[str]  # what it computes with

@@ -22,8 +22,8 @@ def built(case: Case, target: str, mutation: Mutation) -> Package:
     """A Case compiled for a target, each kernel's loops changed just before they are printed as C."""
     shop = workshop(target, Options(use_cache=False))
 
-    def emit(func: Func, spec: DeviceSpec) -> str:
-        return shop.device.emit(mutation(func), spec)
+    def emit(func: Func, spec: DeviceSpec, prefetch: int) -> str:
+        return shop.device.emit(mutation(func), spec, prefetch)
 
     return build_package(case.source, case.dims, replace(shop, device=replace(shop.device, emit=emit)))
 

@@ -112,10 +112,10 @@ def captured(case: Case, target: str, mutation: Mutation = lambda func: func) ->
         stacked.update({symbol: on_stack[text] for symbol, text in texts.items()})
         return b""
 
-    def emit(func: Func, spec: DeviceSpec) -> str:
+    def emit(func: Func, spec: DeviceSpec, prefetch: int) -> str:
         func = mutation(func)
-        text = emit_c(func, spec)
-        on_stack[text] = emit_c(replace(func, body=_stacked(func.body)), spec)
+        text = emit_c(func, spec, prefetch)
+        on_stack[text] = emit_c(replace(func, body=_stacked(func.body)), spec, prefetch)
         return text
 
     shop = workshop(target, Options(use_cache=False))

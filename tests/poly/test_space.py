@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from random import Random
 
@@ -12,11 +13,13 @@ from tests.poly.recurrences import both_ways, gated, summed
 from tests.poly.support import GPU, SMALL, WIDE, check_values, scheduled
 from tests.poly.test_gpu import kernel as with_barriers
 from tests.poly.test_schedule import PROGRAMS
+from tsc.codegen_c.emit import emit_c
 from tsc.codegen_cuda.specs import CUDA_SPECS
+from tsc.loop_ir.lower import lower
 from tsc.poly import PatternMismatch
 from tsc.poly.pattern.contraction import registers
 from tsc.poly.pattern.nest import in_register_tiles
-from tsc.poly.schedule import prepared
+from tsc.poly.schedule import prepared, schedule
 from tsc.poly.tile import Knob, Limit, Space, TileConfig, config_from_json, config_to_json, powers
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
@@ -84,6 +87,29 @@ def test_a_packed_operand_leaves_parts_of_its_panels() -> None:
     assert analysed is not None
     columns = next(knob for knob in analysed.found.space(WIDE).knobs if knob.place == (1,) and knob.field == "instr_tile")
     assert columns.sizes == (16, 32, 64)
+
+
+def test_panels_are_asked_for_ahead() -> None:
+    """In C alone, which reads and writes what it did; an operand that is no panel is not."""
+    program = programs.gemm("M", 96, "K")
+    analysed = prepared(program, WIDE, [program.inputs[1].name])
+    assert analysed is not None and next(k for k in analysed.found.space(WIDE).knobs if k.field == "prefetch").sizes[0] == 0
+    assert "prefetch" not in {knob.field for knob in space_of(program, WIDE).knobs}
+    config = replace(analysed.found.default_config(WIDE), prefetch=2048)
+    func = lower(schedule(analysed, config, None, "k").func, WIDE)
+    plain, ahead = emit_c(func, WIDE), emit_c(func, WIDE, config.prefetch)
+    asked = [line for line in ahead.splitlines() if "__builtin_prefetch" in line]
+    vectors = len(re.findall(r"tsc_b\d+ =", ahead))  # a cache line each
+    assert len(asked) == vectors > 0 and all("+ 2048);" in line for line in asked)
+    assert [line for line in ahead.splitlines() if "__builtin_prefetch" not in line] == plain.splitlines()
+
+
+def test_older_configs_are_read() -> None:
+    text = '{"instr_tile": [7, 64], "block_tile": [126, 64]}'
+    assert config_from_json(text) == TileConfig((7, 64), (126, 64))
+    for wrong in ('{"instr_tile": [7, 64], "tile": 3}', '{"prefetch": -1}', '{"prefetch": "far"}', "[]", "7"):
+        with pytest.raises(ValueError, match=r"config|prefetch"):
+            config_from_json(wrong)
 
 
 def test_a_gpu_s_space() -> None:

@@ -42,10 +42,12 @@ _ACTIVE = "tsc_active"
 Lines = Iterator[tuple[int, str]]
 
 
-def emit_c(func: Func, spec: DeviceSpec) -> str:
-    """C source of `func` (after `lower`): one function `int32_t NAME(const tsc_args *, int64_t, int64_t, void *)`.
+def emit_c(func: Func, spec: DeviceSpec, prefetch: int = 0) -> str:
+    """C source of `func` (after `lower`): one function `int32_t NAME(const tsc_args *, int64_t, int64_t, void *)`. The columns
+    of a matrix product are asked for so many bytes ahead, where they lie in panels: that means nothing, and is no loop IR.
     Raises UnsupportedError for a dtype that C code is not made for."""
-    scope = Scope(facts_of(func.sizes), {f"var {BLOCK_BEGIN}": BLOCK_BEGIN, f"var {BLOCK_END}": BLOCK_END}, func.messages)
+    scope = Scope(facts_of(func.sizes), {f"var {BLOCK_BEGIN}": BLOCK_BEGIN, f"var {BLOCK_END}": BLOCK_END}, func.messages,
+                  prefetch=prefetch)
     lines = [f"/* {func.name} for {spec.name} */", '#include "tsc_kernel.h"']
     for width in sorted({s.hi.value for s in walk(func.body) if isinstance(s, For) and s.kind == "vector"
                          and isinstance(s.hi, Const)}):

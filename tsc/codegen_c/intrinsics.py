@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tsc.codegen_c.scalar import Scope, scalar
+from tsc.codegen_c.scalar import Scope, offset_text, scalar
 from tsc.codegen_c.types import vector_type
 from tsc.codegen_c.vector import Lanes, register, splat, vector
 from tsc.errors import InternalError
-from tsc.loop_ir.cpu.tensorize import FMA_TILE, read_fma_tile
+from tsc.loop_ir.cpu.tensorize import FMA_TILE, FmaTile, read_fma_tile
 from tsc.loop_ir.nodes import Stmt
-from tsc.te.expr import INDEX, Const, substitute
+from tsc.loop_ir.scratch import item_bytes
+from tsc.te.expr import INDEX, Const, loads, substitute
+
+CACHE_LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
     kind = vector_type(tile.acc.dtype, tile.lanes)
     columns = range(0, tile.columns, tile.lanes)
     yield depth, "{"
+    for text in _asked_ahead(tile, scope):
+        yield depth + 1, text
     for number, column in enumerate(columns):
         text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, scope)
         yield depth + 1, f"const {kind} tsc_b{number} = {text};"
@@ -43,6 +48,17 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
             name = register(tile.acc, place, lanes, scope)
             yield depth + 1, f"{name} = tsc_accumulate_{tile.acc.dtype}x{tile.lanes}({name}, tsc_a{row}, tsc_b{number});"
     yield depth, "}"
+
+
+def _asked_ahead(tile: FmaTile, scope: Scope) -> Iterator[str]:
+    """Prefetches of what a step some bytes further on reads of a panel, a cache line each. Beyond its end they do nothing."""
+    width = item_bytes(tile.acc.dtype)
+    for load in loads(tile.right) if scope.prefetch else ():
+        if load.buffer.panel is not None:
+            for column in range(0, tile.columns, CACHE_LINE // width):
+                at = tuple(substitute(i, {tile.column: Const(column, INDEX), tile.lane: Const(0, INDEX)}) for i in load.index)
+                place = f"&{scope.name(f'buffer {load.buffer.name}')}[{offset_text(load.buffer, at, scope)}]"
+                yield f"__builtin_prefetch((const char *){place} + {scope.prefetch});"
 
 
 INTRINSICS = {i.name: i for i in (TensorIntrin(FMA_TILE, _render_fma_tile),)}

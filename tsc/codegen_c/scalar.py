@@ -25,13 +25,14 @@ _LOGIC = {"and": "&&", "or": "||", "xor": "!="}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where code is being emitted: the C names in use, the facts about variables, the kernel's data errors, and which local
-    buffers are named vector registers (name -> lanes)."""
+    """Where code is being emitted: the C names in use, the facts about variables, the kernel's data errors, which local buffers
+    are named vector registers (name -> lanes), and how many bytes ahead panels are asked for (0: they are not)."""
 
     facts: Facts
     names: Mapping[str, str]
     messages: tuple[str, ...]
     registers: Mapping[str, int] = field(default_factory=dict)
+    prefetch: int = 0
 
     def name(self, key: str) -> str:
         """The C name of a buffer ("buffer b"), a size ("size s") or a variable ("var v")."""

@@ -17,7 +17,8 @@ MOST = 1 << 20
 class TileConfig:
     """Tile sizes. A contraction has `block_tile` (rows, columns), a multiple of its register tile `instr_tile` (rows, columns);
     stages have `row_tile`, one size for each row, and those that are contractions a register tile each in `stage_tiles`. Of a
-    stencil's register tile `lanes` columns are computed together, all of them where it is 0.
+    stencil's register tile `lanes` columns are computed together, all of them where it is 0. Of an operand in panels the bytes
+    `prefetch` ahead are asked for at each step (0: none are).
 
     On a GPU both have a third size, along k, and a block is cut into `warp_tile` (rows, columns), a warp each; `stages` of
     shared tiles are in flight.
@@ -28,6 +29,7 @@ class TileConfig:
     row_tile: tuple[int, ...] = ()
     stage_tiles: tuple[tuple[int, int], ...] = ()
     lanes: int = 0
+    prefetch: int = 0
     warp_tile: tuple[int, int] = (1, 1)
     stages: int = 1
 
@@ -113,7 +115,8 @@ def config_to_json(config: TileConfig) -> str:
 
 def config_from_json(text: str) -> TileConfig:
     """What `config_to_json` wrote. Raises ValueError on anything else."""
-    given = schema.table(schema.from_json(text.encode(), "a config"), "a config", asdict(TileConfig()))
+    given = schema.table(schema.from_json(text.encode(), "a config"), "a config")
+    given = schema.table(json.loads(_DEFAULT) | given, "a config", asdict(TileConfig()))  # older ones say less
     read: dict[str, Any] = {name: _sizes(value, name) for name, value in given.items() if name not in _OTHERS}
     return TileConfig(**read, **{name: reader(given[name], name) for name, reader in _OTHERS.items()})
 
@@ -130,5 +133,7 @@ def _pair(value: Any, what: str) -> tuple[int, ...]:
 _OTHERS: Mapping[str, Callable[[Any, str], Any]] = {
     "stage_tiles": lambda value, what: tuple(_pair(tile, what) for tile in schema.items(value, what)),
     "lanes": lambda value, what: schema.whole(value, what, 0, MOST),
+    "prefetch": lambda value, what: schema.whole(value, what, 0, MOST),
     "warp_tile": _pair,
     "stages": lambda value, what: schema.whole(value, what, 1, MOST)}
+_DEFAULT = config_to_json(TileConfig())

@@ -20,7 +20,7 @@ from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
 from tsc.poly.pattern.base import ELEMENTS, Build, Pattern, Tree, instances
-from tsc.poly.pattern.contraction import Contraction, registers
+from tsc.poly.pattern.contraction import PREFETCH, Contraction, registers
 from tsc.poly.pattern.nest import accumulators, register_tile
 from tsc.poly.pattern.rows import row_functions, row_relations, shared_axes
 from tsc.poly.pattern.stages import Stage, row_stage, solved_stages
@@ -78,6 +78,7 @@ class Chained(Pattern):
         knobs = [] if self.m is None else [Knob("row_tile", (self.m,), powers(4 * CHAIN_ROWS))]
         for k, stage in enumerate(self.contractions):
             knobs += stage.register_knobs(spec, "stage_tiles", (k,))
+        knobs += [PREFETCH] if any(stage.in_panels for stage in self.contractions) else []
         limit = Limit("registers", spec.registers, lambda config: max(registers(tile, spec) for tile in config.stage_tiles))
         return Space(self.default_config(spec), tuple(knobs), (limit,), self._in_register_tiles)
 

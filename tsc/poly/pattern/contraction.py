@@ -23,6 +23,8 @@ from tsc.te.passes.products import lies_along, product_of, single_axes, unit_str
 
 #: Elements that fill a vector of any device.
 NARROW = 16
+#: Bytes of a panel that are asked for ahead: a core that hides little of what its second-level cache takes gains much by it.
+PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, 4096))
 #: Rows of a contraction's block whose column operand is more than one load.
 TALL_BLOCK = 512
 
@@ -50,7 +52,13 @@ class Contraction(Nest):
         nr = default.instr_tile[1]
         blocks = Knob("block_tile", (0,), powers(TALL_BLOCK)), Knob("block_tile", (1,), powers(8 * nr, nr))
         limit = Limit("registers", spec.registers, lambda config: registers(config.instr_tile, spec))
-        return Space(default, (*self.register_knobs(spec, "instr_tile"), *blocks), (limit,), in_register_tiles)
+        ahead = [PREFETCH] if self.in_panels else []
+        return Space(default, (*self.register_knobs(spec, "instr_tile"), *blocks, *ahead), (limit,), in_register_tiles)
+
+    @property
+    def in_panels(self) -> bool:
+        """Whether the factor that varies with n is laid out for register tiles."""
+        return any(load.buffer.panel is not None for load in loads(self.n_factor))
 
     def register_knobs(self, spec: DeviceSpec, field: str, place: tuple[int, ...] = ()) -> tuple[Knob, Knob]:
         """Rows and columns of a register tile at a place; of a packed operand whole parts of its panels."""
@@ -58,8 +66,7 @@ class Contraction(Nest):
         rows = tuple(size for size in range(1, spec.registers) if m is None or size <= m)
         widest = self.register_tile(spec)[1]
         wide = [size for size in powers(4 * spec.instr_tile[1], lanes) if n is None or size < n + lanes]
-        packed = any(load.buffer.panel is not None for load in loads(self.n_factor))
-        columns = tuple(size for size in wide if not packed or widest % size == 0)
+        columns = tuple(size for size in wide if not self.in_panels or widest % size == 0)
         return Knob(field, (*place, 0), rows), Knob(field, (*place, 1), columns or (widest,))
 
     def register_tile(self, spec: DeviceSpec) -> tuple[int, int]:
@@ -82,7 +89,7 @@ class Contraction(Nest):
 
     def panel_work(self, high: int, wide: int) -> tuple[Work, ...]:
         """What copying panels of so many columns takes for blocks of so many rows; an operand that is laid out needs none."""
-        if any(load.buffer.panel is not None for load in loads(self.n_factor)):
+        if self.in_panels:
             return ()
         extents = {axis.name: axis.extent for axis in (*self.anchor.axes, *self.anchor.reduce_axes)}
         blocks = SymExpr.of(1) if self.m is None else ceildiv(extents[self.m], high)
