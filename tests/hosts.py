@@ -13,7 +13,7 @@ import numpy as np
 from tsc.errors import TscError
 from tsc.runtime.bind import Binder, Binding, Bound, Shapes
 from tsc.runtime.context import TableEngine
-from tsc.runtime.host import Ready
+from tsc.runtime.host_program import Ready
 from tsc.runtime.image import ARGUMENT_COUNT, ARGUMENTS, COPIES, COPY, COPY_COUNT, ROW_COUNT, ROWS, SIZES
 
 #: Where numbers are this small none is beyond 64 bits on the way, and a host program has no reason to give up.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tsc.runtime.bind import Binder, Binding, Bound, Shapes
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.drivers.cpu import CpuModule
-from tsc.runtime.host import HostProgram, Ready
+from tsc.runtime.host_program import HostProgram, Ready
 from tsc.runtime.image import Image, image_of
 from tsc.runtime.memory import Array, address, footprint, reserve
 from tsc.runtime.segments import Segment

@@ -59,7 +59,7 @@ class Rates:
 
 
 def total(terms: Mapping[str, float]) -> float:
-    """The sum of terms, added in their order: to the last bit what a host program makes of them (`host.c`), which `sum` is not
+    """The sum of terms, added in their order: to the last bit what a host program makes of them (`cpu_host.c`), which `sum` is not
     from Python 3.12 on."""
     time = 0.0
     for term in terms.values():

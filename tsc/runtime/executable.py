@@ -21,7 +21,7 @@ from tsc.runtime.context import Context, ContextPool, Engine, TableEngine, forge
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, read_cpu_flags
 from tsc.runtime.drivers.protocol import Driver
 from tsc.runtime.explain import explain, summary
-from tsc.runtime.host import Ready
+from tsc.runtime.host_program import Ready
 from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
 from tsc.runtime.memory import Array, address, allocate_at, contiguous, footprint, give_back, placed

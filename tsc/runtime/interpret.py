@@ -9,7 +9,7 @@ import numpy as np
 from tsc.errors import InputError, ShapeError
 from tsc.runtime.bind import Binder, Binding, Bound, broken, evaluated
 from tsc.runtime.context import Context
-from tsc.runtime.host import Ready
+from tsc.runtime.host_program import Ready
 from tsc.runtime.image import Image
 from tsc.runtime.memory import Array, allocate_at
 from tsc.runtime.plan import Bind, Element, Eval

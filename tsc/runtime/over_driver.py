@@ -15,7 +15,7 @@ from tsc.errors import InternalError
 from tsc.runtime.bind import Binding, Bound, Shapes
 from tsc.runtime.context import Spot
 from tsc.runtime.drivers.protocol import ONE, Arguments, Driver, Function, Launch, Memory, Module
-from tsc.runtime.host import Ready
+from tsc.runtime.host_program import Ready
 from tsc.runtime.image import Image
 from tsc.runtime.memory import Array
 from tsc.runtime.plan import Plan

@@ -1,5 +1,5 @@
 /* The host program that is compiled into every CPU module: what a Plan's numbers are at a shape (tsc_bind), and a run of its
- * launches with these numbers (tsc_call). What a Plan is stands in tables that runtime/host.py writes, with the layout of the
+ * launches with these numbers (tsc_call). What a Plan is stands in tables that runtime/host_program.py writes, with the layout of the
  * image, which holds all that a run at one shape needs. A number that does not fit, a condition that does not hold: tsc_bind
  * gives up, and the Python interpreter of the Plan, which is also what the numbers are tested against, says what is wrong.
  */

@@ -23,7 +23,7 @@ from tsc.runtime.context import TableEngine
 from tsc.runtime.cost import Cost, Rates, Work
 from tsc.runtime.drivers.cpu import CpuModule
 from tsc.runtime.executable import Executable
-from tsc.runtime.host import HostProgram
+from tsc.runtime.host_program import HostProgram
 from tsc.runtime.interface import read_interface
 from tsc.runtime.package import Module, Package
 from tsc.runtime.plan import Plan, TensorSpec, Variant
