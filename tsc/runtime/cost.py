@@ -59,8 +59,8 @@ class Rates:
 
 
 def total(terms: Mapping[str, float]) -> float:
-    """The sum of terms, added in their order: to the last bit what a host program makes of them (`cpu_host.c`), which `sum` is not
-    from Python 3.12 on."""
+    """The sum of terms, added in their order: to the last bit what a host program makes of them (`cpu_host.c`), which `sum` is
+    not from Python 3.12 on."""
     time = 0.0
     for term in terms.values():
         time += term
