@@ -34,7 +34,7 @@ from tsc.tune.child import measured
 from tsc.tune.coverage import Coverage, Origin, coverage_of
 from tsc.tune.measure import Sizes, Trial
 from tsc.tune.pool import cover, matrix_of
-from tsc.tune.records import Record, append, read
+from tsc.tune.records import Place, Record, append, place_of, read
 from tsc.tune.search import RandomSearch, Search, Times
 from tsc.tune.turbo import Turbo
 
@@ -81,7 +81,7 @@ def groups_of(source: Source, dims: Mapping[str, Any] | None, shop: Workshop, tr
     for order, lowered in shop.orders:
         sizes = [{name: size.evaluate(point) for name, size in lowered.sizes.items()} for point in points]
         known = found.get(order.group, Group(order, (), 0))
-        distinct = {tuple(sorted(s.items())): s for s in (*known.sizes, *sizes)}
+        distinct = {place_of(s): s for s in (*known.sizes, *sizes)}
         found[order.group] = Group(known.order, tuple(distinct.values()), known.launches + 1)
     return [group for group in found.values() if group.order.factoring is None], package
 
@@ -175,10 +175,10 @@ def covered(package: Package, shop: Workshop) -> Coverage:
 
 def _spent(group: Group, records: Sequence[Record]) -> float:
     """The time of a group's launches, over all of its sizes, as far as it is known."""
-    times: dict[tuple[tuple[str, int], ...], int] = {}
+    times: dict[Place, int] = {}
     for record in records:
         if record.group == group.order.group and record.nanoseconds is not None:
-            times.setdefault(tuple(sorted(record.sizes.items())), record.nanoseconds)
+            times.setdefault(place_of(record.sizes), record.nanoseconds)
     return float(group.launches * sum(times.values()))
 
 
@@ -266,13 +266,13 @@ def _known(path: Path, group: Group, machine: str) -> dict[TileConfig, Times]:
 
 
 def _times(records: Sequence[Record], sizes: Sequence[Sizes]) -> dict[TileConfig, Times]:
-    keys = [tuple(sorted(s.items())) for s in sizes]
-    times: dict[TileConfig, dict[tuple[tuple[str, int], ...], float]] = {}
+    keys = [place_of(s) for s in sizes]
+    times: dict[TileConfig, dict[Place, float]] = {}
     refused: dict[TileConfig, Times] = {}
     for record in records:
         if record.nanoseconds is None:
             refused[record.config] = None
         else:
-            own, key = times.setdefault(record.config, {}), tuple(sorted(record.sizes.items()))
+            own, key = times.setdefault(record.config, {}), place_of(record.sizes)
             own[key] = min(own.get(key, math.inf), math.log(record.nanoseconds))
     return refused | {config: [own[key] for key in keys] for config, own in times.items() if own.keys() >= {*keys}}

@@ -17,7 +17,7 @@ from tsc.runtime.select import least
 from tsc.sym import Range, SymExpr, product
 from tsc.te.compute import Program
 from tsc.tune.pool import cover, matrix_of
-from tsc.tune.records import Record
+from tsc.tune.records import Record, place_of
 
 #: Sizes of a dim that are looked at, and the greatest one of a dim that has no end.
 STEPS, ASSUMED_END = 24, 512
@@ -132,7 +132,7 @@ def _map(grid: Grid, launches: Sequence[Launch], origin: Origin, records: Sequen
     times, work = np.zeros(len(points)), np.zeros(len(points))
     runs, far = np.zeros(len(points), np.int64), np.zeros(len(points), np.bool_)
     executed = instances_of(origin.program)
-    measured = list({tuple(sorted(r.sizes.items())): r.sizes for r in records if r.nanoseconds is not None}.values())
+    measured = list({place_of(r.sizes): r.sizes for r in records if r.nanoseconds is not None}.values())
     for number, point in enumerate(points):
         for launch in launches:
             costs = [expected(launch, k, point, threads) for k in range(len(launch.variants))]
@@ -185,7 +185,7 @@ def _check(records: Sequence[Record], configs: Sequence[TileConfig]) -> Check | 
         return None
     shares = []
     for column, (sizes, _) in enumerate(matrix.columns):
-        rows = {k: next(r for r in records if r.config == matrix.configs[k] and tuple(sorted(r.sizes.items())) == sizes)
+        rows = {k: next(r for r in records if r.config == matrix.configs[k] and place_of(r.sizes) == sizes)
                 for k in chosen}
         costs = [total(matrix.rates[k].terms(row.blocks, row.work or {}, row.units)) for k, row in rows.items()]
         shares.append(float(matrix.times[chosen, column].min() / matrix.times[chosen[least(costs)], column]))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tsc.poly.tile import TileConfig, config_to_json
 from tsc.runtime.cost import Rates, total
 from tsc.tune.fit import fitted
-from tsc.tune.records import Record
+from tsc.tune.records import Place, Record, place_of
 
 #: One more config has to make the mean size so much faster.
 WORTH = 0.005
@@ -27,7 +27,7 @@ class Matrix:
     """Times of configs (rows) at sizes, each with a number of units (columns), in nanoseconds; `rates` are the configs'."""
 
     configs: tuple[TileConfig, ...]
-    columns: tuple[tuple[tuple[tuple[str, int], ...], int], ...]
+    columns: tuple[tuple[Place, int], ...]
     times: NDArray[np.float64]
     rates: tuple[Rates, ...]
 
@@ -36,10 +36,10 @@ def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix 
     """What is known of the configs of one group that were measured at the same sizes: of all that some config was, those with
     the most measurements. On another number of units than it was measured on a time is changed as the config's Rates have it.
     None where nothing was measured."""
-    measured: dict[TileConfig, dict[tuple[tuple[str, int], ...], Record]] = {}
+    measured: dict[TileConfig, dict[Place, Record]] = {}
     for record in records:
         if record.nanoseconds is not None:
-            own, key = measured.setdefault(record.config, {}), tuple(sorted(record.sizes.items()))
+            own, key = measured.setdefault(record.config, {}), place_of(record.sizes)
             if key not in own or (own[key].nanoseconds or 0) > record.nanoseconds:
                 own[key] = record
     if not measured:

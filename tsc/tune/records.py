@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from filelock import FileLock
 
@@ -22,6 +22,10 @@ from tsc.runtime import schema
 VERSION = 1
 #: Of a time, in nanoseconds: about an hour.
 _MOST = 1 << 42
+
+
+#: Sizes by name, in the order of names.
+Place: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,11 @@ class Record:
     nanoseconds: int | None = None
     reason: str = ""
     resident: int = 1
+
+
+def place_of(sizes: Mapping[str, int]) -> Place:
+    """Sizes as a key."""
+    return tuple(sorted(sizes.items()))
 
 
 def to_line(record: Record) -> str:
