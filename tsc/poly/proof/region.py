@@ -131,7 +131,9 @@ class Region:
         elsewhere = {x.name for x in real if not self._in_place(x, before[x.name])}
         added = [x for x in self.new if x.store.instance is None]
         if elsewhere or any(not isinstance(x.store.value, Load) for x in added):  # lanes may be left to which nothing is added
-            reduced = elsewhere | {x.name for x in real if self.scop.statements[x.name].role == "update"}
+            folded_into = {x.store.buffer.name for x in added}  # what is updated in its place alone is no fold's business
+            reduced = elsewhere | {x.name for x in real
+                                   if self.scop.statements[x.name].role == "update" and x.buffer in folded_into}
             folded = {name: self.scop.statements[name].compute for name in reduced}
             if astray := {x.store.buffer.name for x in added} & self.tree - {c.target.name for c in folded.values()}:
                 raise self._wrong(f"a store to {', '.join(sorted(astray))} executes no instance")
