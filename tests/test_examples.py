@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,21 @@ def run_example(name: str) -> str:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 80
+
+
+def test_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cell by cell, with something in the place of IPython, which shows the last value of each."""
+    shown: list[str] = []
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=shown.append))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())  # type: ignore[arg-type]
+    cells = json.loads((ROOT / "examples" / "07_tuning.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert sum(len(source.splitlines()) for source in sources) < 80 and all(not cell.get("outputs") for cell in cells)
+    names: dict[str, Any] = {}
+    for source in sources:
+        exec(compile(source, "07_tuning.ipynb", "exec"), names)
+    assert names["model"].stats["compiles"] == 1 and "svg" in names["model"]._repr_html_()
+    assert len(shown) == 1 and "shape coverage of mlp.onnx" in shown[0]
 
 
 def test_semantic_search() -> None:
