@@ -67,7 +67,7 @@ class HostProgram:
         pairs = np.stack([bounds.first, bounds.second], axis=1).astype(np.int32)
         self._tables: dict[str, NDArray[Any]] = {
             "values": np.array(made.assembly.values, np.int64), "operation": _narrow(made.assembly.operations, 4),
-            "check": _narrow(made.checks, 3), "storage": storages, "pair": pairs, "extent": _narrow(made.outputs),
+            "check": _narrow(list(made.checks), 3), "storage": storages, "pair": pairs, "extent": _narrow(made.outputs),
             "size": _narrow(made.sizes), "launch": _narrow(made.launches, 4), "variant": _narrow(made.variants, 2),
             "call": np.array(made.calls, _CALL), "argument": _narrow(made.arguments),
             "cost": np.array(made.costs, np.int64), "copy": _narrow(made.copies, 3)}
@@ -103,7 +103,7 @@ class _Maker:
     def __init__(self, binder: Binder, bounds: Bounds, functions: Mapping[str, int]) -> None:
         self._binder, self._bounds, self._functions = binder, bounds, functions
         self.assembly = Assembly()
-        self.checks: list[tuple[int, int, int]] = []
+        self.checks: dict[tuple[int, int, int], None] = {}  # each once
         self.launches: list[tuple[int, int, int, int]] = []
         self.variants: list[tuple[int, int]] = []
         self.calls: list[tuple[int, int, int, int, int, int, int]] = []
@@ -133,7 +133,7 @@ class _Maker:
     # -- conditions ----------------------------------------------------------------------------------------------------
 
     def _between(self, low: int, slot: int, high: int) -> int:
-        self.checks.append((self.assembly.constant(low), slot, self.assembly.constant(high)))
+        self.checks[self.assembly.constant(low), slot, self.assembly.constant(high)] = None
         return slot
 
     def _size(self, slot: int) -> int:
@@ -142,11 +142,11 @@ class _Maker:
 
     def _equal(self, a: int, b: int) -> None:
         if a != b:
-            self.checks.append((b, a, b))
+            self.checks[b, a, b] = None
 
     def _at_most(self, a: int, b: int) -> None:
         if a != b:
-            self.checks.append((self.assembly.constant(_LEAST), a, b))
+            self.checks[self.assembly.constant(_LEAST), a, b] = None
 
     def _in_range(self, slot: int, low: int, high: int | None, divisor: int) -> None:
         self._between(low, slot, _MOST if high is None else high)
