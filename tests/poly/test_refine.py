@@ -321,3 +321,22 @@ def test_what_a_name_means_is_true_of_what_it_stands_for(fn: str) -> None:
             assert not at.intersect(isl.condition(f"[{text}]", f"{text} = {value}")).is_empty(), (x, y)
         away += y > 0 and at.intersect(isl.condition(f"[{text}]", f"{text} = {-50 if x >= 0 else 50}")).is_empty()
     assert away == (70 if fn == "mul" else 7 * 19)  # and says something where divisors, or first factors, are positive
+
+
+@pytest.mark.parametrize(("text", "excluded"), [
+    ("p >= 4 * s and p < 4 * s", True),                     # needs no product
+    ("p < 4 * s and i >= 4 * s and i < p + s", True),       # q is at most 3
+    ("p < 4 * s and i >= 4 * s and i <= p + s", False),     # as at q = 3
+    ("p - q < 6 * (s - 1) and i >= 6 * (s - 1) and i < p - q + s - 1 and q <= 50", True),  # rows of s - 1
+    ("p > 2 * s and i < 3 * s and i >= p", True),           # q is at least 3
+    ("p > 2 * s and i < 3 * s and i >= p - 1", False),
+    ("p < 4 * s and i >= 4 * s and i < p + s and s >= 0", True)])
+def test_multiples_of_a_size(text: str, excluded: bool) -> None:
+    """`p == q * s` has no formula; that it is a multiple is known where a proof would fail."""
+    meanings = {"p": isl.condition("[p, q, s]", "(q >= 1 and s >= 1 and p >= q + s - 1) or (q = 0 and p = 0) or s <= 0")}
+    known = Known(isl.condition("[s]", "s >= 2"), meanings, {"p": ("q", "s")})
+    points = isl.condition("[p, q, s, i]", f"q >= 0 and {text}")
+    assert known.excludes(points) == excluded
+    if not excluded:  # there are such numbers
+        assert any(not points.intersect(isl.condition("[p, q, s]", f"s = {s} and q = {q} and p = {q * s}")).is_empty()
+                   for s in range(2, 9) for q in range(9))

@@ -32,11 +32,12 @@ class Unreadable(Exception):
 class Names:
     """Parameters that stand for expressions over other parameters; it grows. `by_text`: the name of an expression; `meanings`:
     the values at which a name means what it stands for. One without a meaning has no formula: it may be anything. Of those in
-    `partly` a meaning says something, and not all."""
+    `partly` a meaning says something, and not all; `products` has the factors of those that are products of two parameters."""
 
     by_text: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, isl.Set] = field(default_factory=dict)
     partly: set[str] = field(default_factory=set)
+    products: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,7 @@ class Scope:
             multiples = [(x, self.multiples.get(x, 1)) for x in factors]  # of this place: the name serves others, too
             texts = [f"({name} mod {by} = 0 or {x} mod {by} >= 1)" for x, by in multiples if by > 1]
             self.names.meanings[name] = self.holding(" and ".join([f"({text})", *texts]))
+            self.names.products[name] = factors[0], factors[1]
         elif name not in self.names.meanings and parts is not None:
             self.names.meanings[name] = self.holding(_divided_text(name, *parts))
         return dim(name)

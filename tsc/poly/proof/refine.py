@@ -53,7 +53,8 @@ def check_lowered(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[
                   sizes=facts_of(before.sizes))
     try:
         with isl.budget(OPERATIONS):
-            both.walk(*inside_blocks(before, after, Place(scope, Known(scop.known, scope.names.meanings))), frozenset())
+            known = Known(scop.known, scope.names.meanings, scope.names.products)
+            both.walk(*inside_blocks(before, after, Place(scope, known)), frozenset())
     except PatternMismatch as why:
         both.notes.append(f"not all loops are read back for all sizes: {why}")
     return tuple(dict.fromkeys(both.notes))

@@ -45,7 +45,7 @@ def check_lowered_gpu(before: Func, after: Func, scop: Scop, edges: Edges) -> tu
     notes: list[str] = []
     try:
         with isl.budget(OPERATIONS):
-            start = Place(scope, Known(scop.known, scope.names.meanings))
+            start = Place(scope, Known(scop.known, scope.names.meanings, scope.names.products))
             old, new, place = inside_blocks(before, after, start)
             _Teams(before.name, place, scop, edges, _held(before, after), notes).check(old, new)
     except (PatternMismatch, Unreadable) as why:

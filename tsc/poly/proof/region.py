@@ -22,6 +22,8 @@ from tsc.te.expr import Load, loads
 
 #: What names mean is resolved early as long as it leaves no more pieces than this.
 _PIECES = 4
+#: A product is compared with so many multiples of a factor, and all products again with what that says of others.
+_MULTIPLES, _ROUNDS = 64, 3
 #: As many cases of what is not executed are looked at as they are.
 _CASES = 40
 
@@ -30,10 +32,11 @@ _CASES = 40
 class Known:
     """What is known of the parameters: `context`, and what those with `meanings` stand for. The meanings of those that are
     `resolved` are in the context; others are looked at where needed. `never` are parameters that were excluded by the context
-    and these meanings."""
+    and these meanings; `products` are names of products, with their factors."""
 
     context: isl.Set
     meanings: dict[str, isl.Set]
+    products: dict[str, tuple[str, str]] = field(default_factory=dict)
     resolved: frozenset[str] = frozenset()
     never: list[tuple[isl.Set, dict[str, isl.Set]]] = field(default_factory=list)
 
@@ -71,11 +74,23 @@ class Known:
         while not left.is_empty():
             name = known._open(left)
             if name is None:
-                return False
+                return bool(known._tightened(left).is_empty())
             by[name] = self.meanings[name]
             known, left = known._without(name), left.intersect(by[name])
         self.never.append((points, by))
         return True
+
+    def _tightened(self, points: isl.Set) -> isl.Set:
+        """Points without those at which a product is no multiple of a factor: where `x * by < n * by`, x is at most n - 1, and
+        the product at most that times `by`. No meaning says that, since isl would need it for every n."""
+        tried = [(name, x, by) for name, (a, b) in self.products.items() for x, by in ((a, b), (b, a))]
+        for _ in range(_ROUNDS):
+            for name, x, by in tried:
+                if all(isl.depends_on(points, n) for n in (name, x, by)):
+                    points = _at_most(_at_most(points, name, x, by, 1), name, x, by, -1)
+            if not tried or points.is_empty():
+                break
+        return points
 
     def _open(self, points: isl.Set) -> str | None:
         """The last name that points depend on whose meaning is not looked at yet: what others are made of comes later."""
@@ -83,6 +98,25 @@ class Known:
 
     def _without(self, name: str) -> Known:
         return replace(self, resolved=self.resolved | {name})
+
+
+def _at_most(points: isl.Set, name: str, x: str, by: str, sign: int) -> isl.Set:
+    """Points where `name == x * by`, `by` being positive: with what the greatest x there is (the least for a `sign` of -1) says
+    of the product."""
+    def where(text: str) -> isl.Set:
+        return points.intersect(isl.condition(f"[{name}, {x}, {by}]", text))
+
+    if not where(f"{by} <= 0").is_empty():
+        return points
+    least = isl.least(isl.Set(f"[{x}] -> {{ [v] : v = {-sign} * {x} }}").intersect_params(points))
+    most = _MULTIPLES if least is None else -least
+    if least is None and not where(f"{sign} * {name} > {most} * {by}").is_empty():
+        return points
+    for _ in range(_MULTIPLES):
+        if not where(f"{sign} * {name} >= {most} * {by} and {sign} * {x} <= {most}").is_empty():
+            break
+        most -= 1
+    return where(f"{sign} * {x} <= {most} and {sign} * {name} <= {most} * {by}")
 
 
 @dataclass(frozen=True, slots=True)
