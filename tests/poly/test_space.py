@@ -105,10 +105,11 @@ def test_panels_are_asked_for_ahead() -> None:
 
 
 def test_older_configs_are_read() -> None:
-    text = '{"instr_tile": [7, 64], "block_tile": [126, 64]}'
-    assert config_from_json(text) == TileConfig((7, 64), (126, 64))
-    for wrong in ('{"instr_tile": [7, 64], "tile": 3}', '{"prefetch": -1}', '{"prefetch": "far"}', "[]", "7"):
-        with pytest.raises(ValueError, match=r"config|prefetch"):
+    config = TileConfig((7, 64), (126, 64))
+    text = config_to_json(config)
+    assert config_from_json(text.replace('"prefetch": 0, ', "")) == config != config_from_json(text.replace('h": 0', 'h": 64'))
+    for wrong in (text.replace('"lanes": 0, ', ""), text.replace('h": 0', 'h": -1'), text.replace('h": 0', 'h": "far"'), "7"):
+        with pytest.raises(ValueError, match=r"config|prefetch|lanes"):
             config_from_json(wrong)
 
 

@@ -183,7 +183,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("change", [
-    ("v", 2), ("group", 3), ("config", {"tile": 1}), ("config", []),
+    ("v", 2), ("group", 3), ("config", {}), ("config", []),
     ("sizes", [1]), ("sizes", {"a": "b"}), ("ns", 0), ("ns", 1.5), ("units", 0),
     ("work", {"a": None}), ("resident", 0), ("extra", 1)])
 def test_lines_that_are_no_records(change: tuple[str, object]) -> None:

@@ -116,7 +116,7 @@ def config_to_json(config: TileConfig) -> str:
 def config_from_json(text: str) -> TileConfig:
     """What `config_to_json` wrote. Raises ValueError on anything else."""
     given = schema.table(schema.from_json(text.encode(), "a config"), "a config")
-    given = schema.table(json.loads(_DEFAULT) | given, "a config", asdict(TileConfig()))  # older ones say less
+    given = schema.table({**_LATER, **given}, "a config", asdict(TileConfig()))
     read: dict[str, Any] = {name: _sizes(value, name) for name, value in given.items() if name not in _OTHERS}
     return TileConfig(**read, **{name: reader(given[name], name) for name, reader in _OTHERS.items()})
 
@@ -136,4 +136,5 @@ _OTHERS: Mapping[str, Callable[[Any, str], Any]] = {
     "prefetch": lambda value, what: schema.whole(value, what, 0, MOST),
     "warp_tile": _pair,
     "stages": lambda value, what: schema.whole(value, what, 1, MOST)}
-_DEFAULT = config_to_json(TileConfig())
+#: What configs did not say once, with what they meant.
+_LATER: Mapping[str, Any] = {"prefetch": 0}
