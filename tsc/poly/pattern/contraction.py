@@ -23,8 +23,10 @@ from tsc.te.passes.products import lies_along, product_of, single_axes, unit_str
 
 #: Elements that fill a vector of any device.
 NARROW = 16
-#: Bytes of a panel that are asked for ahead: a core that hides little of what its second-level cache takes gains much by it.
-PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, 4096))
+#: Bytes of a panel that are asked for ahead, and others to try: cores that hide little of what their second-level caches take
+#: gain much by it (at few rows a quarter on Zen 3), others lose nothing.
+AHEAD = 2048
+PREFETCH = Knob("prefetch", (), (0, 512, 1024, AHEAD, 4096, 8192))
 #: Rows of a contraction's block whose column operand is more than one load.
 TALL_BLOCK = 512
 
@@ -44,7 +46,8 @@ class Contraction(Nest):
         most = 128 if isinstance(self.n_factor, Load) else TALL_BLOCK
         wide = most if m is None else min(most, -(-m // mr) * mr)
         columns = 2 * nr if (n is None or n > nr) and most < TALL_BLOCK else nr
-        return TileConfig((mr, nr), (max(1, wide // mr) * mr, columns))
+        ahead = AHEAD if self.in_panels else 0
+        return TileConfig((mr, nr), (max(1, wide // mr) * mr, columns), prefetch=ahead)
 
     def space(self, spec: DeviceSpec) -> Space:
         """Register tiles that leave room for a row of the operand and an element of the other, and blocks of them."""
