@@ -9,7 +9,7 @@ from tsc.runtime.bind import Binding, format_spec
 from tsc.runtime.cost import total
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region, expressions_of
-from tsc.runtime.select import least
+from tsc.runtime.select import least, terms_at
 from tsc.sym import Guard, SymExpr
 
 
@@ -85,8 +85,7 @@ def _expected(launch: Launch, number: int, names: Mapping[str, int], threads: in
     """What one of several Variants is expected to take, what that is made of, and how far it is from the best of the others."""
     if not launch.selects or not frozenset().union(*(e.dims() for e in expressions_of(launch))) <= names.keys():
         return
-    terms = [[call.cost.terms(call.blocks.evaluate(names), [work.count.evaluate(names) for work in call.cost.work], threads)
-              for call in variant.calls if call.cost is not None] for variant in launch.variants]
+    terms = [terms_at(variant, names, threads) for variant in launch.variants]
     totals = [sum(map(total, calls)) for calls in terms]
     others = min(time for k, time in enumerate(totals) if k != number)
     parts = ", ".join(f"{what} {time / 1e9:.3f}" for calls in terms[number] for what, time in calls.items())

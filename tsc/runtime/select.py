@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tsc.runtime.plan import Launch
+from tsc.runtime.plan import Launch, Variant
 from tsc.runtime.segments import Rows, rows_of
 from tsc.sym import SymExpr
 
@@ -19,6 +19,13 @@ def least(costs: Sequence[float]) -> int:
     """The number of the cheapest, or the first where that costs hardly more."""
     found = min(range(len(costs)), key=costs.__getitem__)
     return found if costs[found] * (1000 + WORTH) < costs[0] * 1000 else 0
+
+
+def terms_at(variant: Variant, names: Mapping[str, int], units: int) -> list[dict[str, float]]:
+    """What each Call of a Variant is expected to take where all names are bound, by what it goes into; those without a cost are
+    left out."""
+    return [call.cost.terms(call.blocks.evaluate(names), [work.count.evaluate(names) for work in call.cost.work], units)
+            for call in variant.calls if call.cost is not None]
 
 
 class Selection:

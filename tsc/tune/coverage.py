@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tsc.poly.tile import TileConfig
 from tsc.runtime.cost import total
 from tsc.runtime.plan import Launch, Plan
-from tsc.runtime.select import least
+from tsc.runtime.select import least, terms_at
 from tsc.sym import Range, SymExpr, product
 from tsc.te.compute import Program
 from tsc.tune.pool import cover, matrix_of
@@ -135,7 +135,7 @@ def _map(grid: Grid, launches: Sequence[Launch], origin: Origin, records: Sequen
     measured = list({place_of(r.sizes): r.sizes for r in records if r.nanoseconds is not None}.values())
     for number, point in enumerate(points):
         for launch in launches:
-            costs = [expected(launch, k, point, threads) for k in range(len(launch.variants))]
+            costs = [sum(map(total, terms_at(variant, point, threads))) for variant in launch.variants]
             own = dict(zip(origin.sizes, (size.evaluate(point) for size in launch.sizes)))
             times[number] += costs[least(costs)] / 1e6
             work[number] += executed.evaluate(own)
@@ -145,16 +145,6 @@ def _map(grid: Grid, launches: Sequence[Launch], origin: Origin, records: Sequen
     return KernelMap(
         first.kernel, first.node, len(launches), tuple(_texts(origin.configs)), times.reshape(shape), runs.reshape(shape),
         work.reshape(shape), far.reshape(shape), _check(records, origin.configs), _curve(records, max(1, len(origin.configs))))
-
-
-def expected(launch: Launch, variant: int, point: Mapping[str, int], units: int) -> float:
-    """The femtoseconds that a Variant is expected to take."""
-    found = 0.0
-    for call in launch.variants[variant].calls:
-        if call.cost is not None:
-            counts = [work.count.evaluate(point) for work in call.cost.work]
-            found += call.cost.femtoseconds(call.blocks.evaluate(point), counts, units)
-    return found
 
 
 def instances_of(program: Program) -> SymExpr:
