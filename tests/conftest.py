@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from tests import hosts
+from tests.emulated import avx512
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -22,6 +23,12 @@ hosts.watch()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite tests/golden/ with what the code produces now")
+    parser.addoption("--emulate", action="store_true", help="take the machine for one with AVX-512 (tests/emulated)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--emulate"):
+        avx512.pretend()
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from tests.poly.support import SMALL
 from tsc.codegen_c import build
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import host_spec
+from tsc.config import read_environment
 from tsc.errors import InternalError
 from tsc.loop_ir.bounds import Prover, no_prover
 from tsc.loop_ir.lower import lower
@@ -399,7 +400,7 @@ def _equal(got: Any, want: Any, tolerance: float, what: str, run: Run) -> None:
 def compiled(all_made: Sequence[Made]) -> ctypes.CDLL:
     """One shared object of the kernels, which are for one device, from one translation unit, by the flags that ship."""
     (device,) = {made.device for made in all_made}
-    compiler = build.find_compiler(None)
+    compiler = build.find_compiler(read_environment().compiler)
     with tempfile.TemporaryDirectory(prefix="tsc-fuzz-") as work:
         (Path(work) / "all.c").write_text(_unit([m.source for m in all_made]))
         flags = [*build.kernel_flags(compiler, device), f"-I{Path(build.__file__).parent}"]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
+from tests.emulated import avx512
 from tests.fuzz.break_loops import check_broken
 from tests.fuzz.check import Made, check, check_compiled, compiled, reason
 from tests.fuzz.generate import Case, random_case
@@ -167,7 +168,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", type=int, help="show this program alone")
     parser.add_argument("--trips", action="store_true", help="programs with recurrences alone")
     parser.add_argument("--configs", action="store_true", help="random sizes of tiles in place of those that patterns have")
+    parser.add_argument("--emulate", action="store_true", help="AVX-512 on a machine that has AVX2 (tests/emulated)")
     asked = parser.parse_args(argv)
+    if asked.emulate:
+        avx512.pretend()
     wanted = Wanted(asked.trips, asked.configs)
     if asked.only is not None:
         return show(asked.seed, asked.only, wanted)

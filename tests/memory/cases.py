@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 import tsc
+from tests.emulated import avx512
 from tests.models import test_shared_models as shared
 from tests.ops import test_compiled_samples as compiled
 from tsc.codegen_c.specs import CPU_SPECS
@@ -92,8 +93,10 @@ def model(name: str) -> Case:
 def command(compiler: str) -> str | None:
     """How to call a compiler, whose name may have options behind it; None where it is absent."""
     if compiler == "zig":
-        return f"{sys.executable} -m ziglang cc" if importlib.util.find_spec("ziglang") else None
-    return compiler if shutil.which(compiler.split()[0]) else None
+        found = f"{sys.executable} -m ziglang cc" if importlib.util.find_spec("ziglang") else None
+    else:
+        found = compiler if shutil.which(compiler.split()[0]) else None
+    return avx512.command(found) if found is not None and avx512.active() else found
 
 
 def lacking(target: str, compiler: str) -> str:

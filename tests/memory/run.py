@@ -1,4 +1,5 @@
-"""Guarded runs at scale: `python3 dev.py memory [--models] [--targets ...] [--compilers ...] [--share K/N] [--only NAME]`.
+"""Guarded runs at scale: `python3 dev.py memory [--models] [--targets ...] [--compilers ...] [--share K/N] [--only NAME]
+[--emulate]`.
 
 Every operator sample (or shared model), compiled for each target by each compiler, runs with its memory mapped apart at its
 own and at random sizes, or with `--sanitizers address,undefined-gcc,...` under each of these. Prints what is wrong, and at the
@@ -16,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from random import Random
 from typing import TypeAlias
 
+from tests.emulated import avx512
 from tests.memory.cases import COMPILERS, MODELS, TARGETS, Case, lacking, model, samples
 from tests.memory.guarded import check_guarded, computed_with_unwritten
 from tests.memory.sanitized import BATCH, SANITIZERS, prepared, run_sanitized
@@ -91,7 +93,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--lanes", action="store_true", help="also report kernels that compute with what nobody wrote")
     parser.add_argument("--only", help="names of cases, with commas")
+    parser.add_argument("--emulate", action="store_true", help="AVX-512 on a machine that has AVX2 (tests/emulated)")
     asked = parser.parse_args(argv)
+    if asked.emulate:
+        avx512.pretend()
     part, parts = map(int, asked.share.split("/"))
     known = sorted(MODELS if asked.models else samples())
     names = asked.only.split(",") if asked.only else known[part::parts]

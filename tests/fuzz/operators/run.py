@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tests.emulated import avx512
 from tests.fuzz.operators.case import Case, model_of, values_of
 from tests.fuzz.operators.chains import large_case, random_case
 from tests.fuzz.operators.check import Finding, Subject, Verdict, check, compiled, factored, guarded, reason
@@ -260,7 +261,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--large", action="store_true", help="operators and chains at sizes of many blocks")
     parser.add_argument("--guarded", action="store_true", help="every buffer flush against unmapped pages as well")
     parser.add_argument("--factored", action="store_true", help="reductions cut into chunks")
+    parser.add_argument("--emulate", action="store_true", help="AVX-512 on a machine that has AVX2 (tests/emulated)")
     asked = parser.parse_args(argv)
+    if asked.emulate:
+        avx512.pretend()
     subject = factored if asked.factored else guarded if asked.guarded else compiled
     maker = random_net if asked.nets else large_case if asked.large else random_case
     if asked.only is not None:
