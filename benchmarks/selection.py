@@ -29,8 +29,8 @@ from tsc.tune.child import measured
 from tsc.tune.measure import Trial
 from tsc.tune.pool import pool_of
 from tsc.tune.records import read
-from tsc.tune.search import RandomSearch
-from tsc.tuning import Budget, built, groups_of, tune_group
+from tsc.tuning import Effort, groups_of, tune
+from tsc.tuning_group import built
 
 #: Depths and widths: queries, keys and values, and the second half of the MLP, of BERT-large.
 LAYERS = ("1024x3072", "4096x1024")
@@ -60,7 +60,7 @@ def measure(depth: int, width: int, batch: int, configs: int, lengths: int, reco
     begin = time.perf_counter()
     shop = workshop("cpu", Options(variants=VARIANTS))
     (group,), _ = groups_of(layer(depth, width), {"batch": batch, "length": (1, 512)}, shop)
-    tune_group(group, shop, records, Budget(configs), RandomSearch, seed)
+    tune([group], shop, records, Effort(configs, search="random", seed=seed))
     own = [record for record in read(records) if record.group == group.order.group]
     pool = pool_of(own, VARIANTS)
     default = own[0].config

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import tsc
-from tsc.cli_tune import Seconds, tune_model
+from tsc.cli_tune import Seconds, Wanted, tune_model
 from tsc.codegen_c.build import find_compiler
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
@@ -39,6 +39,7 @@ from tsc.runtime.files import open_regular, write_atomically
 from tsc.runtime.memory import allocate_array
 from tsc.runtime.package import is_package
 from tsc.runtime.plan import TensorSpec
+from tsc.tuning import Effort
 
 EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
 PROFILE_RUNS = 5
@@ -170,21 +171,26 @@ def explain_command(file: Path, node: str | None, sizes: Sequence[str], dims: Se
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path),
               help="An HTML file to write: expected times over the range, what runs where, what was measured.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Kernels tuned at a time, each in a process; they measure in turns.")
+@click.option("--ray", metavar="ADDRESS", help="Tune on a Ray cluster; 'local': on this machine, with --workers (extra 'ray').")
+@click.option("--build", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Build --configs of each kernel that have no records, and measure nothing: `python -m tsc.tune FOLDER "
+                   "RECORDS` does, on another machine.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tuned, and measure nothing.")
 @target_option
 @ranges_option
 @shapes_option
 @as_json
-def tune_command(model: Path, output: Path | None, records: Path, budget: float, configs: int, variants: int,
-                 traffic: Path | None, search: str | None, seed: int, report: Path | None, dry_run: bool, target: str,
-                 dims: Sequence[str], shapes: Sequence[str], json_: bool) -> None:
+def tune_command(model: Path, target: str, dims: Sequence[str], shapes: Sequence[str], json_: bool, budget: float, configs: int,
+                 search: str | None, seed: int, **others: Any) -> None:
     """Measure the kernels of MODEL with many configs over the sizes of its dims, and keep the fastest for each size.
 
     Without --traffic they are measured over the ranges that --dim declares. Measurements are kept as they are made: a job that
     is stopped goes on where it was.
     """
-    facts, lines = tune_model(model, _dims(dims, shapes), target, records, output, budget, configs, variants, traffic, search,
-                              seed, dry_run, report, lambda line: click.echo(line, err=True))
+    wanted = Wanted(effort=Effort(configs, budget, search, seed), **others)
+    facts, lines = tune_model(model, _dims(dims, shapes), target, wanted, lambda line: click.echo(line, err=True))
     _answer(json_, facts, lines)
 
 

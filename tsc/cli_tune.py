@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from tsc.kernels import workshop
 from tsc.pipeline import build_package
 from tsc.runtime.files import write_atomically
 from tsc.tune.coverage_html import coverage_html
-from tsc.tuning import covered, groups_of, search_called, tune
+from tsc.tuning import Effort, build, covered, groups_of, tune
+from tsc.tuning_crew import Crew, Processes, Ray
+from tsc.tuning_group import search_called
 
 _EXAMPLE = '{"batch": 4, "seq": 128}'
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -36,17 +38,50 @@ class Seconds(click.ParamType[float]):
         return float(found[1]) * _UNITS[found[2] or "s"]
 
 
-def tune_model(model: Path, dims: dict[str, Any] | None, target: str, records: Path, output: Path | None, budget: float,
-               configs: int, variants: int, traffic: Path | None, search: str | None, seed: int, dry_run: bool,
-               report: Path | None, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `tsc tune` was asked for beside the model; `workers` and `ray` (an address) say who tunes, `build` is a folder."""
+
+    records: Path
+    output: Path | None
+    effort: Effort
+    variants: int
+    traffic: Path | None
+    dry_run: bool
+    report: Path | None
+    workers: int
+    ray: str | None
+    build: Path | None
+
+    def crew(self) -> Crew | None:
+        """Who tunes; None is this process."""
+        if self.ray is not None:
+            return Ray(self.ray, self.workers)
+        return Processes(self.workers) if self.workers > 1 else None
+
+
+def tune_model(model: Path, dims: dict[str, Any] | None, target: str, wanted: Wanted,
+               tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
     """What was tuned, as facts and as lines. Raises as `compile`, and InputError for traffic that is none."""
-    options = Options(variants=variants)
+    records, output, report = wanted.records, wanted.output, wanted.report
+    options = Options(variants=wanted.variants)
     shop = workshop(target, options)
-    groups, _ = groups_of(model, dims, shop, [] if traffic is None else _traffic(traffic), seed)
+    groups, _ = groups_of(model, dims, shop, [] if wanted.traffic is None else _traffic(wanted.traffic), wanted.effort.seed)
     sizes = [f"{group.order.symbol()}: {group.launches} launches, measured at {len(group.sizes)} sizes" for group in groups]
-    if dry_run:
+    if wanted.dry_run:
         return {"kernels": len(groups), "groups": sizes}, [f"{len(groups)} kernels would be tuned", *sizes]
-    found = tune(groups, shop, records, configs, budget, search_called(search), seed, tell)
+    search_called(wanted.effort.search)  # says what it lacks before anything is built
+    if wanted.build is not None:
+        count = build(groups, shop, records, wanted.effort, wanted.build)
+        return {"kernels": len(groups), "configs": count, "folder": str(wanted.build)}, [
+            f"{count} configs of {len(groups)} kernels are in {wanted.build}; measure them where {shop.device.spec.name} code "
+            f"runs by `python -m tsc.tune {wanted.build} {records}`"]
+    crew = wanted.crew()
+    try:
+        found = tune(groups, shop, records, wanted.effort, crew, tell)
+    finally:
+        if crew is not None:
+            crew.stop()
     before, after = (sum(getattr(group, name) for group in found) for name in ("before", "after"))
     lines = [*map(str, found), *([f"all kernels together: {before / after:.2f} times as fast as untuned"] if after else []),
              f"the records are in {records}"]

@@ -8,59 +8,32 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from tsc.codegen_c.specs import machine_name
-from tsc.errors import InputError, LaunchError
+from tsc.errors import InputError
 from tsc.graph.onnx.file import Source
-from tsc.kernels import Order, Workshop, make_kernel
+from tsc.kernels import Workshop
 from tsc.ops.define import CustomOp
 from tsc.pipeline import build_package
 from tsc.plan.kernel import Kernel
-from tsc.poly import PatternMismatch
-from tsc.poly.schedule import prepared
-from tsc.poly.tile import Space, TileConfig, config_to_json
 from tsc.runtime.package import Package
 from tsc.sym import Range
-from tsc.trace import Recorder
-from tsc.tune.child import measured
+from tsc.tune.batch import write_batch
 from tsc.tune.coverage import Coverage, Origin, coverage_of
-from tsc.tune.measure import Sizes, Trial
+from tsc.tune.measure import Sizes
 from tsc.tune.pool import cover, matrix_of
 from tsc.tune.records import Place, Record, append, place_of, read
-from tsc.tune.search import RandomSearch, Search, Times
-from tsc.tune.turbo import Turbo
+from tsc.tuning_crew import Alone, Crew
+from tsc.tuning_group import Budget, Group, Job, batches
 
-#: Configs that are built into one module and measured beside each other.
-BATCH = 8
 #: Sizes of a group that are measured, and the greatest size of a dim that has no end.
 POINTS, ASSUMED_END = 10, 512
-
-MakeSearch = Callable[[Space, int], Search]
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A kernel of a model: its Order, the sizes at which it is measured, and how often a run launches it."""
-
-    order: Order
-    sizes: tuple[Sizes, ...]
-    launches: int
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """When a group is done: so many configs, or so many seconds."""
-
-    configs: int = 64
-    seconds: float = math.inf
 
 
 # -- what is tuned, and at which sizes ---------------------------------------------------------------------------------
@@ -124,25 +97,82 @@ class Tuned:
                 f"{self.gain:.2f} times as fast as untuned")
 
 
-def tune(groups: Sequence[Group], shop: Workshop, path: Path, configs: int, seconds: float = math.inf,
-         make: MakeSearch = RandomSearch, seed: int = 0, tell: Callable[[str], None] = lambda line: None) -> list[Tuned]:
-    """Measure configs of all groups into a file of records: at most so many of each, and for so many seconds in all, of which
-    each group gets its share of a run's time without tuning. What is told is a line each. Raises LaunchError where the machine
-    cannot do it; what was measured before is in the file, also where the job is killed."""
-    begun = time.monotonic()
-    for group in groups:  # the default config of each, which comes first
-        tune_group(group, shop, path, Budget(1), make, seed)
-    known = read(path) if path.exists() else []
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How groups are tuned: a `search` by its name, with a `seed`; at most so many `configs` of each, for so many `seconds` in
+    all."""
+
+    configs: int = 64
+    seconds: float = math.inf
+    search: str | None = None
+    seed: int = 0
+
+    def job(self, group: Group, shop: Workshop, budget: Budget, path: Path) -> Job:
+        """A Group's part of it, with what a file of records has."""
+        known = tuple(r for r in _read(path) if r.group == group.order.group and r.target == shop.device.spec.name)
+        return Job(group, shop.device.spec.name, shop.options, budget, self.search, self.seed, known)
+
+
+def tune(groups: Sequence[Group], shop: Workshop, path: Path, effort: Effort, crew: Crew | None = None,
+         tell: Callable[[str], None] = lambda line: None) -> list[Tuned]:
+    """Measure configs of all groups into a file of records; each group gets its share of the time as it has of a run's without
+    tuning. A crew takes several at a time. What is told is a line each. Raises LaunchError where the machine cannot do it; what
+    was measured before is in the file, also where the job is killed."""
+    begun, crew, found = time.monotonic(), crew or Alone(shop), dict[str, Tuned]()
+
+    def measure(group: Group, budget: Budget) -> None:
+        for records in crew.rounds(effort.job(group, shop, budget, path)):
+            append(path, records)
+
+    def share(group: Group) -> Budget:
+        left = effort.seconds - (time.monotonic() - begun)
+        waiting = [spent[other.order.group] for other in groups if other.order.group not in started] or [1.0]
+        started.add(group.order.group)
+        part = min(1.0, crew.count * spent[group.order.group] / (sum(waiting) or 1.0))
+        return Budget(effort.configs, left * part if math.isfinite(left) else math.inf)
+
+    def finish(group: Group) -> None:
+        measure(group, share(group))
+        found[group.order.group] = told(group, _read(path), shop.options.variants)
+        tell(f"{len(found)} of {len(groups)} kernels, {time.monotonic() - begun:.0f} s: {found[group.order.group]}")
+
+    started: set[str] = set()
+    _each(crew, lambda group: measure(group, Budget(1)), groups)  # the default config of each comes first
+    known = _read(path)
     spent = {group.order.group: _spent(group, known) for group in groups}
-    total, found = sum(spent.values()) or 1.0, []
-    for number, group in enumerate(groups):
-        left = seconds - (time.monotonic() - begun)
-        rest = sum(spent[other.order.group] for other in groups[number:]) or total
-        share = left * spent[group.order.group] / rest if math.isfinite(left) else math.inf
-        tune_group(group, shop, path, Budget(configs, share), make, seed)
-        found.append(told(group, read(path) if path.exists() else (), shop.options.variants))
-        tell(f"{number + 1} of {len(groups)} kernels, {time.monotonic() - begun:.0f} s: {found[-1]}")
-    return found
+    _each(crew, finish, groups)
+    return [found[group.order.group] for group in groups]
+
+
+def build(groups: Sequence[Group], shop: Workshop, path: Path, effort: Effort, folder: Path) -> int:
+    """Write batches of configs that a file of records does not have, to be measured elsewhere (`tsc.tune.batch`); how many
+    configs they have in all. Raises LaunchError where they cannot be written."""
+    count = 0
+    for group in groups:
+        for batch in batches(effort.job(group, shop, Budget(effort.configs), path), shop):
+            write_batch(folder, batch)
+            count += len(batch.configs)
+    return count
+
+
+def _each(crew: Crew, do: Callable[[Group], None], groups: Sequence[Group]) -> None:
+    """Call a function of each Group, as many at a time as a crew takes. What goes wrong, or Ctrl-C, ends all."""
+    if crew.count == 1:
+        for group in groups:
+            do(group)
+        return
+    with ThreadPoolExecutor(crew.count) as pool:
+        try:
+            for done in [pool.submit(do, group) for group in groups]:
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            crew.stop()
+            raise
+
+
+def _read(path: Path) -> Sequence[Record]:
+    return read(path) if path.exists() else ()
 
 
 def told(group: Group, records: Sequence[Record], variants: int) -> Tuned:
@@ -180,99 +210,3 @@ def _spent(group: Group, records: Sequence[Record]) -> float:
         if record.group == group.order.group and record.nanoseconds is not None:
             times.setdefault(place_of(record.sizes), record.nanoseconds)
     return float(group.launches * sum(times.values()))
-
-
-# -- one group ---------------------------------------------------------------------------------------------------------
-
-def search_called(name: str | None) -> MakeSearch:
-    """The search "turbo" or "random"; None is the first, where it can be had. Raises LaunchError where it cannot."""
-    if name == "random" or (name is None and find_spec("botorch") is None):
-        return RandomSearch
-    try:
-        draws = import_module("tsc.tune.gaussian").draws
-    except ImportError as error:
-        raise LaunchError(f"the search 'turbo' lacks {error.name}; install tsc-compiler[tune], or search at random") from error
-    return lambda space, seed: Turbo(space, seed, draws)
-
-
-def tune_group(group: Group, shop: Workshop, path: Path, budget: Budget, make: MakeSearch = RandomSearch, seed: int = 0,
-               tell: Callable[[int], None] = lambda done: None) -> int:
-    """Measure configs of a group until its budget is spent, each batch recorded when it is done; what the file has of them is
-    not measured again. Returns how many configs are known. Raises LaunchError where the machine cannot do it."""
-    order, machine = group.order, machine_name()
-    analysed = prepared(order.program, shop.device.spec, order.constants, None, order.tiled)
-    if analysed is None:
-        return 0
-    space = analysed.found.space(shop.device.spec)
-    search, known = make(space, seed), _known(path, group, machine)
-    begun, done = time.monotonic(), 0
-    while done < budget.configs and (time.monotonic() - begun < budget.seconds or not done):
-        asked = search.ask(min(BATCH, budget.configs - done))
-        if not asked:
-            break
-        fresh = [config for config in asked if config not in known]
-        if fresh:
-            records = _measured(group, fresh, shop, machine)
-            append(path, records)
-            known |= _times(records, group.sizes)
-        search.tell({config: known.get(config) for config in asked})
-        done += len(asked)
-        tell(done)
-    return done
-
-
-def built(order: Order, configs: Sequence[TileConfig], shop: Workshop) -> tuple[Kernel, bytes, dict[TileConfig, str]]:
-    """A kernel with a Variant of each config that fits its pattern, its binary, and why others do not."""
-    recorder = Recorder()
-    try:
-        kernel = make_kernel(replace(order, configs=tuple(configs)), order.symbol(), recorder)
-    except PatternMismatch as refusal:
-        if len(configs) == 1:
-            raise
-        kernel, binary, refused = built(order, configs[:1], shop)  # what one of them breaks is not the others' fault
-        return kernel, binary, refused | {config: str(refusal) for config in configs[1:]}
-    made = {code.config for code in kernel.codes}
-    refused = {config: next((d.reason for d in recorder.decisions if config_to_json(config) in d.reason), "refused")
-               for config in configs if config not in made}
-    device = shop.device
-    return kernel, device.build(kernel.sources, device.spec, shop.options, {kernel.symbol: kernel.interface}, None), refused
-
-
-def _measured(group: Group, configs: Sequence[TileConfig], shop: Workshop, machine: str) -> list[Record]:
-    """The records of configs at all sizes of a group."""
-    order, target = group.order, shop.device.spec.name
-    kernel, binary, refused = built(order, configs, shop)
-    trial = Trial(order.program, kernel, binary, target, order.constants)
-    found = measured(trial, group.sizes[:1], group.sizes)
-    records = [Record(order.group, target, machine, config, {}, reason=reason) for config, reason in refused.items()]
-    for variant, (code, own) in enumerate(zip(kernel.codes, kernel.interface.variants, strict=True)):
-        if code.config not in configs:
-            continue
-        if variant in found.wrong:
-            records.append(Record(order.group, target, machine, code.config, {}, reason=found.wrong[variant]))
-            continue
-        for number, sizes in enumerate(group.sizes):
-            work = {work.kind: work.count.evaluate(sizes) for work in code.work}
-            blocks, nanoseconds = own.calls[0].blocks.evaluate(sizes), round(found.seconds[variant, number] * 1e9)
-            records.append(Record(order.group, target, machine, code.config, sizes, 1, blocks, work, max(1, nanoseconds)))
-    return records
-
-
-def _known(path: Path, group: Group, machine: str) -> dict[TileConfig, Times]:
-    """What a file of records has of a group's configs on this machine, as far as it has them at all of its sizes."""
-    if not path.exists():
-        return {}
-    return _times([r for r in read(path) if r.group == group.order.group and r.machine == machine], group.sizes)
-
-
-def _times(records: Sequence[Record], sizes: Sequence[Sizes]) -> dict[TileConfig, Times]:
-    keys = [place_of(s) for s in sizes]
-    times: dict[TileConfig, dict[Place, float]] = {}
-    refused: dict[TileConfig, Times] = {}
-    for record in records:
-        if record.nanoseconds is None:
-            refused[record.config] = None
-        else:
-            own, key = times.setdefault(record.config, {}), place_of(record.sizes)
-            own[key] = min(own.get(key, math.inf), math.log(record.nanoseconds))
-    return refused | {config: [own[key] for key in keys] for config, own in times.items() if own.keys() >= {*keys}}

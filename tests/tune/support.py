@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tsc.config import Options
 from tsc.kernels import Workshop, workshop
-from tsc.tuning import Group, groups_of
+from tsc.tuning import groups_of
+from tsc.tuning_group import Group
 
 DIMS = {"n": (1, 24)}
 

@@ -16,7 +16,7 @@ from tsc.tune.pool import cover
 from tsc.tune.search import RandomSearch, Search, valid
 from tsc.tune.simulate import A100, H200, Gpu, Product, resident, seconds, space_of, with_noise
 from tsc.tune.turbo import FAILURES, LENGTH, LONGEST, SHORTEST, SUCCESSES, Array, Grid, Region, Turbo, updated
-from tsc.tuning import search_called
+from tsc.tuning_group import search_called
 
 ROWS = (1, 8, 32, 128, 300, 700, 2048, 16384)
 

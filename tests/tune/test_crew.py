@@ -1,0 +1,177 @@
+"""Building and measuring apart, by files; and groups tuned side by side, in processes and on a Ray cluster of two workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner
+
+from tests.tune.support import groups, model
+from tsc.cli import cli
+from tsc.errors import InputError, LaunchError
+from tsc.kernels import Workshop
+from tsc.tune.batch import SUFFIX, measure_folder, measured_records, read_batch, write_batch
+from tsc.tune.records import Record, append, read
+from tsc.tuning import Effort, build, tune
+from tsc.tuning_crew import Processes, Ray
+from tsc.tuning_group import Budget, Group, Job, batch_of, batches, space_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: A machine that has NumPy and filelock, and no compiler nor what it needs.
+CHILD = textwrap.dedent("""
+    import os, runpy, sys
+
+    class Block:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in {"islpy", "onnx", "click", "rich", "platformdirs", "scipy"}:
+                raise ImportError(f"{name} is blocked")
+
+    sys.meta_path.insert(0, Block())
+    os.environ["PATH"] = ""
+    sys.argv[0] = "tsc.tune"
+    runpy.run_module("tsc.tune", run_name="__main__")
+""")
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Group], Workshop]:
+    return groups(tmp_path_factory.mktemp("cache"))
+
+
+def measured_configs(path: Path) -> dict[str, set[object]]:
+    """The configs of each group that a file has records of."""
+    found: dict[str, set[object]] = {}
+    for record in read(path):
+        found.setdefault(record.group, set()).add(record.config)
+    return found
+
+
+def test_what_is_built_is_measured_where_there_is_no_compiler(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
+    found, shop = tuned
+    folder, path, effort = tmp_path / "batches", tmp_path / "r.jsonl", Effort(3, search="random")
+    assert build(found, shop, path, effort, folder) == 6 and not path.exists()
+    command = [sys.executable, "-c", CHILD, str(folder), str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "6 configs were measured" in done.stdout, done.stderr
+    first = measured_configs(path)
+    assert all(record.nanoseconds for record in read(path)) and [len(first[g.order.group]) for g in found] == [3, 3]
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "0 configs were measured" in again.stdout and again.stderr.count("is known") == 2
+    assert build(found, shop, path, effort, tmp_path / "more") == 6  # others: these are known
+    assert measure_folder(tmp_path / "more", path) == 6
+    assert [len(configs) for configs in measured_configs(path).values()] == [6, 6]
+    tune(found, shop, path, Effort(6, search="random"))  # and a job here has nothing left to measure
+    assert [len(configs) for configs in measured_configs(path).values()] == [6, 6]
+
+
+def test_what_is_no_batch_is_said(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
+    found, shop = tuned
+    space = space_of(found[0], shop)
+    assert space is not None
+    batch = batch_of(found[0], [space.default], shop)
+    path = write_batch(tmp_path, batch)
+    assert read_batch(path).configs == (space.default,) and path.suffix == SUFFIX
+    whole = path.read_bytes()
+    for content in (b"", whole[:-1], whole[:300] + bytes([whole[300] ^ 1]) + whole[301:], b"PK" + whole):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=path.name):
+            read_batch(path)
+    with pytest.raises(InputError, match="there is no batch"):
+        measure_folder(tmp_path / "none", tmp_path / "r")
+    with pytest.raises(LaunchError, match="lacks no-such-flag"):
+        measured_records(replace(batch, cpu_flags=("no-such-flag",)))
+
+
+def test_several_processes_measure_what_one_does(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
+    found, shop = tuned
+    crew, lines = Processes(2), list[str]()
+    try:
+        results = tune(found, shop, tmp_path / "two", Effort(5, search="random"), crew, lines.append)
+    finally:
+        crew.stop()
+    tune(found, shop, tmp_path / "one", Effort(5, search="random"))
+    assert measured_configs(tmp_path / "two") == measured_configs(tmp_path / "one")
+    assert [r.kernel for r in results] == [g.order.symbol() for g in found] and len(lines) == 2
+
+
+def test_a_process_that_is_killed_ends_the_job_and_loses_nothing(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
+    found, shop = tuned
+    crew, path = Processes(2), tmp_path / "r"
+
+    def kill() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (path.exists() and read(path)):
+            time.sleep(0.02)
+        crew._all[0].kill()
+
+    killer = Thread(target=kill)
+    killer.start()
+    with pytest.raises(LaunchError, match="start"):
+        tune(found, shop, path, Effort(400, search="random"), crew)
+    killer.join()
+    assert read(path) and not crew._all
+    tune(found, shop, path, Effort(2, search="random"), Processes(2))
+    assert all(len(configs) >= 2 for configs in measured_configs(path).values())
+
+
+def test_a_search_gets_what_is_known(tuned: tuple[list[Group], Workshop]) -> None:
+    found, shop = tuned
+    job = Job(found[0], shop.device.spec.name, shop.options, Budget(4), "random", 7)
+    first, = batches(job, shop)
+    records = tuple(Record(first.group, job.target, "m", c, s, 1, 1, {}, 10) for c in first.configs for s in first.sizes)
+    second, = batches(replace(job, known=records), shop)
+    assert len(first.configs) == len(second.configs) == 4 and not {*first.configs} & {*second.configs}
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file, path, folder = tmp_path / "m.onnx", tmp_path / "r.jsonl", tmp_path / "b"
+    file.write_bytes(model().SerializeToString())
+    command = ["tune", str(file), "--dim", "n=1:8", "--records", str(path), "--configs", "2", "--search", "random"]
+    result = CliRunner().invoke(cli, [*command, "--build", str(folder)])
+    assert result.exit_code == 0 and "4 configs of 2 kernels" in result.output, result.output
+    result = CliRunner().invoke(cli, [*command, "--workers", "2", "--json"])
+    assert result.exit_code == 0 and len(read(path)) >= 4, result.output
+
+
+# -- Ray ---------------------------------------------------------------------------------------------------------------
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Ray]:
+    crew = Ray("local", 2)
+    yield crew
+    crew.stop()
+
+
+@needs_ray
+def test_a_cluster_of_two_workers(tmp_path: Path, tuned: tuple[list[Group], Workshop], cluster: Ray) -> None:
+    found, shop = tuned
+    assert cluster.count == 2
+    tune(found, shop, tmp_path / "ray", Effort(5, search="random"), cluster)
+    append(tmp_path / "ray", [])
+    assert [len(configs) for configs in measured_configs(tmp_path / "ray").values()] == [5, 5]
+
+
+@needs_ray
+def test_what_goes_wrong_on_a_cluster_is_said(tuned: tuple[list[Group], Workshop], cluster: Ray) -> None:
+    found, shop = tuned
+    with pytest.raises(LaunchError, match="no-such-target"):
+        list(cluster.rounds(Job(found[0], "no-such-target", shop.options)))
+
+
+def test_without_ray_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(LaunchError, match=r"tsc-compiler\[ray\]"):
+        Ray("local", 1)

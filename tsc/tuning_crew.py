@@ -1,0 +1,149 @@
+"""Who tunes groups: this process, several of this machine, or a Ray cluster.
+
+On one machine measurements take turns (`_alone` in `tsc.tune.batch`): what more workers gain is what is built meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, Protocol
+
+from tsc.errors import LaunchError, TscError
+from tsc.frames import read_frame, start, write_frame
+from tsc.kernels import Workshop
+from tsc.tune.records import Record
+from tsc.tuning_group import Job, rounds
+
+
+class Crew(Protocol):
+    """Tunes as many as `count` groups at a time, each asked for in a thread of its own."""
+
+    @property
+    def count(self) -> int: ...
+
+    def rounds(self, job: Job) -> Iterator[list[Record]]:
+        """What `tsc.tuning_group.rounds` gives. Raises LaunchError where that cannot be had."""
+
+    def stop(self) -> None:
+        """End what still runs."""
+
+
+class Alone:
+    """This process, with a Workshop that it has."""
+
+    count = 1
+
+    def __init__(self, shop: Workshop) -> None:
+        self._shop = shop
+
+    def rounds(self, job: Job) -> Iterator[list[Record]]:
+        """As a Crew does."""
+        return rounds(job, self._shop)
+
+    def stop(self) -> None:
+        """As a Crew does."""
+
+
+class Processes:
+    """So many processes of this machine, started when they are needed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._all: list[subprocess.Popen[bytes]] = []
+        self._idle: list[subprocess.Popen[bytes]] = []
+
+    def rounds(self, job: Job) -> Iterator[list[Record]]:
+        """As a Crew does."""
+        child = self._idle.pop() if self._idle else self._started()
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            write_frame(child.stdin, pickle.dumps(job))
+            while (frame := read_frame(child.stdout)) is not None:
+                match pickle.loads(frame):
+                    case list(records):
+                        yield records
+                    case str(problem):
+                        self._idle.append(child)
+                        if problem:
+                            raise LaunchError(problem)
+                        return
+        except OSError:
+            pass
+        raise LaunchError(f"a process that tuned kernel '{job.group.order.symbol()}' ended with status {child.wait()}; what it "
+                          "had measured is kept, so that the job may be started again")
+
+    def stop(self) -> None:
+        """As a Crew does."""
+        for child in self._all:
+            child.kill()
+            child.communicate()
+        self._all.clear()
+        self._idle.clear()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        child = start("tsc.tuning_crew")
+        self._all.append(child)
+        return child
+
+
+def serve() -> None:
+    """A process of `Processes`: Jobs from standard input; to standard output for each its records, and what failed or ""."""
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is printed is no answer
+    while (frame := read_frame(source)) is not None:
+        problem = ""
+        try:
+            for records in rounds(pickle.loads(frame)):
+                write_frame(sink, pickle.dumps(records))
+        except TscError as error:
+            problem = str(error)
+        write_frame(sink, pickle.dumps(problem))
+
+
+class Ray:
+    """A Ray cluster, whose machines have tsc installed: that at an `address`, as Ray takes them, or with "local" one of this
+    machine alone that takes so many `groups` at a time. Raises LaunchError where it is not to be had."""
+
+    def __init__(self, address: str, groups: int | None = None) -> None:
+        try:
+            self._ray: Any = import_module("ray")
+        except ImportError as error:
+            raise LaunchError(f"tuning on a cluster lacks {error.name}; install tsc-compiler[ray], or do without") from error
+        local = {"num_cpus": groups, "include_dashboard": False} if address == "local" else {}
+        try:
+            self._ray.init(address, log_to_driver=False, logging_level="ERROR", **local)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise LaunchError(f"there is no Ray cluster at '{address}' ({error}); start one, or give 'local'") from error
+        self.count = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        self._task: Callable[..., Any] = self._ray.remote(num_cpus=1)(_answers).options(num_returns="streaming").remote
+
+    def rounds(self, job: Job) -> Iterator[list[Record]]:
+        """As a Crew does."""
+        try:
+            for answer in self._task(pickle.dumps(job)):
+                match pickle.loads(self._ray.get(answer)):
+                    case list(records):
+                        yield records
+                    case str(problem):
+                        raise LaunchError(problem)
+        except self._ray.exceptions.RayError as error:
+            raise LaunchError(f"Ray could not tune kernel '{job.group.order.symbol()}': {str(error).splitlines()[0]}; what was "
+                              "measured is kept, so that the job may be started again") from error
+
+    def stop(self) -> None:
+        """As a Crew does."""
+        self._ray.shutdown()
+
+
+def _answers(job: bytes) -> Iterator[bytes]:
+    """What a task of a cluster gives: records, or what went wrong."""
+    try:
+        for records in rounds(pickle.loads(job)):
+            yield pickle.dumps(records)
+    except TscError as error:
+        yield pickle.dumps(str(error))

@@ -1,0 +1,144 @@
+"""One group tuned: its configs in the order of a search, built into batches, and measured until a budget is spent."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
+
+from tsc.codegen_c.specs import machine_name
+from tsc.config import Options
+from tsc.errors import LaunchError
+from tsc.kernels import Order, Workshop, make_kernel, workshop
+from tsc.plan.kernel import Kernel
+from tsc.poly import PatternMismatch
+from tsc.poly.schedule import prepared
+from tsc.poly.tile import Space, TileConfig, config_to_json
+from tsc.trace import Recorder
+from tsc.tune.batch import Batch, measured_records, times_of
+from tsc.tune.measure import Sizes, Trial
+from tsc.tune.records import Record
+from tsc.tune.search import RandomSearch, Search
+from tsc.tune.turbo import Turbo
+
+#: Configs that are built into one module and measured beside each other.
+BATCH = 8
+
+MakeSearch = Callable[[Space, int], Search]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A kernel of a model: its Order, the sizes at which it is measured, and how often a run launches it."""
+
+    order: Order
+    sizes: tuple[Sizes, ...]
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When a group is done: so many configs, or so many seconds."""
+
+    configs: int = 64
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that tuning a Group takes, in whatever process; `search` is a name, and `known` what was measured before."""
+
+    group: Group
+    target: str
+    options: Options
+    budget: Budget = field(default_factory=Budget)
+    search: str | None = None
+    seed: int = 0
+    known: tuple[Record, ...] = ()
+
+
+def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
+    """Tune a Group: the records of one batch after another, none for what is known. Raises LaunchError where the machine cannot
+    do it."""
+    group, budget, machine = job.group, job.budget, machine_name()
+    shop = shop or workshop(job.target, job.options)
+    space = space_of(group, shop)
+    if space is None:
+        return
+    search = search_called(job.search)(space, job.seed)
+    known = times_of([r for r in job.known if (r.group, r.machine) == (group.order.group, machine)], group.sizes)
+    begun, done = time.monotonic(), 0
+    while done < budget.configs and (time.monotonic() - begun < budget.seconds or not done):
+        asked = search.ask(min(BATCH, budget.configs - done))
+        if not asked:
+            break
+        fresh = [config for config in asked if config not in known]
+        if fresh:
+            records = measured_records(batch_of(group, fresh, shop))
+            known |= times_of(records, group.sizes)
+            yield records
+        search.tell({config: known.get(config) for config in asked})
+        done += len(asked)
+
+
+def batches(job: Job, shop: Workshop) -> Iterator[Batch]:
+    """So many configs as the budget has, of those that the search asks for next and nobody has measured, built to be measured
+    elsewhere. A search that learns should be given few at a time."""
+    space, group = space_of(job.group, shop), job.group
+    if space is None:
+        return
+    search = search_called(job.search)(space, job.seed)
+    known = times_of([r for r in job.known if r.group == group.order.group], group.sizes)
+    left = job.budget.configs
+    while left and (asked := search.ask(BATCH)):
+        fresh = [config for config in asked if config not in known][:left]
+        if fresh:
+            yield batch_of(group, fresh, shop)
+        left -= len(fresh)
+        search.tell({config: known[config] for config in asked if config in known})
+
+
+def space_of(group: Group, shop: Workshop) -> Space | None:
+    """The configs of a Group; None where it has none to choose from."""
+    order, spec = group.order, shop.device.spec
+    analysed = prepared(order.program, spec, order.constants, None, order.tiled)
+    return None if analysed is None else analysed.found.space(spec)
+
+
+def search_called(name: str | None) -> MakeSearch:
+    """The search "turbo" or "random"; None is the first, where it can be had. Raises LaunchError where it cannot."""
+    if name == "random" or (name is None and find_spec("botorch") is None):
+        return RandomSearch
+    try:
+        draws = import_module("tsc.tune.gaussian").draws
+    except ImportError as error:
+        raise LaunchError(f"the search 'turbo' lacks {error.name}; install tsc-compiler[tune], or search at random") from error
+    return lambda space, seed: Turbo(space, seed, draws)
+
+
+def batch_of(group: Group, configs: Sequence[TileConfig], shop: Workshop) -> Batch:
+    """Configs of a Group, built."""
+    order, spec = group.order, shop.device.spec
+    kernel, binary, refused = built(order, configs, shop)
+    trial = Trial(order.program, kernel, binary, spec.name, order.constants)
+    return Batch(order.group, trial, tuple(c for c in configs if c not in refused), group.sizes, refused, spec.cpu_flags)
+
+
+def built(order: Order, configs: Sequence[TileConfig], shop: Workshop) -> tuple[Kernel, bytes, dict[TileConfig, str]]:
+    """A kernel with a Variant of each config that fits its pattern, its binary, and why others do not."""
+    recorder = Recorder()
+    try:
+        kernel = make_kernel(replace(order, configs=tuple(configs)), order.symbol(), recorder)
+    except PatternMismatch as refusal:
+        if len(configs) == 1:
+            raise
+        kernel, binary, refused = built(order, configs[:1], shop)  # what one of them breaks is not the others' fault
+        return kernel, binary, refused | {config: str(refusal) for config in configs[1:]}
+    made = {code.config for code in kernel.codes}
+    refused = {config: next((d.reason for d in recorder.decisions if config_to_json(config) in d.reason), "refused")
+               for config in configs if config not in made}
+    device = shop.device
+    return kernel, device.build(kernel.sources, device.spec, shop.options, {kernel.symbol: kernel.interface}, None), refused
