@@ -2,6 +2,7 @@
 """The project's own commands, on nothing but Python 3.11 and venv.
 
     python3 dev.py demo            make .venv, install, run the main example
+    python3 dev.py tune [args]     the same model tuned on this machine, and what that gains (args go to examples/08_tune.py)
     python3 dev.py test [args]     make .venv with the test extras, run the suite (args go to pytest)
     python3 dev.py check           lint, types, import floors and the tiny end-to-end test
     python3 dev.py bench [args]    side-by-side times on MiniLM (args go to benchmarks/minilm.py)
@@ -86,6 +87,11 @@ def demo(args: Sequence[str]) -> int:
     return run(PYTHON, "examples/01_semantic_search.py", *args)
 
 
+def tune(args: Sequence[str]) -> int:
+    install("demo", "tune")
+    return run(PYTHON, "examples/08_tune.py", *args)
+
+
 def test(args: Sequence[str]) -> int:
     install("test", "demo")
     workers = str(min(os.cpu_count() or 1, 8))
@@ -141,7 +147,7 @@ def show_help(args: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "demo": demo, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "memory": memory, "stress": stress,
+    "demo": demo, "tune": tune, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "memory": memory, "stress": stress,
     "gpu": gpu, "help": show_help, "--help": show_help, "-h": show_help}
 
 

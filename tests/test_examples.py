@@ -11,14 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 
 
-def run_example(name: str) -> str:
-    command = [sys.executable, f"examples/{name}"]
+def run_example(name: str, *arguments: str) -> str:
+    command = [sys.executable, f"examples/{name}", *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -66,3 +67,14 @@ def test_tensor_expressions(name: str, kernels: int) -> None:
     assert len(errors) >= 3 and all(float(line.rpartition(" ")[2]) < 1e-3 for line in errors)
     found = dict(part.split(": ") for part in counts.split(", "))
     assert int(found["kernels"]) <= kernels and found["compilations"] == "1"
+
+
+@pytest.mark.slow
+def test_tuning_minilm(tmp_path: Path) -> None:
+    """One layer of it, for as long as it takes to measure the default of each kernel and a few others."""
+    minilm = pytest.importorskip("minilm", reason="needs the demo extras (safetensors, tokenizers)")
+    onnx.save(minilm.build(layers=1), tmp_path / "one.onnx")
+    options = ("--budget", "1s", "--workers", "1", "--configs", "2", "--records", str(tmp_path / "r"))
+    out = run_example("08_tune.py", *options, str(tmp_path / "one.onnx"))
+    gain = float(re.search(r"^geometric mean: ([0-9.]+) times as fast", out, re.MULTILINE).group(1))  # type: ignore[union-attr]
+    assert 0.3 < gain < 10 and "configs measured" in out and (tmp_path / "r").read_text().count("\n") > 50

@@ -35,13 +35,18 @@ def within(load: Load, facts: Facts, known: Collection[Expr] = (), dims: Collect
             continue
         leaves: dict[str, Expr] = {}
         sym = to_sym(place, leaves)
-        needed = [sym, extent - 1 - sym]
-        if number == axis:
-            first, rest = facts.whole_part(sym, width)
-            needed = [first, extent - 1 - first, rest, width - 1 - rest]
-        if leaves or not all(given.nonneg(e, facts) or prover(e, given.held(), facts) for e in needed):
+        if leaves or not any(all(given.nonneg(e, facts) or prover(e, given.held(), facts) for e in needed)
+                             for needed in _ways(sym, extent, width if number == axis else 1, facts)):
             return False
     return True
+
+
+def _ways(place: SymExpr, extent: SymExpr, width: int, facts: Facts) -> Iterator[list[SymExpr]]:
+    """What may be shown to be at least 0, each alone enough for a place to be within an extent rounded up to a `width`: that a
+    part of it, of whole `step`s, is within the extent, and the rest within a step that divides the width."""
+    for step in (width >> k for k in range(width.bit_length()) if width % (1 << k) == 0):
+        first, rest = (place, SymExpr.of(0)) if step == 1 else facts.whole_part(place, step)
+        yield [first, extent - 1 - first, rest, step - 1 - rest]
 
 
 @dataclass(frozen=True, slots=True)
