@@ -77,7 +77,7 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
             break
         fresh = [config for config in asked if config not in known]
         if fresh:
-            records = measured_records(batch_of(group, fresh, shop))
+            records = measured_records(batch_of(group, space.default, fresh, shop), known)
             known |= times_of(records, group.sizes)
             yield records
         search.tell({config: known.get(config) for config in asked})
@@ -96,7 +96,7 @@ def batches(job: Job, shop: Workshop) -> Iterator[Batch]:
     while left and (asked := search.ask(BATCH)):
         fresh = [config for config in asked if config not in known][:left]
         if fresh:
-            yield batch_of(group, fresh, shop)
+            yield batch_of(group, space.default, fresh, shop)
         left -= len(fresh)
         search.tell({config: known[config] for config in asked if config in known})
 
@@ -119,12 +119,14 @@ def search_called(name: str | None) -> MakeSearch:
     return lambda space, seed: Turbo(space, seed, draws)
 
 
-def batch_of(group: Group, configs: Sequence[TileConfig], shop: Workshop) -> Batch:
-    """Configs of a Group, built."""
+def batch_of(group: Group, anchor: TileConfig, configs: Sequence[TileConfig], shop: Workshop) -> Batch:
+    """Configs of a Group, built, with an anchor."""
     order, spec = group.order, shop.device.spec
-    kernel, binary, refused = built(order, configs, shop)
+    kernel, binary, refused = built(order, list(dict.fromkeys([anchor, *configs])), shop)
     trial = Trial(order.program, kernel, binary, spec.name, order.constants)
-    return Batch(order.group, trial, tuple(c for c in configs if c not in refused), group.sizes, refused, spec.cpu_flags)
+    refused = {config: reason for config, reason in refused.items() if config in configs}
+    made = tuple(c for c in configs if c not in refused)
+    return Batch(order.group, trial, anchor, made, group.sizes, refused, spec.cpu_flags)
 
 
 def built(order: Order, configs: Sequence[TileConfig], shop: Workshop) -> tuple[Kernel, bytes, dict[TileConfig, str]]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -19,8 +19,11 @@ from tests.tune.support import groups, model
 from tsc.cli import cli
 from tsc.errors import InputError, LaunchError
 from tsc.kernels import Workshop
-from tsc.tune.batch import SUFFIX, measure_folder, measured_records, read_batch, write_batch
+from tsc.tune.batch import SUFFIX, measure_folder, measured_records, read_batch, times_of, write_batch
+from tsc.tune.child import Found
+from tsc.tune.measure import Trial
 from tsc.tune.records import Record, append, read
+from tsc.tune.search import RandomSearch
 from tsc.tuning import Effort, build, tune
 from tsc.tuning_crew import Processes, Ray
 from tsc.tuning_group import Budget, Group, Job, batch_of, batches, space_of
@@ -78,7 +81,7 @@ def test_what_is_no_batch_is_said(tmp_path: Path, tuned: tuple[list[Group], Work
     found, shop = tuned
     space = space_of(found[0], shop)
     assert space is not None
-    batch = batch_of(found[0], [space.default], shop)
+    batch = batch_of(found[0], space.default, [space.default], shop)
     path = write_batch(tmp_path, batch)
     assert read_batch(path).configs == (space.default,) and path.suffix == SUFFIX
     whole = path.read_bytes()
@@ -89,7 +92,7 @@ def test_what_is_no_batch_is_said(tmp_path: Path, tuned: tuple[list[Group], Work
     with pytest.raises(InputError, match="there is no batch"):
         measure_folder(tmp_path / "none", tmp_path / "r")
     with pytest.raises(LaunchError, match="lacks no-such-flag"):
-        measured_records(replace(batch, cpu_flags=("no-such-flag",)))
+        measured_records(replace(batch, cpu_flags=("no-such-flag",)), {})
 
 
 def test_several_processes_measure_what_one_does(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
@@ -122,6 +125,29 @@ def test_a_process_that_is_killed_ends_the_job_and_loses_nothing(tmp_path: Path,
     assert read(path) and not crew._all
     tune(found, shop, path, Effort(2, search="random"), Processes(2))
     assert all(len(configs) >= 2 for configs in measured_configs(path).values())
+
+
+def test_a_machine_that_slows_down_is_no_slower_config(tuned: tuple[list[Group], Workshop],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    found, shop = tuned
+    space = space_of(found[0], shop)
+    assert space is not None
+    configs = [c for c in RandomSearch(space, 0).ask(4) if c != space.default]
+    batch = batch_of(found[0], space.default, configs[:1], shop)
+    variants, slow = len(batch.trial.kernel.interface.variants), [1.0]
+
+    def measured(trial: Trial, checked: object, sizes: Sequence[object], patience: int = 0) -> Found:
+        return Found({(v, n): slow[0] * (v + 1) * (n + 1) * 1e-5 for v in range(variants) for n in range(len(sizes))})
+
+    monkeypatch.setattr("tsc.tune.batch.measured", measured)
+    first = measured_records(batch, {})
+    assert {r.config for r in first} == {space.default, configs[0]}  # nothing was known of the anchor
+    known = times_of(first, batch.sizes)
+    slow[0] = 3.0
+    second = measured_records(batch, known)
+    assert {r.config for r in second} == {configs[0]}
+    for one, other in zip([r for r in first if r.config == configs[0]], second, strict=True):
+        assert one.nanoseconds == pytest.approx(other.nanoseconds, rel=1e-3) and one.sizes == other.sizes
 
 
 def test_a_search_gets_what_is_known(tuned: tuple[list[Group], Workshop]) -> None:

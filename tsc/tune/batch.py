@@ -33,19 +33,22 @@ _MAGIC = b"tsc batch 1\n"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`configs` of a `group` as the Variants of a Trial, whose `cpu_flags` a machine must have; the `sizes` at which they are
-    measured, of which the first is one where their values are looked at; and why other configs are `refused`."""
+    """`configs` of a `group` as Variants of a Trial, whose `cpu_flags` a machine must have; the `sizes` at which they are
+    measured, of which the first is one where their values are looked at; and why other configs are `refused`. The `anchor` is
+    a Variant of every Batch of the group: machines are not equally fast at all times, so that times are told by it."""
 
     group: str
     trial: Trial
+    anchor: TileConfig
     configs: tuple[TileConfig, ...]
     sizes: tuple[Sizes, ...]
     refused: Mapping[TileConfig, str]
     cpu_flags: tuple[str, ...] = ()
 
 
-def measured_records(batch: Batch) -> list[Record]:
-    """The records of a Batch on this machine, where no other is measured meanwhile. Raises LaunchError where it cannot be."""
+def measured_records(batch: Batch, known: Mapping[TileConfig, Times]) -> list[Record]:
+    """The records of a Batch on this machine, where no other is measured meanwhile: times as they would have been when the
+    anchor took what is `known` of it; where nothing is, its own are recorded, too. Raises LaunchError."""
     target, machine, kernel = batch.trial.target, machine_name(), batch.trial.kernel
     lacking = sorted({*batch.cpu_flags} - read_cpu_flags())
     if lacking:
@@ -53,15 +56,21 @@ def measured_records(batch: Batch) -> list[Record]:
     with _alone():
         found = measured(batch.trial, batch.sizes[:1], batch.sizes)
     records = [Record(batch.group, target, machine, config, {}, reason=reason) for config, reason in batch.refused.items()]
+    anchored, place = known.get(batch.anchor), next((k for k, c in enumerate(kernel.codes) if c.config == batch.anchor), None)
+    scales, wanted = [1e9] * len(batch.sizes), {*batch.configs}
+    if anchored is None:
+        wanted.add(batch.anchor)
+    elif place is not None and place not in found.wrong:
+        scales = [math.exp(time) / found.seconds[place, number] for number, time in enumerate(anchored)]
     for variant, (code, own) in enumerate(zip(kernel.codes, kernel.interface.variants, strict=True)):
-        if code.config not in batch.configs:
+        if code.config not in wanted:
             continue
         if variant in found.wrong:
             records.append(Record(batch.group, target, machine, code.config, {}, reason=found.wrong[variant]))
             continue
         for number, sizes in enumerate(batch.sizes):
             work = {work.kind: work.count.evaluate(sizes) for work in code.work}
-            blocks, nanoseconds = own.calls[0].blocks.evaluate(sizes), round(found.seconds[variant, number] * 1e9)
+            blocks, nanoseconds = own.calls[0].blocks.evaluate(sizes), round(found.seconds[variant, number] * scales[number])
             records.append(Record(batch.group, target, machine, code.config, sizes, 1, blocks, work, max(1, nanoseconds)))
     return records
 
@@ -134,7 +143,7 @@ def measure_folder(folder: Path, records: Path, tell: Callable[[str], None] = la
         if known.keys() >= {*batch.configs, *batch.refused}:
             tell(f"{number} of {len(paths)}: {path.name} is known")
             continue
-        found = measured_records(batch)
+        found = measured_records(batch, known)
         append(records, found)
         new += len({r.config for r in found} - known.keys())
         tell(f"{number} of {len(paths)}: {path.name}, {len(batch.configs)} configs at {len(batch.sizes)} sizes")
