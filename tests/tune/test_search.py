@@ -174,13 +174,13 @@ def test_a_search_is_the_same_for_the_same_seed() -> None:
 
 def test_the_search_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert search_called("random") is RandomSearch
-    monkeypatch.setattr("tsc.tuning.find_spec", lambda name: None)
+    monkeypatch.setattr("tsc.tuning_group.find_spec", lambda name: None)
     assert search_called(None) is RandomSearch
 
     def missing(name: str) -> None:
         raise ImportError("no module", name="botorch")
 
-    monkeypatch.setattr("tsc.tuning.import_module", missing)
+    monkeypatch.setattr("tsc.tuning_group.import_module", missing)
     with pytest.raises(LaunchError, match=r"lacks botorch; install tsc-compiler\[tune\]"):
         search_called("turbo")
 
