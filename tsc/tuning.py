@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -110,7 +110,8 @@ class Effort:
     def job(self, group: Group, shop: Workshop, budget: Budget, path: Path) -> Job:
         """A Group's part of it, with what a file of records has."""
         known = tuple(r for r in _read(path) if r.group == group.order.group and r.target == shop.device.spec.name)
-        return Job(group, shop.device.spec.name, shop.options, budget, self.search, self.seed, known)
+        options = replace(shop.options, progress=None)  # a function of this process
+        return Job(group, shop.device.spec.name, options, budget, self.search, self.seed, known)
 
 
 def tune(groups: Sequence[Group], shop: Workshop, path: Path, effort: Effort, crew: Crew | None = None,

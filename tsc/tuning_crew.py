@@ -9,7 +9,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -63,19 +64,11 @@ class Processes:
         assert child.stdin is not None and child.stdout is not None
         try:
             write_frame(child.stdin, pickle.dumps(job))
-            while (frame := read_frame(child.stdout)) is not None:
-                match pickle.loads(frame):
-                    case list(records):
-                        yield records
-                    case str(problem):
-                        self._idle.append(child)
-                        if problem:
-                            raise LaunchError(problem)
-                        return
-        except OSError:
-            pass
-        raise LaunchError(f"a process that tuned kernel '{job.group.order.symbol()}' ended with status {child.wait()}; what it "
-                          "had measured is kept, so that the job may be started again")
+            yield from _told(iter(partial(read_frame, child.stdout), None))
+        except (OSError, EOFError) as error:
+            raise LaunchError(f"a process that tuned kernel '{job.group.order.symbol()}' ended ({child.wait()}); what it "
+                              "had measured is kept, so that the job may be started again") from error
+        self._idle.append(child)
 
     def stop(self) -> None:
         """As a Crew does."""
@@ -92,17 +85,12 @@ class Processes:
 
 
 def serve() -> None:
-    """A process of `Processes`: Jobs from standard input; to standard output for each its records, and what failed or ""."""
+    """A process of `Processes`: Jobs from standard input, the answers of each to standard output."""
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what is printed is no answer
     while (frame := read_frame(source)) is not None:
-        problem = ""
-        try:
-            for records in rounds(pickle.loads(frame)):
-                write_frame(sink, pickle.dumps(records))
-        except TscError as error:
-            problem = str(error)
-        write_frame(sink, pickle.dumps(problem))
+        for answer in _answers(frame):
+            write_frame(sink, answer)
 
 
 class Ray:
@@ -125,25 +113,37 @@ class Ray:
     def rounds(self, job: Job) -> Iterator[list[Record]]:
         """As a Crew does."""
         try:
-            for answer in self._task(pickle.dumps(job)):
-                match pickle.loads(self._ray.get(answer)):
-                    case list(records):
-                        yield records
-                    case str(problem):
-                        raise LaunchError(problem)
+            yield from _told(map(self._ray.get, self._task(pickle.dumps(job))))
         except self._ray.exceptions.RayError as error:
-            raise LaunchError(f"Ray could not tune kernel '{job.group.order.symbol()}': {str(error).splitlines()[0]}; what was "
-                              "measured is kept, so that the job may be started again") from error
+            reason = str(error).splitlines()[-1]
+            raise LaunchError(f"Ray could not tune kernel '{job.group.order.symbol()}': {reason}; what was measured is kept, "
+                              "so that the job may be started again") from error
 
     def stop(self) -> None:
         """As a Crew does."""
         self._ray.shutdown()
 
 
+# -- how they answer ---------------------------------------------------------------------------------------------------
+
 def _answers(job: bytes) -> Iterator[bytes]:
-    """What a task of a cluster gives: records, or what went wrong."""
+    """What is told of a Job, where it is done: its records, a batch at a time, and in the end what went wrong, or ""."""
+    problem = ""
     try:
-        for records in rounds(pickle.loads(job)):
+        for records in rounds(pickle.loads(job)):  # Ray sends to what it runs: no `yield from`
             yield pickle.dumps(records)
     except TscError as error:
-        yield pickle.dumps(str(error))
+        problem = str(error)
+    yield pickle.dumps(problem)
+
+
+def _told(answers: Iterable[bytes]) -> Iterator[list[Record]]:
+    """The records among answers. Raises LaunchError for what went wrong, and EOFError where there is no end."""
+    for answer in map(pickle.loads, answers):
+        if not isinstance(answer, str):
+            yield answer
+        elif answer:
+            raise LaunchError(answer)
+        else:
+            return
+    raise EOFError

@@ -7,9 +7,11 @@ for AVX-512.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shlex
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -48,6 +50,7 @@ def pretend() -> None:
     """Make this process and those it forks take the machine for one with AVX-512; in others it is to be called again."""
     if not active():
         folder = Path(tempfile.mkdtemp(prefix="tsc-emulated-"))
+        atexit.register(_remove, folder, os.getpid())
         flags = " ".join(sorted({*cpu.read_cpu_flags(), *EMULATED.cpu_flags}))
         (folder / "cpuinfo").write_text(f"model name : emulated AVX-512\nflags : {flags}\n", encoding="ascii")
         os.environ[VARIABLE] = str(folder)
@@ -55,6 +58,12 @@ def pretend() -> None:
     cpuinfo = Path(os.environ[VARIABLE]) / "cpuinfo"
     cpu.read_cpu_flags.__defaults__ = (cpuinfo,)
     specs.host_spec.__defaults__ = (cpuinfo,)
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """At the end of the process that made it, not of those that it forked."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def command(compiler: str) -> str:

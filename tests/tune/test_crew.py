@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -22,7 +23,7 @@ from tsc.kernels import Workshop
 from tsc.tune.batch import SUFFIX, measure_folder, measured_records, read_batch, times_of, write_batch
 from tsc.tune.child import Found
 from tsc.tune.measure import Trial
-from tsc.tune.records import Record, append, read
+from tsc.tune.records import Record, read
 from tsc.tune.search import RandomSearch
 from tsc.tuning import Effort, build, tune
 from tsc.tuning_crew import Processes, Ray
@@ -150,6 +151,13 @@ def test_a_machine_that_slows_down_is_no_slower_config(tuned: tuple[list[Group],
         assert one.nanoseconds == pytest.approx(other.nanoseconds, rel=1e-3) and one.sizes == other.sizes
 
 
+def test_a_job_can_be_sent_whoever_is_told_of_progress(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
+    found, shop = tuned
+    told = replace(shop, options=replace(shop.options, progress=lambda what, done, total: None))
+    job = Effort().job(found[0], told, Budget(), tmp_path / "none")
+    assert pickle.loads(pickle.dumps(job)) == job
+
+
 def test_a_search_gets_what_is_known(tuned: tuple[list[Group], Workshop]) -> None:
     found, shop = tuned
     job = Job(found[0], shop.device.spec.name, shop.options, Budget(4), "random", 7)
@@ -186,7 +194,6 @@ def test_a_cluster_of_two_workers(tmp_path: Path, tuned: tuple[list[Group], Work
     found, shop = tuned
     assert cluster.count == 2
     tune(found, shop, tmp_path / "ray", Effort(5, search="random"), cluster)
-    append(tmp_path / "ray", [])
     assert [len(configs) for configs in measured_configs(tmp_path / "ray").values()] == [5, 5]
 
 
