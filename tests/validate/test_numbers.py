@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.loop_ir import funcs
 from tests.poly.support import SMALL
@@ -13,10 +16,12 @@ from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.print import format_func
 from tsc.poly.schedule import schedule_program
-from tsc.sym import dim
+from tsc.sym import SymExpr, dim, sym_max, sym_min
+from tsc.sym.expr import floordiv, mod
 from tsc.te.compute import Axis, Compute, Program, SizeParam
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, map_children, mul, select
 from tsc.validate import check_values
+from tsc.validate.frames import Sizes
 
 ENDS, CUT = Buffer("x", "float32", (dim("N"),)), Buffer("y", "float32", (dim("N"),))
 HERE = Load(ENDS, (Var("i"),))
@@ -98,3 +103,19 @@ def test_numbers_are_known_behind_memory(kept: bool, meant: bool, made: bool) ->
     assert check_values(halves(meant, kept), func, scheduled).undecided is None
     with pytest.raises(InternalError, match=r"is not what its Program means: y\["):
         check_values(halves(meant, kept, 3.0), func, scheduled)
+
+
+N, M = dim("N"), dim("M")
+#: Products of up to five dims beside their quotients, remainders and extrema: far beyond 64 bits at the greatest sizes.
+EXPRESSIONS: list[SymExpr] = [
+    N * N * M + N * M, N * N * M * M * N - M, floordiv(N * N * M, M + 1), mod(N * N * M, N + M), sym_max(N * N * M, M),
+    sym_min(N * N * M, M) - N * M * M, floordiv(M, N * N * M + 1), (N - M) * N * M, floordiv(-1 * N * N * M, N + 2),
+]
+SIZE = st.one_of(st.integers(1, 9), st.integers(2**31 - 1, 2**31 + 1), st.integers(2**46, 2**47))
+
+
+@given(st.lists(st.tuples(SIZE, SIZE), min_size=1, max_size=4), st.sampled_from(EXPRESSIONS))
+def test_sizes_are_exact_at_any_magnitude(cases: list[tuple[int, int]], expr: SymExpr) -> None:
+    """Sizes are tried by the thousand, in arrays of 64 bits where these hold all that comes up."""
+    found = Sizes({"N": np.array([n for n, _ in cases]), "M": np.array([m for _, m in cases])}, len(cases)).of(expr)
+    assert np.broadcast_to(np.asarray(found), len(cases)).tolist() == [expr.evaluate({"N": n, "M": m}) for n, m in cases]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import add, mul
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,20 @@ Ints = Any
 CASE = "@case"
 #: So many iterations are numbered at once: a few arrays of 8 bytes each.
 _MOST = 1 << 23
+
+
+def magnitude(value: Ints) -> int:
+    """The largest absolute value."""
+    if not isinstance(value, np.ndarray):
+        return abs(value)
+    return max(abs(int(value.max(initial=0))), abs(int(value.min(initial=0))))
+
+
+def _roomy(values: Sequence[Ints], most: int = 0) -> Sequence[Ints]:
+    """Integers to calculate with: Python's own where 64 bits do not hold one of them, or a result as large as `most`."""
+    if max(most, *map(magnitude, values)) < 2**63:
+        return values
+    return [v.astype(object) if isinstance(v, np.ndarray) else v for v in values]
 
 
 def spread(value: Ints, count: int) -> Array:
@@ -112,11 +127,10 @@ class Sizes:
         for monomial, coefficient in expr.terms:
             product: Ints = coefficient
             for atom in monomial:
-                if isinstance(atom, Dim):
-                    product = product * self.values[atom.name]
-                else:
-                    product = product * _int_call(atom.fn, *(self.of(a) for a in atom.args))
-            total = total + product
+                value = self.values[atom.name] if isinstance(atom, Dim) else _int_call(
+                    atom.fn, *_roomy([self.of(a) for a in atom.args]))
+                product = mul(*_roomy([product, value], magnitude(product) * magnitude(value)))
+            total = add(*_roomy([total, product], magnitude(total) + magnitude(product)))
         return total
 
     def at(self, expr: SymExpr, frame: Frame) -> Ints:

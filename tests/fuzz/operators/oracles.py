@@ -245,7 +245,7 @@ class Reference:
                   unit: float = 0.0) -> dict[str, Any]:
         """All values by name. Without `rng` the roundings of nodes are added to `found`. With it, what rounds has an error of
         its own at each of its uses: a kernel may compute it anew there, or never round it; but what is compared, or something
-        subtracted from it, is one value in all such places (_ONE_VALUE). Where it may overflow it is NaN."""
+        subtracted from it, is one value in all such places (_ONE_VALUE). Where it may overflow it is NaN or 1."""
         results: dict[str, Any] = {"": None, **self.wide.rt_inits_}
         results.update({n: _wide_array(x) for n, x in feeds.items()})
         rounded: set[str] = set()
@@ -259,9 +259,9 @@ class Reference:
                 if node.op_type in _ONE_VALUE:
                     kept.update({n: shaken(x, scale=found.size(n)) for n, x in zip(node.input, inputs)
                                  if n in rounded and n not in kept})
-                    inputs = [found.used(n, kept.get(n, x)) for n, x in zip(node.input, inputs)]
+                    inputs = [found.used(n, kept.get(n, x), rng) for n, x in zip(node.input, inputs)]
                 else:
-                    inputs = [found.used(n, shaken(x, scale=found.size(n))) if n in rounded or k < inside else x
+                    inputs = [found.used(n, shaken(x, scale=found.size(n)), rng) if n in rounded or k < inside else x
                               for k, (n, x) in enumerate(zip(node.input, inputs))]
                 inputs = [_either_zero(x, rng) if n in found.of else x for n, x in zip(node.input, inputs)]
             between = rounds and node.op_type == "Resize" and inputs[0].dtype.kind in "iu"

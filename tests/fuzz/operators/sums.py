@@ -64,12 +64,13 @@ class Roundings:
         """What a value may be as well."""
         return self.of[name].outcomes if name in self.of else np.zeros(value.shape, int)
 
-    def used(self, name: str, value: Any) -> Any:
-        """A value in its use: NaN where it may have overflown, from which anything may follow."""
+    def used(self, name: str, value: Any, rng: np.random.Generator) -> Any:
+        """A value in its use: NaN or a number where it may have overflown, from which anything may follow (NaN alone would
+        agree with a NaN that follows from the exact sum)."""
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
             return value
         overflows = (np.abs(value) > self.limits.max) & np.isfinite(value)
-        return np.where(overflows | (self.outcomes(name, value) > 0), np.nan, value)
+        return np.where(overflows | (self.outcomes(name, value) > 0), rng.choice((np.nan, 1.0), value.shape), value)
 
 
 def is_among(got: Array, outcomes: Array) -> Array:

@@ -23,8 +23,8 @@ from tsc.te.passes.products import lies_along, product_of, single_axes, unit_str
 
 #: Elements that fill a vector of any device.
 NARROW = 16
-#: Bytes of a panel that are asked for ahead, and others to try. Few rows gain what a core's own prefetching leaves: a quarter of
-#: their time on Zen 3, a hundredth on Zen 4, where half this distance costs 4 %; many rows lose nothing.
+#: Bytes of a panel that are asked for ahead, and others to try. Few rows gain what a core's own prefetching leaves: a quarter
+#: of their time on Zen 3, a hundredth on Zen 4, where half this distance costs 4 %; many rows lose nothing.
 AHEAD = 4096
 PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, AHEAD, 8192))
 #: Rows of a contraction's block whose column operand is more than one load.
