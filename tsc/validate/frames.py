@@ -27,7 +27,7 @@ _MOST = 1 << 23
 def magnitude(value: Ints) -> int:
     """The largest absolute value."""
     if not isinstance(value, np.ndarray):
-        return abs(value)
+        return int(abs(value))
     return max(abs(int(value.max(initial=0))), abs(int(value.min(initial=0))))
 
 
