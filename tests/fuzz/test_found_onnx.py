@@ -324,6 +324,7 @@ def test_an_index_into_nothing_is_excused_where_no_output_needs_it() -> None:
     (20261213, 10234),  # no bug: powers too large for a float, where the judge asks whether they are for an integer
     (20261213, 2366),  # sums of int64 are data, where they depend on what nobody needs: they were taken for indices
     (20271411, 2111),  # no bug: the logarithm of a sum whose digits are lost, in float64 too, where the judge saw but one sign
+    (20271411, 10936),  # no bug: no number as an unsigned integer, which NumPy converts in two ways
     (20261201, 7186),  # a quotient by twice a size, in two forms, of one of which a maximum with 0 was proved needless
 ])
 def test_a_random_case_is_right_now(seed: int, number: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tsc.codegen_c.scalar import Scope, offset_text, scalar
+from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar
 from tsc.codegen_c.types import vector_type
-from tsc.codegen_c.vector import Lanes, register, splat, vector
+from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
 from tsc.loop_ir.cpu.tensorize import FMA_TILE, FmaTile, read_fma_tile
 from tsc.loop_ir.nodes import Stmt
 from tsc.loop_ir.scratch import item_bytes
+from tsc.sym import SymExpr
 from tsc.te.expr import INDEX, Const, loads, substitute
 
 CACHE_LINE = 64
@@ -39,13 +40,13 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
     for number, column in enumerate(columns):
         text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, scope)
         yield depth + 1, f"const {kind} tsc_b{number} = {text};"
+    place = flatten(tile.acc, tile.index, scope, {})
     for row in range(tile.rows):
-        at = {tile.row: Const(row, INDEX)}
-        left = scalar(substitute(tile.left, at), scope)
+        left = scalar(substitute(tile.left, {tile.row: Const(row, INDEX)}), scope)
         yield depth + 1, f"const {kind} tsc_a{row} = {splat(left, tile.acc.dtype, tile.lanes)};"
         for number, column in enumerate(columns):
-            place = tuple(substitute(i, {**at, tile.column: Const(column, INDEX)}) for i in tile.index)
-            name = register(tile.acc, place, lanes, scope)
+            at = {tile.row: SymExpr.of(row), tile.column: SymExpr.of(column), tile.lane: SymExpr.of(0)}
+            name = register_at(tile.acc, place, at, lanes, scope)
             yield depth + 1, f"{name} = tsc_accumulate_{tile.acc.dtype}x{tile.lanes}({name}, tsc_a{row}, tsc_b{number});"
     yield depth, "}"
 

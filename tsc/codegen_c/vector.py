@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tsc.codegen_c.scalar import Scope, flatten, multiplied_and_added, offset_text, scalar, sym_text
@@ -94,12 +95,15 @@ def _masked(text: str, old: str, dtype: str, lanes: Lanes) -> str:
 
 def register(buffer: Buffer, index: tuple[Expr, ...], lanes: Lanes, scope: Scope) -> str:
     """The name of the vector register that an access means."""
-    zero = {lanes.var: Const(0, INDEX)}
-    leaves: dict[str, Expr] = {}
-    offset = flatten(buffer, tuple(substitute(i, zero) for i in index), scope, leaves).as_int()
-    if offset is None or offset % lanes.count:
+    return register_at(buffer, flatten(buffer, index, scope, {}), {lanes.var: SymExpr.of(0)}, lanes, scope)
+
+
+def register_at(buffer: Buffer, offset: SymExpr, at: Mapping[str, SymExpr], lanes: Lanes, scope: Scope) -> str:
+    """The name of the vector register at an offset, whose variables are `at` those of its first lane."""
+    first = offset.substitute(at).as_int()
+    if first is None or first % lanes.count:
         raise InternalError(f"an access to register buffer {buffer} is not one whole register")
-    return f"{scope.name(f'buffer {buffer.name}')}_{offset // lanes.count}"
+    return f"{scope.name(f'buffer {buffer.name}')}_{first // lanes.count}"
 
 
 def _is_register(expr: Expr, scope: Scope) -> bool:
@@ -125,7 +129,8 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     offset = flatten(buffer, index, scope, leaves)
     factor = coefficient_of(offset, lanes.var)
     name = scope.name(f"buffer {buffer.name}")
-    if factor == SymExpr.of(0) and not any(lanes.var in variables(leaf) for leaf in leaves.values()):
+    apart = not any(lanes.var in variables(leaf) for leaf in leaves.values())
+    if factor == SymExpr.of(0) and apart:
         return splat(_once(f"{name}[{sym_text(offset, leaves, scope)}]", load, lanes), buffer.dtype, lanes.count)
     kind = f"{buffer.dtype}x{lanes.count}"
     half = half_of(offset, lanes.var)
@@ -133,7 +138,7 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
         text = f"tsc_twice_{kind}({name} + {sym_text(half, leaves, scope)})"
         return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))" if buffer.dtype == BOOL else text
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
-    space = None if factor is None or any(lanes.var in variables(leaf) for leaf in leaves.values()) else factor.as_int()
+    space = factor.as_int() if factor is not None and apart else None
     first, last = lanes.first or "0", lanes.last or lanes.active or str(lanes.count)
     if factor == SymExpr.of(1):
         text = f"*(const tsc_{kind}u *)({name} + {start})"
@@ -146,13 +151,21 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     else:  # under a condition, only a load that is harmless in all lanes may have a stride (loop_ir/cpu/vector_rules.py)
         if lanes.active:
             raise InternalError(f"a masked load of {buffer} has a stride")
-        picked = [f"{name}[{offset_text(buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in index), scope)}]"
-                  for n in range(lanes.count)]
+        picked = [f"{name}[{text}]" for text in _each(load, offset, leaves, lanes, scope)]
         sign = "-" if buffer.dtype == BOOL else ""
         return f"(({vector_type(buffer.dtype, lanes.count)}){{{', '.join(sign + p for p in picked)}}})"  # commas, for macros
     if buffer.dtype == BOOL:
         return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))"
     return f"({text})"
+
+
+def _each(load: Load, offset: SymExpr, leaves: Mapping[str, Expr], lanes: Lanes, scope: Scope) -> Iterator[str]:
+    """The offset in each lane."""
+    for n in range(lanes.count):
+        if any(lanes.var in variables(leaf) for leaf in leaves.values()):
+            yield offset_text(load.buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in load.index), scope)
+        else:
+            yield sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(n)})), leaves, scope)
 
 
 def _cast(text: str, source: str, dtype: str, count: int) -> str:

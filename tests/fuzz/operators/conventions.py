@@ -130,6 +130,11 @@ def _beyond_float32(node: NodeProto, inputs: Values, opset: int) -> bool:
     return x is not None and x.dtype.kind in "iu" and bool(x.size) and float(np.abs(x.astype(np.float64)).max()) >= 2.0**24
 
 
+def _no_number_as_integer(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """A bias that is not finite, for integers: NumPy itself makes two things of it, in arrays and alone."""
+    return inputs[0] is not None and inputs[0].dtype.kind in "iu" and not np.isfinite(float(attribute(node, "bias") or 0))
+
+
 def _weights_not_finite(node: NodeProto, inputs: Values, opset: int) -> bool:
     """Whether a window's weights hold an infinity or a NaN."""
     return len(inputs) > 1 and inputs[1] is not None and inputs[1].dtype.kind == "f" and not bool(np.isfinite(inputs[1]).all())
@@ -238,6 +243,8 @@ CONVENTIONS: tuple[Convention, ...] = (
                    x.astype(np.float64)).max()) >= 2.0**53 for x in inputs)),
     Convention(_names("Shrink"), "integers beyond a float32", "open",
                "lambd and bias are floats; the standard does not say in which type they meet integers", _beyond_float32),
+    Convention(_names("Shrink"), "a bias that is not finite, for integers", "open",
+               "the standard does not say which integer it becomes", _no_number_as_integer),
     Convention(_names("Conv"), "weights that are not finite, over the border", "open",
                "'the number of pixels added' does not say whether 0 times infinity is added for them", _weights_not_finite),
     Convention(_names("ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare"), "integers beyond a double", "open",
