@@ -76,6 +76,7 @@ from tsc.codegen_c.specs import host_spec
     (20270102, 2305),  # no bug: loops that begin elsewhere, with an index of data between them, were not seen to be the same
     (20271312, 3430),  # the cells that are read were projected before it was asked whether they lie inside: isl gave up
     (20271312, 6922),  # a minimum of one number for each of many elements, beside one that is folded out of lanes
+    (20271412, 8713),  # isl's operations were spent when a number's text was asked for, which then is None
     (20271412, 323),  # sizes were tried at which a number of elements is beyond 64 bits
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])
