@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -164,7 +164,7 @@ def _each(crew: Crew, do: Callable[[Group], None], groups: Sequence[Group]) -> N
         return
     with ThreadPoolExecutor(crew.count) as pool:
         try:
-            for done in [pool.submit(do, group) for group in groups]:
+            for done in as_completed([pool.submit(do, group) for group in groups]):
                 done.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +27,7 @@ from tsc.tune.child import Found
 from tsc.tune.measure import Trial
 from tsc.tune.records import Record, read
 from tsc.tune.search import RandomSearch
-from tsc.tuning import Effort, build, tune
+from tsc.tuning import Effort, _each, build, tune
 from tsc.tuning_crew import Processes, Ray
 from tsc.tuning_group import Budget, Group, Job, batch_of, batches, space_of
 
@@ -126,6 +128,19 @@ def test_a_process_that_is_killed_ends_the_job_and_loses_nothing(tmp_path: Path,
     assert read(path) and not crew._all
     tune(found, shop, path, Effort(2, search="random"), Processes(2))
     assert all(len(configs) >= 2 for configs in measured_configs(path).values())
+
+
+def test_what_goes_wrong_with_one_group_is_not_told_after_the_others() -> None:
+    stopped = Event()
+
+    def do(group: Any) -> None:
+        if group == "fails":
+            raise LaunchError("it ended")
+        assert stopped.wait(30)
+
+    crew = SimpleNamespace(count=2, stop=stopped.set)
+    with pytest.raises(LaunchError, match="it ended"):
+        _each(cast(Any, crew), do, cast(Any, ["takes long", "fails"]))
 
 
 def test_a_machine_that_slows_down_is_no_slower_config(tuned: tuple[list[Group], Workshop],
