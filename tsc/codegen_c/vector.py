@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tsc.codegen_c.scalar import Scope, flatten, multiplied_and_added, offset_text, scalar, sym_text
@@ -151,21 +151,15 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     else:  # under a condition, only a load that is harmless in all lanes may have a stride (loop_ir/cpu/vector_rules.py)
         if lanes.active:
             raise InternalError(f"a masked load of {buffer} has a stride")
-        picked = [f"{name}[{text}]" for text in _each(load, offset, leaves, lanes, scope)]
+        texts = [sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(n)})), leaves, scope) if apart else
+                 offset_text(buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in index), scope)
+                 for n in range(lanes.count)]
+        picked = [f"{name}[{text}]" for text in texts]
         sign = "-" if buffer.dtype == BOOL else ""
         return f"(({vector_type(buffer.dtype, lanes.count)}){{{', '.join(sign + p for p in picked)}}})"  # commas, for macros
     if buffer.dtype == BOOL:
         return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))"
     return f"({text})"
-
-
-def _each(load: Load, offset: SymExpr, leaves: Mapping[str, Expr], lanes: Lanes, scope: Scope) -> Iterator[str]:
-    """The offset in each lane."""
-    for n in range(lanes.count):
-        if any(lanes.var in variables(leaf) for leaf in leaves.values()):
-            yield offset_text(load.buffer, tuple(substitute(i, {lanes.var: Const(n, INDEX)}) for i in load.index), scope)
-        else:
-            yield sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(n)})), leaves, scope)
 
 
 def _cast(text: str, source: str, dtype: str, count: int) -> str:

@@ -24,7 +24,7 @@ CASE = "@case"
 _MOST = 1 << 23
 
 
-def magnitude(value: Ints) -> int:
+def _magnitude(value: Ints) -> int:
     """The largest absolute value."""
     if not isinstance(value, np.ndarray):
         return int(abs(value))
@@ -33,7 +33,7 @@ def magnitude(value: Ints) -> int:
 
 def _roomy(values: Sequence[Ints], most: int = 0) -> Sequence[Ints]:
     """Integers to calculate with: Python's own where 64 bits do not hold one of them, or a result as large as `most`."""
-    if max(most, *map(magnitude, values)) < 2**63:
+    if max(most, *map(_magnitude, values)) < 2**63:
         return values
     return [v.astype(object) if isinstance(v, np.ndarray) else v for v in values]
 
@@ -129,8 +129,8 @@ class Sizes:
             for atom in monomial:
                 value = self.values[atom.name] if isinstance(atom, Dim) else _int_call(
                     atom.fn, *_roomy([self.of(a) for a in atom.args]))
-                product = mul(*_roomy([product, value], magnitude(product) * magnitude(value)))
-            total = add(*_roomy([total, product], magnitude(total) + magnitude(product)))
+                product = mul(*_roomy([product, value], _magnitude(product) * _magnitude(value)))
+            total = add(*_roomy([total, product], _magnitude(total) + _magnitude(product)))
         return total
 
     def at(self, expr: SymExpr, frame: Frame) -> Ints:

@@ -132,7 +132,7 @@ def _beyond_float32(node: NodeProto, inputs: Values, opset: int) -> bool:
 
 def _no_number_as_integer(node: NodeProto, inputs: Values, opset: int) -> bool:
     """A bias that is not finite, for integers: NumPy itself makes two things of it, in arrays and alone."""
-    return inputs[0] is not None and inputs[0].dtype.kind in "iu" and not np.isfinite(float(attribute(node, "bias") or 0))
+    return inputs[0] is not None and inputs[0].dtype.kind in "iu" and not np.isfinite(float(attribute(node, "bias", 0.0)))
 
 
 def _weights_not_finite(node: NodeProto, inputs: Values, opset: int) -> bool:
