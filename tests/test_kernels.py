@@ -19,7 +19,9 @@ from tsc.explain import explain_node
 from tsc.loop_ir.nodes import For, Func, walk
 from tsc.ops.base import PatternKind
 from tsc.plan.kernel import Refusal, kernel_from_bytes, kernel_to_bytes
-from tsc.poly import scop
+from tsc.poly import PatternMismatch, scop
+from tsc.poly.pattern.contraction import Contraction
+from tsc.poly.pattern.stencil import Stencil
 from tsc.runtime.interface import wrong_sizes
 from tsc.sym import dim
 from tsc.te.compute import Axis, Compute, Program, SizeParam
@@ -224,6 +226,53 @@ def test_what_is_refused_without_vectors_too_is_an_error(monkeypatch: pytest.Mon
     _refusing(monkeypatch, every=True)
     with pytest.raises(tsc.InternalError, match="these lanes are not understood"):
         tsc.compile(layers(1), options=tsc.Options(use_cache=False, jobs=1))
+
+
+# -- patterns that take too many operations --------------------------------------------------------------------
+
+@pytest.fixture
+def exhausting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the trees of windows and matrix products take more operations than a kernel may."""
+    def tree(*_: Any) -> Any:
+        raise PatternMismatch("its index expressions take too many operations")
+
+    for pattern in (Stencil, Contraction):
+        monkeypatch.setattr(pattern, "tree", tree)
+
+
+@pytest.mark.usefixtures("exhausting")
+@pytest.mark.parametrize("body", [
+    "MatMul(x, w)", "Conv<pads = [2, 0, 1, 3]>(x, w)", "MaxPool<kernel_shape = [3, 2], pads = [1, 1, 0, 1]>(x)",
+    "AveragePool<kernel_shape = [2, 3], dilations = [2, 1], ceil_mode = 1>(x)"])
+def test_what_cannot_be_cut_is_made_by_plain_patterns(body: str) -> None:
+    """With an epilogue that is cut off first."""
+    model = onnx.parser.parse_model(f'''<ir_version: 8, opset_import: ["" : 19]>
+        g (float[2, 3, n, 5] x, float[2, 3, 5, 4] w) => (y) {{ t = {body} y = Tanh(t) }}''')
+    executable = tsc.compile(model, options=tsc.Options(use_cache=False, jobs=1))
+    rng = np.random.default_rng(0)
+    for n in (5, 6, 37):
+        feeds = {"x": rng.standard_normal((2, 3, n, 5), "f"), "w": rng.standard_normal((2, 3, 5, 4), "f")}
+        wanted, = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+        np.testing.assert_allclose(executable.run(None, feeds)[0], wanted, rtol=1e-5, atol=1e-5)
+    assert "its index expressions take too many operations" in executable.explain()
+
+
+@pytest.mark.usefixtures("exhausting")
+def test_why_it_is_plain_is_explained() -> None:
+    assert "--- by plain patterns\n  its index expressions take too many operations" in explain_node(layers(1), "y0")
+
+
+@pytest.mark.usefixtures("exhausting")
+def test_a_users_product_is_made_by_plain_patterns_too() -> None:
+    m, n, k = te.dim("M"), te.dim("N"), te.dim("K")
+    x, w = te.placeholder((m, k), "float32", "x"), te.placeholder((k, n), "float32", "w")
+    r = te.reduce_axis(k, "r")
+    product = te.compute((m, n), lambda i, j: te.sum(x[i, r] * w[r, j], axis=r), "product")
+    kernel = tsc.build(product, options=tsc.Options(use_cache=False, jobs=1))
+    rng = np.random.default_rng(0)
+    for sizes in ((1, 1, 1), (7, 33, 19), (65, 2, 130)):
+        feeds = {"x": rng.standard_normal(sizes[:2], "f"), "w": rng.standard_normal(sizes[1:], "f")}
+        np.testing.assert_allclose(kernel.run(None, feeds)[0], feeds["x"] @ feeds["w"], rtol=1e-4, atol=1e-4)
 
 
 # -- sizes of which no fact says enough ------------------------------------------------------------------------

@@ -15,11 +15,11 @@ import onnx
 from tsc.config import Options
 from tsc.errors import InputError, ShapeError, typed
 from tsc.graph.define import needed
-from tsc.graph.fusion.group import FusionGroup, split_group
+from tsc.graph.fusion.group import FusionGroup, split_group, splits
 from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.onnx.importer import import_onnx
 from tsc.ir import Graph
-from tsc.kernels import CheckedLoops, Workshop, checked_loops, cut, order_of, workshop
+from tsc.kernels import CheckedLoops, Workshop, checked_loops, cut, order_of, whole, workshop
 from tsc.loop_ir.nodes import Func
 from tsc.ops.define import CustomOp, is_custom
 from tsc.pipeline import check_request, front, lower_groups
@@ -119,11 +119,14 @@ def _about(group: FusionGroup, model: Model) -> Iterator[str]:
         yield from _section("shared", ["its kernel serves other groups too, which are equal to it up to constants: these are "
                                        "sizes, given with each call"])
     for lowered in (general, own) if general.program != own.program else (own,):
+        recorder = Recorder()
         try:
-            made = attempt(lowered)
+            made = attempt(lowered) if lowered is not own or splits(group) else whole(lowered, attempt, recorder, group.name)
         except PatternMismatch as mismatch:
             yield from _section("refused", [f"no pattern fits all of it: {mismatch}"])
         else:
+            if recorder.decisions:
+                yield from _section("by plain patterns", [d.reason for d in recorder.decisions])
             yield from _kernel(lowered, made, model.sizes)
             return
     for part in split_group(group, graph):
@@ -140,10 +143,10 @@ class Explained:
     recorder: Recorder
 
 
-def _scheduled(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Explained:
+def _scheduled(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False, plain: bool = False) -> Explained:
     """Schedule one Program, as `compile` does. Raises PatternMismatch when no pattern fits."""
     recorder = Recorder()
-    loops = checked_loops(order_of(lowered, graph, shop, tiled), lowered.kind.value, recorder, Steps)
+    loops = checked_loops(order_of(lowered, graph, shop, tiled, plain), lowered.kind.value, recorder, Steps)
     return Explained(loops, loops.steps or Steps(), recorder)
 
 

@@ -57,9 +57,10 @@ Made = TypeVar("Made", covariant=True)
 
 
 class Attempt(Protocol[Made]):
-    """Makes something of a Program, or raises PatternMismatch; of a sum of products without register tiles where `tiled`."""
+    """Makes something of a Program, or raises PatternMismatch; of a sum of products without register tiles where `tiled`. By
+    plain patterns alone where `plain`."""
 
-    def __call__(self, lowered: LoweredGroup, *, tiled: bool) -> Made: ...
+    def __call__(self, lowered: LoweredGroup, *, tiled: bool = False, plain: bool = False) -> Made: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,9 @@ def refuse_dtypes(graph: Graph, target: Target) -> None:
 @dataclass(frozen=True, slots=True)
 class Order:
     """All that a kernel depends on. `constants` are the inputs that can be laid out at compile time; `tiled`: a sum of products
-    without register tiles is to be refused; `factoring`: how reductions are to be cut; `configs`: those of its Variants (none:
-    one of the pattern's own). `content` is a digest of the rest, `group` one of the Program for a target, whatever compiles
-    it."""
+    without register tiles is to be refused; `plain`: only patterns that copy nothing are looked for; `factoring`: how
+    reductions are to be cut; `configs`: those of its Variants (none: one of the pattern's own). `content` is a digest of the
+    rest, `group` one of the Program for a target, whatever compiles it."""
 
     program: Program
     kind: PatternKind
@@ -123,23 +124,25 @@ class Order:
     device: Target
     content: str
     tiled: bool = False
+    plain: bool = False
     factoring: Factoring | None = None
     configs: tuple[TileConfig, ...] = ()
     group: str = ""
 
     def key(self) -> str:
         """The cache's key of the kernel."""
-        return digest("kernel", self.content, str(self.tiled), to_json(self.factoring), *map(config_to_json, self.configs))
+        kind = (str(self.tiled), str(self.plain))
+        return digest("kernel", self.content, *kind, to_json(self.factoring), *map(config_to_json, self.configs))
 
     def symbol(self) -> str:
         """The kernel's name, whatever it was ordered for."""
         return f"{self.kind.value}_{self.content[:12]}"
 
 
-def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Kernel:
+def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False, plain: bool = False) -> Kernel:
     """te.Program -> Kernel, from the cache where an equal program was compiled before. Raises PatternMismatch where no pattern
     fits, which is kept as well."""
-    order = order_of(lowered, graph, shop, tiled)
+    order = order_of(lowered, graph, shop, tiled, plain)
     key, recorder = order.key(), shop.recorder
     recorder.record("te", order.symbol(), lambda: str(order.program))
     made = known(key, shop)
@@ -154,7 +157,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: 
     return made.costing(shop.pool(order.group))
 
 
-def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False) -> Order:
+def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False, plain: bool = False) -> Order:
     """What to make of a Program whose inputs are values of `graph`."""
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
     program = general(lowered.program, shop.cache)
@@ -163,7 +166,7 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = 
     chunk = shop.options.reduction_chunk
     factoring = proposed(program, chunk, shop.options.split_reductions) if chunk else None
     configs = () if factoring is not None else tuple(shop.pool(group))
-    return Order(program, lowered.kind, constants, shop.device, content, tiled, factoring, configs, group)
+    return Order(program, lowered.kind, constants, shop.device, content, tiled, plain, factoring, configs, group)
 
 
 def known(key: str, shop: Workshop) -> Kernel | Refusal | None:
@@ -341,7 +344,8 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
     """The loops for one device. Raises as `checked_loops`."""
     program, device, seen = order.program, order.device, None if steps is None else steps()
     config = order.configs[0] if order.configs else None
-    scheduled = schedule_program(program, spec, config, recorder, symbol, order.constants, seen, order.tiled)  # -> Func
+    scheduled = schedule_program(                                   # te.Program       -> Func
+        program, spec, config, recorder, symbol, order.constants, seen, order.tiled, order.plain)
     with blame(scheduled.overridden, symbol):
         proved = no_prover if scheduled.scop is None else prover(scheduled.scop.known)
         func = device.lower(scheduled.func, spec, recorder, proved)  # Func             -> Func
@@ -427,7 +431,10 @@ def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeE
             lowered = _lowered(definitions[start:end], definitions[end:], outputs, env)
             names = tuple(d.compute.name for d in definitions[start:end])
             try:
-                made = attempt(lowered, tiled=end > ends[0] and lowered.kind is PatternKind.CONTRACTION)
+                if end == ends[0]:
+                    made = whole(lowered, attempt, recorder, names[0])
+                else:
+                    made = attempt(lowered, tiled=lowered.kind is PatternKind.CONTRACTION)
             except PatternMismatch as mismatch:
                 refusal = f"not in the kernel of {names[0]}: {_in_user_names(str(mismatch), lowered, definitions[start:end])}"
                 if end == ends[0]:
@@ -439,6 +446,19 @@ def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeE
             start = end
             break
     return runs
+
+
+def whole(lowered: LoweredGroup, attempt: Attempt[Made], recorder: Recorder, name: str) -> Made:
+    """What `attempt` makes of a Program that cannot be cut: by plain patterns where the proofs of the one that fits take more
+    operations than a kernel may. Raises PatternMismatch where no pattern takes it."""
+    try:
+        return attempt(lowered)
+    except PatternMismatch as mismatch:
+        with suppress(PatternMismatch):
+            made = attempt(lowered, plain=True)
+            recorder.decide("plain", name, str(mismatch))
+            return made
+        raise
 
 
 def _within_trip(definitions: Sequence[Definition], end: int) -> bool:

@@ -14,7 +14,7 @@ from tsc.errors import InputError, InternalError, SlowKernelWarning, typed
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fusion.fuse import fuse
-from tsc.graph.fusion.group import Decision, FusionGroup, split_group
+from tsc.graph.fusion.group import Decision, FusionGroup, split_group, splits
 from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.onnx.file import Source
 from tsc.graph.onnx.importer import import_onnx
@@ -22,7 +22,7 @@ from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
-from tsc.kernels import Workshop, bind, compile_definitions, compile_program, refuse_dtypes, shared, workshop
+from tsc.kernels import Workshop, bind, compile_definitions, compile_program, refuse_dtypes, shared, whole, workshop
 from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
@@ -163,12 +163,14 @@ def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Worksho
         node, outputs = group.anchor, group.outputs
         return compile_definitions(needed(node, outputs), outputs, graph, env, shop, node.name)
     lowered = program or lower_group(group, graph, env)             # FusionGroup      -> te.Program
+    attempt = partial(compile_program, graph=graph, shop=shop)
     try:
-        kernel = compile_program(lowered, graph, shop)
+        last = program is None and not splits(group)                # nothing else is left to try
+        kernel = whole(lowered, attempt, shop.recorder, group.name) if last else attempt(lowered)
     except PatternMismatch as mismatch:
-        if program is not None and program.program != lower_group(group, graph, env).program:
+        if program is not None:
             return compile_group(group, graph, env, shop)           # with its own constants
-        if len(group.nodes) == 1 and len(group.outputs) == 1:
+        if last:
             raise InternalError(f"no schedule pattern fits node '{group.anchor.name}' ({mismatch})") from mismatch
         shop.recorder.decide("split", group.name, str(mismatch))
         parts = split_group(group, graph)

@@ -149,7 +149,8 @@ def tuned(model: Any) -> Executable:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.jsonl"
         for group in groups_of(model, None, shop, [{"n": n} for n in (1, 5, 33)])[0]:
-            analysed = prepared(group.order.program, shop.device.spec, group.order.constants, None, group.order.tiled)
+            order = group.order
+            analysed = prepared(order.program, shop.device.spec, order.constants, None, order.tiled, order.plain)
             assert analysed is not None
             configs = RandomSearch(analysed.found.space(shop.device.spec), 0).ask(3)
             records = []

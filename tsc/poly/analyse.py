@@ -35,12 +35,12 @@ def normalised(program: Program) -> Program:
     return settled(separate_outputs(without_empty(program)))
 
 
-def analyse(program: Program, forms: Forms | None = None) -> Analysis:
+def analyse(program: Program, forms: Forms = OWN) -> Analysis:
     """The Analysis of a `normalised` Program that computes something, as it is unless other `forms` are given. Raises
     PatternMismatch when no pattern fits."""
     log: list[str] = []
     # 1. statements, domains, access relations, and the pattern that they fit
-    scop, found = _matched(program, OWN if forms is None else forms, log)
+    scop, found = _matched(program, forms, log)
     # 2. dependences, those of declared monoids on themselves dropped
     deps = dependences(scop)
     # 3. the pattern's ScheduleMatrix, its `?` solved from the dependences

@@ -45,6 +45,11 @@ def leaves(group: FusionGroup) -> Iterator[FusionGroup]:
         yield group
 
 
+def splits(group: FusionGroup) -> bool:
+    """Whether `split_group` has parts to make of a group."""
+    return len(group.nodes) > 1 or len(group.outputs) > 1
+
+
 def split_group(group: FusionGroup, graph: Graph) -> tuple[FusionGroup, ...]:
     """The links of a chain, else one group a node, in order, else one an output: what is left when no schedule fits the whole
     group. Only what the group's outputs need is made."""

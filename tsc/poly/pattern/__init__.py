@@ -27,6 +27,8 @@ PATTERNS: tuple[Match, ...] = (match_scan, match_stencil, match_contraction, mat
 Forms: TypeAlias = tuple[tuple[Callable[[Program], Program], tuple[Match, ...]], ...]
 #: A Program as it is, whatever the device.
 OWN: Forms = ((lambda program: program, PATTERNS),)
+#: The same by patterns that copy nothing and prove little: what is left where the others take more operations than they may.
+PLAIN: Forms = ((lambda program: program, (match_scan, match_reduction, match_injective)),)
 #: By kind of device, the forms in which blocks there compute, where these are not a Program's own.
 FORMS: Mapping[str, Forms] = {"cuda": ((composed, (match_warps,)), (row_program, (match_lanes,)))}
 
