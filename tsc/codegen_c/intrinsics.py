@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar
 from tsc.codegen_c.types import vector_type
@@ -12,7 +12,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.cpu.tensorize import FMA_TILE, FmaTile, read_fma_tile
 from tsc.loop_ir.nodes import Stmt
 from tsc.loop_ir.scratch import item_bytes
-from tsc.sym import SymExpr
+from tsc.sym import ZERO, SymExpr
 from tsc.te.expr import INDEX, Const, loads, substitute
 
 CACHE_LINE = 64
@@ -33,12 +33,14 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
         raise InternalError("fma_tile: its accumulators are not vector registers")
     lanes = Lanes(tile.lane, tile.lanes)
     kind = vector_type(tile.acc.dtype, tile.lanes)
+    # a vector may be part of a panel: by this its lanes are seen to be neighbours there
+    within = replace(scope, facts=scope.facts.loop(tile.lane, ZERO, SymExpr.of(tile.lanes), 1))
     columns = range(0, tile.columns, tile.lanes)
     yield depth, "{"
     for text in _asked_ahead(tile, scope):
         yield depth + 1, text
     for number, column in enumerate(columns):
-        text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, scope)
+        text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, within)
         yield depth + 1, f"const {kind} tsc_b{number} = {text};"
     place = flatten(tile.acc, tile.index, scope, {})
     for row in range(tile.rows):

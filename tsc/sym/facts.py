@@ -12,8 +12,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
+from tsc.sym import identities
 from tsc.sym.expr import (
     ZERO,
     Apply,
@@ -37,7 +37,6 @@ from tsc.sym.witness import Point, extended, is_negative
 _DEPTH, _STEPS = 12, 100
 #: A variable with so few values is looked at one by one, where functions of it are left; so many cases in all.
 _FEW, _CASES = 6, 24
-_LARGEST = 1 << 24  # whose divisors are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,9 +405,9 @@ class Facts:
         args = [self.reduce(a) for a in atom.args]
         match atom.fn:
             case "min":
-                return sym_min(*_undominated(args, self.le))
+                return sym_min(*identities.undominated(args, self.le))
             case "max":
-                return sym_max(*_undominated(args, lambda a, b: self.le(b, a)))
+                return sym_max(*identities.undominated(args, lambda a, b: self.le(b, a)))
             case "//" | "%":
                 by = args[1].as_int()
                 if by is not None and by > 0:
@@ -450,17 +449,28 @@ class Facts:
         divisor = SymExpr.of(by)
         within = self.nonneg(rest) and self.lt(rest, divisor)
         if fn == "%":
-            return rest if within else self._applied(fn, rest, divisor)
+            return rest if within else self._remainder(rest, by)
         quotient = apply(fn, [whole, divisor])
         return quotient if within else quotient + self._quotient(rest, by)
 
     def _quotient(self, value: SymExpr, by: int) -> SymExpr:
-        """`value // by`, by a part of the divisor first where variables go with its remainder: x // (p * q) is x // p // q."""
-        for part in _divisors(by):
-            whole, rest = self.whole_part(value, part)
-            if whole.terms and rest.dims() and self.nonneg(rest) and self.lt(rest, SymExpr.of(part)):
-                return self._divide("//", self._undo_divisions(apply("//", [whole, SymExpr.of(part)])), by // part)
+        """`value // by`, by a step first where variables go with its remainder: x // (p * q) is x // p // q."""
+        for whole, _, step in self._in_steps(value, by):
+            return self._divide("//", self._undo_divisions(apply("//", [whole, SymExpr.of(step)])), by // step)
         return self._applied("//", value, SymExpr.of(by))
+
+    def _remainder(self, value: SymExpr, by: int) -> SymExpr:
+        """`value % by`, of its part in whole steps that divide the divisor where the rest stays within one of them."""
+        for whole, rest, _ in self._in_steps(value, by):
+            return self._applied("%", whole, SymExpr.of(by)) + rest
+        return self._applied("%", value, SymExpr.of(by))
+
+    def _in_steps(self, value: SymExpr, by: int) -> Iterator[tuple[SymExpr, SymExpr, int]]:
+        """`value` as whole steps and a rest with variables within one, and the step, for steps that divide `by`."""
+        for step in identities.divisors(by):
+            whole, rest = self.whole_part(value, step)
+            if whole.terms and rest.dims() and self.nonneg(rest) and self.lt(rest, SymExpr.of(step)):
+                yield whole, rest, step
 
     def _applied(self, fn: str, value: SymExpr, by: SymExpr) -> SymExpr:
         """The function, and where its own identities have made something else of it, that reduced."""
@@ -481,19 +491,3 @@ class Facts:
                     term = term * SymExpr((((atom,), 1),))
             total = total + term * factor
         return total
-
-
-@lru_cache(maxsize=1024)
-def _divisors(number: int) -> tuple[int, ...]:
-    """Those between 1 and a number, the greatest first; none of one too large to try, as a scale's denominator is."""
-    small = [n for n in range(2, math.isqrt(number) + 1) if number % n == 0] if number <= _LARGEST else []
-    return tuple(sorted({*small, *(number // n for n in small)}, reverse=True))
-
-
-def _undominated(args: list[SymExpr], below: Callable[[SymExpr, SymExpr], bool]) -> list[SymExpr]:
-    kept = list(dict.fromkeys(args))
-    for candidate in list(kept):
-        others = [a for a in kept if a is not candidate]
-        if any(below(o, candidate) for o in others):
-            kept = others
-    return kept

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from tsc.sym.expr import ZERO, Apply, SymExpr, apply, exact_quotient
+
+_LARGEST = 1 << 24  # whose divisors are looked for
 
 
 def without_remainders(expr: SymExpr) -> SymExpr:
@@ -75,3 +78,20 @@ def product(x: float, y: float) -> float:
 def plus(x: float, y: float) -> float:
     """x + y, of ints or infinities that are not opposite."""
     return x if is_infinite(x) else y if is_infinite(y) else x + y
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Those between 1 and a number, the greatest first; none of one too large to try, as a scale's denominator is."""
+    small = [n for n in range(2, math.isqrt(number) + 1) if number % n == 0] if number <= _LARGEST else []
+    return tuple(sorted({*small, *(number // n for n in small)}, reverse=True))
+
+
+def undominated(args: list[SymExpr], below: Callable[[SymExpr, SymExpr], bool]) -> list[SymExpr]:
+    """The arguments of a minimum (maximum) without those that another is known to be below (above)."""
+    kept = list(dict.fromkeys(args))
+    for candidate in list(kept):
+        others = [a for a in kept if a is not candidate]
+        if any(below(o, candidate) for o in others):
+            kept = others
+    return kept
