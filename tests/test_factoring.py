@@ -64,12 +64,18 @@ def check(executable: tsc.Executable, name: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: a product in chunks takes gcc long."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("chunk", [1, 16, 32])
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name: str, chunk: int, apart: bool, tmp_path: Path) -> None:
+def test_models(name: str, chunk: int, apart: bool, cache: Path, tmp_path: Path) -> None:
     made, _, in_one = MODELS[name]
-    options = tsc.Options(cache_dir=tmp_path / "cache", reduction_chunk=chunk, split_reductions=apart)
+    options = tsc.Options(cache_dir=cache, reduction_chunk=chunk, split_reductions=apart)
     executable = tsc.compile(made, options=options)
     check(executable, name)
     (launch,) = plan_of(executable._package).launches
@@ -81,19 +87,19 @@ def test_models(name: str, chunk: int, apart: bool, tmp_path: Path) -> None:
     check(tsc.compile(made, options=options), name)  # from the cache
 
 
-def test_more_blocks_share_a_row(tmp_path: Path) -> None:
+def test_more_blocks_share_a_row(cache: Path) -> None:
     """What splitting is for: a sum of all, or a product of one tile, is more than one block."""
     for name, sizes in (("sum of all", {"a": 3, "b": 4000}), ("product", {"a": 3, "b": 4000, "c": 16})):
         blocks = []
         for apart in (False, True):
-            options = tsc.Options(cache_dir=tmp_path, reduction_chunk=64 if apart else 0, split_reductions=apart)
+            options = tsc.Options(cache_dir=cache, reduction_chunk=64 if apart else 0, split_reductions=apart)
             (launch,) = plan_of(tsc.compile(MODELS[name][0], options=options)._package).launches
             blocks.append(launch.calls[0].blocks.evaluate(sizes))
         assert blocks[0] == 1 < 10 < blocks[1], name
 
 
-def test_a_short_reduction_stays_whole(tmp_path: Path) -> None:
-    options = tsc.Options(cache_dir=tmp_path, reduction_chunk=96, split_reductions=True)
+def test_a_short_reduction_stays_whole(cache: Path) -> None:
+    options = tsc.Options(cache_dir=cache, reduction_chunk=96, split_reductions=True)
     (launch,) = plan_of(tsc.compile(MODELS["weights"][0], options=options)._package).launches
     assert len(launch.calls) == 1
 
@@ -121,8 +127,8 @@ def test_what_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(plan_of(executable._package).launches[0].calls) == 2
 
 
-def test_requests_are_held_to_the_same_shapes(tmp_path: Path) -> None:
-    options = tsc.Options(cache_dir=tmp_path, reduction_chunk=16, split_reductions=True)
+def test_requests_are_held_to_the_same_shapes(cache: Path) -> None:
+    options = tsc.Options(cache_dir=cache, reduction_chunk=16, split_reductions=True)
     executable = tsc.compile(MODELS["product"][0], options=options)
     with pytest.raises(ShapeError, match="expected b = 5"):
         executable.run(None, {"x": np.zeros((2, 5), np.float32), "z": np.zeros((6, 3), np.float32)})

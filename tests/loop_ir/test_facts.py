@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import time
 
@@ -14,8 +15,9 @@ from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Block, For, Let
 from tsc.loop_ir.simplify import simplify_expr
 from tsc.sym import SymExpr, dim, sym_max
-from tsc.sym.expr import apply
-from tsc.sym.facts import Facts, _divisors
+from tsc.sym.expr import apply, coefficient_of
+from tsc.sym.facts import Facts
+from tsc.sym.identities import divisors
 from tsc.te.compute import SizeParam, facts_of
 from tsc.te.expr import Call, Const, Expr, Size, Var, add, call, format_expr, index, mul, wrapped
 from tsc.te.index import to_sym
@@ -221,6 +223,20 @@ def test_whole_sizes_leave_a_quotient_by_that_size() -> None:
     assert facts.reduce((m * k + dim("c")) // k) == m + dim("c") // k
 
 
+@pytest.mark.parametrize("by", [12, 48, 64])
+@pytest.mark.parametrize("step, lanes", [(16, 16), (16, 17), (4, 3), (6, 6), (5, 5)])
+def test_a_rest_within_a_step_of_the_divisor_leaves_the_remainder(by: int, step: int, lanes: int) -> None:
+    """Lanes of a vector are neighbours in a panel that is whole vectors wide: `(c + lane) % 64 == c % 64 + lane`."""
+    zero = SymExpr.of(0)
+    facts = facts_of(()).loop("c", zero, SymExpr.of(200), step).loop("lane", zero, SymExpr.of(lanes), 1)
+    place = dim("c") + dim("lane")
+    rest = facts.reduce(apply("%", [place, SymExpr.of(by)]))
+    assert (coefficient_of(rest, "lane") == SymExpr.of(1)) == (math.gcd(step, by) >= lanes)
+    for c in range(0, 200, step):
+        for lane in range(lanes):
+            assert rest.evaluate({"c": c, "lane": lane}) == (c + lane) % by
+
+
 def test_quotients_have_the_bounds_of_what_they_divide() -> None:
     """Found by random operators: a window's last vector began at 16 * ((W + 1) // 4) - 16, of a width from 5 on."""
     facts = facts_of((SizeParam("W", 5, 1, 8), SizeParam("N", 2)))
@@ -254,4 +270,4 @@ def test_a_large_divisor_takes_no_time(by: int) -> None:
 
 def test_divisors_stand_in_order() -> None:
     for number in range(1, 200):
-        assert _divisors(number) == tuple(n for n in range(number // 2, 1, -1) if number % n == 0)
+        assert divisors(number) == tuple(n for n in range(number // 2, 1, -1) if number % n == 0)
