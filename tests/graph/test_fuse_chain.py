@@ -22,7 +22,7 @@ from tsc.graph.fusion.fuse import fuse
 from tsc.graph.fusion.group import FusionGroup, leaves, split_group
 from tsc.graph.fusion.to_te import lower_group
 from tsc.ir import Graph
-from tsc.poly import analyse, pattern
+from tsc.poly import pattern, schedule
 from tsc.poly.pattern.chain import match_chained
 from tsc.sym import ShapeEnv
 
@@ -205,7 +205,7 @@ def test_where_no_pattern_fits_a_chain_its_links_are_kernels(tmp_path: Path, mon
     """Not one kernel a node: the groups that fusion makes without chains."""
     monkeypatch.setenv("TSC_CACHE", str(tmp_path))
     others = tuple(p for p in pattern.PATTERNS if p is not match_chained)
-    monkeypatch.setattr(analyse, "OWN", ((lambda program: program, others),))
+    monkeypatch.setattr(schedule, "OWN", ((lambda program: program, others),))
     executable = tsc.compile(norm("\n y = Identity(n)", "float[B, L, 8] y"), threads=1)
     feeds = norm_feeds()
     want, = ReferenceEvaluator(norm("\n y = Identity(n)", "float[B, L, 8] y")).run(None, feeds)
