@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar
-from tsc.codegen_c.types import vector_type
+from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
 from tsc.loop_ir.cpu.tensorize import FMA_TILE, FmaTile, read_fma_tile
 from tsc.loop_ir.nodes import Stmt
 from tsc.loop_ir.scratch import item_bytes
 from tsc.sym import ZERO, SymExpr
-from tsc.te.expr import INDEX, Const, loads, substitute
+from tsc.te.expr import INDEX, Call, Const, Expr, loads, substitute, variables
 
 CACHE_LINE = 64
 
@@ -43,14 +43,40 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
         text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, within)
         yield depth + 1, f"const {kind} tsc_b{number} = {text};"
     place = flatten(tile.acc, tile.index, scope, {})
+    chosen = _chosen_for_all_rows(tile)
+    if chosen is not None:
+        yield from _choice(*chosen, tile, scope, depth + 1)
     for row in range(tile.rows):
-        left = scalar(substitute(tile.left, {tile.row: Const(row, INDEX)}), scope)
+        left = _of_row(tile.left, row, tile, scope) if chosen is None else f"tsc_c{row}"
         yield depth + 1, f"const {kind} tsc_a{row} = {splat(left, tile.acc.dtype, tile.lanes)};"
         for number, column in enumerate(columns):
             at = {tile.row: SymExpr.of(row), tile.column: SymExpr.of(column), tile.lane: SymExpr.of(0)}
             name = register_at(tile.acc, place, at, lanes, scope)
             yield depth + 1, f"{name} = tsc_accumulate_{tile.acc.dtype}x{tile.lanes}({name}, tsc_a{row}, tsc_b{number});"
     yield depth, "}"
+
+
+def _chosen_for_all_rows(tile: FmaTile) -> tuple[Expr, Expr, Expr] | None:
+    """The condition by which the left operand is chosen, and its two sides, where that is the same in all rows."""
+    match tile.left:
+        case Call(fn="select", args=(condition, yes, no)) if tile.row not in variables(condition):
+            return condition, yes, no
+    return None
+
+
+def _choice(condition: Expr, yes: Expr, no: Expr, tile: FmaTile, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """The left operands `tsc_c0`, `tsc_c1`, ... by one branch for all rows: gcc takes time by the square of their number."""
+    rows = range(tile.rows)
+    yield depth, f"{c_type(tile.acc.dtype)} {', '.join(f'tsc_c{row}' for row in rows)};"
+    for head, side in ((f"if ({scalar(condition, scope)}) {{", yes), ("} else {", no)):
+        yield depth, head
+        for row in rows:
+            yield depth + 1, f"tsc_c{row} = {_of_row(side, row, tile, scope)};"
+    yield depth, "}"
+
+
+def _of_row(expr: Expr, row: int, tile: FmaTile, scope: Scope) -> str:
+    return scalar(substitute(expr, {tile.row: Const(row, INDEX)}), scope)
 
 
 def _asked_ahead(tile: FmaTile, scope: Scope) -> Iterator[str]:
