@@ -455,22 +455,25 @@ class Facts:
 
     def _quotient(self, value: SymExpr, by: int) -> SymExpr:
         """`value // by`, by a step first where variables go with its remainder: x // (p * q) is x // p // q."""
-        for whole, _, step in self._in_steps(value, by):
+        if (found := self._in_steps(value, by)) is not None:
+            whole, _, step = found
             return self._divide("//", self._undo_divisions(apply("//", [whole, SymExpr.of(step)])), by // step)
         return self._applied("//", value, SymExpr.of(by))
 
     def _remainder(self, value: SymExpr, by: int) -> SymExpr:
         """`value % by`, of its part in whole steps that divide the divisor where the rest stays within one of them."""
-        for whole, rest, _ in self._in_steps(value, by):
+        if (found := self._in_steps(value, by)) is not None:
+            whole, rest, _ = found
             return self._applied("%", whole, SymExpr.of(by)) + rest
         return self._applied("%", value, SymExpr.of(by))
 
-    def _in_steps(self, value: SymExpr, by: int) -> Iterator[tuple[SymExpr, SymExpr, int]]:
-        """`value` as whole steps and a rest with variables within one, and the step, for steps that divide `by`."""
+    def _in_steps(self, value: SymExpr, by: int) -> tuple[SymExpr, SymExpr, int] | None:
+        """`value` as whole steps and a rest with variables within one, and the step: the greatest that divides `by`."""
         for step in identities.divisors(by):
             whole, rest = self.whole_part(value, step)
             if whole.terms and rest.dims() and self.nonneg(rest) and self.lt(rest, SymExpr.of(step)):
-                yield whole, rest, step
+                return whole, rest, step
+        return None
 
     def _applied(self, fn: str, value: SymExpr, by: SymExpr) -> SymExpr:
         """The function, and where its own identities have made something else of it, that reduced."""
