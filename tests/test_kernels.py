@@ -272,7 +272,7 @@ def test_a_users_product_is_made_by_plain_patterns_too() -> None:
     rng = np.random.default_rng(0)
     for sizes in ((1, 1, 1), (7, 33, 19), (65, 2, 130)):
         feeds = {"x": rng.standard_normal(sizes[:2], "f"), "w": rng.standard_normal(sizes[1:], "f")}
-        np.testing.assert_allclose(kernel.run(None, feeds)[0], feeds["x"] @ feeds["w"], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(kernel.run(None, feeds)[0], feeds["x"].astype(np.float64) @ feeds["w"], rtol=1e-4, atol=1e-4)
 
 
 # -- sizes of which no fact says enough ------------------------------------------------------------------------

@@ -449,8 +449,8 @@ def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeE
 
 
 def whole(lowered: LoweredGroup, attempt: Attempt[Made], recorder: Recorder, name: str) -> Made:
-    """What `attempt` makes of a Program that cannot be cut: by plain patterns where the proofs of the one that fits take more
-    operations than a kernel may. Raises PatternMismatch where no pattern takes it."""
+    """What `attempt` makes of a Program that cannot be cut: by plain patterns where it is refused otherwise, as when its proofs
+    take more operations than a kernel may. Raises PatternMismatch where these refuse it, too."""
     try:
         return attempt(lowered)
     except PatternMismatch as mismatch:

@@ -10,9 +10,10 @@ from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
 from tsc.loop_ir.cpu.tensorize import FMA_TILE, FmaTile, read_fma_tile
-from tsc.loop_ir.nodes import Stmt
+from tsc.loop_ir.facts import inside
+from tsc.loop_ir.nodes import For, Stmt, walk
 from tsc.loop_ir.scratch import item_bytes
-from tsc.sym import ZERO, SymExpr
+from tsc.sym import SymExpr
 from tsc.te.expr import INDEX, Call, Const, Expr, loads, substitute, variables
 
 CACHE_LINE = 64
@@ -34,13 +35,14 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
     lanes = Lanes(tile.lane, tile.lanes)
     kind = vector_type(tile.acc.dtype, tile.lanes)
     # a vector may be part of a panel: by this its lanes are seen to be neighbours there
-    within = replace(scope, facts=scope.facts.loop(tile.lane, ZERO, SymExpr.of(tile.lanes), 1))
+    loop = next(s for s in walk(meaning) if isinstance(s, For) and s.var == tile.lane)
+    scope = replace(scope, facts=inside(scope.facts, loop))
     columns = range(0, tile.columns, tile.lanes)
     yield depth, "{"
     for text in _asked_ahead(tile, scope):
         yield depth + 1, text
     for number, column in enumerate(columns):
-        text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, within)
+        text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, scope)
         yield depth + 1, f"const {kind} tsc_b{number} = {text};"
     place = flatten(tile.acc, tile.index, scope, {})
     chosen = _chosen_for_all_rows(tile)

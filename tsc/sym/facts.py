@@ -468,7 +468,7 @@ class Facts:
         return self._applied("%", value, SymExpr.of(by))
 
     def _in_steps(self, value: SymExpr, by: int) -> tuple[SymExpr, SymExpr, int] | None:
-        """`value` as whole steps and a rest with variables within one, and the step: the greatest that divides `by`."""
+        """`value` as whole steps and a rest with variables within one, and the step: the greatest divisor that serves."""
         for step in identities.divisors(by):
             whole, rest = self.whole_part(value, step)
             if whole.terms and rest.dims() and self.nonneg(rest) and self.lt(rest, SymExpr.of(step)):
