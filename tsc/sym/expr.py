@@ -17,17 +17,19 @@ from typing import Union
 from tsc.errors import UnsupportedError
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Dim:
-    """A named symbolic size. Its range and divisor are facts, and facts live in the ShapeEnv."""
+class Dim(str):
+    """A named symbolic size, which is its name: expressions are looked up all the time, and of a str that costs nothing. Its
+    range and divisor are facts, and facts live in the ShapeEnv."""
 
-    name: str
+    __slots__ = ()
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __new__(cls, name: str) -> Dim:
+        return super().__new__(cls, name)
 
-    def __str__(self) -> str:
-        return self.name
+    @property
+    def name(self) -> str:
+        """The name alone."""
+        return str(self)
 
 
 class OversizeError(UnsupportedError):
@@ -133,12 +135,12 @@ class SymExpr:
     # -- arithmetic --------------------------------------------------------------------------------------------
 
     def __add__(self, other: IntLike) -> SymExpr:
-        terms, more = self.terms, SymExpr.of(other).terms
+        terms, more = self.terms, other.terms if isinstance(other, SymExpr) else SymExpr.of(other).terms
         if len(more) == 1 and not more[0][0]:
             return _plus(terms, more[0][1])
         if len(terms) == 1 and not terms[0][0]:
             return _plus(more, terms[0][1])
-        return _collect(terms + more) if more else self
+        return self if not more else _collect(terms + more) if terms else SymExpr(more)
 
     __radd__ = __add__
 
@@ -146,7 +148,7 @@ class SymExpr:
         return SymExpr(tuple((m, -c) for m, c in self.terms))
 
     def __sub__(self, other: IntLike) -> SymExpr:
-        return self + -SymExpr.of(other)
+        return self + -other
 
     def __rsub__(self, other: IntLike) -> SymExpr:
         return -self + other
@@ -182,22 +184,24 @@ class SymExpr:
         for monomial, coefficient in self.terms:
             product = coefficient
             for atom in monomial:
-                product *= env[atom.name] if isinstance(atom, Dim) else _FUNCTIONS[atom.fn](
+                product *= env[atom] if isinstance(atom, Dim) else _FUNCTIONS[atom.fn](
                     [a.evaluate(env) for a in atom.args])
             total += product
         return total
 
     def substitute(self, mapping: Mapping[str, SymExpr]) -> SymExpr:
         """Replace Dims by expressions, by name; canonical again."""
-        if not mapping or not (self.dims() & mapping.keys()):
-            return self
-        total = SymExpr(())
-        for monomial, coefficient in self.terms:
-            product = SymExpr.of(coefficient)
-            for atom in monomial:
+        terms: list[tuple[Monomial, int]] = []
+        same = True
+        for term in self.terms:
+            if not any(a in mapping if isinstance(a, Dim) else not a.names.isdisjoint(mapping) for a in term[0]):
+                terms.append(term)
+                continue
+            product, same = SymExpr.of(term[1]), False
+            for atom in term[0]:
                 product = product * _substitute_atom(atom, mapping)
-            total = total + product
-        return total
+            terms += product.terms
+        return self if same else _collect(terms)
 
     def __str__(self) -> str:
         if not self.terms:
@@ -304,7 +308,7 @@ def names_of(atoms: Iterable[Atom]) -> frozenset[str]:
     found: set[str] = set()
     for atom in atoms:
         if isinstance(atom, Dim):
-            found.add(atom.name)
+            found.add(atom)
         else:
             found |= atom.names
     return frozenset(found)
@@ -314,12 +318,12 @@ def coefficient_of(expr: SymExpr, name: str) -> SymExpr | None:
     """The factor of the variable where `expr` is linear in it; None where it is not (inside a function, or squared)."""
     taken: list[tuple[Monomial, int]] = []
     for monomial, coefficient in expr.terms:
-        count = sum(isinstance(a, Dim) and a.name == name for a in monomial)
+        count = monomial.count(Dim(name))
         if count > 1 or any(isinstance(a, Apply) and name in a.names for a in monomial):
             return None
         if count:
-            taken.append((tuple(a for a in monomial if not (isinstance(a, Dim) and a.name == name)), coefficient))
-    return sum((SymExpr((t,)) for t in taken), ZERO)
+            taken.append((tuple(a for a in monomial if a != name), coefficient))
+    return _collect(taken)
 
 
 @lru_cache(maxsize=65536)
@@ -388,6 +392,7 @@ def _check_bits(terms: Iterable[tuple[Monomial, int]]) -> None:
             _bounded(coefficient.bit_length(), MOST_BITS, "bits")
 
 
+@lru_cache(maxsize=1 << 14)
 def _times(a: Monomial, b: Monomial) -> Monomial:
     _bounded(len(a) + len(b), MOST_FACTORS, "factors")
     return tuple(sorted(a + b, key=_key)) if a and b else a or b
@@ -447,7 +452,7 @@ def _extremum(fn: str, args: Iterable[IntLike]) -> SymExpr:
 
 def _substitute_atom(atom: Atom, mapping: Mapping[str, SymExpr]) -> SymExpr:
     if isinstance(atom, Dim):
-        return mapping.get(atom.name, _atom(atom))
+        return mapping.get(atom, _atom(atom))
     return apply(atom.fn, [a.substitute(mapping) for a in atom.args])
 
 

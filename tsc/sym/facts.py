@@ -393,12 +393,13 @@ class Facts:
         return found
 
     def _reduce(self, expr: SymExpr) -> SymExpr:
-        total = SymExpr.of(0)
+        total = SymExpr(tuple(t for t in expr.terms if not any(isinstance(a, Apply) for a in t[0])))
         for monomial, coefficient in expr.terms:
-            factor = SymExpr.of(coefficient)
-            for atom in monomial:
-                factor = factor * (self._reduce_apply(atom) if isinstance(atom, Apply) else dim(atom.name))
-            total = total + factor
+            if any(isinstance(a, Apply) for a in monomial):
+                factor = SymExpr.of(coefficient)
+                for atom in monomial:
+                    factor = factor * (self._reduce_apply(atom) if isinstance(atom, Apply) else dim(atom))
+                total = total + factor
         return without_remainders(self._undo_divisions(total))
 
     def _reduce_apply(self, atom: Apply) -> SymExpr:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import copysign
-from operator import is_
+from operator import attrgetter, is_
 
 from tsc.errors import InternalError
 from tsc.sym import SymExpr
@@ -125,23 +125,24 @@ Expr = Var | Const | Size | Load | Call | Cast | CheckedIndex
 
 # -- walking ---------------------------------------------------------------------------------------------------
 
+#: How a node's children are read: by its type, since most nodes have none and all are asked.
+_CHILDREN: Mapping[type, Callable[..., tuple[Expr, ...]]] = {
+    Load: attrgetter("index"), Call: attrgetter("args"), Cast: lambda node: (node.value,),
+    CheckedIndex: lambda node: (node.value,)}
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Direct sub-expressions."""
-    match expr:
-        case Load(index=index):
-            return index
-        case Call(args=args):
-            return args
-        case Cast(value=value) | CheckedIndex(value=value):
-            return (value,)
-    return ()
+    read = _CHILDREN.get(type(expr))
+    return read(expr) if read else ()
 
 
 def map_children(fn: Callable[[Expr], Expr], expr: Expr) -> Expr:
     """The same node over `fn` of each child; the node itself when nothing changed."""
-    old = children(expr)
-    if not old:
+    read = _CHILDREN.get(type(expr))
+    if read is None:
         return expr
+    old = read(expr)
     new = tuple(map(fn, old))
     if all(map(is_, old, new)):
         return expr
@@ -163,7 +164,9 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while left:
         node = left.pop()
         yield node
-        left.extend(reversed(children(node)))
+        read = _CHILDREN.get(type(node))
+        if read:
+            left.extend(reversed(read(node)))
 
 
 def variables(expr: Expr) -> frozenset[str]:
@@ -180,7 +183,7 @@ def map_loads(fn: Callable[[Load], Expr], expr: Expr) -> Expr:
 def substitute(expr: Expr, mapping: Mapping[str, Expr]) -> Expr:
     """Replace Vars by name."""
     def replaced(part: Expr) -> Expr:
-        return mapping.get(part.name, part) if isinstance(part, Var) else map_children(replaced, part)
+        return mapping.get(part.name, part) if type(part) is Var else map_children(replaced, part)
 
     return replaced(expr)
 
