@@ -13,7 +13,6 @@ from tsc.loop_ir.cpu.tensorize import FMA_TILE, FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import For, Stmt, walk
 from tsc.loop_ir.scratch import item_bytes
-from tsc.sym import SymExpr
 from tsc.te.expr import INDEX, Call, Const, Expr, loads, substitute, variables
 
 CACHE_LINE = 64
@@ -52,7 +51,7 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
         left = _of_row(tile.left, row, tile, scope) if chosen is None else f"tsc_c{row}"
         yield depth + 1, f"const {kind} tsc_a{row} = {splat(left, tile.acc.dtype, tile.lanes)};"
         for number, column in enumerate(columns):
-            at = {tile.row: SymExpr.of(row), tile.column: SymExpr.of(column), tile.lane: SymExpr.of(0)}
+            at = {tile.row: row, tile.column: column, tile.lane: 0}
             name = register_at(tile.acc, place, at, lanes, scope)
             yield depth + 1, f"{name} = tsc_accumulate_{tile.acc.dtype}x{tile.lanes}({name}, tsc_a{row}, tsc_b{number});"
     yield depth, "}"

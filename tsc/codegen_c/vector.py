@@ -95,12 +95,12 @@ def _masked(text: str, old: str, dtype: str, lanes: Lanes) -> str:
 
 def register(buffer: Buffer, index: tuple[Expr, ...], lanes: Lanes, scope: Scope) -> str:
     """The name of the vector register that an access means."""
-    return register_at(buffer, flatten(buffer, index, scope, {}), {lanes.var: SymExpr.of(0)}, lanes, scope)
+    return register_at(buffer, flatten(buffer, index, scope, {}), {lanes.var: 0}, lanes, scope)
 
 
-def register_at(buffer: Buffer, offset: SymExpr, at: Mapping[str, SymExpr], lanes: Lanes, scope: Scope) -> str:
+def register_at(buffer: Buffer, offset: SymExpr, at: Mapping[str, int], lanes: Lanes, scope: Scope) -> str:
     """The name of the vector register at an offset, whose variables are `at` those of its first lane."""
-    first = offset.substitute(at).as_int()
+    first = offset.evaluate(at) if offset.dims() <= at.keys() else None
     if first is None or first % lanes.count:
         raise InternalError(f"an access to register buffer {buffer} is not one whole register")
     return f"{scope.name(f'buffer {buffer.name}')}_{first // lanes.count}"

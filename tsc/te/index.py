@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from tsc.errors import InternalError
 from tsc.sym import SymExpr, dim, sym_max, sym_min
@@ -48,9 +49,10 @@ def to_expr(sym: SymExpr, leaves: Mapping[str, Expr], facts: Facts) -> Expr:
     fixed = sym if not moving else SymExpr(tuple(t for t in sym.terms if names_of(t[0]) <= facts.sizes))
     if len(moving) > 1:
         moving.sort(key=lambda term: _term_depth(term, facts))
-    result, zero = index(fixed), index(0)
+    result = index(fixed)
+    empty = not fixed.terms
     for monomial, coefficient in moving:
-        scale = SymExpr.of(abs(coefficient) if result != zero else coefficient)
+        scale = SymExpr.of(coefficient if empty else abs(coefficient))
         factors: list[Expr] = []
         for atom in monomial:
             if isinstance(atom, Dim) and atom.name in facts.sizes:
@@ -61,14 +63,20 @@ def to_expr(sym: SymExpr, leaves: Mapping[str, Expr], facts: Facts) -> Expr:
         for factor in factors[1:]:
             term = call("mul", term, factor)
         term = call("mul", term, index(scale))
-        result = call("sub" if coefficient < 0 and result != zero else "add", result, term)
+        result = term if empty else call("sub" if coefficient < 0 else "add", result, term)
+        empty = False
     return result
 
 
 def _term_depth(term: tuple[Monomial, int], facts: Facts) -> tuple[int, str]:
     names = names_of(term[0]) - facts.sizes
     depth = max((facts.known[n].depth if n in facts.known else 1 << 20 for n in names), default=0)
-    return depth, str(SymExpr(((term[0], 1),)))
+    return depth, _text(term[0])
+
+
+@lru_cache(maxsize=1 << 14)
+def _text(monomial: Monomial) -> str:
+    return str(SymExpr(((monomial, 1),)))
 
 
 def _atom_expr(atom: Atom, leaves: Mapping[str, Expr], facts: Facts) -> Expr:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeAlias
 
 from tsc.sym import ZERO, ShapeEnv, SymExpr
 from tsc.te.compute import SUM, Axis, Compute, Program
@@ -41,6 +42,10 @@ class Pair:
     inner: Axis
 
 
+#: The Loads of each buffer, in order, with the Compute that each belongs to.
+Reads: TypeAlias = dict[str, list[tuple[Compute, Load]]]
+
+
 @dataclass(slots=True)
 class _Plan:
     """A closed set of merges: axis pairs by inner axis name, and for each target that is merged its outer dim."""
@@ -54,9 +59,9 @@ def collapse(program: Program, env: ShapeEnv) -> Program:
     """`program` with as many axes collapsed as its accesses allow; inputs are then read through flatter views."""
     changed = True
     while changed:
-        changed = False
+        changed, reads = False, _reads(program)
         for pair in _pairs(program):
-            plan = _closure(program, pair)
+            plan = _closure(program, reads, pair)
             if plan is not None:
                 program, changed = _apply(program, plan, env), True
                 break
@@ -72,7 +77,7 @@ def collapse_positions(program: Program, env: ShapeEnv) -> Program:
     """
     for compute in program.computes:
         pair = _positions(compute)
-        plan = None if pair is None else _closure(program, pair, pair)
+        plan = None if pair is None else _closure(program, _reads(program), pair, pair)
         if plan is not None:
             program = _apply(program, plan, env)
     return program
@@ -101,7 +106,15 @@ def _pairs(program: Program) -> Iterator[Pair]:
                     yield Pair(compute.name, outer, inner)
 
 
-def _closure(program: Program, first: Pair, divided: Pair | None = None) -> _Plan | None:
+def _reads(program: Program) -> Reads:
+    found: Reads = {}
+    for compute in program.computes:
+        for load in loads(compute.body):
+            found.setdefault(load.buffer.name, []).append((compute, load))
+    return found
+
+
+def _closure(program: Program, reads: Reads, first: Pair, divided: Pair | None = None) -> _Plan | None:
     """The merges that `first` entails, or None when one of them is not possible. The body of the Compute of `divided` may use
     that pair in any way: it gets the quotient and the remainder of the collapsed axis."""
     computes = {c.name: c for c in program.computes}
@@ -126,7 +139,7 @@ def _closure(program: Program, first: Pair, divided: Pair | None = None) -> _Pla
         for name, dim in required:
             if plan.targets.setdefault(name, dim) != dim:
                 return None
-            entailed = _entailed(program, computes[name], dim)
+            entailed = _entailed(reads, computes[name], dim)
             if entailed is None:
                 return None
             pending += entailed
@@ -179,21 +192,18 @@ def _joined(form: Linear, pair: Pair) -> Linear | None:
     return Linear(tuple(terms), form.constant)
 
 
-def _entailed(program: Program, written: Compute, dim: int) -> list[Pair] | None:
+def _entailed(reads: Reads, written: Compute, dim: int) -> list[Pair] | None:
     """The axis pairs that must collapse when dims `dim`, `dim + 1` of a target do: its writer's and its readers'."""
     result = [Pair(written.name, written.axes[dim], written.axes[dim + 1])]
     outer, inner = written.target.shape[dim:dim + 2]
-    for compute in program.computes:
-        for load in loads(compute.body):
-            if load.buffer.name != written.name:
-                continue
-            a, b = load.index[dim], load.index[dim + 1]
-            if _quotient_of(a, b, inner) is not None:
-                continue
-            pair = _axis_pair(compute, a, b)
-            if pair is None or not _fits(pair, outer, inner):
-                return None
-            result.append(pair)
+    for compute, load in reads.get(written.name, ()):
+        a, b = load.index[dim], load.index[dim + 1]
+        if _quotient_of(a, b, inner) is not None:
+            continue
+        pair = _axis_pair(compute, a, b)
+        if pair is None or not _fits(pair, outer, inner):
+            return None
+        result.append(pair)
     return result
 
 
