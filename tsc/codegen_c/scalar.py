@@ -100,7 +100,7 @@ def size_text(value: SymExpr, scope: Scope) -> str:
         factors = [] if coefficient == 1 and monomial else [literal(coefficient, INDEX)]
         for atom in monomial:
             if isinstance(atom, Dim):
-                factors.append(scope.name(f"size {atom.name}"))
+                factors.append(scope.name(f"size {atom}"))
             else:
                 text, *rest = (size_text(a, scope) for a in atom.args)
                 plain = atom.fn in _DIVIDE and _divides_plainly(atom.args[0], atom.args[1], scope)

@@ -74,7 +74,7 @@ class Names:
             slot: int | None = None
             for atom in monomial:
                 if isinstance(atom, Dim):
-                    factor = self._slots[atom.name]
+                    factor = self._slots[atom]
                 else:
                     factor, *others = [self.emit(a) for a in atom.args]
                     for other in others:

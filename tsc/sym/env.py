@@ -88,7 +88,7 @@ class ShapeEnv:
         result = SymExpr.of(expr)
         for monomial, _ in result.terms:
             for atom in monomial:
-                if isinstance(atom, Apply) or atom.name in self.equal:
+                if isinstance(atom, Apply) or atom in self.equal:
                     return self._settled(result)
         return result
 

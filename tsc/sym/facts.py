@@ -138,7 +138,7 @@ class Facts:
 
     def divisor(self, expr: SymExpr) -> int:
         """A number that divides every value of `expr` (0 for the constant 0)."""
-        return math.gcd(*(abs(c) * math.prod(self._atom_divisor(a) for a in m) for m, c in expr.terms))
+        return math.gcd(*(coefficient * math.prod(map(self._atom_divisor, monomial)) for monomial, coefficient in expr.terms))
 
     def whole_part(self, expr: SymExpr, by: int) -> tuple[SymExpr, SymExpr]:
         """The terms of `expr` that `by` divides, and the rest."""
@@ -147,7 +147,7 @@ class Facts:
 
     def _atom_divisor(self, atom: Atom) -> int:
         if isinstance(atom, Dim):
-            known = self.known.get(atom.name)
+            known = self.known.get(atom)
             return 1 if known is None else known.divisor or 1
         if atom.fn in ("min", "max"):
             return math.gcd(*(self.divisor(a) for a in atom.args)) or 1
@@ -167,8 +167,8 @@ class Facts:
         """A lower bound from constants alone: sizes and variables with constant bounds. An int, or minus infinity."""
         total: float = 0
         for monomial, coefficient in expr.terms:
-            ends: tuple[float, float] = (1, 1)
-            for atom in monomial:
+            ends: tuple[float, float] = self._interval(monomial[0]) if monomial else (1, 1)
+            for atom in monomial[1:]:
                 corners = [product(x, y) for x in ends for y in self._interval(atom)]
                 ends = min(corners), max(corners)
             total = plus(total, product(coefficient, ends[coefficient < 0]))
@@ -177,7 +177,7 @@ class Facts:
     def _interval(self, atom: Atom) -> tuple[float, float]:
         found = self._bounds.get(atom)
         if found is None:
-            found = self._bounds[atom] = self._dim_interval(atom.name) if isinstance(atom, Dim) else self._apply_interval(atom)
+            found = self._bounds[atom] = self._dim_interval(atom) if isinstance(atom, Dim) else self._apply_interval(atom)
         return found
 
     def _dim_interval(self, name: str) -> tuple[float, float]:

@@ -68,16 +68,18 @@ def quotient(x: float, y: float) -> float:
 
 def product(x: float, y: float) -> float:
     """x * y, of ints or infinities; 0 times an infinity is 0."""
+    if isinstance(x, int) and isinstance(y, int):
+        return x * y
     if x == 0 or y == 0:
         return 0
-    if is_infinite(x) or is_infinite(y):
-        return math.inf if (x > 0) == (y > 0) else -math.inf
-    return x * y
+    return math.inf if (x > 0) == (y > 0) else -math.inf
 
 
 def plus(x: float, y: float) -> float:
     """x + y, of ints or infinities that are not opposite."""
-    return x if is_infinite(x) else y if is_infinite(y) else x + y
+    if isinstance(x, int):
+        return x + y if isinstance(y, int) else y
+    return x
 
 
 @lru_cache(maxsize=1024)

@@ -55,8 +55,8 @@ def to_expr(sym: SymExpr, leaves: Mapping[str, Expr], facts: Facts) -> Expr:
         scale = SymExpr.of(coefficient if empty else abs(coefficient))
         factors: list[Expr] = []
         for atom in monomial:
-            if isinstance(atom, Dim) and atom.name in facts.sizes:
-                scale = scale * dim(atom.name)
+            if isinstance(atom, Dim) and atom in facts.sizes:
+                scale = scale * dim(atom)
             else:
                 factors.append(_atom_expr(atom, leaves, facts))
         term = factors[0]
@@ -81,7 +81,8 @@ def _text(monomial: Monomial) -> str:
 
 def _atom_expr(atom: Atom, leaves: Mapping[str, Expr], facts: Facts) -> Expr:
     if isinstance(atom, Dim):
-        return leaves.get(atom.name, Var(atom.name))
+        leaf = leaves.get(atom)
+        return Var(atom.name) if leaf is None else leaf
     args = [to_expr(a, leaves, facts) for a in atom.args]
     result = args[0]
     for arg in args[1:]:

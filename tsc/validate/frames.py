@@ -127,7 +127,7 @@ class Sizes:
         for monomial, coefficient in expr.terms:
             product: Ints = coefficient
             for atom in monomial:
-                value = self.values[atom.name] if isinstance(atom, Dim) else _int_call(
+                value = self.values[atom] if isinstance(atom, Dim) else _int_call(
                     atom.fn, *_roomy([self.of(a) for a in atom.args]))
                 product = mul(*_roomy([product, value], _magnitude(product) * _magnitude(value)))
             total = add(*_roomy([total, product], _magnitude(total) + _magnitude(product)))

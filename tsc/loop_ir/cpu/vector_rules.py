@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from tsc.loop_ir.bounds import margin_of, within
@@ -90,8 +91,14 @@ def check_load(load: Load, var: str) -> Access:
 
 def half_of(place: SymExpr, var: str) -> SymExpr | None:
     """What half of the variable, rounded down, is added to where `place` is that; None where it is not."""
-    rest = place - apply("//", [dim(var), SymExpr.of(2)])
-    return rest if coefficient_of(rest, var) == ZERO else None
+    half = _half(var)
+    rest = place - half if half.terms[0] in place.terms else None
+    return rest if rest is not None and coefficient_of(rest, var) == ZERO else None
+
+
+@lru_cache(maxsize=1024)
+def _half(var: str) -> SymExpr:
+    return apply("//", [dim(var), SymExpr.of(2)])
 
 
 def check_value(value: Expr, var: str, facts: Facts, masks: bool = False) -> None:

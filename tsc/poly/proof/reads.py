@@ -221,7 +221,7 @@ def _undivided(expr: SymExpr, facts: Facts) -> SymExpr:
     for monomial, coefficient in expr.terms:
         part = SymExpr.of(coefficient)
         for atom in monomial:
-            part = part * (dim(atom.name) if isinstance(atom, Dim) else _quotient(atom, facts))
+            part = part * (dim(atom) if isinstance(atom, Dim) else _quotient(atom, facts))
         total = total + part
     return total
 
