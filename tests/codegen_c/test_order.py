@@ -16,7 +16,6 @@ from tests.loop_ir import funcs
 from tests.poly import programs
 from tests.poly.test_space import drawn, space_of
 from tsc.codegen_c.build import build_module
-from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.loop_ir.lower import lower
@@ -41,7 +40,7 @@ def test_all_configs_give_the_same_bits(name: str, target: str) -> None:
         configs += [] if config is None else [config]
     made += [lower(schedule_program(program, spec, config, None, f"{name}_{k}").func, spec)
              for k, config in enumerate(configs[1:], 1)]
-    build_module({func.name: emit_c(func, spec) for func in made}, spec, Options())
+    build_module({func.name: funcs.source(func, spec) for func in made}, spec, Options())
     kernels = [funcs.load_kernel(func, spec, Options()) for func in made]
     for seed in (1, 5, 19, 40):
         sizes = {s.name: -(-max(s.lo, seed + 3 * i) // s.divisor) * s.divisor for i, s in enumerate(program.sizes)}

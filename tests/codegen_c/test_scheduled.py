@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from tests.loop_ir import funcs
 from tests.poly import programs, test_chain
 from tsc.codegen_c.build import build_module
-from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.loop_ir.lower import lower
@@ -36,6 +36,7 @@ CASES = [*((name, host_spec()) for name in PROGRAMS),
          *((name, CPU_SPECS["cpu-generic"]) for name in ("gemm", "attention_values", "layer_norm"))]
 
 
+@functools.cache
 def made(name: str, spec: DeviceSpec) -> Func:
     func = schedule_program(PROGRAMS[name](), spec, None, None, name).func
     return lower(func, spec)
@@ -45,7 +46,7 @@ def made(name: str, spec: DeviceSpec) -> Func:
 def built_together() -> None:
     """Compile every kernel at once, in parallel; the cache then has each object."""
     spec = host_spec()
-    build_module({name: emit_c(made(name, spec), spec) for name in PROGRAMS}, spec, Options())
+    build_module({name: funcs.source(made(name, spec), spec) for name in PROGRAMS}, spec, Options())
 
 
 def data(buffer: Buffer, sizes: dict[str, int], rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -37,7 +37,7 @@ def made(name: str, spec: DeviceSpec) -> tuple[Func, list[str]]:
 def built_together() -> None:
     """Compile every kernel at once, in parallel; the cache then has each object."""
     for spec in dict.fromkeys(s for _, s in CASES):
-        build_module({n: emit_c(made(n, spec)[0], spec) for n, s in CASES if s == spec}, spec, Options())
+        build_module({n: funcs.source(made(n, spec)[0], spec) for n, s in CASES if s == spec}, spec, Options())
 
 
 def inputs(window: Window, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, Any]:

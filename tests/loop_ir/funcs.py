@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +184,12 @@ def run_compiled(func: Func, spec: DeviceSpec, arrays: Mapping[str, np.ndarray[A
     return call_kernel(kernel, func, arrays, sizes)
 
 
+#: The C of a Func, made once by a test that compiles many together and then loads each.
+source = lru_cache(maxsize=256)(emit_c)
+
+
 def load_kernel(func: Func, spec: DeviceSpec, options: Options) -> Any:
-    module = build_module({func.name: emit_c(func, spec)}, spec, options)
+    module = build_module({func.name: source(func, spec)}, spec, options)
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         Path(file.name).write_bytes(module)
         return getattr(ctypes.CDLL(file.name), func.name)
