@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import islpy
@@ -31,6 +32,7 @@ WIDE = DeviceSpec("wide", "cpu", vector_bytes=64, registers=32, instr_tile=(7, 6
 GPU = DeviceSpec("gpu", "cuda", vector_bytes=16, registers=255, instr_tile=(16, 8), l2_bytes=1 << 22)
 
 
+@lru_cache(maxsize=64)
 def on_gpu(program: Program, config: TileConfig) -> ScheduledProgram:
     return schedule_program(program, GPU, config, None, "kernel")
 

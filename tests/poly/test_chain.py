@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from tests.poly import chain_programs as chains
 from tests.poly.programs import at, axis, buffer
-from tests.poly.support import SMALL, check_values, pieces, scheduled
+from tests.poly.support import check_values, pieces, scheduled
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, walk
 from tsc.poly import PatternMismatch
 from tsc.poly.legality import order_of
 from tsc.poly.pattern.chain import Chained, match_chained
 from tsc.poly.promotion.promote import check_promoted
+from tsc.poly.schedule import ScheduledProgram
 from tsc.poly.scop import build_scop
 from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr
@@ -34,10 +36,14 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "mlp": chains.mlp_chain,
 }
 
+@cache
+def by_default(name: str) -> ScheduledProgram:
+    return scheduled(PROGRAMS[name]())
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name: str) -> None:
-    program = PROGRAMS[name]()
-    made = scheduled(program)
+    program, made = PROGRAMS[name](), by_default(name)
     for seed in (1, 2, 3, 7):
         check_values(made.func, program, {s.name: max(s.lo, seed + i * (seed > 1)) for i, s in enumerate(program.sizes)})
 
@@ -54,16 +60,12 @@ def test_values_where_a_row_tile_is_not_full(rows: int) -> None:
 def test_the_pattern_and_its_strips(name: str) -> None:
     program = PROGRAMS[name]()
     assert isinstance(pieces(program).found, Chained)
-    stored = {s.buffer.name: s for s in walk(scheduled(program).func.body) if isinstance(s, Allocate)}
+    stored = {s.buffer.name: s for s in walk(by_default(name).func.body) if isinstance(s, Allocate)}
     assert {"acc", "acc1"} & set(stored) == {n for n in ("acc", "acc1") if any(c.name == n for c in program.computes)}
     assert all(stored[n].scope == "register" for n in ("acc", "acc1") if n in stored)
-    rows = default_rows(program)
+    rows = max(by_default(name).config.row_tile)
     for strip in {"x", "e", "p", "h"} & stored.keys():
         assert stored[strip].buffer.shape[0] == SymExpr.of(rows), "a strip holds the rows of one tile"
-
-
-def default_rows(program: Program) -> int:
-    return max(scheduled(program).config.row_tile)
 
 
 def test_a_value_that_every_row_needs_is_refused() -> None:
@@ -118,5 +120,5 @@ def test_a_strip_that_dies_with_the_register_tile_is_found() -> None:
 
 def test_default_rows_are_whole_register_tiles() -> None:
     for name in PROGRAMS:
-        config = scheduled(PROGRAMS[name](), spec=SMALL).config
+        config = by_default(name).config
         assert all(max(config.row_tile) % mr == 0 for mr, _ in config.stage_tiles)
