@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,6 +53,28 @@ def test_means_what_python_means(pair: tuple[SymExpr, str], sizes: dict[str, int
 def test_substitution_is_evaluation(pair: tuple[SymExpr, str], inner: tuple[SymExpr, str], sizes: dict[str, int]) -> None:
     expr, value = pair[0], inner[0]
     assert expr.substitute({"a": value}).evaluate(sizes) == expr.evaluate(sizes | {"a": value.evaluate(sizes)})
+
+
+@given(expressions(), expressions(), SIZES)
+@settings(max_examples=200)
+def test_a_sum_of_substitutions_is_the_substitution_of_a_sum(
+        pair: tuple[SymExpr, str], other: tuple[SymExpr, str], sizes: dict[str, int]) -> None:
+    """Terms without a name stay as they are and are collected with what the others become: in one canonical form."""
+    mapping = {"a": SymExpr.of(sizes["a"]), "n": dim("b") + 1}
+    try:
+        both = (pair[0] + other[0]).substitute(mapping)
+        apart = pair[0].substitute(mapping) + other[0].substitute(mapping)
+    except ZeroDivisionError:
+        return
+    assert both == apart == parse(str(both))
+
+
+@given(expressions())
+def test_a_copy_of_another_process_is_equal(pair: tuple[SymExpr, str]) -> None:
+    """Atoms are told by their type: a Dim is a str, and comes back as a Dim."""
+    copy = pickle.loads(pickle.dumps(pair[0]))
+    assert copy == pair[0] and hash(copy) == hash(pair[0])
+    assert [type(a) for a in copy.atoms()] == [type(a) for a in pair[0].atoms()]
 
 
 def test_equal_means_identical() -> None:
