@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tsc.sym import ONE, ZERO, SymExpr, ceildiv, dim, parse, product, sym_max, sym_min
+from tsc.sym import ONE, ZERO, OversizeError, SymExpr, ceildiv, dim, parse, product, sym_max, sym_min
 
 NAMES = ("a", "b", "n")
 SIZES = st.fixed_dictionaries({n: st.integers(0, 9) for n in NAMES})
@@ -67,6 +67,12 @@ def test_a_sum_of_substitutions_is_the_substitution_of_a_sum(
     except ZeroDivisionError:
         return
     assert both == apart == parse(str(both))
+
+
+def test_a_substitution_that_grows_too_large_is_refused() -> None:
+    many = {name: sum((dim(f"{name}{k}") for k in range(600)), ZERO) for name in "xy"}
+    with pytest.raises(OversizeError, match="more than 1024 terms"):
+        (dim("a") * many["x"]).substitute({"a": many["y"]})
 
 
 @given(expressions())

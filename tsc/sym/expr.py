@@ -201,6 +201,8 @@ class SymExpr:
             for atom in term[0]:
                 product = product * _substitute_atom(atom, mapping)
             terms += product.terms
+            if len(terms) > MOST_TERMS:  # what cancels is no term
+                terms = [*_collect(terms).terms]
         return self if same else _collect(terms)
 
     def __str__(self) -> str:
@@ -318,7 +320,7 @@ def coefficient_of(expr: SymExpr, name: str) -> SymExpr | None:
     """The factor of the variable where `expr` is linear in it; None where it is not (inside a function, or squared)."""
     taken: list[tuple[Monomial, int]] = []
     for monomial, coefficient in expr.terms:
-        count = monomial.count(Dim(name))
+        count = monomial.count(name)
         if count > 1 or any(isinstance(a, Apply) and name in a.names for a in monomial):
             return None
         if count:

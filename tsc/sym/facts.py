@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import filterfalse
 
 from tsc.sym import identities
 from tsc.sym.expr import (
@@ -393,13 +394,12 @@ class Facts:
         return found
 
     def _reduce(self, expr: SymExpr) -> SymExpr:
-        total = SymExpr(tuple(t for t in expr.terms if not any(isinstance(a, Apply) for a in t[0])))
-        for monomial, coefficient in expr.terms:
-            if any(isinstance(a, Apply) for a in monomial):
-                factor = SymExpr.of(coefficient)
-                for atom in monomial:
-                    factor = factor * (self._reduce_apply(atom) if isinstance(atom, Apply) else dim(atom))
-                total = total + factor
+        total = SymExpr(tuple(filterfalse(identities.has_function, expr.terms)))
+        for monomial, coefficient in filter(identities.has_function, expr.terms):
+            factor = SymExpr.of(coefficient)
+            for atom in monomial:
+                factor = factor * (self._reduce_apply(atom) if isinstance(atom, Apply) else dim(atom))
+            total = total + factor
         return without_remainders(self._undo_divisions(total))
 
     def _reduce_apply(self, atom: Apply) -> SymExpr:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from tsc.sym.expr import ZERO, Apply, SymExpr, apply, exact_quotient
+from tsc.sym.expr import ZERO, Apply, Monomial, SymExpr, apply, exact_quotient
 
 _LARGEST = 1 << 24  # whose divisors are looked for
 
@@ -40,6 +40,11 @@ def parts_of(by: SymExpr) -> Iterator[SymExpr]:
             yield SymExpr(((monomial, 1),))
         if len(monomial) > 1:
             yield from dict.fromkeys(SymExpr(((monomial[:k] + monomial[k + 1:], 1),)) for k, _ in enumerate(monomial))
+
+
+def has_function(term: tuple[Monomial, int]) -> bool:
+    """Whether a term of an expression has an opaque function among its factors."""
+    return any(isinstance(atom, Apply) for atom in term[0])
 
 
 def alternatives(expr: SymExpr, fn: str) -> tuple[SymExpr, ...]:

@@ -139,10 +139,9 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 def map_children(fn: Callable[[Expr], Expr], expr: Expr) -> Expr:
     """The same node over `fn` of each child; the node itself when nothing changed."""
-    read = _CHILDREN.get(type(expr))
-    if read is None:
+    old = children(expr)
+    if not old:
         return expr
-    old = read(expr)
     new = tuple(map(fn, old))
     if all(map(is_, old, new)):
         return expr
@@ -164,9 +163,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while left:
         node = left.pop()
         yield node
-        read = _CHILDREN.get(type(node))
-        if read:
-            left.extend(reversed(read(node)))
+        left.extend(reversed(children(node)))
 
 
 def variables(expr: Expr) -> frozenset[str]:
@@ -183,7 +180,7 @@ def map_loads(fn: Callable[[Load], Expr], expr: Expr) -> Expr:
 def substitute(expr: Expr, mapping: Mapping[str, Expr]) -> Expr:
     """Replace Vars by name."""
     def replaced(part: Expr) -> Expr:
-        return mapping.get(part.name, part) if type(part) is Var else map_children(replaced, part)
+        return mapping.get(part.name, part) if isinstance(part, Var) else map_children(replaced, part)
 
     return replaced(expr)
 

@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any
 
 from tsc.errors import ShapeError
-from tsc.sym import Dim, ShapeEnv, SymExpr, dim
+from tsc.sym import ShapeEnv, SymExpr, dim
 
 #: Per dim name: a size, (lo, hi) or (lo, hi, divisor), hi None for unbounded.
 #: Per input name: a shape of ints, dim names, and None where the model's own dim stays.
@@ -95,7 +95,7 @@ def _asked_shapes(inputs: Sequence[DeclaredInput], dims: DimsArgument) -> dict[s
             continue
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise ShapeError(f"dims gives input '{declared.name}' the shape {value!r}, expected a tuple of sizes and dim names")
-        if declared.name in params and not any(isinstance(v, str | Dim) for v in value):
+        if declared.name in params and not any(isinstance(v, str) for v in value):
             continue
         if len(value) != len(declared.dims):
             rank = len(declared.dims)
@@ -108,7 +108,7 @@ def _shape(declared: DeclaredInput, asked: Sequence[Any] | None, names: _Names, 
     result = []
     for k, own in enumerate(declared.dims):
         wanted = None if asked is None else asked[k]
-        if isinstance(wanted, str | Dim):
+        if isinstance(wanted, str):
             result.append(env.declare(_named(str(wanted), declared.name), asked=True))
         elif wanted is not None:
             result.append(SymExpr.of(_size(declared.name, wanted)))
