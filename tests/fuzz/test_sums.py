@@ -77,6 +77,11 @@ def _mean(*terms: float) -> Case:
     return one("ReduceMean", 18, [fed(1, len(terms), values=[terms]), constant([1], 1)], keepdims=0)
 
 
+def _logarithm(*terms: float) -> Case:
+    """In an opset in which the standard has no body for it."""
+    return one("ReduceLogSum", 12, [fed(1, len(terms), values=[terms])], axes=[1], keepdims=0)
+
+
 def _product(*factors: float) -> Case:
     return one("ReduceProd", 18, [fed(1, len(factors), values=[factors]), constant([1], 1)], keepdims=0)
 
@@ -98,6 +103,12 @@ OUTCOMES: dict[str, tuple[Case, list[float], list[float]]] = {
     "beside an infinity of the other sign": (_sum(INF, -MOST, -MOST), [INF, NAN], [-INF, 1.0]),
     "infinity less infinity": (_sum(INF, -INF, MOST), [NAN], [INF, -INF, 0.0]),
     "a mean of what is too large together": (_mean(MOST, MOST, -1.0), [MOST / 1.5, INF], [-INF, NAN, MOST]),
+    "the logarithm of what no order overflows": (_logarithm(MOST / 4, MOST / 4), [np.log(MOST / 2)], [INF, NAN, -INF]),
+    "the logarithm of an overflow above": (_logarithm(MOST, MOST, -MOST), [np.log(MOST), INF], [-INF, NAN, 1.0]),
+    "the logarithm of an overflow on both sides": (_logarithm(MOST, MOST, -MOST, -MOST), [-INF, INF, NAN], []),
+    "the logarithm of an overflow below": (_logarithm(MOST, -MOST, -MOST), [NAN], [INF, -INF, 1.0]),
+    "the logarithm beside an infinity": (_logarithm(INF, -MOST, -MOST), [INF, NAN], []),
+    "the logarithm of infinity less infinity": (_logarithm(INF, -INF, MOST), [NAN], [INF, -INF, 0.0]),
     "a product that is too large beside an infinity": (_times([MOST, 1.0], [-2.5, INF]), [INF, NAN], [-INF, 1.0]),
     "products that are too large": (_times([MOST, MOST], [2.0, -2.0]), [0.0, INF, -INF, NAN], [1e37]),
     "factors that overflow": (_product(1e30, 1e30, 1e-30, 1e-30), [1.0, INF, 0.0, NAN], [-INF, 1e12]),

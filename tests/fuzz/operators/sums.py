@@ -94,6 +94,8 @@ def rounding(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, li
             return _normalised(node, inputs, output, limits)
         case "InstanceNormalization":
             return _standardised(inputs[0], output, limits)
+        case "ReduceLogSum":
+            return Rounding(_of_one_sign(node, np.asarray(inputs[0]), output).size, _logarithm(inputs, output, run, limits))
         case op if op in _RELATIVE | _LOGARITHMS:
             return _of_one_sign(node, np.asarray(inputs[0]), output)
         case op if op not in _LINEAR:
@@ -162,6 +164,20 @@ def _of_one_sign(node: NodeProto, x: Array, output: Array) -> Rounding:
         terms = x.size / max(output.size, 1)
     size = np.abs(output) if node.op_type in _RELATIVE else np.maximum(np.abs(output), 1)
     return Rounding(size * max(terms, 1) ** 0.5, np.zeros(output.shape, int))
+
+
+def _logarithm(inputs: Sequence[Any], output: Array, run: Run, limits: Limits) -> Array:
+    """ReduceLogSum: what the sum may be as well, through the logarithm, by which `run` also counts."""
+    x, rest = np.asarray(inputs[0]), inputs[1:]
+
+    def any_of(mask: Array) -> Array:
+        return np.asarray(run([mask.astype(x.dtype), *rest]) >= 0)
+
+    above, below = map(np.exp, _parts([np.where(np.isfinite(x), x, 0), *rest], run, 1, False))
+    up, down = any_of(x == np.inf), any_of(x == -np.inf)
+    exact = np.select([any_of(np.isnan(x)) | (up & down), up, down], [np.nan, np.inf, -np.inf], 0.0)
+    of_sum = _outcomes(exact, above, below, _most(limits, max(x.size // max(output.size, 1), 1)))
+    return np.asarray((of_sum & ABOVE) | (of_sum & (BELOW | NAN) > 0) * NAN)
 
 
 def _scaled(node: NodeProto, finite: Sequence[Any], output: Array, limits: Limits) -> Rounding:
