@@ -23,7 +23,7 @@ from tsc.poly.proof.refine import check_lowered, statements_of
 from tsc.poly.proof.region import Known
 from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.te.compute import SUM, Axis, Compute, Fact, Program, SizeParam
-from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, add, call, index, map_loads, mul, select
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, add, call, index, loads, map_loads, mul, select
 
 
 def few() -> Program:
@@ -55,11 +55,28 @@ def stacked() -> Program:
     return Program((buffer("x", "n"), buffer("y", "n")), (made.target,), (made,), (SizeParam("n", 4, 4),))
 
 
+def masked_ahead(columns: int | str = 15) -> Program:
+    """out[c] = sum over b of t[c, b], where t[a, b] = (x[a, min(b + 3, last)] == -1 ? (b + 3 <= last ? y[a, b + 3] : 0) :
+    s[a, b]) and s = z @ w: a choice by data from a clamped place, which is no clamped one in all loops but the last."""
+    x, y, s, t = (buffer(name, "n", columns) for name in ("x", "y", "s", "t"))
+    z, w, out = buffer("z", "n", "p"), buffer("w", "p", columns), buffer("out", "n")
+    (a, b), (c, d), (e, f) = ([Axis(i, size("n")), Axis(j, size(columns))] for i, j in ("ab", "cd", "ef"))
+    k, ahead, last = Axis("k", size("p")), add(Var("b"), index(3)), index(size(columns) - 1)
+    chosen = call("eq", programs.at(x, a, call("min", ahead, last)), programs.f32(-1.0))
+    inner = select(call("le", ahead, last), programs.at(y, a, ahead), programs.f32(0.0))
+    sizes = sorted({"n", "p", *size(columns).dims()})
+    return Program((x, y, z, w), (out,), (
+        Compute(s, (e, f), mul(programs.at(z, e, k), programs.at(w, k, f)), (k,), SUM),
+        Compute(t, (a, b), select(chosen, inner, programs.at(s, a, b))),
+        Compute(out, (c,), programs.at(t, c, d), (d,), SUM)), tuple(SizeParam(s, 1) for s in sizes))
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "gemm": programs.gemm, "softmax": programs.softmax, "layer_norm": programs.layer_norm, "head_split": programs.head_split,
     "scores": programs.attention_scores, "values": programs.attention_values,
     "constant": partial(programs.gemm, 15, 4, 1), "one_row": partial(programs.gemm, 1, 70, "K"), "conv": programs.conv,
-    "few": few, "cut_elsewhere": cut_elsewhere, "batch_cut_elsewhere": partial(cut_elsewhere, "B"), "stacked": stacked}
+    "few": few, "cut_elsewhere": cut_elsewhere, "batch_cut_elsewhere": partial(cut_elsewhere, "B"), "stacked": stacked,
+    "masked_ahead": masked_ahead, "masked_ahead_of_any": partial(masked_ahead, "m")}
 
 
 @cache
@@ -251,6 +268,9 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "a copy of what is around an image": ("conv", lambda s: replace(s, otherwise=s.then) if isinstance(s, If) and s.otherwise
                                           and s.otherwise != s.then and statements_of(s) == {"copy_acc_panel"} else None),
     "a tile of another row": ("gemm", of("acc_update", reading("a", lambda place: (add(place[0], index(1)), *place[1:])))),
+    "a choice by what is one place on": ("masked_ahead", of("t_store", reading("x", next_to))),
+    "a choice by what is beyond the last": ("masked_ahead", of(
+        "t_store", lambda s: None if any(x.buffer.name == "y" for x in loads(s.value)) else reading("x", next_to)(s))),
     "another input": ("stacked", of("t_store", lambda s: replace(
         s, value=map_loads(lambda x: replace(x, buffer=buffer("y", "n")) if x.buffer.name == "x" else x, s.value)))),
     "statements swapped": ("softmax", swapped("sm_init", "sm_update")),

@@ -95,7 +95,8 @@ def _stray_load(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], ex
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What is left of a value of `x` at some instances `executed`, where conditions on indices have one answer."""
+    """What is left of a value of `x` at some instances `executed`, where conditions on indices have one answer, and one side
+    of an extremum of indices is it."""
 
     x: Occurrence
     executed: isl.Set
@@ -124,6 +125,10 @@ class _Decided:
                 return total
             case Call(fn="not", args=(inner,)) if isinstance(known := self.of(inner), Const):
                 return Const(not known.value, BOOL)
+            case Call(fn="min" | "max" as fn, args=(a, b)) if expr.dtype == INDEX:
+                for one, other in ((a, b), (b, a)):
+                    if self._never(call("lt", *((other, one) if fn == "min" else (one, other))), True):
+                        return self.of(one)
         return map_children(self.of, expr)
 
     def _never(self, condition: Expr, side: bool) -> bool:
