@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.poly import programs
 from tests.poly.programs import at, axis, buffer, v
 from tsc.errors import InternalError
 from tsc.poly import isl
-from tsc.poly.affine import condition_text
-from tsc.poly.scop import build_scop
+from tsc.poly.affine import condition_text, index_text
+from tsc.poly.scop import build_scop, needs, unproved
 from tsc.sym import dim
 from tsc.te.compute import Compute, Fact, Program, SizeParam
-from tsc.te.expr import BOOL, Call, Const, Size, Var, add, call, index, mul, substitute
+from tsc.te.expr import BOOL, Call, Cast, CheckedIndex, Const, Expr, Size, Var, add, call, index, mul, substitute
+from tsc.te.index import is_affine
 from tsc.te.intrinsics import MEANING
 
 
@@ -53,6 +56,23 @@ def test_facts_prove_extents_and_stay_out_of_the_context() -> None:
     hidden = (Fact(dim("H"), "<=", dim("h0")), Fact(2 * dim("h0"), "<=", dim("N") + 1))
     known = build_scop(replace(program, facts=hidden)).known
     assert known.is_equal(isl.Set("[N, H] -> { : N >= 1 and 1 <= H and 2H <= N + 1 }"))
+
+
+def _indices() -> st.SearchStrategy[Expr]:
+    leaves = st.sampled_from((Var("i"), Var("j"), Size(dim("M")), index(-3), index(0), index(1), index(4),
+                              Cast(Var("i"), "int64"), Cast(Var("i"), "int8"), at(buffer("k", "M", dtype="int64"), Var("i"))))
+    binary = st.sampled_from(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
+    return st.recursive(leaves, lambda inner: st.one_of(
+        st.builds(lambda fn, a, b: Call(fn, (a, b), "int64"), binary, inner, inner),
+        st.builds(lambda fn, a: Call(fn, (a,), "int64"), st.sampled_from(("neg", "abs")), inner),
+        st.builds(lambda a, b: Call("select", (Call("lt", (a, b), BOOL), a, b), "int64"), inner, inner)), max_leaves=6)
+
+
+@given(_indices())
+def test_what_te_calls_affine_has_a_formula(place: Expr) -> None:
+    """A Cast counted as affine once, which isl knows nothing of: such an index was checked by nobody."""
+    if is_affine(place):
+        assert index_text(place, {"i": "i", "j": "j"}) is not None
 
 
 def test_data_dependent_index_is_opaque() -> None:
@@ -109,3 +129,45 @@ def test_a_condition_holds_where_its_formula_does(fn: str, negate: bool) -> None
         odd = int(MEANING[fn](i % 2 == 1, False))
         holds = bool(MEANING[fn](i < 4, bool(odd))) != negate
         assert isl.condition("[i]", f"i = {i} and {text}").is_empty() != holds, i
+
+
+# -- indices without a formula ---------------------------------------------------------------------------------
+
+N = Size(dim("N"))
+_NARROW = Cast(Cast(Var("i"), "int8"), "int64")
+_DATA = at(buffer("k", "M", dtype="int64"), Var("i"))
+HELD = {
+    "checked": CheckedIndex(_DATA, dim("N"), "k"),
+    "between ends": call("min", call("max", _DATA, index(0)), call("sub", N, index(1))),
+    "a remainder": call("mod", _DATA, N),
+    "a number's remainder": call("min", call("mod", _NARROW, index(7)), call("sub", N, index(1))),
+    "half of what is checked": call("floordiv", CheckedIndex(_DATA, dim("N"), "k"), index(2)),
+}
+FREE = {
+    "data": _DATA,
+    "a narrow integer": _NARROW,
+    "below an end": call("min", _DATA, call("sub", N, index(1))),
+    "above an end": call("max", _NARROW, index(0)),
+    "one more than is checked": add(CheckedIndex(_DATA, dim("N"), "k"), index(1)),
+    "checked for another extent": CheckedIndex(_DATA, dim("M"), "k"),
+    "chosen by data": Call("select", (Call("lt", (_DATA, N), BOOL), _DATA, index(0)), "int64"),
+}
+
+
+def reading(place: Expr) -> Program:
+    out = buffer("out", "M")
+    inputs = (buffer("x", "N"), buffer("k", "M", dtype="int64"))
+    return Program(inputs, (out,), (Compute(out, (axis("i", "M"),), at(inputs[0], place)),),
+                   (SizeParam("N", 1), SizeParam("M", 1)))
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_no_formula_says_may_be_held_within_extents(name: str) -> None:
+    assert all(access.bounded for access in build_scop(reading(HELD[name])).reads)
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_nothing_holds_within_extents_is_no_scop(name: str) -> None:
+    with pytest.raises(InternalError, match="at an index that nothing holds within its extents"):
+        build_scop(reading(FREE[name]))
+    assert needs(reading(FREE[name])) == () and unproved(reading(FREE[name])) is not None

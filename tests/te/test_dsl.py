@@ -221,6 +221,27 @@ def test_indices_that_are_data_are_checked_when_it_runs() -> None:
         kernel.run(None, {"ids": some + 2, "table": rows})
 
 
+@pytest.mark.parametrize("rows", [1, 20, 130, 290])
+@pytest.mark.parametrize(("place", "meaning"), [
+    (lambda i: te.cast(i, "uint8"), lambda i: i.astype(np.uint8)),
+    (lambda i: te.cast(i, "int8"), lambda i: i.astype(np.int8)),
+    (lambda i: te.cast(te.cast(i, "int32") * 5, "int64"), lambda i: i * 5),
+    (lambda i: te.cast(te.cast(i, "float32") * 0.5, "int64"), lambda i: i // 2),
+], ids=["uint8", "int8", "int32", "float32"])
+def test_indices_of_other_integers_are_checked_when_it_runs(rows: int, place: Callable[[te.Scalar], te.Scalar],
+                                                            meaning: Callable[[Any], Any]) -> None:
+    """Nobody checked them: isl says nothing of a Cast."""
+    m = te.dim("M")
+    x, z = te.placeholder((te.dim("N"),), "float32", "x"), te.placeholder((m,), "float32", "z")
+    exe = tsc.build(te.compute((m,), lambda i: x[place(i)] + z[i], "y"))
+    feeds, at = {"x": normal(150), "z": normal(rows)}, meaning(np.arange(rows)).astype(np.int64)
+    if (at < 150).all():
+        assert (exe.run(None, feeds)[0] == feeds["x"][at] + feeds["z"]).all()
+    else:
+        with pytest.raises(tsc.InputError, match="an index expression holds an index that is out of bounds"):
+            exe.run(None, feeds)
+
+
 def test_indices_that_are_not_affine_are_allowed_and_explained() -> None:
     n, length = te.dim("n"), te.dim("L")
     x, y = te.placeholder((n * length,), "float32", "x"), te.placeholder((n, length), "float32", "y")

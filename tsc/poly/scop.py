@@ -66,7 +66,9 @@ class View:
 class Access:
     """Instances of a statement -> cells of a buffer. Not `exact`: a may-access, over-approximated in opaque dimensions. With a
     `view`, the cell of the view is exact, and `relation` over-approximates where its layout takes that. `anywhere` is where a
-    read under conditions would be without them, at every instance."""
+    read under conditions would be without them, at every instance. `bounded`: what it may touch in opaque dimensions is all
+    that it can touch there, as of an index of data that is checked when the kernel runs.
+    """
 
     statement: str
     buffer: Buffer
@@ -74,6 +76,7 @@ class Access:
     exact: bool
     view: View | None = None
     anywhere: isl.Map | None = None
+    bounded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class Scop:
 
 
 def build_scop(program: Program) -> Scop:
-    """The Scop of `program`. Raises InternalError when an exact access leaves its extents or an extent is not affine."""
+    """The Scop of `program`. Raises InternalError when an access can leave its extents or an extent is not affine."""
     clash = {s.name for s in program.sizes} & {a.name for c in program.computes for a in c.axes + c.reduce_axes}
     if clash:
         raise InternalError(f"axes and sizes share the names {sorted(clash)}; they need names of their own")
@@ -126,6 +129,8 @@ def build_scop(program: Program) -> Scop:
     notes: list[str] = []
     reads = tuple(a for s in statements.values() for a in _reads(s, program, params, known, notes))
     writes = tuple(_write(s, params) for s in statements.values())
+    for wrong in (_unbounded_text(access) for access in reads if not access.bounded):
+        raise InternalError(wrong)
     for wrong, _ in _escaping(program, reads, writes, params, known):
         raise InternalError(wrong)
     return Scop(program, params, context, known, populated, statements, domain, reads, writes, tuple(dict.fromkeys(notes)))
@@ -194,6 +199,8 @@ def needs(program: Program) -> tuple[Fact, ...]:
     params, context, known = _sizes(program)
     statements = [s for compute in program.computes for s in _statements(compute, params, context)]
     reads = tuple(a for s in statements for a in _reads(s, program, params, known, []))
+    if not all(access.bounded for access in reads):  # that has nothing to do with sizes
+        return ()
     names = [size.name for size in program.sizes]
     found: dict[Fact, None] = {}
     for _, outside in _escaping(program, reads, tuple(_write(s, params) for s in statements), params, known):
@@ -260,7 +267,8 @@ def _reads(statement: Statement, program: Program, params: str, known: isl.Set, 
                 notes.append(f"{statement.name} reads {format_expr(load)} under a condition that is not affine")
                 exact = False
         anywhere = _relation(statement, load, names, [], params)[0] if conditions and load.buffer.name in targets else None
-        yield Access(statement.name, load.buffer, relation, exact, view, anywhere)
+        bounded = exact or stays or lifting.bounded(place, _box(statement), held, params, known)
+        yield Access(statement.name, load.buffer, relation, exact, view, anywhere, bounded)
 
 
 def _box(statement: Statement) -> str:
@@ -324,10 +332,16 @@ def _leaving(relation: isl.Map, buffer: Buffer, params: str, known: isl.Set) -> 
 
 def _outside(access: Access, params: str, known: isl.Set) -> str | None:
     """What is wrong with an access that can leave its buffer's extents, None where it cannot."""
+    if not access.bounded:
+        return _unbounded_text(access)
     outside = _leaving(access.relation, access.buffer, params, known)
     if outside.is_empty():
         return None
     return _outside_text(access, outside)
+
+
+def _unbounded_text(access: Access) -> str:
+    return f"statement {access.statement} reads {access.buffer} at an index that nothing holds within its extents"
 
 
 def _outside_text(access: Access, outside: isl.Set) -> str:

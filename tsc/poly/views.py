@@ -178,16 +178,20 @@ class Lifting:
             return inner
         match inner:
             case Call(fn="floordiv" | "mod" | "mul") | Cast() | CheckedIndex():
-                if expr not in self.coordinates:
-                    self.coordinates[expr] = self._coordinate(f"c{len(self.coordinates)}_", expr, inner)
-                return Var(self.coordinates[expr].name)
+                return self._named(expr, inner)
         return inner
+
+    def _named(self, expr: Expr, inner: Expr) -> Var:
+        """The coordinate of `expr`, which is `inner` over coordinates."""
+        if expr not in self.coordinates:
+            self.coordinates[expr] = self._coordinate(f"c{len(self.coordinates)}_", expr, inner)
+        return Var(self.coordinates[expr].name)
 
     def _coordinate(self, name: str, expr: Expr, inner: Expr) -> _Coordinate:
         """The coordinate of a quotient, a remainder or a product: `expr` over axes, `inner` over coordinates."""
         if isinstance(expr, CheckedIndex):
             return _Coordinate(name, (box_text((expr.extent,), [name]),))
-        operands = [as_size(a) for a in expr.args] if isinstance(expr, Call) else []
+        operands = [as_size(a) for a in expr.args] if isinstance(expr, Call) and expr.fn in ("floordiv", "mod", "mul") else []
         if not isinstance(expr, Call) or not isinstance(inner, Call) or all(size is None for size in operands):
             return _Coordinate(name, ())
         sizes = Sizes.of(self.program)
@@ -247,6 +251,33 @@ class Lifting:
         where.append(f"not ({box_text(load.buffer.shape, cells)})")
         outside = isl.Set(f"{params} -> {{ [{', '.join(filter(None, [some, *cells]))}] : {' and '.join(where)} }}")
         return bool(outside.intersect_params(known).is_empty())
+
+    def bounded(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
+        """Whether each index of a Load that has no formula stays within its extent whatever the parts without one are: by a
+        check of its own, a remainder, or ends that it is held between."""
+        own = Lifting(self.axes, self.program, dict(self.coordinates))
+        pairs = [(own._free(place), extent) for place, extent in zip(load.index, load.buffer.shape)
+                 if index_text(place, self.own) is None]
+        where = [domain, *(text for c in own.coordinates.values() for text in c.where), *conditions]
+        try:
+            with isl.budget(OPERATIONS):
+                for place, extent in pairs:
+                    outside = f"i_ = {index_text(place, own.names)} and not ({box_text((extent,), ['i_'])})"
+                    points = f"{params} -> {{ [{', '.join([*own.names, 'i_'])}] : {' and '.join([*where, outside])} }}"
+                    if not isl.Set(points).intersect_params(known).is_empty():
+                        return False
+        except PatternMismatch:
+            return False
+        return True
+
+    def _free(self, expr: Expr) -> Expr:
+        """An index that is affine in axes and coordinates: one for each part of it that is not, data or not."""
+        if expr in self.coordinates:
+            return Var(self.coordinates[expr].name)
+        if index_text(expr, self.own) is not None:
+            return expr
+        inner = map_children(self._free, expr) if isinstance(expr, Call) and expr.dtype == INDEX else expr
+        return inner if index_text(inner, self.names) is not None else self._named(expr, inner)
 
     def _scaled(self, where: Sequence[str], some: str, params: str, known: isl.Set) -> list[str]:
         """What is known of a size times an index where the index stays away from its ends by numbers."""

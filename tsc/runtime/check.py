@@ -14,7 +14,6 @@ import numpy as np
 from tsc.errors import PackageError
 from tsc.runtime.interface import ModuleInterface
 from tsc.runtime.memory import Array
-from tsc.runtime.places import is_linear_in
 from tsc.runtime.plan import (
     CPU,
     HOST,
@@ -40,6 +39,7 @@ from tsc.runtime.plan import (
 )
 from tsc.runtime.waits import Waits
 from tsc.sym import ZERO, SymExpr, product
+from tsc.sym.affine import is_linear_in
 
 #: The devices that there are, each with the memory that its kernels use.
 DEVICES: Mapping[str, str] = {CPU: HOST}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tsc.errors import ShapeError
 from tsc.runtime.plan import Axis, Bind, TensorSpec
 from tsc.sym import Range, SymExpr
+from tsc.sym.affine import is_linear_in
 
 
 def binds_of(inputs: Sequence[TensorSpec], ranges: Mapping[str, Range]) -> tuple[Bind, ...]:
@@ -42,7 +43,3 @@ def _binding(inputs: Sequence[TensorSpec]) -> Iterator[tuple[str, Axis]]:
         waiting = [p for p in waiting if p[1].dims() - bound]
 
 
-def is_linear_in(size: SymExpr, name: str) -> bool:
-    """Whether `size` is `c * name + rest`, with an integer c and a rest without `name`."""
-    using = [m for m, _ in size.terms if any(name in SymExpr((((a,), 1),)).dims() for a in m)]
-    return len(using) == 1 and len(using[0]) == 1 and str(using[0][0]) == name

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
 from tsc.errors import ShapeError
+from tsc.sym.affine import is_linear
 from tsc.sym.expr import ZERO, Apply, Atom, Dim, IntLike, SymExpr, apply, dim, sym_max, sym_min
 from tsc.sym.facts import Facts, Interval, Range
 
@@ -345,7 +346,7 @@ class ShapeEnv:
         """By the ranges, alone or (sums of Dims) beside an order that was assumed."""
         if self._about(not_negative).nonneg(not_negative):
             return True
-        if not self._slacks() or not _is_linear(not_negative):
+        if not self._slacks() or not is_linear(not_negative):
             return False
         beside = (not_negative - slack for slack in self._slacks())
         return any(self._about(rest).nonneg(rest) for rest in beside)
@@ -354,15 +355,11 @@ class ShapeEnv:
         """`b - a` of each Guard `a <= b` between sums of Dims."""
         if self._known is None:
             found = dict.fromkeys(self._substituted(g.right - g.left) for g in self.guards if g.relation == "<=")
-            self._known = [slack for slack in found if len(slack.dims()) > 1 and _is_linear(slack)]
+            self._known = [slack for slack in found if len(slack.dims()) > 1 and is_linear(slack)]
         return self._known
 
     def _divides(self, divisor: int, expr: SymExpr) -> bool:
         return self._about(expr).divisor(expr) % divisor == 0
-
-
-def _is_linear(expr: SymExpr) -> bool:
-    return all(len(m) < 2 and all(isinstance(a, Dim) for a in m) for m, _ in expr.terms)
 
 
 def _extremum(fn: str, args: list[SymExpr]) -> SymExpr:

@@ -10,7 +10,7 @@ from tsc.errors import InternalError
 from tsc.sym import SymExpr, dim, sym_max, sym_min
 from tsc.sym.expr import Atom, Dim, Monomial, names_of
 from tsc.sym.facts import Facts
-from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, call, format_expr, index, is_far, may_wrap
+from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, as_size, call, format_expr, index, is_far, may_wrap
 
 _NAMES = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 _ARITHMETIC: Mapping[str, Callable[..., SymExpr]] = {
@@ -40,6 +40,32 @@ def to_sym(expr: Expr, leaves: dict[str, Expr]) -> SymExpr:
     name = f"%{format_expr(expr)}"
     leaves[name] = expr
     return dim(name)
+
+
+def is_affine(expr: Expr) -> bool:
+    """Whether an index is (quasi-)affine in variables and sizes: no data, no Cast, and products and quotients by integers only.
+    Of that isl says all exactly."""
+    match expr:
+        case Var() | Const() | Size():
+            return expr.dtype == INDEX
+        case Call(fn=fn, args=args) if expr.dtype == INDEX and fn in _ARITHMETIC:
+            return all(map(is_affine, args)) and by_integer(expr)
+    return False
+
+
+def by_integer(expr: Expr) -> bool:
+    """Whether an index node multiplies and divides by integers only, those of its operands aside."""
+    match expr:
+        case Call(fn="mul", args=args) if expr.dtype == INDEX:
+            return any(_integer(a) is not None for a in args)
+        case Call(fn="floordiv" | "mod", args=(_, by)) if expr.dtype == INDEX:
+            return (_integer(by) or 0) > 0
+    return True
+
+
+def _integer(expr: Expr) -> int | None:
+    size = as_size(expr)
+    return None if size is None else size.as_int()
 
 
 def to_expr(sym: SymExpr, leaves: Mapping[str, Expr], facts: Facts) -> Expr:

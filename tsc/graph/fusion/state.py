@@ -12,7 +12,8 @@ from tsc.graph.views import resolve
 from tsc.ir import Graph, Node
 from tsc.ops.base import PatternKind, Reduction
 from tsc.sym import ShapeEnv, SymExpr, product
-from tsc.te.expr import INDEX, Call, Expr, Load, Var, as_size, loads, map_loads, walk
+from tsc.te.expr import Expr, Load, Var, loads, map_loads, walk
+from tsc.te.index import by_integer
 from tsc.te.linear import linear, simplify
 from tsc.te.passes.transform import flattened
 
@@ -216,7 +217,7 @@ def _accepts(fusion: Fusion, reader: str) -> bool:
         own = {a.name for a in element.reduction.axes} if element.reduction is not None else set()
         batch = frozenset[str].intersection(*(_axes(load) for load in found)) - own
         return all(_is_affine_within(i, batch) for load in found for i in load.index)
-    return all(is_quasi_affine(e) for load in found for i in load.index for e in walk(i))
+    return all(by_integer(e) for load in found for i in load.index for e in walk(i))
 
 
 def _axes(load: Load) -> frozenset[str]:
@@ -227,7 +228,7 @@ def _is_affine_within(place: Expr, batch: Collection[str]) -> bool:
     """Whether an index of a contraction's operand is affine within a batch, the dims of the result that all operands have:
     heads in groups read the same keys at `head // size`."""
     return linear(place).is_affine() or all(
-        is_quasi_affine(e) and (not isinstance(e, Var) or e.name in batch) for e in walk(place))
+        by_integer(e) and (not isinstance(e, Var) or e.name in batch) for e in walk(place))
 
 
 def pulled_loads(fusion: Fusion, value: str, computed: Collection[str], targets: dict[str, str]) -> list[Load]:
@@ -244,21 +245,6 @@ def pulled(fusion: Fusion, value: str, computed: Collection[str], targets: dict[
     body = simplify(made if isinstance(made, Expr) else made.body, ranges)
     body = map_loads(lambda load: load if load.buffer.name in targets else flattened(load, ranges), body)
     return Element(body, made if isinstance(made, Reduction) else None, dict(ranges.extents))
-
-
-def is_quasi_affine(expr: Expr) -> bool:
-    """Whether an index node multiplies and divides by integers only."""
-    match expr:
-        case Call(fn="mul", args=(a, b)) if expr.dtype == INDEX:
-            return _is_integer(a) or _is_integer(b)
-        case Call(fn="floordiv" | "mod", args=(_, b)) if expr.dtype == INDEX:
-            return _is_integer(b)
-    return True
-
-
-def _is_integer(expr: Expr) -> bool:
-    size = as_size(expr)
-    return size is not None and size.as_int() is not None
 
 
 def path_nodes(fusion: Fusion, members: Collection[str]) -> list[Node]:

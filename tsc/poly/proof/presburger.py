@@ -9,6 +9,7 @@ from tsc.loop_ir.bounds import Prover
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import size_text
 from tsc.sym import SymExpr, dim
+from tsc.sym.affine import is_quasi_affine
 from tsc.sym.expr import Apply, apply
 from tsc.sym.facts import Facts
 
@@ -51,8 +52,8 @@ def _affine(expr: SymExpr, opaque: dict[SymExpr, str]) -> SymExpr:
         match monomial:
             case ():
                 pass
-            case (Apply(fn=fn, args=args),) if fn in ("min", "max") or (args[1].as_int() or 0) > 0:
-                part = apply(fn, [_affine(a, opaque) for a in args])
+            case (only,) if is_quasi_affine(only):
+                part = apply(only.fn, [_affine(a, opaque) for a in only.args])
             case (only,) if not isinstance(only, Apply) and only.name.isidentifier():
                 pass
             case _:

@@ -6,14 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
-import numpy as np
-
 from tsc.errors import ModelError, ShapeError
 from tsc.sym import ZERO, ShapeEnv, SymExpr
 from tsc.te.compute import Axis, Carried, Compute
 from tsc.te.dsl.scalar import joined_dims, shown
 from tsc.te.dsl.tensor import Tensor, Trips
 from tsc.te.expr import Call, CheckedIndex, Expr, Load, Size, Var, as_size, loads, map_children, substitute
+from tsc.te.index import is_affine
 from tsc.te.linear import Ranges, linear, simplify, within
 
 
@@ -184,25 +183,6 @@ def _checked(expr: Expr, ranges: Ranges, notes: list[str]) -> Expr:
                          + ("proved to stay within it" if proved else "checked at run time"))
         at.append(position)
     return replace(inner, index=tuple(at))
-
-
-def is_affine(expr: Expr) -> bool:
-    """Whether an index is (quasi-)affine: what isl can express exactly."""
-    match expr:
-        case Call(fn="add" | "sub" | "neg" | "min" | "max", args=args):
-            return all(map(is_affine, args))
-        case Call(fn="mul", args=args):
-            return all(map(is_affine, args)) and any(_integer(a) is not None for a in args)
-        case Call(fn="floordiv" | "mod", args=(a, b)):
-            return is_affine(a) and (_integer(b) or 0) > 0
-        case Call() | CheckedIndex() | Load():
-            return False
-    return np.dtype(expr.dtype).kind in "iu"
-
-
-def _integer(expr: Expr) -> int | None:
-    size = as_size(expr)
-    return None if size is None else size.as_int()
 
 
 def _inside(expr: Expr, extent: SymExpr, ranges: Ranges) -> bool:

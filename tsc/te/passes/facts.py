@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
 from tsc.sym import ZERO, ShapeEnv, SymExpr, dim, exact_quotient, product
+from tsc.sym.affine import is_quasi_affine
 from tsc.sym.expr import Apply, Atom, Monomial, apply
 from tsc.te.compute import Fact
 
@@ -58,7 +59,7 @@ def _renamed(expr: SymExpr, names: Mapping[SymExpr, str], hidden: dict[Monomial,
             factor = SymExpr.of(1)
         elif single in names or -single in names:
             factor = dim(names[single]) if single in names else -dim(names[-single])
-        elif len(monomial) == 1 and _is_affine(monomial[0]):
+        elif len(monomial) == 1 and is_quasi_affine(monomial[0]):
             factor = apply(monomial[0].fn, [_renamed(a, names, hidden) for a in monomial[0].args])
         elif len(monomial) == 1 and _rounds_up(monomial[0]):  # x // y == -((-x - 1) // y) - 1
             whole, by = monomial[0].args
@@ -145,11 +146,6 @@ def _multiple_facts(names: Mapping[SymExpr, str], env: ShapeEnv) -> list[Fact]:
     """`x <= x * y` for sizes of which one is the other times something positive."""
     return [Fact(dim(one), "<=", dim(other)) for a, one in names.items() for b, other in names.items()
             if one != other and (times := exact_quotient(b, a)) is not None and env.prove_le(1, times) and env.prove_le(0, a)]
-
-
-def _is_affine(atom: Atom) -> TypeGuard[Apply]:
-    """Whether an atom is a min or max, or a division by a positive integer."""
-    return isinstance(atom, Apply) and (atom.fn in ("min", "max") or (atom.args[1].as_int() or 0) > 0)
 
 
 def _rounds_up(atom: Atom) -> TypeGuard[Apply]:
