@@ -25,6 +25,7 @@ from tsc.poly.pattern.stencil import Stencil
 from tsc.runtime.interface import wrong_sizes
 from tsc.sym import dim
 from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.dsl import assemble
 from tsc.te.expr import Buffer, Load, Var
 from tsc.te.passes import transform
 from tsc.trace import Recorder
@@ -309,3 +310,17 @@ def test_a_call_that_breaks_what_a_kernel_needs_is_refused() -> None:
     interface = kernels.make_kernel(order, "copy", Recorder(None, None)).interface
     assert wrong_sizes(interface, (4, 4)) is wrong_sizes(interface, (4, 9)) is None
     assert "its sizes break M - 1*N - 1 <= -1 at M=5, N=4" in (wrong_sizes(interface, (5, 4)) or "")
+
+
+# -- indices that nothing holds within their extents -----------------------------------------------------------
+
+def test_whatever_wrote_a_program_its_open_indices_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front end that forgets to: reads outside of `x` once went unseen."""
+    monkeypatch.setattr(assemble, "_checked", lambda expr, ranges, notes: expr)
+    m = te.dim("M")
+    x, z = te.placeholder((te.dim("N"),), "float32", "x"), te.placeholder((m,), "float32", "z")
+    exe = tsc.build(te.compute((m,), lambda i: x[te.cast(te.cast(i, "int32") * 3, "int64")] + z[i], "y"))
+    feeds = {"x": np.arange(20, dtype=np.float32), "z": np.zeros(7, np.float32)}
+    np.testing.assert_array_equal(exe.run(None, feeds)[0], feeds["x"][::3])
+    with pytest.raises(tsc.InputError, match="out of bounds"):
+        exe.run(None, {**feeds, "z": np.zeros(8, np.float32)})

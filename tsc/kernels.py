@@ -29,7 +29,7 @@ from tsc.poly import PatternMismatch
 from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
-from tsc.poly.scop import needs, unproved
+from tsc.poly.scop import needs, unheld, unproved, with_checks
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig, config_to_json
 from tsc.runtime.cost import Rates
@@ -188,19 +188,24 @@ def made_bytes(order: Order, recorder: Recorder) -> bytes:
 
 
 def general(program: Program, cache: CompiledCache) -> Program:
-    """The Program to compile in place of `program`: without ends of sizes that decide nothing, where accesses need them not."""
+    """The Program to compile in place of `program`: without ends of sizes that decide nothing, where accesses need them not,
+    and with a check of each index that nothing holds within its extent."""
     wider = widened(program)
-    if wider == program:
-        return program
-    return program if _unproved(wider, cache, exact=True) else wider
+    found = wider if wider != program and not _unproved(wider, cache, exact=True) else program
+    return with_checks(found) if _known("unheld", found, cache, lambda: " ".join(map(str, unheld(found)))) else found
 
 
 def _unproved(program: Program, cache: CompiledCache, exact: bool = False) -> str:
     """What `unproved` says of a Program, or "", from the cache where it was asked before."""
-    key = digest("unproved", str(program), str(exact), code_fingerprint())
+    return _known(f"unproved {exact}", program, cache, lambda: unproved(program, exact) or "")
+
+
+def _known(what: str, program: Program, cache: CompiledCache, ask: Callable[[], str]) -> str:
+    """What `ask` says of a Program, from the cache where it was asked before."""
+    key = digest(what, str(program), code_fingerprint())
     found = cache.get(key)
     if found is None:
-        found = (unproved(program, exact) or "").encode()
+        found = ask().encode()
         cache.put(key, found)
     return found.decode()
 

@@ -13,7 +13,7 @@ from tests.poly.programs import at, axis, buffer, v
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import condition_text, index_text
-from tsc.poly.scop import build_scop, needs, unproved
+from tsc.poly.scop import build_scop, needs, unproved, with_checks
 from tsc.sym import dim
 from tsc.te.compute import Compute, Fact, Program, SizeParam
 from tsc.te.expr import BOOL, Call, Cast, CheckedIndex, Const, Expr, Size, Var, add, call, index, mul, substitute
@@ -139,11 +139,11 @@ _DATA = at(buffer("k", "M", dtype="int64"), Var("i"))
 HELD = {
     "checked": CheckedIndex(_DATA, dim("N"), "k"),
     "between ends": call("min", call("max", _DATA, index(0)), call("sub", N, index(1))),
-    "a remainder": call("mod", _DATA, N),
     "a number's remainder": call("min", call("mod", _NARROW, index(7)), call("sub", N, index(1))),
     "half of what is checked": call("floordiv", CheckedIndex(_DATA, dim("N"), "k"), index(2)),
 }
 FREE = {
+    "a remainder, of nothing where there are no elements": call("mod", _DATA, N),
     "data": _DATA,
     "a narrow integer": _NARROW,
     "below an end": call("min", _DATA, call("sub", N, index(1))),
@@ -171,3 +171,9 @@ def test_what_nothing_holds_within_extents_is_no_scop(name: str) -> None:
     with pytest.raises(InternalError, match="at an index that nothing holds within its extents"):
         build_scop(reading(FREE[name]))
     assert needs(reading(FREE[name])) == () and unproved(reading(FREE[name])) is not None
+    assert all(access.bounded for access in build_scop(with_checks(reading(FREE[name]))).reads)
+
+
+def test_only_what_nothing_holds_is_checked() -> None:
+    program = reading(HELD["between ends"])
+    assert with_checks(program) is program

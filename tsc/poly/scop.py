@@ -20,7 +20,7 @@ from tsc.poly.promotion.layout import Layout
 from tsc.poly.views import Lifting, depends_on_data, view_of
 from tsc.sym import SymExpr, dim, sym_min
 from tsc.te.compute import Axis, Compute, Fact, Program
-from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, children, format_expr
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, children, format_expr, loads, map_loads
 
 Role = Literal["store", "init", "update"]
 
@@ -191,6 +191,45 @@ def unproved(program: Program, exact: bool = False) -> str | None:
         if wrong is not None or (exact and not access.exact):
             return wrong or f"{access.statement} does not say exactly what it reads of {access.buffer.name}"
     return None
+
+
+def unheld(program: Program) -> Iterator[tuple[str, str]]:
+    """Computes and buffers that they read at an index of which nothing says that it stays within its extent."""
+    known: tuple[str, isl.Set, isl.Set] | None = None
+    for compute in program.computes:
+        names = {a.name: a.name for a in compute.axes + compute.reduce_axes}
+        if not any(_is_open(place, extent, names) for load in loads(compute.body)
+                   for place, extent in zip(load.index, load.buffer.shape)):
+            continue  # most Programs: isl is not asked
+        params, context, facts = known = known or _sizes(program)
+        *_, statement = _statements(compute, params, context)
+        found = (a.buffer.name for a in _reads(statement, program, params, facts, []) if not a.bounded)
+        yield from ((compute.name, name) for name in dict.fromkeys(found))
+
+
+def with_checks(program: Program) -> Program:
+    """`program`, in which each index that nothing holds within its extent is checked when a kernel runs."""
+    found = set(unheld(program))
+
+    def checked(compute: Compute) -> Compute:
+        names = {a.name: a.name for a in compute.axes + compute.reduce_axes}
+
+        def with_check(load: Load) -> Load:
+            if (compute.name, load.buffer.name) not in found:
+                return load
+            return replace(load, index=tuple(
+                CheckedIndex(place, extent, "an index expression") if _is_open(place, extent, names) else place
+                for place, extent in zip(load.index, load.buffer.shape)))
+
+        return replace(compute, body=map_loads(with_check, compute.body))
+
+    return replace(program, computes=tuple(map(checked, program.computes))) if found else program
+
+
+def _is_open(place: Expr, extent: SymExpr, names: Mapping[str, str]) -> bool:
+    """Whether an index has neither a formula nor a check of its own."""
+    checked = isinstance(place, CheckedIndex) and place.extent == extent
+    return not checked and index_text(place, names) is None
 
 
 def needs(program: Program) -> tuple[Fact, ...]:

@@ -20,6 +20,7 @@ from tsc.poly.affine import box_text, fact_texts, index_text, size_text
 from tsc.poly.promotion.layout import Layout
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, dim, exact_quotient, product
 from tsc.sym.expr import Apply, Atom, Monomial
+from tsc.sym.identities import multiples
 from tsc.te.compute import UNBOUNDED, Axis, Program
 from tsc.te.expr import (
     INDEX,
@@ -209,7 +210,7 @@ class Lifting:
             case "mod":
                 bounds.append((ZERO, by))
             case "floordiv":
-                bounds.append((_least_quotient(low, by, sizes.env), _behind_quotients(high, by)))
+                bounds.append((_least_quotient(low, by, sizes.env), _behind_quotients(high, by, sizes.env)))
             case "mul" if low is not None and high is not None:
                 bounds.append((low * by, high * by + 1))
         texts = [f"{text} {sign} {name}" for pair in bounds for end, sign in zip(pair, ("<=", ">"))
@@ -238,32 +239,35 @@ class Lifting:
 
     def _stays(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
         names = self.names
-        hidden, facts = fact_texts(self.program)
-        where = [domain, *(text for c in self.coordinates.values() for text in c.where), *conditions]
-        some = ", ".join([*self.names, *hidden])
-        where += facts if hidden else []  # without such names they are what is known
-        where += self._scaled([*where], some, params, known)
+        some, where = self._known(domain, conditions)
+        where += self._scaled([*where], ", ".join(some), params, known)
         cells = [f"d{i}_" for i in range(len(load.index))]
         for cell, position, extent in zip(cells, load.index, load.buffer.shape):
             text = index_text(position, names)
             where.append(f"{cell} = {text}" if text is not None else box_text((extent,), [cell]))
         # that there is no such point is easier to tell than which cells there are
         where.append(f"not ({box_text(load.buffer.shape, cells)})")
-        outside = isl.Set(f"{params} -> {{ [{', '.join(filter(None, [some, *cells]))}] : {' and '.join(where)} }}")
+        outside = isl.Set(f"{params} -> {{ [{', '.join([*some, *cells])}] : {' and '.join(where)} }}")
         return bool(outside.intersect_params(known).is_empty())
 
+    def _known(self, domain: str, conditions: Iterable[str]) -> tuple[list[str], list[str]]:
+        """The names of axes, coordinates and what facts hide, and all that is known of them."""
+        hidden, facts = fact_texts(self.program)
+        where = [domain, *(text for c in self.coordinates.values() for text in c.where), *conditions]
+        return [*self.names, *hidden], where + (facts if hidden else [])  # without such names they are what is known
+
     def bounded(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
-        """Whether each index of a Load that has no formula stays within its extent whatever the parts without one are: by a
-        check of its own, a remainder, or ends that it is held between."""
+        """Whether each index of a Load that has no formula stays within its extent whatever data says: by a check of its own,
+        or by ends that it is held between."""
         own = Lifting(self.axes, self.program, dict(self.coordinates))
         pairs = [(own._free(place), extent) for place, extent in zip(load.index, load.buffer.shape)
                  if index_text(place, self.own) is None]
-        where = [domain, *(text for c in own.coordinates.values() for text in c.where), *conditions]
+        some, where = own._known(domain, conditions)
         try:
             with isl.budget(OPERATIONS):
                 for place, extent in pairs:
                     outside = f"i_ = {index_text(place, own.names)} and not ({box_text((extent,), ['i_'])})"
-                    points = f"{params} -> {{ [{', '.join([*own.names, 'i_'])}] : {' and '.join([*where, outside])} }}"
+                    points = f"{params} -> {{ [{', '.join([*some, 'i_'])}] : {' and '.join([*where, outside])} }}"
                     if not isl.Set(points).intersect_params(known).is_empty():
                         return False
         except PatternMismatch:
@@ -271,13 +275,19 @@ class Lifting:
         return True
 
     def _free(self, expr: Expr) -> Expr:
-        """An index that is affine in axes and coordinates: one for each part of it that is not, data or not."""
+        """An index as affine in axes and coordinates: one more for each part that is not, of which nothing is known if it is
+        data (a remainder by a size that is 0 is one of nothing)."""
         if expr in self.coordinates:
             return Var(self.coordinates[expr].name)
         if index_text(expr, self.own) is not None:
             return expr
         inner = map_children(self._free, expr) if isinstance(expr, Call) and expr.dtype == INDEX else expr
-        return inner if index_text(inner, self.names) is not None else self._named(expr, inner)
+        if index_text(inner, self.names) is not None:
+            return inner
+        if isinstance(expr, CheckedIndex) or not depends_on_data(expr):
+            return self._named(expr, inner)
+        free = self.coordinates[expr] = _Coordinate(f"c{len(self.coordinates)}_", ())
+        return Var(free.name)
 
     def _scaled(self, where: Sequence[str], some: str, params: str, known: isl.Set) -> list[str]:
         """What is known of a size times an index where the index stays away from its ends by numbers."""
@@ -315,12 +325,14 @@ def _least_quotient(low: SymExpr | None, by: SymExpr, env: ShapeEnv) -> SymExpr 
     return ZERO if env.prove_le(0, low) else exact_quotient(low, by)
 
 
-def _behind_quotients(high: SymExpr | None, by: SymExpr) -> SymExpr | None:
+def _behind_quotients(high: SymExpr | None, by: SymExpr, env: ShapeEnv) -> SymExpr | None:
     """What is greater than `x // by`, where `x <= high` and `by` is positive."""
     if high is None:
         return None
-    whole, behind = exact_quotient(high, by), exact_quotient(high + 1, by)
-    return behind if whole is None else whole + 1
+    whole, rest = multiples(high, by)  # high == whole * by + rest
+    if env.prove_lt(rest, 0):
+        return whole
+    return whole + 1 if env.prove_lt(rest, by) else None
 
 
 def _ends(expr: Expr, ranges: Ranges) -> tuple[SymExpr | None, SymExpr | None]:
