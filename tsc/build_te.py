@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tsc.attempts import compile_definitions
 from tsc.config import Options
 from tsc.errors import InputError, ModelError, ShapeError, typed
 from tsc.ir import Graph, TensorType
-from tsc.kernels import compile_definitions, workshop
+from tsc.kernels import workshop
 from tsc.pipeline import check_request, link
 from tsc.poly.extents import check_reads
 from tsc.runtime.executable import Executable

@@ -12,18 +12,19 @@ from typing import Any
 
 import onnx
 
+from tsc.attempts import cut, made_of
 from tsc.config import Options
 from tsc.errors import InputError, ShapeError, typed
 from tsc.graph.define import needed
-from tsc.graph.fusion.group import FusionGroup, split_group, splits
+from tsc.graph.fusion.group import FusionGroup, split_group
 from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.onnx.importer import import_onnx
 from tsc.ir import Graph
-from tsc.kernels import CheckedLoops, Workshop, checked_loops, cut, order_of, whole, workshop
+from tsc.kernels import CheckedLoops, Workshop, checked_loops, order_of, workshop
 from tsc.loop_ir.nodes import Func
 from tsc.ops.define import CustomOp, is_custom
 from tsc.pipeline import check_request, front, lower_groups
-from tsc.poly import PatternMismatch
+from tsc.poly.pattern import Wanted
 from tsc.poly.schedule import ScheduledProgram
 from tsc.poly.steps import Steps, Traffic
 from tsc.sym import ZERO, ShapeEnv, SymExpr, product
@@ -118,20 +119,20 @@ def _about(group: FusionGroup, model: Model) -> Iterator[str]:
     if general.program != own.program:
         yield from _section("shared", ["its kernel serves other groups too, which are equal to it up to constants: these are "
                                        "sizes, given with each call"])
-    for lowered in (general, own) if general.program != own.program else (own,):
-        recorder = Recorder()
-        try:
-            made = attempt(lowered) if lowered is not own or splits(group) else whole(lowered, attempt, recorder, group.name)
-        except PatternMismatch as mismatch:
-            yield from _section("refused", [f"no pattern fits all of it: {mismatch}"])
-        else:
-            if recorder.decisions:
-                yield from _section("by plain patterns", [d.reason for d in recorder.decisions])
-            yield from _kernel(lowered, made, model.sizes)
-            return
+    recorder = Recorder()
+    found = made_of(group, general if general.program != own.program else None, lambda: own, attempt, recorder)
+    for decision in recorder.decisions:
+        yield from _section(_ABOUT_A_CHOICE[decision.stage], [decision.reason])
+    if found is not None:
+        yield from _kernel(*found, model.sizes)
+        return
     for part in split_group(group, graph):
         yield ""
         yield from _about(part, model)
+
+
+#: What decisions about the Program of a group are told under.
+_ABOUT_A_CHOICE = {"refused": "refused", "split": "refused: no pattern fits all of it", "plain": "by plain patterns"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,10 @@ class Explained:
     recorder: Recorder
 
 
-def _scheduled(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False, plain: bool = False) -> Explained:
+def _scheduled(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted = Wanted.ANY) -> Explained:
     """Schedule one Program, as `compile` does. Raises PatternMismatch when no pattern fits."""
     recorder = Recorder()
-    loops = checked_loops(order_of(lowered, graph, shop, tiled, plain), lowered.kind.value, recorder, Steps)
+    loops = checked_loops(order_of(lowered, graph, shop, wanted), lowered.kind.value, recorder, Steps)
     return Explained(loops, loops.steps or Steps(), recorder)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from tsc import targets
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
@@ -22,10 +20,10 @@ from tsc.ir import Graph
 from tsc.loop_ir.bounds import no_prover
 from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
-from tsc.ops.derive import compute_kind
 from tsc.plan.build import KernelCall
 from tsc.plan.kernel import Code, Kernel, Refusal, buffers_of, interface_of, kernel_from_bytes, kernel_to_bytes
 from tsc.poly import PatternMismatch
+from tsc.poly.pattern import Wanted
 from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
@@ -33,34 +31,20 @@ from tsc.poly.scop import needs, unheld, unproved, with_checks
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig, config_to_json
 from tsc.runtime.cost import Rates
-from tsc.sym import ShapeEnv, SymExpr
+from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
 from tsc.targets import Target
 from tsc.te.compute import Fact, Program
-from tsc.te.dsl.assemble import Definition, sources
 from tsc.te.factored.factor import NotFactored
 from tsc.te.factored.factoring import Factoring, from_json, proposed, to_json
 from tsc.te.passes.messages import messages_of, with_messages
 from tsc.te.passes.share import share
-from tsc.te.passes.transform import lower
 from tsc.te.passes.widen import widened
 from tsc.trace import Recorder
 from tsc.tune.pool import pool_of
 from tsc.tune.records import Record
 from tsc.tune.records import read as read_records
 from tsc.validate import check_values
-
-#: At most this many Computes are tried as one kernel.
-MOST_COMPUTES = 12
-
-Made = TypeVar("Made", covariant=True)
-
-
-class Attempt(Protocol[Made]):
-    """Makes something of a Program, or raises PatternMismatch; of a sum of products without register tiles where `tiled`. By
-    plain patterns alone where `plain`."""
-
-    def __call__(self, lowered: LoweredGroup, *, tiled: bool = False, plain: bool = False) -> Made: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,36 +97,33 @@ def refuse_dtypes(graph: Graph, target: Target) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """All that a kernel depends on. `constants` are the inputs that can be laid out at compile time; `tiled`: a sum of products
-    without register tiles is to be refused; `plain`: only patterns that copy nothing are looked for; `factoring`: how
-    reductions are to be cut; `configs`: those of its Variants (none: one of the pattern's own). `content` is a digest of the
-    rest, `group` one of the Program for a target, whatever compiles it."""
+    """All that a kernel depends on. `constants` are the inputs that can be laid out at compile time; `wanted`: the patterns
+    that will do; `factoring`: how reductions are to be cut; `configs`: those of its Variants (none: one of the pattern's own).
+    `content` is a digest of the rest, `group` one of the Program for a target, whatever compiles it."""
 
     program: Program
     kind: PatternKind
     constants: frozenset[str]
     device: Target
     content: str
-    tiled: bool = False
-    plain: bool = False
+    wanted: Wanted = Wanted.ANY
     factoring: Factoring | None = None
     configs: tuple[TileConfig, ...] = ()
     group: str = ""
 
     def key(self) -> str:
         """The cache's key of the kernel."""
-        kind = (str(self.tiled), str(self.plain))
-        return digest("kernel", self.content, *kind, to_json(self.factoring), *map(config_to_json, self.configs))
+        return digest("kernel", self.content, self.wanted.value, to_json(self.factoring), *map(config_to_json, self.configs))
 
     def symbol(self) -> str:
         """The kernel's name, whatever it was ordered for."""
         return f"{self.kind.value}_{self.content[:12]}"
 
 
-def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False, plain: bool = False) -> Kernel:
+def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted = Wanted.ANY) -> Kernel:
     """te.Program -> Kernel, from the cache where an equal program was compiled before. Raises PatternMismatch where no pattern
     fits, which is kept as well."""
-    order = order_of(lowered, graph, shop, tiled, plain)
+    order = order_of(lowered, graph, shop, wanted)
     key, recorder = order.key(), shop.recorder
     recorder.record("te", order.symbol(), lambda: str(order.program))
     made = known(key, shop)
@@ -157,7 +138,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: 
     return made.costing(shop.pool(order.group))
 
 
-def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = False, plain: bool = False) -> Order:
+def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted = Wanted.ANY) -> Order:
     """What to make of a Program whose inputs are values of `graph`."""
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
     program = general(lowered.program, shop.cache)
@@ -166,7 +147,7 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, tiled: bool = 
     chunk = shop.options.reduction_chunk
     factoring = proposed(program, chunk, shop.options.split_reductions) if chunk else None
     configs = () if factoring is not None else tuple(shop.pool(group))
-    return Order(program, lowered.kind, constants, shop.device, content, tiled, plain, factoring, configs, group)
+    return Order(program, lowered.kind, constants, shop.device, content, wanted, factoring, configs, group)
 
 
 def known(key: str, shop: Workshop) -> Kernel | Refusal | None:
@@ -245,11 +226,15 @@ def _in_steps(order: Order, programs: Sequence[Program], symbol: str, recorder: 
     """The loops of a Variant that runs `programs` one after the other; where a product is cut, its chunks are to have register
     tiles. Raises as `checked_loops`."""
     if len(programs) == 1:
-        order = replace(order, program=programs[0], tiled=order.kind is PatternKind.CONTRACTION)
-        return [checked_loops(order, symbol, recorder)]
-    tiled = [order.kind is PatternKind.CONTRACTION and k == 0 for k in range(len(programs))]
-    return [checked_loops(replace(order, program=program, tiled=tiles), f"{symbol}_{k}", recorder)
-            for k, (program, tiles) in enumerate(zip(programs, tiled), 1)]
+        return [checked_loops(replace(order, program=programs[0], wanted=of_kind(order.kind)), symbol, recorder)]
+    wanted = [of_kind(order.kind) if k == 0 else Wanted.ANY for k in range(len(programs))]
+    return [checked_loops(replace(order, program=program, wanted=patterns), f"{symbol}_{k}", recorder)
+            for k, (program, patterns) in enumerate(zip(programs, wanted), 1)]
+
+
+def of_kind(kind: PatternKind) -> Wanted:
+    """The patterns for a Program of which others could be made: a product's are to have register tiles."""
+    return Wanted.TILED if kind is PatternKind.CONTRACTION else Wanted.ANY
 
 
 def _in_configs(order: Order, symbol: str, recorder: Recorder) -> list[list[CheckedLoops]]:
@@ -350,7 +335,7 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
     program, device, seen = order.program, order.device, None if steps is None else steps()
     config = order.configs[0] if order.configs else None
     scheduled = schedule_program(                                   # te.Program       -> Func
-        program, spec, config, recorder, symbol, order.constants, seen, order.tiled, order.plain)
+        program, spec, config, recorder, symbol, order.constants, seen, order.wanted, device.forms)
     with blame(scheduled.overridden, symbol):
         proved = no_prover if scheduled.scop is None else prover(scheduled.scop.known)
         func = device.lower(scheduled.func, spec, recorder, proved)  # Func             -> Func
@@ -401,92 +386,3 @@ def code_fingerprint() -> str:
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-# -- Computes that users wrote ---------------------------------------------------------------------------------
-
-def compile_definitions(definitions: Sequence[Definition], outputs: Collection[str], graph: Graph, env: ShapeEnv,
-                        shop: Workshop, node: str = "") -> list[tuple[KernelCall, Kernel]]:
-    """Computes to kernels with their calls. `node` is what errors name, by default the Compute's own name."""
-    for definition in definitions:
-        for note in dict.fromkeys(definition.notes):
-            shop.recorder.decide("access", definition.compute.name, note)
-    runs = cut(definitions, outputs, env, shop.recorder, partial(compile_program, graph=graph, shop=shop))
-    return [(bind(lowered, kernel, node or names[-1], (*((node,) if node else ()), *names)), kernel)
-            for names, lowered, kernel in runs]
-
-
-def cut(definitions: Sequence[Definition], outputs: Collection[str], env: ShapeEnv, recorder: Recorder,
-        attempt: Attempt[Made]) -> list[tuple[tuple[str, ...], LoweredGroup, Made]]:
-    """The longest run of Computes, from the first on, that one pattern takes; then the rest. For each run its Computes, their
-    Program, and what `attempt` made of it, which raises PatternMismatch where no pattern fits; `tiled` tells it to, where
-    a matrix product would run as one stage of many, without its register tiles.
-
-    Raises UnsupportedError for a Compute, or a recurrence, that no pattern takes alone.
-    """
-    runs: list[tuple[tuple[str, ...], LoweredGroup, Made]] = []
-    start = 0
-    while start < len(definitions):
-        refusal = ""
-        most = min(len(definitions), start + MOST_COMPUTES)
-        ends = [end for end in range(start + 1, most + 1) if not _within_trip(definitions, end)]
-        if not ends:
-            raise UnsupportedError(f"more than {MOST_COMPUTES} Computes make a trip with '{definitions[start].compute.name}'")
-        for end in reversed(ends):
-            lowered = _lowered(definitions[start:end], definitions[end:], outputs, env)
-            names = tuple(d.compute.name for d in definitions[start:end])
-            try:
-                if end == ends[0]:
-                    made = whole(lowered, attempt, recorder, names[0])
-                else:
-                    made = attempt(lowered, tiled=lowered.kind is PatternKind.CONTRACTION)
-            except PatternMismatch as mismatch:
-                refusal = f"not in the kernel of {names[0]}: {_in_user_names(str(mismatch), lowered, definitions[start:end])}"
-                if end == ends[0]:
-                    raise UnsupportedError(f"no schedule pattern takes '{names[0]}' alone: {mismatch}") from mismatch
-                continue
-            if refusal:
-                recorder.decide("split", definitions[end].compute.name, refusal)
-            runs.append((names, lowered, made))
-            start = end
-            break
-    return runs
-
-
-def whole(lowered: LoweredGroup, attempt: Attempt[Made], recorder: Recorder, name: str) -> Made:
-    """What `attempt` makes of a Program that cannot be cut: by plain patterns where it is refused otherwise, as when its proofs
-    take more operations than a kernel may. Raises PatternMismatch where these refuse it, too."""
-    try:
-        return attempt(lowered)
-    except PatternMismatch as mismatch:
-        with suppress(PatternMismatch):
-            made = attempt(lowered, plain=True)
-            recorder.decide("plain", name, str(mismatch))
-            return made
-        raise
-
-
-def _within_trip(definitions: Sequence[Definition], end: int) -> bool:
-    """Whether the Computes before and behind a place make a trip together."""
-    own = [definitions[k].compute.carried for k in (end - 1, end) if k < len(definitions)]
-    return len(own) == 2 and own[0] is not None and own[1] is not None and own[0].name == own[1].name
-
-
-def _in_user_names(text: str, lowered: LoweredGroup, run: Sequence[Definition]) -> str:
-    """A reason about a canonical Program, with the names of the tensors that its user knows."""
-    computes = lowered.program.computes
-    names = lowered.values | ({c.name: d.compute.name for c, d in zip(computes, run)} if len(computes) == len(run) else {})
-    return re.sub(r"\b(t\d+|acc)(_acc)?\b", lambda found: names.get(found[1], found[0]), text)
-
-
-def _lowered(run: Sequence[Definition], later: Iterable[Definition], outputs: Collection[str],
-             env: ShapeEnv) -> LoweredGroup:
-    """The canonical Program of a run of Computes; it gives `outputs` and what `later` ones read."""
-    needed = {*outputs, *(name for d in later for name in sources(d))}
-    computes = tuple(d.compute for d in run)
-    kinds = {c.name: compute_kind(c) for c in computes}
-    sums = [name for name, kind in kinds.items() if kind is PatternKind.CONTRACTION and name not in needed]
-    found = lower(Program((), tuple(c.target for c in computes if c.name in needed), computes, ()), env, sums)
-    kind = next((k for k in (PatternKind.CONTRACTION, PatternKind.REDUCE) if k in kinds.values()), PatternKind.INJECTIVE)
-    return LoweredGroup(found.program, found.buffers, found.sizes, kind)
-

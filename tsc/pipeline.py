@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tsc.attempts import compile_definitions, made_of
 from tsc.codegen_c.build import Ahead
 from tsc.config import DEFAULT_LIMITS, Limits, Options
-from tsc.errors import InputError, InternalError, SlowKernelWarning, typed
+from tsc.errors import InputError, SlowKernelWarning, typed
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fusion.fuse import fuse
-from tsc.graph.fusion.group import Decision, FusionGroup, split_group, splits
+from tsc.graph.fusion.group import Decision, FusionGroup, split_group
 from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.onnx.file import Source
 from tsc.graph.onnx.importer import import_onnx
@@ -22,11 +23,10 @@ from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
-from tsc.kernels import Workshop, bind, compile_definitions, compile_program, refuse_dtypes, shared, whole, workshop
+from tsc.kernels import Workshop, bind, compile_program, refuse_dtypes, shared, workshop
 from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
-from tsc.poly import PatternMismatch
 from tsc.poly.extents import check_reads
 from tsc.progress import shown
 from tsc.runtime.executable import Executable, thread_count
@@ -162,17 +162,9 @@ def compile_group(group: FusionGroup, graph: Graph, env: ShapeEnv, shop: Worksho
     if is_custom(group.anchor):                                     # what users wrote is fused by what they wrote
         node, outputs = group.anchor, group.outputs
         return compile_definitions(needed(node, outputs), outputs, graph, env, shop, node.name)
-    lowered = program or lower_group(group, graph, env)             # FusionGroup      -> te.Program
-    attempt = partial(compile_program, graph=graph, shop=shop)
-    try:
-        last = program is None and not splits(group)                # nothing else is left to try
-        kernel = whole(lowered, attempt, shop.recorder, group.name) if last else attempt(lowered)
-    except PatternMismatch as mismatch:
-        if program is not None:
-            return compile_group(group, graph, env, shop)           # with its own constants
-        if last:
-            raise InternalError(f"no schedule pattern fits node '{group.anchor.name}' ({mismatch})") from mismatch
-        shop.recorder.decide("split", group.name, str(mismatch))
-        parts = split_group(group, graph)
-        return [pair for part in parts for pair in compile_group(part, graph, env, shop)]
+    own = partial(lower_group, group, graph, env)                   # FusionGroup      -> te.Program
+    made = made_of(group, program, own, partial(compile_program, graph=graph, shop=shop), shop.recorder)
+    if made is None:
+        return [pair for part in split_group(group, graph) for pair in compile_group(part, graph, env, shop)]
+    lowered, kernel = made
     return [(bind(lowered, kernel, group.anchor.name, tuple(n.name for n in group.nodes)), kernel)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tsc.errors import LaunchError
 
@@ -34,6 +34,9 @@ class DeviceSpec:
     should fit, `cpu_flags` what the machine must report before code for this device may run on it, `compile_flags` what selects
     it in gcc and clang; `gpu` what a GPU's multiprocessors hold (its `registers` are one thread's, its `instr_tile` one matrix
     instruction's). A chain of stages takes about `chain_rows` rows at a time.
+
+    What its code has beside scalars: `intrinsics` by name (`codegen_c/intrinsics.py`), the functions with a vector form as
+    (function, dtype of the operands) in `vector_calls`, and `masks` for the loads and stores of some lanes of a vector.
     """
 
     name: str
@@ -46,6 +49,9 @@ class DeviceSpec:
     compile_flags: tuple[str, ...] = ()
     gpu: GpuLimits | None = None
     chain_rows: int = 64
+    intrinsics: tuple[str, ...] = ()
+    masks: bool = False
+    vector_calls: frozenset[tuple[str, str]] = field(default=frozenset(), repr=False)
 
     @property
     def on_chip_bytes(self) -> int:
@@ -56,7 +62,7 @@ class DeviceSpec:
     @property
     def scalar(self) -> DeviceSpec:
         """The same device without vectors and register tiles."""
-        return replace(self, vector_bytes=0, instr_tile=(1, 1))
+        return replace(self, vector_bytes=0, instr_tile=(1, 1), intrinsics=(), masks=False)
 
 
 def parse_target(text: str, table: dict[str, DeviceSpec]) -> DeviceSpec:

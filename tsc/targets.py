@@ -14,6 +14,7 @@ from tsc.config import Options
 from tsc.loop_ir.bounds import Prover
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.poly.pattern import OWN, Forms
 from tsc.runtime.interface import KernelInterface
 from tsc.target import DeviceSpec, parse_target
 from tsc.trace import Recorder
@@ -24,6 +25,7 @@ class Target:
     """A back end for one device: how loop IR is lowered for it, printed, and built into one module."""
 
     spec: DeviceSpec
+    forms: Forms  # in which its blocks compute: patterns, their trees and spaces
     lower: Callable[[Func, DeviceSpec, Recorder, Prover], Func]
     emit: Callable[[Func, DeviceSpec, int], str]
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
@@ -34,4 +36,4 @@ class Target:
 def find(name: str) -> Target:
     """The target called `name`; "cpu" is this machine's. Raises LaunchError naming the known ones."""
     spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS)
-    return Target(spec, lower, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
+    return Target(spec, OWN, lower, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))

@@ -104,7 +104,7 @@ def batches(job: Job, shop: Workshop) -> Iterator[Batch]:
 def space_of(group: Group, shop: Workshop) -> Space | None:
     """The configs of a Group; None where it has none to choose from."""
     order, spec = group.order, shop.device.spec
-    analysed = prepared(order.program, spec, order.constants, None, order.tiled, order.plain)
+    analysed = prepared(order.program, spec, order.constants, None, order.wanted, order.device.forms)
     return None if analysed is None else analysed.found.space(spec)
 
 

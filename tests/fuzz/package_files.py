@@ -150,7 +150,7 @@ def tuned(model: Any) -> Executable:
         path = Path(folder) / "records.jsonl"
         for group in groups_of(model, None, shop, [{"n": n} for n in (1, 5, 33)])[0]:
             order = group.order
-            analysed = prepared(order.program, shop.device.spec, order.constants, None, order.tiled, order.plain)
+            analysed = prepared(order.program, shop.device.spec, order.constants, None, order.wanted)
             assert analysed is not None
             configs = RandomSearch(analysed.found.space(shop.device.spec), 0).ask(3)
             records = []

@@ -10,10 +10,12 @@ from typing import Any
 import islpy
 import numpy as np
 
+from tsc.codegen_c.specs import cpu_spec
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.oracle.interpret import interpret
 from tsc.poly.analyse import analyse, normalised
 from tsc.poly.deps import Dependences
+from tsc.poly.pattern import IN_WARPS
 from tsc.poly.pattern.base import Build, Pattern
 from tsc.poly.promotion.promote import Promoted
 from tsc.poly.schedule import ScheduledProgram, schedule_program
@@ -24,8 +26,8 @@ from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate
 
 #: Small vectors and register tiles, so that small sizes already have full and partial tiles.
-SMALL = DeviceSpec("small", "cpu", vector_bytes=16, registers=16, instr_tile=(2, 4), l2_bytes=1 << 18)
-WIDE = DeviceSpec("wide", "cpu", vector_bytes=64, registers=32, instr_tile=(7, 64), l2_bytes=1 << 20)
+SMALL = cpu_spec("small", vector_bytes=16, registers=16, instr_tile=(2, 4), l2_bytes=1 << 18)
+WIDE = cpu_spec("wide", vector_bytes=64, registers=32, instr_tile=(7, 64), l2_bytes=1 << 20)
 
 
 #: What a schedule for a GPU needs to know of one.
@@ -34,7 +36,7 @@ GPU = DeviceSpec("gpu", "cuda", vector_bytes=16, registers=255, instr_tile=(16, 
 
 @lru_cache(maxsize=64)
 def on_gpu(program: Program, config: TileConfig) -> ScheduledProgram:
-    return schedule_program(program, GPU, config, None, "kernel")
+    return schedule_program(program, GPU, config, None, "kernel", forms=IN_WARPS)
 
 
 def scheduled(program: Program, config: TileConfig | None = None, recorder: Any = None, name: str = "kernel",

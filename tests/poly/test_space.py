@@ -17,6 +17,7 @@ from tsc.codegen_c.emit import emit_c
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.loop_ir.lower import lower
 from tsc.poly import PatternMismatch
+from tsc.poly.pattern import IN_WARPS, OWN, Forms
 from tsc.poly.pattern.contraction import registers
 from tsc.poly.pattern.nest import in_register_tiles
 from tsc.poly.schedule import prepared, schedule
@@ -25,8 +26,8 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 
 
-def space_of(program: Program, spec: DeviceSpec) -> Space:
-    analysed = prepared(program, spec)
+def space_of(program: Program, spec: DeviceSpec, forms: Forms = OWN) -> Space:
+    analysed = prepared(program, spec, forms=forms)
     assert analysed is not None
     return analysed.found.space(spec)
 
@@ -116,7 +117,7 @@ def test_older_configs_are_read() -> None:
 def test_a_gpu_s_space() -> None:
     """Sizes that its limits allow are right, or refused since no copy of whole steps fits."""
     spec = replace(CUDA_SPECS["sm_80"], name="gpu")
-    space = space_of(programs.gemm(), spec)
+    space = space_of(programs.gemm(), spec, IN_WARPS)
     assert {limit.name for limit in space.limits} == {"registers of a thread", "bytes of shared memory", "threads"}
     large = replace(space.default, block_tile=(256, 256, 64), stages=4)
     assert space.refusal(large) == "bytes of shared memory: 524288 of 166912"
@@ -132,7 +133,7 @@ def test_a_gpu_s_space() -> None:
             continue
         check_values(made, programs.gemm(), {"M": 5, "N": 11, "K": 18})
         right += 1
-    rows = space_of(programs.softmax(), GPU)
+    rows = space_of(programs.softmax(), GPU, IN_WARPS)
     assert [knob.field for knob in rows.knobs] == ["block_tile"] and rows.default.warps == 4
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tsc.poly import PatternMismatch
 from tsc.poly.deps import Dependences, dependences
 from tsc.poly.normalise import inlined, separate_outputs, settled, without_empty
-from tsc.poly.pattern import FORMS, OWN, Forms, find
+from tsc.poly.pattern import OWN, Forms, find
 from tsc.poly.pattern.base import Pattern
 from tsc.poly.promotion.layout import certify_stored
 from tsc.poly.scop import Scop, with_layouts
@@ -48,13 +48,12 @@ def analyse(program: Program, forms: Forms = OWN) -> Analysis:
     return Analysis(scop, deps, solved, (*log, f"the pattern is {solved.name}", *scop.notes, *deps.log, *matrices))
 
 
-def formed(analysed: Analysis, kind: str) -> Analysis:
-    """The Analysis of the same in the form in which a kind of device computes it: the Program's own, or one that is cut into
-    lanes there. Raises PatternMismatch when no pattern of that kind fits."""
-    if kind not in FORMS:
+def formed(analysed: Analysis, forms: Forms) -> Analysis:
+    """The Analysis of the same in the `forms` in which a device computes. Raises PatternMismatch when no pattern there fits."""
+    if forms == OWN:
         return analysed
-    found = analyse(analysed.scop.program, FORMS[kind])
-    return replace(found, log=(*analysed.log, f"on a {kind} device:", *found.log))
+    found = analyse(analysed.scop.program, forms)
+    return replace(found, log=(*analysed.log, "in the device's own form:", *found.log))
 
 
 def _matched(program: Program, forms: Forms, log: list[str]) -> tuple[Scop, Pattern]:

@@ -12,7 +12,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.analyse import Analysis, analyse, formed, normalised, packed
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import Seen, check_blocks, check_tree
-from tsc.poly.pattern import OWN, PLAIN
+from tsc.poly.pattern import OWN, PLAIN, Forms, Wanted
 from tsc.poly.pattern.base import Build, Pattern
 from tsc.poly.promotion.promote import Promoted, check_promoted
 from tsc.poly.proof.dataflow import check_dataflow
@@ -52,18 +52,17 @@ class ScheduledProgram:
 
 
 def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | None, recorder: Recorder | None, name: str,
-                     constants: Collection[str] = (), steps: Steps | None = None, tiled: bool = False,
-                     plain: bool = False) -> ScheduledProgram:
+                     constants: Collection[str] = (), steps: Steps | None = None, wanted: Wanted = Wanted.ANY,
+                     forms: Forms = OWN) -> ScheduledProgram:
     """Schedule one kernel. Raises PatternMismatch when no pattern fits, InternalError when a check fails.
 
     Every tree is checked against the unmodified dependences after every step. `constants` are the inputs that can be laid out
     at compile time: a contraction's column operand among them is read in panels. `steps` is told what was done, for whoever
-    wants to see it. With `tiled`, a sum of products is to have register tiles, or no pattern fits; with `plain`, only patterns
-    that copy nothing are looked for.
+    wants to see it. Patterns are those that are `wanted`, in the `forms` in which the device computes.
     """
     with isl.budget(OPERATIONS):
         # 1. to 4. what all sizes have in common
-        analysed = prepared(program, spec, constants, steps, tiled, plain)
+        analysed = prepared(program, spec, constants, steps, wanted, forms)
         if analysed is None:
             return _nothing(normalised(program), name)
         # 5. these sizes: the user's own, if there are some
@@ -80,19 +79,19 @@ def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | No
 
 
 def prepared(program: Program, spec: DeviceSpec, constants: Collection[str] = (), steps: Steps | None = None,
-             tiled: bool = False, plain: bool = False) -> Analysis | None:
+             wanted: Wanted = Wanted.ANY, forms: Forms = OWN) -> Analysis | None:
     """All of `schedule_program` before sizes are chosen; None for a Program that has nothing to compute at any size."""
     # 1. what is empty at all sizes goes away; a reduction accumulates into a local, whatever becomes of its result
     program = normalised(program)
     if not program.computes:
         return None
     # 2. all that is known without sizes or devices: statements, dependences, the pattern with its solved rows
-    general = analyse(program, PLAIN if plain else OWN)
+    general = analyse(program, PLAIN if wanted is Wanted.PLAIN else OWN)
     # 3. the same in the form in which this device computes it
-    analysed = formed(general, spec.kind)
+    analysed = formed(general, forms)
     if steps is not None and analysed is not general:
         steps.scop(general.scop, general.deps)
-    if tiled and not analysed.found.tiles_products:
+    if wanted is Wanted.TILED and not analysed.found.tiles_products:
         raise PatternMismatch("one kernel for all would run a sum of products without register tiles")
     # 4. constant column operands are laid out, for all sizes of tiles alike
     return packed(analysed, spec, constants)

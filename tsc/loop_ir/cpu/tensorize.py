@@ -172,10 +172,12 @@ def _micro_kernels(tile: _Tile, columns: int, facts: Facts, spec: DeviceSpec) ->
     """What makes the tile for some rows and columns: a matrix product where it is one, else what a WindowTile can do."""
     factors = _factors(tile)
     refused = factors if isinstance(factors, str) else _check_columns(tile, factors[1], columns, facts)
+    if FMA_TILE not in spec.intrinsics:
+        refused = f"the device has no {FMA_TILE}"
     if refused is None and not isinstance(factors, str):
         return partial(_micro_kernel, tile, *factors)
     window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.started, tile.fn, tile.value,
-                        tile.instance)
+                        tile.instance, has_masks=spec.masks)
     window = window.unmasked(columns, facts)
     again = window.refusal(columns, facts, spec)
     return window.micro_kernel if again is None else f"{refused}; {again}"

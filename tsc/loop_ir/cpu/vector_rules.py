@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -11,21 +11,11 @@ from tsc.loop_ir.bounds import margin_of, within
 from tsc.sym import ONE, ZERO, SymExpr, dim
 from tsc.sym.expr import apply, coefficient_of
 from tsc.sym.facts import Facts
+from tsc.target import DeviceSpec
 from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, walk
 from tsc.te.index import to_expr, to_sym
 from tsc.te.intrinsics import EXPENSIVE
 
-_COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-_ARITHMETIC = frozenset({"add", "sub", "mul", "neg", "select"}) | _COMPARE
-_INTEGER = _ARITHMETIC | {"min", "max"}
-
-#: Intrinsics that have a vector form, by the dtype of their operands.
-VECTOR_CALLS: dict[str, frozenset[str]] = {
-    "float32": _ARITHMETIC | {"div", "isnan", "abs", "min", "max", "reciprocal", "sign", "exp", "log", "erf", "tanh", "sqrt",
-                              "floor", "ceil", "round"},
-    "float64": _ARITHMETIC | {"div", "isnan"},
-    "int32": _INTEGER, "int64": _INTEGER,
-    "bool": frozenset({"and", "or", "xor", "not", "select"})}
 _LOADED = frozenset({"float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "bool"})
 
 #: How an access moves along the lanes; "spaced" is every second to fourth element of a row, "twice" each element two times.
@@ -33,8 +23,6 @@ Access = Literal["invariant", "contiguous", "spaced", "twice", "strided"]
 #: Those that touch the memory of active lanes alone.
 MASKED = ("invariant", "contiguous", "spaced")
 SPACES = range(2, 5)
-#: Vectors this wide come with masks for their loads (AVX2, AVX-512); for shorter ones a loop is rather split.
-MASKED_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +89,12 @@ def _half(var: str) -> SymExpr:
     return apply("//", [dim(var), SymExpr.of(2)])
 
 
-def check_value(value: Expr, var: str, facts: Facts, masks: bool = False) -> None:
-    """Raises Refused unless `value` can be computed for all lanes at once; `facts` hold inside the loop. With `masks`, a load
-    may stand under a condition that holds in a run of lanes: no other lane is touched."""
+def check_value(value: Expr, var: str, facts: Facts, spec: DeviceSpec, masks: bool) -> None:
+    """Raises Refused unless a device can compute `value` for all lanes at once; `facts` hold inside the loop. With `masks`, a
+    load may stand under a condition that holds in a run of lanes: no other lane is touched."""
     costly = any(isinstance(n, Call) and n.fn in EXPENSIVE for n in walk(value))
     safe = frozenset(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
-    _check(value, var, facts, costly, "always" if masks else "unmasked", safe)
+    _check(value, var, facts, spec.vector_calls, costly, "always" if masks else "unmasked", safe)
 
 
 def unconditional(expr: Expr) -> list[Expr]:
@@ -115,7 +103,8 @@ def unconditional(expr: Expr) -> list[Expr]:
     return [*(n for part in parts for n in unconditional(part)), expr]
 
 
-def _check(expr: Expr, var: str, facts: Facts, costly: bool, when: When, safe: frozenset[Expr]) -> None:
+def _check(expr: Expr, var: str, facts: Facts, calls: Collection[tuple[str, str]], costly: bool, when: When,
+           safe: frozenset[Expr]) -> None:
     guarded = when in ("in range", "sometimes")
     if not varies(expr, var):  # a scalar, which in a run of lanes is computed only where the run has one
         if when == "sometimes":
@@ -144,19 +133,19 @@ def _check(expr: Expr, var: str, facts: Facts, costly: bool, when: When, safe: f
                                                        and dtype != "bool"):
                 raise Refused(f"{value.dtype} to {dtype} has no vector form")
         case Call(fn=fn, args=args):
-            if fn not in VECTOR_CALLS.get(args[-1].dtype, ()):
+            if (fn, args[-1].dtype) not in calls:
                 raise Refused(f"{fn} on {args[-1].dtype} has no vector form")
             if fn == "select":
                 ranged = when in ("always", "in range") and lane_range(args[0], var) is not None
                 if not ranged:
-                    _check(args[0], var, facts, costly, when, safe)
-                _check(args[1], var, facts, costly, "in range" if ranged else "sometimes", safe)
-                _check(args[2], var, facts, costly, "sometimes", safe)
+                    _check(args[0], var, facts, calls, costly, when, safe)
+                _check(args[1], var, facts, calls, costly, "in range" if ranged else "sometimes", safe)
+                _check(args[2], var, facts, calls, costly, "sometimes", safe)
                 return
         case CheckedIndex():
             raise Refused("it computes an index from data")
     for child in children(expr):
-        _check(child, var, facts, costly, when, safe)
+        _check(child, var, facts, calls, costly, when, safe)
 
 
 def _check_reads(expr: Expr, var: str, facts: Facts, safe: frozenset[Expr]) -> None:

@@ -12,8 +12,6 @@ from dataclasses import replace
 
 from tsc.loop_ir.cpu.vector_rules import (
     MASKED,
-    MASKED_BYTES,
-    VECTOR_CALLS,
     Refused,
     check_load,
     check_value,
@@ -76,7 +74,7 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
         # a copy is cut at the edges of what it copies, so that its vectors need no masks
-        reduced = _check(loop, stores, facts, spec.vector_bytes >= MASKED_BYTES and (loop.mark != COPY or not splits))
+        reduced = _check(loop, stores, facts, spec, spec.masks and (loop.mark != COPY or not splits))
         made = _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts))
         complaint = unproved(simplify_stmt(made, facts, keep_marked=True), facts)
         if complaint is not None:
@@ -142,20 +140,20 @@ def _ways(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lane
     return 1 if not reduced or costly or (trip is not None and trip < _LONG * lanes) else _WAYS
 
 
-def _check(loop: For, stores: tuple[Store, ...], facts: Facts, masks: bool) -> frozenset[Buffer]:
+def _check(loop: For, stores: tuple[Store, ...], facts: Facts, spec: DeviceSpec, masks: bool) -> frozenset[Buffer]:
     """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
     inner = inside(facts, loop)
     reduced: set[Buffer] = set()
     for store in stores:
         if any(varies(i, loop.var) for i in store.index):
             _check_contiguous(store, loop.var)
-            check_value(store.value, loop.var, inner, masks)
+            check_value(store.value, loop.var, inner, spec, masks)
         else:
             operand = reduction_operand(store)
             if operand is None:
                 raise Refused(f"{store.buffer.name} is written at one place again and again")
-            check_value(operand, loop.var, inner, masks)
-            if isinstance(store.value, Call) and store.value.fn not in VECTOR_CALLS.get(store.buffer.dtype, ()):
+            check_value(operand, loop.var, inner, spec, masks)
+            if isinstance(store.value, Call) and (store.value.fn, store.buffer.dtype) not in spec.vector_calls:
                 raise Refused(f"{store.value.fn} on {store.buffer.dtype} has no vector form")
             reduced.add(store.buffer)
     for store in stores:

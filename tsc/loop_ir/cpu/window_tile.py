@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tsc.loop_ir.cpu.vector_rules import MASKED_BYTES, VECTOR_CALLS, Refused, check_load, check_value, looks_at_data, varies
+from tsc.loop_ir.cpu.vector_rules import Refused, check_load, check_value, looks_at_data, varies
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Allocate, Block, For, Instance, Stmt, Store, block
 from tsc.loop_ir.scratch import item_bytes
@@ -31,7 +31,8 @@ ELEMENTS = 128
 @dataclass(frozen=True, slots=True)
 class WindowTile:
     """`acc[row, column] = fn(acc[row, column], value)` over `loops`, `width` columns of it; `masked`: only these exist.
-    `started` and `instance` are what the initialisation and the update execute."""
+    `started` and `instance` are what the initialisation and the update execute; the device `has_masks` for its vectors or not.
+    """
 
     acc: Buffer
     loops: tuple[For, ...]
@@ -44,6 +45,7 @@ class WindowTile:
     value: Expr
     instance: Instance | None
     masked: bool = True
+    has_masks: bool = False
 
     def unmasked(self, columns: int, facts: Facts) -> WindowTile:
         """The tile that computes all `columns`, if everything that they read is there; nobody stores what is too many."""
@@ -59,13 +61,13 @@ class WindowTile:
 
     def refusal(self, columns: int, facts: Facts, spec: DeviceSpec) -> str | None:
         """Why the tile cannot be kept in vector registers, or None; `facts` hold inside `loops`."""
-        if self.masked and spec.vector_bytes < MASKED_BYTES:
+        if self.masked and not self.has_masks:
             return "the vectors of the device have no masks"
-        if self.fn not in VECTOR_CALLS.get(self.acc.dtype, ()):
+        if (self.fn, self.acc.dtype) not in spec.vector_calls:
             return f"{self.fn} on {self.acc.dtype} has no vector form"
         try:
             operand, inner = self._operand(Var(self.column)), self._inside(columns, facts)
-            check_value(operand, self.column, inner, spec.vector_bytes >= MASKED_BYTES)
+            check_value(operand, self.column, inner, spec, self.has_masks)
         except Refused as refused:
             return str(refused)
         return None
@@ -93,11 +95,11 @@ class WindowTile:
     def _elements(self, lanes: int) -> int:
         """How many elements a vector of the operand reads one by one."""
         return sum(lanes for load in loads(self.value) if check_load(load, self.column) in ("spaced", "twice", "strided")
-                   and not self._is_every_second(load, lanes))
+                   and not self._is_every_second(load))
 
-    def _is_every_second(self, load: Load, lanes: int) -> bool:
+    def _is_every_second(self, load: Load) -> bool:
         """Whether masked vectors of every second element are read, as wide ones of four bytes each can be."""
-        if item_bytes(load.buffer.dtype) != 4 or lanes * 4 < MASKED_BYTES:
+        if item_bytes(load.buffer.dtype) != 4 or not self.has_masks:
             return False
         return coefficient_of(to_sym(load.index[-1], {}), self.column) == SymExpr.of(2)
 

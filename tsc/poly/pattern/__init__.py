@@ -5,7 +5,8 @@ A new pattern is one module of this folder and one line here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import TypeAlias
 
 from tsc.poly import PatternMismatch
@@ -25,12 +26,24 @@ Match: TypeAlias = Callable[[Scop], Pattern]
 PATTERNS: tuple[Match, ...] = (match_scan, match_stencil, match_contraction, match_chained, match_reduction, match_injective)
 #: Forms in which Programs are looked at, and the patterns that are looked for in each.
 Forms: TypeAlias = tuple[tuple[Callable[[Program], Program], tuple[Match, ...]], ...]
+
+
+def _as_it_is(program: Program) -> Program:
+    return program
+
+
 #: A Program as it is, whatever the device.
-OWN: Forms = ((lambda program: program, PATTERNS),)
+OWN: Forms = ((_as_it_is, PATTERNS),)
 #: The same by patterns that copy nothing and prove little: what is left where the others take more operations than they may.
-PLAIN: Forms = ((lambda program: program, (match_scan, match_reduction, match_injective)),)
-#: By kind of device, the forms in which blocks there compute, where these are not a Program's own.
-FORMS: Mapping[str, Forms] = {"cuda": ((composed, (match_warps,)), (row_program, (match_lanes,)))}
+PLAIN: Forms = ((_as_it_is, (match_scan, match_reduction, match_injective)),)
+#: The forms in which blocks of a GPU compute.
+IN_WARPS: Forms = ((composed, (match_warps,)), (row_program, (match_lanes,)))
+
+
+class Wanted(Enum):
+    """Which patterns will do for a Program: any; any, but a sum of products is to have register tiles; plain ones."""
+
+    ANY, TILED, PLAIN = "any", "tiled", "plain"
 
 
 def find(program: Program, forms: Forms = OWN) -> tuple[Scop, Pattern, tuple[str, ...]]:
