@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from tests.poly import programs
 from tests.poly.programs import at, axis, buffer, v
+from tests.poly.support import SMALL
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import condition_text, index_text
+from tsc.poly.schedule import schedule_program
 from tsc.poly.scop import build_scop, needs, unproved, with_checks
 from tsc.sym import dim
 from tsc.te.compute import Compute, Fact, Program, SizeParam
@@ -169,7 +171,7 @@ def test_what_no_formula_says_may_be_held_within_extents(name: str) -> None:
 @pytest.mark.parametrize("name", FREE)
 def test_what_nothing_holds_within_extents_is_no_scop(name: str) -> None:
     with pytest.raises(InternalError, match="at an index that nothing holds within its extents"):
-        build_scop(reading(FREE[name]))
+        schedule_program(reading(FREE[name]), SMALL, None, None, "kernel")
     assert needs(reading(FREE[name])) == () and unproved(reading(FREE[name])) is not None
     assert all(access.bounded for access in build_scop(with_checks(reading(FREE[name]))).reads)
 

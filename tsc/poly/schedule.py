@@ -18,7 +18,7 @@ from tsc.poly.promotion.promote import Promoted, check_promoted
 from tsc.poly.proof.dataflow import check_dataflow
 from tsc.poly.proof.guards import check_loops
 from tsc.poly.proof.loop_order import Edges, edges_of
-from tsc.poly.scop import Scop
+from tsc.poly.scop import Scop, check_held
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.poly.to_loops import iterators_for, to_loops
@@ -82,6 +82,7 @@ def prepared(program: Program, spec: DeviceSpec, constants: Collection[str] = ()
              wanted: Wanted = Wanted.ANY, forms: Forms = OWN) -> Analysis | None:
     """All of `schedule_program` before sizes are chosen; None for a Program that has nothing to compute at any size."""
     # 1. what is empty at all sizes goes away; a reduction accumulates into a local, whatever becomes of its result
+    check_held(program)
     program = normalised(program)
     if not program.computes:
         return None

@@ -116,7 +116,8 @@ class Scop:
 
 
 def build_scop(program: Program) -> Scop:
-    """The Scop of `program`. Raises InternalError when an access can leave its extents or an extent is not affine."""
+    """The Scop of `program`, of which `check_held` has held. Raises InternalError when an exact access leaves its extents or an
+    extent is not affine."""
     clash = {s.name for s in program.sizes} & {a.name for c in program.computes for a in c.axes + c.reduce_axes}
     if clash:
         raise InternalError(f"axes and sizes share the names {sorted(clash)}; they need names of their own")
@@ -129,8 +130,6 @@ def build_scop(program: Program) -> Scop:
     notes: list[str] = []
     reads = tuple(a for s in statements.values() for a in _reads(s, program, params, known, notes))
     writes = tuple(_write(s, params) for s in statements.values())
-    for wrong in (_unbounded_text(access) for access in reads if not access.bounded):
-        raise InternalError(wrong)
     for wrong, _ in _escaping(program, reads, writes, params, known):
         raise InternalError(wrong)
     return Scop(program, params, context, known, populated, statements, domain, reads, writes, tuple(dict.fromkeys(notes)))
@@ -205,6 +204,13 @@ def unheld(program: Program) -> Iterator[tuple[str, str]]:
         *_, statement = _statements(compute, params, context)
         found = (a.buffer.name for a in _reads(statement, program, params, facts, []) if not a.bounded)
         yield from ((compute.name, name) for name in dict.fromkeys(found))
+
+
+def check_held(program: Program) -> None:
+    """Raise InternalError where nothing says that an index stays within its extent. What a Program becomes by inlining reads
+    the same elements: it is asked of the one that is given, where less has been made of the index."""
+    for compute, buffer in unheld(program):
+        raise InternalError(f"{compute} reads {buffer} at an index that nothing holds within its extents")
 
 
 def with_checks(program: Program) -> Program:

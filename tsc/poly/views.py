@@ -12,7 +12,7 @@ That `x` becomes a quotient and a remainder by L is no loss where `0 <= x < A * 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tsc.poly import PatternMismatch, isl
@@ -32,6 +32,7 @@ from tsc.te.expr import (
     Var,
     add,
     as_size,
+    call,
     index,
     map_children,
     mul,
@@ -213,7 +214,8 @@ class Lifting:
                 bounds.append((_least_quotient(low, by, sizes.env), _behind_quotients(high, by, sizes.env)))
             case "mul" if low is not None and high is not None:
                 bounds.append((low * by, high * by + 1))
-        texts = [f"{text} {sign} {name}" for pair in bounds for end, sign in zip(pair, ("<=", ">"))
+        texts = [] if low is None or not sizes.env.prove_le(0, low) else _no_more(name, inner, self.names)
+        texts += [f"{text} {sign} {name}" for pair in bounds for end, sign in zip(pair, ("<=", ">"))
                  if end is not None and (text := sizes.text(end)) is not None]
         if expr.fn == "mul" and high is not None:
             texts += _quotient_text(high, by, name, sizes)
@@ -252,9 +254,21 @@ class Lifting:
 
     def _known(self, domain: str, conditions: Iterable[str]) -> tuple[list[str], list[str]]:
         """The names of axes, coordinates and what facts hide, and all that is known of them."""
+        whole = list(self._whole())
         hidden, facts = fact_texts(self.program)
         where = [domain, *(text for c in self.coordinates.values() for text in c.where), *conditions]
-        return [*self.names, *hidden], where + (facts if hidden else [])  # without such names they are what is known
+        where += facts if hidden else []  # without such names they are what is known
+        return [*self.names, *hidden], where + whole
+
+    def _whole(self) -> Iterator[str]:
+        """That a quotient times its divisor and the remainder are what was divided, where both are coordinates."""
+        for expr, rest in [*self.coordinates.items()]:
+            match expr:
+                case Call(fn="mod", args=(x, by)):
+                    quotient = call("floordiv", x, by)
+                    parts = {self.coordinates.get(mul(*pair)) for pair in ((quotient, by), (by, quotient))} - {None}
+                    text = index_text(self.lifted(x), self.names)
+                    yield from (f"{part.name} + {rest.name} = {text}" for part in parts if part and text is not None)
 
     def bounded(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
         """Whether each index of a Load that has no formula stays within its extent whatever data says: by a check of its own,
@@ -307,6 +321,12 @@ class Lifting:
         return found
 
 
+def _no_more(name: str, inner: Call, names: Mapping[str, str]) -> list[str]:
+    """That a quotient or a remainder is no more than its dividend, which is not negative, by what divides something."""
+    text = index_text(inner.args[0], names)
+    return [] if inner.fn == "mul" or text is None else [f"{name} <= {text}"]
+
+
 def _quotient_text(high: SymExpr, by: SymExpr, name: str, sizes: Sizes) -> list[str]:
     """What `name <= high * by` says where `high` has a quotient `e // n` by a number in it: it is no more than `e / n`."""
     for monomial, times in high.terms:
@@ -330,9 +350,13 @@ def _behind_quotients(high: SymExpr | None, by: SymExpr, env: ShapeEnv) -> SymEx
     if high is None:
         return None
     whole, rest = multiples(high, by)  # high == whole * by + rest
-    if env.prove_lt(rest, 0):
-        return whole
-    return whole + 1 if env.prove_lt(rest, by) else None
+    if not env.prove_lt(rest, by):
+        behind = exact_quotient(high + 1, by)
+        return behind if behind is not None or (whole := exact_quotient(high, by)) is None else whole + 1
+    for _ in range(3):
+        if env.prove_lt(rest, 0):
+            whole, rest = whole - 1, rest + by
+    return whole + 1
 
 
 def _ends(expr: Expr, ranges: Ranges) -> tuple[SymExpr | None, SymExpr | None]:
