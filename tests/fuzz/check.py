@@ -38,7 +38,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.proof.presburger import prover
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import OPERATIONS, ScheduledProgram, prepared, schedule_program
-from tsc.poly.scop import needs
+from tsc.poly.scop import needs, with_checks
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig
 from tsc.sym import product
@@ -318,8 +318,10 @@ def _lowered(case: Case, runs: Sequence[Run]) -> tuple[Program, list[Run]]:
 
 
 def _held(program: Program, runs: Sequence[Run]) -> Program:
-    """The Program that a compile would schedule: with what its accesses need of sizes, where nothing that is known of them says
-    so. Raises Wrong where a run that must be right would be refused for it."""
+    """The Program that a compile would schedule: with checks of indices that nothing holds within their extents, and with what
+    its accesses need of sizes, where nothing that is known of them says so. Raises Wrong where a run that must be right would
+    be refused for it."""
+    program = with_checks(program)
     facts = needs(program)
     for run in runs:
         for fact in facts:

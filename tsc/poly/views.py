@@ -351,8 +351,8 @@ def _behind_quotients(high: SymExpr | None, by: SymExpr, env: ShapeEnv) -> SymEx
         return None
     whole, rest = multiples(high, by)  # high == whole * by + rest
     if not env.prove_lt(rest, by):
-        behind = exact_quotient(high + 1, by)
-        return behind if behind is not None or (whole := exact_quotient(high, by)) is None else whole + 1
+        exact, behind = exact_quotient(high, by), exact_quotient(high + 1, by)
+        return behind if exact is None else exact + 1
     for _ in range(3):
         if env.prove_lt(rest, 0):
             whole, rest = whole - 1, rest + by
