@@ -16,7 +16,7 @@ FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, 3.4e38, float("inf"), float("-inf")
 DTYPES = (0, 1, 2, 3, 5, 6, 7, 9, 10, 11, 12, 13, 14, 16, 17, 21, 22, 99)
 NAMES = ("", "x", "y", "y/shape", "x.acc", "a b", "Ünïcode", "\n", "?", "if", "__proto__", "x" * 3000, "0", "-1", "max", "s0")
 OPERATORS = sorted({op.name for op in all_ops()} | {
-    "LSTM", "If", "Loop", "NonZero", "QuantizeLinear", "HannWindow", "Attention", "AffineGrid", "SequenceAt", "nothing"})
+    "If", "Loop", "Scan", "NonZero", "QuantizeLinear", "HannWindow", "Attention", "AffineGrid", "SequenceAt", "nothing"})
 
 
 def mutate(data: bytes, rng: Random) -> tuple[bytes, str]:

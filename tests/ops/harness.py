@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from tsc.ir import Contents, Node, TensorType
 from tsc.ops import find
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, symbolic
+from tsc.ops.define import applied, is_custom
 from tsc.ops.derive import compute_of
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.dsl.assemble import assemble, renamed
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer, Expr, Load, Var
 
@@ -62,6 +64,9 @@ class Lowered:
         self.types.update(zip(node.outputs, types))
         if op.contents is not None:
             self.contents.update({n: c for n, c in zip(node.outputs, op.contents(ctx)) if c is not None})
+        if is_custom(node):
+            self._define(node, ctx)
+            return
         if op.te is None:
             self._decompose(node, op, ctx)
             return
@@ -72,16 +77,24 @@ class Lowered:
     def _decompose(self, node: Node, op: OpDef, ctx: InferContext) -> None:
         assert op.decompose is not None
 
-        def emit(kind: str, *inputs: str, **attrs: Any) -> str:
-            name = f"v{next(self.count)}"
-            self.add(Node(kind, inputs, (name,), attrs, name))
-            return name
+        def several(kind: str, inputs: Sequence[str], count: int, **attrs: Any) -> tuple[str, ...]:
+            names = tuple(f"v{next(self.count)}" for _ in range(count))
+            self.add(Node(kind, tuple(inputs), names, attrs, names[0]))
+            return names
 
-        made = op.decompose(Builder(ctx, emit, self.constant))
+        made = op.decompose(Builder(ctx, several, self.constant))
         for name, value in zip(node.outputs, made, strict=True):
             expected = self.types[name]
             self.add(Node("Identity", (value,), (name,), {}, name))
             assert self.types[name] == expected, f"{node.op} decomposes to {self.types[name]}, declared {expected}"
+
+    def _define(self, node: Node, ctx: InferContext) -> None:
+        """The Computes that a node brings, over the names of its values."""
+        given, outputs = applied(ctx)
+        made = assemble(outputs, self.env)
+        names = dict(zip([t.name for t in (*given, *outputs)], [*node.inputs, *node.outputs]))
+        names = {d.compute.name: f"v{next(self.count)}" for d in made.definitions} | names
+        self.computes += [renamed(d, names).compute for d in made.definitions]
 
     def _compute(self, op: OpDef, ctx: InferContext, types: tuple[TensorType, ...], number: int, name: str,
                  made: TensorType) -> Compute:

@@ -54,7 +54,7 @@ class _Expansion:
             return
         made: list[Node] = []
         results = operator.decompose(Builder(
-            self.known.context(node), lambda op, *inputs, **attrs: self._emit(node, made, op, inputs, attrs),
+            self.known.context(node), lambda op, inputs, count, **attrs: self._emit(node, made, op, inputs, count, attrs),
             lambda array: self._constant(node, array)))
         if len(results) < sum(1 for o in node.outputs if o):
             raise InternalError(f"the decomposition of {node.op} gives {len(results)} of {len(node.outputs)} outputs")
@@ -72,11 +72,12 @@ class _Expansion:
             inputs = tuple(names)
         yield replace(node, inputs=inputs)
 
-    def _emit(self, origin: Node, made: list[Node], op: str, inputs: tuple[str, ...], attrs: dict[str, Any]) -> str:
-        name = self._unused(f"{origin.name}/{op}")
-        made.append(Node(op, inputs, (name,), attrs, name))
+    def _emit(self, origin: Node, made: list[Node], op: str, inputs: tuple[str, ...], count: int,
+              attrs: dict[str, Any]) -> tuple[str, ...]:
+        names = tuple(self._unused(f"{origin.name}/{op}") for _ in range(count))
+        made.append(Node(op, tuple(inputs), names, attrs, names[0]))
         self.known.infer(made[-1])
-        return name
+        return names
 
     def _constant(self, origin: Node, array: NDArray[Any]) -> str:
         name = self._unused(f"{origin.name}/constant")
@@ -86,7 +87,7 @@ class _Expansion:
 
     def _renamed(self, node: Node, made: list[Node], results: tuple[str, ...]) -> list[Node]:
         """`made` with its results under the names of the outputs of `node`; Identity where one cannot be renamed."""
-        own = {n.outputs[0] for n in made}
+        own = {output for n in made for output in n.outputs}
         names: dict[str, str] = {}
         copies = []
         for result, output in zip(results, node.outputs):
@@ -97,7 +98,7 @@ class _Expansion:
             else:
                 name = self._unused(f"{node.name}/copy")
                 copies.append(copy_node(names.get(result, result), output, name))
-        nodes = [replace(n, inputs=tuple(names.get(i, i) for i in n.inputs), outputs=(names.get(n.outputs[0], n.outputs[0]),))
+        nodes = [replace(n, inputs=tuple(names.get(i, i) for i in n.inputs), outputs=tuple(names.get(o, o) for o in n.outputs))
                  for n in made]
         for old in names:
             self.known.types.pop(old, None)

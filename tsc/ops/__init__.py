@@ -15,6 +15,7 @@ from tsc.ops import (
     movement,
     normalization,
     pool,
+    recurrent,
     reduce,
     resize,
 )
@@ -22,7 +23,7 @@ from tsc.ops.base import OpDef
 
 _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
-    *contraction.OPS, *normalization.OPS, *pool.OPS, *define.OPS, *resize.OPS,
+    *contraction.OPS, *normalization.OPS, *pool.OPS, *define.OPS, *resize.OPS, *recurrent.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

@@ -114,11 +114,16 @@ class Lowering:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """What a decomposition sees: an InferContext and `emit`, which adds a Node (or a constant) and returns its value's name."""
+    """What a decomposition sees: an InferContext and ways to add a constant or a Node, which return the names of its values."""
 
     infer: InferContext
-    emit: Callable[..., str]  # emit(op, *inputs, **attrs) -> output name
+    several: Callable[..., tuple[str, ...]]  # several(op, inputs, count, **attrs) -> output names
     constant: Callable[[NDArray[Any]], str]
+
+    def emit(self, op: str, *inputs: str, **attrs: Any) -> str:
+        """Add a Node of one output and return its name."""
+        output, = self.several(op, inputs, 1, **attrs)
+        return output
 
 
 @dataclass(frozen=True, slots=True)

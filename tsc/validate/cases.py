@@ -38,6 +38,8 @@ LONGEST, LARGEST = 1024, 500_000
 #: an element takes up to some fifty bytes.
 ELEMENTS = 1 << 24
 _TRIES = 40
+#: More trips of a recurrence are tried where Stores are reached by no fewer.
+LONGEST_RUN = 12
 #: How many sizes are looked at to find some that execute each Store, and the points at which one of them counts as large.
 _POOL, _HEAVY = 300, 3_000
 #: Multiples of this, modulo 1, leave no large gaps.
@@ -111,7 +113,8 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     wishes = _wishes(program, steps_of(func), rng)
     while len(cases) < (FEWEST if sum(work) > BUDGET else MOST) and (some := list(islice(wishes, FEWEST))):
         solved = [sizes for wish in some if (sizes := _solved(program, wish, rng)) is not None]
-        fresh = [sizes for i, sizes in enumerate(solved) if sizes not in cases and sizes not in solved[:i]]
+        fresh = [sizes for i, sizes in enumerate(solved) if sizes not in cases and sizes not in solved[:i]
+                 and _trips(program, sizes) <= max(LONGEST_RUN, _trips(program, (cases or solved)[0]))]
         for sizes, possible, points, volume in zip(fresh, *_looked_at(program, Sizes.of_cases(fresh), least)) if fresh else ():
             if possible and len(cases) < (FEWEST if sum(work) > BUDGET else MOST) and (
                     not cases or elements + volume <= ELEMENTS):
@@ -140,6 +143,12 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
     if cases and 0 < sum(_folded_truths(program, c) for c in cases) < OFTEN:
         turns = max(turns, OFTEN // len(cases))
     return cases * max(1, min(turns, ELEMENTS // max(1, elements))), done
+
+
+def _trips(program: Program, sizes: Mapping[str, int]) -> int:
+    """How many trips the longest recurrence makes: one is evaluated after the other, and each needs all of those before it."""
+    return max((a.extent.evaluate(sizes) for c in program.computes if c.carried is not None
+                for a in c.axes if a.name == c.carried.axis), default=0)
 
 
 def _folded_truths(program: Program, sizes: Mapping[str, int]) -> int:
