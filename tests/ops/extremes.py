@@ -50,7 +50,7 @@ ZEROS = {"Sum": "one operand is itself", "PRelu": "x < 0 is false of -0", "Selu"
 MODERATE = frozenset({
     "MatMul", "Gemm", "Conv", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization",
     "RMSNormalization", "ReduceProd", "ReduceL2", "ReduceSumSquare", "ReduceSum", "ReduceL1", "ReduceMean", "AveragePool",
-    "GlobalAveragePool", "CumSum", "Gelu", "Mean", "Sum", "ReduceLogSum", "Celu"})
+    "GlobalAveragePool", "CumSum", "Gelu", "Mean", "Sum", "ReduceLogSum", "Celu", "RNN", "GRU", "LSTM"})
 
 
 def extremes(dtype: str, moderate: bool = False) -> NDArray[Any]:

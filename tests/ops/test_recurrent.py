@@ -114,7 +114,8 @@ STANDARD = [case for case in standard._NodeTestCases
             if case.name.startswith(("test_rnn", "test_simple_rnn", "test_gru", "test_lstm"))]
 
 
-@pytest.mark.parametrize("symbolic", [pytest.param(False, id="static", marks=pytest.mark.slow), pytest.param(True, id="symbolic")])
+@pytest.mark.parametrize("symbolic", [pytest.param(False, id="static", marks=pytest.mark.slow),
+                                      pytest.param(True, id="symbolic")])
 @pytest.mark.parametrize("case", STANDARD, ids=lambda case: case.name)
 def test_the_standards_own_cases(case: Any, symbolic: bool) -> None:
     made = onnx.ModelProto.FromString(case.model.SerializeToString())

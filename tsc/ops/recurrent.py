@@ -354,7 +354,7 @@ def _samples(gates: int) -> Callable[[], Sequence[Sample]]:
 
 def _layer(name: str, *reads: str) -> OpDef:
     shared = ("hidden_size", "direction", "activations", "activation_alpha", "activation_beta", "clip", "layout")
-    return OpDef(name, PatternKind.OPAQUE, _types, decompose=_decompose, samples=_samples(_KINDS[name].gates),
+    return OpDef(name, PatternKind.CONTRACTION, _types, decompose=_decompose, samples=_samples(_KINDS[name].gates),
                  reads=(*shared, *reads))
 
 

@@ -238,6 +238,22 @@ def upsample(d: Draft) -> None:
         d.node("Upsample", [x, d.constant(fixed(scales, "float32"), (4,), "float32")], mode=mode)
 
 
+def recurrent(op: str, d: Draft) -> None:
+    """Forward and without lengths, as the reference evaluator has it; the rest is in tests/ops/test_recurrent.py."""
+    gates, hidden, draw = {"RNN": 1, "GRU": 3, "LSTM": 4}[op], d.rng.choice((1, 2, 5, 16)), within("float32", -1, 1)
+    steps, rows, width = d.size(1, 9), d.rng.choice((1, d.size(1, 9))), d.rng.choice((1, 3, d.size(1, 17)))
+    inputs = [d.operand(dims, "float32", draw) for dims in (
+        (steps, rows, width), (1, gates * hidden, width), (1, gates * hidden, hidden))]
+    state: Dims = (1, rows, hidden)
+    more: list[Dims | None] = [(1, 2 * gates * hidden), None, state]
+    more += [state, (1, 3 * hidden)] if op == "LSTM" else []
+    inputs += [d.operand(dims, "float32", draw) if dims is not None and d.chance(0.5) else "" for dims in more]
+    while not inputs[-1]:
+        inputs.pop()
+    d.node(op, inputs, 3 if op == "LSTM" else 2, hidden_size=hidden, direction=d.maybe(0.3, "forward"),
+           **({"linear_before_reset": d.maybe(0.4, 1)} if op == "GRU" else {}))
+
+
 RECIPES: dict[str, Recipe] = {
     **{op: partial(reduction, op) for op in REDUCTIONS}, "Softmax": partial(softmax, "Softmax"),
     "LogSoftmax": partial(softmax, "LogSoftmax"), "ArgMax": partial(arg, "ArgMax"), "ArgMin": partial(arg, "ArgMin"),
@@ -246,5 +262,5 @@ RECIPES: dict[str, Recipe] = {
     "GlobalMaxPool": partial(global_pool, "GlobalMaxPool"), "LayerNormalization": partial(layer_norm, "LayerNormalization"),
     "RMSNormalization": partial(layer_norm, "RMSNormalization"), "BatchNormalization": batch_norm,
     "InstanceNormalization": instance_norm, "GroupNormalization": group_norm, "MeanVarianceNormalization": mean_variance,
-    "Resize": resize, "Upsample": upsample,
+    "Resize": resize, "Upsample": upsample, **{op: partial(recurrent, op) for op in ("RNN", "GRU", "LSTM")},
 }

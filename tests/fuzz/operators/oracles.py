@@ -55,7 +55,8 @@ _ONE_VALUE = {"Sub", "Max", "Min", "ReduceMax", "ReduceMin", "Equal", "Less", "L
 ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 #: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
 _COMPOUND = {"BatchNormalization": 5, "ReduceLogSumExp": 1, "ReduceLogSum": 1, "ReduceL2": 1,
-             "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1, "Softplus": 1}
+             "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1, "Softplus": 1,
+             "RNN": 6, "GRU": 6, "LSTM": 8}
 #: Has a body that overflows, in float64 too, where the function itself does not; which rounds a sum with 1.
 _WHOLE = {"Softplus"}
 #: Float attributes and constants of these are float32 by the standard, whatever the elements are.
