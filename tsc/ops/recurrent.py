@@ -54,7 +54,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A layer over its tensors: the projection `x` [T, B, gates * H], `weights` [H, gates * H] and what else is `given`."""
+    """A layer over its tensors: the projection `x` [T, B, gates * H], `weights` [gates * H, H] and what else is `given`."""
 
     layer: Layer
     x: Tensor
@@ -64,25 +64,28 @@ class _Step:
     @property
     def shape(self) -> tuple[int | Scalar, int | Scalar, int | Scalar]:
         """[T, B, H]."""
-        return self.x.shape[0], self.x.shape[1], self.weights.shape[0]
+        return self.x.shape[0], self.x.shape[1], self.weights.shape[1]
 
     def state(self, name: str) -> Tensor:
         """A state of all steps that is carried from one to the next."""
         return te.state(self.shape, self.x.dtype, name, 0, self.layer.reverse)
 
-    def before(self, state: Tensor, first: str, t: Scalar, b: Scalar, j: Scalar) -> Scalar:
-        """An element of a state one step earlier: the initial one, or 0, at the first step."""
-        start: Scalar | float = self.given[first][b, j] if first in self.given else 0.0
-        if self.layer.reverse:
-            return te.where(t + 1 < self.shape[0], state[t + 1, b, j], start)
-        return te.where(t >= 1, state[t - 1, b, j], start)
+    def before(self, state: Tensor, first: str) -> Tensor:
+        """A state one step earlier: the initial one, or 0, at the first step."""
+        def earlier(t: Scalar, b: Scalar, j: Scalar) -> Scalar:
+            start: Scalar | float = self.given[first][b, j] if first in self.given else 0.0
+            if self.layer.reverse:
+                return te.where(t + 1 < self.shape[0], state[t + 1, b, j], start)
+            return te.where(t >= 1, state[t - 1, b, j], start)
 
-    def mixed(self, name: str, count: int, factor: Callable[..., Scalar], offset: int = 0) -> Tensor:
-        """`factor` (t, b, k) times the weights of `count` gates from number `offset` on."""
+        return te.compute(self.shape, earlier, f"{state.name}_before")
+
+    def mixed(self, name: str, count: int, factor: Tensor, offset: int = 0) -> Tensor:
+        """`factor` times the weights of `count` gates from number `offset` on, along both their rows."""
         steps, rows, hidden = self.shape
         k = te.reduce_axis(hidden, f"{name}_k")
         return te.compute((steps, rows, hidden * count), lambda t, b, q: te.sum(
-            self.weights[k, q + hidden * offset] * factor(t, b, k), axis=k), name)
+            self.weights[q + hidden * offset, k] * factor[t, b, k], axis=k), name)
 
     def gate(self, number: int, added: Scalar, t: Scalar, b: Scalar, j: Scalar) -> Scalar:
         """What enters gate `number`: the projection and what is `added`, clipped."""
@@ -105,22 +108,16 @@ class _Step:
 
 def _rnn(step: _Step) -> tuple[Tensor, ...]:
     h = step.state("h")
-
-    def before(t: Scalar, b: Scalar, j: Scalar) -> Scalar:
-        return step.before(h, "first", t, b, j)
-
+    before = step.before(h, "first")
     mixed = step.mixed("mixed", 1, before)
     return (te.scan(h, lambda t, b, j: step.kept(
-        step.active(0, step.gate(0, mixed[t, b, j], t, b, j)), before(t, b, j), t, b)),)
+        step.active(0, step.gate(0, mixed[t, b, j], t, b, j)), before[t, b, j], t, b)),)
 
 
 def _gru(step: _Step) -> tuple[Tensor, ...]:
     """With `reset_after` (linear_before_reset) the reset gate scales what the state was multiplied to, else the state."""
     h, after, hidden = step.state("h"), step.layer.reset_after, step.shape[2]
-
-    def before(t: Scalar, b: Scalar, j: Scalar) -> Scalar:
-        return step.before(h, "first", t, b, j)
-
+    before = step.before(h, "first")
     mixed = step.mixed("mixed", 3 if after else 2, before)
 
     def entering(number: int, t: Scalar, b: Scalar, j: Scalar) -> Scalar:
@@ -132,7 +129,7 @@ def _gru(step: _Step) -> tuple[Tensor, ...]:
 
     def new(added: Callable[..., Scalar], t: Scalar, b: Scalar, j: Scalar) -> Scalar:
         candidate = step.active(1, step.gate(2, added(t, b, j), t, b, j))
-        update, old = gate(0, t, b, j), before(t, b, j)
+        update, old = gate(0, t, b, j), before[t, b, j]
         return step.kept((1.0 - update) * candidate + update * old, old, t, b)
 
     if after:
@@ -140,14 +137,15 @@ def _gru(step: _Step) -> tuple[Tensor, ...]:
             return gate(1, t, b, j) * entering(2, t, b, j)
 
         return (te.scan(h, lambda t, b, j: new(scaled, t, b, j)),)
-    reset = te.compute(step.shape, lambda t, b, j: gate(1, t, b, j) * before(t, b, j), "reset")
-    candidates = step.mixed("candidates", 1, lambda t, b, k: reset[t, b, k], 2)
+    reset = te.compute(step.shape, lambda t, b, j: gate(1, t, b, j) * before[t, b, j], "reset")
+    candidates = step.mixed("candidates", 1, reset, 2)
     return (te.scan(h, lambda t, b, j: new(lambda *at: candidates[at], t, b, j)),)
 
 
 def _lstm(step: _Step) -> tuple[Tensor, ...]:
     h, c, hidden = step.state("h"), step.state("c"), step.shape[2]
-    mixed = step.mixed("mixed", 4, lambda t, b, k: step.before(h, "first", t, b, k))
+    before, cell_before = step.before(h, "first"), step.before(c, "first_cell")
+    mixed = step.mixed("mixed", 4, before)
 
     def entering(number: int, t: Scalar, b: Scalar, j: Scalar) -> Scalar:
         return mixed[t, b, j + hidden * number]
@@ -159,7 +157,7 @@ def _lstm(step: _Step) -> tuple[Tensor, ...]:
         return step.active(0, step.gate(number, added, t, b, j))
 
     def memory(t: Scalar, b: Scalar, j: Scalar) -> Scalar:
-        old = step.before(c, "first_cell", t, b, j)
+        old = cell_before[t, b, j]
         enter = gate(0, old, t, b, j)
         forget = 1.0 - enter if step.layer.coupled else gate(2, old, t, b, j)  # of the two ways, ONNX Runtime's
         candidate = step.active(1, step.gate(3, entering(3, t, b, j), t, b, j))
@@ -169,7 +167,7 @@ def _lstm(step: _Step) -> tuple[Tensor, ...]:
 
     def output(t: Scalar, b: Scalar, j: Scalar) -> Scalar:
         new = gate(1, cells[t, b, j], t, b, j) * step.active(2, cells[t, b, j])
-        return step.kept(new, step.before(h, "first", t, b, j), t, b) if "lengths" in step.given else new
+        return step.kept(new, before[t, b, j], t, b)
 
     return te.scan(h, output), cells
 
@@ -335,8 +333,7 @@ def _direction(builder: Builder, x: str, d: int, reverse: bool,
     clip = ctx.attr("clip")
     layer = Layer(ctx.node.op, reverse, activations, None if clip is None else float(clip), tuple(given),
                   bool(ctx.attr("input_forget", 0)), reset_after)
-    weights = builder.emit("Transpose", own(R), perm=(1, 0))
-    states = builder.several(CUSTOM, (projected, weights, *given.values()), kind.outputs - 1 + ("lengths" in given),
+    states = builder.several(CUSTOM, (projected, own(R), *given.values()), kind.outputs - 1 + ("lengths" in given),
                              definition=CustomOp("ai.onnx", ctx.node.op, _recurrence), attributes={"layer": layer})
     end = builder.constant(np.array(0 if reverse else -1))
     return (states[0], *(builder.emit("Gather", state, end, axis=0) for state in states[-(kind.outputs - 1):]))
