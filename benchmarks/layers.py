@@ -2,7 +2,7 @@
 
     python3 dev.py bench layers [--only conv] [--rounds N] [--seconds S] [--flops GFLOP/s --bandwidth GB/s]
 
-Convolutions (with bias and Relu), pooling, upsampling, softmax, norms and elementwise chains at the sizes of well-known
+Convolutions (with bias and Relu), pooling, upsampling, softmax, norms and recurrent layers at the sizes of well-known
 networks, every dim that a user would leave open symbolic. The processes take turns, and each runtime's time is the best of all
 its runs, as in `minilm.py`; outputs must agree. The roofline is max(FLOP / peak FLOP rate, bytes of inputs, weights and
 outputs / bandwidth).
@@ -52,7 +52,7 @@ class Layer:
 
     def model(self) -> onnx.ModelProto:
         x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self.dims)
-        y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [f"y{i}" for i in range(len(self.dims))])
+        y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
         made = [numpy_helper.from_array(value, name) for name, value in self.weights.items()]
         graph = helper.make_graph(list(self.nodes), self.name, [x], [y], made)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
@@ -100,6 +100,18 @@ def upsample(name: str, shape: tuple[int, int, int, int]) -> Layer:
     return Layer(name, (node,), ("N", shape[1], "H", "W"), shape, {"scales": np.array([1, 1, 2, 2], np.float32)}, 0.0)
 
 
+def recurrent(name: str, op: str, shape: tuple[int, int, int], hidden: int, directions: int = 1, **attributes: Any) -> Layer:
+    """A recurrent layer over steps of a batch."""
+    rng, gates, (steps, batch, width) = np.random.default_rng(0), {"GRU": 3, "LSTM": 4}[op], shape
+    weights = {"w": rng.standard_normal((directions, gates * hidden, width)) / math.sqrt(width),
+               "r": rng.standard_normal((directions, gates * hidden, hidden)) / math.sqrt(hidden),
+               "b": rng.standard_normal((directions, 2 * gates * hidden))}
+    node = helper.make_node(op, ["x", "w", "r", "b"], ["y"], hidden_size=hidden,
+                            direction="bidirectional" if directions == 2 else "forward", **attributes)
+    return Layer(name, (node,), ("T", "N", width), shape, {n: w.astype(np.float32) for n, w in weights.items()},
+                 2.0 * steps * batch * directions * gates * hidden * (width + hidden))
+
+
 LAYERS = (
     conv("conv 3x3 64", (1, 64, 56, 56), 64, 3), conv("conv 3x3 256", (1, 256, 14, 14), 256, 3),
     conv("conv 3x3/2 128", (1, 128, 28, 28), 256, 3, 2), conv("conv 7x7/2 stem", (1, 3, 224, 224), 64, 7, 2),
@@ -115,6 +127,12 @@ LAYERS = (
     pool("max pool 13x13", (1, 64, 20, 20), 13, 1), upsample("nearest 2x", (1, 64, 40, 40)),
     rows("softmax 384", "Softmax", (1024, 384), 5), rows("softmax 8192", "Softmax", (64, 8192), 5),
     rows("layer norm 768", "LayerNormalization", (1024, 768), 8))
+#: Not compared with commits that lack them.
+RECURRENT = (
+    recurrent("lstm both ways", "LSTM", (64, 1, 64), 128, 2), recurrent("lstm batch 8", "LSTM", (64, 8, 64), 128, 2),
+    recurrent("gru", "GRU", (200, 1, 256), 256, linear_before_reset=1),
+    recurrent("gru batch 8", "GRU", (64, 8, 256), 256, linear_before_reset=1))
+EVERY = (*LAYERS, *RECURRENT)
 
 
 def serve(runtime: str, folder: str) -> None:
@@ -123,7 +141,7 @@ def serve(runtime: str, folder: str) -> None:
     print(json.dumps({"ready": 0.0, "tsc": tsc.__file__}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        layer = next(x for x in LAYERS if x.name == request["layer"])
+        layer = next(x for x in EVERY if x.name == request["layer"])
         if layer.name not in opened:
             opened[layer.name] = OPENERS[runtime](str(layer.path(folder))), layer.feeds()
         run, feeds = opened[layer.name]
@@ -164,7 +182,7 @@ def main() -> None:
     if options.serve:
         serve(options.serve, options.models)
         return
-    chosen = [layer for layer in LAYERS if options.only in layer.name]
+    chosen = [layer for layer in EVERY if options.only in layer.name]
     with tempfile.TemporaryDirectory() as folder:
         for layer in chosen:
             onnx.save(layer.model(), layer.path(folder))
