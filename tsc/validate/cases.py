@@ -40,6 +40,8 @@ ELEMENTS = 1 << 24
 _TRIES = 40
 #: More trips of a recurrence are tried where Stores are reached by no fewer.
 LONGEST_RUN = 12
+#: How many times the points that are taken of a recurrence are evaluated: they ask for those of each trip before.
+_ASKED = 8
 #: How many sizes are looked at to find some that execute each Store, and the points at which one of them counts as large.
 _POOL, _HEAVY = 300, 3_000
 #: Multiples of this, modulo 1, leave no large gaps.
@@ -432,6 +434,7 @@ def limits_of(program: Program, cases: Sequence[dict[str, int]], budget: int) ->
                 row[:] = sizes.of(axis.extent)
         return made
 
+    budget //= _ASKED if any(c.carried is not None for c in program.computes) else 1
     grids, reduced = extents([c.axes for c in program.computes]), extents([c.reduce_axes for c in program.computes])
     across, along = np.full(count, 128), np.full(count, 64)
     while True:
