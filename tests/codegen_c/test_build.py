@@ -18,6 +18,7 @@ from tsc.codegen_c import build
 from tsc.codegen_c.build import build_module, find_compiler
 from tsc.codegen_c.cache import CompiledCache, digest
 from tsc.codegen_c.emit import emit_c
+from tsc.codegen_c.intrinsics import INTRINSICS
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.errors import LaunchError, UnsupportedError
@@ -129,6 +130,7 @@ def test_the_host_can_run_its_spec(tmp_path: Path) -> None:
     assert host_spec(info) is GENERIC
     assert host_spec(tmp_path / "none") is GENERIC
     assert host_spec() in CPU_SPECS.values()
+    assert all(set(spec.intrinsics) == set(INTRINSICS) for spec in CPU_SPECS.values())  # each has a template
 
 
 def test_unsupported_dtypes_are_refused() -> None:

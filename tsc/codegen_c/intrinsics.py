@@ -9,8 +9,9 @@ from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
-from tsc.loop_ir.cpu.tensorize import FMA_TILE, FmaTile, read_fma_tile
+from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
+from tsc.loop_ir.marks import FMA_TILE
 from tsc.loop_ir.nodes import For, Stmt, walk
 from tsc.loop_ir.scratch import item_bytes
 from tsc.te.expr import INDEX, Call, Const, Expr, loads, substitute, variables

@@ -16,6 +16,8 @@ ROW, REDUCE, OUTER, INNER = "row", "reduce", "outer", "inner"
 TRIP = "trip"
 #: The loops of a copy.
 COPY = "copy"
+#: The tensor intrinsic of a register tile's k step, and the loops that are its meaning (`loop_ir/cpu/tensorize.py`).
+FMA_TILE = "fma_tile"
 #: Loops that later passes look for: they are kept, with one iteration, where they run once.
 KEPT = frozenset({K, TILE_ROW, TILE_COLUMN, INIT, EPILOGUE})
 #: Loops whose iterations run in parallel.

@@ -13,7 +13,7 @@ from functools import partial
 from tsc.loop_ir.cpu.vector_rules import varies
 from tsc.loop_ir.cpu.window_tile import WindowTile, reduce_loops
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.marks import EPILOGUE, INIT, TILE_COLUMN, TILE_ROW, K
+from tsc.loop_ir.marks import EPILOGUE, FMA_TILE, INIT, TILE_COLUMN, TILE_ROW, K
 from tsc.loop_ir.nodes import (
     Allocate,
     Block,
@@ -43,7 +43,6 @@ from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
 
-FMA_TILE = "fma_tile"
 #: rows, columns, lanes, and the buffer to leave the result in.
 _MicroKernel = Callable[[int, int, int, Buffer], Stmt]
 
