@@ -143,4 +143,3 @@ def _lowered(run: Sequence[Definition], later: Iterable[Definition], outputs: Co
     found = lower(Program((), tuple(c.target for c in computes if c.name in needed), computes, ()), env, sums)
     kind = next((k for k in (PatternKind.CONTRACTION, PatternKind.REDUCE) if k in kinds.values()), PatternKind.INJECTIVE)
     return LoweredGroup(found.program, found.buffers, found.sizes, kind)
-

@@ -89,11 +89,7 @@ class _Step:
 
     def gate(self, number: int, added: Scalar, t: Scalar, b: Scalar, j: Scalar) -> Scalar:
         """What enters gate `number`: the projection and what is `added`, clipped."""
-        return self.clipped(self.x[t, b, j + self.shape[2] * number] + added)
-
-    def clipped(self, value: Scalar) -> Scalar:
-        """Within the layer's bounds, if it has some."""
-        limit = self.layer.clip
+        value, limit = self.x[t, b, j + self.shape[2] * number] + added, self.layer.clip
         return value if limit is None else te.maximum(te.minimum(value, limit), -limit)
 
     def active(self, number: int, value: Scalar) -> Scalar:
@@ -101,8 +97,8 @@ class _Step:
         name, alpha, beta = self.layer.activations[number]
         return _ACTIVATIONS[name].function(value, alpha, beta)
 
-    def kept(self, new: Scalar, old: Scalar, t: Scalar, b: Scalar) -> Scalar:
-        """The new state within a row's own length, the old one beyond it."""
+    def kept(self, new: Scalar, old: Scalar | float, t: Scalar, b: Scalar) -> Scalar:
+        """The new value within a row's own length, the old one beyond it."""
         return te.where(t < te.cast(self.given["lengths"][b], "int64"), new, old) if "lengths" in self.given else new
 
 
@@ -179,8 +175,7 @@ def _recurrence(x: Tensor, weights: Tensor, *others: Tensor, layer: Layer) -> tu
     if "lengths" not in step.given:
         return carried
     first = carried[0]
-    return te.compute(step.shape, lambda t, b, j: te.where(
-        t < te.cast(step.given["lengths"][b], "int64"), first[t, b, j], 0.0), "y"), *carried
+    return te.compute(step.shape, lambda t, b, j: step.kept(first[t, b, j], 0.0, t, b), "y"), *carried
 
 
 _KINDS = {"RNN": _Kind(1, ("Tanh",), 2, _rnn), "GRU": _Kind(3, ("Sigmoid", "Tanh"), 2, _gru),
