@@ -10,7 +10,7 @@ import pytest
 
 from tests.poly import chain_programs, programs
 from tests.poly.recurrences import both_ways, gated, summed
-from tests.poly.support import GPU, SMALL, WIDE, check_values, scheduled
+from tests.poly.support import GPU, SMALL, WIDE, check_values, inputs_for, run, scheduled
 from tests.poly.test_gpu import kernel as with_barriers
 from tests.poly.test_schedule import PROGRAMS
 from tsc.codegen_c.emit import emit_c
@@ -73,7 +73,8 @@ def test_recurrences_have_a_space(program: Program) -> None:
 
 def test_register_tiles_fit_the_registers() -> None:
     space = space_of(programs.gemm(), WIDE)
-    found = {config.instr_tile for config in map(space.at, ([r, c, 0, 0] for r in range(len(space.knobs[0].sizes))
+    others = [0] * (len(space.knobs) - 2)
+    found = {config.instr_tile for config in map(space.at, ([r, c, *others] for r in range(len(space.knobs[0].sizes))
                                                             for c in range(len(space.knobs[1].sizes))))
              if space.refusal(config) is None}
     assert (7, 64) in found and (15, 32) in found and (16, 32) not in found and (31, 16) in found
@@ -105,10 +106,26 @@ def test_panels_are_asked_for_ahead() -> None:
     assert [line for line in ahead.splitlines() if "__builtin_prefetch" not in line] == plain.splitlines()
 
 
+@pytest.mark.parametrize("raster", [0, 1])
+def test_order_of_blocks(raster: int) -> None:
+    """Along rows, or along columns, and nothing else changes."""
+    program, sizes = programs.gemm(), {"M": 11, "N": 37, "K": 2}
+    made = scheduled(program, TileConfig((2, 8), (4, 16), raster=raster))
+    trace: list[tuple[str, tuple[int, ...]]] = []
+    run(made.func, program, sizes, inputs_for(program, sizes), trace)
+    stored = [tuple(at) for name, at in trace if name.startswith("out")]
+    blocks = list(dict.fromkeys((x // 4, y // 16) for x, y in stored))
+    along_rows = [(x, y) for y in range(3) for x in range(3)]
+    assert blocks == (sorted(along_rows) if raster else along_rows) and len(stored) == 11 * 37
+    check_values(made.func, program, sizes)
+
+
 def test_older_configs_are_read() -> None:
     config = TileConfig((7, 64), (126, 64))
     text = config_to_json(config)
-    assert config_from_json(text.replace('"prefetch": 0, ', "")) == config != config_from_json(text.replace('h": 0', 'h": 64'))
+    for later in ('"prefetch": 0, ', '"raster": 0, '):
+        assert later in text and config_from_json(text.replace(later, "")) == config
+    assert config_from_json(text.replace('h": 0', 'h": 64')) != config
     for wrong in (text.replace('"lanes": 0, ', ""), text.replace('h": 0', 'h": -1'), text.replace('h": 0', 'h": "far"'), "7"):
         with pytest.raises(ValueError, match=r"config|prefetch|lanes"):
             config_from_json(wrong)

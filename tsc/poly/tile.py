@@ -18,7 +18,8 @@ class TileConfig:
     """Tile sizes. A contraction has `block_tile` (rows, columns), a multiple of its register tile `instr_tile` (rows, columns);
     stages have `row_tile`, one size for each row, and those that are contractions a register tile each in `stage_tiles`. Of a
     stencil's register tile `lanes` columns are computed together, all of them where it is 0. Of an operand in panels the bytes
-    `prefetch` ahead are asked for at each step (0: none are).
+    `prefetch` ahead are asked for at each step (0: none are). Behind a block of a contraction comes the next one along its rows
+    where `raster` is 0, along its columns where it is 1.
 
     On a GPU both have a third size, along k, and a block is cut into `warp_tile` (rows, columns), a warp each; `stages` of
     shared tiles are in flight.
@@ -30,6 +31,7 @@ class TileConfig:
     stage_tiles: tuple[tuple[int, int], ...] = ()
     lanes: int = 0
     prefetch: int = 0
+    raster: int = 0
     warp_tile: tuple[int, int] = (1, 1)
     stages: int = 1
 
@@ -134,7 +136,8 @@ _OTHERS: Mapping[str, Callable[[Any, str], Any]] = {
     "stage_tiles": lambda value, what: tuple(_pair(tile, what) for tile in schema.items(value, what)),
     "lanes": lambda value, what: schema.whole(value, what, 0, MOST),
     "prefetch": lambda value, what: schema.whole(value, what, 0, MOST),
+    "raster": lambda value, what: schema.whole(value, what, 0, 1),
     "warp_tile": _pair,
     "stages": lambda value, what: schema.whole(value, what, 1, MOST)}
 #: What configs did not say once, with what they meant.
-_LATER: Mapping[str, Any] = {"prefetch": 0}
+_LATER: Mapping[str, Any] = {"prefetch": 0, "raster": 0}

@@ -27,6 +27,8 @@ NARROW = 16
 #: of their time on Zen 3, a hundredth on Zen 4, where half this distance costs 4 %; many rows lose nothing.
 AHEAD = 4096
 PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, AHEAD, 8192))
+#: Blocks along rows keep a panel of columns in the cache, blocks along columns keep the rows.
+RASTER = Knob("raster", (), (0, 1))
 #: Rows of a contraction's block whose column operand is more than one load.
 TALL_BLOCK = 512
 
@@ -55,8 +57,8 @@ class Contraction(Nest):
         nr = default.instr_tile[1]
         blocks = Knob("block_tile", (0,), powers(TALL_BLOCK)), Knob("block_tile", (1,), powers(8 * nr, nr))
         limit = Limit("registers", spec.registers, lambda config: registers(config.instr_tile, spec))
-        ahead = [PREFETCH] if self.in_panels else []
-        return Space(default, (*self.register_knobs(spec, "instr_tile"), *blocks, *ahead), (limit,), in_register_tiles)
+        others = [*([PREFETCH] if self.in_panels else []), *([RASTER] if self.m is not None else [])]
+        return Space(default, (*self.register_knobs(spec, "instr_tile"), *blocks, *others), (limit,), in_register_tiles)
 
     @property
     def in_panels(self) -> bool:

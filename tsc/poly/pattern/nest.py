@@ -100,7 +100,8 @@ def initial_nest(scop: Scop, found: Nest, deps: isl.UnionMap) -> isl.ScheduleNod
 
 
 def _tiled(node: isl.ScheduleNode, found: Nest, config: TileConfig) -> isl.ScheduleNode:
-    """Tile the band by the register tile, split the parallel rows from the reduce rows, tile those again by the block tile.
+    """Tile the band by the register tile, split the parallel rows from the reduce rows, tile those again by the block tile,
+    and put the blocks' rows in their order.
 
     Returns the block band, above: instr band, reduce band, point band, sequence.
     """
@@ -109,7 +110,12 @@ def _tiled(node: isl.ScheduleNode, found: Nest, config: TileConfig) -> isl.Sched
     inner = [1] * len(found.batch) + [instr[1]] + [instr[0]] * (found.m is not None)
     outer = [1] * len(found.batch) + [block[1]] + [block[0]] * (found.m is not None)
     node = isl.tile(node, inner + [1] * (rows - found.parallel)).band_split(found.parallel)
-    return isl.tile(node, outer)
+    node = isl.tile(node, outer)
+    if not config.raster:
+        return node
+    blocks = node.band_get_partial_schedule()
+    order = [*range(len(found.batch)), *reversed(range(len(found.batch), found.parallel))]
+    return node.delete().insert_partial_schedule(isl.select_rows(blocks, order))
 
 
 def _separated(node: isl.ScheduleNode, scop: Scop, found: Nest) -> isl.ScheduleNode:
