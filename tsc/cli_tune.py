@@ -64,6 +64,8 @@ def tune_model(model: Path, dims: dict[str, Any] | None, target: str, wanted: Wa
                tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
     """What was tuned, as facts and as lines. Raises as `compile`, and InputError for traffic that is none."""
     records, output, report = wanted.records, wanted.output, wanted.report
+    if wanted.build is not None and (wanted.ray is not None or wanted.workers > 1):
+        raise click.UsageError("--build builds in one process; leave out --workers and --ray")
     options = Options(variants=wanted.variants)
     shop = workshop(target, options)
     groups, _ = groups_of(model, dims, shop, [] if wanted.traffic is None else _traffic(wanted.traffic), wanted.effort.seed)

@@ -80,7 +80,8 @@ def test_what_is_built_is_measured_where_there_is_no_compiler(tmp_path: Path, tu
     assert [len(configs) for configs in measured_configs(path).values()] == [6, 6]
 
 
-def test_what_is_no_batch_is_said(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
+def test_what_is_no_batch_is_said(tmp_path: Path, tuned: tuple[list[Group], Workshop],
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
     found, shop = tuned
     space = space_of(found[0], shop)
     assert space is not None
@@ -96,6 +97,9 @@ def test_what_is_no_batch_is_said(tmp_path: Path, tuned: tuple[list[Group], Work
         measure_folder(tmp_path / "none", tmp_path / "r")
     with pytest.raises(LaunchError, match="lacks no-such-flag"):
         measured_records(replace(batch, cpu_flags=("no-such-flag",)), {})
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(LaunchError, match="TMPDIR"):
+        measured_records(batch, {})
 
 
 def test_several_processes_measure_what_one_does(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
@@ -118,7 +122,8 @@ def test_a_process_that_is_killed_ends_the_job_and_loses_nothing(tmp_path: Path,
         until = time.monotonic() + 60
         while time.monotonic() < until and not (path.exists() and read(path)):
             time.sleep(0.02)
-        crew._all[0].kill()
+        for child in crew._all[:1]:  # none is left where the job failed before
+            child.kill()
 
     killer = Thread(target=kill)
     killer.start()
@@ -188,6 +193,8 @@ def test_the_command(tmp_path: Path) -> None:
     command = ["tune", str(file), "--dim", "n=1:8", "--records", str(path), "--configs", "2", "--search", "random"]
     result = CliRunner().invoke(cli, [*command, "--build", str(folder)])
     assert result.exit_code == 0 and "4 configs of 2 kernels" in result.output, result.output
+    result = CliRunner().invoke(cli, [*command, "--build", str(folder), "--workers", "2"])
+    assert result.exit_code == 2 and "leave out --workers" in result.output, result.output
     result = CliRunner().invoke(cli, [*command, "--workers", "2", "--json"])
     assert result.exit_code == 0 and len(read(path)) >= 4, result.output
 

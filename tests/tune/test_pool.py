@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +181,26 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(records.os, "fsync", full)
     with pytest.raises(LaunchError, match="No space left on device"):
         append(tmp_path / "r.jsonl", [record(TALL, 1, 1)])
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """A limit on the size of files is much like it: what is whole stays, and the next job goes on."""
+    path, length = tmp_path / "r.jsonl", len(to_line(record(TALL, 1, 1))) + 1
+    append(path, [record(TALL, 1, 1)])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (length * 5 // 2, length * 5 // 2))
+            append(path, [record(TALL, 1, 2), record(TALL, 1, 3)])
+        except LaunchError as error:
+            code = 0 if "free some space" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert path.stat().st_size == length * 5 // 2 and [r.nanoseconds for r in read(path)] == [1, 2]
+    append(path, [record(TALL, 1, 4)])
+    assert [r.nanoseconds for r in read(path)] == [1, 2, 4]
 
 
 @pytest.mark.parametrize("change", [

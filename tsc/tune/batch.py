@@ -11,7 +11,8 @@ import math
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,9 +90,20 @@ def times_of(records: Sequence[Record], sizes: Sequence[Sizes]) -> dict[TileConf
     return refused | {config: [own[key] for key in keys] for config, own in times.items() if own.keys() >= {*keys}}
 
 
-def _alone() -> FileLock:
+@contextmanager
+def _alone() -> Iterator[None]:
     """Held while something is measured: jobs and workers on one machine take turns, and build meanwhile."""
-    return FileLock(Path(tempfile.gettempdir()) / f"tsc-measuring-{os.getuid()}.lock")
+    path = Path(tempfile.gettempdir()) / f"tsc-measuring-{os.getuid()}.lock"
+    lock = FileLock(path)
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise LaunchError(f"cannot lock '{path}' ({error.strerror}), by which jobs measure in turns; remove the file, or set "
+                          "TMPDIR to a folder that can be written") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 # -- as files ----------------------------------------------------------------------------------------------------------
