@@ -97,7 +97,7 @@ def test_what_is_no_batch_is_said(tmp_path: Path, tuned: tuple[list[Group], Work
         measure_folder(tmp_path / "none", tmp_path / "r")
     with pytest.raises(LaunchError, match="lacks no-such-flag"):
         measured_records(replace(batch, cpu_flags=("no-such-flag",)), {})
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr("tempfile.tempdir", str(path))  # no folder
     with pytest.raises(LaunchError, match="TMPDIR"):
         measured_records(batch, {})
 
