@@ -1,7 +1,9 @@
 """A model tuned and untuned: times at random shapes, in turns, and whether the bits are the same.
 
     python3 dev.py bench tuned model.onnx --records records.jsonl --dim batch=1:8 --dim seq=1:256 [--shapes N] [--threads N]
+    python3 dev.py bench tuned resnet50 --write resnet50.onnx
 
+The second writes a net of random weights for `tsc tune` (bert_base, gpt2, resnet50, densenet121 or inception_v3).
 Both are compiled in this process, from the same file and for the same ranges, one with what `tsc tune` has measured. Sizes are
 drawn evenly over their logarithms; inputs are random, whole numbers 0 or 1. A ratio is the untuned one's median time divided by
 the tuned one's; behind the shapes stands their geometric mean, and how many shapes are no slower (2 % being noise).
@@ -18,9 +20,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import onnx
 
 import tsc
 from benchmarks.minilm import cpu_name
+from benchmarks.nets import NETS
+from benchmarks.transformers import TRANSFORMERS
 
 #: Seconds that a shape is measured, and turns that each side takes at least and at most.
 SECONDS, FEWEST, MOST = 2.0, 5, 60
@@ -53,12 +58,18 @@ def compared(pair: tuple[Any, Any], feeds: dict[str, np.ndarray]) -> tuple[float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--records", type=Path, required=True)
-    parser.add_argument("--dim", action="append", required=True, metavar="NAME=LO:HI")
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--records", type=Path)
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=LO:HI")
     parser.add_argument("--shapes", type=int, default=25)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    if asked.write is not None:
+        onnx.save((NETS | TRANSFORMERS)[str(asked.model)](), asked.write)
+        return
+    if asked.records is None:
+        parser.error("--records says what was measured")
     ranges = {name: tuple(map(int, ends.split(":"))) for name, _, ends in (dim.partition("=") for dim in asked.dim)}
     pair = tuple(tsc.compile(asked.model, dims=ranges, threads=asked.threads, options=options)
                  for options in (tsc.Options(), tsc.Options(records=asked.records)))

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import compiling
 from benchmarks.nets import NETS
+from benchmarks.transformers import TRANSFORMERS
 from tests.test_tiny import tiny_model
 
 #: Parameters as torchvision publishes them, without the auxiliary classifier that inference has no use for.
@@ -26,6 +27,16 @@ def test_nets_have_the_parameters_that_are_published(name: str) -> None:
     folded = sum(sizes[node.input[2]] for node in model.graph.node if node.op_type == "Conv" and len(node.input) > 2)
     statistics = sum(sizes[x] for node in model.graph.node if node.op_type == "BatchNormalization" for x in node.input[3:])
     assert sum(sizes.values()) + folded - statistics == PUBLISHED[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, published", [("bert_base", 109_482_240), ("gpt2", 124_439_808)])
+def test_transformers_have_the_parameters_that_are_published(name: str, published: int) -> None:
+    model = TRANSFORMERS[name]()
+    onnx.checker.check_model(model)
+    onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    held = [w.dims for w in model.graph.initializer if w.data_type == onnx.TensorProto.FLOAT]
+    assert sum(prod(dims) for dims in held if len(dims)) == published
 
 
 def test_one_round(tmp_path: Path) -> None:
