@@ -130,6 +130,6 @@ def format_graph(graph: Graph) -> str:
 
     lines = [f"graph {graph.name} (opset {graph.opset})", *(f"  input  {typed(v)}" for v in graph.inputs)]
     for node in graph.nodes:
-        attrs = "".join(f" {k}={v!r}" for k, v in node.attrs.items() if not isinstance(v, np.ndarray))
+        attrs = "".join(f" {k}={v!r}" for k, v in node.attrs.items() if not isinstance(v, np.ndarray | Graph))
         lines.append(f"  {', '.join(map(typed, node.outputs))} = {node.op}({', '.join(node.inputs)}){attrs}  # {node.name}")
     return "\n".join([*lines, *(f"  output {typed(v)}" for v in graph.outputs)]) + "\n"

@@ -12,6 +12,7 @@ from tsc.attempts import compile_definitions, made_of
 from tsc.codegen_c.build import Ahead
 from tsc.config import DEFAULT_LIMITS, Limits, Options
 from tsc.errors import InputError, SlowKernelWarning, typed
+from tsc.graph.branches import choose_branches
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fusion.fuse import fuse
@@ -84,6 +85,7 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, sp
     """From a model to the groups that become kernels."""
     graph, env = import_onnx(source, dims, ops, limits)             # path             -> Graph
     graph = record(recorder, "import", graph)
+    graph = choose_branches(graph, env, limits)                     # Graph            -> Graph without control flow
     graph = record(recorder, "shapes", infer_shapes(graph, env, limits))  # Graph      -> Graph + ShapeEnv
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     graph = rewrite(graph, env, partial(told, recorder, "merge"), limits)  # Graph            -> Graph

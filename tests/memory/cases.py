@@ -85,7 +85,7 @@ def model(name: str) -> Case:
     entry = shared.ENTRIES[name]
     shapes = entry["shapes"][:2] + shared.RECIPES.random_shapes(entry, 2, seed=3)
     feeds = tuple(shared.RECIPES.feeds(entry, shape, seed) for seed, shape in enumerate(shapes))
-    return Case(name, shared.FOLDER / entry["file"], None, {}, feeds)
+    return Case(name, shared.FOLDER / entry["file"], shared.DIMS.get(name), {}, feeds)
 
 
 # -- machines and compilers --------------------------------------------------------------------------------------

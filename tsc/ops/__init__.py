@@ -7,6 +7,7 @@ from tsc.ir import Node
 from tsc.ops import (
     activation,
     contraction,
+    control,
     define,
     elementwise,
     generate,
@@ -23,7 +24,7 @@ from tsc.ops.base import OpDef
 
 _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
-    *contraction.OPS, *normalization.OPS, *pool.OPS, *define.OPS, *resize.OPS, *recurrent.OPS,
+    *contraction.OPS, *normalization.OPS, *pool.OPS, *define.OPS, *resize.OPS, *recurrent.OPS, *control.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.errors import ModelError, UnsupportedError
-from tsc.ir import Contents, Node, TensorType
+from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis, Monoid
 from tsc.te.expr import Expr, Var
@@ -162,6 +162,8 @@ class OpDef:
     broadcasts_from: int | None = None
     #: the array that a node's attributes hold, where they hold all that it is; the text cites the node in errors
     literal: Callable[[Mapping[str, Any], str], NDArray[Any]] | None = None
+    #: which of a node's graphs stands for it; no such node is left when types are inferred
+    chosen: Callable[[InferContext], Graph] | None = None
 
 
 #: An associative operator's node has at most this many operands, more become a tree of nodes: kernels of one body take isl and

@@ -1,8 +1,10 @@
-"""Recipes of operators that move elements: views, joins, cuts, repetitions, and reads at computed places."""
+"""Recipes of operators that move elements, views, joins, cuts, repetitions, reads at computed places, and of If."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
+from onnx import GraphProto, helper
 
 from tests.fuzz.operators.case import Dims, Draft
 from tests.fuzz.operators.elementwise import Recipe, rank
@@ -276,11 +278,42 @@ def range_of(d: Draft) -> None:
     d.node(d.rng.choice(("Less", "Equal")), [found, d.operand((1,), "int64", computed(lambda sizes: at(n, sizes) // 2))])
 
 
+# -- If --------------------------------------------------------------------------------------------------------
+
+def branch(d: Draft) -> None:
+    """One of two graphs over x, by a constant or by a size of x; of sizes that do not decide it must be refused."""
+    dims, dtype = d.extents(rank(d, 1)), d.rng.choice(("float32", "int64"))
+    x, role = d.operand(dims, dtype, role="feed"), d.rng.choice(("initializer", "node"))
+    if d.chance(0.3):
+        condition = d.operand((), "bool", fixed(d.chance(0.5), "bool"), role)
+    else:
+        sizes, = d.node("Shape", [x])
+        size, = d.node("Gather", [sizes, d.operand((), "int64", fixed(d.rng.randrange(len(dims))), role)], axis=0)
+        bound = d.operand((), "int64", fixed(d.rng.choice((0, 1, 1, 2, 3, 70))), role)
+        condition, = d.node(d.rng.choice(("Equal", "Less", "Greater")), [size, bound])
+    d.node("If", [condition], **{f"{name}_branch": _graph(d, x, condition, name, 2) for name in ("then", "else")})
+
+
+def _graph(d: Draft, x: str, condition: str, name: str, deepest: int) -> GraphProto:
+    """A few nodes over x, or the same choice once more among two such graphs; both branches call values by the same names."""
+    nodes, value = [], x
+    for k in range(d.rng.randint(1, 3)):
+        made = f"inner{deepest}_{k}"
+        if deepest and d.chance(0.25):
+            inner = {f"{side}_branch": _graph(d, value, condition, side, deepest - 1) for side in ("then", "else")}
+            nodes.append(helper.make_node("If", [condition], [made], **inner))
+        else:
+            nodes.append(helper.make_node(d.rng.choice(("Neg", "Abs", "Identity")), [value], [made]))
+        value = made
+    return helper.make_graph(nodes, name, [], [helper.make_value_info(value, onnx.TypeProto())])
+
+
 RECIPES: dict[str, Recipe] = {
     "Transpose": transpose, "Reshape": reshape, "Squeeze": squeeze, "Unsqueeze": unsqueeze, "Flatten": flatten,
     "Concat": concat, "Split": split, "Expand": expand, "Tile": tile, "Trilu": trilu, "DepthToSpace": depth_to_space,
     "SpaceToDepth": space_to_depth,
     "Slice": cut, "Pad": pad, "Gather": gather, "GatherElements": gather_elements, "GatherND": gather_nd,
+    "If": branch,
 }
 SHAPE_CHAINS: dict[str, Recipe] = {"shape of": shape_of, "rows by a length": rows_by_length, "expand to shape": expand_to_shape,
                                    "range of": range_of}

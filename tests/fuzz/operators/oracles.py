@@ -45,10 +45,11 @@ COARSE = {2.0**-24: 2.0**-147, 2.0**-53: 2.0**-1072}
 _EXACT = {
     "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
     "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN", "IsInf",
-    "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not", "ThresholdedRelu"}
+    "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not", "ThresholdedRelu",
+    "If"}  # recipes put nothing into it that rounds
 #: Each element is one of the operands' or minus that: a kernel may compute what was rounded before anew behind them as well.
 _PASS = {"Identity", "Relu", "Max", "Min", "Neg", "Abs", "Where", "Clip", "Dropout", "ReduceMax", "ReduceMin", "MaxPool",
-         "GlobalMaxPool", "ThresholdedRelu"}
+         "GlobalMaxPool", "ThresholdedRelu", "If"}
 #: What these read has been rounded: a sum alone may take in a product that has not, and constants may move through sums.
 _ONE_VALUE = {"Sub", "Max", "Min", "ReduceMax", "ReduceMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 #: One operation of IEEE arithmetic: its result is rounded correctly where it is all there is.
@@ -185,7 +186,7 @@ class Reference:
             warnings.simplefilter("ignore")
             for node in self.narrow.rt_nodes_:
                 given = [found[i] for i in node.input]
-                found.update(zip(node.output, node.run(*given, context={}) if node.need_context() else node.run(*given)))
+                found.update(zip(node.output, node.run(*given, context=found) if node.need_context() else node.run(*given)))
         return {name: np.asarray(x) for name, x in found.items() if x is not None}
 
     def expected(self, feeds: Mapping[str, Array], like: Sequence[Array], draws: int = DRAWS) -> Expected | None:
@@ -267,7 +268,7 @@ class Reference:
                 inputs = [_either_zero(x, rng) if n in found.of else x for n, x in zip(node.input, inputs)]
             between = rounds and node.op_type == "Resize" and inputs[0].dtype.kind in "iu"
             outputs = self._between_integers(node, inputs, rng, unit) if between and rng is not None else (
-                self._run_node(node, inputs))
+                self._run_node(node, inputs, results))
             if rng is not None and node.op_type in _WHOLE:
                 outputs = [_shaken(y, rng, unit, 1.0) for y in outputs]
             results.update({n: _wide_array(y) for n, y in zip(node.output, outputs)})
@@ -282,8 +283,8 @@ class Reference:
     def _first(self, node: Any, inputs: Sequence[Any]) -> Array:
         return np.asarray(self._run_node(node, inputs)[0])
 
-    def _run_node(self, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        found = node.run(*inputs, context={}) if node.need_context() else node.run(*inputs)
+    def _run_node(self, node: Any, inputs: Sequence[Any], context: Mapping[str, Any] | None = None) -> Sequence[Any]:
+        found = node.run(*inputs, context=context or {}) if node.need_context() else node.run(*inputs)
         return list(found)
 
     def _between_integers(self, node: Any, inputs: Sequence[Any], rng: np.random.Generator, unit: float) -> list[Array]:

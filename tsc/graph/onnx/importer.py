@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from tsc import ops
 from tsc.config import DEFAULT_LIMITS, Limits
@@ -55,7 +55,7 @@ def import_onnx(source: Source, dims: DimsArgument | None = None, custom: Sequen
 
 @dataclass(slots=True)
 class _Reader:
-    """One reading of one GraphProto."""
+    """One reading of one GraphProto, the model's or one within it."""
 
     proto: GraphProto
     folder: Path | None
@@ -66,9 +66,7 @@ class _Reader:
     defined: dict[str, str] = field(default_factory=dict)  # value name -> what defines it
 
     def read(self, dims: DimsArgument) -> tuple[Graph, ShapeEnv]:
-        for tensor in self.proto.initializer:
-            self._define(tensor.name, f"initializer '{tensor.name}'")
-            self.constants[tensor.name] = read_tensor(tensor, self.folder, f"initializer '{tensor.name}'")
+        self.read_initializers()
         env = ShapeEnv()
         inputs = [i for i in self.proto.input if i.name not in self.constants]  # older files list initializers as inputs too
         declared = [_declared(i, dims) for i in inputs]
@@ -77,15 +75,25 @@ class _Reader:
         shapes = input_shapes(declared, dims, env)
         types = {
             i.name: TensorType(dtype_name(i.type.tensor_type.elem_type, f"input '{i.name}'"), shapes[i.name]) for i in inputs}
-        nodes = tuple(self._nodes())
-        outputs = tuple(o.name for o in self.proto.output)
-        for name in outputs:
-            if name not in self.defined:
-                raise ModelError(f"{self.label}: output '{name}' is made by no node; the file is altered, export it again")
-        types |= {n: TensorType(c.dtype.name, tuple(map(SymExpr.of, c.shape))) for n, c in self.constants.items()}
-        graph = Graph(self.proto.name, tuple(i.name for i in inputs), outputs, nodes, types, self.constants, {}, self.opset,
+        nodes = tuple(self.nodes())
+        self.check_outputs()
+        graph = Graph(self.proto.name, tuple(i.name for i in inputs), tuple(o.name for o in self.proto.output), nodes,
+                      types | self.constant_types(), self.constants, {}, self.opset,
                       dict(self._declared_outputs(sizes=not dims)))
         return graph, env
+
+    def read_initializers(self) -> None:
+        for tensor in self.proto.initializer:
+            self._define(tensor.name, f"initializer '{tensor.name}'")
+            self.constants[tensor.name] = read_tensor(tensor, self.folder, f"initializer '{tensor.name}'")
+
+    def constant_types(self) -> dict[str, TensorType]:
+        return {n: TensorType(c.dtype.name, tuple(map(SymExpr.of, c.shape))) for n, c in self.constants.items()}
+
+    def check_outputs(self) -> None:
+        for name in (output.name for output in self.proto.output):
+            if name not in self.defined:
+                raise ModelError(f"{self.label}: output '{name}' is made by no node; the file is altered, export it again")
 
     def _declared_outputs(self, sizes: bool) -> Iterator[tuple[str, DeclaredType]]:
         """What the file says of its outputs; fixed `sizes` only where the user gives no dims, which may change them."""
@@ -96,7 +104,7 @@ class _Reader:
                 yield output.name, (dtype_name(tensor.elem_type, f"output '{output.name}'"), tuple(
                     d if isinstance(d, int) else None for d in found) if tensor.HasField("shape") else None)
 
-    def _nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[Node]:
         names = _node_names(self.proto.node)
         made_later = {out for n in self.proto.node for out in n.output if out}
         for proto, name in zip(self.proto.node, names):
@@ -121,13 +129,24 @@ class _Reader:
             if attribute.ref_attr_name:
                 raise ModelError(f"{where} refers to the attribute '{attribute.ref_attr_name}' of a function, but is in none")
         check_node(proto, self.opset, where)
-        given = {a.name: read_attribute(a, self.folder, where) for a in proto.attribute}
         operator = None if (key := (_domain(proto), proto.op_type)) in self.custom else ops.find(key[1], key[0])
+        read = self._graph if operator is not None and operator.chosen else partial(read_attribute, folder=self.folder)
+        given = {a.name: read(a, where=where) for a in proto.attribute}
         if operator is None:
             return given
         defaults = attribute_defaults(operator.name, self.opset)
         refuse_unread(given, (*operator.reads, *operator.ignores), defaults, where)
         return {**defaults, **given}
+
+    def _graph(self, proto: AttributeProto, where: str) -> Graph:
+        """A graph within a node: it sees what is defined so far, and what it defines stays its own."""
+        if proto.g.input:
+            raise ModelError(f"{where} has a graph '{proto.name}' with inputs, expected none; export it again")
+        inner = _Reader(proto.g, self.folder, self.opset, self.label, self.custom, {}, dict(self.defined))
+        inner.read_initializers()
+        nodes, outputs = tuple(inner.nodes()), tuple(o.name for o in proto.g.output)
+        inner.check_outputs()
+        return Graph(proto.g.name, (), outputs, nodes, inner.constant_types(), inner.constants, opset=self.opset)
 
     def _define(self, value: str, by: str) -> None:
         if value in self.defined:
