@@ -152,7 +152,7 @@ def test_explain(shell: Shell, package_path: Path) -> None:
 
 
 SECTIONS = ["why it was fused", "refused alternatives", "names", "program", "statements", "accesses", "dependences",
-            "pattern and matrix", "tile sizes", "tree: initial contraction", "tree: tile contraction",
+            "pattern and matrix", "tile sizes", "sizes to choose from", "tree: initial contraction", "tree: tile contraction",
             "tree: separate contraction", "tree: final", "locals", "loops", "memory of locals", "memory traffic"]
 
 
@@ -164,6 +164,7 @@ def test_explain_one_node(shell: Shell, model_path: Path, package_path: Path) ->
     for line in ("squash: epilogue: element by element over the contraction's result",
                  "acc_init    i1  i0  ?", "acc_init    i1  i0  0",
                  "dropped acc_update -> acc_update: 'add' is declared associative and commutative",
+                 "block_tile[0]: 1, 2, 4, 8, 16, 32, 64, 128, 256, 512", "raster: 0, 1", "registers: 15 of 32",
                  "acc: register, 14 x 16 of float32", "8 blocks", "reads x: at most 126 x 5 a block, 2520 bytes; 20160 in all",
                  "writes y: at most 126 x 4 a block, 2016 bytes; 16128 in all", "reads at most 20800 bytes in all"):
         assert line in out, line

@@ -171,6 +171,7 @@ def _schedule(steps: Steps, made: ScheduledProgram, recorder: Recorder) -> Itera
         yield from _section(title, [text])
     yield from _section("pattern and matrix", made.log)
     yield from _section("tile sizes", [str(made.config)])
+    yield from _section("sizes to choose from", [] if steps.space is None else steps.space.described(made.config))
     for title, text in steps.kept[first:]:
         yield from _section(title, [text])
     yield from _section("loops", [f"{d.stage}: {d.reason}" for d in recorder.decisions])

@@ -164,3 +164,17 @@ def test_knobs_reach_into_fields() -> None:
                              stages=2)
     assert space.refusal(config) == "rows: 7 of 4" and space.refusal(space.at((0, 0, 0, 0))) is None
     assert powers(100, 3) == (3, 6, 12, 24, 48, 96) and powers(2, 5) == (5,) and powers(8) == (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize("program", [programs.gemm("M", 96, 64), programs.gemm("M", "N", "K"), programs.gemm(1, "N", 5)])
+def test_seeds_fill_the_registers(program: Program) -> None:
+    """Each is a config that may be made, and of each width no register tile is higher."""
+    space = space_of(program, WIDE)
+    rows = next(knob.sizes for knob in space.knobs if (knob.field, knob.place) == ("instr_tile", (0,)))
+    assert space.seeds and len(set(space.seeds)) == len(space.seeds)
+    for wide in {config.instr_tile[1] for config in space.seeds} - {space.default.instr_tile[1]}:
+        own = [config for config in space.seeds if config.instr_tile[1] == wide]
+        tallest = max(own, key=lambda config: config.instr_tile[0])
+        assert all(space.refusal(config) is None and config == space.whole(config) for config in own)
+        higher = [r for r in rows if r > tallest.instr_tile[0]]
+        assert all(space.refusal(replace(tallest, instr_tile=(r, wide))) is not None for r in higher)

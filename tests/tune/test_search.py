@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
@@ -195,3 +197,13 @@ def test_draws_of_botorch() -> None:
     assert found.shape == (64, 25) and np.abs(found[:, :24].mean(axis=0) - y).max() < 0.1
     assert found[:, 24].std() > 3 * found[:, :24].std(axis=0).max()
     np.testing.assert_array_equal(found, draws(x, y, np.concatenate([x, [[3.0, -2.0]]]), 64, 0))
+
+
+@pytest.mark.parametrize("make", [lambda space: RandomSearch(space, 0), lambda space: Turbo(space, 0, gaussian)])
+def test_seeds_come_first(make: Callable[[Space], Search]) -> None:
+    space = space_of(A100)
+    members = valid(space)
+    outside = replace(space.default, block_tile=(128, 128, 48))  # no member, and within the limits
+    broken = next(c for c in map(space.at, itertools.product(*(range(len(k.sizes)) for k in space.knobs))) if space.refusal(c))
+    search = make(replace(space, seeds=(members[5], space.default, broken, outside, members[7])))
+    assert search.ask(2) == [space.default, members[5]] and search.ask(3)[:2] == [outside, members[7]]

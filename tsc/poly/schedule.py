@@ -66,6 +66,8 @@ def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | No
         if analysed is None:
             return _nothing(normalised(program), name)
         # 5. these sizes: the user's own, if there are some
+        if steps is not None:
+            steps.space = analysed.found.space(spec)
         chosen = config or analysed.found.default_config(spec)
         given = None if recorder is None else recorder.override("config", name)
         if given is not None:

@@ -14,6 +14,7 @@ from tsc.poly import isl
 from tsc.poly.deps import Dependences
 from tsc.poly.promotion.promote import Local, Promoted, greatest
 from tsc.poly.scop import Access, Scop
+from tsc.poly.tile import Space
 from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.sym import SymExpr, product
 from tsc.te.expr import Buffer
@@ -37,9 +38,11 @@ class Traffic:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps kept so far, (title, text) in order; the traffic of a block; and the local buffers with their storage."""
+    """The steps kept so far, (title, text) in order; the configs to choose from; the traffic of a block; and the local buffers
+    with their storage."""
 
     kept: list[tuple[str, str]] = field(default_factory=list)
+    space: Space | None = None
     traffic: tuple[Traffic, ...] = ()
     locals: tuple[Local, ...] = ()
     _separated: isl.Schedule | None = None

@@ -68,12 +68,14 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Space:
     """The configs of a pattern on a device: its `default`, and those with other sizes, a choice for each of the `knobs`,
-    `whole` as far as tiles are made of tiles, that keep within `limits`. Others are not worth trying."""
+    `whole` as far as tiles are made of tiles, that keep within `limits`. Others are not worth trying. `seeds` are those that
+    fill what the device has of each kind, with which a search begins."""
 
     default: TileConfig
     knobs: tuple[Knob, ...]
     limits: tuple[Limit, ...] = ()
     whole: Callable[[TileConfig], TileConfig] = lambda config: config
+    seeds: tuple[TileConfig, ...] = ()
 
     def at(self, choices: Sequence[int]) -> TileConfig:
         """The config where knob k has its size number `choices[k]`."""
@@ -82,6 +84,12 @@ class Space:
             changed: dict[str, Any] = {knob.field: _with(getattr(config, knob.field), knob.place, knob.sizes[choice])}
             config = replace(config, **changed)
         return self.whole(config)
+
+    def described(self, config: TileConfig) -> list[str]:
+        """A line for each knob, with its sizes, and for each limit, with what a config takes of it."""
+        places = ["".join(f"[{k}]" for k in knob.place) for knob in self.knobs]
+        return [*(f"{knob.field}{at}: {', '.join(map(str, knob.sizes))}" for knob, at in zip(self.knobs, places)),
+                *(f"{limit.name}: {limit.taken(config)} of {limit.most}" for limit in self.limits)]
 
     def refusal(self, config: TileConfig) -> str | None:
         """Which of the limits a config breaks; None where it keeps within all."""

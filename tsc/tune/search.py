@@ -28,12 +28,12 @@ class Search(Protocol):
 
 
 class RandomSearch:
-    """The Space's default, then valid configs as a generator draws them; of a small Space all, in a random order."""
+    """The Space's default and seeds, then valid configs as a generator draws them; of a small Space all, in a random order."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space, self._rng = space, Random(seed)
         self._asked: set[TileConfig] = set()
-        self._first = [space.default] if space.refusal(space.default) is None else []
+        self._first = [*reversed(first_of(space))]
         self._all: list[TileConfig] | None = None
         if prod(len(knob.sizes) for knob in space.knobs) <= _PATIENCE:
             self._all = valid(space)
@@ -54,8 +54,9 @@ class RandomSearch:
         """Nothing is learnt."""
 
     def _next(self) -> TileConfig | None:
-        if self._first:
-            return self._first.pop()
+        while self._first:
+            if (known := self._first.pop()) not in self._asked:
+                return known
         while self._all:
             if (known := self._all.pop()) not in self._asked:
                 return known
@@ -64,6 +65,11 @@ class RandomSearch:
             if config is not None and config not in self._asked:
                 return config
         return None
+
+
+def first_of(space: Space) -> list[TileConfig]:
+    """The default of a Space and its seeds, those that keep within its limits, each once."""
+    return [config for config in dict.fromkeys((space.default, *space.seeds)) if space.refusal(config) is None]
 
 
 def drawn(space: Space, rng: Random) -> TileConfig | None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.poly.tile import Space, TileConfig
-from tsc.tune.search import Times, valid
+from tsc.tune.search import Times, first_of, valid
 
 #: Sides of a region's box, in the unit cube: at first, at most, and below which it begins anew.
 LENGTH, LONGEST, SHORTEST = 0.8, 1.6, 0.5**6
@@ -118,14 +118,17 @@ class Turbo:
         self._rng = np.random.default_rng(seed)
         self._choices: dict[TileConfig, Choices] = {}  # of all that was asked for
         self._left = valid(space) if math.prod(len(knob.sizes) for knob in space.knobs) <= CANDIDATES else []
+        self._first = first_of(space)
         self.told: list[Point] = []
         self.regions: tuple[Region, ...] = ()
 
     def ask(self, count: int) -> list[TileConfig]:
-        """As a Search does: the default first, then what the regions draw, and what chance does while they know too little."""
+        """As a Search does: the default and the seeds first, then what the regions draw, and what chance does while they know
+        too little."""
         found: list[TileConfig] = []
-        if not self._choices:
-            self._take(self._space.default, self._grid.nearest(self._space.default), found)
+        while self._first and len(found) < count:
+            config = self._first.pop(0)
+            self._take(config, self._grid.nearest(config), found)
         ready = [k for k, region in enumerate(self.regions) if len(self.told) - region.begun >= FIRST]
         for choices in self._sampled(ready, count - len(found)) if ready else ():
             self._take(self._space.at(choices), choices, found)

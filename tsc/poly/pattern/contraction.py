@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -58,7 +58,23 @@ class Contraction(Nest):
         blocks = Knob("block_tile", (0,), powers(TALL_BLOCK)), Knob("block_tile", (1,), powers(8 * nr, nr))
         limit = Limit("registers", spec.registers, lambda config: registers(config.instr_tile, spec))
         others = [*([PREFETCH] if self.in_panels else []), *([RASTER] if self.m is not None else [])]
-        return Space(default, (*self.register_knobs(spec, "instr_tile"), *blocks, *others), (limit,), in_register_tiles)
+        tiles = self.register_knobs(spec, "instr_tile")
+        return Space(default, (*tiles, *blocks, *others), (limit,), in_register_tiles,
+                     tuple(map(in_register_tiles, self._seeds(default, tiles, limit, spec))))
+
+    def _seeds(self, default: TileConfig, tiles: tuple[Knob, Knob], limit: Limit, spec: DeviceSpec) -> Iterator[TileConfig]:
+        """As Roller begins (Zhu et al. 2022, section 4): of each width the register tile that fills the registers, and one half
+        as high, in blocks as high as half of the second cache holds rows of the operand; and the other order of blocks."""
+        if self.m is not None:
+            yield replace(default, raster=1)
+        depth = product(axis.extent for axis in self.anchor.reduce_axes).as_int()
+        fitting = spec.l2_bytes // 2 // (4 * depth) if depth else default.block_tile[0]
+        high = max(size for size in powers(TALL_BLOCK) if size <= max(1, fitting))
+        for wide in reversed(tiles[1].sizes):
+            made = (replace(default, instr_tile=(rows, wide)) for rows in reversed(tiles[0].sizes))
+            tallest = next((config.instr_tile[0] for config in made if limit.taken(config) <= limit.most), 0)
+            for rows in dict.fromkeys((tallest, -(-tallest // 2)) if tallest else ()):
+                yield replace(default, instr_tile=(rows, wide), block_tile=(high, max(wide, default.block_tile[1])))
 
     @property
     def in_panels(self) -> bool:
