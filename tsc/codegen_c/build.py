@@ -25,7 +25,7 @@ from tsc.target import DeviceSpec
 
 _HERE = Path(__file__).parent
 _RUNTIME = tuple(_HERE.parent / "runtime" / "drivers" / f"{name}.c" for name in ("cpu_runtime", "cpu_host"))
-_HEADERS = ("tsc_kernel.h", "tsc_math.h")
+_HEADERS = ("tsc_kernel.h", "tsc_scalar.h", "tsc_math.h")
 _FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-g0", "-w")
 _VERSION_SECONDS = 60.0
 _OTHER = "name another with TSC_CC"

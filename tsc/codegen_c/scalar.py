@@ -23,16 +23,48 @@ _SIZE_FUNCTIONS = {"//": "tsc_floordiv_int64", "%": "tsc_mod_int64", "min": "tsc
 _LOGIC = {"and": "&&", "or": "||", "xor": "!="}
 
 
+class Dialect:
+    """How C has it; a language that is much like C changes some of that."""
+
+    def literal(self, value: int | float | bool, dtype: str) -> str:
+        """A literal of exactly `value`."""
+        return literal(value, dtype)
+
+    def load(self, load: Load, offset: str, scope: Scope) -> str:
+        """An element of a buffer."""
+        return f"{scope.name(f'buffer {load.buffer.name}')}[{offset}]"
+
+    def cast(self, text: str, source: str, dtype: str) -> str:
+        """A conversion to another dtype."""
+        target = c_type(dtype)
+        if dtype == "bool":
+            return f"({text} != 0)"
+        if source.startswith("float") and not dtype.startswith("float"):
+            wide = dtype if dtype in ("int64", "uint32", "uint64") else "int32"
+            return f"(({target})tsc_to_{wide}({text}))"
+        return f"(({target}){text})"
+
+    def checked(self, value: str, extent: str, code: int) -> str:
+        """An index from data, which ends the function with a status code where it is not within an extent."""
+        return (f"({{ int64_t tsc_i = {value}; if (tsc_i < 0) tsc_i += {extent}; "
+                f"if ((uint64_t)tsc_i >= (uint64_t){extent}) return {code}; tsc_i; }})")
+
+
+C = Dialect()
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """Where code is being emitted: the C names in use, the facts about variables, the kernel's data errors, which local buffers
-    are named vector registers (name -> lanes), and how many bytes ahead panels are asked for (0: they are not)."""
+    are named vector registers (name -> lanes), how many bytes ahead panels are asked for (0: they are not), and in which
+    language."""
 
     facts: Facts
     names: Mapping[str, str]
     messages: tuple[str, ...]
     registers: Mapping[str, int] = field(default_factory=dict)
     prefetch: int = 0
+    dialect: Dialect = C
 
     def name(self, key: str) -> str:
         """The C name of a buffer ("buffer b"), a size ("size s") or a variable ("var v")."""
@@ -68,13 +100,14 @@ def scalar(expr: Expr, scope: Scope) -> str:
         case Var(name=name):
             return scope.name(f"var {name}")
         case Const(value=value, dtype=dtype):
-            return literal(value, dtype)
+            return scope.dialect.literal(value, dtype)
         case Size(value=value):
             return size_text(value, scope)
         case Load(buffer=buffer, index=index):
-            return f"{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, index, scope)}]"
+            return scope.dialect.load(expr, offset_text(buffer, index, scope), scope)
         case Cast(value=value, dtype=dtype):
-            return _cast(scalar(value, scope), value.dtype, dtype)
+            text = scalar(value, scope)
+            return text if dtype == value.dtype else scope.dialect.cast(text, value.dtype, dtype)
         case CheckedIndex():
             return _checked(expr, scope)
         case Call():
@@ -114,25 +147,11 @@ def size_text(value: SymExpr, scope: Scope) -> str:
     return text if len(terms) == 1 and "*" not in text else f"({text})"
 
 
-def _cast(text: str, source: str, dtype: str) -> str:
-    if source == dtype:
-        return text
-    target = c_type(dtype)
-    if dtype == "bool":
-        return f"({text} != 0)"
-    if source.startswith("float") and not dtype.startswith("float"):
-        wide = dtype if dtype in ("int64", "uint32", "uint64") else "int32"
-        return f"(({target})tsc_to_{wide}({text}))"
-    return f"(({target}){text})"
-
-
 def _checked(check: CheckedIndex, scope: Scope) -> str:
     if check.what not in scope.messages:
         raise InternalError(f"no status code for: {check.what}")
     code = scope.messages.index(check.what) + 1
-    extent = size_text(check.extent, scope)
-    return (f"({{ int64_t tsc_i = {scalar(check.value, scope)}; if (tsc_i < 0) tsc_i += {extent}; "
-            f"if ((uint64_t)tsc_i >= (uint64_t){extent}) return {code}; tsc_i; }})")
+    return scope.dialect.checked(scalar(check.value, scope), size_text(check.extent, scope), code)
 
 
 def multiplied_and_added(expr: Call) -> tuple[Expr, Expr, Expr] | None:

@@ -28,6 +28,7 @@ from tsc.target import parse_target
 
 _HERE = Path(__file__).parent
 _DEVICE, _EMULATOR = _HERE / "device", _HERE / "emu"
+_SCALARS = _HERE.parent / "codegen_c" / "tsc_scalar.h"
 _NVRTC_FLAGS = ("-std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space")
 _HOST_FLAGS = ("-std=c++20", "-O2", "-g0", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-w", "-DTSC_EMU")
 #: The emulator's own units: the standard library of C++20 and -O2 take half as long again to compile, and run no faster.
@@ -73,7 +74,7 @@ def build_cubins(wanted: Sequence[tuple[CudaSource, str]], options: Options) -> 
     compiler's first error where a source does not compile (sources are generated, so that is a bug)."""
     cache = _cache(options)
     compiler = identity()
-    headers = _texts(_DEVICE, "*.cuh")
+    headers = _headers()
     jobs = [Job(source.name, source.text, headers, _flags(source, arch)) for source, arch in wanted]
     keys = [digest("cubin", compiler, job.name, job.text, *job.flags, *_flat(headers)) for job in jobs]
     entries = {key: entry for key in keys if (entry := cache.get(key)) is not None}
@@ -92,7 +93,7 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> 
     Raises LaunchError where there is no C++ compiler, InternalError with its first error where the source does not compile."""
     cache = _cache(options)
     compiler = find_cxx(read_environment().compiler)
-    headers = {**_texts(_DEVICE, "*.cuh"), **_texts(_EMULATOR, "*.h"), **_texts(_EMULATOR, "*.hpp")}
+    headers = {**_headers(), **_texts(_EMULATOR, "*.h"), **_texts(_EMULATOR, "*.hpp")}
     flags = (*_HOST_FLAGS, *(_ASAN_FLAGS if asan else ()))
     parts = {name: text for name, text in _texts(_EMULATOR, "*.cpp").items() if _is_needed(name, source)}
     units = [(name, text, (*flags, *_EMULATOR_FLAGS)) for name, text in parts.items()]
@@ -167,7 +168,7 @@ class _Caller:
         folder.mkdir()
         (folder / name).write_text(text, encoding="utf-8")
         made = self.work / f"unit{number}.o"
-        folders = (f"-I{_DEVICE}", f"-I{_EMULATOR}")
+        folders = (f"-I{_DEVICE}", f"-I{_EMULATOR}", f"-I{_SCALARS.parent}")
         self._run(f"'{name}'", [*flags, *folders, "-x", "c++", "-c", f"{number}/{name}", "-o", made.name])
         return made.read_bytes()
 
@@ -194,6 +195,11 @@ def _environment(compiler: Compiler, cache: CompiledCache, work: Path) -> dict[s
 def _cache(options: Options) -> CompiledCache:
     folder = options.cache_dir or read_environment().cache or default_cache_dir()
     return CompiledCache(folder if options.use_cache else None)
+
+
+def _headers() -> dict[str, str]:
+    """What a kernel's text may include."""
+    return {**_texts(_DEVICE, "*.cuh"), _SCALARS.name: _SCALARS.read_text(encoding="utf-8")}
 
 
 def _texts(folder: Path, pattern: str) -> dict[str, str]:

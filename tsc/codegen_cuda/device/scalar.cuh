@@ -1,0 +1,60 @@
+// What generated kernels compute with, beyond the primitives: the scalars of codegen_c/tsc_scalar.h, which CPUs' kernels have too,
+// and accesses whose index comes from data.
+#pragma once
+#include "atomic.cuh"
+#include "math.cuh"
+#include "memory.cuh"
+
+namespace tsc {
+
+using int8_t = __INT8_TYPE__;
+using int16_t = __INT16_TYPE__;
+using int32_t = __INT32_TYPE__;
+using int64_t = __INT64_TYPE__;
+using uint8_t = __UINT8_TYPE__;
+using uint16_t = __UINT16_TYPE__;
+using uint32_t = __UINT32_TYPE__;
+using uint64_t = __UINT64_TYPE__;
+
+#ifndef INT64_C
+#define INT64_C(c) c##L
+#define UINT64_C(c) c##UL
+#endif
+#ifndef INT64_MIN
+#define INT32_MIN (-__INT32_MAX__ - 1)
+#define INT64_MIN (-__INT64_MAX__ - 1)
+#endif
+
+// A machine's own fma is there on every GPU.
+#define TSC_FMA_ANYWAY
+#define TSC_FN TSC_DEV
+#define TSC_MATH(FUNCTION, S) FUNCTION##S
+#include "tsc_scalar.h"
+#undef TSC_MATH
+#undef TSC_FN
+
+TSC_DEV float tsc_exp_float32(float x) { return exp_f32(x); }
+TSC_DEV float tsc_log_float32(float x) { return log_f32(x); }
+TSC_DEV float tsc_erf_float32(float x) { return erf_f32(x); }
+TSC_DEV float tsc_tanh_float32(float x) { return tanh_f32(x); }
+TSC_DEV float tsc_floor_float32(float x) { return floor_f32(x); }
+TSC_DEV float tsc_ceil_float32(float x) { return ceil_f32(x); }
+TSC_DEV float tsc_round_float32(float x) { return rintf(x); }
+TSC_DEV float tsc_tf32_float32(float x) { return bits_float(float_bits(x) & 0xffffe000u); }
+
+// An index from data, counted from the end where it is negative. Where it is not within `extent`, `outside` becomes true, the
+// launch's status is at least `code`, and the index is 0, at which `load_inside` reads nothing: threads that wait for each other
+// must all go on.
+TSC_DEV int64_t checked_index(int64_t index, int64_t extent, u32 code, u32* status, bool& outside TSC_AT) {
+  if (index < 0) index += extent;
+  if (static_cast<uint64_t>(index) < static_cast<uint64_t>(extent)) return index;
+  atomic_max(status, code TSC_PASS);
+  outside = true;
+  return 0;
+}
+template <class T>
+TSC_DEV T load_inside(const T* source, int64_t place, const bool& outside TSC_AT) {
+  return load_constant_or_zero(source + (outside ? 0 : place), !outside TSC_PASS);
+}
+
+}  // namespace tsc

@@ -1,0 +1,293 @@
+"""emit_cuda: one CUDA kernel from one Func after `lower_gpu`, in the primitives of device/ alone. It decides nothing.
+
+A block of the grid is a block of the Func; threads are numbered warp by warp. What stands between nests of warps and threads is
+executed by all. Shared memory is addressed by its window, so that the emulator sees every access. Indices have 64 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from tsc.codegen_c.scalar import Dialect, Scope, offset_text, scalar, size_text
+from tsc.codegen_c.types import C_TYPES, identifier, literal
+from tsc.codegen_cuda.matrix import mma_lines
+from tsc.errors import InternalError, UnsupportedError
+from tsc.loop_ir.facts import inside
+from tsc.loop_ir.gpu.threads import nest_count, team_sizes, trips
+from tsc.loop_ir.nodes import (
+    Allocate,
+    Barrier,
+    Block,
+    Commit,
+    For,
+    Func,
+    If,
+    Intrin,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+    nest,
+    walk,
+)
+from tsc.loop_ir.scratch import item_bytes
+from tsc.sym import SymExpr, product
+from tsc.te.compute import facts_of
+from tsc.te.expr import Buffer, Call, CheckedIndex, Expr, Load, call, index
+from tsc.te.expr import walk as walk_expr
+
+WARP = 32
+#: A buffer in shared memory begins at a multiple of so many bytes: a row of all banks.
+_SHARED_ALIGNMENT = 128
+#: The fewest and most bytes of an asynchronous copy.
+_COPIED = (4, 8, 16)
+_TYPES = {**C_TYPES, "float16": "f16"}
+
+#: Names that a kernel's own must not be.
+_TAKEN = {name: name for name in ("thread", "outside", "inside", "scratch", "status", "a", "b", "c")}
+
+Lines = Iterator[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaKernel:
+    """The text of a kernel `name(buffers.., sizes.. as int64, scratch, status)`, the threads of a block, and the bytes of its
+    shared memory. `scratch` has room for `Func.scratch` bytes a block; `status` is a word that is 0."""
+
+    name: str
+    text: str
+    threads: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class _Cuda(Dialect):
+    """CUDA, where a buffer is in global memory and only read, in global memory and `written`, at an address in the `shared`
+    window, or `own` registers of a thread. What `checked` indices say is in `outside`."""
+
+    written: frozenset[str]
+    shared: Mapping[str, str] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
+
+    def literal(self, value: int | float | bool, dtype: str) -> str:
+        if dtype == "float16":
+            return f"to_f16({literal(value, 'float32')})"
+        if dtype.startswith("float") and not math.isfinite(value):
+            bits = "0x7fc00000u" if math.isnan(value) else "0xff800000u" if value < 0 else "0x7f800000u"
+            return f"static_cast<{_TYPES[dtype]}>(bits_float({bits}))"
+        return literal(value, dtype)
+
+    def load(self, load: Load, offset: str, scope: Scope) -> str:
+        buffer, name = load.buffer, scope.name(f"buffer {load.buffer.name}")
+        if buffer.name in self.shared:
+            return f"load_shared<{_TYPES[buffer.dtype]}>({_address(name, offset, buffer)})"
+        if buffer.name in self.own:
+            return f"{name}[{offset}]"
+        if any(isinstance(e, CheckedIndex) for i in load.index for e in walk_expr(i)):
+            return f"load_inside({name}, {offset}, outside)"
+        return f"{'load_global' if buffer.name in self.written else 'load_constant'}({name} + {offset})"
+
+    def cast(self, text: str, source: str, dtype: str) -> str:
+        if source == "float16":
+            return super().cast(f"to_float({text})", "float32", dtype) if dtype != "float32" else f"to_float({text})"
+        if dtype == "float16":
+            return f"to_f16({text if source == 'float32' else super().cast(text, source, 'float32')})"
+        return super().cast(text, source, dtype)
+
+    def checked(self, value: str, extent: str, code: int) -> str:
+        return f"checked_index({value}, {extent}, {code}, status, outside)"
+
+
+def emit_cuda(func: Func) -> CudaKernel:
+    """CUDA C++ of `func`. Raises UnsupportedError for a dtype that kernels are not made for."""
+    for buffer in func.buffers:
+        if buffer.dtype not in _TYPES:
+            raise UnsupportedError(f"the CUDA back end does not support dtype {buffer.dtype}; convert the model to float32")
+    teams = team_sizes(func.body)
+    warps, lanes = teams or (1, 1)
+    threads = -(-warps * lanes // WARP) * WARP
+    scope = Scope(facts_of(func.sizes), _TAKEN, func.messages, dialect=_Cuda(frozenset(func.outputs)))
+    parameters = []
+    for buffer in func.buffers:
+        scope = scope.with_name("buffer", buffer.name)
+        const = "" if buffer.name in func.outputs else "const "
+        parameters.append(f"{const}{_TYPES[buffer.dtype]}* {scope.name(f'buffer {buffer.name}')}")
+    for size in func.sizes:
+        scope = scope.with_name("size", size.name)
+        parameters.append(f"int64_t {scope.name(f'size {size.name}')}")
+    warped = any(isinstance(s, For) and s.kind == "warp" for s in walk(func.body))
+    kernel = _Kernel(warped, warps, lanes, func.scratch)
+    body = list(_emit(func.body, scope, kernel, 1 if teams else 2))
+    name = identifier(func.name)
+    head = ['#include "tsc_device.cuh"', '#include "scalar.cuh"', "", "using namespace tsc;", "",
+            f"TSC_KERNEL({name}, {threads}, 1, {', '.join([*parameters, 'u8* scratch', 'u32* status'])}) {{",
+            "  const int64_t thread = thread_index().x;",
+            "  bool outside = false;",
+            "  (void)thread, (void)outside, (void)scratch, (void)status;",
+            *([] if teams else ["  if (thread == 0) {"])]  # nothing says that threads share the work
+    lines = [*head, *(f"{'  ' * depth}{text}" for depth, text in body), *([] if teams else ["  }"]), "}", ""]
+    return CudaKernel(name, "\n".join(lines), threads, kernel.shared)
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """A kernel in the making: whether its threads are numbered within `warps`, `lanes` of them in each, the scratch memory of a
+    block, the variable that numbers the threads here, and the bytes of shared memory that are given away."""
+
+    warped: bool
+    warps: int
+    lanes: int
+    scratch: SymExpr
+    lane: str = ""
+    shared: int = 0
+
+
+def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
+    match stmt:
+        case Store():
+            yield depth, _store(stmt, scope)
+        case For(kind="block", var=var, body=body):
+            inner = replace(scope.with_name("var", var), facts=inside(scope.facts, replace(stmt, lo=index(0))))
+            yield depth, f"const int64_t {inner.name(f'var {var}')} = block_index().x;"
+            yield from _emit(body, inner, kernel, depth)
+        case For(kind="warp" | "thread"):
+            yield from _emit_team(stmt, scope, kernel, depth)
+        case For(var=var, lo=lo, hi=hi, body=body, step=step):
+            inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
+            name = inner.name(f"var {var}")
+            if stmt.kind == "unroll":
+                yield depth, "TSC_UNROLL"
+            yield depth, f"for (int64_t {name} = {scalar(lo, scope)}; {name} < {scalar(hi, scope)}; {name} += {step}) {{"
+            yield from _emit(body, inner, kernel, depth + 1)
+            yield depth, "}"
+        case If(condition=condition, then=then, otherwise=otherwise):
+            yield depth, f"if ({scalar(condition, scope)}) {{"
+            yield from _emit(then, scope, kernel, depth + 1)
+            if otherwise is not None:
+                yield depth, "} else {"
+                yield from _emit(otherwise, scope, kernel, depth + 1)
+            yield depth, "}"
+        case Let(var=var, value=value, body=body):
+            inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
+            yield depth, "{"
+            yield depth + 1, f"const int64_t {inner.name(f'var {var}')} = {scalar(value, scope)};"
+            yield from _emit(body, inner, kernel, depth + 1)
+            yield depth, "}"
+        case Block(body=body):
+            for part in body:
+                yield from _emit(part, scope, kernel, depth)
+        case Allocate():
+            yield from _emit_allocate(stmt, scope, kernel, depth)
+        case Intrin(name=name, meaning=meaning):
+            yield from ((depth, line) for line in mma_lines(name, meaning, kernel.lane, scope))
+        case Barrier(team=team):
+            yield depth, f"{team}_sync();"
+        case Commit():
+            yield depth, "cp_async_commit();"
+        case Wait(pending=pending):
+            yield depth, f"cp_async_wait<{pending}>();"
+
+
+def _emit_team(loop: For, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
+    """A nest over warps or threads: each has its own iteration, row-major; those beyond the last have none."""
+    loops, body = nest(loop)
+    total, inner = nest_count(loops), scope
+    if total is None:
+        raise InternalError(f"a nest over {loop.kind}s has no constant bounds")
+    number = f"thread / {kernel.lanes}" if loop.kind == "warp" else f"thread % {kernel.lanes}" if kernel.warped else "thread"
+    yield depth, "{"
+    below = total
+    for level in loops:
+        count = trips(level) or 1
+        below //= count
+        inner = replace(inner.with_name("var", level.var), facts=inside(inner.facts, level))
+        place = number if below == 1 and count == total else f"({number}) / {below} % {count}"
+        text = f"{scalar(level.lo, scope)} + ({place}) * {level.step}"
+        yield depth + 1, f"const int64_t {inner.name(f'var {level.var}')} = {text};"
+    whole = kernel.warps if loop.kind == "warp" else kernel.lanes
+    everybody = total == whole and (loop.kind == "warp" or kernel.lanes % WARP == 0)
+    if not everybody:
+        yield depth + 1, f"if ({number} < {total}) {{"
+    outer, kernel.lane = kernel.lane, loop.var if loop.kind == "thread" else kernel.lane
+    yield from _emit(body, inner, kernel, depth + 1 + (not everybody))
+    kernel.lane = outer
+    if not everybody:
+        yield depth + 1, "}"
+    yield depth, "}"
+
+
+def _emit_allocate(stmt: Allocate, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
+    buffer = stmt.buffer
+    inner = scope.with_name("buffer", buffer.name)
+    name, kind, dialect = inner.name(f"buffer {buffer.name}"), _TYPES[buffer.dtype], _dialect(scope)
+    yield depth, "{"
+    if stmt.scope == "scratch":
+        if kernel.lane:
+            raise InternalError(f"{buffer} is in scratch memory of a thread's own, which there is none of")
+        place = f"block_index().x * {size_text(kernel.scratch, scope)} + {size_text(stmt.offset, scope)}"
+        yield depth + 1, f"{kind}* {name} = reinterpret_cast<{kind}*>(scratch + {place});"
+        dialect = replace(dialect, written=dialect.written | {buffer.name})
+    elif stmt.scope == "shared":
+        place = str(-(-kernel.shared // _SHARED_ALIGNMENT) * _SHARED_ALIGNMENT)
+        kernel.shared = int(place) + _elements(buffer) * item_bytes(buffer.dtype)
+        yield depth + 1, f"const u32 {name} = shared_base() + {place}u;"
+        dialect = replace(dialect, shared={**dialect.shared, buffer.name: place})
+    else:
+        yield depth + 1, f"{kind} {name}[{_elements(buffer)}];"
+        dialect = replace(dialect, own=dialect.own | {buffer.name})
+    yield from _emit(stmt.body, replace(inner, dialect=dialect), kernel, depth + 1)
+    yield depth, "}"
+
+
+def _store(stmt: Store, scope: Scope) -> str:
+    buffer, dialect = stmt.buffer, _dialect(scope)
+    name, offset = scope.name(f"buffer {buffer.name}"), offset_text(buffer, stmt.index, scope)
+    if stmt.asynchronous and item_bytes(buffer.dtype) in _COPIED:
+        return _copy(stmt, _address(name, offset, buffer), scope)
+    value = scalar(stmt.value, scope)
+    if buffer.name in dialect.shared:
+        return f"store_shared<{_TYPES[buffer.dtype]}>({_address(name, offset, buffer)}, {value});"
+    if buffer.name in dialect.own:
+        return f"{name}[{offset}] = {value};"
+    return f"store_global<{_TYPES[buffer.dtype]}>({name} + {offset}, {value});"
+
+
+def _copy(stmt: Store, target: str, scope: Scope) -> str:
+    """A copy of one element beside the thread; where its condition does not hold, of zeros."""
+    condition, load = _guarded(stmt.value)
+    source = f"{scope.name(f'buffer {load.buffer.name}')} + {{}}{offset_text(load.buffer, load.index, scope)}{{}}"
+    size = item_bytes(stmt.buffer.dtype)
+    if condition is None:
+        return f"cp_async<{size}>({target}, {source.format('', '')});"
+    held = scalar(condition, scope)
+    return (f"{{ const bool inside = {held}; "
+            f"cp_async<{size}>({target}, {source.format('(inside ? ', ' : 0)')}, inside); }}")
+
+
+def _guarded(value: Expr) -> tuple[Expr | None, Load]:
+    """The condition of a copy, and what is copied."""
+    match value:
+        case Call(fn="select", args=(condition, chosen, _)):
+            more, load = _guarded(chosen)
+            return condition if more is None else call("and", condition, more), load
+        case Load():
+            return None, value
+    raise InternalError(f"an asynchronous copy of {value}, which is no load")
+
+
+def _address(name: str, offset: str, buffer: Buffer) -> str:
+    return f"{name} + static_cast<u32>({offset}) * {item_bytes(buffer.dtype)}u"
+
+
+def _elements(buffer: Buffer) -> int:
+    count = product(buffer.shape).as_int()
+    if count is None:
+        raise InternalError(f"{buffer} is in shared memory or registers, but has no constant shape")
+    return count
+
+
+def _dialect(scope: Scope) -> _Cuda:
+    assert isinstance(scope.dialect, _Cuda)
+    return scope.dialect
