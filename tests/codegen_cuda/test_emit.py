@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tests.codegen_cuda.generated import check, load, printed
-from tests.poly import test_gpu, test_gpu_lowered
-from tests.poly.support import on_gpu
+from tests.codegen_cuda.generated import check, launched, load, printed
+from tests.poly import programs, test_gpu, test_gpu_lowered
+from tests.poly.support import inputs_for, on_gpu
+from tests.poly.test_gpu import FOUR_WARPS, ONE_WARP
+from tests.poly.test_tensorize_gpu import SHORT, SQUARE, TALL, halves, scheduled
+from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32
 from tsc.loop_ir.lower import lower_gpu
-from tsc.loop_ir.nodes import Func
+from tsc.loop_ir.nodes import Func, Intrin, Stmt, Store, map_children, map_exprs, walk
 from tsc.te.compute import Program
+from tsc.te.evaluate import evaluate
+from tsc.te.expr import Buffer, Expr, Load
+from tsc.te.expr import map_children as map_operands
 
 CASES = {**{f"plain_{name}": (make, config, 1, sizes) for name, (make, config, sizes) in test_gpu.CASES.items()},
          **test_gpu_lowered.CASES}
@@ -34,3 +41,87 @@ def test_values(funcs: dict[str, tuple[Program, Func]], mode: str) -> None:
     for name, (program, func) in funcs.items():
         for sizes in CASES[name][3]:
             check(func, kernels[name], module, program, sizes, mode)
+
+
+# -- matrix instructions -----------------------------------------------------------------------------------------
+
+MATRIX = {f"mma_{k}": (config, instruction, transposed) for k, (config, instruction, transposed) in enumerate([
+    (SQUARE, MMA_F16, False), (SQUARE, MMA_F16, True), (TALL, MMA_F16, False), (FOUR_WARPS, MMA_TF32, False),
+    (SQUARE, MMA_TF32, True), (SHORT, MMA_TF32, False)])}
+
+
+@pytest.fixture(scope="module")
+def matrix() -> dict[str, Func]:
+    made = {}
+    for name, (config, instruction, transposed) in MATRIX.items():
+        func = scheduled(config, transposed)
+        func = lower_gpu(halves(func) if instruction is MMA_F16 else func, config.stages, (instruction,))
+        assert [s.name for s in walk(func.body) if isinstance(s, Intrin)] == [instruction.name]
+        made[name] = replace(func, name=name)
+    return made
+
+
+@pytest.mark.parametrize("mode", ["fast", "race"])
+def test_matrix_instructions(matrix: dict[str, Func], mode: str) -> None:
+    """Operands that the instruction takes as they are: products are exact, and sums differ by their order alone."""
+    kernels, text = printed(matrix)
+    module = load(text)
+    for name, func in matrix.items():
+        for sizes in ({"M": 1, "N": 1, "K": 1}, {"M": 19, "N": 23, "K": 37}, {"M": 16, "N": 8, "K": 16}):
+            program = programs.gemm(transposed=MATRIX[name][2])
+            inputs = inputs_for(program, sizes)
+            inputs |= {n: np.asarray(inputs[n], np.float16).astype(np.float32) for n in ("a", "w")}
+            report, found, _ = launched(func, kernels[name], module, inputs, sizes, mode)
+            assert report is not None and report.ended == "ok", f"{name}, {mode} at {sizes}: {report and report.text}"
+            assert report.mma_instructions > 0
+            want = evaluate(program, inputs, sizes, "float64")["out"]
+            np.testing.assert_allclose(found["out"], want, rtol=1e-5, atol=1e-5, err_msg=f"{name} at {sizes}")
+
+
+# -- data errors, names, element types ---------------------------------------------------------------------------
+
+def test_an_index_out_of_bounds_sets_the_status_and_reads_nothing() -> None:
+    make, config, _ = test_gpu.CASES["embedding"]
+    program = make()
+    func = lower_gpu(on_gpu(program, config).func, 1)
+    kernels, text = printed({"embedding": func})
+    for table, row, code in ((4, 4, 1), (4, -5, 1), (4, -4, 0), (4, 3, 0), (0, 0, 1)):
+        sizes = {"B": 1, "L": 3, "V": table}
+        inputs = inputs_for(program, sizes | {"V": max(table, 1)})
+        inputs = {name: x[:table] if x.shape[0] == max(table, 1) and x.dtype.kind == "f" and x.ndim == 2 else x
+                  for name, x in inputs.items()}
+        ids = next(name for name, x in inputs.items() if x.dtype.kind == "i")
+        inputs[ids] = np.full_like(inputs[ids], row)
+        report, _, status = launched(func, kernels["embedding"], load(text), inputs, sizes)
+        assert report is not None and report.ended == "ok" and status == code, (table, row, report and report.text)
+
+
+def test_names_that_the_text_has_already() -> None:
+    """Buffers and sizes that are called as what the text itself uses."""
+    program = programs.gemm("M", "N", "K")
+    names = {"a": "thread", "w": "status", "b": "float", "out": "scratch"}
+    func = lower_gpu(on_gpu(program, ONE_WARP).func, 2)
+    kernels, text = printed({"names": renamed(func, names)})
+    inputs = inputs_for(program, {"M": 3, "N": 5, "K": 9})
+    report, found, _ = launched(renamed(func, names), kernels["names"], load(text),
+                                {names[n]: x for n, x in inputs.items()}, {"M": 3, "N": 5, "K": 9})
+    assert report is not None and report.ended == "ok"
+    want = evaluate(program, inputs, {"M": 3, "N": 5, "K": 9}, "float64")["out"]
+    np.testing.assert_allclose(found["scratch"], want, rtol=2e-5, atol=2e-5)
+
+
+def renamed(func: Func, names: dict[str, str]) -> Func:
+    """The same kernel with other names of its arguments."""
+    def of(buffer: Buffer) -> Buffer:
+        return replace(buffer, name=names.get(buffer.name, buffer.name))
+
+    def expression(e: Expr) -> Expr:
+        inner = map_operands(expression, e)
+        return replace(inner, buffer=of(inner.buffer)) if isinstance(inner, Load) else inner
+
+    def statement(stmt: Stmt) -> Stmt:
+        inner = map_children(statement, stmt)
+        return replace(inner, buffer=of(inner.buffer)) if isinstance(inner, Store) else inner
+
+    body = statement(map_exprs(expression, func.body))
+    return replace(func, body=body, buffers=tuple(map(of, func.buffers)), outputs=tuple(names.get(n, n) for n in func.outputs))
