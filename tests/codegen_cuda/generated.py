@@ -37,7 +37,7 @@ def load(text: str) -> Module:
 
 def launched(func: Func, kernel: CudaKernel, module: Module, inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int],
              mode: str = "fast", seed: int = 1) -> tuple[Report | None, dict[str, np.ndarray], int]:
-    """One launch: its report (None: there are no blocks), the outputs, and the status word. Outputs and scratch begin as NaN."""
+    """One launch: its report (None: there are no blocks), the outputs and the status. Outputs and scratch begin as NaN."""
     arrays = {}
     for buffer in func.buffers:
         shape = tuple(extent.evaluate(sizes) for extent in buffer.shape)

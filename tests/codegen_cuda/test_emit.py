@@ -1,13 +1,21 @@
-"""GPU-shaped kernels printed as CUDA C++ and run in the emulator: values, races, uninitialised reads, at odd and empty shapes."""
+"""GPU-shaped kernels printed as CUDA C++, in the emulator: values, races, uninitialised reads, at odd and empty shapes."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.codegen_cuda.generated import check, launched, load, printed
+from tests.fuzz.check import Run, compare
+from tests.fuzz.check import _lowered as lowered
+from tests.fuzz.check import _run as run_of
+from tests.fuzz.check import _sizes as sizes_of
+from tests.fuzz.generate import random_case
 from tests.poly import programs, test_gpu, test_gpu_lowered
 from tests.poly.support import inputs_for, on_gpu
 from tests.poly.test_gpu import FOUR_WARPS, ONE_WARP
@@ -15,6 +23,7 @@ from tests.poly.test_tensorize_gpu import SHORT, SQUARE, TALL, halves, scheduled
 from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Func, Intrin, Stmt, Store, map_children, map_exprs, walk
+from tsc.poly import PatternMismatch
 from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer, Expr, Load
@@ -125,3 +134,38 @@ def renamed(func: Func, names: dict[str, str]) -> Func:
 
     body = statement(map_exprs(expression, func.body))
     return replace(func, body=body, buffers=tuple(map(of, func.buffers)), outputs=tuple(names.get(n, n) for n in func.outputs))
+
+
+# -- random programs ---------------------------------------------------------------------------------------------
+
+def random_programs(seeds: range) -> dict[str, tuple[Func, list[Run]]]:
+    """What is scheduled for a GPU at all, with data at some sizes."""
+    made = {}
+    for seed in seeds:
+        rng = Random(seed)
+        case = random_case(rng)
+        runs = [r for most in (1, 3, 17) if (r := run_of(case, sizes_of(case, rng, most), seed)) is not None]
+        program, runs = lowered(case, runs) if case.loose else (case.program, runs)
+        try:
+            func = lower_gpu(on_gpu(program, ONE_WARP).func, 1 + seed % 3)
+        except PatternMismatch:
+            continue
+        made[f"seed_{seed}"] = replace(func, name=f"seed_{seed}"), runs
+    return made
+
+
+@pytest.mark.parametrize("seeds", [range(500, 520), pytest.param(range(520, 720), marks=pytest.mark.slow)], ids=str)
+def test_random_programs(seeds: range) -> None:
+    made = random_programs(seeds)
+    kernels, text = printed({name: func for name, (func, _) in made.items()})
+    module = load(text)
+    for name, (func, runs) in made.items():
+        for run, mode in itertools.product(runs, ("fast", "race")):
+            def execute(arrays: dict[str, Any], run: Run = run, mode: str = mode, func: Func = func, name: str = name) -> None:
+                report, found, status = launched(func, kernels[name], module, run.inputs, run.sizes, mode)
+                assert (report is None or report.ended == "ok") and not status, report and report.text
+                for output, values in found.items():
+                    arrays[output][...] = values
+
+            compare(run, f"{name}, {mode}", execute)
+    assert len(made) > len(seeds) // 8

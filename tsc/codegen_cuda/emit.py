@@ -107,7 +107,8 @@ def emit_cuda(func: Func) -> CudaKernel:
             raise UnsupportedError(f"the CUDA back end does not support dtype {buffer.dtype}; convert the model to float32")
     teams = team_sizes(func.body)
     warps, lanes = teams or (1, 1)
-    threads = -(-warps * lanes // WARP) * WARP
+    warped = any(isinstance(s, For) and s.kind == "warp" for s in walk(func.body))
+    threads = warps * WARP if warped else -(-lanes // WARP) * WARP
     scope = Scope(facts_of(func.sizes), _TAKEN, func.messages, dialect=_Cuda(frozenset(func.outputs)))
     parameters = []
     for buffer in func.buffers:
@@ -117,8 +118,7 @@ def emit_cuda(func: Func) -> CudaKernel:
     for size in func.sizes:
         scope = scope.with_name("size", size.name)
         parameters.append(f"int64_t {scope.name(f'size {size.name}')}")
-    warped = any(isinstance(s, For) and s.kind == "warp" for s in walk(func.body))
-    kernel = _Kernel(warped, warps, lanes, func.scratch)
+    kernel = _Kernel(warped, threads, func.scratch)
     body = list(_emit(func.body, scope, kernel, 1 if teams else 2))
     name = identifier(func.name)
     head = ['#include "tsc_device.cuh"', '#include "scalar.cuh"', "", "using namespace tsc;", "",
@@ -133,12 +133,11 @@ def emit_cuda(func: Func) -> CudaKernel:
 
 @dataclass(slots=True)
 class _Kernel:
-    """A kernel in the making: whether its threads are numbered within `warps`, `lanes` of them in each, the scratch memory of a
+    """A kernel in the making: whether its threads are numbered within warps, how many a block has, the scratch memory of a
     block, the variable that numbers the threads here, and the bytes of shared memory that are given away."""
 
     warped: bool
-    warps: int
-    lanes: int
+    threads: int
     scratch: SymExpr
     lane: str = ""
     shared: int = 0
@@ -196,7 +195,7 @@ def _emit_team(loop: For, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
     total, inner = nest_count(loops), scope
     if total is None:
         raise InternalError(f"a nest over {loop.kind}s has no constant bounds")
-    number = f"thread / {kernel.lanes}" if loop.kind == "warp" else f"thread % {kernel.lanes}" if kernel.warped else "thread"
+    number = f"thread / {WARP}" if loop.kind == "warp" else f"thread % {WARP}" if kernel.warped else "thread"
     yield depth, "{"
     below = total
     for level in loops:
@@ -206,9 +205,11 @@ def _emit_team(loop: For, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
         place = number if below == 1 and count == total else f"({number}) / {below} % {count}"
         text = f"{scalar(level.lo, scope)} + ({place}) * {level.step}"
         yield depth + 1, f"const int64_t {inner.name(f'var {level.var}')} = {text};"
-    whole = kernel.warps if loop.kind == "warp" else kernel.lanes
-    everybody = total == whole and (loop.kind == "warp" or kernel.lanes % WARP == 0)
+    everybody = total == (kernel.threads // WARP if loop.kind == "warp" else WARP if kernel.warped else kernel.threads)
     if not everybody:
+        if any(isinstance(s, Intrin) or (isinstance(s, Barrier) and (loop.kind == "thread" or s.team == "block"))
+               for s in walk(body)):
+            raise InternalError(f"of {loop.kind}s that wait for each other only {total} take part")
         yield depth + 1, f"if ({number} < {total}) {{"
     outer, kernel.lane = kernel.lane, loop.var if loop.kind == "thread" else kernel.lane
     yield from _emit(body, inner, kernel, depth + 1 + (not everybody))

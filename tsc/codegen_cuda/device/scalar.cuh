@@ -7,22 +7,23 @@
 
 namespace tsc {
 
-using int8_t = __INT8_TYPE__;
-using int16_t = __INT16_TYPE__;
-using int32_t = __INT32_TYPE__;
-using int64_t = __INT64_TYPE__;
-using uint8_t = __UINT8_TYPE__;
-using uint16_t = __UINT16_TYPE__;
-using uint32_t = __UINT32_TYPE__;
-using uint64_t = __UINT64_TYPE__;
+// As the C library of 64-bit Linux has them, whose own names may stand beside these.
+using int8_t = signed char;
+using int16_t = short;
+using int32_t = int;
+using int64_t = long;
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using uint32_t = unsigned int;
+using uint64_t = unsigned long;
 
 #ifndef INT64_C
 #define INT64_C(c) c##L
 #define UINT64_C(c) c##UL
 #endif
 #ifndef INT64_MIN
-#define INT32_MIN (-__INT32_MAX__ - 1)
-#define INT64_MIN (-__INT64_MAX__ - 1)
+#define INT32_MIN (-2147483647 - 1)
+#define INT64_MIN (-9223372036854775807L - 1)
 #endif
 
 // A machine's own fma is there on every GPU.
