@@ -25,7 +25,6 @@ from tsc.plan.kernel import Code, Kernel, Refusal, buffers_of, interface_of, ker
 from tsc.poly import PatternMismatch
 from tsc.poly.pattern import Wanted
 from tsc.poly.proof.presburger import prover
-from tsc.poly.proof.refine import check_lowered
 from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
 from tsc.poly.scop import needs, unheld, unproved, with_checks
 from tsc.poly.steps import Steps
@@ -338,9 +337,9 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
         program, spec, config, recorder, symbol, order.constants, seen, order.wanted, device.forms)
     with blame(scheduled.overridden, symbol):
         proved = no_prover if scheduled.scop is None else prover(scheduled.scop.known)
-        func = device.lower(scheduled.func, spec, recorder, proved)  # Func             -> Func
+        func = device.lower(scheduled.func, spec, scheduled.config, recorder, proved)  # Func -> Func
         if scheduled.scop is not None:                              # each instance once, in order, at every size
-            for note in check_lowered(scheduled.func, func, scheduled.scop, scheduled.edges):
+            for note in device.refine(scheduled.steps or scheduled.func, func, scheduled.scop, scheduled.edges):
                 recorder.decide("validate", symbol, note)
             for note in check_values(program, func, scheduled.scop.program).notes():  # and it means what the Program means
                 recorder.decide("validate", symbol, note)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsc.codegen_c.build import Ahead, build_module, compiling_ahead
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.codegen_c.types import C_TYPES
+from tsc.codegen_cuda.build import build_emulated_module, nothing_ahead
+from tsc.codegen_cuda.emit import emit_cuda
+from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
 from tsc.loop_ir.bounds import Prover
-from tsc.loop_ir.lower import lower
+from tsc.loop_ir.gpu.threads import team_sizes
+from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Func
-from tsc.poly.pattern import OWN, Forms
+from tsc.poly.pattern import IN_WARPS, OWN, Forms
+from tsc.poly.proof.loop_order import Edges
+from tsc.poly.proof.refine import check_lowered
+from tsc.poly.proof.refine_gpu import check_lowered_gpu
+from tsc.poly.scop import Scop
+from tsc.poly.tile import TileConfig
+from tsc.runtime.drivers.emu import EMULATED
 from tsc.runtime.interface import KernelInterface
 from tsc.target import DeviceSpec, parse_target
 from tsc.trace import Recorder
@@ -22,11 +32,12 @@ from tsc.trace import Recorder
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A back end for one device: how loop IR is lowered for it, printed, and built into one module."""
+    """A back end for one device: how loop IR is lowered for it and read back, printed, and built into one module."""
 
     spec: DeviceSpec
     forms: Forms  # in which its blocks compute: patterns, their trees and spaces
-    lower: Callable[[Func, DeviceSpec, Recorder, Prover], Func]
+    lower: Callable[[Func, DeviceSpec, TileConfig, Recorder, Prover], Func]
+    refine: Callable[[Func, Func, Scop, Edges], tuple[str, ...]]  # holds lowered loops against those of the tree
     emit: Callable[[Func, DeviceSpec, int], str]
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
@@ -34,6 +45,30 @@ class Target:
 
 
 def find(name: str) -> Target:
-    """The target called `name`; "cpu" is this machine's. Raises LaunchError naming the known ones."""
-    spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS)
-    return Target(spec, OWN, lower, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
+    """The target called `name`; "cpu" is this machine's, "emu:sm_80" a GPU of that architecture in the emulator. Raises
+    LaunchError naming the known ones."""
+    spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | _EMULATED)
+    if name in _EMULATED:
+        return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build_emulated_module, nothing_ahead,
+                      frozenset(C_TYPES))
+    return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
+
+
+_EMULATED = {f"emu:{arch}": replace(CUDA_SPECS[arch], name=f"emu:{arch}") for arch in EMULATED}
+
+
+def _lowered_for_cpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder: Recorder, prover: Prover) -> Func:
+    return lower(func, spec, recorder, prover)
+
+
+def _lowered_for_gpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder: Recorder, prover: Prover) -> Func:
+    return lower_gpu(func, config.stages, recorder=recorder)
+
+
+def _refined_on_gpu(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[str, ...]:
+    """Loops that nothing spreads over threads are those of a CPU."""
+    return (check_lowered if team_sizes(after.body) is None else check_lowered_gpu)(before, after, scop, edges)
+
+
+def _cuda(func: Func, spec: DeviceSpec, prefetch: int) -> str:
+    return emit_cuda(func).text

@@ -1,4 +1,4 @@
-"""Every function of the expression language and every conversion in printed CUDA, in the emulator, beside its meaning in NumPy."""
+"""Every function of the expression language and every conversion in printed CUDA, in the emulator, beside NumPy."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     cache = tools.cache
     units = [(name, sources[name]) for name in sorted(sources)]
     units += [(f"tsc_{path.stem}", path.read_text(encoding="utf-8")) for path in _RUNTIME]
-    table = _table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
+    table = table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
     keys = [tools.key(text) for _, text in units]
     whole = digest("module", *keys, table)
     names = [call.function for kernel in (interfaces or {}).values() for variant in kernel.variants for call in variant.calls]
@@ -261,7 +261,7 @@ class _Caller:
                           f"memory where these are short, else {_OTHER}, and report it where that fails as well")
 
 
-def _table_source(module: ModuleInterface) -> str:
+def table_source(module: ModuleInterface) -> str:
     """The table in assembly, a string a line: of data alone, which a compiler takes longer to start than to translate."""
     lines = [line.replace("\\", r"\\").replace('"', r'\"') for line in table_text(module).splitlines()]
     return "\n".join([".section .rodata", f".globl {TABLE}", f".type {TABLE}, %object", f"{TABLE}:",

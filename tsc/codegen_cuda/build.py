@@ -12,19 +12,21 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsc.codegen_c.build import Compiler, first_error, identify_compiler
+from tsc.codegen_c.build import Ahead, Compiler, first_error, identify_compiler, table_source
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
 from tsc.codegen_cuda.nvrtc import Answer, Job, compile_all, identity
 from tsc.codegen_cuda.resources import CubinInfo, kernel_infos
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options, child_environment, read_environment
 from tsc.errors import InternalError, LaunchError
-from tsc.target import parse_target
+from tsc.runtime.interface import KernelInterface, ModuleInterface
+from tsc.target import DeviceSpec, parse_target
 
 _HERE = Path(__file__).parent
 _DEVICE, _EMULATOR = _HERE / "device", _HERE / "emu"
@@ -86,9 +88,10 @@ def build_cubins(wanted: Sequence[tuple[CudaSource, str]], options: Options) -> 
     return tuple(_unpack(arch, entries[key]) for key, (_, arch) in zip(keys, wanted))
 
 
-def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> bytes:
+def build_emulated(source: CudaSource, options: Options, asan: bool = False, assembly: str = "") -> bytes:
     """The shared object that runs the kernels of `source` in the emulator (emu/abi.h), with `asan` under the address sanitiser
-    (the process that loads it then needs the sanitiser's runtime preloaded). The emulator's own units are compiled once.
+    (the process that loads it then needs the sanitiser's runtime preloaded), and with what is written in `assembly`. The
+    emulator's own units are compiled once.
 
     Raises LaunchError where there is no C++ compiler, InternalError with its first error where the source does not compile."""
     cache = _cache(options)
@@ -99,7 +102,7 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> 
     units = [(name, text, (*flags, *_EMULATOR_FLAGS)) for name, text in parts.items()]
     units.append((f"{source.name}.cu", source.text, (*flags, *(f"-D{define}" for define in source.defines))))
     keys = [digest("emulated", compiler.identity, name, text, *unit_flags, *_flat(headers)) for name, text, unit_flags in units]
-    whole = digest("emulated module", *keys)
+    whole = digest("emulated module", *keys, assembly)
     known = cache.get(whole)
     if known is not None:
         return known
@@ -117,9 +120,37 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False) -> 
 
         with ThreadPoolExecutor(options.job_count()) as pool:
             objects = list(pool.map(make, range(len(units))))
-        module = caller.link(objects, flags)
+        module = caller.link(objects, flags, assembly)
     cache.put(whole, module)
     return module
+
+
+def build_emulated_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
+                          interfaces: Mapping[str, KernelInterface] | None = None, ahead: Ahead | None = None) -> bytes:
+    """The shared object of all kernels (name -> CUDA) for the emulator, with the table of their `interfaces`; nothing was
+    compiled ahead. Raises as `build_emulated`."""
+    text = "\n".join(sources[name] for name in sorted(sources))
+    table = table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
+    return build_emulated(CudaSource("kernels", text), options, assembly=table)
+
+
+class _Nothing(Ahead):
+    """Takes sources, and compiles none of them: all kernels are one unit of C++."""
+
+    def __init__(self) -> None:
+        """No compiler is looked for."""
+
+    def __call__(self, source: str) -> None:
+        """As Ahead."""
+
+    def close(self, cancelled: bool = False) -> None:
+        """As Ahead."""
+
+
+@contextmanager
+def nothing_ahead(spec: DeviceSpec, options: Options) -> Iterator[Ahead]:
+    """What takes sources while others are scheduled."""
+    yield _Nothing()
 
 
 def _is_needed(unit: str, source: CudaSource) -> bool:
@@ -172,10 +203,13 @@ class _Caller:
         self._run(f"'{name}'", [*flags, *folders, "-x", "c++", "-c", f"{number}/{name}", "-o", made.name])
         return made.read_bytes()
 
-    def link(self, objects: Sequence[str], flags: Sequence[str]) -> bytes:
-        """One shared object of all objects."""
+    def link(self, objects: Sequence[str], flags: Sequence[str], assembly: str) -> bytes:
+        """One shared object of all objects, and of what is written in assembly."""
         sanitizers = [flag for flag in flags if flag.startswith("-fsanitize")]
-        self._run("the module", [*sanitizers, "-shared", "-o", "module.so", *objects, "-lm", "-lpthread"])
+        if assembly:
+            (self.work / "rest.s").write_text(assembly, encoding="ascii")
+        rest = ["-x", "assembler", "rest.s", "-x", "none"] if assembly else []
+        self._run("the module", [*sanitizers, "-shared", "-o", "module.so", *objects, *rest, "-lm", "-lpthread"])
         return (self.work / "module.so").read_bytes()
 
     def _run(self, what: str, arguments: Sequence[str]) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tsc.codegen_c.scalar import Dialect, Scope, offset_text, scalar, size_text
 from tsc.codegen_c.types import C_TYPES, identifier, literal
 from tsc.codegen_cuda.matrix import mma_lines
 from tsc.errors import InternalError, UnsupportedError
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.gpu.threads import nest_count, team_sizes, trips
+from tsc.loop_ir.gpu.threads import WARP, block_threads, nest_count, shared_places, trips
 from tsc.loop_ir.nodes import (
     Allocate,
     Barrier,
@@ -38,9 +38,6 @@ from tsc.te.compute import facts_of
 from tsc.te.expr import Buffer, Call, CheckedIndex, Expr, Load, call, index
 from tsc.te.expr import walk as walk_expr
 
-WARP = 32
-#: A buffer in shared memory begins at a multiple of so many bytes: a row of all banks.
-_SHARED_ALIGNMENT = 128
 #: The fewest and most bytes of an asynchronous copy.
 _COPIED = (4, 8, 16)
 _TYPES = {**C_TYPES, "float16": "f16"}
@@ -53,8 +50,9 @@ Lines = Iterator[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class CudaKernel:
-    """The text of a kernel `name(buffers.., sizes.. as int64, scratch, status)`, the threads of a block, and the bytes of its
-    shared memory. `scratch` has room for `Func.scratch` bytes a block; `status` is a word that is 0."""
+    """The text of a kernel `name(buffers.., sizes.. as int64, scratch, status)`, the threads of a block (1: nothing is spread
+    over threads), and the bytes of its shared memory. `scratch` has room for `Func.scratch` bytes a block; `status` is a word
+    that is 0."""
 
     name: str
     text: str
@@ -68,7 +66,7 @@ class _Cuda(Dialect):
     window, or `own` registers of a thread. What `checked` indices say is in `outside`."""
 
     written: frozenset[str]
-    shared: Mapping[str, str] = field(default_factory=dict)
+    shared: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
 
     def literal(self, value: int | float | bool, dtype: str) -> str:
@@ -105,10 +103,8 @@ def emit_cuda(func: Func) -> CudaKernel:
     for buffer in func.buffers:
         if buffer.dtype not in _TYPES:
             raise UnsupportedError(f"the CUDA back end does not support dtype {buffer.dtype}; convert the model to float32")
-    teams = team_sizes(func.body)
-    warps, lanes = teams or (1, 1)
+    threads, (places, shared) = block_threads(func), shared_places(func)
     warped = any(isinstance(s, For) and s.kind == "warp" for s in walk(func.body))
-    threads = warps * WARP if warped else -(-lanes // WARP) * WARP
     scope = Scope(facts_of(func.sizes), _TAKEN, func.messages, dialect=_Cuda(frozenset(func.outputs)))
     parameters = []
     for buffer in func.buffers:
@@ -118,29 +114,27 @@ def emit_cuda(func: Func) -> CudaKernel:
     for size in func.sizes:
         scope = scope.with_name("size", size.name)
         parameters.append(f"int64_t {scope.name(f'size {size.name}')}")
-    kernel = _Kernel(warped, threads, func.scratch)
-    body = list(_emit(func.body, scope, kernel, 1 if teams else 2))
+    body = _emit(func.body, scope, _Kernel(warped, threads, func.scratch, places), 1)
     name = identifier(func.name)
     head = ['#include "tsc_device.cuh"', '#include "scalar.cuh"', "", "using namespace tsc;", "",
-            f"TSC_KERNEL({name}, {threads}, 1, {', '.join([*parameters, 'u8* scratch', 'u32* status'])}) {{",
+            f"TSC_KERNEL({name}, {max(threads, WARP)}, 1, {', '.join([*parameters, 'u8* scratch', 'u32* status'])}) {{",
             "  const int64_t thread = thread_index().x;",
             "  bool outside = false;",
-            "  (void)thread, (void)outside, (void)scratch, (void)status;",
-            *([] if teams else ["  if (thread == 0) {"])]  # nothing says that threads share the work
-    lines = [*head, *(f"{'  ' * depth}{text}" for depth, text in body), *([] if teams else ["  }"]), "}", ""]
-    return CudaKernel(name, "\n".join(lines), threads, kernel.shared)
+            "  (void)thread, (void)outside, (void)scratch, (void)status;"]
+    lines = [*head, *(f"{'  ' * depth}{text}" for depth, text in body), "}", ""]
+    return CudaKernel(name, "\n".join(lines), threads, shared)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Kernel:
     """A kernel in the making: whether its threads are numbered within warps, how many a block has, the scratch memory of a
-    block, the variable that numbers the threads here, and the bytes of shared memory that are given away."""
+    block, where its buffers in shared memory are, and the variable that numbers the threads here."""
 
     warped: bool
     threads: int
     scratch: SymExpr
+    places: Mapping[str, int]
     lane: str = ""
-    shared: int = 0
 
 
 def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
@@ -211,9 +205,8 @@ def _emit_team(loop: For, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
                for s in walk(body)):
             raise InternalError(f"of {loop.kind}s that wait for each other only {total} take part")
         yield depth + 1, f"if ({number} < {total}) {{"
-    outer, kernel.lane = kernel.lane, loop.var if loop.kind == "thread" else kernel.lane
-    yield from _emit(body, inner, kernel, depth + 1 + (not everybody))
-    kernel.lane = outer
+    within = replace(kernel, lane=loop.var) if loop.kind == "thread" else kernel
+    yield from _emit(body, inner, within, depth + 1 + (not everybody))
     if not everybody:
         yield depth + 1, "}"
     yield depth, "}"
@@ -231,10 +224,8 @@ def _emit_allocate(stmt: Allocate, scope: Scope, kernel: _Kernel, depth: int) ->
         yield depth + 1, f"{kind}* {name} = reinterpret_cast<{kind}*>(scratch + {place});"
         dialect = replace(dialect, written=dialect.written | {buffer.name})
     elif stmt.scope == "shared":
-        place = str(-(-kernel.shared // _SHARED_ALIGNMENT) * _SHARED_ALIGNMENT)
-        kernel.shared = int(place) + _elements(buffer) * item_bytes(buffer.dtype)
-        yield depth + 1, f"const u32 {name} = shared_base() + {place}u;"
-        dialect = replace(dialect, shared={**dialect.shared, buffer.name: place})
+        yield depth + 1, f"const u32 {name} = shared_base() + {kernel.places[buffer.name]}u;"
+        dialect = replace(dialect, shared=dialect.shared | {buffer.name})
     else:
         yield depth + 1, f"{kind} {name}[{_elements(buffer)}];"
         dialect = replace(dialect, own=dialect.own | {buffer.name})
@@ -285,7 +276,7 @@ def _address(name: str, offset: str, buffer: Buffer) -> str:
 def _elements(buffer: Buffer) -> int:
     count = product(buffer.shape).as_int()
     if count is None:
-        raise InternalError(f"{buffer} is in shared memory or registers, but has no constant shape")
+        raise InternalError(f"{buffer} is in registers, but has no constant shape")
     return count
 
 

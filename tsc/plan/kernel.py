@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tsc.loop_ir.gpu.threads import block_threads, shared_places
 from tsc.loop_ir.nodes import Func
 from tsc.poly import PatternMismatch
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
@@ -101,7 +102,8 @@ def interface_of(variants: Sequence[Sequence[Func]], buffers: Sequence[Buffer], 
 def _variant(funcs: Sequence[Func], buffers: Sequence[Buffer], outputs: Collection[str]) -> Variant:
     temporaries = [b for func in funcs for b in func.buffers if b.name in func.outputs and b.name not in outputs]
     numbers = {name: k for k, name in enumerate((*(b.name for b in buffers), *(b.name for b in temporaries)))}
-    calls = (Call(f.name, f.blocks, tuple(numbers[b.name] for b in f.buffers), f.scratch) for f in funcs)
+    calls = (Call(f.name, f.blocks, tuple(numbers[b.name] for b in f.buffers), f.scratch, threads=block_threads(f),
+                  shared=shared_places(f)[1]) for f in funcs)
     return Variant(tuple(calls), tuple(map(_bytes, temporaries)))
 
 

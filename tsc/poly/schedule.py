@@ -90,8 +90,8 @@ def prepared(program: Program, spec: DeviceSpec, constants: Collection[str] = ()
         return None
     # 2. all that is known without sizes or devices: statements, dependences, the pattern with its solved rows
     general = analyse(program, PLAIN if wanted is Wanted.PLAIN else OWN)
-    # 3. the same in the form in which this device computes it
-    analysed = formed(general, forms)
+    # 3. the same in the form in which this device computes it; plain loops are the same everywhere
+    analysed = formed(general, OWN if wanted is Wanted.PLAIN else forms)
     if steps is not None and analysed is not general:
         steps.scop(general.scop, general.deps)
     if wanted is Wanted.TILED and not analysed.found.tiles_products:

@@ -69,7 +69,7 @@ class _Scope:
 
 def _form(variant: Variant) -> tuple[object, ...]:
     """All of a Variant that has no size in it."""
-    return tuple((call.function, call.args) for call in variant.calls), len(variant.temporaries)
+    return tuple((call.function, call.args, call.threads, call.shared) for call in variant.calls), len(variant.temporaries)
 
 
 class _Checker:

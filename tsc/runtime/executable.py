@@ -19,6 +19,7 @@ from tsc.runtime.bounds import Bounds
 from tsc.runtime.check import check_plan
 from tsc.runtime.context import Context, ContextPool, Engine, TableEngine, forget_locks_after_fork
 from tsc.runtime.drivers.cpu import CpuModule, choose_module, read_cpu_flags
+from tsc.runtime.drivers.platform import open_platform
 from tsc.runtime.drivers.protocol import Driver
 from tsc.runtime.explain import explain, summary
 from tsc.runtime.host_program import Ready
@@ -36,6 +37,11 @@ from tsc.sym import SymExpr
 
 MEMO = 64  # shapes whose sizes are kept
 MOST_THREADS = 257  # the caller's and those that cpu_runtime.c starts
+
+
+def _driver_of(target: str) -> Driver | None:
+    """The device that a target's code is for, opened; None for a CPU's."""
+    return None if target.startswith("cpu") else open_platform(target).open()
 
 
 def thread_count(threads: object) -> int:
@@ -67,6 +73,7 @@ class Executable:
         self._plan = package.plans[self._target]
         interface = _interface(package.modules[self._target], self._target, where)
         check_plan(self._plan, package.constants, interface, where)
+        driver = driver or _driver_of(self._target)
         sizes = [package.constants[name].nbytes for name in self._plan.constants]
         units = self._threads if driver is None else driver.info.multiprocessors
         bounds = Bounds(self._plan, sizes, interface.kernels, where)

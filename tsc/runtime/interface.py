@@ -21,6 +21,8 @@ from tsc.sym.expr import Apply
 TABLE = "tsc_interface"
 #: What the runtime in every module exports; no kernel has such a name.
 RUNTIME = ("tsc_run", "tsc_stop", "tsc_bind", "tsc_call")
+#: What a module of the emulator exports.
+EMULATOR = "tsc_emu_launch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +110,19 @@ def table_text(module: ModuleInterface) -> str:
 
 
 def read_interface(binary: bytes) -> ModuleInterface:
-    """The table in a shared object, which has the code of each kernel in it. Raises ValueError saying what is wrong."""
+    """The table in a shared object, which has the code of each kernel in it. Raises ValueError saying what is wrong. Modules of
+    the emulator name their kernels when they are loaded: there a driver says which it lacks."""
     exports = read_exports(binary)
     raw = exports.data.get(TABLE)
-    lacking = [name for name in RUNTIME if name not in exports.functions]
+    emulated = EMULATOR in exports.functions
+    lacking = [name for name in RUNTIME if not emulated and name not in exports.functions]
     if raw is None or lacking:
         raise ValueError(f"it lacks '{TABLE if raw is None else lacking[0]}'")
     table = schema.table(schema.from_json(raw.rstrip(b"\0"), "its table"), "its table", ("target", "cpu_flags", "kernels"))
     kernels = {name: interface_from_json(value) for name, value in schema.table(table["kernels"], "its kernels").items()}
     for name, kernel in kernels.items():
         for call in (call for variant in kernel.variants for call in variant.calls):
-            if call.function not in exports.functions or call.function in RUNTIME:
+            if not emulated and (call.function not in exports.functions or call.function in RUNTIME):
                 raise ValueError(f"it has no code for its kernel '{name}'")
     return ModuleInterface(schema.text(table["target"], "its target"), schema.texts(table["cpu_flags"], "its flags"), kernels)
 

@@ -1,7 +1,8 @@
 """A Plan run over any Driver: memory of the device, launches put in a stream, data copied there and back.
 
 A kernel's arguments are the addresses of its buffers, its sizes (int64), and the address of its status word (int32), 0 unless
-it found the data wrong. Its blocks are the grid, its scratch the dynamic shared memory.
+it found the data wrong. Its blocks are the grid. On the CPU its scratch is the dynamic shared memory; on a GPU it is memory of
+the device, whose address comes before that of the status word.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class DriverEngine:
 
     def __init__(self, plan: Plan, segments: Sequence[Segment], driver: Driver, module: Module,
                  constants: Sequence[Array]) -> None:
-        self.plan, self.driver = plan, driver
+        self.plan, self.driver, self.on_gpu = plan, driver, driver.info.arch.startswith("sm_")
         names = {call.function for segment in segments for launch in segment.launches for call in launch.calls}
         self.functions: Mapping[str, Function] = {name: driver.function(module, name) for name in sorted(names)}
         self.constants = [driver.allocate(max(1, a.nbytes)) for a in constants]
@@ -54,6 +55,7 @@ class DriverContext:
         self._engine, self._driver = engine, engine.driver
         self._stream = engine.driver.create_stream()
         self._arena: Memory | None = None
+        self._scratch: Memory | None = None
         self._feeds: list[Memory] = []
         self._results: dict[int, tuple[Memory, Array]] = {}
 
@@ -104,10 +106,14 @@ class DriverContext:
                 continue
             own = calls[call]
             sizes = bound.sizes[first:first + len(segment.launches[number].sizes)]
-            arguments = Arguments([*places[begin:begin + len(own.args)], *sizes, np.uint64(words.value + 4 * row)])
+            given = [*places[begin:begin + len(own.args)], *sizes]
+            block, shared = ONE, bound.scratch_bytes
+            if self._engine.on_gpu:
+                given.append(np.uint64(self._scratch_of(blocks * bound.scratch_bytes)))
+                block, shared = (own.threads, 1, 1), own.shared
+            arguments = Arguments([*given, np.uint64(words.value + 4 * row)])
             start = time.perf_counter()
-            driver.launch(Launch(self._engine.functions[own.function], (blocks, 1, 1), ONE, arguments, bound.scratch_bytes),
-                          self._stream)
+            driver.launch(Launch(self._engine.functions[own.function], (blocks, 1, 1), block, arguments, shared), self._stream)
             if self.seconds is not None:
                 driver.synchronize(self._stream)
                 self.seconds[segment.first + number] += time.perf_counter() - start
@@ -136,6 +142,12 @@ class DriverContext:
         self._driver.synchronize(self._stream)
         self._results.clear()
         self._feeds.clear()
+
+    def _scratch_of(self, size: int) -> int:
+        """The address of so many bytes for all blocks of a launch."""
+        if self._scratch is None or self._scratch.size < size:
+            self._scratch = self._driver.allocate(max(1, size), self._stream)
+        return self._scratch.value
 
     def _allocated(self, array: Array) -> Memory:
         return self._driver.allocate(max(1, array.nbytes), self._stream)

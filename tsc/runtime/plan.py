@@ -16,11 +16,13 @@ from typing import Literal, TypeAlias
 from tsc.runtime.cost import Cost
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
-PLAN_VERSION = 7
+PLAN_VERSION = 8
 #: No Plan has more steps or storages; nor more inputs, outputs or regions; nor regions so deep in each other.
 MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
 #: No kernel has more variants, and no variant more calls or temporaries.
 MAX_VARIANTS, MAX_CALLS = 256, 16
+#: No block has more threads, nor bytes of shared memory, on any GPU.
+MAX_THREADS, MAX_SHARED = 1024, 1 << 20
 #: The memory and the device that are always there.
 HOST, CPU = "host", "cpu"
 
@@ -91,13 +93,16 @@ class Eval:
 @dataclass(frozen=True, slots=True)
 class Call:
     """A `function` of a module, run on `blocks` blocks, with `scratch` bytes for each worker. `args` number the kernel's
-    buffers, and on from these the temporaries of its Variant. `cost` is what it is expected to take (None: nobody knows)."""
+    buffers, and on from these the temporaries of its Variant. `cost` is what it is expected to take (None: nobody knows). On a
+    GPU a block has so many `threads`, and bytes of `shared` memory."""
 
     function: str
     blocks: SymExpr
     args: tuple[int, ...]
     scratch: SymExpr = ZERO
     cost: Cost | None = None
+    threads: int = 1
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ from tsc.runtime.plan import (
     MAX_CALLS,
     MAX_NAMES,
     MAX_NESTING,
+    MAX_SHARED,
     MAX_STEPS,
+    MAX_THREADS,
     MAX_VARIANTS,
     PLAN_VERSION,
     Axis,
@@ -164,9 +166,10 @@ def _variant(data: Any) -> Variant:
 
 
 def _call(data: Any) -> Call:
-    function, blocks, args, scratch, cost = schema.items(data, "a call", 5)
+    function, blocks, args, scratch, cost, threads, shared = schema.items(data, "a call", 7)
     return Call(schema.text(function, "a function"), schema.size(blocks, "blocks"), _numbers(args, "a call's argument"),
-                schema.size(scratch, "scratch"), cost_from_json(cost))
+                schema.size(scratch, "scratch"), cost_from_json(cost), schema.whole(threads, "threads", 1, MAX_THREADS),
+                schema.whole(shared, "shared bytes", 0, MAX_SHARED))
 
 
 def _copy(x: dict[str, Any]) -> Copy:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tsc.loop_ir.nodes import Allocate, For, Stmt, children, nest, walk
+from tsc.errors import InternalError
+from tsc.loop_ir.nodes import Allocate, For, Func, Stmt, children, nest, walk
+from tsc.loop_ir.scratch import item_bytes
+from tsc.sym import product
 from tsc.te.expr import Const
+
+#: Threads of a warp, and what the places of buffers in shared memory are multiples of: a row of all banks.
+WARP, SHARED_ALIGNMENT = 32, 128
 
 #: Where a statement stands: it is executed by a whole block, by a whole warp, or by one thread.
 Level = Literal["block", "warp", "thread"]
@@ -45,6 +51,30 @@ def nest_count(loops: tuple[For, ...]) -> int | None:
             return None
         total *= count
     return total
+
+
+def block_threads(func: Func) -> int:
+    """Threads of a block, whole warps where its work is spread over warps or threads; 1 where it is not."""
+    teams = team_sizes(func.body)
+    if teams is None:
+        return 1
+    warped = any(isinstance(s, For) and s.kind == "warp" for s in walk(func.body))
+    return teams[0] * WARP if warped else -(-teams[1] // WARP) * WARP
+
+
+def shared_places(func: Func) -> tuple[dict[str, int], int]:
+    """Where each buffer in shared memory begins, one behind the other, and the bytes of all. Raises InternalError for one whose
+    shape is not constant."""
+    places: dict[str, int] = {}
+    end = 0
+    for stmt in walk(func.body):
+        if isinstance(stmt, Allocate) and stmt.scope == "shared":
+            count = product(stmt.buffer.shape).as_int()
+            if count is None or stmt.buffer.name in places:
+                raise InternalError(f"kernel {func.name}: {stmt.buffer} cannot be in shared memory")
+            places[stmt.buffer.name] = -(-end // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+            end = places[stmt.buffer.name] + count * item_bytes(stmt.buffer.dtype)
+    return places, end
 
 
 def team_sizes(stmt: Stmt) -> tuple[int, int] | None:
