@@ -132,6 +132,11 @@ RIGHT = {
                                  outputs=3),
     # no bug: the exponential of the body is beyond all numbers, in float64 too
     "the largest of Softplus": one("Softplus", 22, [fed("a", values=[3418.0, 88.0, 90.0, -90.0, 3e38, np.inf])], {"a": 6}),
+    # it was 0 where 1 and the exponential are 1, and what was divided by it infinite; the judge took it to be near enough
+    "a small Softplus": one("Softplus", 22, [fed("a", values=[-10.0, -16.0, -16.6, -17.0, -20.0, -40.0, -87.0, -100.0])],
+                            {"a": 8}),
+    "a small Softplus of doubles": one("Softplus", 22, [fed("a", dtype="float64", values=[-30.0, -36.7, -40.0, -300.0])],
+                                       {"a": 4}),
     # no bug: the reference takes an infinite maximum from itself
     "the exponential of infinity": one("ReduceLogSumExp", 17, [fed(4, "a", values=[[np.inf], [-np.inf], [0], [np.nan]])],
                                        {"a": 1}, axes=[1]),

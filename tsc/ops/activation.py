@@ -22,9 +22,16 @@ def sigmoid(x: Expr) -> Expr:
     return call("div", literal(1, x), add(literal(1, x), call("exp", call("neg", x))))
 
 
+def _log1p(x: Expr) -> Expr:
+    """log(1 + x) of x >= 0, as near as a logarithm is, where 1 + x rounds too (Goldberg 1991, theorem 4)."""
+    rounded = add(literal(1, x), x)
+    near = mul(call("log", rounded), call("div", x, call("sub", rounded, literal(1, x))))
+    return select(call("eq", rounded, literal(1, x)), x, near)
+
+
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)) so that nothing overflows."""
-    return add(call("max", x, literal(0, x)), call("log", add(literal(1, x), call("exp", call("neg", call("abs", x))))))
+    return add(call("max", x, literal(0, x)), _log1p(call("exp", call("neg", call("abs", x)))))
 
 
 def _positive(x: Expr, yes: Expr, no: Expr) -> Expr:

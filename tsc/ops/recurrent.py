@@ -15,6 +15,7 @@ import numpy as np
 from tsc import te
 from tsc.errors import ModelError
 from tsc.ir import TensorType
+from tsc.ops.activation import softplus
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.define import CUSTOM, CustomOp
 from tsc.ops.samples import floats
@@ -204,7 +205,7 @@ _ACTIVATIONS = {
     "HardSigmoid": _Activation(lambda x, a, b: te.maximum(te.minimum(x * a + b, 1.0), 0.0), 0.2, 0.5),
     "Elu": _Activation(lambda x, a, b: te.where(x < 0.0, (te.exp(x) - 1.0) * a, x), 1.0),
     "Softsign": _Activation(lambda x, a, b: x / (1.0 + te.maximum(x, -x))),
-    "Softplus": _Activation(lambda x, a, b: te.maximum(x, 0.0) + te.log(1.0 + te.exp(-te.maximum(x, -x)))),
+    "Softplus": _Activation(lambda x, a, b: Scalar(softplus(x.expr), x.uses)),
 }
 _BY_LOWER_CASE = {name.lower(): name for name in _ACTIVATIONS}
 

@@ -58,7 +58,7 @@ ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 _COMPOUND = {"BatchNormalization": 5, "ReduceLogSumExp": 1, "ReduceLogSum": 1, "ReduceL2": 1,
              "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1, "Softplus": 1,
              "RNN": 6, "GRU": 6, "LSTM": 8}
-#: Has a body that overflows, in float64 too, where the function itself does not; which rounds a sum with 1.
+#: Has a body that overflows, in float64 too, where the function itself does not.
 _WHOLE = {"Softplus"}
 #: Float attributes and constants of these are float32 by the standard, whatever the elements are.
 _FLOAT_ATTRIBUTES = {
@@ -269,8 +269,6 @@ class Reference:
             between = rounds and node.op_type == "Resize" and inputs[0].dtype.kind in "iu"
             outputs = self._between_integers(node, inputs, rng, unit) if between and rng is not None else (
                 self._run_node(node, inputs, results))
-            if rng is not None and node.op_type in _WHOLE:
-                outputs = [_shaken(y, rng, unit, 1.0) for y in outputs]
             results.update({n: _wide_array(y) for n, y in zip(node.output, outputs)})
             if rounds or (_passes(node.onnx_node) and any(n in rounded for n in node.input)):
                 rounded.update(node.output)
