@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 
 from tsc.errors import InternalError
+from tsc.loop_ir.gpu.threads import team_sizes
 from tsc.loop_ir.nodes import Func, Store
 from tsc.sym import product
 from tsc.te.compute import Program
@@ -79,9 +80,9 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
     """Raise InternalError, naming an element, unless `func` computes what `program` means.
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
-    sampled, unless it reduces over others than `program` does, as where lanes share a reduction. `sizes` are those to try, by default some around the edges of the loops' tiles, which execute every Store.
+    sampled, unless the loops are a GPU's, where one thread copies what others read and lanes share a reduction. `sizes` are those to try, by default some around the edges of the loops' tiles, which execute every Store.
     """
-    if scheduled is not None and not _reduced(scheduled) <= _reduced(program):
+    if team_sizes(func.body) is not None:
         scheduled = None
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
     tried, dead = [Case(one) for one in sizes or ()], set[int]()
@@ -112,10 +113,6 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
             raise InternalError(f"kernel {func.name} is not what its Program means: {fault}") from fault
         except Undecided as reason:
             return Compared(str(reason))
-
-
-def _reduced(program: Program) -> set[str]:
-    return {axis.name for axis, _ in reduce_axes(program)}
 
 
 def _names(stores: Sequence[Store]) -> tuple[str, ...]:
