@@ -15,9 +15,10 @@ from tsc.codegen_cuda.emit import emit_cuda
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
 from tsc.loop_ir.bounds import Prover
-from tsc.loop_ir.gpu.threads import team_sizes
+from tsc.loop_ir.gpu.threads import block_threads, shared_places, team_sizes
 from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Func
+from tsc.poly import PatternMismatch
 from tsc.poly.pattern import IN_WARPS, OWN, Forms
 from tsc.poly.proof.loop_order import Edges
 from tsc.poly.proof.refine import check_lowered
@@ -62,7 +63,22 @@ def _lowered_for_cpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder:
 
 
 def _lowered_for_gpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder: Recorder, prover: Prover) -> Func:
-    return lower_gpu(func, config.stages, recorder=recorder)
+    """Copies in as many stages, up to the config's, as shared memory has room for. Raises PatternMismatch where a block does not
+    fit a multiprocessor."""
+    for stages in range(config.stages, 0, -1):
+        made = lower_gpu(func, stages, recorder=recorder)
+        wanted = _beyond(made, spec)
+        if not wanted:
+            return made
+    raise PatternMismatch(f"a block wants {wanted}")
+
+
+def _beyond(func: Func, spec: DeviceSpec) -> str:
+    """What a block wants that is more than it can have, "" for nothing."""
+    limits, threads, (_, shared) = spec.gpu, block_threads(func), shared_places(func)
+    if limits is None or threads > limits.threads_per_block:
+        return f"{threads} threads of at most {0 if limits is None else limits.threads_per_block}"
+    return f"{shared} bytes of shared memory of {limits.shared_per_block}" if shared > limits.shared_per_block else ""
 
 
 def _refined_on_gpu(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[str, ...]:

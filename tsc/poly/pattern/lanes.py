@@ -87,7 +87,11 @@ class Lanes(OnTeams):
 
 
 def match_lanes(scop: Scop) -> Lanes:
-    """Any statements of a `row_program` over shared rows. Raises PatternMismatch where their rows do not agree."""
+    """Any statements of a `row_program` over shared rows. Raises PatternMismatch where their rows do not agree, or where trips
+    follow each other."""
+    carried = next((c.name for c in scop.program.computes if c.carried is not None), None)
+    if carried is not None:
+        raise PatternMismatch(f"lanes: {carried} is carried from trip to trip, which lanes would take side by side")
     rows = _row_functions(scop)
     names = tuple(f"row{i}" for i in range(len(next(iter(rows.values())))))
     return Lanes(ScheduleMatrix(names, {s: tuple(f) for s, f in rows.items()}))
