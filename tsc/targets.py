@@ -63,8 +63,8 @@ def _lowered_for_cpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder:
 
 
 def _lowered_for_gpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder: Recorder, prover: Prover) -> Func:
-    """Copies in as many stages, up to the config's, as shared memory has room for. Raises PatternMismatch where a block does not
-    fit a multiprocessor."""
+    """Copies in as many stages, up to the config's, as shared memory has room for. Raises PatternMismatch where a block does
+    not fit a multiprocessor."""
     for stages in range(config.stages, 0, -1):
         made = lower_gpu(func, stages, recorder=recorder)
         wanted = _beyond(made, spec)

@@ -52,7 +52,7 @@ def launched(func: Func, kernel: CudaKernel, module: Module, inputs: Mapping[str
     if blocks:
         numbers = [ctypes.c_int64(sizes[size.name]) for size in func.sizes]
         report = module.launch(kernel.name, [*(arrays[b.name] for b in func.buffers), *numbers, scratch, status],
-                               grid=(blocks,), block=(kernel.threads,), shared=kernel.shared, mode=mode, seed=seed)
+                               grid=(blocks,), block=(max(kernel.threads, 32),), shared=kernel.shared, mode=mode, seed=seed)
     return report, {name: arrays[name] for name in func.outputs}, int(status[0])
 
 

@@ -25,7 +25,7 @@ MODES = ("fast", "lazy", "race")
 
 
 def block() -> onnx.ModelProto:
-    """A transformer's block over [n, t, 16]: two heads, a mask, a residual, a norm, an MLP; a table looked up by ids; a count."""
+    """A transformer's block over [n, t, 16]: two heads, a mask, a residual, a norm, an MLP; a table looked up; a sum of all."""
     rng = np.random.default_rng(0)
     held = {"table": (11, 16), "wq": (16, 16), "wk": (16, 16), "wv": (16, 16), "w1": (16, 24), "w2": (24, 16), "scale": (16,),
             "shift": (16,)}
@@ -77,7 +77,7 @@ def test_a_block_at_odd_shapes(package: Package, mode: str) -> None:
 def test_data_errors_are_named(package: Package) -> None:
     wrong = feeds(2, 3)
     wrong["ids"][1, 2] = 11
-    with pytest.raises(tsc.InputError, match="'ids' holds an index that is out of bounds.*Gather"):
+    with pytest.raises(tsc.InputError, match=r"'ids' holds an index that is out of bounds.*Gather"):
         emulated(package, "fast").run(None, wrong)
 
 

@@ -50,9 +50,8 @@ Lines = Iterator[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class CudaKernel:
-    """The text of a kernel `name(buffers.., sizes.. as int64, scratch, status)`, the threads of a block (1: nothing is spread
-    over threads), and the bytes of its shared memory. `scratch` has room for `Func.scratch` bytes a block; `status` is a word
-    that is 0."""
+    """The text of a kernel `name(buffers.., sizes.. as int64, scratch, status)`, the threads of a block (1: one of a warp does
+    all), and the bytes of its shared memory. `scratch` has room for `Func.scratch` bytes a block, `status` is a word of 0."""
 
     name: str
     text: str
@@ -114,14 +113,15 @@ def emit_cuda(func: Func) -> CudaKernel:
     for size in func.sizes:
         scope = scope.with_name("size", size.name)
         parameters.append(f"int64_t {scope.name(f'size {size.name}')}")
-    body = _emit(func.body, scope, _Kernel(warped, threads, func.scratch, places), 1)
+    alone = threads == 1  # nothing is spread over threads
+    body = _emit(func.body, scope, _Kernel(warped, threads, func.scratch, places), 1 + alone)
     name = identifier(func.name)
     head = ['#include "tsc_device.cuh"', '#include "scalar.cuh"', "", "using namespace tsc;", "",
             f"TSC_KERNEL({name}, {max(threads, WARP)}, 1, {', '.join([*parameters, 'u8* scratch', 'u32* status'])}) {{",
             "  const int64_t thread = thread_index().x;",
             "  bool outside = false;",
-            "  (void)thread, (void)outside, (void)scratch, (void)status;"]
-    lines = [*head, *(f"{'  ' * depth}{text}" for depth, text in body), "}", ""]
+            "  (void)thread, (void)outside, (void)scratch, (void)status;", *(["  if (thread == 0) {"] if alone else [])]
+    lines = [*head, *(f"{'  ' * depth}{text}" for depth, text in body), *(["  }"] if alone else []), "}", ""]
     return CudaKernel(name, "\n".join(lines), threads, shared)
 
 

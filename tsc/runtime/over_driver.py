@@ -22,6 +22,9 @@ from tsc.runtime.memory import Array
 from tsc.runtime.plan import Plan
 from tsc.runtime.segments import Segment
 
+#: A GPU's block has whole warps.
+WARP = 32
+
 
 class DriverEngine:
     """A module's kernels and the constants, on a device."""
@@ -110,7 +113,7 @@ class DriverContext:
             block, shared = ONE, bound.scratch_bytes
             if self._engine.on_gpu:
                 given.append(np.uint64(self._scratch_of(blocks * bound.scratch_bytes)))
-                block, shared = (own.threads, 1, 1), own.shared
+                block, shared = (max(own.threads, WARP), 1, 1), own.shared
             arguments = Arguments([*given, np.uint64(words.value + 4 * row)])
             start = time.perf_counter()
             driver.launch(Launch(self._engine.functions[own.function], (blocks, 1, 1), block, arguments, shared), self._stream)

@@ -80,7 +80,8 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
     """Raise InternalError, naming an element, unless `func` computes what `program` means.
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
-    sampled, unless the loops are a GPU's, where one thread copies what others read and lanes share a reduction. `sizes` are those to try, by default some around the edges of the loops' tiles, which execute every Store.
+    sampled, unless the loops are a GPU's, where one thread copies what others read and lanes share a reduction. `sizes` are
+    those to try, by default some around the edges of the loops' tiles, which execute every Store.
     """
     if team_sizes(func.body) is not None:
         scheduled = None
