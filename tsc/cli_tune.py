@@ -15,6 +15,7 @@ from tsc.config import Options
 from tsc.errors import InputError
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
+from tsc.runtime.drivers.cpu import is_cpu
 from tsc.runtime.files import write_atomically
 from tsc.tune.coverage_html import coverage_html
 from tsc.tuning import Effort, build, covered, groups_of, tune
@@ -68,6 +69,8 @@ def tune_model(model: Path, dims: dict[str, Any] | None, target: str, wanted: Wa
         raise click.UsageError("--build builds in one process; leave out --workers and --ray")
     options = Options(variants=wanted.variants)
     shop = workshop(target, options)
+    if not is_cpu(shop.device.spec.name):
+        raise InputError(f"target '{target}' cannot be tuned: times are measured on CPUs only; give a CPU's")
     groups, _ = groups_of(model, dims, shop, [] if wanted.traffic is None else _traffic(wanted.traffic), wanted.effort.seed)
     sizes = [f"{group.order.symbol()}: {group.launches} launches, measured at {len(group.sizes)} sizes" for group in groups]
     if wanted.dry_run:

@@ -322,7 +322,8 @@ def _checked(order: Order, symbol: str, recorder: Recorder, steps: Callable[[], 
     except InternalError as error:
         del recorder.decisions[begun:]                              # they are about loops that nobody runs
         with suppress(InternalError, PatternMismatch):
-            plain = _checked_for(spec.scalar, order, symbol, recorder, steps)
+            alone = order if spec.gpu is None else replace(order, wanted=Wanted.PLAIN)  # not spread over threads
+            plain = _checked_for(spec.scalar, alone, symbol, recorder, steps)
             recorder.decide("validate", symbol, f"element by element, since vectors and tiles were refused: {error}")
             return replace(plain, complaint=str(error))
         raise

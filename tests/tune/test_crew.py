@@ -193,6 +193,8 @@ def test_the_command(tmp_path: Path) -> None:
     command = ["tune", str(file), "--dim", "n=1:8", "--records", str(path), "--configs", "2", "--search", "random"]
     result = CliRunner().invoke(cli, [*command, "--build", str(folder)])
     assert result.exit_code == 0 and "4 configs of 2 kernels" in result.output, result.output
+    result = CliRunner().invoke(cli, [*command, "--target", "emu:sm_80"])
+    assert isinstance(result.exception, InputError) and "cannot be tuned" in str(result.exception)
     result = CliRunner().invoke(cli, [*command, "--build", str(folder), "--workers", "2"])
     assert result.exit_code == 2 and "leave out --workers" in result.output, result.output
     result = CliRunner().invoke(cli, [*command, "--workers", "2", "--json"])

@@ -18,7 +18,7 @@ from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.check import check_plan
 from tsc.runtime.context import Context, ContextPool, Engine, TableEngine, forget_locks_after_fork
-from tsc.runtime.drivers.cpu import CpuModule, choose_module, read_cpu_flags
+from tsc.runtime.drivers.cpu import CpuModule, choose_module, is_cpu, read_cpu_flags
 from tsc.runtime.drivers.platform import open_platform
 from tsc.runtime.drivers.protocol import Driver
 from tsc.runtime.explain import explain, summary
@@ -41,7 +41,7 @@ MOST_THREADS = 257  # the caller's and those that cpu_runtime.c starts
 
 def _driver_of(target: str) -> Driver | None:
     """The device that a target's code is for, opened; None for a CPU's."""
-    return None if target.startswith("cpu") else open_platform(target).open()
+    return None if is_cpu(target) else open_platform(target).open()
 
 
 def thread_count(threads: object) -> int:

@@ -33,12 +33,18 @@ def read_cpu_flags(path: Path = CPUINFO) -> frozenset[str]:
     return frozenset()
 
 
+def is_cpu(target: str) -> bool:
+    """Whether a target is a CPU, by its name."""
+    return target.startswith("cpu")
+
+
 def choose_module(modules: Mapping[str, Module], flags: frozenset[str], where: str) -> str:
-    """The name of the module that asks most of this machine and that it can run. Raises PackageError naming what is missing."""
+    """The name of the module that asks most of this machine and that it can run, of a CPU's where there is one. Raises
+    PackageError naming what is missing."""
     missing = {name: sorted(set(module.cpu_flags) - flags) for name, module in modules.items()}
     usable = [name for name in modules if not missing[name]]
     if usable:
-        return max(usable, key=lambda name: (len(modules[name].cpu_flags), name))
+        return max(usable, key=lambda name: (is_cpu(name), len(modules[name].cpu_flags), name))
     reasons = "; ".join(f"'{name}' needs {', '.join(lacking)}" for name, lacking in sorted(missing.items()))
     raise PackageError(f"{where} has no binary for this machine ({reasons or 'it has none at all'}); compile it for this one")
 
