@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from tsc.codegen_c.intrinsics import INTRINSICS
@@ -39,7 +38,8 @@ from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
 
 _ACTIVE = "tsc_active"
-Lines = Iterator[tuple[int, str]]
+#: What is printed: how deep each line stands, and its text.
+Lines = list[tuple[int, str]]
 
 
 def emit_c(func: Func, spec: DeviceSpec, prefetch: int = 0) -> str:
@@ -64,65 +64,67 @@ def emit_c(func: Func, spec: DeviceSpec, prefetch: int = 0) -> str:
         lines.append(f"  const int64_t {scope.name(f'size {size.name}')} = args->sizes[{number}];")
     if not any(isinstance(s, Allocate) and s.scope == "scratch" for s in walk(func.body)):
         lines.append("  (void)scratch;")
-    lines += [f"{'  ' * depth}{text}" for depth, text in _emit(func.body, scope, 1)]
+    body: Lines = []
+    _emit(func.body, scope, 1, body)
+    lines += [f"{'  ' * depth}{text}" for depth, text in body]
     return "\n".join([*lines, "  return 0;", "}", ""])
 
 
-def _emit(stmt: Stmt, scope: Scope, depth: int) -> Lines:
+def _emit(stmt: Stmt, scope: Scope, depth: int, out: Lines) -> None:
     match stmt:
         case Store(asynchronous=True) | For(kind="warp" | "thread") | Allocate(scope="shared"):
             raise InternalError(f"a {type(stmt).__name__} for threads, which C code does not have")
         case Store(buffer=buffer, index=index, value=value):
             target = f"{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, index, scope)}]"
-            yield depth, f"{target} = {scalar(value, scope)};"
+            out.append((depth, f"{target} = {scalar(value, scope)};"))
         case For(kind="vector", var=var, hi=Const(value=count), body=body):
-            yield from _emit_lanes(body, Lanes(var, int(count)), replace(scope, facts=inside(scope.facts, stmt)), depth)
+            _emit_lanes(body, Lanes(var, int(count)), replace(scope, facts=inside(scope.facts, stmt)), depth, out)
         case For(kind="unroll", var=var, lo=Const(value=lo), hi=Const(value=hi), step=step, body=body):
             for number in range(int(lo), int(hi), step):
-                yield from _emit(substitute_stmt(body, {var: Const(number, INDEX)}), scope, depth)
+                _emit(substitute_stmt(body, {var: Const(number, INDEX)}), scope, depth, out)
         case For(var=var, lo=lo, hi=hi, body=body, step=step):
             inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
             name = inner.name(f"var {var}")
-            yield depth, (f"for (int64_t {name} = {scalar(lo, scope)}; {name} < {scalar(hi, scope)}; "
-                          f"{name} += {step}) {{")
-            yield from _emit(body, inner, depth + 1)
-            yield depth, "}"
+            first, end = scalar(lo, scope), scalar(hi, scope)
+            out.append((depth, f"for (int64_t {name} = {first}; {name} < {end}; {name} += {step}) {{"))
+            _emit(body, inner, depth + 1, out)
+            out.append((depth, "}"))
         case If(condition=condition, then=then, otherwise=otherwise):
-            yield depth, f"if ({scalar(condition, scope)}) {{"
-            yield from _emit(then, scope, depth + 1)
+            out.append((depth, f"if ({scalar(condition, scope)}) {{"))
+            _emit(then, scope, depth + 1, out)
             if otherwise is not None:
-                yield depth, "} else {"
-                yield from _emit(otherwise, scope, depth + 1)
-            yield depth, "}"
+                out.append((depth, "} else {"))
+                _emit(otherwise, scope, depth + 1, out)
+            out.append((depth, "}"))
         case Let(var=var, value=value, body=body):
             inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
-            yield depth, "{"
-            yield depth + 1, f"const int64_t {inner.name(f'var {var}')} = {scalar(value, scope)};"
-            yield from _emit(body, inner, depth + 1)
-            yield depth, "}"
+            out.append((depth, "{"))
+            out.append((depth + 1, f"const int64_t {inner.name(f'var {var}')} = {scalar(value, scope)};"))
+            _emit(body, inner, depth + 1, out)
+            out.append((depth, "}"))
         case Block(body=body):
             for part in body:
-                yield from _emit(part, scope, depth)
+                _emit(part, scope, depth, out)
         case Allocate():
-            yield from _emit_allocate(stmt, scope, depth)
+            _emit_allocate(stmt, scope, depth, out)
         case Intrin(name=name, meaning=meaning):
-            yield from INTRINSICS[name].render(meaning, scope, depth)
+            out += INTRINSICS[name].render(meaning, scope, depth)
         case Barrier() | Commit() | Wait():
             raise InternalError(f"a {type(stmt).__name__} is for threads, which C code does not have")
 
 
-def _emit_lanes(body: Stmt, lanes: Lanes, scope: Scope, depth: int) -> Lines:
+def _emit_lanes(body: Stmt, lanes: Lanes, scope: Scope, depth: int, out: Lines) -> None:
     match body:
         case Block(body=parts):
             for part in parts:
-                yield from _emit_lanes(part, lanes, scope, depth)
+                _emit_lanes(part, lanes, scope, depth, out)
         case Store(buffer=buffer, index=index, value=value):
-            yield depth, store(buffer, index, value, lanes, scope)
+            out.append((depth, store(buffer, index, value, lanes, scope)))
         case If(condition=condition, then=then, otherwise=None) if not lanes.active:
-            yield depth, "{"
-            yield depth + 1, f"const int64_t {_ACTIVE} = {_active_lanes(condition, lanes, scope)};"
-            yield from _emit_lanes(then, replace(lanes, active=_ACTIVE), scope, depth + 1)
-            yield depth, "}"
+            out.append((depth, "{"))
+            out.append((depth + 1, f"const int64_t {_ACTIVE} = {_active_lanes(condition, lanes, scope)};"))
+            _emit_lanes(then, replace(lanes, active=_ACTIVE), scope, depth + 1, out)
+            out.append((depth, "}"))
         case _:
             raise InternalError(f"a vector loop holds a {type(body).__name__}")
 
@@ -137,25 +139,25 @@ def _active_lanes(condition: Expr, lanes: Lanes, scope: Scope) -> str:
     raise InternalError("a vector loop's mask is not `place + lane < end`")
 
 
-def _emit_allocate(stmt: Allocate, scope: Scope, depth: int) -> Lines:
+def _emit_allocate(stmt: Allocate, scope: Scope, depth: int, out: Lines) -> None:
     buffer = stmt.buffer
     inner = scope.with_name("buffer", buffer.name)
     name = inner.name(f"buffer {buffer.name}")
     kind, count = c_type(buffer.dtype), product(buffer.shape)
     lanes = _register_lanes(stmt) if stmt.scope == "register" else None
-    yield depth, "{"
+    out.append((depth, "{"))
     if lanes is not None:
         whole = count.as_int() or 0
         names = ", ".join(f"{name}_{i}" for i in range(whole // lanes))
-        yield depth + 1, f"{vector_type(buffer.dtype, lanes)} {names};"
+        out.append((depth + 1, f"{vector_type(buffer.dtype, lanes)} {names};"))
         inner = replace(inner, registers={**scope.registers, buffer.name: lanes})
     elif stmt.scope == "scratch":
         place = size_text(stmt.offset, scope)
-        yield depth + 1, f"{kind} *restrict const {name} = ({kind} *)((char *)scratch + {place});"
+        out.append((depth + 1, f"{kind} *restrict const {name} = ({kind} *)((char *)scratch + {place});"))
     else:
-        yield depth + 1, f"{kind} {name}[{size_text(count, scope)}] __attribute__((aligned(64)));"
-    yield from _emit(stmt.body, inner, depth + 1)
-    yield depth, "}"
+        out.append((depth + 1, f"{kind} {name}[{size_text(count, scope)}] __attribute__((aligned(64)));"))
+    _emit(stmt.body, inner, depth + 1, out)
+    out.append((depth, "}"))
 
 
 def _register_lanes(stmt: Allocate) -> int | None:
