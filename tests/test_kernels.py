@@ -191,14 +191,14 @@ def test_what_is_no_kernel_counts_as_absent(data: bytes, tmp_path: Path) -> None
 
 def _refusing(monkeypatch: pytest.MonkeyPatch, every: bool) -> None:
     """From now on a check refuses loops with vectors in them, or all loops."""
-    accepted = kernels.check_lowered
+    accepted = targets.check_lowered
 
     def check(before: Func, after: Func, *rest: Any) -> Any:
         if every or any(isinstance(s, For) and s.kind == "vector" for s in walk(after.body)):
             raise tsc.InternalError("these lanes are not understood")
         return accepted(before, after, *rest)
 
-    monkeypatch.setattr(kernels, "check_lowered", check)
+    monkeypatch.setattr(targets, "check_lowered", check)
 
 
 @pytest.mark.parametrize("op", ["matmul", "softmax"])

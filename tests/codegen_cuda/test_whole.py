@@ -15,6 +15,7 @@ import tsc
 from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES
 from tests.test_tiny import tiny_model
 from tsc.config import Options
+from tsc.explain import explain_node
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
 from tsc.runtime.drivers.emu import EmuOptions, EmuPlatform
@@ -90,9 +91,9 @@ def test_a_package_is_saved_and_loaded(tmp_path: Path) -> None:
     assert "emu:sm_90a" in loaded.explain()
 
 
-def test_the_same_dependences_as_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_dependences_as_on_a_cpu() -> None:
     """Of a group that both keep whole, as both dump it."""
-    texts = {target: tsc.explain_node(tiny_model(), "dense", target=target) for target in ("cpu-avx2", "emu:sm_80")}
+    texts = {target: explain_node(tiny_model(), "dense", target=target) for target in ("cpu-avx2", "emu:sm_80")}
     parts = {target: text[text.index("--- dependences"):text.index("--- pattern and matrix")].splitlines()[1:]
              for target, text in texts.items()}
     assert set(parts["cpu-avx2"]) <= set(parts["emu:sm_80"])

@@ -20,6 +20,9 @@ RECIPES: dict[str, Recipe] = {**elementwise.RECIPES, **movement.RECIPES, **layer
 _WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 8, "Reshape": 3, "Slice": 4, "Concat": 3, "Pad": 3, "Gather": 3, "Softmax": 2,
             "LayerNormalization": 2, "Resize": 3, "MaxPool": 3, "AveragePool": 3, "Cast": 2, "Div": 2, "Where": 2, "Split": 2,
             "GatherND": 2, "ArgMax": 2, "CumSum": 2}
+#: Recipes that came later, and when: a case that was found by its number is drawn from those of its time.
+_SINCE = {"RNN": 1, "GRU": 1, "LSTM": 1, "If": 2}
+NOW = max(_SINCE.values())
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]
 
@@ -171,12 +174,13 @@ def large_case(seed: int, number: int) -> Case:
     return random_case(seed, number, LARGE)
 
 
-def random_case(seed: int, number: int, scale: Scale = SMALL) -> Case:
-    """Case `number` of a seed, always the same one."""
+def random_case(seed: int, number: int, scale: Scale = SMALL, generation: int = NOW) -> Case:
+    """Case `number` of a seed, always the same one while there are the same recipes: those of a `generation`."""
     rng = Random(f"{seed}/{number}")
     pick = rng.random()
     if pick < 0.72:
-        op = rng.choices(list(RECIPES), [_WEIGHTS.get(n, 1) for n in RECIPES])[0]
+        recipes = [op for op in RECIPES if _SINCE.get(op, 0) <= generation]
+        op = rng.choices(recipes, [_WEIGHTS.get(n, 1) for n in recipes])[0]
         d = Draft(rng, opset_for(op, rng), scale=scale)
         title, recipe = op, RECIPES[op]
     else:
