@@ -55,6 +55,9 @@ def find(name: str) -> Target:
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
 
 
+#: isl's operations for reading a GPU's loops back, half a second: rows take a tenth, products on tiles of 64 x 64 are not done
+#: after ten times as many.
+_READ_BACK = 500_000
 _EMULATED = {f"emu:{arch}": replace(CUDA_SPECS[arch], name=f"emu:{arch}") for arch in EMULATED}
 
 
@@ -83,7 +86,9 @@ def _beyond(func: Func, spec: DeviceSpec) -> str:
 
 def _refined_on_gpu(before: Func, after: Func, scop: Scop, edges: Edges) -> tuple[str, ...]:
     """Loops that nothing spreads over threads are those of a CPU."""
-    return (check_lowered if team_sizes(after.body) is None else check_lowered_gpu)(before, after, scop, edges)
+    if team_sizes(after.body) is None:
+        return check_lowered(before, after, scop, edges)
+    return check_lowered_gpu(before, after, scop, edges, _READ_BACK)
 
 
 def _cuda(func: Func, spec: DeviceSpec, prefetch: int) -> str:
