@@ -33,18 +33,18 @@ from tsc.te.expr import map_children as map_operands
 from tsc.te.index import to_sym
 
 
-def check_lowered_gpu(before: Func, after: Func, scop: Scop, edges: Edges, operations: int = OPERATIONS) -> tuple[str, ...]:
+def check_lowered_gpu(before: Func, after: Func, scop: Scop, edges: Edges, operations: int | None = None) -> tuple[str, ...]:
     """Raise InternalError unless the threads of `after` execute what the steps of `before` do, in an order that `edges` allow.
 
     `before` is what the schedule tree of `scop` gave, `after` the Func that is printed. Returns what could not be read for all
-    sizes, with the reason, as that isl would take more than so many `operations`; nothing is said of that.
+    sizes, with the reason, as that isl would take more `operations` (None: OPERATIONS); nothing is said of that.
     """
     if before.body == Block(()):
         return ()
     scope = Scope(tuple(s.name for s in before.sizes))
     notes: list[str] = []
     try:
-        with isl.budget(operations):
+        with isl.budget(operations or OPERATIONS):
             start = Place(scope, Known(scop.known, scope.names.meanings, scope.names.products))
             old, new, place = inside_blocks(before, after, start)
             _Teams(before.name, place, scop, edges, _held(before, after), notes).check(old, new)
