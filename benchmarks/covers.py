@@ -33,8 +33,8 @@ from tsc.tune.records import read
 from tsc.tuning import Effort, groups_of, tune
 from tsc.tuning_group import built
 
-TOKENS = {"batch": (1, 8), "length": (1, 384)}
-IMAGES = {"N": (1, 4), "H": (14, 112), "W": (14, 112)}
+TOKENS = {"batch": (1, 4), "length": (1, 256)}
+IMAGES = {"N": (1, 2), "H": (14, 80), "W": (14, 80)}
 HEADS, HEAD = 12, 64
 
 
