@@ -31,8 +31,10 @@ from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
 from tsc.config import read_environment
 from tsc.draw import shortened
-from tsc.errors import InternalError, LaunchError, TscError
+from tsc.errors import InternalError, LaunchError, TscError, typed
 from tsc.explain import explain_node
+from tsc.kernels import workshop
+from tsc.pipeline import build_package
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.executable import Executable
 from tsc.runtime.files import open_regular, write_atomically
@@ -66,24 +68,23 @@ def cli() -> None:
 @click.argument("model", type=FILE)
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The Package to write.")
 @target_option
-@threads_option
 @ranges_option
 @shapes_option
 @as_json
-def compile_command(model: Path, output: Path, target: str, threads: int | None, dims: Sequence[str], shapes: Sequence[str],
-                    json_: bool) -> None:
-    """Compile MODEL (an ONNX file) into a Package that `run` and `tsc.load` take."""
+def compile_command(model: Path, output: Path, target: str, dims: Sequence[str], shapes: Sequence[str], json_: bool) -> None:
+    """Compile MODEL (an ONNX file) into a Package that `run` and `tsc.load` take, here or on a machine of another kind."""
     started = time.perf_counter()
-    executable = _compile(model, _dims(dims, shapes), target, threads)
+    with _compiling(model, target) as options:
+        package = typed(build_package)(model, _dims(dims, shapes), workshop(target, options))
     with _progress(f"writing {output}"):
-        executable.save(output)
-    seconds = time.perf_counter() - started
+        package.write(output)
+    seconds, plan = time.perf_counter() - started, next(iter(package.plans.values()))
     _answer(json_, {
         "model": str(model), "package": str(output), "bytes": output.stat().st_size, "seconds": round(seconds, 3),
-        "inputs": [_describe(spec) for spec in executable.inputs], "outputs": [_describe(spec) for spec in executable.outputs],
+        "inputs": [_describe(spec) for spec in plan.inputs], "outputs": [_describe(spec) for spec in plan.outputs],
     }, [f"compiled {model} in {seconds:.1f} s into {output} ({output.stat().st_size / 1e6:.1f} MB)",
-        *(f"  input  {spec.name}: {_type(spec)}" for spec in executable.inputs),
-        *(f"  output {spec.name}: {_type(spec)}" for spec in executable.outputs)])
+        *(f"  input  {spec.name}: {_type(spec)}" for spec in plan.inputs),
+        *(f"  output {spec.name}: {_type(spec)}" for spec in plan.outputs)])
 
 
 @cli.command("run")
@@ -272,13 +273,19 @@ def _progress(what: str) -> Iterator[None]:
         yield
 
 
-def _compile(model: Path, dims: dict[str, Any] | None, target: str, threads: int | None) -> Executable:
-    console = Console(stderr=True)
-    with console.status(f"compiling {model} for {target}") as status:
+@contextmanager
+def _compiling(model: Path, target: str) -> Iterator[tsc.Options]:
+    """Options that show how far compiling is."""
+    with Console(stderr=True).status(f"compiling {model} for {target}") as status:
         def tell(what: str, done: int, total: int) -> None:
             status.update(f"compiling {model} for {target}: {what}, {done} of {total}")
 
-        return tsc.compile(model, dims=dims, target=target, threads=threads, options=tsc.Options(progress=tell))
+        yield tsc.Options(progress=tell)
+
+
+def _compile(model: Path, dims: dict[str, Any] | None, target: str, threads: int | None) -> Executable:
+    with _compiling(model, target) as options:
+        return tsc.compile(model, dims=dims, target=target, threads=threads, options=options)
 
 
 def _open(file: Path, dims: dict[str, Any] | None, target: str, threads: int | None) -> Executable:

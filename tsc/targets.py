@@ -10,7 +10,7 @@ from tsc.codegen_c.build import Ahead, build_module, compiling_ahead
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.codegen_c.types import C_TYPES
-from tsc.codegen_cuda.build import build_emulated_module, nothing_ahead
+from tsc.codegen_cuda.build import build_cubin_module, build_emulated_module, nothing_ahead
 from tsc.codegen_cuda.emit import emit_cuda
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
@@ -46,12 +46,12 @@ class Target:
 
 
 def find(name: str) -> Target:
-    """The target called `name`; "cpu" is this machine's, "emu:sm_80" a GPU of that architecture in the emulator. Raises
-    LaunchError naming the known ones."""
-    spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | _EMULATED)
-    if name in _EMULATED:
-        return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build_emulated_module, nothing_ahead,
-                      frozenset(C_TYPES))
+    """The target called `name`; "cpu" is this machine's, "sm_80" a GPU of that architecture, "emu:sm_80" one in the emulator.
+    Raises LaunchError naming the known ones."""
+    spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | CUDA_SPECS | _EMULATED)
+    if spec.gpu is not None:
+        build = build_emulated_module if name in _EMULATED else build_cubin_module
+        return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead, frozenset(C_TYPES))
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
 
 

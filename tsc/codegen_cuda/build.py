@@ -25,7 +25,7 @@ from tsc.codegen_cuda.resources import CubinInfo, kernel_infos
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options, child_environment, read_environment
 from tsc.errors import InternalError, LaunchError
-from tsc.runtime.interface import KernelInterface, ModuleInterface
+from tsc.runtime.interface import TABLE, KernelInterface, ModuleInterface, table_text
 from tsc.target import DeviceSpec, parse_target
 
 _HERE = Path(__file__).parent
@@ -132,6 +132,17 @@ def build_emulated_module(sources: Mapping[str, str], spec: DeviceSpec, options:
     text = "\n".join(sources[name] for name in sorted(sources))
     table = table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
     return build_emulated(CudaSource("kernels", text), options, assembly=table)
+
+
+def build_cubin_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
+                       interfaces: Mapping[str, KernelInterface] | None = None, ahead: Ahead | None = None) -> bytes:
+    """The cubin of all kernels (name -> CUDA), with the table of their `interfaces` as a constant of the device; nothing was
+    compiled ahead. Raises as `build_cubins`."""
+    lines = table_text(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {})).splitlines()
+    quoted = "\n".join('"' + line.replace("\\", r"\\").replace('"', r"\"") + '"' for line in lines)
+    table = f'extern "C" __device__ char {TABLE}[] =\n{quoted};'
+    text = "\n".join([*(sources[name] for name in sorted(sources)), table, ""])
+    return build_cubin(CudaSource("kernels", text), spec.name, options).binary
 
 
 class _Nothing(Ahead):

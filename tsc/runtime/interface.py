@@ -110,12 +110,12 @@ def table_text(module: ModuleInterface) -> str:
 
 
 def read_interface(binary: bytes) -> ModuleInterface:
-    """The table in a shared object, which has the code of each kernel in it. Raises ValueError saying what is wrong. Modules of
-    the emulator name their kernels when they are loaded: there a driver says which it lacks."""
+    """The table in a shared object or a cubin, which has the code of each kernel in it. Raises ValueError saying what is wrong.
+    Modules of the emulator name their kernels when they are loaded: there a driver says which it lacks."""
     exports = read_exports(binary)
     raw = exports.data.get(TABLE)
     emulated = EMULATOR in exports.functions
-    lacking = [name for name in RUNTIME if not emulated and name not in exports.functions]
+    lacking = [name for name in RUNTIME if not (emulated or exports.is_cubin) and name not in exports.functions]
     if raw is None or lacking:
         raise ValueError(f"it lacks '{TABLE if raw is None else lacking[0]}'")
     table = schema.table(schema.from_json(raw.rstrip(b"\0"), "its table"), "its table", ("target", "cpu_flags", "kernels"))

@@ -11,12 +11,12 @@ from tsc.runtime.drivers.protocol import NoDriverError, Platform
 
 
 def open_platform(name: str, options: EmuOptions | None = None) -> Platform:
-    """"cuda" is the machine's GPUs, "emu" and "emu:sm_80" the emulator, for which `options` are. Raises NoDriverError where the
-    binding of the driver is not installed, LaunchError naming the known platforms."""
+    """"cuda" is the machine's GPUs, as is "sm_80", "emu" and "emu:sm_80" the emulator, for which `options` are. Raises
+    NoDriverError where the binding of the driver is not installed, LaunchError naming the known platforms."""
     kind, _, arch = name.partition(":")
     if kind == "emu":
         return EmuPlatform(arch or "sm_90a", options)
-    if name != "cuda":
+    if name != "cuda" and not name.startswith("sm_"):
         raise LaunchError(f"unknown platform '{name}'; known are cuda, emu and emu:<architecture>")
     try:
         module = importlib.import_module("tsc.runtime.drivers.cuda")
