@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from tests.test_tiny import tiny_model
 from tsc.cli import cli
 from tsc.codegen_cuda import nvrtc
+from tsc.codegen_cuda.resources import read_cubin
 from tsc.config import Options
 from tsc.errors import LaunchError, PackageError
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
+from tsc.runtime.drivers.stub import StubDriver
 from tsc.runtime.elf import read_exports
 from tsc.runtime.executable import Executable
 from tsc.runtime.interface import read_interface
@@ -57,3 +60,14 @@ def test_a_package_is_made_where_there_is_none(tmp_path: Path) -> None:
     made.write_bytes(data)
     with pytest.raises(PackageError):
         Package.read(made)
+
+
+def test_launches_have_the_arguments_that_the_machine_code_takes(package: Package) -> None:
+    """As a driver without a device sees them, at several shapes."""
+    takes = {name: (8,) * (found.parameter_bytes // 8) for name, found in read_cubin(package.modules["sm_80"].binary).items()}
+    driver = StubDriver(layouts=takes)
+    executable = Executable(package, driver=driver)
+    for rows in (1, 33):
+        executable.run(None, {"x": np.zeros((rows, 13), np.float32)})
+    assert {launch.function.name for launch in driver.runs} == takes.keys()
+    assert all(launch.block[0] % 32 == 0 and launch.grid[0] > 0 for launch in driver.runs)
