@@ -3,7 +3,8 @@
     python -m benchmarks.gpu.build [--emulated] [--out build/gpu]
 
 It holds cubins for every architecture (with `--emulated` the emulator's modules too), the conformance cases with what the
-emulator made of them, the C launcher, and manifest.json, which says what is what.
+emulator made of them, Packages of whole models with what ONNX Runtime makes of these, the C launcher, and manifest.json, which
+says what is what.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from typing import Any
 
 from benchmarks.gpu.cases import SOURCES, make_cases
 from benchmarks.gpu.conformance import run_case, write_cases
+from benchmarks.gpu.models import MODELS
+from benchmarks.gpu.models import write_cases as write_models
 from benchmarks.gpu.references import REFERENCES
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins, build_emulated
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
+from tsc.kernels import workshop
+from tsc.pipeline import build_package
 from tsc.runtime.drivers.emu import EmuPlatform
 
 HERE = Path(__file__).resolve().parent
@@ -42,9 +47,10 @@ def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
     return found
 
 
-def build(out: Path, emulated: bool, options: Options, archs: Sequence[str] | None = None) -> dict[str, Any]:
-    """Make the folder anew, for all architectures or for `archs`, and return its manifest. Without NVRTC there are no cubins;
-    raises LaunchError where there is no C++ compiler."""
+def build(out: Path, emulated: bool, options: Options, archs: Sequence[str] | None = None,
+          models: Sequence[str] = tuple(MODELS)) -> dict[str, Any]:
+    """Make the folder anew, for all architectures or for `archs`, with some whole models, and return its manifest. Without
+    NVRTC there are no cubins; raises LaunchError where there is no C++ compiler."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     binaries: dict[str, dict[str, str]] = {name: {} for name in sources()}
@@ -60,8 +66,12 @@ def build(out: Path, emulated: bool, options: Options, archs: Sequence[str] | No
         for name, module in modules.items():
             binaries[name]["emu"] = _put(out, f"{name}.emu.so", module)
     _emulate_cases(out / "cases.npz", modules)
+    targets = [*(["emu:sm_90a"] if emulated else []),
+               *(arch for arch in CUDA_SPECS if cubins and (archs is None or arch in archs))]
+    packages = {name: {target.partition(":")[0]: _package(out, name, target, options) for target in targets} for name in models}
+    write_models(out / "models.npz", list(models))
     manifest = {"format": 1, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,
-                "cases": "cases.npz", "launcher": _build_launcher(out)}
+                "packages": packages, "models": "models.npz", "cases": "cases.npz", "launcher": _build_launcher(out)}
     content = hashlib.sha256()
     for path in sorted(out.iterdir()):
         content.update(path.name.encode() + path.read_bytes())
@@ -85,6 +95,13 @@ def _build_launcher(out: Path) -> str:
     call = [command] if command else [sys.executable, "-m", "ziglang", "cc"]
     subprocess.run([*call, "-O2", "-shared", "-fPIC", "-o", str(out / "launcher.so"), str(HERE / "launcher.c")], check=True)
     return "launcher.so"
+
+
+def _package(out: Path, model: str, target: str, options: Options) -> str:
+    make, _, _ = MODELS[model]
+    name = f"{model}.{target.partition(':')[0]}.tscpack"
+    build_package(make(), None, workshop(target, options)).write(out / name)
+    return name
 
 
 def _put(out: Path, name: str, content: bytes) -> str:

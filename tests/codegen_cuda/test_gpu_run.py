@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the build half makes, with the emulator's modules in it."""
     out = tmp_path_factory.mktemp("gpu") / "built"
     try:
-        gpu_build.build(out, emulated=True, options=Options(), archs=ARCHS)
+        gpu_build.build(out, emulated=True, options=Options(), archs=ARCHS, models=["perceptron"])
     except LaunchError as error:
         pytest.skip(str(error))
     return out
@@ -68,12 +68,13 @@ def test_the_run_passes_without_a_gpu(folder: Path, tmp_path: Path, device: str)
     content = record(tmp_path)
     parts = content["parts"]
     assert {name: part["state"] for name, part in parts.items()} == dict.fromkeys(
-        ("conformance", "references", "launches", "bandwidth", "products"), "done")
+        ("conformance", "references", "launches", "bandwidth", "products", "models"), "done")
     assert parts["conformance"]["results"]["cases"] == len(make_cases())
     assert parts["conformance"]["results"]["broken"] == {}
     if device == "emu":
         assert parts["conformance"]["results"]["not_to_the_bit"] == 0
         assert set(parts["products"]["results"]["rows"]) == {"1x72x64", "77x72x64"}
+        assert all(row["worst"] <= 1 for row in parts["models"]["results"]["perceptron"].values())
 
 
 def test_a_run_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
