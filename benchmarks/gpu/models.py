@@ -1,4 +1,4 @@
-"""Small models that the GPU run computes whole, with feeds and what ONNX Runtime makes of them: made where that is installed."""
+"""Small models that the GPU run computes whole, with feeds and what ONNX Runtime makes of them; made where that is."""
 
 from __future__ import annotations
 
