@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.build [--emulated] [--out build/gpu]
 
 It holds cubins for every architecture (with `--emulated` the emulator's modules too), the conformance cases with what the
-emulator made of them, Packages of whole models with what ONNX Runtime makes of these, the C launcher, and manifest.json, which
-says what is what.
+emulator made of them, kernels that the compiler prints with what they must give, Packages of whole models with what ONNX Runtime makes
+of these, of single layers, the C launcher, and manifest.json, which says what is what.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.cases import SOURCES, make_cases
-from benchmarks.gpu.conformance import run_case, write_cases
-from benchmarks.gpu.models import MODELS
+from benchmarks.gpu.conformance import attempt, write_cases
+from benchmarks.gpu.layers import LAYERS
+from benchmarks.gpu.models import MODELS, Whole, own, shared
 from benchmarks.gpu.models import write_cases as write_models
+from benchmarks.gpu.printed import SEEDS, make_printed
 from benchmarks.gpu.references import REFERENCES
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins, build_emulated
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
-from tsc.kernels import workshop
+from tsc.kernels import Workshop, workshop
 from tsc.pipeline import build_package
 from tsc.runtime.drivers.emu import EmuPlatform
 
@@ -47,31 +49,50 @@ def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
     return found
 
 
-def build(out: Path, emulated: bool, options: Options, archs: Sequence[str] | None = None,
-          models: Sequence[str] = tuple(MODELS)) -> dict[str, Any]:
-    """Make the folder anew, for all architectures or for `archs`, with some whole models, and return its manifest. Without
-    NVRTC there are no cubins; raises LaunchError where there is no C++ compiler."""
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the folder holds: code of `archs`, the emulator's modules too if `emulated`; `models` whole, single `layers`, and
+    printed kernels with random ones of `seeds`."""
+
+    archs: tuple[str, ...] = tuple(CUDA_SPECS)
+    emulated: bool = False
+    models: Mapping[str, Whole] = field(default_factory=lambda: {name: own(name) for name in MODELS})
+    layers: tuple[str, ...] = tuple(LAYERS)
+    seeds: range = SEEDS
+
+
+def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
+    """Make the folder anew, and return its manifest. Without NVRTC there are no cubins; raises LaunchError where there is no
+    C++ compiler."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    binaries: dict[str, dict[str, str]] = {name: {} for name in sources()}
+    printed = make_printed(contents.seeds)
+    texts = {**sources(), "printed": (printed.text, tuple(CUDA_SPECS))}
+    binaries: dict[str, dict[str, str]] = {name: {} for name in texts}
     kernels: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in binaries}
-    wanted = [(CudaSource(name, text), arch) for name, (text, own) in sources().items()
-              for arch in own if archs is None or arch in archs]
+    wanted = [(CudaSource(name, text), arch) for name, (text, of) in texts.items() for arch in of if arch in contents.archs]
     cubins: Sequence[Cubin] = build_cubins(wanted, options) if nvrtc.available() and wanted else ()
     for (source, arch), cubin in zip(wanted, cubins):
         binaries[source.name][arch] = _put(out, f"{source.name}.{arch}.cubin", cubin.binary)
         kernels[source.name][arch] = {info.name: asdict(info) for info in cubin.kernels}
-    modules = {name: build_emulated(CudaSource(name, text), options) for name, (text, _) in sources().items()}
-    if emulated:
+    modules = {name: build_emulated(CudaSource(name, text), options) for name, (text, _) in texts.items()
+               if contents.emulated or name in ("primitives", "hopper")}
+    if contents.emulated:
         for name, module in modules.items():
             binaries[name]["emu"] = _put(out, f"{name}.emu.so", module)
     _emulate_cases(out / "cases.npz", modules)
-    targets = [*(["emu:sm_90a"] if emulated else []),
-               *(arch for arch in CUDA_SPECS if cubins and (archs is None or arch in archs))]
-    packages = {name: {target.partition(":")[0]: _package(out, name, target, options) for target in targets} for name in models}
-    write_models(out / "models.npz", list(models))
-    manifest = {"format": 1, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,
-                "packages": packages, "models": "models.npz", "cases": "cases.npz", "launcher": _build_launcher(out)}
+    write_cases(out / "printed.npz", printed.cases, printed.expected)
+    write_models(out / "models.npz", contents.models)
+    targets = [*(["emu:sm_90a"] if contents.emulated else []), *(contents.archs if cubins else ())]
+    shops = {target: workshop(target, options) for target in targets}
+    layers = {name: Whole(LAYERS[name](), {}) for name in contents.layers}
+    packages, timed = ({name: {target.partition(":")[0]: _package(out, f"{name}.{target.partition(':')[0]}", whole, shop)
+                               for target, shop in shops.items()} for name, whole in table.items()}
+                       for table in (contents.models, layers))
+    manifest = {"format": 2, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,
+                "packages": packages, "layers": timed, "models": "models.npz", "cases": "cases.npz", "printed": "printed.npz",
+                "tolerances": {name: (whole.relative, whole.absolute) for name, whole in contents.models.items()},
+                "launcher": _build_launcher(out)}
     content = hashlib.sha256()
     for path in sorted(out.iterdir()):
         content.update(path.name.encode() + path.read_bytes())
@@ -80,14 +101,13 @@ def build(out: Path, emulated: bool, options: Options, archs: Sequence[str] | No
     return manifest
 
 
-def _emulate_cases(path: Path, modules: dict[str, bytes]) -> None:
+def _emulate_cases(path: Path, modules: Mapping[str, bytes]) -> None:
     driver = EmuPlatform("sm_90a").open()
     stream = driver.create_stream()
     loaded = {name: driver.load(modules[name], name) for name in ("primitives", "hopper")}
     cases = make_cases()
-    results = {case.name: run_case(driver, driver.function(loaded[case.source], case.kernel), case, stream) for case in cases}
+    write_cases(path, cases, {case.name: attempt(driver, loaded[case.source], case, stream) for case in cases})
     driver.close()
-    write_cases(path, cases, results)
 
 
 def _build_launcher(out: Path) -> str:
@@ -97,11 +117,9 @@ def _build_launcher(out: Path) -> str:
     return "launcher.so"
 
 
-def _package(out: Path, model: str, target: str, options: Options) -> str:
-    make, _, _ = MODELS[model]
-    name = f"{model}.{target.partition(':')[0]}.tscpack"
-    build_package(make(), None, workshop(target, options)).write(out / name)
-    return name
+def _package(out: Path, name: str, whole: Whole, shop: Workshop) -> str:
+    build_package(whole.model, whole.dims, shop).write(out / f"{name}.tscpack")
+    return f"{name}.tscpack"
 
 
 def _put(out: Path, name: str, content: bytes) -> str:
@@ -114,8 +132,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Build what the GPU run needs.")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--emulated", action="store_true", help="put the emulator's modules in too")
+    parser.add_argument("--archs", nargs="+", choices=tuple(CUDA_SPECS), default=tuple(CUDA_SPECS), help="only these")
+    parser.add_argument("--shared", nargs="*", default=(), help="these shared models too, at 25 random shapes and the listed ones")
     chosen = parser.parse_args(arguments)
-    manifest = build(chosen.out, chosen.emulated, Options())
+    models = {name: own(name) for name in MODELS} | {name: shared(name, 25) for name in chosen.shared}
+    manifest = build(chosen.out, Contents(tuple(chosen.archs), chosen.emulated, models), Options())
     size = sum(path.stat().st_size for path in chosen.out.iterdir())
     count = sum(map(len, manifest["binaries"].values()))
     print(f"{chosen.out}: {count} binaries, {size / 1e6:.1f} MB, build {manifest['build']}")

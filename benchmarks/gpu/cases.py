@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.conformance import Array, Case, Parameter
+from benchmarks.gpu.conformance import CLOSE, Array, Case, Parameter
 from benchmarks.gpu.references import to_bf16
 from tests.codegen_cuda.hopper_layouts import operand, swizzle_bytes
 from tsc.runtime.drivers.protocol import Size3
@@ -16,12 +16,20 @@ from tsc.runtime.drivers.protocol import Size3
 SOURCES = Path(__file__).resolve().parents[2] / "tests" / "codegen_cuda" / "primitives"
 _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "i8": 32, "u8": 32, "s8": 32}
 _BOXES = (  # shape, box and start in NumPy's order of axes
-    ((100,), (64,), (70,), "uint16", 0), ((100,), (64,), (-8,), "float16", 0), ((37, 72), (16, 64), (32, 64), "uint16", 128),
-    ((37, 72), (24, 64), (-5, -3), "uint16", 128), ((37, 72), (5, 32), (35, 8), "uint16", 64),
-    ((37, 72), (9, 16), (3, 61), "uint16", 32), ((19, 48), (7, 48), (13, 5), "uint8", 0),
-    ((9, 20), (8, 32), (2, 1), "float32", 128),
-    ((4, 7, 24), (2, 3, 16), (-1, 5, 9), "uint16", 32), ((3, 4, 5, 8), (2, 3, 2, 8), (1, 2, 4, 1), "uint16", 0),
+    ((100,), (64,), (72,), "uint16", 0), ((100,), (64,), (-8,), "uint16", 0), ((100,), (64,), (-8,), "float16", 0),
+    ((100,), (64,), (0,), "float16", 0), ((100,), (64,), (64,), "float16", 0), ((104,), (64,), (-8,), "uint16", 0),
+    ((37, 72), (16, 64), (32, 64), "uint16", 128), ((37, 72), (24, 64), (-5, 0), "uint16", 128),
+    ((37, 72), (24, 64), (0, -8), "uint16", 128), ((37, 72), (24, 64), (-5, -8), "uint16", 128),
+    ((37, 72), (16, 64), (37, 0), "uint16", 128), ((37, 72), (16, 64), (0, 72), "uint16", 128),
+    ((37, 72), (16, 64), (-16, 0), "uint16", 128), ((37, 72), (16, 64), (0, -64), "uint16", 128),
+    ((37, 72), (16, 64), (0, 4), "uint16", 128), ((37, 72), (5, 32), (35, 8), "uint16", 64),
+    ((37, 72), (9, 16), (3, 56), "uint16", 32), ((19, 48), (7, 48), (13, 16), "uint8", 0), ((19, 48), (7, 48), (13, -16), "uint8", 0),
+    ((9, 20), (8, 32), (2, 4), "float32", 128), ((9, 20), (8, 32), (2, -4), "float32", 128),
+    ((4, 7, 24), (2, 3, 16), (-1, 5, 16), "uint16", 32), ((4, 7, 24), (2, 3, 16), (-1, -2, 8), "uint16", 32),
+    ((3, 4, 5, 8), (2, 3, 2, 8), (1, 2, 4, 0), "uint16", 0),
     ((2, 3, 4, 5, 64), (2, 2, 1, 3, 64), (1, 2, 2, 3, 0), "uint16", 128))
+
+_NANS = (0x7f800001, 0x7f801fff, 0xff800001, 0x7f802000, 0x7fc00000, 0xffc00001, 0x7fffffff, 0x7f800000, 0xff800000)
 
 
 def make_cases() -> list[Case]:
@@ -55,7 +63,7 @@ def _case(name: str, source: str, kernel: str, *arguments: Any, block: Sequence[
             case int():
                 parameters.append(Parameter("scalar", dtype="int32", value=argument))
     return Case(name, source, kernel, _three(grid), _three(block), _three(cluster), shared, tuple(parameters), tuple(arrays),
-                tuple(written), close)
+                tuple(written), CLOSE if close else 0.0)
 
 
 def _three(sizes: Sequence[int]) -> Size3:
@@ -107,7 +115,9 @@ def _plain(random: np.random.Generator) -> Iterator[Case]:
             a, b = (_numbers(random, kind, (32, count * 2 * _DEPTH[kind] // 4)) for count in (mi * 8 // 4, ni))
             yield case(f"mma_{kind}_{mi}x{ni}", a, b, ("out", _sums(random, kind, (32, mi, ni, 4))),
                        close=kind not in ("s8", "u8"))
-    values = random.integers(0, 2**32, 4096, dtype=np.uint32).view(np.float32)
+    values = random.integers(0, 2**32, 4096, dtype=np.uint32)
+    values[:len(_NANS)] = _NANS
+    values = values.view(np.float32)
     halves, words = np.zeros(4096, np.uint16), np.zeros(4096, np.uint32)
     yield case("round_to", values, ("out", halves), ("out", halves), ("out", words), ("out", words[:2048]),
                ("out", words[:2048]), 4096, grid=(32,), block=(128,))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.session import Again, Session
 from tsc.errors import LaunchError
-from tsc.runtime.drivers.protocol import Argument, Arguments, Driver, Function, Launch, Memory, Size3, Stream, TensorMap
+from tsc.runtime.drivers.protocol import Argument, Arguments, Driver, Function, Launch, Memory, Module, Size3, Stream, TensorMap
 
 Array = NDArray[Any]
 #: How far a float sum may be off, as a part of the largest one: the order and the rounding of sums are the hardware's.
@@ -39,7 +39,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A launch of `kernel` of `source` on `arrays`; those numbered in `written` are results: the same to the bit, or close."""
+    """A launch of `kernel` of `source` on `arrays`. Those numbered in `written` are results: the same to the bit, or, as a part
+    of the largest value, as far off as `close`."""
 
     name: str
     source: str
@@ -51,10 +52,11 @@ class Case:
     parameters: tuple[Parameter, ...]
     arrays: tuple[Array, ...]
     written: tuple[int, ...]
-    close: bool = False
+    close: float = 0.0
 
 
-Results = dict[str, tuple[Array, ...]]
+#: What cases gave; None: the launch failed.
+Results = dict[str, tuple[Array, ...] | None]
 
 
 def write_cases(path: Path, cases: list[Case], results: Results) -> None:
@@ -64,7 +66,9 @@ def write_cases(path: Path, cases: list[Case], results: Results) -> None:
     for number, case in enumerate(cases):
         heads.append({field: value for field, value in asdict(case).items() if field != "arrays"} | {"count": len(case.arrays)})
         arrays |= {f"{number}_in{i}": array for i, array in enumerate(case.arrays)}
-        arrays |= {f"{number}_out{i}": array for i, array in enumerate(results[case.name])}
+        gave = results[case.name]
+        heads[-1]["fails"] = gave is None
+        arrays |= {f"{number}_out{i}": array for i, array in enumerate(gave or ())}
     arrays["heads"] = np.frombuffer(json.dumps(heads).encode(), np.uint8)
     np.savez_compressed(path, allow_pickle=False, **arrays)
 
@@ -74,12 +78,12 @@ def read_cases(path: Path) -> tuple[list[Case], Results]:
     cases, results = [], {}
     with np.load(path) as file:
         for number, head in enumerate(json.loads(bytes(file["heads"]))):
-            count = head.pop("count")
+            count, fails = head.pop("count"), head.pop("fails", False)
             head["parameters"] = tuple(Parameter(**{**p, "box": tuple(p["box"])}) for p in head["parameters"])
             head |= {key: tuple(value) for key, value in head.items() if isinstance(value, list)}
             case = Case(arrays=tuple(file[f"{number}_in{i}"] for i in range(count)), **head)
             cases.append(case)
-            results[case.name] = tuple(file[f"{number}_out{i}"] for i in range(len(case.written)))
+            results[case.name] = None if fails else tuple(file[f"{number}_out{i}"] for i in range(len(case.written)))
     return cases, results
 
 
@@ -87,21 +91,33 @@ def run_case(driver: Driver, function: Function, case: Case, stream: Stream) -> 
     """What the launch leaves in the arrays that it writes."""
     memories = []
     for array in case.arrays:
-        memories.append(driver.allocate(array.nbytes))
-        driver.upload(memories[-1], array, stream)
+        memories.append(driver.allocate(max(1, array.nbytes)))
+        if array.nbytes:
+            driver.upload(memories[-1], array, stream)
     arguments = Arguments([_argument(driver, parameter, case.arrays, memories) for parameter in case.parameters])
     driver.launch(Launch(function, case.grid, case.block, arguments, case.shared, case.cluster), stream)
     outputs = tuple(np.empty_like(case.arrays[number]) for number in case.written)
     for output, number in zip(outputs, case.written):
-        driver.download(output, memories[number], stream)
+        if output.nbytes:
+            driver.download(output, memories[number], stream)
     driver.synchronize(stream)
     for memory in memories:
         driver.release(memory)
     return outputs
 
 
-def difference(case: Case, got: tuple[Array, ...], expected: tuple[Array, ...]) -> str | None:
+def attempt(driver: Driver, module: Module, case: Case, stream: Stream) -> tuple[Array, ...] | None:
+    """The same in a device that outlives a launch that fails."""
+    try:
+        return run_case(driver, driver.function(module, case.kernel), case, stream)
+    except LaunchError:
+        return None
+
+
+def difference(case: Case, got: tuple[Array, ...] | None, expected: tuple[Array, ...] | None) -> str | None:
     """How two sets of results differ more than they may, or None."""
+    if got is None or expected is None:
+        return None if got is expected else f"it {'failed' if got is None else 'ran'}, and was to {'run' if got is None else 'fail'}"
     for number, one, other in zip(case.written, got, expected):
         if one.tobytes() == other.tobytes():
             continue
@@ -110,33 +126,47 @@ def difference(case: Case, got: tuple[Array, ...], expected: tuple[Array, ...]) 
             first = int(places[0]) if places.size else 0
             return (f"array {number}: {places.size} of {one.size} differ, first at {first}: "
                     f"{one.ravel()[first]} where {other.ravel()[first]} was expected")
-        error = float(np.max(np.abs(one.astype(np.float64) - other))) / float(np.max(np.abs(other)))
-        if not error <= CLOSE:
-            return f"array {number}: off by {error:.2e} of the largest value, {CLOSE} is allowed"
+        error = _distance(one, other)
+        if not error <= case.close:
+            return f"array {number}: off by {error:.2e} of the largest value, {case.close} is allowed"
     return None
 
 
-def measure(session: Session, keep: Callable[[list[Case], Results], None]) -> dict[str, Any]:
-    """Run every case that this device has the code for; `keep` is handed the results. Fails after the last, if any differ.
+def _distance(one: Array, other: Array) -> float:
+    """The largest difference of finite values as a part of the largest of them; infinite where others differ."""
+    one, other = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+    finite = np.isfinite(one) & np.isfinite(other)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return float("inf")
+    apart = float(np.abs(one - other)[finite].max(initial=0))
+    return apart / max(float(np.abs(other[finite]).max(initial=0)), np.finfo(np.float32).tiny)
+
+
+def measure(session: Session, keep: Callable[[list[Case], Results], None], file: str = "cases") -> dict[str, Any]:
+    """Run every case of a file that this device has the code for; `keep` is handed the results. Fails after the last, if any
+    differ.
 
     A case is noted as broken before it runs: where it takes the process or the device with it (raises Again), the next process
-    leaves it out."""
-    cases, expected = read_cases(session.folder / session.manifest["cases"])
+    leaves it out. What breaks a device and was to break it is no difference."""
+    cases, expected = read_cases(session.folder / session.manifest[file])
     broken: dict[str, str] = session.kept.setdefault("broken", {})
-    left = [case for case in cases if session.has(case.source) and case.name not in broken]
-    results = {case.name: gave for case in left if (gave := _run_noted(session, case, broken)) is not None}
-    done = [case for case in left if case.name in results]
-    session.kept["cases"] = len(done) + len(broken)
+    here = [case for case in cases if session.has(case.source)]
+    results: Results = {case.name: None if case.name in broken else _run_noted(session, case, broken) for case in here}
+    session.kept["cases"] = len(here)
     if not session.computes:
         return session.kept
-    differences = {case.name: found for case in done if (found := difference(case, results[case.name], expected[case.name]))}
+    differences = {case.name: found for case in here if (found := difference(case, results[case.name], expected[case.name]))}
     session.kept["differences"] = differences
-    session.kept["not_to_the_bit"] = sum(
-        any(a.tobytes() != b.tobytes() for a, b in zip(results[case.name], expected[case.name])) for case in done)
-    keep(done, results)
-    wrong = sorted({*differences, *broken})
-    assert not wrong, f"{len(wrong)} of {session.kept['cases']} cases are not as in the emulator: {', '.join(wrong[:8])}"
+    session.kept["not_to_the_bit"] = sum(not _same(results[case.name], expected[case.name]) for case in here)
+    keep(here, results)
+    assert not differences, (f"{len(differences)} of {len(here)} cases are not as they were to be: "
+                             f"{', '.join(sorted(differences)[:8])}")
     return session.kept
+
+
+def _same(one: tuple[Array, ...] | None, other: tuple[Array, ...] | None) -> bool:
+    """Whether two sets of results are the same to the bit."""
+    return one is other or (one is not None and other is not None and all(a.tobytes() == b.tobytes() for a, b in zip(one, other)))
 
 
 def _run_noted(session: Session, case: Case, broken: dict[str, str]) -> tuple[Array, ...] | None:

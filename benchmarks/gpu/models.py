@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.models import test_shared_models as shared_models
 
 Feeds = dict[str, NDArray[Any]]
 
@@ -72,20 +75,38 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], Callable[..., Feeds], tup
     "block": (block, block_feeds, ((1, 1), (2, 7), (3, 17), (8, 77)))}
 
 
-def cases(name: str) -> Iterator[tuple[str, Feeds, list[NDArray[Any]]]]:
-    """The shapes of a model, in words, with feeds and the outputs that ONNX Runtime gives."""
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A model with its fixed sizes, feeds by shape, in words, and how far outputs may be off."""
+
+    model: onnx.ModelProto | Path
+    feeds: dict[str, Feeds]
+    dims: dict[str, Any] | None = None
+    relative: float = 2e-4
+    absolute: float = 2e-5
+
+
+def own(name: str) -> Whole:
+    """One of MODELS."""
     make, feeds, shapes = MODELS[name]
-    session = onnxruntime.InferenceSession(make().SerializeToString(), providers=["CPUExecutionProvider"])
-    for shape in shapes:
-        fed = feeds(*shape)
-        yield "x".join(map(str, shape)), fed, session.run(None, fed)
+    return Whole(make(), {"x".join(map(str, shape)): feeds(*shape) for shape in shapes})
 
 
-def write_cases(path: Path, names: list[str]) -> None:
-    """Feeds and outputs of models, as one .npz."""
-    arrays = {}
-    for name in names:
-        for shape, fed, outputs in cases(name):
+def shared(name: str, count: int) -> Whole:
+    """One of the shared model files, at its listed shapes and at random ones."""
+    entry = shared_models.ENTRIES[name]
+    shapes = entry["shapes"] + shared_models.RECIPES.random_shapes(entry, count, seed=25)
+    feeds = {f"{k}: {shape}".replace("/", "|"): shared_models.RECIPES.feeds(entry, shape, k) for k, shape in enumerate(shapes)}
+    return Whole(shared_models.FOLDER / entry["file"], feeds, shared_models.DIMS.get(name), entry["rtol"], entry["atol"])
+
+
+def write_cases(path: Path, wholes: dict[str, Whole]) -> None:
+    """Feeds, and what ONNX Runtime makes of them, of models as one .npz."""
+    arrays: Feeds = {}
+    for name, whole in wholes.items():
+        content = whole.model if isinstance(whole.model, Path) else whole.model.SerializeToString()
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        for shape, fed in whole.feeds.items():
             arrays |= {f"{name}/{shape}/in/{key}": array for key, array in fed.items()}
-            arrays |= {f"{name}/{shape}/out/{k}": array for k, array in enumerate(outputs)}
-    np.savez_compressed(path, allow_pickle=False, **arrays)
+            arrays |= {f"{name}/{shape}/out/{k}": array for k, array in enumerate(session.run(None, fed))}
+    np.savez_compressed(path, **arrays)

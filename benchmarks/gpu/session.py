@@ -81,13 +81,13 @@ class Session:
             self._modules[source] = self.driver.load((self.folder / file).read_bytes(), source)
         return self.driver.function(self._modules[source], name)
 
-    def package(self, model: str) -> Path | None:
-        """The Package of a model that was built for this device."""
-        file = self._file(model, "packages")
+    def package(self, model: str, table: str = "packages") -> Path | None:
+        """The Package of a model or, among "layers", of a layer that was built for this device."""
+        file = self._file(model, table)
         return None if file is None else self.folder / file
 
     def _file(self, source: str, table: str = "binaries") -> str | None:
-        files: dict[str, str] = self.manifest[table][source]
+        files: dict[str, str] = self.manifest[table].get(source, {})
         if self.kind == "emu":
             return files.get("emu")
         if self.kind == "stub":

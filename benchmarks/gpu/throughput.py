@@ -114,11 +114,11 @@ def _torch_product(session: Session, torch: Any, kind: str, shape: Shape) -> dic
         for a, b, out in sets:
             torch.mm(a, b, out=out)
 
-    timed = _torch_graph(torch, all_sets) if where == "cuda" else _host_time(all_sets)
+    timed = torch_graph(torch, all_sets) if where == "cuda" else _host_time(all_sets)
     return _figures(shape, timed / len(sets))
 
 
-def _torch_graph(torch: Any, call: Callable[[], None]) -> float:
+def torch_graph(torch: Any, call: Callable[[], object]) -> float:
     """Microseconds of one replay of what `call` does, the median of 7."""
     call()
     torch.cuda.synchronize()

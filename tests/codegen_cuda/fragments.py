@@ -48,7 +48,8 @@ def matrix_registers(rows: np.ndarray, transposed: bool) -> np.ndarray:
 
 
 def tf32(values: np.ndarray) -> np.ndarray:
-    """Nearest binary32 with 13 zero low bits, ties away from zero: by comparing distances to both neighbours in float64."""
+    """Nearest binary32 with 13 zero low bits, ties away from zero: by comparing distances to both neighbours in float64. Of a
+    NaN the low bits are cleared."""
     bits = values.astype(np.float32).view(np.uint32)
     low = (bits & np.uint32(0xffffe000)).view(np.float32)
     high = ((bits & np.uint32(0xffffe000)) + np.uint32(0x2000)).view(np.float32)
@@ -57,4 +58,4 @@ def tf32(values: np.ndarray) -> np.ndarray:
     up = np.abs(wide - exact) <= np.abs(exact - low.astype(np.float64))
     out = np.where(up, high, low)
     out = np.where(np.isinf(values), values, out)
-    return np.where(np.isnan(values), np.uint32(0x7fffffff).view(np.float32), out).astype(np.float32)
+    return np.where(np.isnan(bits.view(np.float32)), bits & np.uint32(0xffffe000), out.view(np.uint32)).view(np.float32)

@@ -60,23 +60,23 @@ def test_swizzle(hopper: Module) -> None:
 
 BOXES = [  # shape, box, start in NumPy's order, dtype, swizzle
     ((100,), (64,), (16,), "uint16", 0),
-    ((100,), (64,), (70,), "uint16", 0),
+    ((100,), (64,), (72,), "uint16", 0),
     ((100,), (64,), (-8,), "float16", 0),
     ((37, 72), (16, 64), (0, 0), "uint16", 128),
     ((37, 72), (16, 64), (32, 64), "uint16", 128),
-    ((37, 72), (24, 64), (-5, -3), "uint16", 128),
+    ((37, 72), (24, 64), (-5, -8), "uint16", 128),
     ((37, 72), (5, 32), (35, 8), "uint16", 64),
-    ((37, 72), (9, 16), (3, 61), "uint16", 32),
+    ((37, 72), (9, 16), (3, 56), "uint16", 32),
     ((37, 72), (16, 64), (100, 0), "uint16", 128),
     ((1, 16), (8, 16), (0, 0), "uint8", 0),
-    ((19, 48), (7, 48), (13, 5), "uint8", 0),
-    ((9, 20), (8, 32), (2, 1), "float32", 128),
-    ((9, 20), (8, 16), (2, 11), "int32", 64),
-    ((5, 6), (3, 4), (1, 1), "float64", 32),
-    ((4, 7, 24), (2, 3, 16), (-1, 5, 9), "uint16", 32),
-    ((3, 4, 5, 8), (2, 3, 2, 8), (1, 2, 4, 1), "uint16", 0),
+    ((19, 48), (7, 48), (13, 16), "uint8", 0),
+    ((9, 20), (8, 32), (2, 4), "float32", 128),
+    ((9, 20), (8, 16), (2, 12), "int32", 64),
+    ((5, 6), (3, 4), (1, 2), "float64", 32),
+    ((4, 7, 24), (2, 3, 16), (-1, 5, 8), "uint16", 32),
+    ((3, 4, 5, 8), (2, 3, 2, 8), (1, 2, 4, 0), "uint16", 0),
     ((2, 3, 4, 5, 64), (2, 2, 1, 3, 64), (1, 2, 2, 3, 0), "uint16", 128),
-    ((2, 3, 4, 5, 8), (1, 1, 2, 2, 2), (0, 1, 3, 2, 3), "uint64", 0),
+    ((2, 3, 4, 5, 8), (1, 1, 2, 2, 2), (0, 1, 3, 2, 2), "uint64", 0),
 ]
 
 
@@ -93,7 +93,7 @@ def test_load_box(hopper: Module, shape: Ints, box: Ints, start: Ints, dtype: st
     np.testing.assert_array_equal(out[dense[keep]], expected[dense[keep]])
 
 
-@pytest.mark.parametrize(("shape", "box", "start", "dtype", "swizzle"), BOXES)
+@pytest.mark.parametrize(("shape", "box", "start", "dtype", "swizzle"), [case for case in BOXES if min(case[2]) >= 0])
 def test_store_box(hopper: Module, shape: Ints, box: Ints, start: Ints, dtype: str, swizzle: int) -> None:
     tensor, values = random(shape, dtype), random(box, dtype)
     image = aligned(swizzle_bytes(values, swizzle), writable=False)
@@ -101,6 +101,18 @@ def test_store_box(hopper: Module, shape: Ints, box: Ints, start: Ints, dtype: s
     arguments = [tensor_map(tensor, box, swizzle), image, image.size, *start[::-1]]
     seen = run_all(hopper, f"store{len(shape)}", arguments, tensor, block=(64,), shared=1024 + image.size, memory=[tensor])
     np.testing.assert_array_equal(seen.view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize(("kernel", "start", "ending", "text"), [
+    ("load2", (0, 4), "misaligned", "byte 8 of the innermost axis"), ("load2", (3, -3), "misaligned", "byte -6"),
+    ("store2", (0, 12), "misaligned", "byte 24"), ("store2", (-1, 0), "protocol", "coordinate -1 of axis 1"),
+    ("store2", (0, -8), "protocol", "coordinate -8 of axis 0")])
+def test_where_a_box_may_begin(hopper: Module, kernel: str, start: Ints, ending: str, text: str) -> None:
+    """As an H200 does it (benchmarks/results/gpu-nvidia-h200.json): anything else is an illegal instruction there."""
+    tensor, image = random((37, 72), "uint16"), aligned(np.zeros(2048, np.uint8))
+    arguments = [tensor_map(tensor, (16, 64), 128), image, 2048, *start[::-1]]
+    report = hopper.launch(kernel, arguments, block=(64,), shared=3072, memory=[tensor])
+    assert report.ended == ending and text in report.text, report.text
 
 
 def test_strided_tensor(hopper: Module) -> None:

@@ -37,7 +37,8 @@ TSC_DEV bf16 to_bf16(float value) {
 #endif
 }
 
-// cvt.rna.tf32.f32: nearest, ties away from zero; the bits go into an mma fragment as they are. Every NaN becomes 0x7fffffff.
+// cvt.rna.tf32.f32: nearest, ties away from zero; the bits go into an mma fragment as they are. The bits of a NaN are the
+// hardware's: an H200 clears the lower 13.
 TSC_DEV u32 to_tf32(float value) {
 #ifdef TSC_EMU
   return emu::tf32_from_float(value);
@@ -48,7 +49,7 @@ TSC_DEV u32 to_tf32(float value) {
 #endif
 }
 
-// Exact.
+// Exact; every NaN becomes 0x7fffffff.
 TSC_DEV float to_float(f16 value) {
 #ifdef TSC_EMU
   return emu::float_from_f16(value.bits);

@@ -3,9 +3,11 @@
 // A TensorMap says what the tensor is: address, element type, sizes, strides, the box, the swizzle. The host encodes it
 // (cuTensorMapEncodeTiled; in the emulator tsc_emu_tensor_map of emu/abi.h) and passes it by value as a `const TSC_GRID_CONST
 // TensorMap` parameter. Axes, and so coordinates, run from the innermost out. A box at `coordinate` is the elements
-// coordinate[i] .. coordinate[i] + box[i] - 1; coordinates may be negative or past the end: what is outside the tensor is
-// loaded as zeros and not stored, and counts in the bytes. In shared memory a box is dense, innermost axis first, and its
-// 16-byte chunks are permuted by the swizzle: see swizzled.
+// coordinate[i] .. coordinate[i] + box[i] - 1. A box may reach past the end of an axis, and one that is loaded may begin before
+// it: what is outside the tensor is loaded as zeros and not stored, and counts in the bytes. The innermost coordinate is a
+// multiple of 16 bytes, and no coordinate of a store is negative: an H200 ends the kernel with an illegal instruction
+// otherwise, of which the PTX ISA says nothing. In shared memory a box is dense, innermost axis first, and its 16-byte chunks
+// are permuted by the swizzle: see swizzled.
 #pragma once
 #include "platform.cuh"
 

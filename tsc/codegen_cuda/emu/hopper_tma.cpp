@@ -50,6 +50,17 @@ void check_map(const tsc_emu_tensor_map& map, int rank, u32 at) {
     fail(TSC_EMU_PROTOCOL, at, "the box's innermost axis has %u bytes, but the swizzle %u", inner, span);
 }
 
+// Where a box may begin: see tma.cuh.
+void check_start(const tsc_emu_tensor_map& map, const i32* coordinate, bool store, u32 at) {
+  const int64_t byte = static_cast<int64_t>(coordinate[0]) * element_bytes(map);
+  if (byte % 16 != 0)
+    fail(TSC_EMU_MISALIGNED, at, "a box begins at byte %lld of the innermost axis, which is no multiple of 16",
+         static_cast<long long>(byte));
+  for (u32 axis = 0; store && axis < map.rank; axis++)
+    if (coordinate[axis] < 0)
+      fail(TSC_EMU_PROTOCOL, at, "a box is stored at coordinate %d of axis %u; it may not be negative", coordinate[axis], axis);
+}
+
 // Call part(offset in the box, its innermost row's global address, from, to) for every row of the box; bytes [from, to) of it
 // are inside the tensor.
 template <class Part>
@@ -259,12 +270,14 @@ void tma_prefetch(const tsc_emu_tensor_map* map, u32 at) {
 void tma_load(u32 target, const tsc_emu_tensor_map* map, u32 barrier, const i32* coordinate, int rank, u32 blocks, u32 at) {
   tick();
   check_map(*map, rank, at);
+  check_start(*map, coordinate, false, at);
   issue_load(*map, coordinate, target, box_alignment(*map), barrier, blocks, at);
 }
 
 void tma_store(const tsc_emu_tensor_map* map, u32 source, const i32* coordinate, int rank, u32 at) {
   tick();
   check_map(*map, rank, at);
+  check_start(*map, coordinate, true, at);
   issue_store(*map, coordinate, source, box_alignment(*map), at);
 }
 

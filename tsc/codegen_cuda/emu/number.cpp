@@ -34,7 +34,7 @@ float float_from_f16(u16 bits) {
   float value;
   u32 out;
   if (exponent == 31) {
-    out = sign | 0x7f800000 | mantissa << 13;
+    out = mantissa != 0 ? 0x7fffffff : sign | 0x7f800000;  // every NaN becomes this one (seen on an H200)
   } else if (exponent != 0) {
     out = sign | (exponent + 112) << 23 | mantissa << 13;
   } else {
@@ -53,8 +53,7 @@ u16 bf16_from_float(float value) {
 
 u32 tf32_from_float(float value) {
   const u32 bits = bits_of(value);
-  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fffffff;
-  if ((bits & 0x7fffffff) == 0x7f800000) return bits;
+  if ((bits & 0x7fffffff) >= 0x7f800000) return bits & 0xffffe000;  // so an H200; by the PTX ISA a NaN may have other bits
   return (bits + 0x1000) & 0xffffe000;
 }
 

@@ -1,0 +1,111 @@
+"""Layers of fp32 at large sizes: what their launches take on the device, beside torch's kernels and a copy of as many bytes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.session import Session, Skip
+from benchmarks.gpu.throughput import torch_graph
+from tsc.runtime.drivers.protocol import Launch, Memory, Stream
+from tsc.runtime.executable import Executable
+from tsc.runtime.package import Package
+
+Shapes = dict[str, tuple[int, ...]]
+_WIDE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A layer at a size: its inputs' shapes, what torch computes, and its floating-point operations."""
+
+    layer: str
+    shapes: Shapes
+    reference: Callable[..., Any]
+    operations: float = 0.0
+
+
+def _timed(torch: Any, small: bool) -> dict[str, Timed]:
+    functional = torch.nn.functional
+    rows = (5 if small else 1 << 16, _WIDE)  # 256 MB
+    image = (1, 5, 5) if small else (8, 56, 56)
+    n, h, w = image
+    found = {"softmax": Timed("softmax", {"x": rows}, lambda x: torch.softmax(x, -1)),
+             "layer_norm": Timed("layer_norm", {"x": rows, "scale": (_WIDE,), "shift": (_WIDE,)},
+                                 lambda x, scale, shift: functional.layer_norm(x, (_WIDE,), scale, shift)),
+             "transpose": Timed("transpose", {"x": (33, 41) if small else (8192, 8192)}, lambda x: x.T.contiguous()),
+             "bias_relu": Timed("bias_relu", {"x": rows, "b": (_WIDE,)}, lambda x, b: torch.relu(x + b)),
+             f"convolution of {n}x64x{h}x{w}": Timed(
+                 "convolution", {"x": (n, 64, h, w), "w": (64, 64, 3, 3)}, lambda x, w: functional.conv2d(x, w, padding=1),
+                 2.0 * n * 64 * h * w * 64 * 9)}
+    for m in (1,) if small else (1, 77, 512, 4096):
+        found[f"product of {m} rows"] = Timed("product", {"x": (m, _WIDE), "w": (_WIDE, _WIDE)}, torch.mm, 2.0 * m * _WIDE**2)
+    for b, t in ((1, 5),) if small else ((1, 77), (8, 512)):
+        found[f"attention of {b}x{t}"] = Timed(
+            "attention", {"q": (b, 12, t, 64), "k": (b, 12, 64, t), "v": (b, 12, t, 64)},
+            lambda q, k, v: torch.softmax(q @ k * 0.125, -1) @ v, 4.0 * b * 12 * t * t * 64)
+    return found
+
+
+class _Kept:
+    """A driver that keeps the launches that pass through it, and the memory that they use."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver, self.launches, self.memory = driver, list[Launch](), list[Memory]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    def allocate(self, size: int, stream: Stream | None = None) -> Memory:
+        self.memory.append(self._driver.allocate(size, stream))
+        return self.memory[-1]
+
+    def launch(self, launch: Launch, stream: Stream) -> None:
+        self.launches.append(launch)
+        self._driver.launch(launch, stream)
+
+
+def measure(session: Session) -> dict[str, Any]:
+    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (TF32 off), the bytes that
+    inputs and outputs have over that time, and the worst difference to torch as a part of the largest value."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError as error:
+        raise Skip(str(error)) from error
+    where = "cuda" if session.kind == "cuda" and torch.cuda.is_available() else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    rows = session.kept.setdefault("rows", {})
+    for name, timed in _timed(torch, session.small).items():
+        path = session.package(timed.layer, "layers")
+        if path is not None and name not in rows:
+            rows[name] = _row(session, torch, where, path, timed)
+            session.save()
+    wrong = [name for name, row in rows.items() if not row["apart"] <= 1e-4]
+    assert not wrong, f"wrong results: {', '.join(wrong)}"
+    return session.kept
+
+
+def _row(session: Session, torch: Any, where: str, path: Path, timed: Timed) -> dict[str, Any]:
+    shapes, rng = timed.shapes, np.random.default_rng(0)
+    feeds = {name: rng.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5 if name == "w" else 1)
+             for name, shape in shapes.items()}
+    kept = _Kept(session.driver)
+    found = Executable(Package.read(path), driver=kept).run(None, feeds)[0]  # type: ignore[arg-type]  # it is what it wraps
+    given = [torch.from_numpy(feeds[name]).to(where) for name in shapes]
+    want = timed.reference(*given).cpu().numpy()
+    apart = float(np.abs(found - want).max()) / float(np.abs(want).max()) if session.computes else 0.0
+    microseconds = session.time(kept.launches, 1 if session.small else 7) * len(kept.launches)
+    row: dict[str, Any] = {"microseconds": microseconds, "launches": len(kept.launches), "apart": apart}
+    amounts: Sequence[tuple[str, float]] = (
+        ("gigabytes_per_second", 4e-3 * (sum(map(prod, shapes.values())) + want.size)), ("gflops", 1e-3 * timed.operations))
+    row |= {unit: amount / microseconds for unit, amount in amounts if amount and microseconds}
+    if where == "cuda":
+        row["torch_microseconds"] = torch_graph(torch, lambda: timed.reference(*given))
+    session.release(*kept.memory)
+    return row
