@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.build [--emulated] [--out build/gpu]
 
 It holds cubins for every architecture (with `--emulated` the emulator's modules too), the conformance cases with what the
-emulator made of them, kernels that the compiler prints with what they must give, Packages of whole models with what ONNX Runtime makes
-of these, of single layers, the C launcher, and manifest.json, which says what is what.
+emulator made of them, kernels that the compiler prints with what they must give, Packages of whole models with what ONNX
+Runtime makes of these, of single layers, the C launcher, and manifest.json, which says what is what.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--emulated", action="store_true", help="put the emulator's modules in too")
     parser.add_argument("--archs", nargs="+", choices=tuple(CUDA_SPECS), default=tuple(CUDA_SPECS), help="only these")
-    parser.add_argument("--shared", nargs="*", default=(), help="these shared models too, at 25 random shapes and the listed ones")
+    parser.add_argument("--shared", nargs="*", default=(), help="these shared models too, at listed and 25 random shapes")
     chosen = parser.parse_args(arguments)
     models = {name: own(name) for name in MODELS} | {name: shared(name, 25) for name in chosen.shared}
     manifest = build(chosen.out, Contents(tuple(chosen.archs), chosen.emulated, models), Options())

@@ -117,7 +117,7 @@ def attempt(driver: Driver, module: Module, case: Case, stream: Stream) -> tuple
 def difference(case: Case, got: tuple[Array, ...] | None, expected: tuple[Array, ...] | None) -> str | None:
     """How two sets of results differ more than they may, or None."""
     if got is None or expected is None:
-        return None if got is expected else f"it {'failed' if got is None else 'ran'}, and was to {'run' if got is None else 'fail'}"
+        return None if got is expected else "it failed, and was to run" if got is None else "it ran, and was to fail"
     for number, one, other in zip(case.written, got, expected):
         if one.tobytes() == other.tobytes():
             continue
@@ -166,7 +166,9 @@ def measure(session: Session, keep: Callable[[list[Case], Results], None], file:
 
 def _same(one: tuple[Array, ...] | None, other: tuple[Array, ...] | None) -> bool:
     """Whether two sets of results are the same to the bit."""
-    return one is other or (one is not None and other is not None and all(a.tobytes() == b.tobytes() for a, b in zip(one, other)))
+    if one is None or other is None:
+        return one is other
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other))
 
 
 def _run_noted(session: Session, case: Case, broken: dict[str, str]) -> tuple[Array, ...] | None:

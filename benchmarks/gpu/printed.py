@@ -1,4 +1,4 @@
-"""Kernels that the compiler prints, launched beside te's evaluation in float64: fixed programs, matrix instructions, random ones.
+"""Kernels that the compiler prints, beside te's evaluation in float64: fixed programs, matrix instructions, random ones.
 
 Made where islpy is: what the GPU's machine gets are texts' binaries and cases.
 """
@@ -85,7 +85,7 @@ def _run(func: Func, inputs: dict[str, Array], expected: dict[str, Array], sizes
 
 
 def _launched(name: str, func: Func, kernel: CudaKernel, run: Run) -> Iterator[tuple[Case, tuple[Array, ...]]]:
-    """The launch of one run, unless it has no blocks. Outputs begin as NaN; scratch and a status word are the last arguments."""
+    """The launch of one run, unless it has no blocks. Outputs begin as NaN; scratch and a status word come last."""
     blocks = func.blocks.evaluate(run.sizes)
     if not blocks:
         return

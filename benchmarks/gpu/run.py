@@ -32,8 +32,8 @@ from tsc.errors import TscError  # noqa: E402
 from tsc.runtime.drivers.protocol import DeviceInfo  # noqa: E402
 
 #: Seconds a process of a part may take, and how many processes it may have: those of the last part go on with its rows.
-_TIME = {"conformance": (30, 40), "printed": (60, 5), "references": (60, 1), "launches": (30, 1), "bandwidth": (30, 1), "products": (200, 1),
-         "models": (90, 5), "kernels": (60, 1)}
+_TIME = {"conformance": (30, 20), "printed": (60, 5), "references": (60, 1), "launches": (30, 1), "bandwidth": (30, 1),
+         "products": (200, 1), "models": (90, 5), "kernels": (60, 1)}
 _GUARD = 4096
 
 

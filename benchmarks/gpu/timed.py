@@ -72,8 +72,8 @@ class _Kept:
 
 
 def measure(session: Session) -> dict[str, Any]:
-    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (TF32 off), the bytes that
-    inputs and outputs have over that time, and the worst difference to torch as a part of the largest value."""
+    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (TF32 off), the bytes
+    of inputs and outputs over that time, and the worst difference to torch as a part of the largest value."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:

@@ -3,19 +3,23 @@
 A kernel's arguments are the addresses of its buffers, its sizes (int64), and the address of its status word (int32), 0 unless
 it found the data wrong. Its blocks are the grid. On the CPU its scratch is the dynamic shared memory; on a GPU it is memory of
 the device, whose address comes before that of the status word.
+
+The launches of a Segment are a graph, which is launched as it is while a shape and its memory stay the same. At another shape
+its nodes get other kernels, grids and arguments: one graph for each number of launches, whatever the shapes (Grape, section 4).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tsc.errors import InternalError
 from tsc.runtime.bind import Binding, Bound, Shapes
 from tsc.runtime.context import Spot
-from tsc.runtime.drivers.protocol import ONE, Arguments, Driver, Function, Launch, Memory, Module
+from tsc.runtime.drivers.protocol import ONE, Arguments, Driver, Function, GraphExec, Launch, Memory, Module
 from tsc.runtime.host_program import Ready
 from tsc.runtime.image import Image
 from tsc.runtime.memory import Array
@@ -50,8 +54,21 @@ class DriverEngine:
         return DriverContext(self)
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The launches of `bound`, with the address of each storage, the scratch memory and the status words in them; `graph` is
+    None where there are none. `numbers` are those that the launches have in their Segment."""
+
+    bound: Bound
+    addresses: tuple[int, ...]
+    launches: list[Launch]
+    numbers: list[int]
+    graph: GraphExec | None
+
+
 class DriverContext:
-    """The Context of a Driver: a stream, an arena, and the feeds and results of the run that is under way."""
+    """The Context of a Driver: a stream, an arena, and the feeds and results of the last run, whose memory the next one uses
+    where they are of the same sizes."""
 
     def __init__(self, engine: DriverEngine) -> None:
         self.seconds: list[float] | None = None
@@ -59,71 +76,66 @@ class DriverContext:
         self._stream = engine.driver.create_stream()
         self._arena: Memory | None = None
         self._scratch: Memory | None = None
-        self._feeds: list[Memory] = []
-        self._results: dict[int, tuple[Memory, Array]] = {}
+        self._words: Memory | None = None
+        self._feeds: dict[int, Memory] = {}
+        self._results: dict[int, Memory] = {}
+        self._filled: dict[int, Array] = {}
+        self._prepared: dict[int, _Prepared] = {}
+        self._graphs: dict[tuple[int, int], GraphExec] = {}
 
     @property
     def held_bytes(self) -> int:
-        """The arena's."""
-        return 0 if self._arena is None else self._arena.size
+        """Of the arena, scratch, feeds and results."""
+        kept = (self._arena, self._scratch, *self._feeds.values(), *self._results.values())
+        return sum(memory.size for memory in kept if memory is not None)
 
     def reserve(self, arena: int, scratch: int) -> None:
         """As a Context does; scratch belongs to launches."""
-        if arena > self.held_bytes:
+        if arena > (0 if self._arena is None else self._arena.size):
             self._arena = None  # give the old one back first
             self._arena = self._driver.allocate(arena, self._stream)
 
     def begin(self, binding: Binding | Ready, feeds: Sequence[Array], results: Sequence[Array | None],
               places: Sequence[int]) -> None:
         """As a Context does."""
-        self._results.clear()
-        self._feeds.clear()
+        self._filled.clear()
         self.reserve(binding.arena_bytes, 0)
-        for array in feeds:
-            self._feeds.append(self._allocated(array))
-            self._driver.upload(self._feeds[-1], array, self._stream)
+        for index, array in enumerate(feeds):
+            self._driver.upload(self._like(self._feeds, index, array), array, self._stream)
         for number, (result, place) in enumerate(zip(results, places)):
             if result is not None:
                 self.made(number, result, place)
 
     def made(self, output: int, result: Array, place: int) -> None:
         """As a Context does."""
-        self._results[output] = self._allocated(result), result
+        self._like(self._results, output, result)
+        self._filled[output] = result
 
     def launch(self, segment: Segment, bound: Bound | Image) -> tuple[int, int] | None:
         """As a Context does: one after the other in the stream, each with a status word of its own."""
         if isinstance(bound, Image):
             raise InternalError("an image runs on the CPU only")
-        driver, rows = self._driver, bound.rows
-        status = np.zeros(len(rows.calls), np.int32)
+        driver, status = self._driver, np.zeros(len(bound.rows.calls), np.int32)
         if not len(status):
             return None
-        words = driver.allocate(status.nbytes, self._stream)
-        driver.fill(words, 0, self._stream)
-        calls = [call for launch in segment.launches for call in launch.calls]
-        places = [self._place((int(s), int(o))) for s, o in zip(rows.storages, bound.offsets)]
-        for row, (call, number, first, begin, blocks) in enumerate(zip(
-                rows.calls.tolist(), rows.launches.tolist(), rows.sizes.tolist(), rows.arguments.tolist(),
-                bound.blocks.tolist())):
-            if not blocks:
-                continue
-            own = calls[call]
-            sizes = bound.sizes[first:first + len(segment.launches[number].sizes)]
-            given = [*places[begin:begin + len(own.args)], *sizes]
-            block, shared = ONE, bound.scratch_bytes
-            if self._engine.on_gpu:
-                given.append(np.uint64(self._scratch_of(blocks * bound.scratch_bytes)))
-                block, shared = (max(own.threads, WARP), 1, 1), own.shared
-            arguments = Arguments([*given, np.uint64(words.value + 4 * row)])
-            start = time.perf_counter()
-            driver.launch(Launch(self._engine.functions[own.function], (blocks, 1, 1), block, arguments, shared), self._stream)
-            if self.seconds is not None:
+        words = self._words if self._words is not None and self._words.size >= status.nbytes else self._no_words(status.nbytes)
+        self._words = None  # a run that fails leaves no word that may be set
+        prepared = self._prepare(segment, bound, words)
+        if self.seconds is not None:
+            for number, launch in zip(prepared.numbers, prepared.launches):
+                start = time.perf_counter()
+                driver.launch(launch, self._stream)
                 driver.synchronize(self._stream)
                 self.seconds[segment.first + number] += time.perf_counter() - start
+        elif prepared.graph is not None:
+            driver.launch_graph(prepared.graph, self._stream)
         driver.download(status, words, self._stream)
         driver.synchronize(self._stream)
-        wrong = next((row for row, code in enumerate(status.tolist()) if code), None)
-        return None if wrong is None else (int(rows.launches[wrong]), int(status[wrong]))
+        if not status.any():
+            self._words = words
+            return None
+        wrong = int(status.nonzero()[0][0])
+        return int(bound.rows.launches[wrong]), int(status[wrong])
 
     def copy(self, target: Spot, source: Spot, size: int) -> None:
         """As a Context does."""
@@ -139,21 +151,79 @@ class DriverContext:
 
     def end(self) -> None:
         """As a Context does."""
-        for memory, result in self._results.values():
+        for output, result in self._filled.items():
             if result.nbytes:
-                self._driver.download(result, memory, self._stream)
+                self._driver.download(result, self._results[output], self._stream)
         self._driver.synchronize(self._stream)
-        self._results.clear()
-        self._feeds.clear()
+        self._filled.clear()
+
+    def _prepare(self, segment: Segment, bound: Bound, words: Memory) -> _Prepared:
+        """The launches of a Segment, and its graph set to them: those of the last run where nothing has changed."""
+        scratch = self._scratch_of(int(bound.blocks.max(initial=0)) * bound.scratch_bytes)
+        addresses = (words.value, scratch, 0 if self._arena is None else self._arena.value,
+                     *(held[index].value for held in (self._feeds, self._results) for index in sorted(held)))
+        prepared = self._prepared.get(segment.first)
+        if prepared is None or prepared.bound is not bound or prepared.addresses != addresses:
+            launches, numbers = self._launches(segment, bound, scratch, words)
+            graph = self._graph(segment, launches) if launches and self.seconds is None else None
+            prepared = _Prepared(bound, addresses, launches, numbers, graph)
+            if self.seconds is None:
+                self._prepared[segment.first] = prepared
+        return prepared
+
+    def _launches(self, segment: Segment, bound: Bound, scratch: int, words: Memory) -> tuple[list[Launch], list[int]]:
+        """Those with blocks, and their numbers in the Segment."""
+        rows, launches, numbers = bound.rows, [], []
+        calls = [call for launch in segment.launches for call in launch.calls]
+        places = [self._place((int(s), int(o))) for s, o in zip(rows.storages, bound.offsets)]
+        for row, (call, number, first, begin, blocks) in enumerate(zip(
+                rows.calls.tolist(), rows.launches.tolist(), rows.sizes.tolist(), rows.arguments.tolist(),
+                bound.blocks.tolist())):
+            if not blocks:
+                continue
+            own = calls[call]
+            given = [*places[begin:begin + len(own.args)], *bound.sizes[first:first + len(segment.launches[number].sizes)]]
+            block, shared = ONE, bound.scratch_bytes
+            if self._engine.on_gpu:
+                given.append(np.uint64(scratch))
+                block, shared = (max(own.threads, WARP), 1, 1), own.shared
+            arguments = Arguments([*given, np.uint64(words.value + 4 * row)])
+            launches.append(Launch(self._engine.functions[own.function], (blocks, 1, 1), block, arguments, shared))
+            numbers.append(number)
+        return launches, numbers
+
+    def _graph(self, segment: Segment, launches: list[Launch]) -> GraphExec:
+        key = segment.first, len(launches)
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._graphs[key] = self._driver.instantiate(self._driver.build_graph(launches))
+        else:
+            self._prepared.pop(segment.first, None)  # its nodes are no longer those
+            for node, launch in enumerate(launches):
+                self._driver.set_kernel(graph, node, launch)
+        return graph
+
+    def _no_words(self, size: int) -> Memory:
+        """Status words that say nothing."""
+        words = self._driver.allocate(size, self._stream)
+        self._driver.fill(words, 0, self._stream)
+        return words
 
     def _scratch_of(self, size: int) -> int:
-        """The address of so many bytes for all blocks of a launch."""
+        """The address of so many bytes for all blocks of a launch; launches use them one after the other."""
+        if not self._engine.on_gpu:
+            return 0
         if self._scratch is None or self._scratch.size < size:
             self._scratch = self._driver.allocate(max(1, size), self._stream)
         return self._scratch.value
 
-    def _allocated(self, array: Array) -> Memory:
-        return self._driver.allocate(max(1, array.nbytes), self._stream)
+    def _like(self, held: dict[int, Memory], index: int, array: Array) -> Memory:
+        """Memory of exactly an array's size: what reads past its end is then seen to."""
+        size = max(1, array.nbytes)
+        if index not in held or held[index].size != size:
+            held.pop(index, None)
+            held[index] = self._driver.allocate(size, self._stream)
+        return held[index]
 
     def _memory(self, storage: int) -> Memory:
         place = self._engine.plan.storages[storage]
@@ -161,7 +231,7 @@ class DriverContext:
             case "input":
                 return self._feeds[place.index]
             case "output":
-                return self._results[place.index][0]
+                return self._results[place.index]
             case "constant":
                 return self._engine.constants[place.index]
         self.reserve(1, 0)
