@@ -51,5 +51,35 @@ def convolution() -> onnx.ModelProto:
                   {"x": ["n", 64, "h", "w_"], "w": [64, 64, 3, 3]})
 
 
+def encoder() -> onnx.ModelProto:
+    """A layer of BERT-base, its weights given: [b, t, 768] in 12 heads."""
+    nodes: list[onnx.NodeProto] = []
+
+    def node(op: str, *inputs: str, to: str = "", **attributes: object) -> str:
+        nodes.append(helper.make_node(op, inputs, [to or f"v{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    def dense(x: str, name: str) -> str:
+        return node("Add", node("MatMul", x, f"w{name}"), f"b{name}")
+
+    def heads(x: str, *order: int) -> str:
+        return node("Transpose", node("Reshape", x, "split"), perm=order)
+
+    q, k, v = (dense("x", name) for name in "qkv")
+    scores = node("Mul", node("MatMul", heads(q, 0, 2, 1, 3), heads(k, 0, 2, 3, 1)), "part")
+    mixed = node("MatMul", node("Softmax", scores, axis=-1), heads(v, 0, 2, 1, 3))
+    context = node("Reshape", node("Transpose", mixed, perm=(0, 2, 1, 3)), "merged")
+    first = node("LayerNormalization", node("Add", dense(context, "o"), "x"), "s1", "t1", axis=-1)
+    inner = dense(first, "1")
+    bent = node("Mul", node("Mul", inner, node("Add", node("Erf", node("Mul", inner, "root")), "one")), "half")
+    node("LayerNormalization", node("Add", dense(bent, "2"), first), "s2", "t2", axis=-1, to="y")
+    held = {"split": np.array([0, 0, 12, 64]), "merged": np.array([0, 0, 768]), "part": np.array(0.125, np.float32),
+            "root": np.array(0.5**0.5, np.float32), "one": np.array(1, np.float32), "half": np.array(0.5, np.float32)}
+    given: dict[str, list[int | str]] = {"x": ["b", "t", 768], "w1": [768, 3072], "b1": [3072], "w2": [3072, 768], "b2": [768]}
+    given |= {f"w{name}": [768, 768] for name in "qkvo"} | {f"{name}": [768] for name in
+                                                            ("bq", "bk", "bv", "bo", "s1", "t1", "s2", "t2")}
+    return _model(nodes, given, held)
+
+
 LAYERS: dict[str, Callable[[], onnx.ModelProto]] = {
-    f.__name__: f for f in (softmax, layer_norm, transpose, bias_relu, product, attention, convolution)}
+    f.__name__: f for f in (softmax, layer_norm, transpose, bias_relu, product, attention, convolution, encoder)}

@@ -46,11 +46,33 @@ def _timed(torch: Any, small: bool) -> dict[str, Timed]:
                  2.0 * n * 64 * h * w * 64 * 9)}
     for m in (1,) if small else (1, 77, 512, 4096):
         found[f"product of {m} rows"] = Timed("product", {"x": (m, _WIDE), "w": (_WIDE, _WIDE)}, torch.mm, 2.0 * m * _WIDE**2)
-    for b, t in ((1, 5),) if small else ((1, 77), (8, 512)):
+    for b, t in ((1, 5),) if small else ((1, 77), (8, 64), (8, 512)):
         found[f"attention of {b}x{t}"] = Timed(
             "attention", {"q": (b, 12, t, 64), "k": (b, 12, 64, t), "v": (b, 12, t, 64)},
             lambda q, k, v: torch.softmax(q @ k * 0.125, -1) @ v, 4.0 * b * 12 * t * t * 64)
+        wide = 768
+        shapes: Shapes = {"x": (b, t, wide), **{f"w{name}": (wide, wide) for name in "qkvo"},
+                          **{name: (wide,) for name in ("bq", "bk", "bv", "bo", "s1", "t1", "s2", "t2", "b2")},
+                          "w1": (wide, 4 * wide), "b1": (4 * wide,), "w2": (4 * wide, wide)}
+        found[f"encoder of {b}x{t}"] = Timed("encoder", shapes, _encoder(functional, list(shapes)),
+                                             2.0 * b * t * 12 * wide**2 + 4.0 * b * 12 * t * t * 64)
     return found
+
+
+def _encoder(functional: Any, names: list[str]) -> Callable[..., Any]:
+    """A layer of BERT-base in torch's own functions."""
+    def run(*given: Any) -> Any:
+        a = dict(zip(names, given))
+        b, t, wide = a["x"].shape
+
+        def dense(x: Any, name: str) -> Any:
+            return functional.linear(x, a[f"w{name}"].T, a[f"b{name}"])
+
+        q, k, v = (dense(a["x"], name).view(b, t, 12, 64).transpose(1, 2) for name in "qkv")
+        mixed = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, wide)
+        first = functional.layer_norm(dense(mixed, "o") + a["x"], (wide,), a["s1"], a["t1"])
+        return functional.layer_norm(dense(functional.gelu(dense(first, "1")), "2") + first, (wide,), a["s2"], a["t2"])
+    return run
 
 
 class _Kept:
@@ -93,7 +115,7 @@ def measure(session: Session) -> dict[str, Any]:
 
 def _row(session: Session, torch: Any, where: str, path: Path, timed: Timed) -> dict[str, Any]:
     shapes, rng = timed.shapes, np.random.default_rng(0)
-    feeds = {name: rng.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5 if name == "w" else 1)
+    feeds = {name: rng.standard_normal(shape, np.float32) / np.float32(shape[0] ** 0.5 if name[0] == "w" else 1)
              for name, shape in shapes.items()}
     kept = _Kept(session.driver)
     found = Executable(Package.read(path), driver=kept).run(None, feeds)[0]  # type: ignore[arg-type]  # it is what it wraps

@@ -29,7 +29,7 @@ from tsc.validate.sampled import Pruning
 
 _LATEST = 2**62
 #: So many instances of a statement are looked at: a few hundred bytes each.
-_MOST_INSTANCES = 1 << 22
+MOST_INSTANCES = 1 << 22
 
 
 @dataclass(slots=True)
@@ -114,8 +114,8 @@ class Loops:
         """Find the instances of all Stores in `stmt`; gives how long it takes."""
         if not frame.count:
             return 0
-        if frame.count > _MOST_INSTANCES:
-            raise TooMany(f"more than {_MOST_INSTANCES} instances would have to be looked at")
+        if frame.count > MOST_INSTANCES:
+            raise TooMany(f"more than {MOST_INSTANCES} instances would have to be looked at")
         match stmt:
             case Store():
                 return self._store(stmt, frame, clock, scope)
