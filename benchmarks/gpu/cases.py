@@ -146,7 +146,8 @@ def _hopper(random: np.random.Generator) -> Iterator[Case]:
     yield case("swizzles", ("out", np.zeros((4, 2048), np.uint32)), 2048)
     for shape, box, start, dtype, swizzle in _BOXES:
         tensor, values = (_bytes(random, *s, np.dtype(dtype).itemsize).view(dtype)[..., 0] for s in (shape, box))
-        name = f"{'x'.join(map(str, box))} of {dtype} at {start}, swizzle {swizzle}"
+        sizes, parts = ("x".join(map(str, extents)) for extents in (shape, box))
+        name = f"{parts} of {dtype} in {sizes} at {start}, swizzle {swizzle}"
         image = swizzle_bytes(values, swizzle)
         turned = box[::-1]
         yield case(f"load{len(shape)}", ("map", tensor, turned, swizzle), ("out", np.zeros(values.nbytes, np.uint8)),

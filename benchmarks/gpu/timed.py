@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.gpu.session import Session, Skip
 from benchmarks.gpu.throughput import torch_graph
-from tsc.runtime.drivers.protocol import Launch, Memory, Stream
+from tsc.runtime.drivers.protocol import Graph, Launch, Memory, Stream
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import Package
 
@@ -88,9 +88,10 @@ class _Kept:
         self.memory.append(self._driver.allocate(size, stream))
         return self.memory[-1]
 
-    def launch(self, launch: Launch, stream: Stream) -> None:
-        self.launches.append(launch)
-        self._driver.launch(launch, stream)
+    def build_graph(self, launches: Sequence[Launch]) -> Graph:
+        self.launches += launches
+        graph: Graph = self._driver.build_graph(launches)
+        return graph
 
 
 def measure(session: Session) -> dict[str, Any]:

@@ -183,6 +183,21 @@ def test_a_compiler_that_dies_is_one_bad_answer(options: Options) -> None:
         assert worker.compile(jobs[2]).cubin[:4] == b"\x7fELF"
 
 
+def test_a_job_of_a_compiler_that_died_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, alive = nvrtc._Worker.compile, iter([False, True, False, False])
+
+    def compile_or_die(worker: nvrtc._Worker, job: nvrtc.Job) -> nvrtc.Answer:
+        if not next(alive):
+            worker._process.kill()
+            worker._process.wait()
+        return compiled(worker, job)
+
+    monkeypatch.setattr(nvrtc._Worker, "compile", compile_or_die)
+    job = nvrtc.Job("j", PLAIN.text, build._texts(build._DEVICE, "*.cuh"), ("--gpu-architecture=sm_80", "-std=c++20"))
+    assert nvrtc.compile_all([job], 1)[0].status == 0
+    assert "died with status -9" in nvrtc.compile_all([job], 1)[0].message  # twice is enough
+
+
 def test_no_nvrtc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(nvrtc, "available", lambda: False)
     nvrtc.identity.cache_clear()

@@ -24,6 +24,8 @@ _MODULE = "tsc.codegen_cuda.nvrtc_worker"
 _HOW = "`pip install tsc-compiler[cuda]` brings it"
 #: The wheels that hold NVRTC, and the one that calls it.
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-bindings")
+#: The status of a process that is no more.
+DIED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ def identity() -> str:
 
 def compile_all(jobs: Sequence[Job], processes: int) -> list[Answer]:
     """Compile every job, `processes` at a time; answers in the order of the jobs. Raises LaunchError where NVRTC cannot be
-    started. A process that dies is one answer with a status of its own, not an error here."""
+    started. A process that dies has the job once more (NVRTC 13 was seen to crash over a text that it compiled when asked again); where it dies again,
+    that is an answer with a status of its own, not an error here."""
     if not jobs:
         return []
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
@@ -84,7 +87,8 @@ def compile_all(jobs: Sequence[Job], processes: int) -> list[Answer]:
         def run(job: Job) -> Answer:
             worker = idle.get()
             try:
-                return worker.compile(job)
+                answer = worker.compile(job)
+                return worker.compile(job) if answer.status == DIED else answer
             finally:
                 idle.put(worker)
 
@@ -129,7 +133,7 @@ class _Worker:
         reason = self._stop()
         status = self._process.returncode
         self._process, self._greeted = self._start(), None
-        return Answer(-1, f"the compiler process died with status {status}", reason, b"")
+        return Answer(DIED, f"the compiler process died with status {status}", reason, b"")
 
     def _start(self) -> subprocess.Popen[bytes]:
         # The same modules are to be found there as here, however they were found here, and nothing of the working directory.
