@@ -73,8 +73,8 @@ def identity() -> str:
 
 def compile_all(jobs: Sequence[Job], processes: int) -> list[Answer]:
     """Compile every job, `processes` at a time; answers in the order of the jobs. Raises LaunchError where NVRTC cannot be
-    started. A process that dies has the job once more (NVRTC 13 was seen to crash over a text that it compiled when asked again); where it dies again,
-    that is an answer with a status of its own, not an error here."""
+    started. A process that dies has the job once more (NVRTC 13 crashed once over a text that it compiled when asked again);
+    where it dies again, that is an answer with a status of its own, not an error here."""
     if not jobs:
         return []
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
