@@ -6,6 +6,7 @@ executed by all. Shared memory is addressed by its window, so that the emulator 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from tsc.codegen_cuda.matrix import mma_lines
 from tsc.errors import InternalError, UnsupportedError
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.gpu.threads import WARP, block_threads, nest_count, shared_places, trips
+from tsc.loop_ir.gpu.widen import copied
 from tsc.loop_ir.nodes import (
     Allocate,
     Barrier,
@@ -33,9 +35,10 @@ from tsc.loop_ir.nodes import (
     walk,
 )
 from tsc.loop_ir.scratch import item_bytes
+from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import SymExpr, product
 from tsc.te.compute import facts_of
-from tsc.te.expr import Buffer, Call, CheckedIndex, Expr, Load, call, index
+from tsc.te.expr import Buffer, CheckedIndex, Const, Load, call, index
 from tsc.te.expr import walk as walk_expr
 
 #: The fewest and most bytes of an asynchronous copy.
@@ -147,6 +150,8 @@ def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
             yield from _emit(body, inner, kernel, depth)
         case For(kind="warp" | "thread"):
             yield from _emit_team(stmt, scope, kernel, depth)
+        case For(kind="vector"):
+            yield depth, _wide_copy(stmt, scope)
         case For(var=var, lo=lo, hi=hi, body=body, step=step):
             inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
             name = inner.name(f"var {var}")
@@ -246,27 +251,25 @@ def _store(stmt: Store, scope: Scope) -> str:
     return f"store_global<{_TYPES[buffer.dtype]}>({name} + {offset}, {value});"
 
 
-def _copy(stmt: Store, target: str, scope: Scope) -> str:
-    """A copy of one element beside the thread; where its condition does not hold, of zeros."""
-    condition, load = _guarded(stmt.value)
+def _copy(stmt: Store, target: str, scope: Scope, count: int = 1) -> str:
+    """A copy of neighbours beside the thread; where its conditions do not hold, of zeros."""
+    conditions, load = copied(stmt.value)
     source = f"{scope.name(f'buffer {load.buffer.name}')} + {{}}{offset_text(load.buffer, load.index, scope)}{{}}"
-    size = item_bytes(stmt.buffer.dtype)
-    if condition is None:
+    size = count * item_bytes(stmt.buffer.dtype)
+    if not conditions:
         return f"cp_async<{size}>({target}, {source.format('', '')});"
-    held = scalar(condition, scope)
+    held = scalar(functools.reduce(lambda one, other: call("and", one, other), conditions), scope)
     return (f"{{ const bool inside = {held}; "
             f"cp_async<{size}>({target}, {source.format('(inside ? ', ' : 0)')}, inside); }}")
 
 
-def _guarded(value: Expr) -> tuple[Expr | None, Load]:
-    """The condition of a copy, and what is copied."""
-    match value:
-        case Call(fn="select", args=(condition, chosen, _)):
-            more, load = _guarded(chosen)
-            return condition if more is None else call("and", condition, more), load
-        case Load():
-            return None, value
-    raise InternalError(f"an asynchronous copy of {value}, which is no load")
+def _wide_copy(loop: For, scope: Scope) -> str:
+    """The copies of a "vector" loop as one."""
+    stmt = substitute_stmt(loop.body, {loop.var: loop.lo})
+    if not (isinstance(stmt, Store) and stmt.asynchronous and isinstance(loop.hi, Const)):
+        raise InternalError(f"vector loop {loop.var} is no copy")
+    name, offset = scope.name(f"buffer {stmt.buffer.name}"), offset_text(stmt.buffer, stmt.index, scope)
+    return _copy(stmt, _address(name, offset, stmt.buffer), scope, int(loop.hi.value))
 
 
 def _address(name: str, offset: str, buffer: Buffer) -> str:

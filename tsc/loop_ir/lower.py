@@ -11,6 +11,7 @@ from tsc.loop_ir.gpu.barriers import insert_barriers
 from tsc.loop_ir.gpu.pipeline import software_pipeline
 from tsc.loop_ir.gpu.tensorize_gpu import Mma, tensorize_gpu
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
+from tsc.loop_ir.gpu.widen import widen_copies
 from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.places import places_of
@@ -55,7 +56,7 @@ def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recor
     if stages > 1:
         func, serial = software_pipeline(func, stages)      # copies of later tiles run while a tile is computed
     func = insert_barriers(func)
-    func = map_blocks(simplify(func))
+    func = map_blocks(widen_copies(simplify(func)))         # neighbours are copied together
     func = plan_scratch(func)
     verify(func)
     verify_synchronised(func)

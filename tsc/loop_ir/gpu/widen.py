@@ -1,0 +1,70 @@
+"""widen_copies: neighbours that a thread copies asynchronously one by one become one copy of 8 or 16 bytes.
+
+The loop over them stays, as one of kind "vector": what it means is not changed, and a printer makes one instruction of it. It
+holds that both addresses are multiples of the copy's bytes, since buffers begin at multiples of 16 (`BASE_ALIGNMENT`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tsc.loop_ir.facts import inside
+from tsc.loop_ir.nodes import For, Func, Let, Stmt, Store, map_children
+from tsc.loop_ir.scratch import item_bytes
+from tsc.sym import SymExpr, dim, product
+from tsc.sym.facts import Facts
+from tsc.te.compute import facts_of
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, variables
+from tsc.te.index import to_sym
+
+#: What the address of every buffer of a GPU's kernel is a multiple of, and so the most bytes of one access.
+BASE_ALIGNMENT = 16
+_BYTES = (8, 16)
+
+
+def widen_copies(func: Func) -> Func:
+    """`func` with the loops of its asynchronous copies of kind "vector" where each is one access."""
+    return replace(func, body=_widened(func.body, facts_of(func.sizes)))
+
+
+def copied(value: Expr) -> tuple[tuple[Expr, ...], Load]:
+    """The conditions of an asynchronous copy, outermost first, and what is copied where they hold."""
+    conditions = []
+    while isinstance(value, Call) and value.fn == "select":
+        conditions.append(value.args[0])
+        value = value.args[1]
+    assert isinstance(value, Load)
+    return tuple(conditions), value
+
+
+def _widened(stmt: Stmt, facts: Facts) -> Stmt:
+    if isinstance(stmt, For | Let):
+        within = inside(facts, stmt)
+        if isinstance(stmt, For) and _is_wide(stmt, within):
+            return replace(stmt, kind="vector")
+        return replace(stmt, body=_widened(stmt.body, within))
+    return map_children(lambda s: _widened(s, facts), stmt)
+
+
+def _is_wide(loop: For, facts: Facts) -> bool:
+    match loop:
+        case For(lo=Const(value=0), hi=Const(value=count), step=1, kind="serial" | "unroll",
+                 body=Store(asynchronous=True) as store) if int(count) * item_bytes(store.buffer.dtype) in _BYTES:
+            conditions, load = copied(store.value)
+            return loop.var not in {name for condition in conditions for name in variables(condition)} and all(
+                _begins_whole(buffer, at, loop.var, int(count), facts)
+                for buffer, at in ((store.buffer, store.index), (load.buffer, load.index)))
+    return False
+
+
+def _begins_whole(buffer: Buffer, at: tuple[Expr, ...], var: str, count: int, facts: Facts) -> bool:
+    """Whether the elements that an access is at, as `var` counts, follow each other from a multiple of `count`."""
+    if buffer.panel is not None:
+        return False
+    leaves: dict[str, Expr] = {}
+    offset = SymExpr.of(0)
+    for number, one in enumerate(at):
+        offset = offset + to_sym(one, leaves) * product(buffer.stored[number + 1:])
+    first = facts.reduce(offset) - dim(var)
+    depends = var in first.dims() or any(var in variables(leaf) for leaf in leaves.values())
+    return not depends and facts.divisor(first) % count == 0
