@@ -183,7 +183,7 @@ def test_a_compiler_that_dies_is_one_bad_answer(options: Options) -> None:
         assert worker.compile(jobs[2]).cubin[:4] == b"\x7fELF"
 
 
-def test_a_job_of_a_compiler_that_died_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_a_compiler_that_died_is_done_again(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled, alive = nvrtc._Worker.compile, iter([False, True, False, False])
 
     def compile_or_die(worker: nvrtc._Worker, job: nvrtc.Job) -> nvrtc.Answer:
