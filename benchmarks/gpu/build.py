@@ -25,7 +25,7 @@ from benchmarks.gpu.conformance import attempt, write_cases
 from benchmarks.gpu.layers import LAYERS
 from benchmarks.gpu.models import MODELS, Whole, own, shared
 from benchmarks.gpu.models import write_cases as write_models
-from benchmarks.gpu.printed import SEEDS, make_printed
+from benchmarks.gpu.printed import PROGRAMS, SEEDS, make_printed
 from benchmarks.gpu.references import REFERENCES
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins, build_emulated
@@ -52,12 +52,13 @@ def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What the folder holds: code of `archs`, the emulator's modules too if `emulated`; `models` whole, single `layers`, and
-    printed kernels with random ones of `seeds`."""
+    printed kernels of `programs`, with random ones of `seeds`."""
 
     archs: tuple[str, ...] = tuple(CUDA_SPECS)
     emulated: bool = False
     models: Mapping[str, Whole] = field(default_factory=lambda: {name: own(name) for name in MODELS})
     layers: tuple[str, ...] = tuple(LAYERS)
+    programs: tuple[str, ...] = PROGRAMS
     seeds: range = SEEDS
 
 
@@ -66,7 +67,7 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
     C++ compiler."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    printed = make_printed(contents.seeds)
+    printed = make_printed(contents.programs, contents.seeds)
     texts = {**sources(), "printed": (printed.text, tuple(CUDA_SPECS))}
     binaries: dict[str, dict[str, str]] = {name: {} for name in texts}
     kernels: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in binaries}

@@ -5,7 +5,7 @@ Made where islpy is: what the GPU's machine gets are texts' binaries and cases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,8 @@ from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Func
 from tsc.te.evaluate import evaluate
 
+#: Programs with sizes at which they run, and products of matrix instructions.
+PROGRAMS = (*test_emit.CASES, *test_emit.MATRIX)
 #: The random programs that are tried; some of them are not scheduled for GPUs.
 SEEDS = range(500, 720)
 #: Sizes of products of matrix instructions: one row past a warp's, and long sums.
@@ -38,9 +40,10 @@ class Printed:
     expected: Results
 
 
-def make_printed(seeds: range) -> Printed:
-    """All of them, the random ones of some seeds."""
-    runs = {**_fixed(), **_matrix(), **test_emit.random_programs(seeds)}
+def make_printed(names: Collection[str], seeds: range) -> Printed:
+    """Those of PROGRAMS of some names, and the random ones of some seeds."""
+    fixed = {name: (_plain if name in test_emit.CASES else _matrix)(name) for name in names}
+    runs = {**fixed, **test_emit.random_programs(seeds)}
     kernels, text = printed({name: func for name, (func, _) in runs.items()})
     cases: list[Case] = []
     expected: Results = {}
@@ -52,30 +55,26 @@ def make_printed(seeds: range) -> Printed:
     return Printed(text, cases, expected)
 
 
-def _fixed() -> dict[str, tuple[Func, list[Run]]]:
-    made = {}
-    for name, (make, config, stages, sizes) in test_emit.CASES.items():
-        program = make()
-        func = replace(lower_gpu(on_gpu(program, config).func, stages), name=name)
-        made[name] = func, [_run(func, inputs_for(program, at), evaluate(program, inputs_for(program, at), at, "float64"), at)
-                            for at in sizes]
-    return made
+def _plain(name: str) -> tuple[Func, list[Run]]:
+    make, config, stages, sizes = test_emit.CASES[name]
+    program = make()
+    func = replace(lower_gpu(on_gpu(program, config).func, stages), name=name)
+    given = [(at, inputs_for(program, at)) for at in sizes]
+    return func, [_run(func, inputs, evaluate(program, inputs, at, "float64"), at) for at, inputs in given]
 
 
-def _matrix() -> dict[str, tuple[Func, list[Run]]]:
-    made = {}
-    for name, (config, instruction, transposed) in test_emit.MATRIX.items():
-        func = scheduled(config, transposed)
-        func = halves(func) if instruction is MMA_F16 else func
-        func = replace(lower_gpu(func, config.stages, (instruction,)), name=name)
-        program = programs.gemm(transposed=transposed)
-        runs = []
-        for sizes in _PRODUCTS:
-            inputs = inputs_for(program, sizes)
-            inputs |= {n: np.asarray(inputs[n], np.float16).astype(np.float32) for n in ("a", "w")}  # exact operands
-            runs.append(_run(func, inputs, evaluate(program, inputs, sizes, "float64"), sizes))
-        made[name] = func, runs
-    return made
+def _matrix(name: str) -> tuple[Func, list[Run]]:
+    config, instruction, transposed = test_emit.MATRIX[name]
+    func = scheduled(config, transposed)
+    func = halves(func) if instruction is MMA_F16 else func
+    func = replace(lower_gpu(func, config.stages, (instruction,)), name=name)
+    program = programs.gemm(transposed=transposed)
+    runs = []
+    for sizes in _PRODUCTS:
+        inputs = inputs_for(program, sizes)
+        inputs |= {n: np.asarray(inputs[n], np.float16).astype(np.float32) for n in ("a", "w")}  # exact operands
+        runs.append(_run(func, inputs, evaluate(program, inputs, sizes, "float64"), sizes))
+    return func, runs
 
 
 def _run(func: Func, inputs: dict[str, Array], expected: dict[str, Array], sizes: Mapping[str, int]) -> Run:

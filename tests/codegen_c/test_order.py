@@ -24,18 +24,20 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program, SizeParam
 from tsc.te.expr import Const, Expr, call
 
-CONFIGS = 3
+#: How many configs are drawn beside the default one; with `-m slow` more.
+CONFIGS, MORE = 2, 8
 Array = np.ndarray[Any, Any]
 
 
 @pytest.mark.parametrize("target", ["host", "cpu-generic"])
+@pytest.mark.parametrize("count", [CONFIGS, pytest.param(MORE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_all_configs_give_the_same_bits(name: str, target: str) -> None:
+def test_all_configs_give_the_same_bits(name: str, count: int, target: str) -> None:
     spec = host_spec() if target == "host" else CPU_SPECS[target]
     program, rng = PROGRAMS[name](), Random(name)
     space = space_of(program, spec)
     made, configs = [default(name, spec)], [space.default]
-    while len(configs) <= CONFIGS:
+    while len(configs) <= count:
         config = drawn(space, rng)
         configs += [] if config is None else [config]
     made += [lower(schedule_program(program, spec, config, None, f"{name}_{k}").func, spec)

@@ -38,7 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the build half makes, with the emulator's modules in it."""
     out = tmp_path_factory.mktemp("gpu") / "built"
     try:
-        contents = gpu_build.Contents(ARCHS, True, {"perceptron": own("perceptron")}, ("softmax",), range(500, 504))
+        models = {"perceptron": own("perceptron")}
+        contents = gpu_build.Contents(ARCHS, True, models, ("softmax",), ("gemm", "mma_0"), range(500, 504))
         gpu_build.build(out, contents, Options())
     except LaunchError as error:
         pytest.skip(str(error))
