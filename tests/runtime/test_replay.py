@@ -6,8 +6,10 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tsc
 from benchmarks.gpu.models import block, block_feeds
@@ -20,10 +22,10 @@ from tsc.runtime.package import Package
 
 
 class Counted:
-    """A driver whose calls are counted."""
+    """A driver whose calls are counted, and the sizes that it allocates kept."""
 
     def __init__(self, driver: Any) -> None:
-        self._driver, self.calls = driver, Counter[str]()
+        self._driver, self.calls, self.sizes = driver, Counter[str](), list[int]()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._driver, name)
@@ -32,6 +34,8 @@ class Counted:
 
         def call(*arguments: Any, **named: Any) -> Any:
             self.calls[name] += 1
+            if name == "allocate":
+                self.sizes.append(arguments[0])
             return found(*arguments, **named)
         return call
 
@@ -83,6 +87,40 @@ def test_values_at_alternating_shapes_and_after_wrong_data(package: Package) -> 
             executable.run(None, wrong)
         for got, want in zip(executable.run(None, feeds), session.run(None, feeds), strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5, err_msg=f"{n}, {t}")
+
+
+def recurrence() -> onnx.ModelProto:
+    """A GRU of 3 to 4 over [length, batch], which keeps scratch memory, and a sum of many blocks, which needs none."""
+    rng, node = np.random.default_rng(0), helper.make_node
+    held = {"w": (1, 12, 3), "r": (1, 12, 4)}
+    weights = [numpy_helper.from_array(rng.standard_normal(shape, np.float32), name) for name, shape in held.items()]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["t", "n", 3]),
+             helper.make_tensor_value_info("u", TensorProto.FLOAT, ["m", 300])]
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "v")]
+    nodes = [node("GRU", ["x", "w", "r"], ["y"], hidden_size=4), node("Add", ["u", "u"], ["v"])]
+    return helper.make_model(helper.make_graph(nodes, "recurrence", given, made, weights),
+                             opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_memory_is_no_more_than_peak_bytes() -> None:
+    executable, driver = opened(build_package(recurrence(), None, workshop("emu:sm_80", Options())))
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((5, 9, 3), np.float32), "u": rng.standard_normal((700, 300), np.float32)}
+    session = onnxruntime.InferenceSession(recurrence().SerializeToString(), providers=["CPUExecutionProvider"])
+    driver.sizes.clear()
+    found = executable.run(None, feeds)
+    for got, want in zip(found, session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+    own = sum(driver.sizes) - sum(a.nbytes for a in (*feeds.values(), *found))
+    peak = executable.peak_bytes(t=5, n=9, m=700)
+    assert isinstance(peak, int) and 0 < own <= peak
+    executable.trim()
+    driver.sizes.clear()
+    executable.prepare(t=5, n=9, m=700)
+    prepared = sum(driver.sizes)
+    executable.run(None, feeds)
+    later = sum(driver.sizes) - prepared - sum(a.nbytes for a in (*feeds.values(), *found))
+    assert prepared > 0 and later <= 16 * executable.stats["launches"]  # status words
 
 
 def test_profiles_launch_one_by_one(package: Package) -> None:

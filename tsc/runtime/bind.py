@@ -30,7 +30,8 @@ Place = tuple[Axis, SymExpr]
 class Bound:
     """A Segment at its sizes, with the `rows` that run; `sizes` holds all kernels' integer parameters one after the other,
     `blocks` the blocks of the rows, `offsets` a byte offset an argument (0 unless in an arena), `copies` the source, target and
-    bytes of each copy, the storages with their offsets."""
+    bytes of each copy, the storages with their offsets. `scratch_bytes` is the most scratch that a worker needs,
+    `together_bytes` what all blocks of one row do."""
 
     rows: Rows
     sizes: NDArray[np.int64]
@@ -38,6 +39,7 @@ class Bound:
     offsets: NDArray[np.int64]
     copies: tuple[tuple[int, int, int, int, int], ...]
     scratch_bytes: int
+    together_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +280,11 @@ class Binder:
             runs = [own for own, count in zip(writes, known.calls) for _ in range(count)]
             blocks, scratch = ([n if own else 0 for n, own in zip(numbers, runs)] for numbers in (blocks, scratch))
         rows, flat = known.selection.rows(blocks, work), np.array(sizes, np.int64)
-        offsets = layout.offsets
+        offsets, of_rows, each = layout.offsets, np.array(blocks, np.int64)[rows.calls], np.array(scratch, np.int64)[rows.calls]
         return Bound(
-            rows, flat, np.array(blocks, np.int64)[rows.calls], np.array([offsets[s] for s in rows.storages], np.int64),
+            rows, flat, of_rows, np.array([offsets[s] for s in rows.storages], np.int64),
             tuple((c.source, offsets[c.source], c.target, offsets[c.target], size) for c, size in zip(segment.copies, copies)),
-            round_up(int(np.array(scratch, np.int64)[rows.calls].max(initial=0))))
+            round_up(int(each.max(initial=0))), max((n * size for n, size in zip(of_rows.tolist(), each.tolist())), default=0))
 
     def short(self, what: str, dims: Mapping[str, int]) -> LaunchError:
         """That memory is short of `what` at these sizes, and which node makes most."""
@@ -326,7 +328,7 @@ class Binder:
         return result
 
 
-_NOTHING = Bound(rows_of((), ()), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), (), 0)
+_NOTHING = Bound(rows_of((), ()), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), (), 0, 0)
 
 
 def grouped(values: Iterable[int], counts: Iterable[int]) -> list[list[int]]:

@@ -70,6 +70,10 @@ class Engine(Protocol):
     def table_bytes(self) -> int:
         """What a Context has beside its arena and scratch."""
 
+    @property
+    def is_gpu(self) -> bool:
+        """Whether scratch is a block's and not a thread's."""
+
     def bind(self, shapes: Shapes) -> Ready | None:
         """What the device itself tells of a request; None where it leaves that to the Binder."""
 
@@ -82,6 +86,8 @@ class TableEngine:
 
     Bases are: absolute, the arena, then the inputs, then the outputs.
     """
+
+    is_gpu = False
 
     def __init__(self, binder: Binder, bounds: Bounds, module: CpuModule, constants: Sequence[int], threads: int) -> None:
         plan, segments = binder.plan, binder.segments

@@ -232,7 +232,7 @@ class Executable:
         """Allocate memory for `concurrency` runs at once, at the sizes `dims` or, without any, at the upper ends of the
         declared ranges. Raises ShapeError when a range has no upper end."""
         if not dims:
-            arena, scratch = self._bound(self._plan.arena_bytes), self._bound(scratch_bytes(self._plan))
+            arena, scratch = self._bound(self._plan.arena_bytes), self._bound(self._scratch_bytes)
         else:
             binding = self._binder.bind(self._binder.given(dims))
             arena, scratch = binding.arena_bytes, self._scratch(binding)
@@ -245,8 +245,17 @@ class Executable:
                 self._contexts.give(context)
 
     def _scratch(self, binding: Binding) -> int:
-        """The most scratch that a thread needs at one shape."""
-        return binding.scratch_bytes if binding.whole is not None else self._bound(scratch_bytes(self._plan), binding.dims)
+        """The most scratch that a worker needs at one shape; a GPU is one."""
+        known = binding.whole is not None and not self._engine.is_gpu
+        return binding.scratch_bytes if known else self._bound(self._scratch_bytes, binding.dims)
+
+    @property
+    def _scratch_bytes(self) -> SymExpr:
+        return scratch_bytes(self._plan, together=self._engine.is_gpu)
+
+    @property
+    def _workers(self) -> int:
+        return 1 if self._engine.is_gpu else self._threads
 
     def _bound(self, expr: SymExpr, dims: Mapping[str, int] | None = None) -> int:
         high = upper_bound(self._plan, expr, dims)
@@ -273,16 +282,16 @@ class Executable:
 
     def peak_bytes(self, **dims: int) -> int | str:
         """The most bytes that one run allocates beside weights, inputs, outputs and the stacks of threads: the arena and
-        scratch for each thread, in whole pages, and the table of launches.
+        scratch for each thread (on a GPU for all blocks), in whole pages, and the table of launches.
 
         With the size of every Dim, an int; without any, the upper bound over the declared ranges, or the expression as text
         when a range is open. Raises ShapeError for a missing, unknown or out-of-range Dim, and where a computed size is open.
         """
         if dims:
             binding = self._binder.bind(self._binder.given(dims))
-            arena, scratch = footprint(binding.arena_bytes), footprint(self._threads * self._scratch(binding))
+            arena, scratch = footprint(binding.arena_bytes), footprint(self._workers * self._scratch(binding))
             return arena + scratch + self._engine.table_bytes + 8 * self._threads
-        total = (pages(self._plan.arena_bytes) + pages(self._threads * scratch_bytes(self._plan)) + self._engine.table_bytes
+        total = (pages(self._plan.arena_bytes) + pages(self._workers * self._scratch_bytes) + self._engine.table_bytes
                  + 8 * self._threads)
         high = upper_bound(self._plan, total)
         return str(total) if high is None else high

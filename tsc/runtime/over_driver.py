@@ -33,12 +33,12 @@ WARP = 32
 class DriverEngine:
     """A module's kernels and the constants, on a device."""
 
-    table_bytes = 0
-
     def __init__(self, plan: Plan, segments: Sequence[Segment], driver: Driver, module: Module,
                  constants: Sequence[Array]) -> None:
-        self.plan, self.driver, self.on_gpu = plan, driver, driver.info.arch.startswith("sm_")
+        self.plan, self.driver, self.is_gpu = plan, driver, driver.info.arch.startswith("sm_")
         names = {call.function for segment in segments for launch in segment.launches for call in launch.calls}
+        #: The status words.
+        self.table_bytes = 4 * max((sum(launch.most_calls for launch in s.launches) for s in segments), default=0)
         self.functions: Mapping[str, Function] = {name: driver.function(module, name) for name in sorted(names)}
         self.constants = [driver.allocate(max(1, a.nbytes)) for a in constants]
         for memory, array in zip(self.constants, constants):
@@ -90,10 +90,12 @@ class DriverContext:
         return sum(memory.size for memory in kept if memory is not None)
 
     def reserve(self, arena: int, scratch: int) -> None:
-        """As a Context does; scratch belongs to launches."""
+        """As a Context does; on a GPU `scratch` is that of all blocks, and elsewhere it belongs to launches."""
         if arena > (0 if self._arena is None else self._arena.size):
             self._arena = None  # give the old one back first
             self._arena = self._driver.allocate(arena, self._stream)
+        if scratch:
+            self._scratch_of(scratch)
 
     def begin(self, binding: Binding | Ready, feeds: Sequence[Array], results: Sequence[Array | None],
               places: Sequence[int]) -> None:
@@ -159,7 +161,7 @@ class DriverContext:
 
     def _prepare(self, segment: Segment, bound: Bound, words: Memory) -> _Prepared:
         """The launches of a Segment, and its graph set to them: those of the last run where nothing has changed."""
-        scratch = self._scratch_of(int(bound.blocks.max(initial=0)) * bound.scratch_bytes)
+        scratch = self._scratch_of(bound.together_bytes)
         addresses = (words.value, scratch, 0 if self._arena is None else self._arena.value,
                      *(held[index].value for held in (self._feeds, self._results) for index in sorted(held)))
         prepared = self._prepared.get(segment.first)
@@ -184,7 +186,7 @@ class DriverContext:
             own = calls[call]
             given = [*places[begin:begin + len(own.args)], *bound.sizes[first:first + len(segment.launches[number].sizes)]]
             block, shared = ONE, bound.scratch_bytes
-            if self._engine.on_gpu:
+            if self._engine.is_gpu:
                 given.append(np.uint64(scratch))
                 block, shared = (max(own.threads, WARP), 1, 1), own.shared
             arguments = Arguments([*given, np.uint64(words.value + 4 * row)])
@@ -211,7 +213,7 @@ class DriverContext:
 
     def _scratch_of(self, size: int) -> int:
         """The address of so many bytes for all blocks of a launch; launches use them one after the other."""
-        if not self._engine.on_gpu:
+        if not self._engine.is_gpu:
             return 0
         if self._scratch is None or self._scratch.size < size:
             self._scratch = self._driver.allocate(max(1, size), self._stream)

@@ -35,9 +35,10 @@ def _ranges(plan: Plan, dims: Mapping[str, int] | None) -> ShapeEnv:
     return env
 
 
-def scratch_bytes(plan: Plan) -> SymExpr:
-    """The bytes of scratch memory that each thread needs."""
-    used = [call.scratch for launch in plan.launches for call in launch.calls if call.scratch.as_int() != 0]
+def scratch_bytes(plan: Plan, together: bool = False) -> SymExpr:
+    """The bytes of scratch memory that each thread needs or, `together`, all blocks of a launch, as on a GPU."""
+    used = [call.scratch * call.blocks if together else call.scratch
+            for launch in plan.launches for call in launch.calls if call.scratch.as_int() != 0]
     return ceildiv(sym_max(*used), 64) * 64 if used else ZERO
 
 
