@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from tests.fuzz import break_loops
-from tests.loop_ir import funcs, gpu_funcs
+from tests.loop_ir import funcs
 from tests.poly import programs, support
-from tests.poly.support import SMALL, WIDE, on_gpu
+from tests.poly.support import SMALL, WIDE
 from tsc.errors import InternalError
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_TF32
-from tsc.loop_ir.lower import lower, lower_gpu
+from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, map_children
-from tsc.loop_ir.oracle.interpret import interpret
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.loop_ir.verify import verify
 from tsc.plan import pack
@@ -26,7 +24,7 @@ from tsc.poly.schedule import schedule_program
 from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr
 from tsc.target import DeviceSpec
-from tsc.te.compute import MAX, MIN, SUM, Axis, Compute, Monoid, Program, SizeParam
+from tsc.te.compute import MAX, MIN, Axis, Compute, Monoid, Program, SizeParam
 from tsc.te.expr import BOOL, Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, map_loads, mul, select
 from tsc.te.layout import Combinators, panels
 from tsc.validate import check_order, check_rows, check_values, loops
@@ -276,19 +274,7 @@ def test_a_term_counted_twice_at_the_edge_of_a_tile() -> None:
     assert found(one, changed(one.func, again))
 
 
-# -- GPUs ------------------------------------------------------------------------------------------------------
-
-def matmul_program() -> Program:
-    """What `gpu_funcs.gemm` computes."""
-    x, w, b, y = (Buffer(n, "float32", funcs.buffer(n, *s).shape) for n, s in (
-        ("x", ("M", "K")), ("w", ("K", "N")), ("b", ("N",)), ("y", ("M", "N"))))
-    m, n, k = (Axis(a, funcs.dim(a.upper())) for a in "mnk")
-    acc = Buffer("t", "float32", y.shape)
-    product = Compute(acc, (m, n), mul(Load(x, (Var("m"), Var("k"))), Load(w, (Var("k"), Var("n")))), (k,), SUM)
-    p, q = Axis("p", m.extent), Axis("q", n.extent)
-    body = Call("max", (add(Load(acc, (Var("p"), Var("q"))), Load(b, (Var("q"),))), funcs.c32(0)), "float32")
-    return Program((x, w, b), (y,), (product, Compute(y, (p, q), body)), tuple(SizeParam(s) for s in "KMN"))
-
+# -- numbers, marks and limits -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("fn", ["lt", "le", "gt", "ge"])
 @pytest.mark.parametrize("number", [0.0, 1.0, -1.0, 0.5, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0])
@@ -323,65 +309,6 @@ def test_a_buffer_of_more_elements_than_memory_holds_marks_for_is_left_undecided
     made = schedule_program(program, SMALL, None, None, "long", [])
     compared = check_values(program, lower(made.func, SMALL), None if made.scop is None else made.scop.program)
     assert compared.undecided == "a buffer is too long"
-
-
-def test_threads() -> None:
-    func = gpu_funcs.gemm()
-    assert check_values(matmul_program(), func, sizes=[{"M": 5, "N": 7, "K": 4}, {"M": 4, "N": 4, "K": 3}]).undecided is None
-
-
-@pytest.mark.parametrize("kind", ["swapped coordinates", "dropped statement", "written neighbour"])
-def test_threads_broken(kind: str) -> None:
-    func, refused, tried = gpu_funcs.gemm(), 0, 0
-    for seed in range(12):
-        broken = break_loops.broken(func, kind, Random(seed))
-        if broken is None or broken == func:
-            continue
-        tried += 1
-        try:
-            assert check_values(matmul_program(), broken, sizes=[{"M": 5, "N": 7, "K": 4}]).undecided is None
-        except InternalError:
-            refused += 1
-        else:  # it must be right then
-            sizes = {"M": 5, "N": 7, "K": 4}
-            arrays = gpu_funcs.gemm_arrays(sizes)
-            try:
-                interpret(broken, arrays, sizes)
-            except InternalError as race:  # here threads run abreast: what orders them is for `verify_sync` to prove
-                assert "barrier" in str(race)
-                continue
-            np.testing.assert_allclose(arrays["y"], gpu_funcs.gemm_expected(arrays), rtol=1e-4, atol=1e-4)
-    assert tried and refused
-
-
-@cache
-def matrix_instructions() -> Func:
-    config = TileConfig(block_tile=(16, 16, 16), warp_tile=(16, 16))
-    return lower_gpu(on_gpu(programs.gemm(), config).func, 1, (MMA_TF32,))
-
-
-def test_a_matrix_instruction_whose_tile_is_transposed() -> None:
-    func, sizes = matrix_instructions(), [{"M": 17, "N": 18, "K": 19}]
-    assert check_values(programs.gemm(), func, sizes=sizes).undecided is None
-    intrins = [(place, s) for place, s in break_loops._statements(func.body) if isinstance(s, Intrin)]
-    assert intrins
-
-    def transposed(stmt: Stmt) -> Stmt:
-        """The first operand of two coordinates or more that each Store of a meaning loads, its last two exchanged."""
-        if not isinstance(stmt, Store):
-            return map_children(transposed, stmt)
-        load = next((x for x in loads(stmt.value) if x.buffer != stmt.buffer and len(x.index) > 1), None)
-        if load is None:
-            return stmt
-        swapped = replace(load, index=(*load.index[:-2], load.index[-1], load.index[-2]))
-        return replace(stmt, value=map_loads(lambda x: swapped if x == load else x, stmt.value))
-
-    broken = [replace(func, body=break_loops._at(func.body, place, transposed)) for place, _ in intrins]
-    broken = [one for one in broken if one != func]
-    assert broken
-    for one in broken:
-        with pytest.raises(InternalError, match="is not what its Program means"):
-            check_values(programs.gemm(), one, sizes=sizes)
 
 
 # -- the order of sums -----------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from random import Random
 import numpy as np
 
 from tsc.errors import InternalError
-from tsc.loop_ir.gpu.threads import team_sizes
 from tsc.loop_ir.nodes import Func, Store
 from tsc.sym import product
 from tsc.te.compute import Program
@@ -81,10 +80,10 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
     """Raise InternalError, naming an element, unless `func` computes what `program` means.
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
-    sampled, unless the loops are a GPU's, where one thread copies what others read and lanes share a reduction. `sizes` are
-    those to try, by default some around the edges of the loops' tiles, which execute every Store.
+    sampled, unless it reduces over other axes (a GPU's lanes share one, or several are one). `sizes` are those to try, by
+    default some around the edges of the loops' tiles, which execute every Store.
     """
-    if team_sizes(func.body) is not None:
+    if scheduled is not None and not {a.name for a, _ in reduce_axes(scheduled)} <= {a.name for a, _ in reduce_axes(program)}:
         scheduled = None
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
     tried, dead = [Case(one) for one in sizes or ()], set[int]()

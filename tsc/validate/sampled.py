@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tsc.loop_ir.gpu.threads import team_sizes
 from tsc.loop_ir.nodes import For, Func, If, Instance, Let, Stmt, Store, children, until_bound
 from tsc.te.compute import Program
 from tsc.te.expr import INDEX, Call, Const, Expr, Load, Size, Var, loads, variables
@@ -150,13 +151,14 @@ class Pruning:
     marks: dict[str, tuple[Marks | None, ...]] = field(default_factory=dict)
     made: dict[object, _Test] = field(default_factory=dict)
     guards: dict[int, tuple[tuple[Expr, Only], ...]] = field(default_factory=dict)  # by Store
+    teams: bool = False
 
     @staticmethod
     def of(func: Func, program: Program, wanted: Mapping[str, Wanted], samples: Mapping[str, Samples]) -> Pruning:
         """What may be left out of `func`."""
         initialised = {(s.buffer.name, s.index): s.instance for s in statements(func)
                        if isinstance(s, Store) and s.instance is not None and s.instance.statement.endswith("_init")}
-        made = Pruning(program, wanted, samples, initialised)
+        made = Pruning(program, wanted, samples, initialised, teams=team_sizes(func.body) is not None)
         made.note_readers(func)
         made.note_guards(func.body, ())
         return made
@@ -231,7 +233,7 @@ class Pruning:
                 inner = [stmt.body] if isinstance(stmt, (For, Let)) else [stmt]
                 found = tuple(dict.fromkeys(t for part in inner for own in until_bound(part)
                                             if isinstance(own, (For, Let, Store)) for t in self.below(own)))
-                if any(t.computes for t in found):
+                if not self.teams and any(t.computes for t in found):
                     found = tuple(t for t in found if t.computes)
                 found = self.around([stmt] if isinstance(stmt, (For, Let)) else (), found)
             self.found[id(stmt)] = found
