@@ -136,3 +136,16 @@ def test_every_copy_and_every_product_that_reads_beside_is_found() -> None:
         broken = replace(func, body=break_loops._at(func.body, place, _beside))
         with pytest.raises(InternalError, match="is not what its Program means"):
             check_values(program, broken, scheduled, sizes=[{"M": 5}])
+
+
+def test_terms_of_a_rounded_tile_are_zeros_though_the_array_goes_on() -> None:
+    """A tile of terms goes beyond the last column that is read, where zeros stand in for what the array has there. They are
+    summed, whether or not anybody asks for the elements that they stand in for."""
+    depth = 8
+    q, out = programs.buffer("q", "L", 2 * depth), programs.buffer("out", "L", "L")
+    i, j, d = programs.axis("i", "L"), programs.axis("j", "L"), programs.axis("d", depth)
+    product = mul(Load(q, (Var("i"), Var("d"))), Load(q, (Var("j"), Var("d"))))
+    program = Program((q,), (out,), (Compute(out, (i, j), product, (d,), SUM),), (SizeParam("L"),))
+    made = on_gpu(program, TileConfig(block_tile=(16, 16, 16), warp_tile=(16, 16)))
+    assert made.scop is not None
+    assert check_values(program, lower_gpu(made.func, 1), made.scop.program, sizes=[{"L": 2}, {"L": 17}]).undecided is None

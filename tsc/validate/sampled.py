@@ -15,7 +15,7 @@ import numpy as np
 from tsc.loop_ir.gpu.threads import team_sizes
 from tsc.loop_ir.nodes import For, Func, If, Instance, Let, Stmt, Store, children, until_bound
 from tsc.te.compute import Program
-from tsc.te.expr import INDEX, Call, Const, Expr, Load, Size, Var, loads, variables
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Size, Var, loads, variables, walk
 from tsc.validate.algebra import Array
 from tsc.validate.cases import statements
 from tsc.validate.frames import CASE, INDEX_CALLS, Frame, Ints, Reader, int_call, numbered, spread
@@ -40,15 +40,24 @@ class Only:
         return np.ones(len(cases), bool), np.asarray((low <= self.number) & (high >= self.number))
 
 
+@dataclass(frozen=True, slots=True)
+class _Natural:
+    """A number that is not negative where what is copied is the input's, and not what stands in for it."""
+
+    def wanted(self, low: Ints, high: Ints, cases: Array) -> tuple[Array, Array]:
+        """Whether all from `low` to `high` is not negative; no element is left out for it."""
+        return np.asarray(low >= 0), np.ones(len(cases), bool)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Test:
     """`expr` is a coordinate that is wanted where `marks` say so, over all that the loops and Lets in `path` give, which are
     within the place where this is asked, outermost first; `names` are the variables that it depends on, through those too. What
-    `copies` an input is needed as well where it reads outside of it, whatever its other coordinates: something else is stored
-    there. `exact` is the test within all of `path`. There is one test of a kind (`Pruning.made`)."""
+    `copies` an input is needed as well where it reads outside of it or something else is stored, whatever its other
+    coordinates. `exact` is the test within all of `path`. There is one test of a kind (`Pruning.made`)."""
 
     expr: Expr
-    marks: Marks | Only
+    marks: Marks | Only | _Natural
     names: frozenset[str]
     copies: bool = False
     path: tuple[For | Let, ...] = ()
@@ -254,7 +263,8 @@ class Pruning:
             self.made[key] = replace(test, names=names, path=(stmt, *test.path), root=test.exact)
         return self.made[key]
 
-    def _each(self, index: Iterable[Expr], marks: Iterable[Marks | Only | None], copies: bool = False) -> tuple[_Test, ...]:
+    def _each(self, index: Iterable[Expr], marks: Iterable[Marks | Only | _Natural | None],
+              copies: bool = False) -> tuple[_Test, ...]:
         """The tests of some coordinates."""
         some = [(e, m) for e, m in zip(index, marks) if m is not None]
         return tuple(self.made.setdefault((e, m, copies), _Test(e, m, variables(e), copies)) for e, m in some)
@@ -274,6 +284,9 @@ class Pruning:
         tests = self._each(store.index, self.readers.get(store.buffer.name, ()))
         for load in copied:
             tests += self._each(load.index, self._marks(load.buffer.name), copies=True)
+        if any(t.copies for t in tests):
+            decided = tuple(_naturals(store.value))
+            tests += self._each(decided, [_Natural()] * len(decided), copies=True)
         return (Tested(tests, False),)
 
     def _moved(self, store: Store) -> Instance | None:
@@ -400,6 +413,28 @@ def _span(fn: str, parts: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints] | None:
         case "min" | "max", _:
             return int_call(fn, *(a for a, _ in parts)), int_call(fn, *(b for _, b in parts))
     return None
+
+
+def _naturals(value: Expr) -> Iterator[Expr]:
+    """What is not negative where every `select` in a value takes its first operand, as far as indices alone decide that; else
+    something negative."""
+    for select in walk(value):
+        if isinstance(select, Call) and select.fn == "select" and not any(loads(select.args[0])):
+            yield from _holds(select.args[0])
+
+
+def _holds(condition: Expr) -> Iterator[Expr]:
+    """What is not negative only where a condition on indices holds."""
+    match condition:
+        case Call(fn="and", args=args):
+            for arg in args:
+                yield from _holds(arg)
+        case Call(fn="ge" | "gt" | "le" | "lt" as fn, args=(a, b)) if a.dtype == b.dtype == INDEX:
+            more, less = (a, b) if fn in ("ge", "gt") else (b, a)
+            found = Call("sub", (more, less), INDEX)
+            yield found if fn in ("ge", "le") else Call("sub", (found, Const(1, INDEX)), INDEX)
+        case _:
+            yield Const(-1, INDEX)
 
 
 def _equal_to(condition: Expr) -> Iterator[tuple[Expr, Only]]:
