@@ -21,7 +21,7 @@ from tsc.loop_ir.oracle.interpret import interpret
 from tsc.poly.tile import TileConfig
 from tsc.te.compute import SUM, Axis, Compute, Program, SizeParam
 from tsc.te.expr import Buffer, Call, Load, Var, add, index, loads, map_loads, mul
-from tsc.validate import check_values
+from tsc.validate import check, check_values
 
 
 def matmul_program() -> Program:
@@ -115,6 +115,14 @@ def test_a_long_product_is_decided_by_samples() -> None:
     found = check_values(program, func, scheduled)
     assert found.undecided is None and not found.missed
     assert len({sizes["M"] for sizes in found.sizes}) > 1
+
+
+def test_what_is_too_much_without_samples_is_not_begun() -> None:
+    """A convolution of a fixed large image on a GPU was interpreted for minutes before that was found."""
+    program, _, func = long_product()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(check, "_compared_in_rounds", None)
+        assert "would have to be looked at" in (check_values(program, func, sizes=[{"M": LONG}]).undecided or "")
 
 
 def _beside(store: Stmt) -> Stmt:

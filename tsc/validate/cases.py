@@ -417,7 +417,16 @@ def _holds(left: SymExpr, relation: str, right: SymExpr, values: dict[str, int])
 
 def work_at(program: Program, sizes: dict[str, int]) -> int:
     """Terms of all sums, and elements of what is no sum."""
-    return sum(prod(a.extent.evaluate(sizes) for a in (*c.axes, *c.reduce_axes)) for c in program.computes)
+    return sum(_points_of(program, sizes))
+
+
+def most_at(program: Program, sizes: dict[str, int]) -> int:
+    """The same of the Compute that has most of them."""
+    return max(_points_of(program, sizes), default=0)
+
+
+def _points_of(program: Program, sizes: dict[str, int]) -> list[int]:
+    return [prod(a.extent.evaluate(sizes) for a in (*c.axes, *c.reduce_axes)) for c in program.computes]
 
 
 # -- what is taken of the axes ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tsc.sym import product
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, map_loads, walk
 from tsc.validate.algebra import Algebra, Array, Value
-from tsc.validate.cases import BUDGET, FIRST, OWN, choose_sizes, limits_of, statements, steps_of, taken, work_at
+from tsc.validate.cases import BUDGET, FIRST, OWN, choose_sizes, limits_of, most_at, statements, steps_of, taken, work_at
 from tsc.validate.frames import ORDER, Fault, Sizes, TooMany, Undecided
 from tsc.validate.loops import MOST_INSTANCES, Loops, evaluated
 from tsc.validate.memory import Storage
@@ -28,6 +28,8 @@ from tsc.validate.witness import Case, completed
 _FEEDINGS = 6
 #: How truths are folded, and how many more Cases there are then.
 _TRUTHS, _OFTEN = ("and", "or"), 200
+#: No statement is written out as more Stores than that, among which its instances are divided.
+_WRITTEN_OUT = 16
 #: So many of the integers that a Program compares with are fed more often than others.
 _DECIDING = 64
 
@@ -94,6 +96,8 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
         tried, dead = completed(program, func, chosen, reached, rng)
     if scheduled is None:
         tried = _affordable(program, tried)
+        if all(most_at(program, case.sizes) > MOST_INSTANCES * _WRITTEN_OUT for case in tried):
+            return Compared(f"more than {MOST_INSTANCES} instances would have to be looked at")
     stores = [s for s in statements(func) if isinstance(s, Store)]
     with np.errstate(all="ignore"):
         try:
