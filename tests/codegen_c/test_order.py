@@ -3,7 +3,7 @@ What is multiplied and added is rounded once or twice by the machine alone, not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -15,7 +15,6 @@ from tests.codegen_c.test_scheduled import made as default
 from tests.loop_ir import funcs
 from tests.poly import programs
 from tests.poly.test_space import drawn, space_of
-from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.loop_ir.lower import lower
@@ -29,9 +28,16 @@ CONFIGS, MORE = 2, 8
 Array = np.ndarray[Any, Any]
 
 
-@pytest.mark.parametrize("target", ["host", "cpu-generic"])
-@pytest.mark.parametrize("count", [CONFIGS, pytest.param(MORE, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", PROGRAMS)
+def _cases() -> Iterator[object]:
+    """Every program for this machine, every second one for none in particular; with `-m slow` all, and more configs."""
+    for number, name in enumerate(PROGRAMS):
+        for target in ("host", "cpu-generic"):
+            first = () if target == "host" or number % 2 == 0 else pytest.mark.slow
+            yield pytest.param(name, CONFIGS, target, marks=first)
+            yield pytest.param(name, MORE, target, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "count", "target"), tuple(_cases()))
 def test_all_configs_give_the_same_bits(name: str, count: int, target: str) -> None:
     spec = host_spec() if target == "host" else CPU_SPECS[target]
     program, rng = PROGRAMS[name](), Random(name)
@@ -42,8 +48,7 @@ def test_all_configs_give_the_same_bits(name: str, count: int, target: str) -> N
         configs += [] if config is None else [config]
     made += [lower(schedule_program(program, spec, config, None, f"{name}_{k}").func, spec)
              for k, config in enumerate(configs[1:], 1)]
-    build_module({func.name: funcs.source(func, spec) for func in made}, spec, Options())
-    kernels = [funcs.load_kernel(func, spec, Options()) for func in made]
+    kernels = funcs.load_kernels(made, spec, Options())
     for seed in (1, 5, 19, 40):
         sizes = {s.name: -(-max(s.lo, seed + 3 * i) // s.divisor) * s.divisor for i, s in enumerate(program.sizes)}
         inputs = {b.name: data(b, sizes, np.random.default_rng(seed)) for b in program.inputs}

@@ -20,27 +20,27 @@ from tsc.poly import PatternMismatch
 
 
 def test_a_sample() -> None:
-    tally = run_batch(1, range(60))
+    tally = run_batch(1, range(40))
     assert not tally.failures, str(tally)
-    assert tally.outcomes["right"] >= 42, str(tally)
-    assert tally.outcomes["broken schedules refused"] > 30, str(tally)
-    assert tally.outcomes["broken loops refused"] > 25, str(tally)
+    assert tally.outcomes["right"] >= 28, str(tally)
+    assert tally.outcomes["broken schedules refused"] > 20, str(tally)
+    assert tally.outcomes["broken loops refused"] > 16, str(tally)
     assert tally.outcomes["values undecided"] == 0, str(tally)
 
 
 def test_recurrences() -> None:
-    tally = run_batch(1, range(25), wanted=Wanted(carried=True))
+    tally = run_batch(1, range(16), wanted=Wanted(carried=True))
     assert not tally.failures, str(tally)
-    assert tally.outcomes["right"] >= 20, str(tally)
-    assert tally.outcomes["broken schedules refused"] > 12 and tally.outcomes["broken loops refused"] > 12, str(tally)
+    assert tally.outcomes["right"] >= 13, str(tally)
+    assert tally.outcomes["broken schedules refused"] > 8 and tally.outcomes["broken loops refused"] > 8, str(tally)
     assert tally.outcomes["values undecided"] == 0, str(tally)
 
 
 def test_any_tiles() -> None:
-    tally = run_batch(2, range(25), wanted=Wanted(configs=True))
+    tally = run_batch(2, range(16), wanted=Wanted(configs=True))
     assert not tally.failures, str(tally)
-    assert tally.outcomes["right"] >= 18, str(tally)
-    assert tally.outcomes["broken loops refused"] > 10, str(tally)
+    assert tally.outcomes["right"] >= 11, str(tally)
+    assert tally.outcomes["broken loops refused"] > 6, str(tally)
 
 
 def test_without_vectors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -189,10 +189,16 @@ source = lru_cache(maxsize=256)(emit_c)
 
 
 def load_kernel(func: Func, spec: DeviceSpec, options: Options) -> Any:
-    module = build_module({func.name: source(func, spec)}, spec, options)
+    return load_kernels([func], spec, options)[0]
+
+
+def load_kernels(made: Sequence[Func], spec: DeviceSpec, options: Options) -> list[Any]:
+    """Functions of different names, compiled side by side into one module."""
+    module = build_module({func.name: source(func, spec) for func in made}, spec, options)
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         Path(file.name).write_bytes(module)
-        return getattr(ctypes.CDLL(file.name), func.name)
+        library = ctypes.CDLL(file.name)
+    return [getattr(library, func.name) for func in made]
 
 
 class Args(ctypes.Structure):

@@ -158,7 +158,7 @@ def test_all_fail_at_first() -> None:
 
 # -- better than chance ------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("gpu", [A100, H200])
+@pytest.mark.parametrize("gpu", [A100, pytest.param(H200, marks=pytest.mark.slow)])
 def test_regions_beat_chance(gpu: Gpu) -> None:
     products = [Product(rows, 1024, 4096) for rows in ROWS]
     space = space_of(gpu)
