@@ -17,7 +17,7 @@ PACKAGE = ROOT / "tsc"
 FLOORS = (
     "errors", "config", "progress", "frames", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir", "ops",
     "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers", "attempts",
-    "pipeline", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "cli_tune", "cli", "__main__")
+    "pipeline", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "cli_tune", "cli", "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
 #: What `runtime` may import besides NumPy: the driver's binding, in the modules that are imported when a GPU is asked for.
 DRIVER_BINDINGS = {"cuda": ("runtime/drivers/cuda.py", "runtime/drivers/cuda_api.py")}

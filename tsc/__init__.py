@@ -31,13 +31,25 @@ if TYPE_CHECKING:
     from tsc.pipeline import compile
     from tsc.runtime.executable import Executable
     from tsc.runtime.load import load
+    from tsc.session.options import (
+        ExecutionMode,
+        GraphOptimizationLevel,
+        RunOptions,
+        SessionOptions,
+        get_available_providers,
+        get_device,
+    )
+    from tsc.session.session import InferenceSession
+    from tsc.session.values import OrtValue
     from tsc.sym import Dim
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Dim", "Executable", "InputError", "InternalError", "LaunchError", "Limits", "ModelError", "Options", "PackageError",
-    "ShapeError", "SlowKernelWarning", "TscError", "UnsupportedError", "__version__", "build", "compile", "load", "op", "te",
+    "Dim", "Executable", "ExecutionMode", "GraphOptimizationLevel", "InferenceSession", "InputError", "InternalError",
+    "LaunchError", "Limits", "ModelError", "Options", "OrtValue", "PackageError", "RunOptions", "SessionOptions", "ShapeError",
+    "SlowKernelWarning", "TscError", "UnsupportedError", "__version__", "build", "compile", "get_available_providers",
+    "get_device", "load", "op", "te",
 ]
 
 _HOME = {
@@ -46,6 +58,9 @@ _HOME = {
     "Limits": "tsc.config", "te": "tsc.te",
     **dict.fromkeys(("TscError", "ModelError", "UnsupportedError", "InputError", "ShapeError", "LaunchError", "PackageError",
                      "InternalError", "SlowKernelWarning"), "tsc.errors"),
+    "InferenceSession": "tsc.session.session", "OrtValue": "tsc.session.values",
+    **dict.fromkeys(("SessionOptions", "RunOptions", "GraphOptimizationLevel", "ExecutionMode", "get_available_providers",
+                     "get_device"), "tsc.session.options"),
 }
 
 

@@ -27,10 +27,11 @@ from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
 from tsc.runtime.memory import Array, address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
+from tsc.runtime.outputs import targets_of
 from tsc.runtime.over_driver import DriverEngine
 from tsc.runtime.package import Module, Package
 from tsc.runtime.peak import pages, scratch_bytes, upper_bound
-from tsc.runtime.plan import TensorSpec
+from tsc.runtime.plan import Launch, TensorSpec
 from tsc.runtime.profile import Profile, profile_of
 from tsc.runtime.schema import shown
 from tsc.sym import SymExpr
@@ -111,6 +112,11 @@ class Executable:
         return self._plan.outputs
 
     @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches of kernels, in order, with the nodes that each computes."""
+        return self._plan.launches
+
+    @property
     def stats(self) -> dict[str, int]:
         """Counts. `groups`: what fusion proposed, of which `split` fitted no schedule and were cut; `compiles`: how often this
         process compiled it (1, or 0 when it was loaded; running never adds one); `shapes` and `memo_hits`: runs whose shape was
@@ -123,26 +129,35 @@ class Executable:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None,
+            seconds: list[float] | None = None) -> list[Array]:
         """Compute the named outputs (None: all) from arrays by input name, as `onnxruntime.InferenceSession.run` does.
 
-        Contiguous arrays are read in place, others are copied first; nothing is cast. Raises InputError or ShapeError naming
-        the input at fault, before anything runs; InputError too when the data are wrong (an index out of bounds); LaunchError
-        when memory is short.
+        Contiguous arrays are read in place, others are copied first; nothing is cast. Results are new arrays but for those that
+        `out` has arrays for, by output name. Those are written, in place where they are contiguous and no feed lies there, and
+        hold anything if the run raises. With `seconds`, a zero for each launch, each runs alone and adds its time there.
+
+        Raises InputError or ShapeError naming the input, or array of `out`, at fault, before anything runs; InputError too when
+        the data are wrong (an index out of bounds); LaunchError when memory is short.
         """
         chosen = self._choose(output_names)
         given = self._binder.arrays(feeds)
         binding = self._binding(tuple([a.shape for a in given]))
         arrays = [contiguous(a, "a copy of an input") for a in given]
+        targets = None if out is None else targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given)
         if self._package.mapped is not None:
             self._package.mapped.check()
-        results, places = self._results(binding, arrays)
+        results, places = self._results(binding, arrays, {} if targets is None else targets.direct)
         context = self._contexts.take()
         try:
             self._begin(context, binding, arrays, results, places)
+            context.seconds = seconds
             perform(self._binder, context, binding, results)
         finally:
+            context.seconds = None
             self._contexts.give(context)
+        if targets is not None:
+            targets.finish(results, self._plan.outputs)
         made = [result for result in results if result is not None]
         return made if chosen is None else [made[i] for i in chosen]
 
@@ -157,13 +172,16 @@ class Executable:
     def _dims(self, feeds: Sequence[Array]) -> dict[str, int]:
         return dict(zip(self._binder.dims, self._binder.sizes(tuple([a.shape for a in feeds]))))
 
-    def _results(self, binding: Binding | Ready, feeds: Sequence[Array]) -> tuple[list[Array | None], list[int]]:
-        """The outputs and where they lie, as far as their shapes are known."""
+    def _results(self, binding: Binding | Ready, feeds: Sequence[Array],
+                 given: Mapping[int, Array]) -> tuple[list[Array | None], list[int]]:
+        """The outputs and where they lie, as far as their shapes are known: those that are `given`, and new ones."""
         results: list[Array | None] = []
         places: list[int] = []
         try:
             for shape, dtype in zip(binding.outputs, self._binder.dtypes):
-                made, place = (None, 0) if shape is None else allocate_at(shape, dtype, "an output")
+                target = given.get(len(results)) if given else None
+                made, place = ((target, address(target)) if target is not None else
+                               (None, 0) if shape is None else allocate_at(shape, dtype, "an output"))
                 results.append(made)
                 places.append(place)
             return results, places
@@ -177,27 +195,15 @@ class Executable:
         if repeat < 1:
             raise InputError(f"repeat is {repeat}, expected at least 1")
         self.run(None, feeds)  # errors, and memory touched for the first time
-        given = self._binder.arrays(feeds)
-        binding = self._binding(tuple([a.shape for a in given]))
-        arrays = [contiguous(a, "a copy of an input") for a in given]
         launches = self._plan.launches
         best, whole = [float("inf")] * len(launches), float("inf")
-        context = self._contexts.take()
-
-        try:
-            for _ in range(repeat):
-                for seconds in (None, [0.0] * len(launches)):
-                    results, places = self._results(binding, arrays)
-                    self._begin(context, binding, arrays, results, places)
-                    context.seconds, begin = seconds, time.perf_counter()
-                    perform(self._binder, context, binding, results)
-                    if seconds is None:
-                        whole = min(whole, time.perf_counter() - begin)
-                    else:
-                        best = list(map(min, best, seconds))
-        finally:
-            context.seconds = None
-            self._contexts.give(context)
+        for _ in range(repeat):
+            begin = time.perf_counter()
+            self.run(None, feeds)
+            whole = min(whole, time.perf_counter() - begin)
+            seconds = [0.0] * len(launches)
+            self.run(None, feeds, seconds=seconds)
+            best = list(map(min, best, seconds))
         return profile_of(launches, best, whole, self._threads)
 
     def _choose(self, names: Sequence[str] | None) -> list[int] | None:

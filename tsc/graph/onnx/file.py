@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, NodeProto
 
-from tsc.config import Limits
+from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.errors import InputError, ModelError, UnsupportedError
 
 #: What a model may be given as.
@@ -49,6 +49,14 @@ def load(source: Source, limits: Limits) -> tuple[ModelProto, Path | None, str]:
         names = ", ".join(f"'{s.values.name}'" for s in model.graph.sparse_initializer)
         raise UnsupportedError(f"{label} has sparse initializers ({names}), which are not supported; store them dense")
     return model, folder, label
+
+
+def metadata(source: Source) -> dict[str, Any]:
+    """What a model says of itself: names, descriptions, version and its own properties. Raises as `load`."""
+    model, _, _ = load(source, DEFAULT_LIMITS)
+    return {"graph_name": model.graph.name, "producer_name": model.producer_name, "domain": model.domain,
+            "description": model.doc_string, "graph_description": model.graph.doc_string, "version": model.model_version,
+            "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props}}
 
 
 def all_nodes(nodes: Sequence[NodeProto], label: str, limits: Limits) -> Iterator[NodeProto]:
