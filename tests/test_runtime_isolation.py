@@ -88,13 +88,15 @@ def python(*args: str) -> str:
     return done.stdout
 
 
-def test_runs_touch_nothing_but_memory(package: Path) -> None:
-    report = json.loads(python("-c", CHILD, str(package), str(RUNS)))
+@pytest.mark.parametrize("opened", ["tsc.load(sys.argv[1], threads=2)", "tsc.InferenceSession(sys.argv[1])"])
+def test_runs_touch_nothing_but_memory(package: Path, opened: str) -> None:
+    child = CHILD.replace("tsc.load(sys.argv[1], threads=2)", opened)
+    report = json.loads(python("-c", child, str(package), str(RUNS)))
     assert report["events"] == []
     assert report["libraries"] == []
     assert np.isfinite(report["total"])
     floors = {name.split(".")[1] for name in report["modules"] if name.startswith("tsc.")}
-    assert floors <= {"errors", "config", "draw", "sym", "target", "runtime"}
+    assert floors <= {"errors", "config", "draw", "sym", "target", "runtime", "session"}
     assert not [name for name in report["modules"] if not name.startswith("tsc")]
 
 
