@@ -20,6 +20,7 @@
     python3 dev.py memory [args]   every buffer between unmapped pages, or under sanitizers (args go to tests/memory/run.py)
     python3 dev.py fuzz --models [..]    mutated model files (args go to tests/fuzz/models.py)
     python3 dev.py fuzz --packages [..]  mutated Packages (args go to tests/fuzz/packages.py)
+    python3 dev.py conformance [..] the ONNX standard's node suite (args go to tests/conformance/run.py)
     python3 dev.py stress [args]   threads, processes, forks and kills (args go to tests/stress/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
     python3 dev.py gpu --run [..]  measure a GPU with it, without a venv (args go to benchmarks/gpu/run.py)
@@ -130,6 +131,11 @@ def stress(args: Sequence[str]) -> int:
     return run(PYTHON, "-m", "tests.stress.run", *args)
 
 
+def conformance(args: Sequence[str]) -> int:
+    install("test", "demo")
+    return run(PYTHON, "-m", "tests.conformance.run", *args)
+
+
 def memory(args: Sequence[str]) -> int:
     install("test", "demo")
     return run(PYTHON, "-m", "tests.memory.run", *args)
@@ -149,7 +155,7 @@ def show_help(args: Sequence[str]) -> int:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": demo, "tune": tune, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "memory": memory, "stress": stress,
-    "gpu": gpu, "help": show_help, "--help": show_help, "-h": show_help}
+    "conformance": conformance, "gpu": gpu, "help": show_help, "--help": show_help, "-h": show_help}
 
 
 def main(argv: Sequence[str]) -> int:

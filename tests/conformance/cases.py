@@ -1,0 +1,159 @@
+"""The cases of the ONNX standard's node suite, and what becomes of each: compiled, run, and held against the suite's outputs.
+
+The suite is the `onnx` package's own; which of its cases are the core is said by the list beside the shared models. Those that
+are not passed stand in `missing.json`, each with its reason.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.reference import ReferenceEvaluator
+
+import tsc
+from tests.models.test_shared_models import FOLDER
+from tsc.errors import ModelError, TscError
+
+CORE = FOLDER.parent / "conformance" / "core_cases.json"
+MISSING = Path(__file__).with_name("missing.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`state` is "passed", "refused" (the model, by name), "wrong", or "left out" where a case cannot be tried so."""
+
+    state: str
+    text: str = ""
+
+
+@cache
+def suite() -> Mapping[str, Any]:
+    """Every case of the suite by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the suite's own arithmetic
+        return {case.name: case for case in load_model_tests(kind="node")}
+
+
+def core() -> list[str]:
+    """The names of the core's cases; none where the list is not there."""
+    return sorted(json.loads(CORE.read_text())) if CORE.is_file() else []
+
+
+def missing() -> dict[str, str]:
+    """The cases of the core that are not passed, with the reason of each."""
+    found: dict[str, str] = json.loads(MISSING.read_text())
+    return found
+
+
+def outcome(name: str, dynamic: bool = False, target: str = "cpu") -> Outcome:
+    """What becomes of a case as it stands, or with a symbol for every size of its inputs."""
+    case = suite()[name]
+    if dynamic:
+        return _dynamic(case, target)
+    return _tried(case.model, target, ((_feeds(case.model, inputs), outputs) for inputs, outputs in case.data_sets), case)
+
+
+def _tried(model: onnx.ModelProto, target: str, runs: Iterator[tuple[dict[str, Any], Sequence[Any]]], case: Any) -> Outcome:
+    try:
+        executable = tsc.compile(model, target=target, threads=1)
+        for feeds, wanted in runs:
+            text = _difference(executable.run(None, feeds), wanted, case.rtol, case.atol)
+            if text:
+                return Outcome("wrong", text)
+    except ModelError as error:
+        return Outcome("refused", str(error))
+    except TscError as error:
+        return Outcome("wrong", f"{type(error).__name__}: {error}")
+    except Exception as error:
+        return Outcome("wrong", f"untyped: {type(error).__name__}: {error}")
+    return Outcome("passed")
+
+
+def _feeds(model: onnx.ModelProto, inputs: Sequence[Any]) -> dict[str, Any]:
+    fixed = {i.name for i in model.graph.initializer}
+    names = [i.name for i in model.graph.input if i.name not in fixed]
+    return {name: _array(x) for name, x in zip(names, inputs)}
+
+
+def _array(value: Any) -> Any:
+    """Some cases hold messages in place of arrays."""
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def _difference(found: Sequence[Any], wanted: Sequence[Any], rtol: float, atol: float) -> str:
+    """Where results are not the suite's; "" where they are."""
+    if len(found) != len(wanted):
+        return f"{len(found)} outputs, expected {len(wanted)}"
+    for number, (got, want) in enumerate(zip(found, wanted)):
+        want = _array(want)
+        if got.dtype != want.dtype or got.shape != want.shape:
+            return f"output {number} is {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+        try:
+            if want.dtype.kind in "biu":
+                np.testing.assert_array_equal(got, want)
+            else:
+                np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol)
+        except AssertionError as error:
+            return f"output {number}: " + " ".join(str(error).split())[:160]
+    return ""
+
+
+# -- symbolic sizes ---------------------------------------------------------------------------------------------
+
+def symbolic(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a symbol of its own for every size of its inputs, and nothing said of its outputs'. A size of 1 stays: what
+    a broadcast repeats is known when a model is compiled."""
+    made = copy.deepcopy(model)
+    fixed = {i.name for i in made.graph.initializer}
+    for info in made.graph.input:
+        if info.name not in fixed and info.type.HasField("tensor_type"):
+            for axis, extent in enumerate(info.type.tensor_type.shape.dim):
+                if extent.dim_value != 1:
+                    extent.Clear()
+                    extent.dim_param = f"{info.name}_{axis}"
+    for info in made.graph.output:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    del made.graph.value_info[:]
+    return made
+
+
+def _dynamic(case: Any, target: str) -> Outcome:
+    """At the stored shapes, and at others if the reference takes them: one of the sizes that occur is one larger everywhere."""
+    model = symbolic(case.model)
+    runs = [(_feeds(case.model, inputs), outputs) for inputs, outputs in case.data_sets]
+    return _tried(model, target, iter([*runs, *_other_shapes(case.model, runs[0][0])]), case)
+
+
+def _other_shapes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[tuple[dict[str, Any], Sequence[Any]]]:
+    sizes = sorted({extent for x in feeds.values() for extent in x.shape if extent > 1})
+    random.Random(str(sizes)).shuffle(sizes)
+    for size in sizes:
+        grown = {name: _grown(x, size) for name, x in feeds.items()}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return [(grown, ReferenceEvaluator(symbolic(model)).run(None, grown))]
+        except Exception:  # such sizes are none of the operator's
+            continue
+    return []
+
+
+def _grown(x: Any, size: int) -> Any:
+    """With every axis of a size repeated by one element."""
+    for axis, extent in enumerate(x.shape):
+        if extent == size:
+            x = np.concatenate([x, np.take(x, [0], axis)], axis)
+    return np.ascontiguousarray(x)
