@@ -113,8 +113,8 @@ def _difference(found: Sequence[Any], wanted: Sequence[Any], rtol: float, atol: 
 # -- symbolic sizes ---------------------------------------------------------------------------------------------
 
 def symbolic(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with a symbol of its own for every size of its inputs, and nothing said of its outputs'. A size of 1 stays: what
-    a broadcast repeats is known when a model is compiled."""
+    """The model with a symbol of its own for every size of its inputs, and nothing said of its outputs'. A size of 1 stays:
+    what a broadcast repeats is known when a model is compiled."""
     made = copy.deepcopy(model)
     fixed = {i.name for i in made.graph.initializer}
     for info in made.graph.input:

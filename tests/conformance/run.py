@@ -1,8 +1,8 @@
 """The ONNX standard's node suite: `python3 dev.py conformance [--jobs N] [--only PATTERN] [--dynamic] [--target T] [--update]`.
 
-Every core case is compiled and run in a child process and held against the suite's own outputs; with `--dynamic` with a symbol
-for every size of its inputs but 1, at the stored shapes and at others. Prints how many pass, by operator those that do not, and fails
-where `missing.json` says otherwise; `--update` writes that file.
+Every core case is compiled and run in a child process and held against the suite's own outputs; with `--dynamic` with a
+symbol for every size of its inputs but 1, at the stored shapes and at others. Prints how many pass, by operator those that do
+not, and fails where `missing.json` says otherwise; `--update` writes that file.
 """
 
 from __future__ import annotations

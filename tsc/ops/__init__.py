@@ -9,6 +9,7 @@ from tsc.ops import (
     contraction,
     control,
     define,
+    einsum,
     elementwise,
     generate,
     indexing,
@@ -24,7 +25,7 @@ from tsc.ops.base import OpDef
 
 _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
-    *contraction.OPS, *normalization.OPS, *pool.OPS, *define.OPS, *resize.OPS, *recurrent.OPS, *control.OPS,
+    *contraction.OPS, *einsum.OPS, *normalization.OPS, *pool.OPS, *define.OPS, *resize.OPS, *recurrent.OPS, *control.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

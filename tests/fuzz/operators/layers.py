@@ -79,6 +79,33 @@ def gemm(d: Draft) -> None:
            transA=ta, transB=tb)
 
 
+def einsum(d: Draft) -> None:
+    """Of one operand or two: labels of both and of one, summed or kept, in any order, an ellipsis or a diagonal by chance."""
+    dtype, letters = d.dtype("Einsum"), list("abcdefghij")
+    d.rng.shuffle(letters)
+    sizes = {letter: d.rng.choice((1, 2, d.size(1, 9), d.size(1, 17))) for letter in letters}
+
+    def some(most: int) -> list[str]:
+        return [letters.pop() for _ in range(d.rng.randint(0, most))]
+
+    shared, summed = some(1), some(1)
+    terms = [[*shared, *summed, *some(2)] for _ in range(d.rng.choice((1, 2, 2, 2)))]
+    used = sorted({letter for term in terms for letter in term})
+    result = [letter for letter in used if letter not in summed and d.chance(0.85)]
+    if terms[0] and d.chance(0.15):
+        terms[0].append(terms[0][0])  # a diagonal
+    for term in (*terms, result):
+        d.rng.shuffle(term)
+    hidden = [d.extents(d.rng.randint(0, 2)) if d.chance(0.2) else ()] if d.chance(0.3) else []
+    dots = "..." if hidden else ""
+    operands = []
+    for k, term in enumerate(terms):
+        own = stretched(d, hidden[0]) if hidden and k else hidden[0] if hidden else ()
+        operands.append(d.operand((*own, *(sizes[letter] for letter in term)), dtype))
+    text = ",".join(dots + "".join(term) for term in terms)
+    d.node("Einsum", operands, equation=text if d.chance(0.15) else f"{text}->{dots}{''.join(result)}")
+
+
 def _window(d: Draft, dims: int, kernel: list[int], dilations: list[int]) -> dict[str, object]:
     """Strides, dilations and padding of a window operator, at their defaults by chance."""
     found: dict[str, object] = {"strides": d.maybe(0.6, [d.rng.choice((1, 1, 2, 3)) for _ in range(dims)])}
@@ -257,7 +284,7 @@ def recurrent(op: str, d: Draft) -> None:
 RECIPES: dict[str, Recipe] = {
     **{op: partial(reduction, op) for op in REDUCTIONS}, "Softmax": partial(softmax, "Softmax"),
     "LogSoftmax": partial(softmax, "LogSoftmax"), "ArgMax": partial(arg, "ArgMax"), "ArgMin": partial(arg, "ArgMin"),
-    "CumSum": cumsum, "MatMul": matmul, "Gemm": gemm, "Conv": conv, "MaxPool": partial(pool, "MaxPool"),
+    "CumSum": cumsum, "MatMul": matmul, "Gemm": gemm, "Conv": conv, "Einsum": einsum, "MaxPool": partial(pool, "MaxPool"),
     "AveragePool": partial(pool, "AveragePool"), "GlobalAveragePool": partial(global_pool, "GlobalAveragePool"),
     "GlobalMaxPool": partial(global_pool, "GlobalMaxPool"), "LayerNormalization": partial(layer_norm, "LayerNormalization"),
     "RMSNormalization": partial(layer_norm, "RMSNormalization"), "BatchNormalization": batch_norm,

@@ -88,6 +88,8 @@ def rounding(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, li
     match node.op_type:
         case "Resize" | "Upsample":
             return _interpolated(node, inputs[0], output, limits)
+        case "Einsum":
+            return _contracted(inputs, output, run, limits)
         case "ReduceProd":
             return _multiplied(inputs, output, run, limits)
         case "BatchNormalization":
@@ -196,6 +198,13 @@ def _scaled(node: NodeProto, finite: Sequence[Any], output: Array, limits: Limit
     found = _outcomes(output, *parts(max(abs(alpha), 1.0), max(abs(beta), 1.0)), _most(limits, terms))
     return Rounding((above + below) * terms**0.5,
                     found if alpha else np.where(found > 0, ABOVE | BELOW | NAN, 0))  # 0 times an infinity
+
+
+def _contracted(inputs: Sequence[Any], output: Array, run: Run, limits: Limits) -> Rounding:
+    """Einsum of one operand or two."""
+    terms = float(run([np.ones_like(x) for x in inputs]).max(initial=1))
+    above, below = _parts([np.where(np.isfinite(x), x, 0) for x in inputs], run, len(inputs), len(inputs) == 2)
+    return Rounding((above + below) * terms**0.5, _outcomes(output, above, below, _most(limits, terms)))
 
 
 def _multiplied(inputs: Sequence[Any], output: Array, run: Run, limits: Limits) -> Rounding:
