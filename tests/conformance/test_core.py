@@ -36,7 +36,7 @@ def test_a_case(name: str) -> None:
 
 @pytest.mark.parametrize("name", _marked(PASSED, DYNAMIC))
 def test_a_case_with_symbolic_sizes(name: str) -> None:
-    assert outcome(name, dynamic=True).state in ("passed", "refused"), outcome(name, dynamic=True)
+    assert (found := outcome(name, dynamic=True)).state in ("passed", "refused"), found
 
 
 @pytest.mark.parametrize("name", _marked(sorted(missing()), REFUSED))
