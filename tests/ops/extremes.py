@@ -41,7 +41,7 @@ CONVENTIONS: dict[str, str] = {
 ZEROS = {"Sum": "one operand is itself", "PRelu": "x < 0 is false of -0", "Selu": "gamma * (alpha * e^x - alpha) at 0 is +0",
          "Celu": "0 + 0 is +0", "ReduceSum": "over no axes", "ReduceMean": "over no axes", "CumSum": "0 + -0 is +0",
          "Pow": "the root of -0", "MatMul": "0 + -0 is +0", "Gemm": "0 + -0 is +0", "Conv": "0 + -0 is +0",
-         "Einsum": "0 + -0 is +0",
+         "Einsum": "0 + -0 is +0", "ConvTranspose": "0 + -0 is +0",
          "Mod": "fmod of -0",
          "AveragePool": "0 + -0 is +0", "GlobalAveragePool": "0 + -0 is +0", "Resize": "0 + -0 is +0",
          "Clip": "max(-0, 0) is either", "Max": "max(-0, 0) is either", "Min": "min(-0, 0) is either",
@@ -50,7 +50,7 @@ ZEROS = {"Sum": "one operand is itself", "PRelu": "x < 0 is false of -0", "Selu"
          "LayerNormalization": "0 + -0 is +0", "ReduceMax": "max(0, -0) is either", "ReduceMin": "min(0, -0) is either"}
 #: Products and squares that overflow on the way, where the order of a sum decides between an infinity and no number.
 MODERATE = frozenset({
-    "MatMul", "Gemm", "Conv", "Einsum", "LayerNormalization", "InstanceNormalization", "GroupNormalization",
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LayerNormalization", "InstanceNormalization", "GroupNormalization",
     "BatchNormalization",
     "RMSNormalization", "ReduceProd", "ReduceL2", "ReduceSumSquare", "ReduceSum", "ReduceL1", "ReduceMean", "AveragePool",
     "GlobalAveragePool", "CumSum", "Gelu", "Mean", "Sum", "ReduceLogSum", "Celu", "RNN", "GRU", "LSTM"})

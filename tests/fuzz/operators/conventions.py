@@ -140,6 +140,15 @@ def _weights_not_finite(node: NodeProto, inputs: Values, opset: int) -> bool:
     return len(inputs) > 1 and inputs[1] is not None and inputs[1].dtype.kind == "f" and not bool(np.isfinite(inputs[1]).all())
 
 
+def _same_beyond_windows(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """auto_pad SAME where a stride is longer than what the weights span."""
+    if not str(attribute(node, "auto_pad", "")).startswith("SAME") or len(inputs) < 2 or inputs[1] is None:
+        return False
+    kernel = inputs[1].shape[2:]
+    strides, dilations = (attribute(node, name) or [1] * len(kernel) for name in ("strides", "dilations"))
+    return any((k - 1) * d + 1 < s for k, d, s in zip(kernel, dilations, strides))
+
+
 def _large_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
     """Integers that a double does not hold."""
     x = inputs[0]
@@ -245,8 +254,11 @@ CONVENTIONS: tuple[Convention, ...] = (
                "lambd and bias are floats; the standard does not say in which type they meet integers", _beyond_float32),
     Convention(_names("Shrink"), "a bias that is not finite, for integers", "open",
                "the standard does not say which integer it becomes", _no_number_as_integer),
-    Convention(_names("Conv"), "weights that are not finite, over the border", "open",
+    Convention(_names("Conv", "ConvTranspose"), "weights that are not finite, over the border", "open",
                "'the number of pixels added' does not say whether 0 times infinity is added for them", _weights_not_finite),
+    Convention(_names("ConvTranspose"), "SAME where strides are longer than windows", "reference",
+               "'output_shape[i] = input_shape[i] * strides[i]'; ONNX Runtime leaves out what no weight reaches",
+               _same_beyond_windows),
     Convention(_names("ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare"), "integers beyond a double", "open",
                "the standard says neither in which type integers are averaged nor what becomes of a sum that is too large",
                _large_integers),

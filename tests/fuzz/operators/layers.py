@@ -144,6 +144,29 @@ def conv(d: Draft) -> None:
            **_window(d, dims, kernel, dilations))
 
 
+def conv_transpose(d: Draft) -> None:
+    dims = d.rng.choice((1, 2, 2, 2, 3))
+    kernel, strides = ([d.rng.choice((1, 2, 2, 3, 3, 4)) for _ in range(dims)] for _ in range(2))
+    dilations = [d.rng.choice((1, 1, 1, 2, 3)) for _ in range(dims)]
+    group, inner, outer = d.rng.choice((1, 1, 1, 2, 3)), d.rng.choice((1, 1, 2, 3)), d.rng.choice((1, 2, 5))
+    dtype = d.dtype("ConvTranspose")
+    image = [d.size(2, {1: 65, 2: 17, 3: 5}[dims]) for _ in range(dims)]
+    inputs = [d.operand((d.rng.choice((1, 2, d.size(1, 3))), group * inner, *image), dtype),
+              d.operand((group * inner, outer, *kernel), dtype)]
+    if d.chance(0.5):
+        inputs.append(d.operand((group * outer,), dtype))
+    more: dict[str, object] = {}
+    form = d.rng.choice(("pads", "pads", "none", "auto"))
+    if form == "pads":
+        more["pads"] = [d.rng.randint(0, (k - 1) * r // 2) for _ in range(2) for k, r in zip(kernel, dilations)]
+    elif form == "auto":
+        more["auto_pad"] = d.rng.choice(("SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"))
+    if form != "auto" and d.chance(0.4):
+        more["output_padding"] = [d.rng.randrange(max(s, r)) for s, r in zip(strides, dilations)]
+    d.node("ConvTranspose", inputs, group=d.maybe(0.5, group) if group == 1 else group, kernel_shape=d.maybe(0.6, kernel),
+           strides=strides, dilations=dilations if any(r != 1 for r in dilations) else None, **more)
+
+
 def pool(op: str, d: Draft) -> None:
     dims = d.rng.choice((1, 2, 2, 3))
     kernel, dilations, image = _kernel(d, dims)
@@ -284,7 +307,8 @@ def recurrent(op: str, d: Draft) -> None:
 RECIPES: dict[str, Recipe] = {
     **{op: partial(reduction, op) for op in REDUCTIONS}, "Softmax": partial(softmax, "Softmax"),
     "LogSoftmax": partial(softmax, "LogSoftmax"), "ArgMax": partial(arg, "ArgMax"), "ArgMin": partial(arg, "ArgMin"),
-    "CumSum": cumsum, "MatMul": matmul, "Gemm": gemm, "Conv": conv, "Einsum": einsum, "MaxPool": partial(pool, "MaxPool"),
+    "CumSum": cumsum, "MatMul": matmul, "Gemm": gemm, "Conv": conv, "Einsum": einsum,
+    "ConvTranspose": conv_transpose, "MaxPool": partial(pool, "MaxPool"),
     "AveragePool": partial(pool, "AveragePool"), "GlobalAveragePool": partial(global_pool, "GlobalAveragePool"),
     "GlobalMaxPool": partial(global_pool, "GlobalMaxPool"), "LayerNormalization": partial(layer_norm, "LayerNormalization"),
     "RMSNormalization": partial(layer_norm, "RMSNormalization"), "BatchNormalization": batch_norm,

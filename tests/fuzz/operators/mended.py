@@ -298,6 +298,39 @@ class Conv(OpRun):
         return (made if b is None else made + b.reshape(-1, *(1,) * (x.ndim - 2)),)
 
 
+class ConvTranspose(OpRun):
+    """Each element of the image, times all weights, added where it belongs; the reference has one channel of a group."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, b: Array | None = None, group: int = 1, kernel_shape: Any = None,
+             auto_pad: str = "NOTSET", strides: Any = None, dilations: Any = None, pads: Any = None,
+             output_padding: Any = None, output_shape: Any = None) -> tuple[Array]:
+        rank, group = x.ndim - 2, group or 1
+        if x.shape[1] != w.shape[0] or w.shape[0] % group or tuple(kernel_shape or w.shape[2:]) != w.shape[2:]:
+            raise ValueError("weights of another shape than the image and the attributes say")
+        strides, dilations, more = strides or [1] * rank, dilations or [1] * rank, output_padding or [0] * rank
+        whole = [(n - 1) * s + (k - 1) * r + 1 for n, s, k, r in zip(x.shape[2:], strides, w.shape[2:], dilations)]
+        same = (auto_pad or "NOTSET").startswith("SAME")
+        wanted = output_shape or ([n * s for n, s in zip(x.shape[2:], strides)] if same else None)
+        if wanted is not None:
+            less = [n + p - o for n, p, o in zip(whole, more, wanted)]
+            begins = [n // 2 if auto_pad == "SAME_UPPER" else n - n // 2 for n in less]
+        else:
+            given = (pads or [0] * (2 * rank)) if auto_pad in (None, "", "NOTSET") else [0] * (2 * rank)
+            begins, wanted = given[:rank], [n + p - a - z for n, p, a, z in zip(whole, more, given[:rank], given[rank:])]
+        image, weights = x.reshape(x.shape[0], group, -1, *x.shape[2:]), w.reshape(group, -1, *w.shape[1:])
+        low, high = [max(-a, 0) for a in begins], [max(a + o - n, 0) for a, o, n in zip(begins, wanted, whole)]
+        room = np.zeros((x.shape[0], group, w.shape[1], *(n + a + z for n, a, z in zip(whole, low, high))), x.dtype)
+        for tap in np.ndindex(*w.shape[2:]):
+            at = tuple(slice(a + t * r, a + t * r + (n - 1) * s + 1, s)
+                       for a, t, r, n, s in zip(low, tap, dilations, x.shape[2:], strides))
+            room[(..., *at)] += np.einsum("ngc...,gcm->ngm...", image, weights[(..., *tap)])
+        inside = tuple(slice(a + lead, a + lead + o) for a, lead, o in zip(begins, low, wanted))
+        made = room[(..., *inside)].reshape(x.shape[0], group * w.shape[1], *wanted)
+        return (made if b is None else made + b.reshape(-1, *(1,) * rank),)
+
+
 class Gemm(OpRun):
     """Of integers in their own type, where alpha and beta are whole; the reference goes through float64."""
 
@@ -407,7 +440,7 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 MENDED: list[type[OpRun]] = [
     Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization,
-    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, Gemm, CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp,
-    Resize, Upsample,
+    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, ConvTranspose, Gemm, CastLike, Unsqueeze,
+    ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                              "ReduceLogSum"))]

@@ -20,9 +20,9 @@ from tests.fuzz.operators.mended import pooled
 from tests.fuzz.operators.values import Array
 
 #: Linear in the first operands: the same node over their magnitudes says how large the terms are that cancel.
-_LINEAR = {"MatMul": 2, "Gemm": 3, "Conv": 3, "ReduceSum": 1, "ReduceMean": 1, "CumSum": 1, "AveragePool": 1,
-           "GlobalAveragePool": 1, "Sum": 99, "Mean": 99}
-_PRODUCTS = {"MatMul", "Gemm", "Conv"}
+_LINEAR = {"MatMul": 2, "Gemm": 3, "Conv": 3, "ConvTranspose": 3, "ReduceSum": 1, "ReduceMean": 1, "CumSum": 1,
+           "AveragePool": 1, "GlobalAveragePool": 1, "Sum": 99, "Mean": 99}
+_PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 #: Of sums of numbers of one sign: multiples, roots and squares, which are off relative to themselves, and logarithms, which are
 #: off by as much wherever they are.
 _RELATIVE = {"Softmax", "ReduceL1", "ReduceL2", "ReduceSumSquare"}
@@ -144,6 +144,8 @@ def _terms(node: NodeProto, inputs: Sequence[Any], out: Array) -> tuple[float, A
             return max(first.shape[-1], 1), 1
         case "Conv":
             return float(np.prod(np.shape(inputs[1])[1:])) + 1, 1
+        case "ConvTranspose":
+            return float(np.prod(np.shape(inputs[1]))) + 1, 1
         case "Sum" | "Mean":
             return len(inputs), len(inputs) if node.op_type == "Mean" else 1
         case "CumSum":
