@@ -20,7 +20,11 @@ CONVENTIONS: dict[str, str] = {
     "AveragePool": "the reference skips what is no number, as it marks its padding with it: ONNX Runtime is asked",
     "Conv": "the reference multiplies by zeros between dilated weights: ONNX Runtime is asked; only the data is extreme",
     "Gemm": "the reference multiplies integers in doubles; here their product wraps around, as MatMul's does everywhere",
+    "GlobalLpPool": "the reference has none: ONNX Runtime is asked",
     "GlobalMaxPool": "as MaxPool",
+    "LRN": "the reference computes as many channels as there are images, ONNX Runtime subtracts what it had added",
+    "LpNormalization": "the reference adds numbers, not magnitudes, for p 1: ONNX Runtime is asked",
+    "LpPool": "the reference averages what is inside and multiplies by the size of the window: ONNX Runtime is asked",
     "LogSoftmax": "the reference takes the logarithm of a rounded softmax, which is -inf where the result is finite",
     "MaxPool": "both oracles skip what is no number, in some of their loops; here it is the greatest, as in Max and ReduceMax",
     "Mean": "the reference does not broadcast, ONNX Runtime has float32 only",
@@ -50,10 +54,10 @@ ZEROS = {"Sum": "one operand is itself", "PRelu": "x < 0 is false of -0", "Selu"
          "LayerNormalization": "0 + -0 is +0", "ReduceMax": "max(0, -0) is either", "ReduceMin": "min(0, -0) is either"}
 #: Products and squares that overflow on the way, where the order of a sum decides between an infinity and no number.
 MODERATE = frozenset({
-    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LayerNormalization", "InstanceNormalization", "GroupNormalization",
-    "BatchNormalization",
-    "RMSNormalization", "ReduceProd", "ReduceL2", "ReduceSumSquare", "ReduceSum", "ReduceL1", "ReduceMean", "AveragePool",
-    "GlobalAveragePool", "CumSum", "Gelu", "Mean", "Sum", "ReduceLogSum", "Celu", "RNN", "GRU", "LSTM"})
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LayerNormalization", "InstanceNormalization",
+    "GroupNormalization", "BatchNormalization", "RMSNormalization", "ReduceProd", "ReduceL2", "ReduceSumSquare",
+    "ReduceSum", "ReduceL1", "ReduceMean", "AveragePool", "GlobalAveragePool", "CumSum", "Gelu", "Mean", "Sum", "ReduceLogSum",
+    "Celu", "RNN", "GRU", "LSTM", "LpPool", "GlobalLpPool", "LpNormalization", "LRN"})
 
 
 def extremes(dtype: str, moderate: bool = False) -> NDArray[Any]:

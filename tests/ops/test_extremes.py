@@ -30,8 +30,8 @@ NUMERIC = [op for op in all_ops() if not op.domain and next(extreme_samples(op, 
 #: Operators of which nothing is compared for integers, for any type, or with ONNX Runtime: CONVENTIONS says why.
 _INTEGERS_LEFT = {
     "Gemm", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp", "Shrink", "Pow", "ReduceSumSquare", "OneHot", "ReduceL2"}
-_BY_TEXT = {"MaxPool", "GlobalMaxPool", "ReduceLogSumExp", "Resize", "RMSNormalization", "PRelu", "LogSoftmax"}
-_BY_RUNTIME = {"AveragePool", "Conv", "Softsign", "Mean", "Pad"}
+_BY_TEXT = {"MaxPool", "GlobalMaxPool", "ReduceLogSumExp", "Resize", "RMSNormalization", "PRelu", "LogSoftmax", "LRN"}
+_BY_RUNTIME = {"AveragePool", "Conv", "Softsign", "Mean", "Pad", "LpPool", "GlobalLpPool", "LpNormalization"}
 
 
 def wanted(op: OpDef, dtype: str, sample: Sample) -> Arrays | None:

@@ -16,18 +16,20 @@ from tsc.ops import (
     logical,
     movement,
     normalization,
+    norms,
     pool,
     recurrent,
     reduce,
     resize,
     transposed,
+    trigonometry,
 )
 from tsc.ops.base import OpDef
 
 _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
-    *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *pool.OPS, *define.OPS, *resize.OPS,
-    *recurrent.OPS, *control.OPS,
+    *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
+    *recurrent.OPS, *control.OPS, *trigonometry.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

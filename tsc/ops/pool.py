@@ -70,7 +70,8 @@ def _pooled(ctx: InferContext) -> Shape:
     return (*canonical(ctx, 0)[:2], *(w.count for w in _windows(ctx)))
 
 
-def _pool_types(ctx: InferContext) -> tuple[TensorType, ...]:
+def pool_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    """The type of what a window operator gives."""
     if len(ctx.node.outputs) > 1:
         raise UnsupportedError(f"{where(ctx)} asks for the indices of the maxima, not supported yet")
     return tensor(ctx.type(0).dtype, _pooled(ctx))
@@ -135,7 +136,8 @@ def _ceildiv(value: Expr, divisor: int) -> Expr:
 
 # -- global pooling --------------------------------------------------------------------------------------------
 
-def _global_types(ctx: InferContext) -> tuple[TensorType, ...]:
+def global_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    """The type of one number a channel."""
     expect_rank(ctx, 0, 3)
     shape = canonical(ctx, 0)
     return tensor(ctx.type(0).dtype, (*shape[:2], *(ONE,) * (len(shape) - 2)))
@@ -170,12 +172,12 @@ def _wholes() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("MaxPool", PatternKind.REDUCE, _pool_types, te=_max_pool_te, samples=_pools,
+    OpDef("MaxPool", PatternKind.REDUCE, pool_types, te=_max_pool_te, samples=_pools,
           reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode"), ignores=("storage_order",)),
-    OpDef("AveragePool", PatternKind.REDUCE, _pool_types, decompose=_average_pool, samples=_averages,
+    OpDef("AveragePool", PatternKind.REDUCE, pool_types, decompose=_average_pool, samples=_averages,
           reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "count_include_pad")),
-    OpDef("GlobalAveragePool", PatternKind.REDUCE, _global_types, decompose=_global_average, samples=_wholes),
-    OpDef("GlobalMaxPool", PatternKind.REDUCE, _global_types, decompose=_global_max, samples=_wholes),
-    OpDef("WindowSum", PatternKind.REDUCE, _pool_types, te=_window_sum_te, domain="tsc"),
+    OpDef("GlobalAveragePool", PatternKind.REDUCE, global_types, decompose=_global_average, samples=_wholes),
+    OpDef("GlobalMaxPool", PatternKind.REDUCE, global_types, decompose=_global_max, samples=_wholes),
+    OpDef("WindowSum", PatternKind.REDUCE, pool_types, te=_window_sum_te, domain="tsc"),
     OpDef("WindowCount", PatternKind.INJECTIVE, _window_count_types, te=_window_count_te, domain="tsc", static_inputs=(0,)),
 )

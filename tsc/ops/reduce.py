@@ -162,7 +162,7 @@ def _log_sum_exp(builder: Builder) -> tuple[str, ...]:
     return (cast(builder, result, working, own),)
 
 
-def _softmax_axes(ctx: InferContext) -> tuple[int, ...]:
+def softmax_axes(ctx: InferContext) -> tuple[int, ...]:
     """One axis since opset 13; before, the input is coerced to 2-D: all axes from `axis` on together. Before opset 11 the text
     does not say whether that may be none of them, ONNX Runtime refuses it."""
     rank = ctx.type(0).rank
@@ -178,19 +178,19 @@ def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _softmax_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    _softmax_axes(ctx)
+    softmax_axes(ctx)
     return _same_types(ctx)
 
 
 def _softmax(builder: Builder) -> tuple[str, ...]:
-    x, axes = builder.infer.node.inputs[0], _softmax_axes(builder.infer)
+    x, axes = builder.infer.node.inputs[0], softmax_axes(builder.infer)
     shifted = builder.emit("Exp", builder.emit("Sub", x, reduction(builder, "ReduceMax", x, axes)))
     # one division a row instead of one an element
     return (builder.emit("Mul", shifted, builder.emit("Reciprocal", reduction(builder, "ReduceSum", shifted, axes))),)
 
 
 def _log_softmax(builder: Builder) -> tuple[str, ...]:
-    x, axes = builder.infer.node.inputs[0], _softmax_axes(builder.infer)
+    x, axes = builder.infer.node.inputs[0], softmax_axes(builder.infer)
     shifted = builder.emit("Sub", x, reduction(builder, "ReduceMax", x, axes))
     logs = builder.emit("Log", reduction(builder, "ReduceSum", builder.emit("Exp", shifted), axes))
     return (builder.emit("Sub", shifted, logs),)

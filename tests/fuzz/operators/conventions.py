@@ -62,9 +62,9 @@ def _valid_and_rounded_up(node: NodeProto, inputs: Values, opset: int) -> bool:
     return attribute(node, "auto_pad") == "VALID" and bool(attribute(node, "ceil_mode"))
 
 
-_MAXIMA = _names("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Max", "Min", "ArgMax", "ArgMin", "Clip", "Relu",
-                 "Softmax", "LogSoftmax", "ReduceLogSumExp", "HardSigmoid", "HardSwish", "Celu", "Elu", "Selu", "Sign", "PRelu",
-                 "LeakyRelu", "ThresholdedRelu", "Shrink")
+_MAXIMA = _names("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Max", "Min", "ArgMax", "ArgMin", "Hardmax", "Clip",
+                 "Relu", "Softmax", "LogSoftmax", "ReduceLogSumExp", "HardSigmoid", "HardSwish", "Celu", "Elu", "Selu", "Sign",
+                 "PRelu", "LeakyRelu", "ThresholdedRelu", "Shrink")
 
 def _before_opset(newest: int) -> Callable[[NodeProto, Values, int], bool]:
     return lambda node, inputs, opset: opset < newest

@@ -18,6 +18,10 @@ Recipe = Callable[[Draft], None]
 UNARY = ("Neg", "Abs", "Sign", "Sqrt", "Reciprocal", "Exp", "Log", "Erf", "Sin", "Cos", "Floor", "Ceil", "Round", "IsNaN",
          "Identity", "Relu", "Tanh", "Sigmoid", "HardSwish", "Softplus", "Softsign", "Mish", "Not")
 BINARY = ("Add", "Sub", "Mul", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor")
+#: Functions by the range that is of interest.
+ANGLES: dict[str, tuple[float, float]] = {
+    "Tan": (-9, 9), "Asin": (-1.1, 1.1), "Acos": (-1.1, 1.1), "Atan": (-30, 30), "Sinh": (-9, 9), "Cosh": (-9, 9),
+    "Asinh": (-30, 30), "Acosh": (0.9, 30), "Atanh": (-1.1, 1.1)}
 VARIADIC = ("Max", "Min", "Sum", "Mean")
 #: Activations by their float attributes and the range each is drawn from.
 PARAMETRIC: dict[str, dict[str, tuple[float, float]]] = {
@@ -206,7 +210,13 @@ def constant(d: Draft) -> None:
     d.node("Add", [made, d.operand((d.size(), count), dtype)])
 
 
+def angle(op: str, d: Draft) -> None:
+    dtype = d.dtype(op)
+    d.node(op, [d.operand(d.extents(rank(d)), dtype, within(dtype, *ANGLES[op]) if d.chance(0.8) else None)])
+
+
 RECIPES: dict[str, Recipe] = {
+    **{op: partial(angle, op) for op in ANGLES},
     **{op: partial(unary, op) for op in UNARY}, **{op: partial(binary, op) for op in BINARY},
     **{op: partial(variadic, op) for op in VARIADIC}, **{op: partial(parametric, op) for op in PARAMETRIC},
     "Div": partial(division, "Div"), "Mod": partial(division, "Mod"), "Pow": power, "Clip": clip, "IsInf": is_inf,

@@ -106,6 +106,19 @@ def einsum(d: Draft) -> None:
     d.node("Einsum", operands, equation=text if d.chance(0.15) else f"{text}->{dots}{''.join(result)}")
 
 
+def lp_norm(d: Draft) -> None:
+    dims, dtype = d.extents(rank(d, 1)), d.dtype("LpNormalization")
+    d.node("LpNormalization", [d.operand(dims, dtype, within(dtype, -4, 4))], p=d.maybe(0.6, d.rng.choice((1, 2))),
+           axis=d.maybe(0.8, d.rng.randrange(-len(dims), len(dims))) if len(dims) > 1 else None)
+
+
+def lrn(d: Draft) -> None:
+    dtype, dims = d.dtype("LRN"), (d.rng.choice((1, 2)), d.size(1, 17), *d.extents(2))
+    d.node("LRN", [d.operand(dims, dtype, within(dtype, -4, 4))], size=d.rng.choice((1, 3, 3, 5)),
+           alpha=d.maybe(0.7, d.rng.choice((0.5, 0.0625))), beta=d.maybe(0.5, d.rng.choice((0.5, 1.0))),
+           bias=d.maybe(0.5, d.rng.choice((2.0, 1.0))))
+
+
 def _window(d: Draft, dims: int, kernel: list[int], dilations: list[int]) -> dict[str, object]:
     """Strides, dilations and padding of a window operator, at their defaults by chance."""
     found: dict[str, object] = {"strides": d.maybe(0.6, [d.rng.choice((1, 1, 2, 3)) for _ in range(dims)])}
@@ -170,19 +183,25 @@ def conv_transpose(d: Draft) -> None:
 def pool(op: str, d: Draft) -> None:
     dims = d.rng.choice((1, 2, 2, 3))
     kernel, dilations, image = _kernel(d, dims)
-    if d.opset < (10 if op == "MaxPool" else 19):
+    if d.opset < {"MaxPool": 10, "LpPool": 18}.get(op, 19):
         dilations = [1] * dims
-    x = d.operand((d.rng.choice((1, 2, d.size(1, 3))), d.rng.choice((1, 3)), *image), d.dtype(op))
+    dtype = d.dtype(op)
+    draw = within(dtype, -4, 4) if op == "LpPool" else None
+    x = d.operand((d.rng.choice((1, 2, d.size(1, 3))), d.rng.choice((1, 3)), *image), dtype, draw)
     attributes = _window(d, dims, kernel, dilations)
     if op == "AveragePool" and d.opset >= 7:
         attributes["count_include_pad"] = d.maybe(0.5, d.rng.choice((0, 1)))
-    if d.opset >= 10:
+    if op == "LpPool":
+        attributes["p"] = d.maybe(0.6, d.rng.choice((1, 2, 3)))
+    if d.opset >= (18 if op == "LpPool" else 10):
         attributes["ceil_mode"] = d.maybe(0.4, d.rng.choice((0, 1)))
     d.node(op, [x], kernel_shape=kernel, **attributes)
 
 
 def global_pool(op: str, d: Draft) -> None:
-    d.node(op, [d.operand((*d.extents(2), *d.extents(d.rng.randint(1, 3))), d.dtype(op))])
+    dtype, is_norm = d.dtype(op), op == "GlobalLpPool"
+    x = d.operand((*d.extents(2), *d.extents(d.rng.randint(1, 3))), dtype, within(dtype, -4, 4) if is_norm else None)
+    d.node(op, [x], p=d.maybe(0.6, d.rng.choice((1, 2, 3))) if is_norm else None)
 
 
 # -- normalisations --------------------------------------------------------------------------------------------
@@ -308,7 +327,9 @@ RECIPES: dict[str, Recipe] = {
     **{op: partial(reduction, op) for op in REDUCTIONS}, "Softmax": partial(softmax, "Softmax"),
     "LogSoftmax": partial(softmax, "LogSoftmax"), "ArgMax": partial(arg, "ArgMax"), "ArgMin": partial(arg, "ArgMin"),
     "CumSum": cumsum, "MatMul": matmul, "Gemm": gemm, "Conv": conv, "Einsum": einsum,
-    "ConvTranspose": conv_transpose, "MaxPool": partial(pool, "MaxPool"),
+    "ConvTranspose": conv_transpose, "LpNormalization": lp_norm, "LRN": lrn, "LpPool": partial(pool, "LpPool"),
+    "GlobalLpPool": partial(global_pool, "GlobalLpPool"), "Hardmax": partial(softmax, "Hardmax"),
+    "MaxPool": partial(pool, "MaxPool"),
     "AveragePool": partial(pool, "AveragePool"), "GlobalAveragePool": partial(global_pool, "GlobalAveragePool"),
     "GlobalMaxPool": partial(global_pool, "GlobalMaxPool"), "LayerNormalization": partial(layer_norm, "LayerNormalization"),
     "RMSNormalization": partial(layer_norm, "RMSNormalization"), "BatchNormalization": batch_norm,

@@ -331,6 +331,17 @@ class ConvTranspose(OpRun):
         return (made if b is None else made + b.reshape(-1, *(1,) * rank),)
 
 
+class LRN(OpRun):
+    """Of all channels; the reference computes as many of them as there are images, and takes images of two axes alone."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int = 1) -> tuple[Array]:
+        less = (size - 1) // 2
+        sums = np.stack([np.square(x[:, max(0, c - less):c - less + size]).sum(axis=1) for c in range(x.shape[1])], axis=1)
+        return (np.asarray(x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)
+
+
 class Gemm(OpRun):
     """Of integers in their own type, where alpha and beta are whole; the reference goes through float64."""
 
@@ -440,7 +451,7 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 MENDED: list[type[OpRun]] = [
     Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization,
-    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, ConvTranspose, Gemm, CastLike, Unsqueeze,
+    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, ConvTranspose, LRN, Gemm, CastLike, Unsqueeze,
     ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                              "ReduceLogSum"))]

@@ -44,8 +44,9 @@ LARGE = 8.0
 COARSE = {2.0**-24: 2.0**-147, 2.0**-53: 2.0**-1072}
 _EXACT = {
     "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
-    "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN", "IsInf",
-    "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not", "ThresholdedRelu",
+    "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "Hardmax", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN",
+    "IsInf", "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not",
+    "ThresholdedRelu",
     "If"}  # recipes put nothing into it that rounds
 #: Each element is one of the operands' or minus that: a kernel may compute what was rounded before anew behind them as well.
 _PASS = {"Identity", "Relu", "Max", "Min", "Neg", "Abs", "Where", "Clip", "Dropout", "ReduceMax", "ReduceMin", "MaxPool",
@@ -57,14 +58,15 @@ ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 #: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
 _COMPOUND = {"BatchNormalization": 5, "ReduceLogSumExp": 1, "ReduceLogSum": 1, "ReduceL2": 1,
              "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1, "Softplus": 1,
-             "RNN": 6, "GRU": 6, "LSTM": 8}
+             "RNN": 6, "GRU": 6, "LSTM": 8, "LpNormalization": 1, "LpPool": 1, "GlobalLpPool": 1, "LRN": 1,
+             **dict.fromkeys(("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"), 1)}
 #: Has a body that overflows, in float64 too, where the function itself does not.
 _WHOLE = {"Softplus"}
 #: Float attributes and constants of these are float32 by the standard, whatever the elements are.
 _FLOAT_ATTRIBUTES = {
     "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Swish", "Shrink", "ThresholdedRelu", "Gelu", "Gemm",
     "LayerNormalization", "RMSNormalization", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
-    "MeanVarianceNormalization", "Resize", "Upsample"}
+    "MeanVarianceNormalization", "Resize", "Upsample", "LRN"}
 
 
 @dataclass(frozen=True)
