@@ -233,6 +233,11 @@ class Lifting:
         all sizes in `known`; what depends on data does, by its check."""
         if not self.coordinates:
             return False
+        given = list(conditions)
+        # most often the loops say it alone, and what conditions have of remainders and alternatives costs isl the most
+        return any(self._proved(load, domain, some, params, known) for some in ([], given)[:1 + bool(given)])
+
+    def _proved(self, load: Load, domain: str, conditions: Iterable[str], params: str, known: isl.Set) -> bool:
         try:
             with isl.budget(OPERATIONS):
                 return self._stays(load, domain, conditions, params, known)
