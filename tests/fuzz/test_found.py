@@ -79,6 +79,8 @@ from tsc.codegen_c.specs import host_spec
     (20271412, 8713),  # isl's operations were spent when a number's text was asked for, which then is None
     (20271412, 323),  # sizes were tried at which a number of elements is beyond 64 bits
     (20271612, 3401),  # what data say three places on, or at the end, was taken to have no formula: few vectors reach the end
+    (20271902, 7068),  # a row whose elements are apart has less than none where a size is 0: memory behind it moved back
+    (20271902, 9333),  # the same
     (20271902, 3406),  # conditions with remainders spent isl's operations on what the loops alone say of where is read
     (66001, 1061),  # a statement that initialises a sum was taken for one that adds to it, where both are read back at once
 ])

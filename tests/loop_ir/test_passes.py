@@ -22,7 +22,7 @@ from tsc.loop_ir.print import format_func, format_stmt
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify, substitute_stmt
 from tsc.loop_ir.verify import verify
-from tsc.sym import dim
+from tsc.sym import SymExpr, dim
 from tsc.te.compute import SizeParam
 from tsc.te.expr import BOOL, Buffer, Call, Const, Expr, Load, Size, Var, add, call, index, select
 from tsc.trace import Recorder
@@ -137,6 +137,21 @@ def test_scratch_lies_behind_what_lives_and_siblings_share() -> None:
     sizes = {"A": 17, "B": 3, "C": 100}
     assert {n: o.evaluate(sizes) for n, o in offsets.items()} == {"a": 0, "b": 128, "c": 128}
     assert made.scratch.evaluate(sizes) == 128 + 448
+
+
+def test_scratch_that_keeps_nothing_takes_no_room() -> None:
+    """Found by random programs: n elements forty apart lie within 40 * n - 39, which is below 0 where n is 0, and what
+    lay behind began before the kernel's memory."""
+    a, b = Buffer("a", "float32", (SymExpr.of(40) * dim("A") - 39,)), buffer("b", "B")
+    body = Allocate(a, "scratch", Allocate(b, "scratch", Block(())))
+    made = plan_scratch(Func("f", (), (), (SizeParam("A", 0), SizeParam("B", 1)), body))
+    offsets = {s.buffer.name: s.offset for s in walk(made.body) if isinstance(s, Allocate)}
+    for n, room in ((0, 0), (1, 64), (2, 192), (17, 2624)):
+        sizes = {"A": n, "B": 3}
+        assert {name: o.evaluate(sizes) for name, o in offsets.items()} == {"a": 0, "b": room}
+        assert made.scratch.evaluate(sizes) == room + 64
+    positive = plan_scratch(Func("f", (), (), (SizeParam("A", 1), SizeParam("B", 1)), body))
+    assert "max" in str(made.scratch) and "max" not in str(positive.scratch)
 
 
 def intrinsics(made: Func) -> list[Intrin]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tsc.loop_ir.nodes import Allocate, Func, Stmt, children, map_children
-from tsc.sym import ZERO, SymExpr, ceildiv, product, sym_max
+from tsc.sym import ZERO, ShapeEnv, SymExpr, ceildiv, product, sym_max
 from tsc.te.expr import Buffer
 
 ALIGNMENT = 64
@@ -13,8 +13,11 @@ ALIGNMENT = 64
 
 def plan_scratch(func: Func) -> Func:
     """`func` with every scratch offset and its total set. A buffer lies behind those it lives within; siblings share."""
-    body = _place(func.body, ZERO)
-    return replace(func, body=body, scratch=_extent(body))
+    env = ShapeEnv()
+    for size in func.sizes:
+        env.declare(size.name, size.lo, size.hi, size.divisor)
+    body = _place(func.body, ZERO, env)
+    return replace(func, body=body, scratch=_extent(body, env))
 
 
 def item_bytes(dtype: str) -> int:
@@ -24,21 +27,26 @@ def item_bytes(dtype: str) -> int:
     return int("".join(ch for ch in dtype if ch.isdigit())) // 8
 
 
-def buffer_bytes(buffer: Buffer) -> SymExpr:
-    """Bytes of a plain buffer, rounded up to the alignment."""
-    return ceildiv(product(buffer.shape) * item_bytes(buffer.dtype), ALIGNMENT) * ALIGNMENT
+def buffer_bytes(buffer: Buffer, env: ShapeEnv) -> SymExpr:
+    """Bytes of a plain buffer, rounded up to the alignment. An extent says what it is where something is kept: where nothing is
+    it may be below 0, as `3 * n - 2` for a row of n elements three apart, and what lies behind must not move back."""
+    size = product(buffer.shape) * item_bytes(buffer.dtype)
+    if not all(env.prove_le(0, extent) for extent in buffer.shape):
+        size = sym_max(size, ZERO)
+    return ceildiv(size, ALIGNMENT) * ALIGNMENT
 
 
-def _place(stmt: Stmt, used: SymExpr) -> Stmt:
+def _place(stmt: Stmt, used: SymExpr, env: ShapeEnv) -> Stmt:
     if isinstance(stmt, Allocate) and stmt.scope == "scratch":
-        return replace(stmt, offset=used, body=_place(stmt.body, used + buffer_bytes(stmt.buffer)))
-    return map_children(lambda s: _place(s, used), stmt)
+        behind = used + buffer_bytes(stmt.buffer, env)
+        return replace(stmt, offset=used, body=_place(stmt.body, behind, env))
+    return map_children(lambda s: _place(s, used, env), stmt)
 
 
-def _extent(stmt: Stmt) -> SymExpr:
-    extents = dict.fromkeys(_extent(s) for s in children(stmt))
+def _extent(stmt: Stmt, env: ShapeEnv) -> SymExpr:
+    extents = dict.fromkeys(_extent(s, env) for s in children(stmt))
     if isinstance(stmt, Allocate) and stmt.scope == "scratch":
-        own = stmt.offset + buffer_bytes(stmt.buffer)
+        own = stmt.offset + buffer_bytes(stmt.buffer, env)
         return own if set(extents) <= {ZERO} else next(iter(extents))
     extents.pop(ZERO, None)
     if len(extents) <= 1:

@@ -159,7 +159,7 @@ class Loops:
 
     def _allocate(self, stmt: Allocate, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
         base = f"@base {stmt.buffer.name} {len(self.storages)}"
-        counts = spread(self.sizes.at(product(stmt.buffer.shape), frame), frame.count)
+        counts = np.maximum(spread(self.sizes.at(product(stmt.buffer.shape), frame), frame.count), 0)  # below: nothing is kept
         storage = Storage(stmt.buffer, base, False)
         self.storages.append(storage)
         inner = frame.bound(**{base: np.cumsum(counts) - counts})

@@ -73,7 +73,7 @@ def compile_stmt(stmt: Stmt, machine: Machine) -> Run:
             return sequence
         case Allocate(buffer=buffer, body=body):
             run = compile_stmt(body, machine)
-            shape = tuple(e.evaluate(machine.sizes) for e in buffer.shape)
+            shape = tuple(max(e.evaluate(machine.sizes), 0) for e in buffer.shape)  # less than none where nothing is kept
 
             def allocate(env: Env) -> None:
                 machine.arrays[buffer.name] = uninitialised(shape, buffer.dtype)

@@ -97,7 +97,7 @@ def _steps(stmt: Stmt, context: _Context) -> Steps:
 
 def _allocate(stmt: Allocate, context: _Context) -> Steps:
     run, machine, buffer = _steps(stmt.body, context), context.machine, stmt.buffer
-    shape = tuple(e.evaluate(machine.sizes) for e in buffer.shape)
+    shape = tuple(max(e.evaluate(machine.sizes), 0) for e in buffer.shape)
 
     def allocate(env: Env) -> Iterator[Barrier]:
         own = uninitialised(shape, buffer.dtype)
