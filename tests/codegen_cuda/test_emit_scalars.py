@@ -24,7 +24,7 @@ OF_FLOATS = ("neg", "abs", "sign", "reciprocal", "exp", "log", "sqrt", "erf", "t
              "isnan", "isinf")
 #: Floats are not divided with a remainder: the tensor DSL refuses that.
 FUNCTIONS = {**{dtype: (*(fn for fn in BOTH if fn != "floordiv"), *OF_FLOATS) for dtype in FLOATS},
-             **{dtype: (*BOTH, "neg", "abs", "sign", "bitxor") for dtype in INTEGERS},
+             **{dtype: (*BOTH, "neg", "abs", "sign", "bitand", "bitor", "bitxor", "shl", "shr") for dtype in INTEGERS},
              "bool": ("and", "or", "xor", "not", "eq", "ne")}
 UNARY = {*OF_FLOATS, "not"}
 

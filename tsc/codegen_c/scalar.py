@@ -16,7 +16,7 @@ from tsc.sym.facts import Facts
 from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
 from tsc.te.index import to_expr, to_sym
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "bitxor": "^"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "bitand": "&", "bitor": "|", "bitxor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _DIVIDE = {"//": "/", "%": "%"}
 _SIZE_FUNCTIONS = {"//": "tsc_floordiv_int64", "%": "tsc_mod_int64", "min": "tsc_min_int64", "max": "tsc_max_int64"}

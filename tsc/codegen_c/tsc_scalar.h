@@ -18,6 +18,7 @@
   }                                                                                                                           \
   TSC_FN T tsc_abs_##NAME(T a) { return a < 0 ? (T)(0 - (U)a) : a; }                                                          \
   TSC_FN T tsc_sign_##NAME(T a) { return (T)((a > 0) - (a < 0)); }                                                            \
+  TSC_FN T tsc_shr_##NAME(T a, T b) { return (T)(a >> ((U)b < sizeof(T) * 8 ? (int)b : (int)sizeof(T) * 8 - 1)); }            \
   TSC_DEFINE_INTEGER(T, U, NAME)
 
 #define TSC_DEFINE_UNSIGNED(T, NAME)                                                                                          \
@@ -27,12 +28,15 @@
   TSC_FN T tsc_mod_##NAME(T a, T b) { return tsc_fmod_##NAME(a, b); }                                                         \
   TSC_FN T tsc_abs_##NAME(T a) { return a; }                                                                                  \
   TSC_FN T tsc_sign_##NAME(T a) { return a > 0; }                                                                             \
+  TSC_FN T tsc_shr_##NAME(T a, T b) { return b < sizeof(T) * 8 ? (T)(a >> b) : (T)0; }                                        \
   TSC_DEFINE_INTEGER(T, T, NAME)
 
 #define TSC_DEFINE_INTEGER(T, U, NAME)                                                                                        \
   TSC_FN T tsc_min_##NAME(T a, T b) { return a < b ? a : b; }                                                                 \
   TSC_FN T tsc_max_##NAME(T a, T b) { return a > b ? a : b; }                                                                 \
   TSC_FN T tsc_reciprocal_##NAME(T a) { return tsc_div_##NAME((T)1, a); }                                                     \
+  /* by a number of bits that the type does not have all are shifted out */                                                   \
+  TSC_FN T tsc_shl_##NAME(T a, T b) { return (uint64_t)b < sizeof(T) * 8 ? (T)((uint64_t)a << b) : (T)0; }                    \
   TSC_FN T tsc_pow_##NAME(T a, T b) {                                                                                         \
     U result = 1, base = (U)a;                                                                                                \
     if (b < 0) return a == 1 ? 1 : a == (T)-1 ? (b & 1 ? (T)-1 : 1) : 0;                                                      \

@@ -6,6 +6,7 @@ from tsc.errors import InternalError
 from tsc.ir import Node
 from tsc.ops import (
     activation,
+    bits,
     contraction,
     control,
     define,
@@ -27,7 +28,7 @@ from tsc.ops import (
 from tsc.ops.base import OpDef
 
 _OPS: tuple[OpDef, ...] = (
-    *elementwise.OPS, *logical.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
+    *elementwise.OPS, *logical.OPS, *bits.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
     *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
     *recurrent.OPS, *control.OPS, *trigonometry.OPS,
 )

@@ -74,7 +74,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     # logic (bool in, bool out)
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not,
     # bits (integers)
-    "bitxor": np.bitwise_xor,
+    "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
     # choice
     "select": np.where,
 }

@@ -22,7 +22,8 @@ _WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 8, "Reshape": 3, "Slice": 4, "Concat
             "GatherND": 2, "ArgMax": 2, "CumSum": 2, "Einsum": 3, "ConvTranspose": 4}
 #: Recipes that came later, and when: a case that was found by its number is drawn from those of its time.
 _SINCE = {"RNN": 1, "GRU": 1, "LSTM": 1, "If": 2, **dict.fromkeys((
-    "Einsum", "ConvTranspose", "LpNormalization", "LRN", "LpPool", "GlobalLpPool", "Hardmax", *elementwise.ANGLES), 3)}
+    "Einsum", "ConvTranspose", "LpNormalization", "LRN", "LpPool", "GlobalLpPool", "Hardmax", *elementwise.ANGLES), 3),
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift"), 4)}
 NOW = max(_SINCE.values())
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]

@@ -210,13 +210,20 @@ def constant(d: Draft) -> None:
     d.node("Add", [made, d.operand((d.size(), count), dtype)])
 
 
+def shift(d: Draft) -> None:
+    dtype = d.dtype("BitShift")
+    x, by = operands(d, 2, [dtype], [plain(dtype, mood(d.rng)), within(dtype, 0, 8 * np.dtype(dtype).itemsize)])
+    d.node("BitShift", [x, by], direction=d.rng.choice(("LEFT", "RIGHT")))
+
+
 def angle(op: str, d: Draft) -> None:
     dtype = d.dtype(op)
     d.node(op, [d.operand(d.extents(rank(d)), dtype, within(dtype, *ANGLES[op]) if d.chance(0.8) else None)])
 
 
 RECIPES: dict[str, Recipe] = {
-    **{op: partial(angle, op) for op in ANGLES},
+    **{op: partial(angle, op) for op in ANGLES}, "BitShift": shift,
+    **{op: partial(binary, op) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")}, "BitwiseNot": partial(unary, "BitwiseNot"),
     **{op: partial(unary, op) for op in UNARY}, **{op: partial(binary, op) for op in BINARY},
     **{op: partial(variadic, op) for op in VARIADIC}, **{op: partial(parametric, op) for op in PARAMETRIC},
     "Div": partial(division, "Div"), "Mod": partial(division, "Mod"), "Pow": power, "Clip": clip, "IsInf": is_inf,

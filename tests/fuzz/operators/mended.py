@@ -331,6 +331,17 @@ class ConvTranspose(OpRun):
         return (made if b is None else made + b.reshape(-1, *(1,) * rank),)
 
 
+class LpNormalization(OpRun):
+    """Of magnitudes; the reference adds the numbers themselves where p is 1."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axis: int = -1, p: int = 2) -> tuple[Array]:
+        norm = (np.abs(x) if p == 1 else np.square(x)).sum(axis=axis, keepdims=True)
+        norm = norm if p == 1 else np.sqrt(norm)
+        return (np.asarray(np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm))).astype(x.dtype),)
+
+
 class LRN(OpRun):
     """Of all channels; the reference computes as many of them as there are images, and takes images of two axes alone."""
 
@@ -451,7 +462,7 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 MENDED: list[type[OpRun]] = [
     Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization,
-    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, ConvTranspose, LRN, Gemm, CastLike, Unsqueeze,
+    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, ConvTranspose, LpNormalization, LRN, Gemm, CastLike, Unsqueeze,
     ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                              "ReduceLogSum"))]

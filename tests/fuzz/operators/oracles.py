@@ -46,7 +46,7 @@ _EXACT = {
     "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
     "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "Hardmax", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN",
     "IsInf", "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not",
-    "ThresholdedRelu",
+    "ThresholdedRelu", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift",
     "If"}  # recipes put nothing into it that rounds
 #: Each element is one of the operands' or minus that: a kernel may compute what was rounded before anew behind them as well.
 _PASS = {"Identity", "Relu", "Max", "Min", "Neg", "Abs", "Where", "Clip", "Dropout", "ReduceMax", "ReduceMin", "MaxPool",

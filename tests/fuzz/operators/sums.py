@@ -94,6 +94,8 @@ def rounding(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, li
             return _multiplied(inputs, output, run, limits)
         case "BatchNormalization":
             return _normalised(node, inputs, output, limits)
+        case "LRN":
+            return _response(node, inputs[0], output, limits)
         case "InstanceNormalization":
             return _standardised(inputs[0], output, limits)
         case "ReduceLogSum":
@@ -238,6 +240,14 @@ def _standardised(x: Array, output: Array, limits: Limits) -> Rounding:
     most = _most(limits, max(x.size // max(x.shape[0] * x.shape[1], 1), 1))
     over = (np.abs(x).sum(axis=axes, keepdims=True) > most) | ((centred * centred).sum(axis=axes, keepdims=True) > most)
     return Rounding(np.where(over, np.inf, np.abs(output)), np.zeros(output.shape, int))
+
+
+def _response(node: NodeProto, x: Array, output: Array, limits: Limits) -> Rounding:
+    """LRN: beyond what the type holds a power of an infinity is taken, where there is one of a number that is negative."""
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    most = float(np.square(np.where(np.isfinite(x), x, 0)).sum(axis=1).max(initial=0)) * abs(given.get("alpha", 1e-4))
+    over = most + abs(given.get("bias", 1.0)) > limits.max
+    return Rounding(np.full(output.shape, np.inf) if over else np.abs(output), np.zeros(output.shape, int))
 
 
 def _interpolated(node: NodeProto, x: Array, output: Array, limits: Limits) -> Rounding:
