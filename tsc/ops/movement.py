@@ -16,6 +16,7 @@ from tsc.ops.shapes import (
     Shape,
     Values,
     all_contents,
+    as_object,
     at_least_zero,
     axes_operand,
     broadcast,
@@ -300,14 +301,40 @@ def _tile_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 # -- Trilu, DepthToSpace, SpaceToDepth -------------------------------------------------------------------------
 
+#: Further from the diagonal than any element.
+_BEYOND = 1 << 60
+
+
 def _diagonal(ctx: InferContext) -> SymExpr:
     return scalar_contents(ctx, 1, "diagonal") if ctx.has(1) else ZERO
 
 
 def _trilu_types(ctx: InferContext) -> tuple[TensorType, ...]:
     expect_rank(ctx, 0, 2)
-    _diagonal(ctx)
+    if not ctx.has(1) or ctx.contents[1] is not None:
+        _diagonal(ctx)
+    elif any(extent != ONE for extent in canonical(ctx, 1)):
+        raise ModelError(f"{where(ctx)} has a diagonal of rank {ctx.type(1).rank}, expected one number")
     return tensor(ctx.type(0).dtype, canonical(ctx, 0))
+
+
+def _trilu(builder: Builder) -> tuple[str, ...]:
+    """By indices where the diagonal is known, else by numbers of rows and columns, which are compared with it."""
+    ctx = builder.infer
+    if not ctx.has(1) or ctx.contents[1] is not None:
+        return (builder.emit("Triangle", *ctx.node.inputs, **ctx.node.attrs),)
+    x, shape, dtype = ctx.node.inputs[0], canonical(ctx, 0), ctx.type(0).dtype
+
+    def number(value: int) -> str:
+        return builder.constant(np.array(value))
+
+    rows, columns = (builder.emit("Range", number(0), size_operand(builder, as_object(extent), "int64"), number(1))
+                     for extent in shape[-2:])
+    diagonal = reshape(builder, ctx.node.inputs[1], ())
+    diagonal = builder.emit("Max", builder.emit("Min", diagonal, number(_BEYOND)), number(-_BEYOND))
+    edge = builder.emit("Unsqueeze", builder.emit("Add", rows, diagonal), axes=(1,))
+    kept = builder.emit("GreaterOrEqual" if ctx.attr("upper", 1) else "LessOrEqual", columns, edge)
+    return (builder.emit("Where", kept, x, builder.constant(np.zeros((), dtype))),)
 
 
 def _trilu_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
@@ -461,7 +488,8 @@ OPS: tuple[OpDef, ...] = (
     OpDef("Expand", PatternKind.BROADCAST, _expand_types, contents=_expand_contents, te=_expand_te, samples=_expands,
           static_inputs=(1,)),
     OpDef("Tile", PatternKind.INJECTIVE, _tile_types, contents=_tile_contents, te=_tile_te, samples=_tiles, static_inputs=(1,)),
-    OpDef("Trilu", PatternKind.ELEMENTWISE, _trilu_types, te=_trilu_te, samples=_trilus, static_inputs=(1,), reads=("upper",)),
+    OpDef("Trilu", PatternKind.INJECTIVE, _trilu_types, decompose=_trilu, samples=_trilus, reads=("upper",)),
+    OpDef("Triangle", PatternKind.ELEMENTWISE, _trilu_types, te=_trilu_te, domain="tsc", static_inputs=(1,)),
     OpDef("DepthToSpace", PatternKind.INJECTIVE, _depth_to_space_types, decompose=_depth_to_space, samples=_blocks,
           reads=("blocksize", "mode")),
     OpDef("SpaceToDepth", PatternKind.INJECTIVE, _space_to_depth_types, decompose=_space_to_depth,

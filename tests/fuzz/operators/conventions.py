@@ -212,7 +212,8 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_REDUCTIONS, "no elements, and axes counted from the back", "reference",
                "'Accepted range is [-r, r-1]'; ONNX Runtime leaves a negative axis as it is where there are no elements",
                _nothing_from_the_back),
-    Convention(_names("GlobalMaxPool", "GlobalAveragePool", "MaxPool", "AveragePool"), "an image without pixels", "open",
+    Convention(_names("GlobalMaxPool", "GlobalAveragePool", "MaxPool", "AveragePool", "LpPool"), "an image without pixels",
+               "open",
                "the standard does not say what the maximum or mean of nothing is, nor whether ceil_mode has a window there",
                _empty),
     Convention(_names("AveragePool"), "windows of padding alone", "open",
@@ -287,10 +288,10 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("Slice"), "an end behind the last element, with a negative step", "reference",
                "an end is clamped to [-1, dims[axes[i]]-1]; ONNX Runtime takes INT_MAX for 'to the end' backwards too, for "
                "which the text names INT_MIN", _end_beyond_backwards),
-    Convention(_names("MaxPool", "AveragePool"), "auto_pad SAME with dilations", "reference",
+    Convention(_names("MaxPool", "AveragePool", "LpPool"), "auto_pad SAME with dilations", "reference",
                "'SAME_UPPER or SAME_LOWER: output_spatial_shape[i] = ceil(input_spatial_shape[i] / strides_spatial_shape[i])', "
                "whatever the dilations", _same_and_dilated),
-    Convention(_names("MaxPool", "AveragePool"), "auto_pad VALID with ceil_mode", "reference",
+    Convention(_names("MaxPool", "AveragePool", "LpPool"), "auto_pad VALID with ceil_mode", "reference",
                "'ceil((input_spatial_shape[i] - ((kernel_spatial_shape[i] - 1) * dilations[i] + 1) + 1) / "
                "strides_spatial_shape[i])' is the same number with and without; ONNX Runtime rounds up",
                _valid_and_rounded_up),

@@ -123,14 +123,33 @@ class LogSoftmax(OpRun):
         return (np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axes, keepdims=True)), x.dtype),)
 
 
+class Hardmax(OpRun):
+    """As Softmax."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axis: int = -1) -> tuple[Array]:
+        axes = _normalised(self, x)
+        flat = x.reshape(*x.shape[:axes[0]], -1, *x.shape[axes[-1] + 1:])
+        found = np.zeros_like(flat)
+        if x.size:
+            np.put_along_axis(found, np.expand_dims(flat.argmax(axis=axes[0]), axes[0]), 1, axes[0])
+        return (found.reshape(x.shape),)
+
+
 def _below_their_greatest(op: OpRun, x: Array) -> tuple[Array, tuple[int, ...]]:
     """The input less its maximum over the axes that are normalised, and these axes."""
+    axes = _normalised(op, x)
+    return x - x.max(axis=axes, keepdims=True) if x.size else x, axes
+
+
+def _normalised(op: OpRun, x: Array) -> tuple[int, ...]:
+    """The axes that are normalised together."""
     new = op.run_params["opsets"][""] >= 13
     axis = next((a.i for a in op.onnx_node.attribute if a.name == "axis"), -1 if new else 1)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError("an axis that is not there")
-    axes = (axis % x.ndim,) if new else tuple(range(axis % x.ndim, x.ndim))
-    return x - x.max(axis=axes, keepdims=True) if x.size else x, axes
+    return (axis % x.ndim,) if new else tuple(range(axis % x.ndim, x.ndim))
 
 
 class BatchNormalization(OpRun):
@@ -249,6 +268,16 @@ class AveragePool(OpRun):
     def _run(self, x: Array, count_include_pad: int = 0, **attributes: Any) -> tuple[Array]:
         total, inside, padded = pooled(x, attributes, np.asarray(0, x.dtype), lambda w: w.sum(axis=-1, dtype=x.dtype))
         return (total / (padded if count_include_pad else inside).astype(x.dtype),)
+
+
+class LpPool(OpRun):
+    """The root of a sum of powers; the reference averages what is inside and multiplies by the size of the window."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, p: int = 2, **attributes: Any) -> tuple[Array]:
+        sums, _, _ = pooled(np.abs(x) ** p, attributes, np.asarray(0, x.dtype), lambda w: w.sum(axis=-1, dtype=x.dtype))
+        return (np.asarray(sums ** (1 / p)).astype(x.dtype),)
 
 
 def pooled(x: Array, attributes: dict[str, Any], neutral: Array,
@@ -461,8 +490,8 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 
 MENDED: list[type[OpRun]] = [
-    Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, GlobalMaxPool, BatchNormalization,
-    GroupNormalization, Slice, Pad, MaxPool, AveragePool, Conv, ConvTranspose, LpNormalization, LRN, Gemm, CastLike, Unsqueeze,
-    ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
+    Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, Hardmax, GlobalMaxPool, BatchNormalization,
+    GroupNormalization, Slice, Pad, MaxPool, AveragePool, LpPool, Conv, ConvTranspose, LpNormalization, LRN, Gemm,
+    CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                              "ReduceLogSum"))]

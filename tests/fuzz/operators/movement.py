@@ -135,7 +135,10 @@ def tile(d: Draft) -> None:
 def trilu(d: Draft) -> None:
     dims = d.extents(rank(d, 2))
     x = d.operand(dims, d.dtype("Trilu"))
-    diagonal = [d.constant(fixed(d.rng.choice(FAR) if d.chance(0.2) else d.rng.randint(-4, 4)), ())] if d.chance(0.6) else []
+    known = fixed(d.rng.choice(FAR) if d.chance(0.2) else d.rng.randint(-4, 4))
+    diagonal = [d.constant(known, ())] if d.chance(0.6) else []
+    if diagonal and d.chance(0.3):  # what only the run knows
+        diagonal = [d.operand((), "int64", known, role="feed")]
     d.node("Trilu", [x, *diagonal], upper=d.maybe(0.6, d.rng.choice((0, 1))))
 
 
