@@ -32,7 +32,7 @@ MISSING = Path(__file__).with_name("missing.json")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`state` is "passed", "refused" (the model, by name), "wrong", or "left out" where a case cannot be tried so."""
+    """`state` is "passed", "refused" (the model, by name) or "wrong"."""
 
     state: str
     text: str = ""
@@ -134,10 +134,11 @@ def _dynamic(case: Any, target: str) -> Outcome:
     """At the stored shapes, and at others if the reference takes them: one of the sizes that occur is one larger everywhere."""
     model = symbolic(case.model)
     runs = [(_feeds(case.model, inputs), outputs) for inputs, outputs in case.data_sets]
-    return _tried(model, target, iter([*runs, *_other_shapes(case.model, runs[0][0])]), case)
+    return _tried(model, target, iter([*runs, *_other_shapes(model, runs[0][0])]), case)
 
 
 def _other_shapes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[tuple[dict[str, Any], Sequence[Any]]]:
+    """Of a symbolic model."""
     said = {n for node in model.graph.node for a in node.attribute for n in (a.i, *a.ints)}  # as a hidden size: not checked
     sizes = sorted({extent for x in feeds.values() for extent in x.shape if extent > 1} - said)
     random.Random(str(sizes)).shuffle(sizes)
@@ -146,7 +147,7 @@ def _other_shapes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[tupl
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return [(grown, ReferenceEvaluator(symbolic(model)).run(None, grown))]
+                return [(grown, ReferenceEvaluator(model).run(None, grown))]
         except Exception:  # such sizes are none of the operator's
             continue
     return []

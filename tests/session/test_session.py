@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -145,6 +146,50 @@ def test_runs_in_other_threads(session: tsc.InferenceSession) -> None:
     by_name = {data: (results, error) for results, data, error in found}
     np.testing.assert_array_equal(by_name["first"][0][0], session.run(None, {"x": x})[0])
     assert by_name["first"][1] == "" and by_name["second"][0] == [] and "has dtype float64" in by_name["second"][1]
+
+
+def test_a_child_that_is_forked_has_threads_of_its_own(session: tsc.InferenceSession) -> None:
+    x = np.ones((2, 13), np.float32)
+    done = threading.Event()
+    session.run_async(None, {"x": x}, lambda *_: done.set(), None)
+    assert done.wait(30)
+    child = os.fork()
+    if not child:
+        again = threading.Event()
+        session.run_async(None, {"x": x}, lambda *_: again.set(), None)
+        os._exit(0 if again.wait(30) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_whoever_waits_hears_of_anything(session: tsc.InferenceSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    heard: list[str] = []
+    done = threading.Event()
+    monkeypatch.setattr(session, "run", fails)
+    session.run_async(None, {}, lambda results, data, error: (heard.append(error), done.set()), None)
+    assert done.wait(30) and heard == ["MemoryError"]
+
+
+def test_a_profile_that_cannot_be_written_and_one_in_a_folder_of_any_name(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "a__b").mkdir()
+    for prefix, fails in ((tmp_path / "a__b" / "t_", False), (tmp_path / "nowhere" / "t", True)):
+        made = tsc.InferenceSession(path, tsc.SessionOptions(enable_profiling=True, profile_file_prefix=str(prefix)))
+        if fails:
+            with pytest.raises((tsc.PackageError, tsc.LaunchError), match="nowhere"):
+                made.end_profiling()
+        else:
+            assert Path(made.end_profiling()).parent == prefix.parent
+        assert made.end_profiling() == ""
+
+
+def test_bytes_of_any_kind_and_a_message(path: Path) -> None:
+    x = np.ones((1, 13), np.float32)
+    for source in (bytearray(path.read_bytes()), memoryview(path.read_bytes())):
+        made = tsc.InferenceSession(source)
+        assert made.run(None, {"x": x})[0].shape == (1, 21) and made.get_modelmeta() == type(made.get_modelmeta())()
+    assert tsc.InferenceSession(onnx.load(path)).get_modelmeta().producer_name == "somebody"
 
 
 # -- bindings -----------------------------------------------------------------------------------------------------

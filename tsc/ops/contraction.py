@@ -155,21 +155,41 @@ def window_extent(ctx: InferContext, extent: SymExpr, span: SymExpr, stride: int
     return ctx.env.canon(at_least_zero(ctx, extent - span, "the padded dim less the window") // stride + 1)
 
 
-def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    expect_rank(ctx, 0, 3)
-    x, w = canonical(ctx, 0), canonical(ctx, 1)
-    if len(x) != len(w):
-        raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
+def group_of(ctx: InferContext) -> int:
+    """The attribute `group`. Raises ModelError where it is no number of groups."""
     group = int(ctx.attr("group", 1))
     if group < 1:
         raise ModelError(f"{where(ctx)} has group {group}, expected at least 1")
-    unify(ctx.env, x[1], w[1] * group, f"{where(ctx)}: input channels must be groups times kernel channels")
-    ctx.env.assume_eq(w[0] % group, ZERO, f"{where(ctx)}: group must divide the output channels")
+    return group
+
+
+def expect_window(ctx: InferContext, w: Shape) -> None:
+    """Weights must hold something along each spatial axis, as much as `kernel_shape` says."""
     if ctx.attr("kernel_shape") is not None:
         for k, d in zip(positives(ctx, "kernel_shape", len(w) - 2), w[2:]):
             unify(ctx.env, SymExpr.of(k), d, f"{where(ctx)}: kernel_shape must be that of its weights")
     for d in w[2:]:
         ctx.env.assume_le(1, d, f"{where(ctx)}: a window must hold at least one weight along each axis")
+
+
+def with_bias(builder: Builder, result: str) -> str:
+    """`result` and the bias of each channel, input 2, where there is one."""
+    ctx = builder.infer
+    if not ctx.has(2):
+        return result
+    bias = builder.emit("Unsqueeze", ctx.node.inputs[2], axes=tuple(range(1, ctx.type(0).rank - 1)))
+    return builder.emit("Add", result, bias)
+
+
+def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_rank(ctx, 0, 3)
+    x, w = canonical(ctx, 0), canonical(ctx, 1)
+    if len(x) != len(w):
+        raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
+    group = group_of(ctx)
+    unify(ctx.env, x[1], w[1] * group, f"{where(ctx)}: input channels must be groups times kernel channels")
+    ctx.env.assume_eq(w[0] % group, ZERO, f"{where(ctx)}: group must divide the output channels")
+    expect_window(ctx, w)
     if ctx.has(2):
         expect_list(ctx, 2, w[0])
     x, w = canonical(ctx, 0), canonical(ctx, 1)
@@ -180,12 +200,8 @@ def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _conv(builder: Builder) -> tuple[str, ...]:
-    ctx = builder.infer
-    result = builder.emit("Convolve", *ctx.node.inputs[:2], **ctx.node.attrs)
-    if not ctx.has(2):
-        return (result,)
-    bias = builder.emit("Unsqueeze", ctx.node.inputs[2], axes=tuple(range(1, ctx.type(0).rank - 1)))
-    return (builder.emit("Add", result, bias),)
+    node = builder.infer.node
+    return (with_bias(builder, builder.emit("Convolve", *node.inputs[:2], **node.attrs)),)
 
 
 def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:

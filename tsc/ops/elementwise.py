@@ -21,6 +21,7 @@ from tsc.ops.shapes import (
     contents_map,
     element_type,
     is_float,
+    same_types,
     tensor,
     where,
 )
@@ -277,10 +278,6 @@ def _cast_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     return value if value.dtype == target else Cast(value, target)
 
 
-def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
-
-
 def _same_contents(ctx: InferContext) -> Values:
     return (ctx.contents[0],)
 
@@ -421,7 +418,7 @@ OPS: tuple[OpDef, ...] = (
           reads=("to",), ignores=("saturate", "round_mode")),
     OpDef("CastLike", PatternKind.ELEMENTWISE, _cast_types, contents=_cast_contents, te=_cast_te, static_inputs=(1,),
           samples=lambda: [Sample([floats(3, 2), ints(1)])], ignores=("saturate", "round_mode")),
-    OpDef("Identity", PatternKind.ELEMENTWISE, _same_types, contents=_same_contents, te=_same_te, is_view=True,
+    OpDef("Identity", PatternKind.ELEMENTWISE, same_types, contents=_same_contents, te=_same_te, is_view=True,
           samples=singles()),
     OpDef("Dropout", PatternKind.ELEMENTWISE, _dropout_types, te=_dropout_te, static_inputs=(1, 2),
           samples=lambda: [Sample([floats(3, 5)]), Sample([floats(3, 5)], outputs=2)], ignores=("ratio", "seed")),

@@ -325,15 +325,10 @@ def _trilu(builder: Builder) -> tuple[str, ...]:
         return (builder.emit("Triangle", *ctx.node.inputs, **ctx.node.attrs),)
     x, shape, dtype = ctx.node.inputs[0], canonical(ctx, 0), ctx.type(0).dtype
 
-    def number(value: int) -> str:
-        return builder.constant(np.array(value))
-
-    rows, columns = (builder.emit("Range", number(0), size_operand(builder, as_object(extent), "int64"), number(1))
-                     for extent in shape[-2:])
-    diagonal = reshape(builder, ctx.node.inputs[1], ())
-    diagonal = builder.emit("Max", builder.emit("Min", diagonal, number(_BEYOND)), number(-_BEYOND))
-    edge = builder.emit("Unsqueeze", builder.emit("Add", rows, diagonal), axes=(1,))
-    kept = builder.emit("GreaterOrEqual" if ctx.attr("upper", 1) else "LessOrEqual", columns, edge)
+    low, high = (builder.constant(np.array(end)) for end in (-_BEYOND, _BEYOND))
+    diagonal = builder.emit("Max", builder.emit("Min", reshape(builder, ctx.node.inputs[1], ()), high), low)
+    edge = builder.emit("Add", positions(builder, shape[-2], 1), diagonal)
+    kept = builder.emit("GreaterOrEqual" if ctx.attr("upper", 1) else "LessOrEqual", positions(builder, shape[-1]), edge)
     return (builder.emit("Where", kept, x, builder.constant(np.zeros((), dtype))),)
 
 
@@ -414,6 +409,13 @@ def split_node(source: str, axis: int, sizes: tuple[int, ...], outputs: tuple[st
 def shape_operand(builder: Builder, shape: Sequence[SymExpr]) -> str:
     """A 1-D int64 value that holds `shape`, constant where it is static."""
     return size_operand(builder, symbolic(list(shape)).reshape(len(shape)), "int64")
+
+
+def positions(builder: Builder, extent: SymExpr, behind: int = 0) -> str:
+    """The numbers from 0 on along an axis, with `behind` axes of one element after it."""
+    numbers = builder.emit("Range", builder.constant(np.array(0)), size_operand(builder, as_object(extent), "int64"),
+                           builder.constant(np.array(1)))
+    return builder.emit("Unsqueeze", numbers, axes=tuple(range(1, behind + 1))) if behind else numbers
 
 
 def size_operand(builder: Builder, value: Contents, dtype: str) -> str:

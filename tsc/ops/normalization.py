@@ -11,7 +11,18 @@ from tsc.ops.contraction import scalar_operand
 from tsc.ops.movement import reshape, size_operand
 from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats
-from tsc.ops.shapes import Shape, as_object, canonical, element_type, expect_list, expect_rank, expect_within, tensor, where
+from tsc.ops.shapes import (
+    Shape,
+    as_object,
+    canonical,
+    element_type,
+    expect_list,
+    expect_rank,
+    expect_within,
+    same_types,
+    tensor,
+    where,
+)
 from tsc.sym import ONE, ZERO, SymExpr, product
 
 _NARROW = ("float16", "bfloat16")
@@ -102,10 +113,6 @@ def _rms(builder: Builder) -> tuple[str, ...]:
 
 # -- normalisations by channel ---------------------------------------------------------------------------------
 
-def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
-
-
 def _by_channel(builder: Builder, value: str, rank: int) -> str:
     """A [C] value as [C, 1, …], so that it broadcasts over [N, C, …]."""
     return value if rank < 3 else builder.emit("Unsqueeze", value, axes=tuple(range(1, rank - 1)))
@@ -121,7 +128,7 @@ def _batch_types(ctx: InferContext) -> tuple[TensorType, ...]:
     shape = canonical(ctx, 0)
     for i in range(1, 5):
         expect_list(ctx, i, shape[1] if len(shape) > 1 else ONE)
-    return _same_types(ctx)
+    return same_types(ctx)
 
 
 def _batch(builder: Builder) -> tuple[str, ...]:
@@ -139,7 +146,7 @@ def _instance_types(ctx: InferContext) -> tuple[TensorType, ...]:
     expect_rank(ctx, 0, 3)
     for i in (1, 2):
         expect_list(ctx, i, canonical(ctx, 0)[1])
-    return _same_types(ctx)
+    return same_types(ctx)
 
 
 def _instance(builder: Builder) -> tuple[str, ...]:
@@ -160,7 +167,7 @@ def _group_types(ctx: InferContext) -> tuple[TensorType, ...]:
     ctx.env.assume_eq(channels % groups, ZERO, f"{where(ctx)}: num_groups must divide the channels")
     for i in (1, 2):
         expect_list(ctx, i, SymExpr.of(groups) if ctx.opset < 21 else channels)
-    return _same_types(ctx)
+    return same_types(ctx)
 
 
 def _group(builder: Builder) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from tsc.errors import ModelError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
-from tsc.ops.movement import reshape, size_operand
+from tsc.ops.movement import positions, reshape
 from tsc.ops.pool import global_types, pool_types
 from tsc.ops.reduce import cast, reduction, softmax_axes
 from tsc.ops.samples import floats
-from tsc.ops.shapes import as_object, canonical, expect_rank, tensor, where
+from tsc.ops.shapes import canonical, expect_rank, same_types, where
 from tsc.sym import product
 
 
@@ -37,16 +37,12 @@ def _norm(builder: Builder, x: str, p: int, total: Callable[[str], str]) -> str:
     return builder.emit("Pow", total(powers), scalar_operand(builder, 1 / p, dtype))
 
 
-def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
-
-
 # -- over an axis ------------------------------------------------------------------------------------------------
 
 def _lp_types(ctx: InferContext) -> tuple[TensorType, ...]:
     _power(ctx, (1, 2))
     ctx.axis(int(ctx.attr("axis", -1)), ctx.type(0).rank)
-    return _same_types(ctx)
+    return same_types(ctx)
 
 
 def _lp_normalization(builder: Builder) -> tuple[str, ...]:
@@ -92,7 +88,7 @@ def _lrn_size(ctx: InferContext) -> int:
 def _lrn_types(ctx: InferContext) -> tuple[TensorType, ...]:
     expect_rank(ctx, 0, 2)
     _lrn_size(ctx)
-    return _same_types(ctx)
+    return same_types(ctx)
 
 
 def _lrn(builder: Builder) -> tuple[str, ...]:
@@ -115,7 +111,7 @@ def _lrn(builder: Builder) -> tuple[str, ...]:
 
 def _hardmax_types(ctx: InferContext) -> tuple[TensorType, ...]:
     softmax_axes(ctx)
-    return _same_types(ctx)
+    return same_types(ctx)
 
 
 def _hardmax(builder: Builder) -> tuple[str, ...]:
@@ -126,11 +122,7 @@ def _hardmax(builder: Builder) -> tuple[str, ...]:
     axis, rank = axes[0], len(shape) - len(axes) + 1
     flat = x if len(axes) == 1 else reshape(builder, x, (*shape[:axis], extent))
     first = builder.emit("ArgMax", flat, axis=axis, keepdims=1)
-    places = builder.emit("Range", builder.constant(np.array(0)), size_operand(builder, as_object(extent), "int64"),
-                          builder.constant(np.array(1)))
-    if rank - 1 - axis:
-        places = builder.emit("Unsqueeze", places, axes=tuple(range(1, rank - axis)))
-    result = cast(builder, builder.emit("Equal", places, first), "bool", dtype)
+    result = cast(builder, builder.emit("Equal", positions(builder, extent, rank - 1 - axis), first), "bool", dtype)
     return (result if len(axes) == 1 else reshape(builder, result, shape),)
 
 

@@ -12,7 +12,7 @@ from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Recurrence, Reduction, Sample
 from tsc.ops.elementwise import greater, lesser
 from tsc.ops.generate import typed
-from tsc.ops.movement import size_operand
+from tsc.ops.movement import positions, size_operand
 from tsc.ops.samples import bools, floats, ints, scalar, vector
 from tsc.ops.shapes import (
     NUMBERS,
@@ -22,6 +22,7 @@ from tsc.ops.shapes import (
     axes_operand,
     canonical,
     is_float,
+    same_types,
     scalar_contents,
     static_shape,
     tensor,
@@ -173,13 +174,9 @@ def softmax_axes(ctx: InferContext) -> tuple[int, ...]:
     return tuple(range(ctx.axis(int(ctx.attr("axis", 1)), rank), rank))
 
 
-def _same_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
-
-
 def _softmax_types(ctx: InferContext) -> tuple[TensorType, ...]:
     softmax_axes(ctx)
-    return _same_types(ctx)
+    return same_types(ctx)
 
 
 def _softmax(builder: Builder) -> tuple[str, ...]:
@@ -220,11 +217,7 @@ def _arg(extremum: str) -> Callable[[Builder], tuple[str, ...]]:
         top = builder.emit("Equal", x, reduction(builder, extremum, x, (axis,)))
         if is_float(ctx.type(0).dtype):
             top = builder.emit("Or", top, builder.emit("IsNaN", x))
-        places = builder.emit("Range", builder.constant(np.array(0)), size_operand(builder, as_object(extent), "int64"),
-                              builder.constant(np.array(1)))
-        behind = ctx.type(0).rank - 1 - axis
-        if behind:
-            places = builder.emit("Unsqueeze", places, axes=tuple(range(1, behind + 1)))
+        places = positions(builder, extent, ctx.type(0).rank - 1 - axis)
         none = size_operand(builder, as_object(SymExpr.of(-1) if last else extent), "int64")
         found = builder.emit("Where", top, places, none)
         return (reduction(builder, "ReduceMax" if last else "ReduceMin", found, (axis,), ctx.attr("keepdims", 1)),)
@@ -242,7 +235,7 @@ def _cumsum_axis(ctx: InferContext) -> int:
 
 def _cumsum_types(ctx: InferContext) -> tuple[TensorType, ...]:
     _cumsum_axis(ctx)
-    return _same_types(ctx)
+    return same_types(ctx)
 
 
 def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Recurrence:

@@ -245,6 +245,11 @@ def tensor(dtype: str, shape: Sequence[SymExpr]) -> tuple[TensorType]:
     return (TensorType(dtype, tuple(shape)),)
 
 
+def same_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    """The type of a node whose output is as its first input."""
+    return tensor(ctx.type(0).dtype, canonical(ctx, 0))
+
+
 def expect_within(ctx: InferContext, i: int, shape: Shape) -> None:
     """Input `i` must broadcast to `shape` without enlarging it (what the standard calls unidirectional).
 

@@ -18,7 +18,7 @@ import numpy as np
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
-from tsc.ops.contraction import positives
+from tsc.ops.contraction import expect_window, group_of, positives, with_bias
 from tsc.ops.generate import typed
 from tsc.ops.movement import reshape, shape_operand
 from tsc.ops.samples import floats
@@ -79,26 +79,15 @@ def _numbers(ctx: InferContext, name: str, default: tuple[int, ...], count: int)
     return given
 
 
-def _group(ctx: InferContext) -> int:
-    group = int(ctx.attr("group", 1))
-    if group < 1:
-        raise ModelError(f"{where(ctx)} has group {group}, expected at least 1")
-    return group
-
-
 def _types(ctx: InferContext) -> tuple[TensorType, ...]:
     expect_rank(ctx, 0, 3)
     x, w = canonical(ctx, 0), canonical(ctx, 1)
     if len(x) != len(w):
         raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
-    group = _group(ctx)
+    group = group_of(ctx)
     unify(ctx.env, x[1], w[0], f"{where(ctx)}: input channels must be those of the kernel")
     ctx.env.assume_eq(w[0] % group, ZERO, f"{where(ctx)}: group must divide the input channels")
-    if ctx.attr("kernel_shape") is not None:
-        for k, d in zip(positives(ctx, "kernel_shape", len(w) - 2), w[2:]):
-            unify(ctx.env, SymExpr.of(k), d, f"{where(ctx)}: kernel_shape must be that of its weights")
-    for d in w[2:]:
-        ctx.env.assume_le(1, d, f"{where(ctx)}: a window must hold at least one weight along each axis")
+    expect_window(ctx, w)
     if ctx.has(2):
         expect_list(ctx, 2, w[1] * group)
     sizes = [at_least_zero(ctx, axis.result, "the size of the output") for axis in _axes(ctx)]
@@ -135,25 +124,24 @@ def _taps(axis: Axis, kernel: int, before: int, longer: int, phase: int) -> Taps
 def _conv_transpose(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     axes = _axes(ctx)
-    rank = len(axes)
-    numbers = [ctx.env.canon(e).as_int() for part in zip(*((a.kernel, a.before, a.result - a.extent * a.stride) for a in axes))
-               for e in part]
-    static = [n for n in numbers if n is not None]
-    if len(static) < len(numbers) or math.prod(axis.stride for axis in axes) > _MOST_PHASES:
-        result = builder.emit("ConvolveTransposed", *ctx.node.inputs[:2], **ctx.node.attrs)
-    else:
-        result = _by_phases(builder, axes, static[:rank], static[rank:2 * rank], static[2 * rank:])
-    if not ctx.has(2):
-        return (result,)
-    bias = builder.emit("Unsqueeze", ctx.node.inputs[2], axes=tuple(range(1, rank + 1)))
-    return (builder.emit("Add", result, bias),)
+
+    def static(*values: SymExpr) -> list[int] | None:
+        numbers = [number for value in values if (number := ctx.env.canon(value).as_int()) is not None]
+        return numbers if len(numbers) == len(values) else None
+
+    kernels, befores = static(*(axis.kernel for axis in axes)), static(*(axis.before for axis in axes))
+    rests = static(*(axis.result - axis.extent * axis.stride for axis in axes))
+    few = math.prod(axis.stride for axis in axes) <= _MOST_PHASES
+    if few and kernels is not None and befores is not None and rests is not None:
+        return (with_bias(builder, _by_phases(builder, axes, kernels, befores, rests)),)
+    return (with_bias(builder, builder.emit("ConvolveTransposed", *ctx.node.inputs[:2], **ctx.node.attrs)),)
 
 
 def _by_phases(builder: Builder, axes: Sequence[Axis], kernels: Sequence[int], befores: Sequence[int],
                rests: Sequence[int]) -> str:
     """All phases beside one another, then each element where it belongs. The output is as long as the image times the stride,
     and one of the `rests`."""
-    ctx, group = builder.infer, _group(builder.infer)
+    ctx, group = builder.infer, group_of(builder.infer)
     x, w = ctx.node.inputs[:2]
     weights = _turned(builder, w, group)
     strides = [axis.stride for axis in axes]
@@ -226,7 +214,7 @@ def _sliced(builder: Builder, value: str, starts: Sequence[int], ends: Sequence[
 def _convolve_transposed_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
     """sum over channels and window of x[n, c, (o + p - d*k) / s] * w[c, m, k], where the quotient is whole and inside of x."""
     ctx = lowering.infer
-    w, group, spatial = canonical(ctx, 1), _group(ctx), _axes(ctx)
+    w, group, spatial = canonical(ctx, 1), group_of(ctx), _axes(ctx)
     inner, members = ctx.env.canon(w[0] // group), w[1]
     axes = tuple(lowering.axis(name, extent) for name, extent in zip(("c", *"hwdefg"), (inner, *w[2:])))
     channel, *window = (lowering.var(a) for a in axes)

@@ -6,6 +6,7 @@ Names and defaults are those of its Python API (SessionOptions, RunOptions), so 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -72,9 +73,7 @@ class SessionOptions:
 
     def get_session_config_entry(self, key: str) -> str:
         """An entry that was added. Raises InputError where it was not."""
-        if key not in self._entries:
-            raise InputError(f"these SessionOptions have no config entry '{key}'; add it with add_session_config_entry")
-        return self._entries[key]
+        return _entry(self._entries, key, "these SessionOptions have", "add_session_config_entry")
 
     @property
     def overridden_dims(self) -> dict[str, int]:
@@ -116,9 +115,13 @@ class RunOptions:
 
     def get_run_config_entry(self, key: str) -> str:
         """An entry that was added. Raises InputError where it was not."""
-        if key not in self._entries:
-            raise InputError(f"these RunOptions have no config entry '{key}'; add it with add_run_config_entry")
-        return self._entries[key]
+        return _entry(self._entries, key, "these RunOptions have", "add_run_config_entry")
+
+
+def _entry(entries: Mapping[str, str], key: str, who: str, how: str) -> str:
+    if key not in entries:
+        raise InputError(f"{who} no config entry '{key}'; add it with {how}")
+    return entries[key]
 
 
 def get_available_providers() -> list[str]:

@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from tsc.errors import LaunchError
+from tsc.runtime.files import write_atomically
 from tsc.runtime.plan import Launch
 
 
@@ -41,12 +42,7 @@ class Recorded:
                             "ts": start, "dur": duration, "args": args})
 
     def write(self, prefix: str) -> str:
-        """Write them to a new file that is called after the time; its name. Raises LaunchError where that fails."""
-        name = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json".replace("__", "_")
-        try:
-            with open(name, "w", encoding="utf-8") as file:
-                json.dump(self.events, file)
-        except OSError as error:
-            raise LaunchError(f"cannot write the profile '{name}' ({error.strerror}); set profile_file_prefix to a place that "
-                              "can be written") from error
+        """Write them to a file that is called after the time, whole or not at all; its name. Raises as `write_atomically`."""
+        name = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        write_atomically(Path(name), [json.dumps(self.events).encode()], durable=False)
         return name

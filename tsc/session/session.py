@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from tsc.errors import InputError, TscError
+from tsc.errors import InputError
+from tsc.runtime.context import forget_locks_after_fork
 from tsc.runtime.executable import Executable
+from tsc.runtime.files import write_atomically
 from tsc.runtime.load import load
 from tsc.runtime.memory import Array
 from tsc.runtime.package import MAGIC, is_package
@@ -80,13 +83,18 @@ class InferenceSession:
         _check_providers(providers or ())
         with _log_level(self._options.log_level):
             self._executable = _executable(path_or_bytes, self._options, compile_options)
-        self._path = None if isinstance(path_or_bytes, bytes) else path_or_bytes
+        self._path = None if isinstance(path_or_bytes, bytes | bytearray | memoryview) else path_or_bytes
         self._recorded: Recorded | None = None
         if self._options.enable_profiling:
             self._recorded = Recorded(self._executable.launches, begin)
             self._recorded.add("model_loading", begin)
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        forget_locks_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child: the threads of the pool are not there, nor is who held the lock."""
+        self._pool, self._lock = None, threading.Lock()
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
@@ -149,8 +157,8 @@ class InferenceSession:
         def work() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
-            except TscError as failure:
-                results, error = [], str(failure)
+            except Exception as failure:  # whoever waits is to hear of anything
+                results, error = [], str(failure) or type(failure).__name__
             callback(results, user_data, error)
 
         self._workers().submit(work)
@@ -176,7 +184,7 @@ class InferenceSession:
 
     def end_profiling(self) -> str:
         """Write what was recorded since the session began; the file's name, "" where `enable_profiling` was not set. Raises
-        LaunchError where it cannot be written."""
+        PackageError or LaunchError where it cannot be written, as `Executable.save` does."""
         recorded, self._recorded = self._recorded, None
         return "" if recorded is None else recorded.write(self._options.profile_file_prefix)
 
@@ -230,10 +238,10 @@ def _executable(source: Any, options: SessionOptions, compile_options: dict[str,
             raise InputError(f"a Package is compiled already and cannot heed {given[0]}; give it when the model is compiled")
         if isinstance(source, str | os.PathLike):
             return load(os.fspath(source), options.threads)
-        with tempfile.NamedTemporaryFile(suffix=".tscpack") as file:  # read whole; nothing of the file is kept
-            file.write(source)
-            file.flush()
-            return load(file.name, options.threads)
+        with tempfile.TemporaryDirectory(prefix="tsc-session-") as folder:  # read whole; nothing of the file is kept
+            path = Path(folder) / "model.tscpack"
+            write_atomically(path, [source], durable=False)
+            return load(path, options.threads)
     fixed = {name: (size, size) for name, size in options.overridden_dims.items()}
     dims = {**(compile_options.pop("dims", None) or {}), **fixed}
     made: Executable = importlib.import_module("tsc.pipeline").compile(
