@@ -37,9 +37,9 @@ from tsc.poly.to_loops import to_loops
 from tsc.te.compute import SUM, Compute, Program, SizeParam
 from tsc.te.expr import add, call, index
 
-FOUR_WARPS = TileConfig(block_tile=(32, 16, 16), warp_tile=(16, 8))
-ONE_WARP = TileConfig(block_tile=(16, 16, 8), warp_tile=(16, 16))
-TWO_ROWS = TileConfig(block_tile=(32, 16, 16), warp_tile=(16, 16))
+FOUR_WARPS = TileConfig((16, 8, 16), block_tile=(32, 16, 16), warp_tile=(16, 8))
+ONE_WARP = TileConfig((8, 16, 1), block_tile=(16, 16, 8), warp_tile=(16, 16))
+TWO_ROWS = TileConfig((16, 8, 16), block_tile=(32, 16, 16), warp_tile=(16, 16))
 
 
 def kernel(program: Program, config: TileConfig) -> Func:
@@ -135,7 +135,7 @@ def test_the_form_of_a_row_kernel() -> None:
 
 def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     with pytest.raises(PatternMismatch, match="in whole steps"):
-        on_gpu(programs.gemm(), TileConfig(block_tile=(16, 8, 3), warp_tile=(16, 8)))
+        on_gpu(programs.gemm(), TileConfig((16, 8, 16), block_tile=(16, 8, 3), warp_tile=(16, 8)))
     x, out, r = programs.buffer("x", "R"), programs.buffer("out"), programs.axis("r", "R")
     whole = Program((x,), (out,), (Compute(out, (), programs.at(x, r), (r,), SUM),), (SizeParam("R"),))
     for program, reason in ((whole, "has no rows"), (programs.total(), "several axes of symbolic extents")):
@@ -166,7 +166,7 @@ def test_random_programs(seeds: range) -> None:
 def test_threads_that_share_an_element_are_rejected() -> None:
     """Every lane's part in one place."""
     scop = build_scop(row_program(separate_outputs(programs.softmax())))
-    schedule = match_lanes(scop).tree(TileConfig(block_tile=(2, 1, 1)), Build(scop, dependences(scop)))
+    schedule = match_lanes(scop).tree(TileConfig((16, 8, 16), block_tile=(2, 1, 1)), Build(scop, dependences(scop)))
     func = to_loops(schedule.promoted, schedule.rounded, "kernel")
     check_teams(func, schedule.promoted, schedule.executed)
 

@@ -258,7 +258,7 @@ def _gpu(divisor: int = 1) -> tuple[Scop, Dependences, Tree]:
     scop = build_scop(separate_outputs(program))
     deps = dependences(scop)
     found, _ = match_warps(scop).solved(scop, deps)
-    return scop, deps, found.tree(TileConfig(block_tile=(32, 16, 16), warp_tile=(16, 8)), Build(scop, deps))
+    return scop, deps, found.tree(TileConfig((16, 8, 16), block_tile=(32, 16, 16), warp_tile=(16, 8)), Build(scop, deps))
 
 
 def _gpu_checked(promoted: Promoted) -> None:

@@ -23,9 +23,9 @@ from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, call, index
 from tsc.te.expr import map_children as map_operands
 from tsc.trace import Recorder
 
-SQUARE = TileConfig(block_tile=(16, 16, 16), warp_tile=(16, 16))
-SHORT = TileConfig(block_tile=(16, 16, 8), warp_tile=(16, 16))
-TALL = TileConfig(block_tile=(32, 8, 16), warp_tile=(32, 8), stages=3)
+SQUARE = TileConfig((16, 8, 16), block_tile=(16, 16, 16), warp_tile=(16, 16))
+SHORT = TileConfig((16, 8, 16), block_tile=(16, 16, 8), warp_tile=(16, 16))
+TALL = TileConfig((16, 8, 16), block_tile=(32, 8, 16), warp_tile=(32, 8), stages=3)
 OPERANDS = ("a", "w", "acc_i_tile", "acc_j_tile")
 
 

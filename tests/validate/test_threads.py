@@ -67,7 +67,7 @@ def test_threads_broken(kind: str) -> None:
 
 @cache
 def matrix_instructions() -> Func:
-    config = TileConfig(block_tile=(16, 16, 16), warp_tile=(16, 16))
+    config = TileConfig((16, 8, 16), block_tile=(16, 16, 16), warp_tile=(16, 16))
     return lower_gpu(on_gpu(programs.gemm(), config).func, 1, (MMA_TF32,))
 
 
@@ -105,7 +105,7 @@ LONG = 512
 def long_product() -> tuple[Program, Program, Func]:
     """A product, the Program of its Scop, and its loops in two stages."""
     program = programs.gemm("M", LONG, LONG)
-    made = on_gpu(program, TileConfig(block_tile=(64, 64, 16), warp_tile=(32, 32), stages=2))
+    made = on_gpu(program, TileConfig((8, 16, 1), block_tile=(64, 64, 16), warp_tile=(32, 32), stages=2))
     assert made.scop is not None
     return program, made.scop.program, lower_gpu(made.func, 2)
 
@@ -154,6 +154,6 @@ def test_terms_of_a_rounded_tile_are_zeros_though_the_array_goes_on() -> None:
     i, j, d = programs.axis("i", "L"), programs.axis("j", "L"), programs.axis("d", depth)
     product = mul(Load(q, (Var("i"), Var("d"))), Load(q, (Var("j"), Var("d"))))
     program = Program((q,), (out,), (Compute(out, (i, j), product, (d,), SUM),), (SizeParam("L"),))
-    made = on_gpu(program, TileConfig(block_tile=(16, 16, 16), warp_tile=(16, 16)))
+    made = on_gpu(program, TileConfig((16, 8, 16), block_tile=(16, 16, 16), warp_tile=(16, 16)))
     assert made.scop is not None
     assert check_values(program, lower_gpu(made.func, 1), made.scop.program, sizes=[{"L": 2}, {"L": 17}]).undecided is None

@@ -30,9 +30,9 @@ class Dialect:
         """A literal of exactly `value`."""
         return literal(value, dtype)
 
-    def load(self, load: Load, offset: str, scope: Scope) -> str:
+    def load(self, load: Load, scope: Scope) -> str:
         """An element of a buffer."""
-        return f"{scope.name(f'buffer {load.buffer.name}')}[{offset}]"
+        return f"{scope.name(f'buffer {load.buffer.name}')}[{offset_text(load.buffer, load.index, scope)}]"
 
     def cast(self, text: str, source: str, dtype: str) -> str:
         """A conversion to another dtype."""
@@ -103,8 +103,8 @@ def scalar(expr: Expr, scope: Scope) -> str:
             return scope.dialect.literal(value, dtype)
         case Size(value=value):
             return size_text(value, scope)
-        case Load(buffer=buffer, index=index):
-            return scope.dialect.load(expr, offset_text(buffer, index, scope), scope)
+        case Load():
+            return scope.dialect.load(expr, scope)
         case Cast(value=value, dtype=dtype):
             text = scalar(value, scope)
             return text if dtype == value.dtype else scope.dialect.cast(text, value.dtype, dtype)
@@ -117,8 +117,13 @@ def scalar(expr: Expr, scope: Scope) -> str:
 
 def offset_text(buffer: Buffer, index: tuple[Expr, ...], scope: Scope) -> str:
     """C text of the element offset of an access."""
+    return scalar(offset_expr(buffer, index, scope), scope)
+
+
+def offset_expr(buffer: Buffer, index: tuple[Expr, ...], scope: Scope) -> Expr:
+    """The element offset of an access."""
     leaves: dict[str, Expr] = {}
-    return sym_text(flatten(buffer, index, scope, leaves), leaves, scope)
+    return to_expr(flatten(buffer, index, scope, leaves), leaves, scope.facts)
 
 
 def sym_text(sym: SymExpr, leaves: Mapping[str, Expr], scope: Scope) -> str:

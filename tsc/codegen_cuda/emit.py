@@ -1,7 +1,8 @@
 """emit_cuda: one CUDA kernel from one Func after `lower_gpu`, in the primitives of device/ alone. It decides nothing.
 
 A block of the grid is a block of the Func; threads are numbered warp by warp. What stands between nests of warps and threads is
-executed by all. Shared memory is addressed by its window, so that the emulator sees every access. Indices have 64 bits.
+executed by all. Shared memory is addressed by its window, so that the emulator sees every access. Indices have 64 bits, places in
+shared memory and registers 32.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from tsc.codegen_c.scalar import Dialect, Scope, offset_text, scalar, size_text
 from tsc.codegen_c.types import C_TYPES, identifier, literal
 from tsc.codegen_cuda.matrix import mma_lines
+from tsc.codegen_cuda.narrow import place_text
 from tsc.errors import InternalError, UnsupportedError
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.gpu.threads import WARP, block_threads, nest_count, shared_places, trips
@@ -38,7 +40,7 @@ from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import SymExpr, product
 from tsc.te.compute import facts_of
-from tsc.te.expr import Buffer, CheckedIndex, Const, Load, call, index
+from tsc.te.expr import Buffer, CheckedIndex, Const, Expr, Load, call, index
 from tsc.te.expr import walk as walk_expr
 
 #: The fewest and most bytes of an asynchronous copy.
@@ -79,12 +81,13 @@ class _Cuda(Dialect):
             return f"static_cast<{_TYPES[dtype]}>(bits_float({bits}))"
         return literal(value, dtype)
 
-    def load(self, load: Load, offset: str, scope: Scope) -> str:
+    def load(self, load: Load, scope: Scope) -> str:
         buffer, name = load.buffer, scope.name(f"buffer {load.buffer.name}")
         if buffer.name in self.shared:
-            return f"load_shared<{_TYPES[buffer.dtype]}>({_address(name, offset, buffer)})"
+            return f"load_shared<{_TYPES[buffer.dtype]}>({_address(buffer, load.index, scope)})"
         if buffer.name in self.own:
-            return f"{name}[{offset}]"
+            return f"{name}[{place_text(buffer, load.index, scope)}]"
+        offset = offset_text(buffer, load.index, scope)
         if any(isinstance(e, CheckedIndex) for i in load.index for e in walk_expr(i)):
             return f"load_inside({name}, {offset}, outside)"
         return f"{'load_global' if buffer.name in self.written else 'load_constant'}({name} + {offset})"
@@ -151,7 +154,7 @@ def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
         case For(kind="warp" | "thread"):
             yield from _emit_team(stmt, scope, kernel, depth)
         case For(kind="vector"):
-            yield depth, _wide_copy(stmt, scope)
+            yield depth, _wide(stmt, scope)
         case For(var=var, lo=lo, hi=hi, body=body, step=step):
             inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
             name = inner.name(f"var {var}")
@@ -240,20 +243,20 @@ def _emit_allocate(stmt: Allocate, scope: Scope, kernel: _Kernel, depth: int) ->
 
 def _store(stmt: Store, scope: Scope) -> str:
     buffer, dialect = stmt.buffer, _dialect(scope)
-    name, offset = scope.name(f"buffer {buffer.name}"), offset_text(buffer, stmt.index, scope)
+    name = scope.name(f"buffer {buffer.name}")
     if stmt.asynchronous and item_bytes(buffer.dtype) in _COPIED:
-        return _copy(stmt, _address(name, offset, buffer), scope)
+        return _copy(stmt, scope)
     value = scalar(stmt.value, scope)
     if buffer.name in dialect.shared:
-        return f"store_shared<{_TYPES[buffer.dtype]}>({_address(name, offset, buffer)}, {value});"
+        return f"store_shared<{_TYPES[buffer.dtype]}>({_address(buffer, stmt.index, scope)}, {value});"
     if buffer.name in dialect.own:
-        return f"{name}[{offset}] = {value};"
-    return f"store_global<{_TYPES[buffer.dtype]}>({name} + {offset}, {value});"
+        return f"{name}[{place_text(buffer, stmt.index, scope)}] = {value};"
+    return f"store_global<{_TYPES[buffer.dtype]}>({name} + {offset_text(buffer, stmt.index, scope)}, {value});"
 
 
-def _copy(stmt: Store, target: str, scope: Scope, count: int = 1) -> str:
+def _copy(stmt: Store, scope: Scope, count: int = 1) -> str:
     """A copy of neighbours beside the thread; where its conditions do not hold, of zeros."""
-    conditions, load = copied(stmt.value)
+    (conditions, load), target = copied(stmt.value), _address(stmt.buffer, stmt.index, scope)
     source = f"{scope.name(f'buffer {load.buffer.name}')} + {{}}{offset_text(load.buffer, load.index, scope)}{{}}"
     size = count * item_bytes(stmt.buffer.dtype)
     if not conditions:
@@ -263,17 +266,21 @@ def _copy(stmt: Store, target: str, scope: Scope, count: int = 1) -> str:
             f"cp_async<{size}>({target}, {source.format('(inside ? ', ' : 0)')}, inside); }}")
 
 
-def _wide_copy(loop: For, scope: Scope) -> str:
-    """The copies of a "vector" loop as one."""
+def _wide(loop: For, scope: Scope) -> str:
+    """A "vector" loop as one access: an asynchronous copy, or a read of shared memory into registers."""
     stmt = substitute_stmt(loop.body, {loop.var: loop.lo})
-    if not (isinstance(stmt, Store) and stmt.asynchronous and isinstance(loop.hi, Const)):
-        raise InternalError(f"vector loop {loop.var} is no copy")
-    name, offset = scope.name(f"buffer {stmt.buffer.name}"), offset_text(stmt.buffer, stmt.index, scope)
-    return _copy(stmt, _address(name, offset, stmt.buffer), scope, int(loop.hi.value))
+    if isinstance(stmt, Store) and isinstance(loop.hi, Const):
+        count, source = int(loop.hi.value), stmt.value
+        if stmt.asynchronous:
+            return _copy(stmt, scope, count)
+        if stmt.buffer.name in _dialect(scope).own and isinstance(source, Load) and source.buffer.name in _dialect(scope).shared:
+            target = f"{scope.name(f'buffer {stmt.buffer.name}')} + {place_text(stmt.buffer, stmt.index, scope)}"
+            return f"load_shared_row<{count}>({target}, {_address(source.buffer, source.index, scope)});"
+    raise InternalError(f"vector loop {loop.var} is no access")
 
 
-def _address(name: str, offset: str, buffer: Buffer) -> str:
-    return f"{name} + static_cast<u32>({offset}) * {item_bytes(buffer.dtype)}u"
+def _address(buffer: Buffer, at: tuple[Expr, ...], scope: Scope) -> str:
+    return f"{scope.name(f'buffer {buffer.name}')} + {place_text(buffer, at, scope)} * {item_bytes(buffer.dtype)}u"
 
 
 def _elements(buffer: Buffer) -> int:

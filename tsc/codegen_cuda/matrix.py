@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tsc.codegen_c.scalar import Scope, offset_text, scalar
+from tsc.codegen_c.scalar import Scope, scalar
+from tsc.codegen_cuda.narrow import place_text
 from tsc.errors import InternalError
 from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32, MmaTile, read_mma_tile
 from tsc.loop_ir.nodes import Stmt
@@ -62,4 +63,4 @@ def _words(operand: Load, words: Sequence[Sequence[Mapping[str, Expr]]], form: _
 
 def _register(tile: MmaTile, half: int, pair: int, scope: Scope) -> str:
     place = tuple(substitute(i, {tile.half: index(half), tile.pair: index(pair)}) for i in tile.registers)
-    return f"{scope.name(f'buffer {tile.acc.name}')}[{offset_text(tile.acc, place, scope)}]"
+    return f"{scope.name(f'buffer {tile.acc.name}')}[{place_text(tile.acc, place, scope)}]"

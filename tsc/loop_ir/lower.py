@@ -8,8 +8,10 @@ from tsc.loop_ir.bounds import Prover, no_prover
 from tsc.loop_ir.cpu.tensorize import tensorize
 from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.gpu.barriers import insert_barriers
+from tsc.loop_ir.gpu.fragments import load_fragments
 from tsc.loop_ir.gpu.pipeline import software_pipeline
 from tsc.loop_ir.gpu.tensorize_gpu import Mma, tensorize_gpu
+from tsc.loop_ir.gpu.unroll import unroll_registers
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.gpu.widen import widen_copies
 from tsc.loop_ir.map_blocks import map_blocks
@@ -56,7 +58,9 @@ def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recor
     if stages > 1:
         func, serial = software_pipeline(func, stages)      # copies of later tiles run while a tile is computed
     func = insert_barriers(func)
-    func = map_blocks(widen_copies(simplify(func)))         # neighbours are copied together
+    func = widen_copies(simplify(func))                     # neighbours are copied together,
+    func = load_fragments(func)                             # what several products read is read once, together
+    func = map_blocks(simplify(unroll_registers(func)))     # what counts registers is written out
     func = plan_scratch(func)
     verify(func)
     verify_synchronised(func)

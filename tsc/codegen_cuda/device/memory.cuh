@@ -107,6 +107,23 @@ TSC_DEV T load_shared(u32 source TSC_AT) {
   return value;
 }
 
+// ld.shared.v2 or .v4 (PTX ISA 9.7.9.8): COUNT neighbours, 8 or 16 bytes, from window address `source`, a multiple of that.
+template <class Word, class T>
+TSC_DEV void load_shared_as(T* target, u32 source TSC_AT) {
+  const Word row = load_shared<Word>(source TSC_PASS);
+  TSC_UNROLL for (int k = 0; k < static_cast<int>(sizeof(Word) / sizeof(T)); k++)
+      memcpy(target + k, reinterpret_cast<const u8*>(&row) + k * sizeof(T), sizeof(T));
+}
+template <int COUNT, class T>
+TSC_DEV void load_shared_row(T* target, u32 source TSC_AT) {
+  static_assert(COUNT * sizeof(T) == 8 || COUNT * sizeof(T) == 16, "8 or 16 bytes at once");
+  if constexpr (COUNT * sizeof(T) == 16) {
+    load_shared_as<b128>(target, source TSC_PASS);
+  } else {
+    load_shared_as<b64>(target, source TSC_PASS);
+  }
+}
+
 // st.shared (PTX ISA 9.7.9.11) to window address `target`.
 template <class T>
 TSC_DEV void store_shared(u32 target, T value TSC_AT) {

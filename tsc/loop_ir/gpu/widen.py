@@ -49,15 +49,20 @@ def _widened(stmt: Stmt, facts: Facts) -> Stmt:
 def _is_wide(loop: For, facts: Facts) -> bool:
     match loop:
         case For(lo=Const(value=0), hi=Const(value=count), step=1, kind="serial" | "unroll",
-                 body=Store(asynchronous=True) as store) if int(count) * item_bytes(store.buffer.dtype) in _BYTES:
+                 body=Store(asynchronous=True) as store) if is_access(int(count), store.buffer.dtype):
             conditions, load = copied(store.value)
             return loop.var not in {name for condition in conditions for name in variables(condition)} and all(
-                _begins_whole(buffer, at, loop.var, int(count), facts)
+                begins_whole(buffer, at, loop.var, int(count), facts)
                 for buffer, at in ((store.buffer, store.index), (load.buffer, load.index)))
     return False
 
 
-def _begins_whole(buffer: Buffer, at: tuple[Expr, ...], var: str, count: int, facts: Facts) -> bool:
+def is_access(count: int, dtype: str) -> bool:
+    """Whether so many elements are as wide as an access of several may be."""
+    return count * item_bytes(dtype) in _BYTES
+
+
+def begins_whole(buffer: Buffer, at: tuple[Expr, ...], var: str, count: int, facts: Facts) -> bool:
     """Whether the elements that an access is at, as `var` counts, follow each other from a multiple of `count`."""
     if buffer.panel is not None:
         return False

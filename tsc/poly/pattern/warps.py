@@ -33,11 +33,12 @@ from tsc.te.expr import Expr, variables
 from tsc.te.passes.products import unit_stride
 from tsc.te.passes.reduce_axes import one_reduce_axis
 
-#: A lane holds pairs of neighbours in 8 x 8 quadrants: 8 rows of 4 lanes (mma m16n8).
-QUADRANT, PAIR = 8, 2
+#: Lanes are 8 rows of 4, each with as many neighbours of a row: two in mma m16n8, four of FFMA, which are one access.
+QUADRANT, ACROSS = 8, 4
 VECTOR_BYTES = 16
-#: Without tuning: rows, columns and k of a block, rows and columns of a warp, and the shared tiles in flight.
-BLOCK_TILE, WARP_TILE, STAGES = (64, 64, 16), (32, 32), 2
+#: Without tuning: what a warp's lanes compute at once, rows, columns and k of a block, rows and columns of a warp, and the
+#: shared tiles in flight.
+INSTR_TILE, BLOCK_TILE, WARP_TILE, STAGES = (QUADRANT, 4 * ACROSS, 1), (64, 64, 16), (32, 32), 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,12 @@ class Warps(OnTeams, Contraction):
 
     def default_config(self, spec: DeviceSpec) -> TileConfig:
         """One size for all, without tuning."""
-        return TileConfig((16, 8, 16), BLOCK_TILE, warp_tile=WARP_TILE, stages=STAGES)
+        return TileConfig(INSTR_TILE, BLOCK_TILE, warp_tile=WARP_TILE, stages=STAGES)
 
     def space(self, spec: DeviceSpec) -> Space:
         """Blocks in whole warps, k tiles and stages that fit shared memory."""
         blocks = (Knob("block_tile", (k,), powers(256, 16)) for k in range(2))
-        warps = Knob("warp_tile", (0,), powers(64, 16)), Knob("warp_tile", (1,), powers(64, 8))
+        warps = Knob("warp_tile", (0,), powers(64, 16)), Knob("warp_tile", (1,), powers(64, INSTR_TILE[1]))
         knobs = (*blocks, Knob("block_tile", (2,), powers(64, 8)), *warps, Knob("stages", (), (1, 2, 3, 4)))
         item = max(_item_bytes(value.dtype) for value in (self.m_factor, self.n_factor))
 
@@ -88,7 +89,7 @@ class Warps(OnTeams, Contraction):
             name: [*((f, 1) for f in own.batch), (own.n, wide), (own.m, high), *((k, deep) for k in own.k)]
             for name, own in tiled.items()})
         schedule = _tree(rounded, self, tiled, config)
-        axes, fragment = [a.name for a in self.anchor.axes], accumulator_fragment((high, wide), config.warp_tile)
+        axes, fragment = [a.name for a in self.anchor.axes], accumulator_fragment((high, wide), config.warp_tile, config.instr_tile[:2])
         home = Home(BLOCK_POINT, "", (axes.index(self.m or ""), axes.index(self.n)), (high, wide))
         result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, (home,))
         held = tuple(replace(x, storage=replace(x.storage, shape=fragment.storage), layout=fragment) for x in result.locals)
@@ -166,15 +167,15 @@ def _team_rows(scop: Scop, own: _Functions, config: TileConfig) -> Rows:
     return [(WARP, _between(scop, own.statement, own.m, high, warp_high)),
             (WARP, _between(scop, own.statement, own.n, wide, warp_wide)),
             (THREAD, _mod(scop, own.statement, own.m, QUADRANT)),
-            (THREAD, _between(scop, own.statement, own.n, QUADRANT, PAIR))]
+            (THREAD, _between(scop, own.statement, own.n, config.instr_tile[1], config.instr_tile[1] // ACROSS))]
 
 
 def _register_rows(scop: Scop, own: _Functions, config: TileConfig, mark: str) -> Rows:
-    """What one lane holds: quadrants by rows and columns, and the two neighbours in each."""
-    warp_high, warp_wide = config.warp_tile
+    """What one lane holds: quadrants by rows and columns, and the neighbours in each."""
+    (warp_high, warp_wide), wide = config.warp_tile, config.instr_tile[1]
     return [(mark or TILE_ROW, _between(scop, own.statement, own.m, warp_high, QUADRANT)),
-            (mark or TILE_COLUMN, _between(scop, own.statement, own.n, warp_wide, QUADRANT)),
-            (mark or TILE_COLUMN, _mod(scop, own.statement, own.n, PAIR))]
+            (mark or TILE_COLUMN, _between(scop, own.statement, own.n, warp_wide, wide)),
+            (mark or TILE_COLUMN, _mod(scop, own.statement, own.n, wide // ACROSS))]
 
 
 def _mod(scop: Scop, statement: Statement, value: isl.PwAff, size: int) -> isl.PwAff:
@@ -196,7 +197,8 @@ def _between(scop: Scop, statement: Statement, value: isl.PwAff, outer: int, inn
 
 def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, value: Expr, axis: str, size: int,
            config: TileConfig) -> Promoted:
-    """`value` read from shared memory: a tile of it copied by all threads in every k step, swizzled where its rows allow it."""
+    """`value` read from shared memory: a tile of it copied by all threads in every k step, swizzled where lanes read several of
+    its rows at once."""
     update = scop.of(found.anchor)[-1]
     k, deep = found.anchor.reduce_axes[0].name, config.block_tile[2]
     used = variables(value)
@@ -205,7 +207,8 @@ def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, va
         k, axis, (size, deep))
     dims = (cells.index(outer), cells.index(inner))
     operand = Operand.over_axes(f"{found.anchor.name}_{axis}_tile", value, update, cells, dims)
-    layout = _shared_layout(shape, value.dtype)
+    along = inner == axis and config.instr_tile[2] == 1  # a step of k reads along one row
+    layout = plain(shape) if along else _shared_layout(shape, value.dtype)
     node = node_below(promoted.schedule, {BLOCK, K_TILE}, update.name)
 
     def rows(copies: isl.Map) -> Rows:

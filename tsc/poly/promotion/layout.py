@@ -114,36 +114,38 @@ def swizzle(rows: int, columns: int, item_bytes: int) -> Layout:
     return Layout("swizzle", shape, shape, (row, _sum((size, chunk), (1, _mod(column, size)))))
 
 
-def accumulator_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
-    """C of mma m16n8: a block tile cut into warp tiles, those into 16 x 8 tiles of 4 numbers a lane.
+def accumulator_fragment(block: tuple[int, int], warp: tuple[int, int], tile: tuple[int, int] = (16, 8)) -> Layout:
+    """C of mma m16n8: a block tile cut into warp tiles, those into 16 x 8 tiles of 4 numbers a lane. Other tiles are alike.
 
     Storage [warp row][warp column][lane][number]; with g = lane / 4, t = lane % 4, a lane holds rows g and g + 8 at columns
-    2t and 2t + 1. Raises InternalError where the tiles do not divide each other.
+    2t and 2t + 1 (every eighth row of a tile, at a quarter of its columns). Raises InternalError where the tiles do not divide
+    each other.
     """
-    return _fragment("accumulator", block, warp, (16, 8))
+    return _fragment("accumulator", block, warp, tile, tile[1] // 4)
 
 
 def a_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
     """A of mma m16n8k16 on 2-byte numbers, as `accumulator_fragment`: 16 x 16 tiles (rows, k) of 8 numbers a lane."""
-    return _fragment("a", block, warp, (16, 16))
+    return _fragment("a", block, warp, (16, 16), 2)
 
 
 def b_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
     """B of mma m16n8k16 on 2-byte numbers, as `accumulator_fragment`: 8 x 16 tiles (columns, k) of 4 numbers a lane."""
-    return _fragment("b", block, warp, (8, 16))
+    return _fragment("b", block, warp, (8, 16), 2)
 
 
-def _fragment(name: str, block: tuple[int, int], warp: tuple[int, int], tile: tuple[int, int]) -> Layout:
-    """All fragments consist of 8 x 8 quadrants in which a lane holds two neighbours of one row; its numbers run over the tiles,
-    in a tile over the quadrants (rows first), then over the two."""
+def _fragment(name: str, block: tuple[int, int], warp: tuple[int, int], tile: tuple[int, int], together: int) -> Layout:
+    """All fragments consist of quadrants of 8 rows in which four lanes hold so many neighbours of one row each; a lane's numbers
+    run over the tiles, in a tile over the quadrants (rows first), then over the neighbours."""
     if any(b % w or w % t for b, w, t in zip(block, warp, tile)):
         raise InternalError(f"a block of {block} in warps of {warp} has no whole fragments of {tile}")
     i, j = _axis(0), _axis(1)
-    lane = _sum((4, _mod(i, 8)), (1, _digit(j, 8, 2)))
+    lane = _sum((4, _mod(i, 8)), (1, _digit(j, 4 * together, together)))
     across, quadrants = warp[1] // tile[1], tile[0] // 8
     numbers = tile[0] * tile[1] // 32
     number = _sum((numbers * across, _digit(i, warp[0], tile[0])), (numbers, _digit(j, warp[1], tile[1])),
-                  (2 * quadrants, _digit(j, tile[1], 8)), (2, _digit(i, tile[0], 8)), (1, _mod(j, 2)))
+                  (together * quadrants, _digit(j, tile[1], 4 * together)), (together, _digit(i, tile[0], 8)),
+                  (1, _mod(j, together)))
     storage = (block[0] // warp[0], block[1] // warp[1], 32, warp[0] * warp[1] // 32)
     return Layout(f"{name} fragment", tuple(SymExpr.of(b) for b in block), tuple(SymExpr.of(s) for s in storage),
                   (_div(i, warp[0]), _div(j, warp[1]), lane, number), owners=3)

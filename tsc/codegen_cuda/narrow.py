@@ -1,0 +1,36 @@
+"""Places in shared memory and registers as text of 32 bits without a sign, which nvcc does better with than with 64.
+
+Sums, differences and products of numbers cut to their lower 32 bits are those of the numbers; a quotient or a remainder is,
+where facts hold the dividend between 0 and 2^32.
+"""
+
+from __future__ import annotations
+
+from tsc.codegen_c.scalar import Scope, offset_expr, scalar
+from tsc.te.expr import Buffer, Call, Const, Expr
+from tsc.te.index import to_sym
+
+_END = 1 << 32
+_EXACT = {"add": "+", "sub": "-", "mul": "*", "bitxor": "^"}
+_DIVIDE = {"floordiv": "/", "mod": "%"}
+
+
+def place_text(buffer: Buffer, at: tuple[Expr, ...], scope: Scope) -> str:
+    """CUDA text of the element offset of an access, which is between 0 and 2^32, as a u32."""
+    return _narrow(offset_expr(buffer, at, scope), scope)
+
+
+def _narrow(expr: Expr, scope: Scope) -> str:
+    match expr:
+        case Const(value=value):
+            return f"{int(value) % _END}u"
+        case Call(fn=fn, args=(left, right)) if fn in _EXACT:
+            return f"({_narrow(left, scope)} {_EXACT[fn]} {_narrow(right, scope)})"
+        case Call(fn=fn, args=(left, Const(value=size))) if fn in _DIVIDE and 0 < int(size) < _END and _is_narrow(left, scope):
+            return f"({_narrow(left, scope)} {_DIVIDE[fn]} {int(size)}u)"
+    return f"u32({scalar(expr, scope)})"
+
+
+def _is_narrow(expr: Expr, scope: Scope) -> bool:
+    least, most = scope.facts.bounds(to_sym(expr, {}))
+    return least is not None and most is not None and 0 <= least and most < _END
