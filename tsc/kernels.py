@@ -134,7 +134,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted:
     if isinstance(made, Refusal):
         raise PatternMismatch(made.reason)
     shop.orders.append((order, lowered))
-    return made.costing(shop.pool(order.group))
+    return made.costing(rates_of(order, shop))
 
 
 def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted = Wanted.ANY) -> Order:
@@ -145,8 +145,13 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted
     group = digest("group", str(program), *sorted(constants), shop.device.spec.name)
     chunk = shop.options.reduction_chunk
     factoring = proposed(program, chunk, shop.options.split_reductions) if chunk else None
-    configs = () if factoring is not None else tuple(shop.pool(group))
-    return Order(program, lowered.kind, constants, shop.device, content, wanted, factoring, configs, group)
+    order = Order(program, lowered.kind, constants, shop.device, content, wanted, factoring, group=group)
+    return order if factoring is not None else replace(order, configs=tuple(rates_of(order, shop)))
+
+
+def rates_of(order: Order, shop: Workshop) -> Mapping[TileConfig, Rates]:
+    """The configs of an order's Variants, with their Rates: from records or, where there are none, the back end's own."""
+    return shop.pool(order.group) or (shop.device.pool(order.kind) if order.wanted is not Wanted.PLAIN else {})
 
 
 def known(key: str, shop: Workshop) -> Kernel | Refusal | None:

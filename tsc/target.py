@@ -24,6 +24,15 @@ class GpuLimits:
     shared_unit: int = 128
     shared_reserved: int = 1024
 
+    def resident(self, threads: int, registers: int, shared: int) -> int:
+        """How many blocks of so many threads, registers a thread and bytes of shared memory a multiprocessor holds at a time
+        (CUDA's occupancy calculator); 0 where none fits."""
+        warps = -(-threads // 32)
+        each = -(-registers * 32 // self.register_unit) * self.register_unit * warps
+        bytes_ = -(-(shared + self.shared_reserved) // self.shared_unit) * self.shared_unit
+        return min(self.blocks_per_sm, self.threads_per_sm // (warps * 32), self.registers_per_sm // max(1, each),
+                   self.shared_per_sm // bytes_)
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:

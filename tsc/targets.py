@@ -18,6 +18,7 @@ from tsc.loop_ir.bounds import Prover
 from tsc.loop_ir.gpu.threads import block_threads, shared_places, team_sizes
 from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Func
+from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch
 from tsc.poly.pattern import IN_WARPS, OWN, Forms
 from tsc.poly.proof.loop_order import Edges
@@ -25,10 +26,12 @@ from tsc.poly.proof.refine import check_lowered
 from tsc.poly.proof.refine_gpu import check_lowered_gpu
 from tsc.poly.scop import Scop
 from tsc.poly.tile import TileConfig
+from tsc.runtime.cost import Rates
 from tsc.runtime.drivers.emu import EMULATED
 from tsc.runtime.interface import KernelInterface
 from tsc.target import DeviceSpec, parse_target
 from tsc.trace import Recorder
+from tsc.tune.untuned import untuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Target:
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
     dtypes: frozenset[str]  # what it computes with
+    pool: Callable[[PatternKind], Mapping[TileConfig, Rates]] = lambda kind: {}  # of a group that nobody has tuned
 
 
 def find(name: str) -> Target:
@@ -51,7 +55,8 @@ def find(name: str) -> Target:
     spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | CUDA_SPECS | _EMULATED)
     if spec.gpu is not None:
         build = build_emulated_module if name in _EMULATED else build_cubin_module
-        return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead, frozenset(C_TYPES))
+        return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead, frozenset(C_TYPES),
+                      untuned)
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
 
 

@@ -16,27 +16,40 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.cases import SOURCES, make_cases
+from benchmarks.gpu.configs import PRODUCTS
 from benchmarks.gpu.conformance import attempt, write_cases
-from benchmarks.gpu.layers import LAYERS
+from benchmarks.gpu.layers import LAYERS, multiplied
 from benchmarks.gpu.models import MODELS, Whole, own, shared
 from benchmarks.gpu.models import write_cases as write_models
 from benchmarks.gpu.printed import PROGRAMS, SEEDS, make_printed
 from benchmarks.gpu.references import REFERENCES
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins, build_emulated
+from tsc.codegen_cuda.resources import read_cubin
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
 from tsc.kernels import Workshop, workshop
 from tsc.pipeline import build_package
+from tsc.poly.pattern.warps import INSTR_TILE
+from tsc.poly.tile import TileConfig, config_to_json
+from tsc.runtime.cost import Rates
 from tsc.runtime.drivers.emu import EmuPlatform
+from tsc.runtime.package import Package
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parents[1] / "build" / "gpu"
+#: The configs that are tried: blocks, warps, and stages.
+CONFIGS = tuple(TileConfig(INSTR_TILE, block, warp_tile=warp, stages=stages) for block, warp, stages in (
+    ((16, 32, 64), (16, 16), 4), ((16, 32, 32), (16, 16), 4), ((16, 64, 32), (16, 16), 4), ((32, 32, 32), (16, 16), 4),
+    ((32, 32, 32), (32, 16), 4), ((32, 32, 64), (16, 16), 3), ((32, 64, 32), (32, 16), 3), ((64, 64, 16), (32, 32), 2),
+    ((64, 64, 32), (32, 16), 3), ((64, 64, 32), (32, 32), 3), ((128, 64, 16), (32, 32), 3), ((128, 64, 32), (64, 32), 3),
+    ((128, 128, 16), (64, 32), 3)))
 
 
 def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -51,13 +64,14 @@ def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the folder holds: code of `archs`, the emulator's modules too if `emulated`; `models` whole, single `layers`, and
-    printed kernels of `programs`, with random ones of `seeds`."""
+    """What the folder holds: code of `archs`, the emulator's modules too if `emulated`; `models` whole, single `layers`, products in
+    `configs`, and printed kernels of `programs`, with random ones of `seeds`."""
 
     archs: tuple[str, ...] = tuple(CUDA_SPECS)
     emulated: bool = False
     models: Mapping[str, Whole] = field(default_factory=lambda: {name: own(name) for name in MODELS})
     layers: tuple[str, ...] = tuple(LAYERS)
+    configs: tuple[TileConfig, ...] = ()
     programs: tuple[str, ...] = PROGRAMS
     seeds: range = SEEDS
 
@@ -90,8 +104,11 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
     packages, timed = ({name: {target.partition(":")[0]: _package(out, f"{name}.{target.partition(':')[0]}", whole, shop)
                                for target, shop in shops.items()} for name, whole in table.items()}
                        for table in (contents.models, layers))
-    manifest = {"format": 2, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,
-                "packages": packages, "layers": timed, "models": "models.npz", "cases": "cases.npz", "printed": "printed.npz",
+    tried = _build_configs(out, contents, shops)
+    manifest = {"format": 3, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,
+                "packages": packages, "layers": timed, "configs": tried,
+                "configs_files": {name: entry["files"] for name, entry in tried.items()},
+                "models": "models.npz", "cases": "cases.npz", "printed": "printed.npz",
                 "tolerances": {name: (whole.relative, whole.absolute) for name, whole in contents.models.items()},
                 "launcher": _build_launcher(out)}
     content = hashlib.sha256()
@@ -100,6 +117,28 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
     manifest["build"] = content.hexdigest()[:16]
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
+
+
+def _build_configs(out: Path, contents: Contents, shops: Mapping[str, Workshop]) -> dict[str, dict[str, Any]]:
+    """A product in each of the configs, of each number of columns and terms, for GPUs."""
+    found: dict[str, dict[str, Any]] = {}
+    for number, (config, (n, k)) in enumerate(product(contents.configs, PRODUCTS)):
+        name, files, resident = f"config{number}", {}, 1
+        for target, shop in shops.items():
+            if not target.startswith("emu:"):
+                alone = replace(shop, pool=lambda group, config=config: {config: Rates()}, made={}, orders=[])
+                files[target] = _package(out, f"{name}.{target}", Whole(multiplied(n, k), {}), alone)
+                resident = _resident(Package.read(out / files[target]), shop)
+        found[name] = {"config": json.loads(config_to_json(config)), "product": (n, k), "resident": resident, "files": files}
+    return found
+
+
+def _resident(package: Package, shop: Workshop) -> int:
+    """How many blocks of a Package's only kernel a multiprocessor has room for."""
+    (launch,), limits = next(iter(package.plans.values())).launches, shop.device.spec.gpu
+    (call,) = launch.calls
+    registers = read_cubin(next(iter(package.modules.values())).binary)[call.function].registers
+    return max(1, limits.resident(call.threads, registers, call.shared)) if limits is not None else 1
 
 
 def _emulate_cases(path: Path, modules: Mapping[str, bytes]) -> None:
@@ -135,9 +174,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--emulated", action="store_true", help="put the emulator's modules in too")
     parser.add_argument("--archs", nargs="+", choices=tuple(CUDA_SPECS), default=tuple(CUDA_SPECS), help="only these")
     parser.add_argument("--shared", nargs="*", default=(), help="these shared models too, at listed and 25 random shapes")
+    parser.add_argument("--configs", action="store_true", help="products in many configs too, to fit Rates to")
     chosen = parser.parse_args(arguments)
     models = {name: own(name) for name in MODELS} | {name: shared(name, 25) for name in chosen.shared}
-    manifest = build(chosen.out, Contents(tuple(chosen.archs), chosen.emulated, models), Options())
+    configs = CONFIGS if chosen.configs else ()
+    manifest = build(chosen.out, Contents(tuple(chosen.archs), chosen.emulated, models, configs=configs), Options())
     size = sum(path.stat().st_size for path in chosen.out.iterdir())
     count = sum(map(len, manifest["binaries"].values()))
     print(f"{chosen.out}: {count} binaries, {size / 1e6:.1f} MB, build {manifest['build']}")

@@ -36,7 +36,12 @@ def bias_relu() -> onnx.ModelProto:
 
 
 def product() -> onnx.ModelProto:
-    return _model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ["m", 1024], "w": [1024, 1024]})
+    return multiplied(1024, 1024)
+
+
+def multiplied(n: int, k: int) -> onnx.ModelProto:
+    """A product of so many columns and terms."""
+    return _model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ["m", k], "w": [k, n]})
 
 
 def attention() -> onnx.ModelProto:

@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:  # run as a file, on a machine where nothing is in
 
 import numpy as np  # noqa: E402
 
-from benchmarks.gpu import conformance, interop, launches, throughput, timed, whole  # noqa: E402
+from benchmarks.gpu import configs, conformance, interop, launches, throughput, timed, whole  # noqa: E402
 from benchmarks.gpu.references import REFERENCES, SHAPES, execute  # noqa: E402
 from benchmarks.gpu.session import Again, Record, Session, Skip, find_platform, open_record  # noqa: E402
 from tsc.errors import TscError  # noqa: E402
@@ -33,7 +33,7 @@ from tsc.runtime.drivers.protocol import DeviceInfo  # noqa: E402
 
 #: Seconds a process of a part may take, and how many processes it may have: those of the last part go on with its rows.
 _TIME = {"conformance": (30, 20), "printed": (60, 5), "references": (60, 1), "launches": (30, 1), "arrays": (60, 1),
-         "bandwidth": (30, 1), "products": (200, 1), "models": (90, 5), "kernels": (60, 1)}
+         "bandwidth": (30, 1), "products": (200, 1), "models": (90, 5), "kernels": (60, 1), "configs": (90, 2)}
 _GUARD = 4096
 
 
@@ -65,7 +65,8 @@ def run_part(name: str, session: Session, record: Record) -> None:
         "conformance": lambda session: conformance.measure(session, keep), "references": check_references,
         "printed": lambda session: conformance.measure(session, lambda cases, results: None, "printed"),
         "launches": launches.measure, "bandwidth": throughput.bandwidth, "products": throughput.products,
-        "models": whole.measure, "arrays": interop.measure, "kernels": timed.measure}
+        "models": whole.measure, "arrays": interop.measure, "kernels": timed.measure,
+        "configs": configs.measure}
     entry = record.parts[name]
     start = time.perf_counter()
     try:

@@ -75,7 +75,7 @@ def _encoder(functional: Any, names: list[str]) -> Callable[..., Any]:
     return run
 
 
-class _Kept:
+class Kept:
     """A driver that keeps the launches that pass through it, and the memory that they use."""
 
     def __init__(self, driver: Any) -> None:
@@ -118,7 +118,7 @@ def _row(session: Session, torch: Any, where: str, path: Path, timed: Timed) -> 
     shapes, rng = timed.shapes, np.random.default_rng(0)
     feeds = {name: rng.standard_normal(shape, np.float32) / np.float32(shape[0] ** 0.5 if name[0] == "w" else 1)
              for name, shape in shapes.items()}
-    kept = _Kept(session.driver)
+    kept = Kept(session.driver)
     found = Executable(Package.read(path), driver=kept).run(None, feeds)[0]  # type: ignore[arg-type]  # it is what it wraps
     given = [torch.from_numpy(feeds[name]).to(where) for name in shapes]
     want = timed.reference(*given).cpu().numpy()

@@ -1,8 +1,8 @@
 """emit_cuda: one CUDA kernel from one Func after `lower_gpu`, in the primitives of device/ alone. It decides nothing.
 
 A block of the grid is a block of the Func; threads are numbered warp by warp. What stands between nests of warps and threads is
-executed by all. Shared memory is addressed by its window, so that the emulator sees every access. Indices have 64 bits, places in
-shared memory and registers 32.
+executed by all. Shared memory is addressed by its window, so that the emulator sees every access. Indices have 64 bits, places
+in shared memory and registers 32.
 """
 
 from __future__ import annotations
@@ -273,7 +273,8 @@ def _wide(loop: For, scope: Scope) -> str:
         count, source = int(loop.hi.value), stmt.value
         if stmt.asynchronous:
             return _copy(stmt, scope, count)
-        if stmt.buffer.name in _dialect(scope).own and isinstance(source, Load) and source.buffer.name in _dialect(scope).shared:
+        dialect = _dialect(scope)
+        if stmt.buffer.name in dialect.own and isinstance(source, Load) and source.buffer.name in dialect.shared:
             target = f"{scope.name(f'buffer {stmt.buffer.name}')} + {place_text(stmt.buffer, stmt.index, scope)}"
             return f"load_shared_row<{count}>({target}, {_address(source.buffer, source.index, scope)});"
     raise InternalError(f"vector loop {loop.var} is no access")

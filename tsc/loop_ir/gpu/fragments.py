@@ -107,10 +107,7 @@ class _Loader:
             before = self._along(now, (one,), loops, within)
             if before or size == 1:
                 each = self._along({x: y for x, y in now.items() if x not in before}, loops, loops, within)
-                found = {x: f.read() for x, f in (*before.items(), *each.items())}
-                value = map_loads(lambda load: found.get(load, load), store.value)
-                return self._nested(several, one, loops, substitute_stmt(replace(store, value=value), at),
-                                    (*before.values(),), (*each.values(),)) if found else None
+                return self._nested(several, one, loops, store, at, before, each) if before or each else None
         return None
 
     def _along(self, read: dict[Load, Expr], along: tuple[For, ...], loops: tuple[For, ...], facts: Facts
@@ -129,16 +126,20 @@ class _Loader:
         return found
 
     @staticmethod
-    def _nested(several: For, one: For, loops: tuple[For, ...], store: Stmt, before: tuple[_Fragment, ...],
-                each: tuple[_Fragment, ...]) -> Stmt:
+    def _nested(several: For, one: For, loops: tuple[For, ...], store: Store, at: dict[str, Expr],
+                before: dict[Load, _Fragment], each: dict[Load, _Fragment]) -> Stmt:
+        """The loops over k, `several` steps and `one`, in which what was at k is `at`, with the fragments of each."""
+        found = {load: fragment.read() for load, fragment in (*before.items(), *each.items())}
+        value = map_loads(lambda load: found.get(load, load), store.value)
+        stmt = substitute_stmt(replace(store, value=value), at)
         for loop in reversed(loops):
-            store = replace(loop, body=store)
-        for fragment in reversed(each):
-            store = fragment.within(store)
-        store = replace(one, body=store)
-        for fragment in reversed(before):
-            store = fragment.within(store)
-        return replace(several, body=store)
+            stmt = replace(loop, body=stmt)
+        for fragment in reversed(each.values()):
+            stmt = fragment.within(stmt)
+        stmt = replace(one, body=stmt)
+        for fragment in reversed(before.values()):
+            stmt = fragment.within(stmt)
+        return replace(several, body=stmt)
 
 
 # -- put back --------------------------------------------------------------------------------------------------
@@ -170,7 +171,8 @@ def _fill_of(stmt: Allocate) -> tuple[list[str], Load, Stmt] | None:
             names = [x.var for x in loops]
             if isinstance(inner, Store) and inner.buffer == stmt.buffer and isinstance(inner.value, Load) and (
                     loops[-1].kind == "vector" and inner.index == tuple(map(Var, names))):
-                whole = all((x.lo, x.step, trips(x)) == (index(0), 1, extent.as_int()) for x, extent in zip(loops, inner.buffer.shape))
+                whole = all((x.lo, x.step, trips(x)) == (index(0), 1, extent.as_int())
+                            for x, extent in zip(loops, inner.buffer.shape))
                 return (names, inner.value, block(*rest)) if whole else None
     return None
 

@@ -89,7 +89,8 @@ class Warps(OnTeams, Contraction):
             name: [*((f, 1) for f in own.batch), (own.n, wide), (own.m, high), *((k, deep) for k in own.k)]
             for name, own in tiled.items()})
         schedule = _tree(rounded, self, tiled, config)
-        axes, fragment = [a.name for a in self.anchor.axes], accumulator_fragment((high, wide), config.warp_tile, config.instr_tile[:2])
+        axes = [a.name for a in self.anchor.axes]
+        fragment = accumulator_fragment((high, wide), config.warp_tile, (config.instr_tile[0], config.instr_tile[1]))
         home = Home(BLOCK_POINT, "", (axes.index(self.m or ""), axes.index(self.n)), (high, wide))
         result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, (home,))
         held = tuple(replace(x, storage=replace(x.storage, shape=fragment.storage), layout=fragment) for x in result.locals)

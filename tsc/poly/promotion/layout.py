@@ -134,7 +134,8 @@ def b_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
     return _fragment("b", block, warp, (8, 16), 2)
 
 
-def _fragment(name: str, block: tuple[int, int], warp: tuple[int, int], tile: tuple[int, int], together: int) -> Layout:
+def _fragment(name: str, block: tuple[int, int], warp: tuple[int, int], tile: tuple[int, int], together: int
+              ) -> Layout:
     """All fragments consist of quadrants of 8 rows in which four lanes hold so many neighbours of one row each; a lane's numbers
     run over the tiles, in a tile over the quadrants (rows first), then over the neighbours."""
     if any(b % w or w % t for b, w, t in zip(block, warp, tile)):
