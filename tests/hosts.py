@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,11 +17,13 @@ from tsc.runtime.bind import Binder, Binding, Bound, Shapes
 from tsc.runtime.context import TableEngine
 from tsc.runtime.host_program import Ready
 from tsc.runtime.image import ARGUMENT_COUNT, ARGUMENTS, COPIES, COPY, COPY_COUNT, ROW_COUNT, ROWS, SIZES
+from tsc.runtime.plan_json import plan_to_json
 
 #: Where numbers are this small none is beyond 64 bits on the way, and a host program has no reason to give up.
 SMALL = 1 << 12
 
 _binders: WeakKeyDictionary[TableEngine, Binder] = WeakKeyDictionary()
+_written: WeakKeyDictionary[Binder, tuple[int, ...]] = WeakKeyDictionary()
 _init, _bind = TableEngine.__init__, TableEngine.bind
 
 
@@ -51,7 +55,7 @@ def difference(engine: TableEngine, binder: Binder, shapes: Shapes, found: Ready
         return None if found is None else f"the host program takes what the Binder refuses ({error})"
     if found is None:
         small = max((size for shape in shapes for size in shape), default=0) < SMALL
-        large = max(map(abs, (binding.arena_bytes, *binding.names.values())), default=0) >= SMALL ** 3
+        large = max(map(abs, (binding.arena_bytes, *binding.names.values(), *written(binder))), default=0) >= SMALL ** 3
         return "the host program gives up" if small and not large else None
     assert isinstance(binding.whole, Bound)
     words, segments = found.whole.words, binder.segments
@@ -69,6 +73,13 @@ def difference(engine: TableEngine, binder: Binder, shapes: Shapes, found: Ready
     if [words[k] for k in (ROW_COUNT, ARGUMENT_COUNT)] != [expected[k] for k in (ROW_COUNT, ARGUMENT_COUNT)]:
         return "another number of rows or arguments"
     return None if _copies(words) == _expected_copies(engine, binding) else "copies differ"
+
+
+def written(binder: Binder) -> tuple[int, ...]:
+    """The numbers that a Plan's own expressions have in them: strides of a file may be of any size."""
+    if binder not in _written:
+        _written[binder] = tuple(map(int, re.findall(r"\d+", json.dumps(plan_to_json(binder.plan)))))
+    return _written[binder]
 
 
 def _copies(words: np.ndarray) -> list[list[int]]:

@@ -30,7 +30,7 @@ from tsc.poly.scop import needs, unheld, unproved, with_checks
 from tsc.poly.steps import Steps
 from tsc.poly.tile import TileConfig, config_to_json
 from tsc.runtime.cost import Rates
-from tsc.sym import SymExpr
+from tsc.sym import OversizeError, SymExpr
 from tsc.target import DeviceSpec
 from tsc.targets import Target
 from tsc.te.compute import Fact, Program
@@ -299,13 +299,16 @@ def _factoring(text: str, symbol: str) -> Factoring | None:
 
 
 def checked_loops(order: Order, symbol: str, recorder: Recorder, steps: Callable[[], Steps] | None = None) -> CheckedLoops:
-    """te.Program -> loops. Raises PatternMismatch where no pattern fits, InternalError where checks fail.
+    """te.Program -> loops. Raises PatternMismatch where no pattern fits, or an index that loops compute is beyond any
+    expression, InternalError where checks fail.
 
     Where accesses stay within extents for a reason that none of the facts which were found says, what that takes of the sizes
     becomes one: each call is held to it.
     """
     try:
         return _checked(order, symbol, recorder, steps)
+    except OversizeError as error:
+        raise PatternMismatch(f"an index that its loops compute: {error}") from error
     except InternalError:
         held = needs(order.program)
         if not held:

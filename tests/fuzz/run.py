@@ -26,6 +26,7 @@ from tests.fuzz.mutate import Kept, check_mutants
 from tests.machine import runnable
 from tsc.errors import InternalError
 from tsc.poly import PatternMismatch
+from tsc.sym import OversizeError
 from tsc.target import DeviceSpec
 
 #: Programs whose kernels are compiled as one unit.
@@ -95,7 +96,7 @@ def run_batch(seed: int, numbers: range, mutants: int = 1, device: DeviceSpec | 
             tally.outcomes["values undecided"] += made.undecided is not None
             tally.outcomes["less exact"] += bool(made.opaque)
             all_made.append((number, made, rng))
-        except PatternMismatch as refusal:
+        except (PatternMismatch, OversizeError) as refusal:  # a kernel whose indices are too long is cut as one that fits none
             tally.outcomes["refused"] += 1
             tally.refusals[reason(refusal)] += 1
         except Exception as error:
@@ -144,7 +145,7 @@ def show(seed: int, number: int, wanted: Wanted) -> int:
         made = check(case, rng, f"k{number}", steps, device)
         print(made.program if case.loose else "", dict(check_mutants(made, steps, rng, 1)), dict(check_broken(made, rng, 1)))
         check_compiled(made, compiled([made]), rng)
-    except PatternMismatch as refusal:
+    except (PatternMismatch, OversizeError) as refusal:
         print(f"refused: {refusal}")
     except Exception:
         traceback.print_exc(file=sys.stdout)

@@ -144,6 +144,7 @@ def test_integers_that_do_not_fit_wrap_around() -> None:
     assert by_text("ReduceMean", most, np.array([0]), keepdims=0) == 2**31 - 1
     assert by_text("Gemm", np.array([[3]], np.int32), np.array([[5]], np.int32), alpha=0.5) == 7
     assert by_text("Shrink", np.array([-7, 0, 5], np.int8), bias=0.3, lambd=0.8).tolist() == [-6, 0, 4]
+    assert by_text("Shrink", np.array([3, 0]), bias=-1e38).tolist() == [-2**63, 0]  # no integer, and so as casts have it
 
 
 def test_a_slice_backwards_to_the_greatest_end_is_empty() -> None:

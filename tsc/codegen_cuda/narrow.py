@@ -33,4 +33,4 @@ def _narrow(expr: Expr, scope: Scope) -> str:
 
 def _is_narrow(expr: Expr, scope: Scope) -> bool:
     least, most = scope.facts.bounds(to_sym(expr, {}))
-    return least is not None and most is not None and 0 <= least and most < _END
+    return least is not None and most is not None and least >= 0 and most < _END

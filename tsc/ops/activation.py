@@ -90,7 +90,7 @@ def _shrink(ctx: InferContext, x: Expr) -> Expr:
     value = x if is_float(x.dtype) else Cast(x, "float64")
     bias, edge = literal(ctx.attr("bias", 0.0), value), ctx.attr("lambd", 0.5)
     low, high = call("lt", value, literal(-edge, value)), call("gt", value, literal(edge, value))
-    if value is not x and float(bias.value).is_integer():
+    if value is not x and float(bias.value).is_integer() and abs(bias.value) < 2**63:
         value, bias = x, literal(bias.value, x)
     shrunk = select(low, add(value, bias), select(high, call("sub", value, bias), literal(0, value)))
     return shrunk if shrunk.dtype == x.dtype else Cast(shrunk, x.dtype)

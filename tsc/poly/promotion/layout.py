@@ -136,8 +136,8 @@ def b_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
 
 def _fragment(name: str, block: tuple[int, int], warp: tuple[int, int], tile: tuple[int, int], together: int
               ) -> Layout:
-    """All fragments consist of quadrants of 8 rows in which four lanes hold so many neighbours of one row each; a lane's numbers
-    run over the tiles, in a tile over the quadrants (rows first), then over the neighbours."""
+    """All fragments consist of quadrants of 8 rows in which four lanes hold so many neighbours of one row each; a lane's
+    numbers run over the tiles, in a tile over the quadrants (rows first), then over the neighbours."""
     if any(b % w or w % t for b, w, t in zip(block, warp, tile)):
         raise InternalError(f"a block of {block} in warps of {warp} has no whole fragments of {tile}")
     i, j = _axis(0), _axis(1)
