@@ -31,7 +31,7 @@ from tsc.runtime.drivers.emu import EMULATED
 from tsc.runtime.interface import KernelInterface
 from tsc.target import DeviceSpec, parse_target
 from tsc.trace import Recorder
-from tsc.tune.untuned import untuned
+from tsc.tune.untuned import nothing, untuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Target:
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
     dtypes: frozenset[str]  # what it computes with
-    pool: Callable[[PatternKind], Mapping[TileConfig, Rates]] = lambda kind: {}  # of a group that nobody has tuned
+    pool: Callable[[PatternKind], Mapping[TileConfig, Rates]] = nothing  # the configs of a group that nobody has tuned
 
 
 def find(name: str) -> Target:

@@ -71,9 +71,9 @@ class Contents:
     emulated: bool = False
     models: Mapping[str, Whole] = field(default_factory=lambda: {name: own(name) for name in MODELS})
     layers: tuple[str, ...] = tuple(LAYERS)
-    configs: tuple[TileConfig, ...] = ()
     programs: tuple[str, ...] = PROGRAMS
     seeds: range = SEEDS
+    configs: tuple[TileConfig, ...] = ()
 
 
 def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:

@@ -30,3 +30,8 @@ _PRODUCT: Mapping[TileConfig, Rates] = {
 def untuned(kind: PatternKind) -> Mapping[TileConfig, Rates]:
     """The configs of a group of a kind, the first of which is the best alone; none where its pattern has one of its own."""
     return _PRODUCT if kind is PatternKind.CONTRACTION else {}
+
+
+def nothing(kind: PatternKind) -> Mapping[TileConfig, Rates]:
+    """No configs: each pattern has one of its own."""
+    return {}
