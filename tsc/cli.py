@@ -14,10 +14,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import click
 import numpy as np
@@ -29,7 +29,7 @@ from tsc.cli_tune import Seconds, Wanted, tune_model
 from tsc.codegen_c.build import find_compiler
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
-from tsc.config import read_environment
+from tsc.config import Precision, read_environment
 from tsc.draw import shortened
 from tsc.errors import InternalError, LaunchError, TscError, typed
 from tsc.explain import explain_node
@@ -70,12 +70,16 @@ def cli() -> None:
 @target_option
 @ranges_option
 @shapes_option
+@click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True,
+              help="Of products, where the target has instructions for it.")
 @as_json
-def compile_command(model: Path, output: Path, target: str, dims: Sequence[str], shapes: Sequence[str], json_: bool) -> None:
+def compile_command(model: Path, output: Path, target: str, dims: Sequence[str], shapes: Sequence[str], precision: Precision,
+                    json_: bool) -> None:
     """Compile MODEL (an ONNX file) into a Package that `run` and `tsc.load` take, here or on a machine of another kind."""
     started = time.perf_counter()
     with _compiling(model, target) as options:
-        package = typed(build_package)(model, _dims(dims, shapes), workshop(target, options))
+        shop = workshop(target, replace(options, precision=precision))
+        package = typed(build_package)(model, _dims(dims, shapes), shop)
     with _progress(f"writing {output}"):
         package.write(output)
     seconds, plan = time.perf_counter() - started, next(iter(package.plans.values()))

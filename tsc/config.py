@@ -7,8 +7,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from tsc.errors import InputError
+
+#: In which numbers are multiplied.
+Precision = Literal["fp32", "tf32"]
 
 
 def default_threads() -> int:
@@ -42,7 +46,10 @@ class Options:
     one tile of a product.
 
     `records` is a file of measurements (see `tsc-tune`): each kernel that it knows gets up to `variants` Variants, of which a
-    run takes the one that is expected to be fastest at its sizes. Raises InputError for a value of another kind."""
+    run takes the one that is expected to be fastest at its sizes.
+
+    `precision` is that of products: "fp32", or "tf32" where a device has matrix instructions for it, whose operands keep 10 of
+    23 bits behind the point (PTX ISA 9.7.14.5); sums are in fp32. Raises InputError for a value of another kind."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
@@ -54,6 +61,7 @@ class Options:
     split_reductions: bool = False
     records: Path | None = None
     variants: int = 4
+    precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
         for name, without in (("cache_dir", "the user's own cache"), ("records", "none")):
@@ -70,6 +78,8 @@ class Options:
                 raise InputError(f"Options: {name} is a {type(getattr(self, name)).__name__}, expected {expected}")
         if self.reduction_chunk < 0 or (self.split_reductions and not self.reduction_chunk):
             raise InputError(f"Options: reduction_chunk is {self.reduction_chunk}, expected at least 0 (1 to split reductions)")
+        if self.precision not in get_args(Precision):
+            raise InputError(f"Options: precision is {self.precision!r}, expected one of {', '.join(get_args(Precision))}")
         if self.variants < 1:
             raise InputError(f"Options: variants is {self.variants}, expected at least 1")
         if self.progress is not None and not callable(self.progress):

@@ -67,7 +67,7 @@ def workshop(target: str, options: Options | None) -> Workshop:
     """The Workshop for a target, as the options and the environment say. Raises LaunchError for an unknown target."""
     environment, options = read_environment(), options or Options()
     cache = CompiledCache(options.cache_dir or environment.cache or default_cache_dir() if options.use_cache else None)
-    device = targets.find(target)
+    device = targets.find(target, options.precision)
     return Workshop(options, Recorder(environment.dump, environment.override), device, cache,
                     pool=_pool(options, device.spec.name))
 
@@ -142,7 +142,8 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
     program = general(lowered.program, shop.cache)
     content = digest(str(program), *sorted(constants), repr(shop.device.spec), code_fingerprint())
-    group = digest("group", str(program), *sorted(constants), shop.device.spec.name)
+    spec = shop.device.spec
+    group = digest("group", str(program), *sorted(constants), spec.name, *(spec.intrinsics if spec.gpu is not None else ()))
     chunk = shop.options.reduction_chunk
     factoring = proposed(program, chunk, shop.options.split_reductions) if chunk else None
     order = Order(program, lowered.kind, constants, shop.device, content, wanted, factoring, group=group)
@@ -151,7 +152,8 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted
 
 def rates_of(order: Order, shop: Workshop) -> Mapping[TileConfig, Rates]:
     """The configs of an order's Variants, with their Rates: from records or, where there are none, the back end's own."""
-    return shop.pool(order.group) or (shop.device.pool(order.kind) if order.wanted is not Wanted.PLAIN else {})
+    device = shop.device
+    return shop.pool(order.group) or (device.pool(order.kind, device.spec) if order.wanted is not Wanted.PLAIN else {})
 
 
 def known(key: str, shop: Workshop) -> Kernel | Refusal | None:

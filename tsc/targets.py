@@ -13,8 +13,9 @@ from tsc.codegen_c.types import C_TYPES
 from tsc.codegen_cuda.build import build_cubin_module, build_emulated_module, nothing_ahead
 from tsc.codegen_cuda.emit import emit_cuda
 from tsc.codegen_cuda.specs import CUDA_SPECS
-from tsc.config import Options
+from tsc.config import Options, Precision
 from tsc.loop_ir.bounds import Prover
+from tsc.loop_ir.gpu.tensorize_gpu import MMA_TF32
 from tsc.loop_ir.gpu.threads import block_threads, shared_places, team_sizes
 from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Func
@@ -46,14 +47,16 @@ class Target:
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
     dtypes: frozenset[str]  # what it computes with
-    pool: Callable[[PatternKind], Mapping[TileConfig, Rates]] = nothing  # the configs of a group that nobody has tuned
+    pool: Callable[[PatternKind, DeviceSpec], Mapping[TileConfig, Rates]] = nothing  # of a group that nobody has tuned
 
 
-def find(name: str) -> Target:
+def find(name: str, precision: Precision = "fp32") -> Target:
     """The target called `name`; "cpu" is this machine's, "sm_80" a GPU of that architecture, "emu:sm_80" one in the emulator.
-    Raises LaunchError naming the known ones."""
+    Products may be of a `precision`, where there are instructions for it. Raises LaunchError naming the known ones."""
     spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | CUDA_SPECS | _EMULATED)
     if spec.gpu is not None:
+        if precision == "tf32":
+            spec = replace(spec, intrinsics=(MMA_TF32.name,))
         build = build_emulated_module if name in _EMULATED else build_cubin_module
         return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead, frozenset(C_TYPES),
                       untuned)
@@ -73,8 +76,9 @@ def _lowered_for_cpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder:
 def _lowered_for_gpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder: Recorder, prover: Prover) -> Func:
     """Copies in as many stages, up to the config's, as shared memory has room for. Raises PatternMismatch where a block does
     not fit a multiprocessor."""
+    instructions = tuple(mma for mma in (MMA_TF32,) if mma.name in spec.intrinsics)
     for stages in range(config.stages, 0, -1):
-        made = lower_gpu(func, stages, recorder=recorder)
+        made = lower_gpu(func, stages, instructions, recorder)
         wanted = _beyond(made, spec)
         if not wanted:
             return made

@@ -19,24 +19,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.gpu.cases import SOURCES, make_cases
 from benchmarks.gpu.configs import PRODUCTS
 from benchmarks.gpu.conformance import attempt, write_cases
-from benchmarks.gpu.layers import LAYERS, multiplied
+from benchmarks.gpu.layers import LAYERS, MULTIPLYING, multiplied
 from benchmarks.gpu.models import MODELS, Whole, own, shared
 from benchmarks.gpu.models import write_cases as write_models
 from benchmarks.gpu.printed import PROGRAMS, SEEDS, make_printed
 from benchmarks.gpu.references import REFERENCES
+from benchmarks.gpu.timed import layer_name
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins, build_emulated
 from tsc.codegen_cuda.resources import read_cubin
 from tsc.codegen_cuda.specs import CUDA_SPECS
-from tsc.config import Options
+from tsc.config import Options, Precision
 from tsc.kernels import Workshop, workshop
 from tsc.pipeline import build_package
-from tsc.poly.pattern.warps import INSTR_TILE
+from tsc.poly.pattern.warps import INSTR_TILE, MATRIX_TILE
 from tsc.poly.tile import TileConfig, config_to_json
 from tsc.runtime.cost import Rates
 from tsc.runtime.drivers.emu import EmuPlatform
@@ -44,12 +45,16 @@ from tsc.runtime.package import Package
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parents[1] / "build" / "gpu"
-#: The configs that are tried: blocks, warps, and stages.
+#: The configs that are tried: blocks, warps, and stages; on matrix instructions fewer.
 CONFIGS = tuple(TileConfig(INSTR_TILE, block, warp_tile=warp, stages=stages) for block, warp, stages in (
     ((16, 32, 64), (16, 16), 4), ((16, 32, 32), (16, 16), 4), ((16, 64, 32), (16, 16), 4), ((32, 32, 32), (16, 16), 4),
     ((32, 32, 32), (32, 16), 4), ((32, 32, 64), (16, 16), 3), ((32, 64, 32), (32, 16), 3), ((64, 64, 16), (32, 32), 2),
     ((64, 64, 32), (32, 16), 3), ((64, 64, 32), (32, 32), 3), ((128, 64, 16), (32, 32), 3), ((128, 64, 32), (64, 32), 3),
     ((128, 128, 16), (64, 32), 3)))
+MATRIX_CONFIGS = tuple(TileConfig(MATRIX_TILE, block, warp_tile=warp, stages=stages) for block, warp, stages in (
+    ((16, 32, 64), (16, 16), 4), ((16, 64, 32), (16, 16), 4), ((32, 32, 32), (16, 16), 4), ((32, 32, 64), (16, 16), 4),
+    ((64, 64, 16), (32, 32), 3), ((64, 64, 32), (32, 32), 3), ((128, 64, 32), (64, 32), 3), ((128, 128, 32), (64, 32), 3),
+    ((128, 128, 16), (64, 64), 3)))
 
 
 def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -100,11 +105,12 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
     write_models(out / "models.npz", contents.models)
     targets = [*(["emu:sm_90a"] if contents.emulated else []), *(contents.archs if cubins else ())]
     shops = {target: workshop(target, options) for target in targets}
-    layers = {name: Whole(LAYERS[name](), {}) for name in contents.layers}
-    packages, timed = ({name: {target.partition(":")[0]: _package(out, f"{name}.{target.partition(':')[0]}", whole, shop)
-                               for target, shop in shops.items()} for name, whole in table.items()}
-                       for table in (contents.models, layers))
-    tried = _build_configs(out, contents, shops)
+    packages = _packages(out, contents.models, shops)
+    timed = _packages(out, {name: Whole(LAYERS[name](), {}) for name in contents.layers}, shops)
+    rounded = {target: workshop(target, replace(options, precision="tf32")) for target in targets}
+    multiplying = {layer_name(name, "tf32"): Whole(LAYERS[name](), {}) for name in contents.layers if name in MULTIPLYING}
+    timed |= _packages(out, multiplying, rounded)
+    tried = _build_configs(out, contents, targets, options)
     manifest = {"format": 3, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,
                 "packages": packages, "layers": timed, "configs": tried,
                 "configs_files": {name: entry["files"] for name, entry in tried.items()},
@@ -119,17 +125,20 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
     return manifest
 
 
-def _build_configs(out: Path, contents: Contents, shops: Mapping[str, Workshop]) -> dict[str, dict[str, Any]]:
+def _build_configs(out: Path, contents: Contents, targets: Sequence[str], options: Options) -> dict[str, dict[str, Any]]:
     """A product in each of the configs, of each number of columns and terms, for GPUs."""
+    shops = {(target, precision): workshop(target, replace(options, precision=precision))
+             for target in targets if not target.startswith("emu:") for precision in get_args(Precision)}
     found: dict[str, dict[str, Any]] = {}
     for number, (config, (n, k)) in enumerate(product(contents.configs, PRODUCTS)):
         name, files, resident = f"config{number}", {}, 1
-        for target, shop in shops.items():
-            if not target.startswith("emu:"):
-                alone = replace(shop, pool=lambda group, config=config: {config: Rates()}, made={}, orders=[])
-                files[target] = _package(out, f"{name}.{target}", Whole(multiplied(n, k), {}), alone)
-                resident = _resident(Package.read(out / files[target]), shop)
-        found[name] = {"config": json.loads(config_to_json(config)), "product": (n, k), "resident": resident, "files": files}
+        precision = "tf32" if config.instr_tile == MATRIX_TILE else "fp32"
+        for (target, _), shop in ((key, shop) for key, shop in shops.items() if key[1] == precision):
+            alone = replace(shop, pool=lambda group, config=config: {config: Rates()}, made={}, orders=[])
+            files[target] = _package(out, f"{name}.{target}", Whole(multiplied(n, k), {}), alone)
+            resident = _resident(Package.read(out / files[target]), shop)
+        found[name] = {"config": json.loads(config_to_json(config)), "product": (n, k), "precision": precision,
+                       "resident": resident, "files": files}
     return found
 
 
@@ -157,6 +166,12 @@ def _build_launcher(out: Path) -> str:
     return "launcher.so"
 
 
+def _packages(out: Path, models: Mapping[str, Whole], shops: Mapping[str, Workshop]) -> dict[str, dict[str, str]]:
+    """The file of each model's Package for each target, of the emulator's as "emu"."""
+    return {name: {target.partition(":")[0]: _package(out, f"{name}.{target.partition(':')[0]}", whole, shop)
+                   for target, shop in shops.items()} for name, whole in models.items()}
+
+
 def _package(out: Path, name: str, whole: Whole, shop: Workshop) -> str:
     build_package(whole.model, whole.dims, shop).write(out / f"{name}.tscpack")
     return f"{name}.tscpack"
@@ -177,7 +192,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--configs", action="store_true", help="products in many configs too, to fit Rates to")
     chosen = parser.parse_args(arguments)
     models = {name: own(name) for name in MODELS} | {name: shared(name, 25) for name in chosen.shared}
-    configs = CONFIGS if chosen.configs else ()
+    configs = (*CONFIGS, *MATRIX_CONFIGS) if chosen.configs else ()
     manifest = build(chosen.out, Contents(tuple(chosen.archs), chosen.emulated, models, configs=configs), Options())
     size = sum(path.stat().st_size for path in chosen.out.iterdir())
     count = sum(map(len, manifest["binaries"].values()))

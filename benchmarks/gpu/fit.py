@@ -11,20 +11,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
+from tsc.config import Precision
 from tsc.poly.tile import TileConfig, config_from_json
 from tsc.tune.pool import cover, matrix_of
 from tsc.tune.records import Record, place_of
 
 
-def records_of(content: dict[str, object]) -> list[Record]:
+def records_of(content: dict[str, object], precision: str) -> list[Record]:
     """The measurements of a result of the GPU run, as records of one group."""
     device, parts = content["device"], content["parts"]
     assert isinstance(device, dict) and isinstance(parts, dict)
     return [Record("product", "cuda", device["name"], config_from_json(row["config"]),
                    {name: row[name] for name in ("m", "n", "k")}, device["multiprocessors"], row["blocks"], row["work"],
                    round(row["microseconds"] * 1e3), resident=row["resident"])
-            for row in parts["configs"]["results"]["rows"]]
+            for row in parts["configs"]["results"]["rows"] if row["precision"] == precision]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,8 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Fit the Rates of configs.")
     parser.add_argument("results", type=Path)
     parser.add_argument("--most", type=int, default=6, help="so many configs")
+    parser.add_argument("--precision", default="fp32", choices=get_args(Precision))
     options = parser.parse_args(arguments)
-    records = records_of(json.loads(options.results.read_text(encoding="utf-8")))
+    records = records_of(json.loads(options.results.read_text(encoding="utf-8")), options.precision)
     found = matrix_of(records, (records[0].units,))
     assert found is not None, "nothing was measured"
     chosen = cover(found.times, options.most)

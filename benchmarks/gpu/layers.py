@@ -88,3 +88,5 @@ def encoder() -> onnx.ModelProto:
 
 LAYERS: dict[str, Callable[[], onnx.ModelProto]] = {
     f.__name__: f for f in (softmax, layer_norm, transpose, bias_relu, product, attention, convolution, encoder)}
+#: Those with products, which there are in less precision, too.
+MULTIPLYING = ("product", "attention", "convolution", "encoder")

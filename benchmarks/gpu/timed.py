@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.gpu.session import Session, Skip
 from benchmarks.gpu.throughput import torch_graph
+from tsc.config import Precision
 from tsc.runtime.drivers.protocol import Graph, Launch, Memory, Stream
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import Package
@@ -21,14 +22,21 @@ Shapes = dict[str, tuple[int, ...]]
 _WIDE = 1024
 
 
+def layer_name(layer: str, precision: Precision) -> str:
+    """What a layer is called among those that were built."""
+    return layer if precision == "fp32" else f"{layer}-{precision}"
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A layer at a size: its inputs' shapes, what torch computes, and its floating-point operations."""
+    """A layer at a size: its inputs' shapes, what torch computes, its floating-point operations, and the precision of its
+    products."""
 
     layer: str
     shapes: Shapes
     reference: Callable[..., Any]
     operations: float = 0.0
+    precision: Precision = "fp32"
 
 
 def _timed(torch: Any, small: bool) -> dict[str, Timed]:
@@ -56,7 +64,7 @@ def _timed(torch: Any, small: bool) -> dict[str, Timed]:
                           "w1": (wide, 4 * wide), "b1": (4 * wide,), "w2": (4 * wide, wide)}
         found[f"encoder of {b}x{t}"] = Timed("encoder", shapes, _encoder(functional, list(shapes)),
                                              2.0 * b * t * 12 * wide**2 + 4.0 * b * 12 * t * t * 64)
-    return found
+    return found | {f"{name}, tf32": replace(one, precision="tf32") for name, one in found.items() if one.operations}
 
 
 def _encoder(functional: Any, names: list[str]) -> Callable[..., Any]:
@@ -95,21 +103,20 @@ class Kept:
 
 
 def measure(session: Session) -> dict[str, Any]:
-    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (TF32 off), the bytes
-    of inputs and outputs over that time, and the worst difference to torch as a part of the largest value."""
+    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (of the same precision),
+    the bytes of inputs and outputs over that time, and the worst difference to torch in fp32 as a part of the largest value."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:
         raise Skip(str(error)) from error
     where = "cuda" if session.kind == "cuda" and torch.cuda.is_available() else "cpu"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rows = session.kept.setdefault("rows", {})
     for name, timed in _timed(torch, session.small).items():
-        path = session.package(timed.layer, "layers")
+        path = session.package(layer_name(timed.layer, timed.precision), "layers")
         if path is not None and name not in rows:
             rows[name] = _row(session, torch, where, path, timed)
             session.save()
-    wrong = [name for name, row in rows.items() if not row["apart"] <= 1e-4]
+    wrong = [name for name, row in rows.items() if not row["apart"] <= (1e-4 if row["precision"] == "fp32" else 5e-3)]
     assert not wrong, f"wrong results: {', '.join(wrong)}"
     return session.kept
 
@@ -121,10 +128,13 @@ def _row(session: Session, torch: Any, where: str, path: Path, timed: Timed) -> 
     kept = Kept(session.driver)
     found = Executable(Package.read(path), driver=kept).run(None, feeds)[0]  # type: ignore[arg-type]  # it is what it wraps
     given = [torch.from_numpy(feeds[name]).to(where) for name in shapes]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     want = timed.reference(*given).cpu().numpy()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = timed.precision == "tf32"
     apart = float(np.abs(found - want).max()) / float(np.abs(want).max()) if session.computes else 0.0
     microseconds = session.time(kept.launches, 1 if session.small else 7) * len(kept.launches)
-    row: dict[str, Any] = {"microseconds": microseconds, "launches": len(kept.launches), "apart": apart}
+    row: dict[str, Any] = {"precision": timed.precision, "microseconds": microseconds, "launches": len(kept.launches),
+                           "apart": apart}
     amounts: Sequence[tuple[str, float]] = (
         ("gigabytes_per_second", 4e-3 * (sum(map(prod, shapes.values())) + want.size)), ("gflops", 1e-3 * timed.operations))
     row |= {unit: amount / microseconds for unit, amount in amounts if amount and microseconds}

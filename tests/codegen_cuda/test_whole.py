@@ -16,6 +16,7 @@ from tsc.config import Options
 from tsc.explain import explain_node
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
+from tsc.plan.kernel import Kernel
 from tsc.runtime.drivers.emu import EmuOptions, EmuPlatform
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import Package
@@ -41,6 +42,29 @@ def test_a_block_at_odd_shapes(package: Package, mode: str) -> None:
         for got, want in zip(executable.run(None, block_feeds(n, t)), session.run(None, block_feeds(n, t)), strict=True):
             assert got.shape == want.shape
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5, err_msg=f"{mode} at {n}, {t}")
+
+
+def test_products_in_tf32(package: Package) -> None:
+    """On matrix instructions, near what fp32 gives; the CPU computes in fp32, whatever is allowed."""
+    options = Options(precision="tf32")
+    shop = workshop("emu:sm_80", options)
+    rounded = build_package(block(), None, shop)
+    for mode in MODES:
+        executable = emulated(rounded, mode)
+        for n, t in ((1, 1), (3, 17)):
+            feeds = block_feeds(n, t)
+            for got, want in zip(executable.run(None, feeds), emulated(package, "fast").run(None, feeds), strict=True):
+                np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3, err_msg=f"{mode} at {n}, {t}")
+    kernels = [kernel for kernel in shop.made.values() if isinstance(kernel, Kernel) and kernel.symbol.startswith("contraction")]
+    assert kernels and all("mma_tile<tf32>" in code.source for kernel in kernels for code in kernel.codes)
+    x = block_feeds(2, 3)
+    for one, other in zip(tsc.compile(block(), options=options).run(None, x), tsc.compile(block()).run(None, x), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_precision_that_there_is_not() -> None:
+    with pytest.raises(tsc.InputError, match="precision is 'fp8', expected one of fp32, tf32"):
+        Options(precision="fp8")  # type: ignore[arg-type]
 
 
 def test_data_errors_are_named(package: Package) -> None:

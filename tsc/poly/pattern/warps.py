@@ -39,6 +39,8 @@ VECTOR_BYTES = 16
 #: Without tuning: what a warp's lanes compute at once, rows, columns and k of a block, rows and columns of a warp, and the
 #: shared tiles in flight.
 INSTR_TILE, BLOCK_TILE, WARP_TILE, STAGES = (QUADRANT, 4 * ACROSS, 1), (64, 64, 16), (32, 32), 2
+#: The tile of a matrix instruction on tf32 (rows, columns, k).
+MATRIX_TILE = (16, 8, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,13 @@ class Warps(OnTeams, Contraction):
 
     def default_config(self, spec: DeviceSpec) -> TileConfig:
         """One size for all, without tuning."""
-        return TileConfig(INSTR_TILE, BLOCK_TILE, warp_tile=WARP_TILE, stages=STAGES)
+        return TileConfig(MATRIX_TILE if spec.intrinsics else INSTR_TILE, BLOCK_TILE, warp_tile=WARP_TILE, stages=STAGES)
 
     def space(self, spec: DeviceSpec) -> Space:
         """Blocks in whole warps, k tiles and stages that fit shared memory."""
         blocks = (Knob("block_tile", (k,), powers(256, 16)) for k in range(2))
-        warps = Knob("warp_tile", (0,), powers(64, 16)), Knob("warp_tile", (1,), powers(64, INSTR_TILE[1]))
+        wide = self.default_config(spec).instr_tile[1]
+        warps = Knob("warp_tile", (0,), powers(64, 16)), Knob("warp_tile", (1,), powers(64, wide))
         knobs = (*blocks, Knob("block_tile", (2,), powers(64, 8)), *warps, Knob("stages", (), (1, 2, 3, 4)))
         item = max(_item_bytes(value.dtype) for value in (self.m_factor, self.n_factor))
 
