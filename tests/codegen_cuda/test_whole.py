@@ -55,7 +55,7 @@ def test_products_in_tf32(package: Package) -> None:
             feeds = block_feeds(n, t)
             for got, want in zip(executable.run(None, feeds), emulated(package, "fast").run(None, feeds), strict=True):
                 np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3, err_msg=f"{mode} at {n}, {t}")
-    kernels = [kernel for kernel in shop.made.values() if isinstance(kernel, Kernel) and kernel.symbol.startswith("contraction")]
+    kernels = [k for k in shop.made.values() if isinstance(k, Kernel) and k.symbol.startswith("contraction")]
     assert kernels and all("mma_tile<tf32>" in code.source for kernel in kernels for code in kernel.codes)
     x = block_feeds(2, 3)
     for one, other in zip(tsc.compile(block(), options=options).run(None, x), tsc.compile(block()).run(None, x), strict=True):

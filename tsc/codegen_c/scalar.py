@@ -21,6 +21,7 @@ _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 _DIVIDE = {"//": "/", "%": "%"}
 _SIZE_FUNCTIONS = {"//": "tsc_floordiv_int64", "%": "tsc_mod_int64", "min": "tsc_min_int64", "max": "tsc_max_int64"}
 _LOGIC = {"and": "&&", "or": "||", "xor": "!="}
+_ASKED = {"and": "&", "or": "|", "xor": "!="}
 
 
 class Dialect:
@@ -43,6 +44,14 @@ class Dialect:
             wide = dtype if dtype in ("int64", "uint32", "uint64") else "int32"
             return f"(({target})tsc_to_{wide}({text}))"
         return f"(({target}){text})"
+
+    def asks_both(self, expr: Call, scope: Scope) -> bool:
+        """Whether of two conditions the second one is asked whatever the first one is."""
+        return False
+
+    def quotient(self, expr: Call, scope: Scope) -> str:
+        """A quotient or a remainder of what is not negative, "" where `/` and `%` will do."""
+        return ""
 
     def checked(self, value: str, extent: str, code: int) -> str:
         """An index from data, which ends the function with a status code where it is not within an extent."""
@@ -181,7 +190,7 @@ def _call(expr: Call, scope: Scope) -> str:
     if fn in _COMPARE:
         return f"({args[0]} {_COMPARE[fn]} {args[1]})"
     if fn in _LOGIC:
-        return f"({args[0]} {_LOGIC[fn]} {args[1]})"
+        return f"({args[0]} {(_ASKED if scope.dialect.asks_both(expr, scope) else _LOGIC)[fn]} {args[1]})"
     match fn:
         case "not":
             return f"(!{args[0]})"
@@ -196,7 +205,7 @@ def _call(expr: Call, scope: Scope) -> str:
         case "div" if dtype.startswith("float"):
             return f"({args[0]} / {args[1]})"
         case "floordiv" | "mod" if dtype == INDEX and _divides_plainly(*_pair(expr), scope):
-            return f"({args[0]} {'/' if fn == 'floordiv' else '%'} {args[1]})"
+            return scope.dialect.quotient(expr, scope) or f"({args[0]} {'/' if fn == 'floordiv' else '%'} {args[1]})"
     if fn in ("add", "sub") and dtype.startswith("float"):
         args = [_hidden_zero(a) or text for a, text in zip(expr.args, args)]
     if fn in _INFIX:

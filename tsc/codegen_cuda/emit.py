@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tsc.codegen_c.scalar import Dialect, Scope, offset_text, scalar, size_text
 from tsc.codegen_c.types import C_TYPES, identifier, literal
 from tsc.codegen_cuda.matrix import mma_lines
-from tsc.codegen_cuda.narrow import place_text
+from tsc.codegen_cuda.narrow import place_text, quotient_text
 from tsc.errors import InternalError, UnsupportedError
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.gpu.threads import WARP, block_threads, nest_count, shared_places, trips
@@ -40,8 +40,9 @@ from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import SymExpr, product
 from tsc.te.compute import facts_of
-from tsc.te.expr import Buffer, CheckedIndex, Const, Expr, Load, call, index
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, call, index
 from tsc.te.expr import walk as walk_expr
+from tsc.te.index import to_sym
 
 #: The fewest and most bytes of an asynchronous copy.
 _COPIED = (4, 8, 16)
@@ -98,6 +99,16 @@ class _Cuda(Dialect):
         if dtype == "float16":
             return f"to_f16({text if source == 'float32' else super().cast(text, source, 'float32')})"
         return super().cast(text, source, dtype)
+
+    def asks_both(self, expr: Call, scope: Scope) -> bool:
+        """Threads that go apart at a condition take longer than one more comparison: where nothing is read or may be divided
+        by 0, both are asked."""
+        return all(not isinstance(e, Load | CheckedIndex) and (
+            not isinstance(e, Call) or e.fn not in ("floordiv", "mod") or scope.facts.nonneg(to_sym(e.args[1], {}) - 1))
+            for e in walk_expr(expr))
+
+    def quotient(self, expr: Call, scope: Scope) -> str:
+        return quotient_text(expr, scope)
 
     def checked(self, value: str, extent: str, code: int) -> str:
         return f"checked_index({value}, {extent}, {code}, status, outside)"

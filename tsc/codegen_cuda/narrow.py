@@ -1,4 +1,4 @@
-"""Places in shared memory and registers as text of 32 bits without a sign, which nvcc does better with than with 64.
+"""Places in shared memory and registers, and quotients of small numbers, in 32 bits without a sign: a GPU has none of 64 bits.
 
 Sums, differences and products of numbers cut to their lower 32 bits are those of the numbers; a quotient or a remainder is,
 where facts hold the dividend between 0 and 2^32.
@@ -18,6 +18,13 @@ _DIVIDE = {"floordiv": "/", "mod": "%"}
 def place_text(buffer: Buffer, at: tuple[Expr, ...], scope: Scope) -> str:
     """CUDA text of the element offset of an access, which is between 0 and 2^32, as a u32."""
     return _narrow(offset_expr(buffer, at, scope), scope)
+
+
+def quotient_text(expr: Call, scope: Scope) -> str:
+    """CUDA text of a quotient or a remainder of what is not negative, as an int64_t; "" where it takes 64 bits."""
+    left, right = expr.args
+    whole = isinstance(right, Const) and 0 < int(right.value) < _END and _is_narrow(left, scope)
+    return f"int64_t{_narrow(expr, scope)}" if whole else ""
 
 
 def _narrow(expr: Expr, scope: Scope) -> str:
