@@ -22,7 +22,7 @@ from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.plan.build import KernelCall
 from tsc.plan.kernel import Code, Kernel, Refusal, buffers_of, interface_of, kernel_from_bytes, kernel_to_bytes
-from tsc.poly import OtherPattern, PatternMismatch
+from tsc.poly import PatternMismatch
 from tsc.poly.pattern import Wanted
 from tsc.poly.proof.presburger import prover
 from tsc.poly.schedule import ScheduledProgram, blame, schedule_program
@@ -251,14 +251,14 @@ def _in_configs(order: Order, symbol: str, recorder: Recorder) -> list[list[Chec
         begun = len(recorder.decisions)
         try:
             loops = checked_loops(replace(order, configs=(config,)), name, recorder)
-        except OtherPattern:
-            break
         except (PatternMismatch, InternalError) as refusal:
             complaint = str(refusal)
         else:
             complaint = loops.complaint
             if not complaint:
                 variants.append([loops])
+                if loops.scheduled.config != config:  # its pattern is none that these configs are for
+                    break
                 continue
         del recorder.decisions[begun:]
         recorder.decide("config", symbol, f"there is no Variant of {config_to_json(config)}: {complaint}")

@@ -13,7 +13,6 @@ import numpy as np
 from tsc.codegen_c.specs import cpu_spec
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.oracle.interpret import interpret
-from tsc.poly import OtherPattern
 from tsc.poly.analyse import analyse, normalised
 from tsc.poly.deps import Dependences
 from tsc.poly.pattern import IN_WARPS
@@ -37,11 +36,7 @@ GPU = DeviceSpec("gpu", "cuda", vector_bytes=16, registers=255, instr_tile=(16, 
 
 @lru_cache(maxsize=64)
 def on_gpu(program: Program, config: TileConfig) -> ScheduledProgram:
-    """A schedule with a product's config or, of rows, with as many in a block as that has warps."""
-    try:
-        return schedule_program(program, GPU, config, None, "kernel", forms=IN_WARPS)
-    except OtherPattern:
-        return schedule_program(program, GPU, TileConfig(block_tile=(config.warps, 1, 1)), None, "kernel", forms=IN_WARPS)
+    return schedule_program(program, GPU, config, None, "kernel", forms=IN_WARPS)
 
 
 def scheduled(program: Program, config: TileConfig | None = None, recorder: Any = None, name: str = "kernel",

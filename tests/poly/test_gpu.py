@@ -39,7 +39,7 @@ from tsc.te.expr import add, call, index
 
 FOUR_WARPS = TileConfig((16, 8, 16), block_tile=(32, 16, 16), warp_tile=(16, 8))
 ONE_WARP = TileConfig((8, 16, 1), block_tile=(16, 16, 8), warp_tile=(16, 16))
-TWO_ROWS = TileConfig((16, 8, 16), block_tile=(32, 16, 16), warp_tile=(16, 16))
+TWO_ROWS = TileConfig(block_tile=(2, 1, 1))
 
 
 def kernel(program: Program, config: TileConfig) -> Func:

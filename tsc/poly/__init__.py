@@ -12,7 +12,3 @@ class PatternMismatch(TscError):
     def __init__(self, reason: str, compute: str = "") -> None:
         super().__init__(reason)
         self.compute = compute
-
-
-class OtherPattern(PatternMismatch):
-    """A config is not of the pattern that a Program has: no other one for the same pattern is."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tsc.errors import InputError, InternalError
 from tsc.loop_ir.nodes import Block, Func
-from tsc.poly import OtherPattern, PatternMismatch, isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.analyse import Analysis, analyse, formed, normalised, packed
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import Seen, check_blocks, check_tree
@@ -54,8 +54,8 @@ class ScheduledProgram:
 def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | None, recorder: Recorder | None, name: str,
                      constants: Collection[str] = (), steps: Steps | None = None, wanted: Wanted = Wanted.ANY,
                      forms: Forms = OWN) -> ScheduledProgram:
-    """Schedule one kernel. Raises PatternMismatch when no pattern fits (OtherPattern: one that `config` is not for),
-    InternalError when a check fails.
+    """Schedule one kernel, with the pattern's own config where `config` is one of another pattern. Raises PatternMismatch when
+    no pattern fits, InternalError when a check fails.
 
     Every tree is checked against the unmodified dependences after every step. `constants` are the inputs that can be laid out
     at compile time: a contraction's column operand among them is read in panels. `steps` is told what was done, for whoever
@@ -69,9 +69,8 @@ def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | No
         # 5. these sizes: the user's own, if there are some
         if steps is not None:
             steps.space = analysed.found.space(spec)
-        chosen = analysed.found.default_config(spec)
-        if config is not None:
-            chosen = _expect_form(config, chosen)
+        own = analysed.found.default_config(spec)
+        chosen = own if config is None or not config.has_form_of(own) else config
         given = None if recorder is None else recorder.override("config", name)
         if given is not None:
             chosen = _config(given, name, chosen)
@@ -171,14 +170,6 @@ def check_final(promoted: Promoted, scop: Scop, deps: Dependences, seen: Seen | 
     check_blocks(promoted.schedule, deps, order)
     check_promoted(promoted, rounded, deps, order)
     return deps.relaxed.union(copies)
-
-
-def _expect_form(config: TileConfig, like: TileConfig) -> TileConfig:
-    try:
-        config.check_form(like)
-    except ValueError as error:
-        raise OtherPattern(f"the config is for another pattern: {error}") from error
-    return config
 
 
 def _config(text: str, name: str, like: TileConfig) -> TileConfig:

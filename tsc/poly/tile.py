@@ -46,6 +46,14 @@ class TileConfig:
             if isinstance(value, tuple) and len(getattr(self, name)) != len(value):
                 raise ValueError(f"{name} has {len(getattr(self, name))} sizes, expected {len(value)}")
 
+    def has_form_of(self, like: TileConfig) -> bool:
+        """Whether each field has as many sizes as that of another config, as those of one pattern have."""
+        try:
+            self.check_form(like)
+        except ValueError:
+            return False
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:
