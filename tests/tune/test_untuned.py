@@ -1,0 +1,38 @@
+"""The configs of GPUs that nobody has tuned for are what the measurements that were kept say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.fit import chosen, records_of, table
+from tsc.ops.base import PatternKind
+from tsc.targets import find
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "gpu-nvidia-h200-configs.json"
+
+
+@pytest.mark.parametrize(("precision", "mean", "worst"), [("fp32", 0.985, 0.91), ("tf32", 0.99, 0.91)])
+def test_the_table_is_what_was_measured(precision: str, mean: float, worst: float) -> None:
+    target = find("sm_90a", precision)  # type: ignore[arg-type]  # one of both
+    known = target.pool(PatternKind.CONTRACTION, target.spec)
+    records = records_of(json.loads(RESULTS.read_text(encoding="utf-8")), precision)
+    found, rates = table(records, len(known))
+    assert list(rates) == list(known)
+    for config, own in known.items():  # the last digits are the linear algebra's
+        other = rates[config]
+        assert own.resident == other.resident and own.launch == pytest.approx(other.launch, rel=1e-6)
+        for one, two in zip((own.wave, own.unit, own.device), (other.wave, other.unit, other.device), strict=True):
+            assert dict(one) == pytest.approx(dict(two), rel=1e-6)
+    parts = chosen(records, found, known)
+    assert sum(parts) / len(parts) >= mean and min(parts) >= worst
+
+
+def test_other_groups_have_their_patterns_own() -> None:
+    for name in ("sm_80", "emu:sm_90a"):
+        target = find(name)
+        assert not target.pool(PatternKind.REDUCE, target.spec) and target.pool(PatternKind.CONTRACTION, target.spec)
+    cpu = find("cpu")
+    assert not cpu.pool(PatternKind.CONTRACTION, cpu.spec)
