@@ -46,7 +46,7 @@ class Options:
     one tile of a product.
 
     `records` is a file of measurements (see `tsc-tune`): each kernel that it knows gets up to `variants` Variants, of which a
-    run takes the one that is expected to be fastest at its sizes.
+    run takes the one that is expected to be fastest at its sizes. A GPU's products have up to `variants` without any records.
 
     `precision` is that of products: "fp32", or "tf32" where a device has matrix instructions for it, whose operands keep 10 of
     23 bits behind the point (PTX ISA 9.7.14.5); sums are in fp32. Raises InputError for a value of another kind."""

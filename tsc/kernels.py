@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from tsc import targets
@@ -152,8 +153,10 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted
 
 def rates_of(order: Order, shop: Workshop) -> Mapping[TileConfig, Rates]:
     """The configs of an order's Variants, with their Rates: from records or, where there are none, the back end's own."""
-    device = shop.device
-    return shop.pool(order.group) or (device.pool(order.kind, device.spec) if order.wanted is not Wanted.PLAIN else {})
+    device, found = shop.device, shop.pool(order.group)
+    if not found and order.wanted is not Wanted.PLAIN:
+        found = dict(islice(device.pool(order.kind, device.spec).items(), shop.options.variants))
+    return found
 
 
 def known(key: str, shop: Workshop) -> Kernel | Refusal | None:

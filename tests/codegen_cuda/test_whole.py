@@ -26,7 +26,7 @@ MODES = ("fast", "lazy", "race")
 
 @pytest.fixture(scope="module")
 def package() -> Package:
-    return build_package(block(), None, workshop("emu:sm_80", Options()))
+    return build_package(block(), None, workshop("emu:sm_80", Options(variants=2)))
 
 
 def emulated(package: Package, mode: str) -> Executable:
@@ -46,7 +46,7 @@ def test_a_block_at_odd_shapes(package: Package, mode: str) -> None:
 
 def test_products_in_tf32(package: Package) -> None:
     """On matrix instructions, near what fp32 gives; the CPU computes in fp32, whatever is allowed."""
-    options = Options(precision="tf32")
+    options = Options(precision="tf32", variants=1)
     shop = workshop("emu:sm_80", options)
     rounded = build_package(block(), None, shop)
     for mode in MODES:

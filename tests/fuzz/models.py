@@ -32,6 +32,7 @@ import onnxruntime
 
 import tsc
 from tests import hosts
+from tests.fuzz.limits import limit_memory
 from tests.fuzz.model_files import prey
 from tests.fuzz.model_mutations import mutate
 from tests.fuzz.operators.conventions import convention_for
@@ -44,7 +45,6 @@ from tsc.trace import Recorder
 
 hosts.watch()
 
-ADDRESS_SPACE = 4 << 30
 #: Of computing, compilers included, and how many times that by the clock, as others may use the machine too.
 SECONDS, SHARED = 30, 4
 #: Cases that one worker takes at a time.
@@ -99,8 +99,7 @@ def _in_child(work: Callable[[], str]) -> str:
             faulthandler.disable()  # a signal is an outcome
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 2)
-            resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            limit_memory()
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
             signal.alarm(SHARED * SECONDS)
             outcome = work()

@@ -14,7 +14,6 @@ import argparse
 import ctypes
 import faulthandler
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from random import Random
 import numpy as np
 
 from tests import hosts
+from tests.fuzz.limits import limit_memory
 from tests.fuzz.package_files import PREY_NAMES, Prey, canaries, compiled
 from tests.fuzz.package_mutations import Mutation, mutate
 from tests.fuzz.tally import Tally
@@ -39,7 +39,6 @@ from tsc.runtime.load import load
 
 hosts.watch()
 
-ADDRESS_SPACE = 4 << 30
 SECONDS = 30
 #: Loops make no more trips, of so many that a mutation may ask for.
 TRIPS = 2000
@@ -95,8 +94,7 @@ def _child(prey: Prey, mutation: Mutation, path: Path, canary: Path, pipe: int) 
         faulthandler.disable()  # a signal is an outcome
         os.environ["TSC_CANARY"] = str(canary)
         ctypes.CDLL(None).setenv(b"TSC_CANARY", str(canary).encode(), 1)
-        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        limit_memory()
         signal.alarm(SECONDS)
         interpret.MAX_TRIPS = TRIPS
         outcome = _outcome(prey, mutation, path)

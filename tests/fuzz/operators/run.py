@@ -11,7 +11,6 @@ import argparse
 import faulthandler
 import multiprocessing
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import numpy as np
 import onnx
 
 from tests.emulated import avx512
+from tests.fuzz.limits import limit_memory
 from tests.fuzz.operators.case import Case, model_of, values_of
 from tests.fuzz.operators.chains import large_case, random_case
 from tests.fuzz.operators.check import Finding, Subject, Verdict, check, compiled, factored, guarded, reason
@@ -36,7 +36,7 @@ from tests.fuzz.operators.nets import random_net
 
 #: Seconds of computing that a case may take, how many times that by the clock, as others may use the machine too, and bytes of
 #: memory that a process may map beyond what it has when it starts.
-PATIENCE, SHARED, MEMORY = 30.0, 4.0, 4 << 30
+PATIENCE, SHARED = 30.0, 4.0
 #: Makes case number n of a seed.
 Maker = Callable[[int, int], Case]
 
@@ -86,7 +86,7 @@ class Tally:
 def _work(pipe: Connection, seed: int, numbers: Sequence[int], folder: str, subject: Subject, maker: Maker) -> None:
     """Check cases one after another, saying what begins and what came of it."""
     faulthandler.disable()
-    _limit_memory()
+    limit_memory()
     for number in numbers:
         _begin(pipe, number, "draw")
         start, title = time.perf_counter(), "?"
@@ -104,13 +104,6 @@ def _work(pipe: Connection, seed: int, numbers: Sequence[int], folder: str, subj
 
 def _begin(pipe: Connection, number: int, stage: str) -> None:
     pipe.send(("begin", number, stage))
-
-
-def _limit_memory() -> None:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        mapped = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 @dataclass
