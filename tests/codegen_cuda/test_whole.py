@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import onnxruntime
 import pytest
 
@@ -60,6 +61,18 @@ def test_products_in_tf32(package: Package) -> None:
     x = block_feeds(2, 3)
     for one, other in zip(tsc.compile(block(), options=options).run(None, x), tsc.compile(block()).run(None, x), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_products_in_float64_have_no_matrix_instructions() -> None:
+    """Accesses are of two numbers then, or of one; an infinity stays where it is."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (double[m, k] x, double[k, n] w) => (double[m, n] y) { y = MatMul(x, w) }""")
+    executable = emulated(build_package(model, None, workshop("emu:sm_80", Options(variants=1, precision="tf32"))), "race")
+    rng = np.random.default_rng(0)
+    for m, k, n in ((1, 1, 1), (33, 37, 65)):
+        x, w = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+        x[-1, 0] = np.inf
+        np.testing.assert_allclose(executable.run(None, {"x": x, "w": w})[0], x @ w, rtol=1e-12, atol=1e-12)
 
 
 def test_a_precision_that_there_is_not() -> None:

@@ -36,3 +36,15 @@ def test_other_groups_have_their_patterns_own() -> None:
         assert not target.pool(PatternKind.REDUCE, target.spec) and target.pool(PatternKind.CONTRACTION, target.spec)
     cpu = find("cpu")
     assert not cpu.pool(PatternKind.CONTRACTION, cpu.spec)
+
+
+@pytest.mark.parametrize(("threads", "registers", "shared", "blocks"), [
+    (128, 96, 16_384, 5),    # registers: 4 warps of 3,072
+    (128, 97, 16_384, 4),    # given out in eights: 104 are taken
+    (256, 32, 70_000, 3),    # shared memory, a KiB more each
+    (1024, 32, 0, 2),        # threads
+    (32, 16, 0, 32),         # blocks
+    (128, 32, 240_000, 0)])  # more than there is
+def test_how_many_blocks_an_h100s_multiprocessor_holds(threads: int, registers: int, shared: int, blocks: int) -> None:
+    limits = find("sm_90a").spec.gpu
+    assert limits is not None and limits.resident(threads, registers, shared) == blocks

@@ -181,12 +181,17 @@ def with_bias(builder: Builder, result: str) -> str:
     return builder.emit("Add", result, bias)
 
 
-def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
+def convolved(ctx: InferContext) -> tuple[tuple[SymExpr, ...], tuple[SymExpr, ...], int]:
+    """The shapes of an input and of its kernel, which are of one rank, and the number of groups."""
     expect_rank(ctx, 0, 3)
     x, w = canonical(ctx, 0), canonical(ctx, 1)
     if len(x) != len(w):
         raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
-    group = group_of(ctx)
+    return x, w, group_of(ctx)
+
+
+def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, w, group = convolved(ctx)
     unify(ctx.env, x[1], w[1] * group, f"{where(ctx)}: input channels must be groups times kernel channels")
     ctx.env.assume_eq(w[0] % group, ZERO, f"{where(ctx)}: group must divide the output channels")
     expect_window(ctx, w)

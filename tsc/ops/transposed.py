@@ -18,11 +18,11 @@ import numpy as np
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
-from tsc.ops.contraction import expect_window, group_of, positives, with_bias
+from tsc.ops.contraction import convolved, expect_window, group_of, positives, with_bias
 from tsc.ops.generate import typed
 from tsc.ops.movement import reshape, shape_operand
 from tsc.ops.samples import floats
-from tsc.ops.shapes import at_least_zero, canonical, expect_list, expect_rank, tensor, unify, where
+from tsc.ops.shapes import at_least_zero, canonical, expect_list, tensor, unify, where
 from tsc.sym import ZERO, SymExpr
 from tsc.te.compute import SUM
 from tsc.te.expr import Expr, add, call, index, mul, select
@@ -80,11 +80,7 @@ def _numbers(ctx: InferContext, name: str, default: tuple[int, ...], count: int)
 
 
 def _types(ctx: InferContext) -> tuple[TensorType, ...]:
-    expect_rank(ctx, 0, 3)
-    x, w = canonical(ctx, 0), canonical(ctx, 1)
-    if len(x) != len(w):
-        raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
-    group = group_of(ctx)
+    x, w, group = convolved(ctx)
     unify(ctx.env, x[1], w[0], f"{where(ctx)}: input channels must be those of the kernel")
     ctx.env.assume_eq(w[0] % group, ZERO, f"{where(ctx)}: group must divide the input channels")
     expect_window(ctx, w)

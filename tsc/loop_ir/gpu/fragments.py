@@ -17,7 +17,7 @@ from tsc.loop_ir.facts import inside
 from tsc.loop_ir.gpu.threads import trips
 from tsc.loop_ir.gpu.widen import begins_whole, is_access
 from tsc.loop_ir.marks import COPY, K
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, Let, Stmt, Store, block, map_children, map_exprs, nest, walk
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, Let, LoopKind, Stmt, Store, block, map_children, map_exprs, nest, walk
 from tsc.loop_ir.simplify import simplify_expr, simplify_stmt, substitute_stmt
 from tsc.sym import SymExpr
 from tsc.sym.facts import Facts
@@ -37,6 +37,8 @@ def load_fragments(func: Func) -> Func:
 
 def without_fragments(func: Func) -> Func:
     """`func` with the reads of fragments where they are used. Raises InternalError where these might read something else."""
+    if not any(isinstance(s, Allocate) and _fill_of(s) is not None for s in walk(func.body)):  # nor on any CPU
+        return func
     return replace(func, body=_put_back(func.body, facts_of(func.sizes)))
 
 
@@ -63,8 +65,8 @@ class _Fragment:
         now = {loop.var: add(loop.lo, mul(index(loop.step), Var(name))) for loop, name in zip(self.loops, names)}
         fill: Stmt = Store(self.held, tuple(map(Var, names)), substitute(self.load, now))
         for loop, name in reversed([*zip(self.loops, names)]):
-            kind = "vector" if loop is self.loops[-1] else "serial"
-            fill = For(name, index(0), index(trips(loop) or 1), fill, kind=kind, mark=COPY)  # type: ignore[arg-type]  # it is
+            kind: LoopKind = "vector" if loop is self.loops[-1] else "serial"
+            fill = For(name, index(0), index(trips(loop) or 1), fill, kind=kind, mark=COPY)
         return Allocate(self.held, "register", block(fill, body))
 
     def read(self) -> Load:
