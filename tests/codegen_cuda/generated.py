@@ -36,8 +36,9 @@ def load(text: str) -> Module:
 
 
 def launched(func: Func, kernel: CudaKernel, module: Module, inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int],
-             mode: str = "fast", seed: int = 1) -> tuple[Report | None, dict[str, np.ndarray], int]:
-    """One launch: its report (None: there are no blocks), the outputs and the status. Outputs and scratch begin as NaN."""
+             mode: str = "fast", seed: int = 1, count: bool = False) -> tuple[Report | None, dict[str, np.ndarray], int]:
+    """One launch: its report (None: there are no blocks; what it moves only if asked to `count`), the outputs and the status.
+    Outputs and scratch begin as NaN."""
     arrays = {}
     for buffer in func.buffers:
         shape = tuple(extent.evaluate(sizes) for extent in buffer.shape)
@@ -52,7 +53,8 @@ def launched(func: Func, kernel: CudaKernel, module: Module, inputs: Mapping[str
     if blocks:
         numbers = [ctypes.c_int64(sizes[size.name]) for size in func.sizes]
         report = module.launch(kernel.name, [*(arrays[b.name] for b in func.buffers), *numbers, scratch, status],
-                               grid=(blocks,), block=(max(kernel.threads, 32),), shared=kernel.shared, mode=mode, seed=seed)
+                               grid=(blocks,), block=(max(kernel.threads, 32),), shared=kernel.shared, mode=mode, seed=seed,
+                               count=count)
     return report, {name: arrays[name] for name in func.outputs}, int(status[0])
 
 

@@ -69,8 +69,9 @@ def test_values_and_banks(config: TileConfig) -> None:
             for mode in ("fast", "lazy", "race"):
                 check(func, kernels["kernel"], load(text), program, sizes, mode)
         sizes = {"M": 64, "N": 64, "K": 64}
-        report, _, _ = launched(func, kernels["kernel"], load(text), inputs_for(program, sizes), sizes)
-        assert report is not None and (config is SHORT or not report.bank_conflicts), report
+        report, _, _ = launched(func, kernels["kernel"], load(text), inputs_for(program, sizes), sizes, count=True)
+        assert report is not None and report.shared_requests, report
+        assert config is SHORT or not report.bank_conflicts, report.bank_conflicts
 
 
 def changed(stmt: Stmt, held: str, extra: Stmt) -> Stmt:

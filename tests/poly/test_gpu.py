@@ -29,7 +29,7 @@ from tsc.poly.gpu.teams import check_teams
 from tsc.poly.normalise import separate_outputs
 from tsc.poly.pattern.base import Build
 from tsc.poly.pattern.lanes import match_lanes, row_program
-from tsc.poly.pattern.warps import copy_shape
+from tsc.poly.pattern.teams import copy_shape
 from tsc.poly.promotion.promote import replaced
 from tsc.poly.scop import build_scop
 from tsc.poly.tile import TileConfig

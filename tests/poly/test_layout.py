@@ -27,6 +27,7 @@ from tsc.poly.promotion.layout import (
     certify,
     certify_stored,
     composed,
+    diagonal,
     layout_of,
     panel,
     plain,
@@ -60,7 +61,8 @@ def laid_out(layout: Layout, array: Any, sizes: Mapping[str, int] | None = None)
 
 @pytest.mark.parametrize("layout", [
     plain((3, 5)), panel((4, 12), 1, 4), panel((8, 3), 0, 2), swizzle(16, 32, 2), swizzle(8, 64, 2), swizzle(32, 16, 2),
-    swizzle(8, 16, 4), accumulator_fragment((64, 32), (32, 16)), a_fragment((32, 32), (16, 32)), b_fragment((16, 32), (8, 16))])
+    swizzle(8, 16, 4), swizzle(32, 16, 4, 4), diagonal(64, 32), diagonal(8, 64),
+    accumulator_fragment((64, 32), (32, 16)), a_fragment((32, 32), (16, 32)), b_fragment((16, 32), (8, 16))])
 def test_layouts_are_certified(layout: Layout) -> None:
     certify(layout)
 
@@ -214,6 +216,13 @@ def test_eight_rows_of_one_chunk_lie_in_eight_groups_of_banks(columns: int, item
     for chunk in range(0, columns, 16 // item):
         assert len(set(offset[:, chunk] // 16 % 8)) == 8
         assert (np.diff(offset[:, chunk:chunk + 16 // item], axis=1) == item).all()  # a chunk stays whole
+
+
+def test_rows_of_one_column_lie_in_banks_of_their_own() -> None:
+    for columns in (32, 64):
+        row, column = places(diagonal(64, columns))
+        banks = (row * columns + column) % 32
+        assert all(len(set(banks[first:first + 32, c])) == 32 for first in (0, 32) for c in range(columns))
 
 
 def test_fragments_hold_what_the_instruction_says() -> None:

@@ -219,7 +219,7 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "a statement dropped": ("gemm", of("acc_init", lambda s: Block(()))),
     "an instance lost": ("gemm", of("acc_update", lambda s: replace(s, instance=None))),
     "the neighbour's instance": ("gemm", of("acc_update", another)),
-    "a copy one short": ("gemm", marked("copy", lambda s: replace(s, hi=call("sub", s.hi, index(1))))),
+    "a copy one short": ("gemm", marked("copy", lambda s: replace(s, hi=call("sub", s.hi, index(s.step))))),
     "a copy by one warp": ("gemm", of("copy_acc_j_tile", instead("warp", index(0)))),
     "a first copy skipped": ("gemm", marked("prologue", lambda s: replace(s, lo=index(1)))),
     "a last copy skipped": ("gemm", copied_ahead(1)),

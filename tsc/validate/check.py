@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from tsc.errors import InternalError
-from tsc.loop_ir.gpu.fragments import without_fragments
+from tsc.loop_ir.gpu.registers import without_registers
 from tsc.loop_ir.nodes import Func, Store
 from tsc.sym import product
 from tsc.te.compute import Program
@@ -84,9 +84,10 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
     sampled, unless it reduces over other axes (a GPU's lanes share one, or several are one). `sizes` are those to try, by
-    default some around the edges of the loops' tiles, which execute every Store. Fragments are read where they are used.
+    default some around the edges of the loops' tiles, which execute every Store. What registers hold for a while is looked at
+    where it stands.
     """
-    func = without_fragments(func)
+    func = without_registers(func)
     if scheduled is not None and not {a.name for a, _ in reduce_axes(scheduled)} <= {a.name for a, _ in reduce_axes(program)}:
         scheduled = None
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")

@@ -4,7 +4,7 @@ A loop marked `k_tile` that copies into shared buffers and then computes from th
 `stages - 1` copies; then for each tile a wait for its copies, the start of those of the tile `stages - 1` further on, and the
 tile's computation. The buffers get a leading dimension of `stages`. Every iteration closes a group, empty or not, so that the
 wait counts groups the same way to the last tile. How many may be pending is not known here: it is the most that
-`verify_synchronised` accepts. Barriers are the next pass's.
+`verify_synchronised` accepts. Barriers are the next pass's. Copies outside of such loops are all started before one wait.
 """
 
 from __future__ import annotations
@@ -63,6 +63,36 @@ def software_pipeline(func: Func, stages: int) -> tuple[Func, tuple[str, ...]]:
         else:
             func = _pipelined(func, found, stages)
     return func, tuple(reasons)
+
+
+def copy_asynchronously(func: Func) -> Func:
+    """`func` with copies that no loop repeats asynchronous: a thread starts all of those that follow each other, then waits."""
+    shared = frozenset(s.buffer.name for s in walk(func.body) if isinstance(s, Allocate) and s.scope == "shared")
+
+    def started(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store):
+            return replace(stmt, asynchronous=True)
+        return map_children(started, stmt)
+
+    def visit(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For) and stmt.kind in ("serial", "unroll"):
+            return stmt
+        inner = map_children(visit, stmt)
+        if not isinstance(inner, Block):
+            return inner
+        parts: list[Stmt] = []
+        for number, part in enumerate(inner.body):
+            copies = [_is_started(p, shared, func) for p in inner.body[number:number + 2]]
+            parts += (started(part), *(() if copies[1:] == [True] else (Commit(), Wait(0)))) if copies[0] else (part,)
+        return block(*parts)
+
+    return replace(func, body=visit(func.body))
+
+
+def _is_started(stmt: Stmt, shared: frozenset[str], func: Func) -> bool:
+    """Whether a statement does nothing but copy what a thread need not see into shared memory."""
+    stores = [s for s in walk(stmt) if isinstance(s, Store)]
+    return _copies(stmt) and all(s.buffer.name in shared and can_be_asynchronous(s.value, func) for s in stores)
 
 
 # -- matching --------------------------------------------------------------------------------------------------

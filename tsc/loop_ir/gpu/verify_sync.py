@@ -37,7 +37,7 @@ from tsc.loop_ir.nodes import (
 from tsc.sym import SymExpr, ceildiv, dim
 from tsc.sym.facts import Facts
 from tsc.te.compute import facts_of
-from tsc.te.expr import INDEX, Call, Expr, Load, Var, loads
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, index, loads
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
 
@@ -76,13 +76,15 @@ class _Iteration:
 @dataclass(frozen=True, slots=True)
 class _Scope:
     """What is known where a statement stands: Lets, and loops by names of their own, with `ranges`; the variables that tell
-    warps and lanes apart (None outside of them); those that differ between threads; and those of loops without a range."""
+    warps and lanes apart (None outside of them), of those who come there; those that count them from 0; those that differ
+    between threads; and those of loops without a range."""
 
     values: Mapping[str, SymExpr] = field(default_factory=dict)
     iterations: Mapping[str, _Iteration] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     warps: frozenset[str] | None = None
     lanes: frozenset[str] | None = None
+    from_zero: frozenset[str] = frozenset()
     differing: frozenset[str] = frozenset()
     moving: frozenset[str] = frozenset()
     loops: tuple[str, ...] = ()
@@ -358,7 +360,8 @@ class _Checker:
         if isinstance(stmt, For):
             scope = _with_loop(stmt, scope)
         for position, child in enumerate(children(stmt)):
-            found += self._accesses(child, scope, (*path, position), step)
+            there = _of_first(stmt.condition, scope) if isinstance(stmt, If) and position == 0 else scope
+            found += self._accesses(child, there, (*path, position), step)
         return found
 
     def _own_reads(self, stmt: Stmt, scope: _Scope, path: Path, step: Path) -> list[Access]:
@@ -424,10 +427,22 @@ def _with_team(loops: tuple[For, ...], scope: _Scope) -> _Scope:
     shape = tuple(trips(x) for x in loops)
     names = {x.var: f"{x.kind} {n} of {shape} from {x.lo} by {x.step}" for n, x in enumerate(loops)}
     telling = frozenset(names[x.var] for x in loops if trips(x) != 1)
-    inner = replace(scope, values={**scope.values, **{v: dim(n) for v, n in names.items()}},
+    from_zero = scope.from_zero | {names[x.var] for x in loops if x.lo == index(0)}
+    inner = replace(scope, values={**scope.values, **{v: dim(n) for v, n in names.items()}}, from_zero=from_zero,
                     ranges={**scope.ranges, **{names[x.var]: (trips(x) or 1, x.step) for x in loops}},
                     differing=scope.differing | names.keys(), loops=(*scope.loops, *names))
     return replace(inner, warps=telling) if loops[0].kind == "warp" else replace(inner, lanes=telling)
+
+
+def _of_first(condition: Expr, scope: _Scope) -> _Scope:
+    """Where a condition holds: below 1 is the first warp or lane alone, which nothing need tell from others."""
+    match condition:
+        case Call(fn="lt", args=(Var() as var, Const(value=1))):
+            name = scope.value(var).as_dim()
+            if name is not None and name.name in scope.from_zero:
+                return replace(scope, warps=None if scope.warps is None else scope.warps - {name.name},
+                               lanes=None if scope.lanes is None else scope.lanes - {name.name})
+    return scope
 
 
 def _waited(state: _State, pending: int, path: Path) -> _State:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tsc.loop_ir.marks import BLOCK, COPY, KEPT, PARALLEL
+from tsc.loop_ir.marks import BLOCK, COPY, KEPT, PARALLEL, THREAD, WARP
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.simplify import simplify
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.gpu.teams import check_teams, constant_trips, join_teams
 from tsc.poly.pattern.base import Pattern, Tree
 from tsc.poly.promotion.rounded import guard_of
@@ -57,3 +57,36 @@ def guards_of(scop: Scop, rounded: Scop, statements: Iterable[Statement]) -> dic
     """The guards of those of the statements that rounding gave instances to."""
     guards = {s.name: guard_of(s.domain, rounded.statements[s.name].domain, [a.name for a in s.axes]) for s in statements}
     return {name: guard for name, guard in guards.items() if guard is not None}
+
+
+def copy_rows(copies: isl.Map, dims: tuple[int, int], shape: tuple[int, int], warps: int, most: int) -> Rows:
+    """Loops over a copied tile: steps, warps, lanes, and the vector of up to `most` elements that a lane copies at once, along
+    the tile's rows. Raises PatternMismatch where so many warps cannot copy the tile in whole steps."""
+    row, column = (isl.instance_coordinate(copies, d) for d in dims)
+    across, down, vector = copy_shape(shape, warps, most)
+    together = down * warps  # rows that all threads copy at once
+
+    def between(value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
+        return isl.modulo(value, outer).sub(isl.modulo(value, inner))
+
+    return [(COPY, between(row, shape[0], together)), (COPY, between(column, shape[1], across * vector)),
+            (WARP, between(row, together, down)), (THREAD, isl.modulo(row, down)),
+            (THREAD, between(column, across * vector, vector)), (COPY, isl.modulo(column, vector))]
+
+
+def copy_shape(shape: tuple[int, int], warps: int, most: int) -> tuple[int, int, int]:
+    """Lanes along a row, rows of a warp, and elements of a lane, so that warps of 32 lanes cover a tile in whole steps.
+
+    The longest vector wins, up to `most` elements. Raises PatternMismatch where no shape fits.
+    """
+    rows, columns = shape
+    vector = most
+    while vector:
+        across = LANES
+        while across:
+            down = LANES // across
+            if columns % (across * vector) == 0 and rows % (down * warps) == 0:
+                return across, down, vector
+            across //= 2
+        vector //= 2
+    raise PatternMismatch(f"a tile of {rows} x {columns} cannot be copied by {warps} warps in whole steps")

@@ -11,14 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tsc.errors import InternalError
-from tsc.loop_ir.marks import BLOCK, COPY, EPILOGUE, INIT, K_TILE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
+from tsc.loop_ir.gpu.widen import begins_whole
+from tsc.loop_ir.marks import BLOCK, EPILOGUE, INIT, K_TILE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
+from tsc.loop_ir.scratch import item_bytes
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import order_of
 from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import STEPS, Build, Tree
 from tsc.poly.pattern.contraction import Contraction, match_contraction
-from tsc.poly.pattern.teams import LANES, OnTeams, Rows, guards_of, team_tree
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, copy_rows, guards_of, team_tree
 from tsc.poly.promotion.layout import Layout, accumulator_fragment, plain, swizzle
 from tsc.poly.promotion.promote import Home, Operand, Promoted, promote_operand, with_locals, zero
 from tsc.poly.promotion.rounded import round_domains
@@ -28,8 +30,8 @@ from tsc.poly.tree import BLOCK_POINT, node_below
 from tsc.runtime.cost import Work
 from tsc.sym import ceildiv, product
 from tsc.target import DeviceSpec
-from tsc.te.compute import Program
-from tsc.te.expr import Expr, variables
+from tsc.te.compute import Program, facts_of
+from tsc.te.expr import Expr, Load, variables
 from tsc.te.passes.products import unit_stride
 from tsc.te.passes.reduce_axes import one_reduce_axis
 
@@ -57,7 +59,7 @@ class Warps(OnTeams, Contraction):
         wide = self.default_config(spec).instr_tile[1]
         warps = Knob("warp_tile", (0,), powers(64, 16)), Knob("warp_tile", (1,), powers(64, wide))
         knobs = (*blocks, Knob("block_tile", (2,), powers(64, 8)), *warps, Knob("stages", (), (1, 2, 3, 4)))
-        item = max(_item_bytes(value.dtype) for value in (self.m_factor, self.n_factor))
+        item = max(item_bytes(value.dtype) for value in (self.m_factor, self.n_factor))
 
         def shared(config: TileConfig) -> int:
             high, wide, deep = config.block_tile
@@ -212,53 +214,28 @@ def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, va
     dims = (cells.index(outer), cells.index(inner))
     operand = Operand.over_axes(f"{found.anchor.name}_{axis}_tile", value, update, cells, dims)
     along = inner == axis and config.instr_tile[2] == 1  # a step of k reads along one row
-    layout = plain(shape) if along else _shared_layout(shape, value.dtype)
+    # lanes read rows of neighbours: every one in turn, but for columns that are neighbours of a row of C
+    apart = config.instr_tile[1] // ACROSS if axis == found.n and config.instr_tile[2] == 1 else 1
+    layout = plain(shape) if along else _shared_layout(shape, value.dtype, apart)
+    most = _copied_together(value, inner, scop)
     node = node_below(promoted.schedule, {BLOCK, K_TILE}, update.name)
 
     def rows(copies: isl.Map) -> Rows:
-        return _copy_rows(copies, dims, shape, config.warps, value.dtype)
+        return copy_rows(copies, dims, shape, config.warps, most)
 
     return promote_operand(promoted, node, rounded, update.domain, operand, layout, "shared", zero(value.dtype), rows)
 
 
-def _item_bytes(dtype: str) -> int:
-    return int("".join(c for c in dtype if c.isdigit())) // 8
+def _copied_together(value: Expr, inner: str, scop: Scop) -> int:
+    """How many neighbours a lane copies: those of one access, where that is sure to begin at a multiple of its bytes; one where
+    it is not, so that lanes copy neighbours."""
+    whole, facts = VECTOR_BYTES // item_bytes(value.dtype), facts_of(scop.program.sizes)
+    return next((size for size in (whole, whole // 2) if size > 1 and isinstance(value, Load) and begins_whole(
+        value.buffer, value.index, inner, size, facts)), 1)
 
 
-def _shared_layout(shape: tuple[int, int], dtype: str) -> Layout:
+def _shared_layout(shape: tuple[int, int], dtype: str, apart: int) -> Layout:
     try:
-        return swizzle(*shape, _item_bytes(dtype))
+        return swizzle(*shape, item_bytes(dtype), apart)
     except InternalError:  # rows too short, or no power of two
         return plain(shape)
-
-
-def _copy_rows(copies: isl.Map, dims: tuple[int, int], shape: tuple[int, int], warps: int, dtype: str) -> Rows:
-    """Loops over a copied tile: steps, warps, lanes, and the vector that a lane copies at once, along the tile's rows."""
-    row, column = (isl.instance_coordinate(copies, d) for d in dims)
-    across, down, vector = copy_shape(shape, warps, max(1, VECTOR_BYTES // _item_bytes(dtype)))
-    together = down * warps  # rows that all threads copy at once
-
-    def between(value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
-        return isl.modulo(value, outer).sub(isl.modulo(value, inner))
-
-    return [(COPY, between(row, shape[0], together)), (COPY, between(column, shape[1], across * vector)),
-            (WARP, between(row, together, down)), (THREAD, isl.modulo(row, down)),
-            (THREAD, between(column, across * vector, vector)), (COPY, isl.modulo(column, vector))]
-
-
-def copy_shape(shape: tuple[int, int], warps: int, most: int) -> tuple[int, int, int]:
-    """Lanes along a row, rows of a warp, and elements of a lane, so that warps of 32 lanes cover a tile in whole steps.
-
-    The longest vector wins, up to `most` elements. Raises PatternMismatch where no shape fits.
-    """
-    rows, columns = shape
-    vector = most
-    while vector:
-        across = LANES
-        while across:
-            down = LANES // across
-            if columns % (across * vector) == 0 and rows % (down * warps) == 0:
-                return across, down, vector
-            across //= 2
-        vector //= 2
-    raise PatternMismatch(f"a tile of {rows} x {columns} cannot be copied by {warps} warps in whole steps")

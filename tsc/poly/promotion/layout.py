@@ -97,8 +97,9 @@ def certify_stored(buffer: Buffer) -> None:
         raise InternalError(f"{buffer} is stored as {[str(e) for e in buffer.stored]}, not as its layout {layout.name} says")
 
 
-def swizzle(rows: int, columns: int, item_bytes: int) -> Layout:
-    """[rows][columns] with the 16-byte chunks permuted in each row: eight consecutive rows of a chunk lie in different banks.
+def swizzle(rows: int, columns: int, item_bytes: int, apart: int = 1) -> Layout:
+    """[rows][columns] with the 16-byte chunks permuted in each row: of a chunk, rows that are so many `apart` lie in different
+    banks, eight of them or as many as a row has chunks.
 
     Raises InternalError unless a row is a power of two of at least two chunks.
     """
@@ -108,10 +109,21 @@ def swizzle(rows: int, columns: int, item_bytes: int) -> Layout:
         raise InternalError(f"a row of {columns} elements of {item_bytes} bytes cannot be swizzled")
     row, column = _axis(0), _axis(1)
     span = min(chunks, BANK_BYTES // CHUNK_BYTES)
-    phase = _mod(_div(row, BANK_BYTES // CHUNK_BYTES // span), span)
+    phase = _mod(_div(row, max(apart, BANK_BYTES // CHUNK_BYTES // span)), span)
     chunk = Call("bitxor", (_div(column, size), phase), INDEX)
     shape = (SymExpr.of(rows), SymExpr.of(columns))
     return Layout("swizzle", shape, shape, (row, _sum((size, chunk), (1, _mod(column, size)))))
+
+
+def diagonal(rows: int, columns: int) -> Layout:
+    """[rows][columns] with the elements permuted in each row: consecutive rows of a column lie in different banks.
+
+    Raises InternalError unless a row is a power of two.
+    """
+    if columns & (columns - 1):
+        raise InternalError(f"a row of {columns} elements has no diagonals")
+    row, column, shape = _axis(0), _axis(1), (SymExpr.of(rows), SymExpr.of(columns))
+    return Layout("diagonal", shape, shape, (row, Call("bitxor", (column, _mod(row, columns)), INDEX)))
 
 
 def accumulator_fragment(block: tuple[int, int], warp: tuple[int, int], tile: tuple[int, int] = (16, 8)) -> Layout:

@@ -16,7 +16,7 @@ from functools import reduce
 from math import prod
 
 from tsc.errors import InternalError
-from tsc.loop_ir.gpu.fragments import without_fragments
+from tsc.loop_ir.gpu.registers import without_registers
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, Stmt, Store
 from tsc.loop_ir.nodes import children as statements_in
 from tsc.poly import PatternMismatch, isl
@@ -42,7 +42,7 @@ def check_lowered_gpu(before: Func, after: Func, scop: Scop, edges: Edges, opera
     """
     if before.body == Block(()):
         return ()
-    after = without_fragments(after)
+    after = without_registers(after)
     scope = Scope(tuple(s.name for s in before.sizes))
     notes: list[str] = []
     try:
