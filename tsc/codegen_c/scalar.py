@@ -129,10 +129,18 @@ def offset_text(buffer: Buffer, index: tuple[Expr, ...], scope: Scope) -> str:
     return scalar(offset_expr(buffer, index, scope), scope)
 
 
-def offset_expr(buffer: Buffer, index: tuple[Expr, ...], scope: Scope) -> Expr:
-    """The element offset of an access."""
+def offset_expr(buffer: Buffer, index: tuple[Expr, ...], scope: Scope, size: int = 1) -> Expr:
+    """The element offset of an access, or, where elements have a `size`, how many bytes that is: a sum, each term of them."""
     leaves: dict[str, Expr] = {}
-    return to_expr(flatten(buffer, index, scope, leaves), leaves, scope.facts)
+    return to_expr(flatten(buffer, index, scope, leaves) * size, leaves, scope.facts)
+
+
+def split_offset(buffer: Buffer, index: tuple[Expr, ...], scope: Scope, size: int) -> tuple[int, Expr]:
+    """The same as what is constant in it and the rest."""
+    leaves: dict[str, Expr] = {}
+    whole = flatten(buffer, index, scope, leaves) * size
+    constant = dict(whole.terms).get((), 0)
+    return constant, to_expr(whole - constant, leaves, scope.facts)
 
 
 def sym_text(sym: SymExpr, leaves: Mapping[str, Expr], scope: Scope) -> str:

@@ -49,7 +49,7 @@ _COPIED = (4, 8, 16)
 _TYPES = {**C_TYPES, "float16": "f16"}
 
 #: Names that a kernel's own must not be.
-_TAKEN = {name: name for name in ("thread", "outside", "inside", "scratch", "status", "a", "b", "c")}
+_TAKEN = {name: name for name in ("thread", "outside", "scratch", "status", "a", "b", "c")}
 
 Lines = Iterator[tuple[int, str]]
 
@@ -166,6 +166,10 @@ def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
             yield from _emit_team(stmt, scope, kernel, depth)
         case For(kind="vector"):
             yield depth, _wide(stmt, scope)
+        case For(var=var, lo=Const(value=lo), kind="unroll", body=Intrin() as body):
+            for number in range(trips(stmt) or 0):  # so that what is constant in an address is
+                now = substitute_stmt(body, {var: index(int(lo) + number * stmt.step)})
+                yield from _emit(now, scope, kernel, depth)
         case For(var=var, lo=lo, hi=hi, body=body, step=step):
             inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
             name = inner.name(f"var {var}")
@@ -268,13 +272,12 @@ def _store(stmt: Store, scope: Scope) -> str:
 def _copy(stmt: Store, scope: Scope, count: int = 1) -> str:
     """A copy of neighbours beside the thread; where its conditions do not hold, of zeros."""
     (conditions, load), target = copied(stmt.value), _address(stmt.buffer, stmt.index, scope)
-    source = f"{scope.name(f'buffer {load.buffer.name}')} + {{}}{offset_text(load.buffer, load.index, scope)}{{}}"
+    name, offset = scope.name(f"buffer {load.buffer.name}"), offset_text(load.buffer, load.index, scope)
     size = count * item_bytes(stmt.buffer.dtype)
     if not conditions:
-        return f"cp_async<{size}>({target}, {source.format('', '')});"
+        return f"cp_async<{size}>({target}, {name} + {offset});"
     held = scalar(functools.reduce(lambda one, other: call("and", one, other), conditions), scope)
-    return (f"{{ const bool inside = {held}; "
-            f"cp_async<{size}>({target}, {source.format('(inside ? ', ' : 0)')}, inside); }}")
+    return f"cp_async<{size}>({target}, place_of({name}, {offset}), {held});"
 
 
 def _wide(loop: For, scope: Scope) -> str:
@@ -292,7 +295,7 @@ def _wide(loop: For, scope: Scope) -> str:
 
 
 def _address(buffer: Buffer, at: tuple[Expr, ...], scope: Scope) -> str:
-    return f"{scope.name(f'buffer {buffer.name}')} + {place_text(buffer, at, scope)} * {item_bytes(buffer.dtype)}u"
+    return f"{scope.name(f'buffer {buffer.name}')} + {place_text(buffer, at, scope, item_bytes(buffer.dtype))}"
 
 
 def _elements(buffer: Buffer) -> int:

@@ -6,7 +6,7 @@ where facts hold the dividend between 0 and 2^32.
 
 from __future__ import annotations
 
-from tsc.codegen_c.scalar import Scope, offset_expr, scalar
+from tsc.codegen_c.scalar import Scope, offset_expr, scalar, split_offset
 from tsc.te.expr import Buffer, Call, Const, Expr
 from tsc.te.index import to_sym
 
@@ -15,9 +15,15 @@ _EXACT = {"add": "+", "sub": "-", "mul": "*", "bitxor": "^"}
 _DIVIDE = {"floordiv": "/", "mod": "%"}
 
 
-def place_text(buffer: Buffer, at: tuple[Expr, ...], scope: Scope) -> str:
-    """CUDA text of the element offset of an access, which is between 0 and 2^32, as a u32."""
-    return _narrow(offset_expr(buffer, at, scope), scope)
+def place_text(buffer: Buffer, at: tuple[Expr, ...], scope: Scope, size: int = 1) -> str:
+    """CUDA text of the offset of an access in elements of a `size`, which is between 0 and 2^32, as a u32."""
+    return _narrow(offset_expr(buffer, at, scope, size), scope)
+
+
+def split_text(buffer: Buffer, at: tuple[Expr, ...], scope: Scope, size: int) -> tuple[str, int]:
+    """The same in two summands, of which the second is constant."""
+    constant, rest = split_offset(buffer, at, scope, size)
+    return _narrow(rest, scope), constant
 
 
 def quotient_text(expr: Call, scope: Scope) -> str:
@@ -34,6 +40,8 @@ def _narrow(expr: Expr, scope: Scope) -> str:
         case Call(fn=fn, args=(left, right)) if fn in _EXACT:
             return f"({_narrow(left, scope)} {_EXACT[fn]} {_narrow(right, scope)})"
         case Call(fn=fn, args=(left, Const(value=size))) if fn in _DIVIDE and 0 < int(size) < _END and _is_narrow(left, scope):
+            if fn == "mod" and int(size) & int(size) - 1:
+                return f"(remainder<{int(size)}u>({_narrow(left, scope)}))"
             return f"({_narrow(left, scope)} {_DIVIDE[fn]} {int(size)}u)"
     return f"u32({scalar(expr, scope)})"
 

@@ -4,10 +4,15 @@
 
 namespace tsc {
 
+// Where element `offset` of an array at `base` would be, also outside of the array: an address to form, not to read.
+template <class T>
+TSC_DEV const void* place_of(const T* base, u64 offset) {
+  return reinterpret_cast<const void*>(reinterpret_cast<u64>(base) + offset * sizeof(T));
+}
+
 // Copy BYTES (16, 8 or 4, both addresses multiples of it) from global to shared; where `predicate` is false, write zeros and
-// read nothing
-// (`source` must still be a valid address to form). The bytes may be touched only after this thread has waited for their group,
-// and by other threads only after a barrier that follows that wait. 16 bytes bypass L1 (.cg), 8 and 4 do not (.ca).
+// read nothing (`source` may be outside of all memory then). The bytes may be touched only after this thread has waited for
+// their group, and by other threads only after a barrier that follows that wait. 16 bytes bypass L1 (.cg), 8 and 4 do not.
 template <int BYTES = 16>
 TSC_DEV void cp_async(u32 target, const void* source, bool predicate = true TSC_AT) {
   static_assert(BYTES == 16 || BYTES == 8 || BYTES == 4, "cp.async moves 16, 8 or 4 bytes");

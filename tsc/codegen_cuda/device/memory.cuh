@@ -107,6 +107,29 @@ TSC_DEV T load_shared(u32 source TSC_AT) {
   return value;
 }
 
+// The word at OFFSET bytes from window address `source`. The offset is the instruction's own: a compiler does not add it before.
+template <int OFFSET, class T>
+TSC_DEV T load_shared_at(u32 source TSC_AT) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 2, "words and halves");
+#ifdef TSC_EMU
+  return load_shared<T>(source + OFFSET TSC_PASS);
+#else
+  T value;
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("ld.shared.b32 %0, [%1 + %2];"
+                 : "=r"(reinterpret_cast<u32&>(value))
+                 : "r"(source), "n"(OFFSET)
+                 : "memory");
+  } else {
+    asm volatile("ld.shared.b16 %0, [%1 + %2];"
+                 : "=h"(reinterpret_cast<u16&>(value))
+                 : "r"(source), "n"(OFFSET)
+                 : "memory");
+  }
+  return value;
+#endif
+}
+
 // ld.shared.v2 or .v4 (PTX ISA 9.7.9.8): COUNT neighbours, 8 or 16 bytes, from window address `source`, a multiple of that.
 template <class Word, class T>
 TSC_DEV void load_shared_as(T* target, u32 source TSC_AT) {

@@ -21,38 +21,45 @@ TSC_DEV u32 swizzle(u32 row, u32 chunk, u32 chunks) {
 }
 
 // ldmatrix (PTX ISA 9.7.14.5.15): load COUNT (1, 2, 4) matrices of 8 rows of 16 bytes. Lane 8 m + i gives the window address of
-// row i of matrix m (a multiple of 16; lanes from 8 COUNT on are ignored). Plain: r[m] of a lane is bytes 4t..4t+3 of row g of
+// row i of matrix m, less OFFSET (a multiple of 16; lanes from 8 COUNT on are ignored). Plain: r[m] of a lane is bytes 4t..4t+3 of row g of
 // matrix m. Transposed, on 2-byte elements: r[m] is elements (2t, g) and (2t + 1, g), lower row in the lower half.
-template <int COUNT, bool TRANSPOSED>
+template <int COUNT, bool TRANSPOSED, int OFFSET = 0>
 TSC_DEV void ldmatrix(u32 (&r)[COUNT], u32 row_address TSC_AT) {
   static_assert(COUNT == 1 || COUNT == 2 || COUNT == 4, "ldmatrix loads 1, 2 or 4 matrices");
 #ifdef TSC_EMU
-  emu::ldmatrix(r, &row_address, 1, COUNT, TRANSPOSED, at);
+  const u32 moved = row_address + OFFSET;
+  emu::ldmatrix(r, &moved, 1, COUNT, TRANSPOSED, at);
 #else
   if constexpr (COUNT == 4 && !TRANSPOSED) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4 + %5];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(row_address)
+                 : "r"(row_address), "n"(OFFSET)
                  : "memory");
   } else if constexpr (COUNT == 4) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4 + %5];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(row_address)
+                 : "r"(row_address), "n"(OFFSET)
                  : "memory");
   } else if constexpr (COUNT == 2 && !TRANSPOSED) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2 + %3];"
                  : "=r"(r[0]), "=r"(r[1])
-                 : "r"(row_address)
+                 : "r"(row_address), "n"(OFFSET)
                  : "memory");
   } else if constexpr (COUNT == 2) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2 + %3];"
                  : "=r"(r[0]), "=r"(r[1])
-                 : "r"(row_address)
+                 : "r"(row_address), "n"(OFFSET)
                  : "memory");
   } else if constexpr (!TRANSPOSED) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(row_address) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1 + %2];"
+                 : "=r"(r[0])
+                 : "r"(row_address), "n"(OFFSET)
+                 : "memory");
   } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(row_address) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1 + %2];"
+                 : "=r"(r[0])
+                 : "r"(row_address), "n"(OFFSET)
+                 : "memory");
   }
 #endif
 }

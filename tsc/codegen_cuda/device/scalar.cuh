@@ -43,6 +43,16 @@ TSC_DEV float tsc_ceil_float32(float x) { return ceil_f32(x); }
 TSC_DEV float tsc_round_float32(float x) { return rintf(x); }
 TSC_DEV float tsc_tf32_float32(float x) { return bits_float(float_bits(x) & 0xffffe000u); }
 
+// number % SIZE, as one number: a compiler that takes it apart puts its parts into every address that it is in.
+template <u32 SIZE>
+TSC_DEV u32 remainder(u32 number) {
+  u32 rest = number % SIZE;
+#ifndef TSC_EMU
+  asm("" : "+r"(rest));
+#endif
+  return rest;
+}
+
 // An index from data, counted from the end where it is negative. Where it is not within `extent`, `outside` becomes true, the
 // launch's status is at least `code`, and the index is 0, at which `load_inside` reads nothing: threads that wait for each other
 // must all go on.

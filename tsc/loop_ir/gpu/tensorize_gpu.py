@@ -1,4 +1,4 @@
-"""tensorize_gpu: the k steps of a warp's tile become matrix instructions, 16 x 8 x k each, on operands in shared memory.
+"""tensorize_gpu: a warp's tile becomes matrix instructions, 16 x 8 x k each, those of one step of k together as one intrinsic.
 
 In the loops of one lane the instruction is not to be seen: each lane sums up the four numbers of C that it holds. What makes a
 warp's lanes one instruction is where their operands lie. With g = lane // 4 and t = lane % 4 (PTX ISA 9.7.14.5), a lane's rows
@@ -51,9 +51,12 @@ MMA_TF32 = Mma("mma_m16n8k8_tf32", 8, "float32")
 
 @dataclass(frozen=True, slots=True)
 class MmaTile:
-    """A lane's part of C += A B: `acc[registers] += left * right` for each `half` (rows g, g + 8), `pair` (columns 2t, 2t + 1)
-    and step of `k`. `left` is an element of A at row g + 8 half, `right` one of B at column 2t + pair, in shared memory."""
+    """A lane's part of C += A B: `acc[registers] += left * right` for each of the tiles by `rows` and by `columns`, `half`
+    (rows g, g + 8), `pair` (columns 2t, 2t + 1) and step of `k`. `left` is an element of A at row g + 8 half, `right` one of B
+    at column 2t + pair, in shared memory. `rows` and `columns` are None where there is one tile."""
 
+    rows: For | None
+    columns: For | None
     acc: Buffer
     registers: tuple[Expr, ...]
     k: str
@@ -66,11 +69,14 @@ class MmaTile:
 
 def read_mma_tile(meaning: Stmt) -> MmaTile | None:
     """The parts of a statement of the instructions' form, None where it is not one."""
+    tiles: dict[str, For] = {}
+    while isinstance(meaning, For) and meaning.mark in (TILE_ROW, TILE_COLUMN):
+        tiles[meaning.mark], meaning = meaning, meaning.body
     match meaning:
         case For(var=k, hi=Const(value=depth), body=For(var=half, body=For(var=pair, body=Store(
                 buffer=acc, index=registers, value=Call(fn="add", args=(Load(), Call(fn="mul", args=(left, right)))))))):
             a, b = (x.value if isinstance(x, Cast) else x.args[0] if isinstance(x, Call) else x for x in (left, right))
-            return MmaTile(acc, registers, k, int(depth), half, pair, a, b)
+            return MmaTile(tiles.get(TILE_ROW), tiles.get(TILE_COLUMN), acc, registers, k, int(depth), half, pair, a, b)
     return None
 
 
@@ -278,7 +284,7 @@ def _half(rows: For) -> str:
 
 
 def _built(lane: _Lane, mma: Mma, registers: Expr) -> Stmt:
-    """k steps of the instruction's depth over the tiles of 16 x 8, unrolled; each an Intrin of the whole warp."""
+    """Steps of the instruction's depth along k, each an Intrin of the whole warp over its tiles of 16 x 8."""
     k, rows, columns, pairs = lane.loops
     step, half = f"{k.var}_step", _half(rows)
     mapping: dict[str, Expr] = {k.var: add(Var(k.var), Var(step)), rows.var: add(Var(rows.var), mul(index(HALF), Var(half)))}
@@ -288,6 +294,6 @@ def _built(lane: _Lane, mma: Mma, registers: Expr) -> Stmt:
     place = (registers,)
     value = call("add", Load(moved.buffer, place), call("mul", left, right))
     pair: Stmt = For(pairs.var, pairs.lo, pairs.hi, replace(moved, index=place, value=value))
-    meaning = For(step, index(0), index(mma.depth), For(half, index(0), index(2), pair), mark=mma.name)
-    tiles = replace(columns, body=Intrin(mma.name, meaning, "warp"), kind="unroll")
-    return replace(k, step=mma.depth, body=replace(rows, step=ROWS, kind="unroll", body=tiles))
+    one = For(step, index(0), index(mma.depth), For(half, index(0), index(2), pair), mark=mma.name)
+    meaning = replace(rows, step=ROWS, body=replace(columns, body=one))
+    return replace(k, step=mma.depth, body=Intrin(mma.name, meaning, "warp"))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tsc.loop_ir.gpu.threads import trips
 from tsc.loop_ir.marks import K
-from tsc.loop_ir.nodes import Allocate, For, Func, Stmt, Store, expressions, map_children, walk
+from tsc.loop_ir.nodes import Allocate, For, Func, Intrin, Stmt, Store, expressions, map_children, walk
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.te.expr import Expr, Load, Var, add, index, variables
 from tsc.te.expr import walk as walk_expr
@@ -28,8 +28,8 @@ def unroll_registers(func: Func) -> Func:
 
 
 def _unrolled(stmt: Stmt, own: frozenset[str]) -> tuple[Stmt, int]:
-    """The statement, and how many stores it is when all that is written out is (0: it cannot be written out as a whole)."""
-    if isinstance(stmt, Store):
+    """The statement, and how many stores or intrinsics it is when all that is written out is (0: it cannot be as a whole)."""
+    if isinstance(stmt, Store | Intrin):
         return stmt, 1
     counts: list[int] = []
 

@@ -32,7 +32,7 @@ from tsc.sym import ceildiv, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program, facts_of
 from tsc.te.expr import Expr, Load, variables
-from tsc.te.passes.products import unit_stride
+from tsc.te.passes.products import stride, unit_stride
 from tsc.te.passes.reduce_axes import one_reduce_axis
 
 #: Lanes are 8 rows of 4, each with as many neighbours of a row: two in mma m16n8, four of FFMA, which are one access.
@@ -227,10 +227,12 @@ def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, va
 
 
 def _copied_together(value: Expr, inner: str, scop: Scop) -> int:
-    """How many neighbours a lane copies: those of one access, where that is sure to begin at a multiple of its bytes; one where
-    it is not, so that lanes copy neighbours."""
+    """How many neighbours a lane copies: those of one access, where that is sure to begin at a multiple of its bytes. Where it
+    is not, lanes copy neighbours; but those whose places take divisions have them in common."""
     whole, facts = VECTOR_BYTES // item_bytes(value.dtype), facts_of(scop.program.sizes)
-    return next((size for size in (whole, whole // 2) if size > 1 and isinstance(value, Load) and begins_whole(
+    if not isinstance(value, Load) or stride(value, inner) != 1:
+        return max(1, whole)
+    return next((size for size in (whole, whole // 2) if size > 1 and begins_whole(
         value.buffer, value.index, inner, size, facts)), 1)
 
 
