@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from tsc.errors import InputError
 
 #: In which numbers are multiplied.
-Precision = Literal["fp32", "tf32"]
+Precision = Literal["fp32", "tf32", "fp16"]
 
 
 def default_threads() -> int:

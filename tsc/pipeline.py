@@ -20,6 +20,7 @@ from tsc.graph.fusion.group import Decision, FusionGroup, split_group
 from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.onnx.file import Source
 from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.rewriting.narrow import narrow_factors
 from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
 from tsc.graph.views import resolve
@@ -61,7 +62,7 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
     """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
     shop.options.tell("reading the model", 0, 1)
     graph, env, groups = front(source, dims, shop.recorder, shop.device.spec, ops,
-                               shop.options.limits)               # path             -> [FusionGroup]
+                               shop.options.limits, shop.device.factors)  # path     -> [FusionGroup]
     check_inputs(graph, env, shop.options.limits)
     refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []
@@ -81,8 +82,9 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
 
 
 def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, spec: DeviceSpec,
-          ops: Sequence[CustomOp] = (), limits: Limits = DEFAULT_LIMITS) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
-    """From a model to the groups that become kernels."""
+          ops: Sequence[CustomOp] = (), limits: Limits = DEFAULT_LIMITS, factors: str = "float32"
+          ) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
+    """From a model to the groups that become kernels; `factors` is the type in which what is multiplied is stored."""
     graph, env = import_onnx(source, dims, ops, limits)             # path             -> Graph
     graph = record(recorder, "import", graph)
     graph = choose_branches(graph, env, limits)                     # Graph            -> Graph without control flow
@@ -93,6 +95,7 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, sp
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
     for node, definitions in definitions_of(graph):
         check_reads(definitions, env, f"node '{node.name}'")
+    graph = narrow_factors(graph, env, factors)                     # Graph            -> Graph, factors in fewer bits
     return graph, env, fuse(graph, env, spec)                       # Graph            -> [FusionGroup]
 
 

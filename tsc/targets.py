@@ -16,7 +16,7 @@ from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options, Precision
 from tsc.loop_ir.bounds import Prover
 from tsc.loop_ir.gpu.registers import without_registers
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_TF32
+from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32, Mma
 from tsc.loop_ir.gpu.threads import block_threads, shared_places, team_sizes
 from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Func
@@ -48,6 +48,7 @@ class Target:
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
     dtypes: frozenset[str]  # what it computes with
+    factors: str = "float32"  # in which what is multiplied is stored
     pool: Callable[[PatternKind, DeviceSpec], Mapping[TileConfig, Rates]] = nothing  # of a group that nobody has tuned
 
 
@@ -56,14 +57,16 @@ def find(name: str, precision: Precision = "fp32") -> Target:
     Products may be of a `precision`, where there are instructions for it. Raises LaunchError naming the known ones."""
     spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | CUDA_SPECS | _EMULATED)
     if spec.gpu is not None:
-        if precision == "tf32":
-            spec = replace(spec, intrinsics=(MMA_TF32.name,))
+        spec = replace(spec, intrinsics=tuple(mma.name for mma in _PRECISION[precision]))
         build = build_emulated_module if name in _EMULATED else build_cubin_module
-        return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead, frozenset(C_TYPES),
-                      untuned)
+        factors = "float16" if precision == "fp16" else "float32"
+        return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead,
+                      frozenset({*C_TYPES, factors}), factors, untuned)
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
 
 
+#: The matrix instructions that a precision allows.
+_PRECISION: Mapping[Precision, tuple[Mma, ...]] = {"fp32": (), "tf32": (MMA_TF32,), "fp16": (MMA_F16, MMA_TF32)}
 #: isl's operations for reading a GPU's loops back, half a second: rows take a tenth, products on tiles of 64 x 64 are not done
 #: after ten times as many.
 _READ_BACK = 500_000
@@ -77,7 +80,7 @@ def _lowered_for_cpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder:
 def _lowered_for_gpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder: Recorder, prover: Prover) -> Func:
     """Copies in as many stages, up to the config's, as shared memory has room for. Raises PatternMismatch where a block does
     not fit a multiprocessor."""
-    instructions = tuple(mma for mma in (MMA_TF32,) if mma.name in spec.intrinsics)
+    instructions = tuple(mma for mma in (MMA_F16, MMA_TF32) if mma.name in spec.intrinsics)
     for stages in range(config.stages, 0, -1):
         made = lower_gpu(func, stages, instructions, recorder)
         wanted = _beyond(made, spec)

@@ -24,7 +24,7 @@ from typing import Any, get_args
 from benchmarks.gpu.cases import SOURCES, make_cases
 from benchmarks.gpu.configs import PRODUCTS
 from benchmarks.gpu.conformance import attempt, write_cases
-from benchmarks.gpu.layers import LAYERS, MULTIPLYING, multiplied
+from benchmarks.gpu.layers import LAYERS, MULTIPLYING, multiplied, with_weights
 from benchmarks.gpu.models import MODELS, Whole, own, shared
 from benchmarks.gpu.models import write_cases as write_models
 from benchmarks.gpu.printed import PROGRAMS, SEEDS, make_printed
@@ -52,9 +52,17 @@ CONFIGS = tuple(TileConfig(INSTR_TILE, block, warp_tile=warp, stages=stages) for
     ((64, 64, 32), (32, 16), 3), ((64, 64, 32), (32, 32), 3), ((128, 64, 16), (32, 32), 3), ((128, 64, 32), (64, 32), 3),
     ((128, 128, 16), (64, 32), 3)))
 MATRIX_CONFIGS = tuple(TileConfig(MATRIX_TILE, block, warp_tile=warp, stages=stages) for block, warp, stages in (
-    ((16, 32, 64), (16, 16), 4), ((16, 64, 32), (16, 16), 4), ((32, 32, 32), (16, 16), 4), ((32, 32, 64), (16, 16), 4),
-    ((64, 64, 16), (32, 32), 3), ((64, 64, 32), (32, 32), 3), ((128, 64, 32), (64, 32), 3), ((128, 128, 32), (64, 32), 3),
-    ((128, 128, 16), (64, 64), 3)))
+    ((16, 32, 64), (16, 16), 4), ((16, 64, 32), (16, 16), 4), ((32, 32, 64), (16, 16), 4), ((32, 64, 32), (32, 16), 4),
+    ((64, 64, 32), (32, 32), 3), ((64, 64, 32), (32, 32), 4), ((128, 64, 32), (64, 32), 3), ((128, 64, 32), (64, 32), 4),
+    ((128, 128, 32), (64, 32), 3), ((128, 128, 16), (64, 64), 4), ((128, 128, 32), (64, 64), 3)))
+HALF_CONFIGS = tuple(TileConfig(MATRIX_TILE, block, warp_tile=warp, stages=stages) for block, warp, stages in (
+    ((16, 32, 64), (16, 16), 4), ((16, 64, 64), (16, 16), 4), ((16, 32, 128), (16, 16), 4), ((32, 32, 64), (16, 16), 4),
+    ((32, 64, 64), (32, 16), 4), ((64, 64, 32), (32, 32), 4), ((64, 64, 64), (32, 32), 4), ((128, 64, 64), (64, 32), 3),
+    ((128, 128, 32), (64, 64), 4), ((128, 128, 64), (64, 32), 3), ((128, 128, 64), (64, 64), 3), ((128, 256, 32), (64, 64), 4)))
+#: What is tried, with the precision of its products.
+TRIED: tuple[tuple[Precision, TileConfig], ...] = (
+    *(("fp32", config) for config in CONFIGS), *(("tf32", config) for config in MATRIX_CONFIGS),
+    *(("fp16", config) for config in HALF_CONFIGS))
 
 
 def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -78,7 +86,7 @@ class Contents:
     layers: tuple[str, ...] = tuple(LAYERS)
     programs: tuple[str, ...] = PROGRAMS
     seeds: range = SEEDS
-    configs: tuple[TileConfig, ...] = ()
+    configs: tuple[tuple[Precision, TileConfig], ...] = ()
 
 
 def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
@@ -107,9 +115,12 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
     shops = {target: workshop(target, options) for target in targets}
     packages = _packages(out, contents.models, shops)
     timed = _packages(out, {name: Whole(LAYERS[name](), {}) for name in contents.layers}, shops)
-    rounded = {target: workshop(target, replace(options, precision="tf32")) for target in targets}
-    multiplying = {layer_name(name, "tf32"): Whole(LAYERS[name](), {}) for name in contents.layers if name in MULTIPLYING}
-    timed |= _packages(out, multiplying, rounded)
+    precisions: tuple[Precision, ...] = ("tf32", "fp16")
+    for precision in precisions:
+        rounded = {target: workshop(target, replace(options, precision=precision)) for target in targets}
+        multiplying = {layer_name(name, precision): Whole(with_weights(LAYERS[name]()), {})
+                       for name in contents.layers if name in MULTIPLYING}
+        timed |= _packages(out, multiplying, rounded)
     tried = _build_configs(out, contents, targets, options)
     manifest = {"format": 3, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,
                 "packages": packages, "layers": timed, "configs": tried,
@@ -130,9 +141,8 @@ def _build_configs(out: Path, contents: Contents, targets: Sequence[str], option
     shops = {(target, precision): workshop(target, replace(options, precision=precision))
              for target in targets if not target.startswith("emu:") for precision in get_args(Precision)}
     found: dict[str, dict[str, Any]] = {}
-    for number, (config, (n, k)) in enumerate(product(contents.configs, PRODUCTS)):
+    for number, ((precision, config), (n, k)) in enumerate(product(contents.configs, PRODUCTS)):
         name, files, resident = f"config{number}", {}, 1
-        precision = "tf32" if config.instr_tile == MATRIX_TILE else "fp32"
         for (target, _), shop in ((key, shop) for key, shop in shops.items() if key[1] == precision):
             alone = replace(shop, pool=lambda group, config=config: {config: Rates()}, made={}, orders=[])
             files[target] = _package(out, f"{name}.{target}", Whole(multiplied(n, k), {}), alone)
@@ -143,9 +153,9 @@ def _build_configs(out: Path, contents: Contents, targets: Sequence[str], option
 
 
 def _resident(package: Package, shop: Workshop) -> int:
-    """How many blocks of a Package's only kernel a multiprocessor has room for."""
-    (launch,), limits = next(iter(package.plans.values())).launches, shop.device.spec.gpu
-    (call,) = launch.calls
+    """How many blocks of a Package's last kernel a multiprocessor has room for."""
+    launches, limits = next(iter(package.plans.values())).launches, shop.device.spec.gpu
+    (call,) = launches[-1].calls
     registers = read_cubin(next(iter(package.modules.values())).binary)[call.function].registers
     return max(1, limits.resident(call.threads, registers, call.shared)) if limits is not None else 1
 
@@ -192,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--configs", action="store_true", help="products in many configs too, to fit Rates to")
     chosen = parser.parse_args(arguments)
     models = {name: own(name) for name in MODELS} | {name: shared(name, 25) for name in chosen.shared}
-    configs = (*CONFIGS, *MATRIX_CONFIGS) if chosen.configs else ()
+    configs = TRIED if chosen.configs else ()
     manifest = build(chosen.out, Contents(tuple(chosen.archs), chosen.emulated, models, configs=configs), Options())
     size = sum(path.stat().st_size for path in chosen.out.iterdir())
     count = sum(map(len, manifest["binaries"].values()))

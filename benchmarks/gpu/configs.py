@@ -1,6 +1,6 @@
 """Products of fp32 in several configs at many sizes: what the Rates of a GPU's Variants are fitted to.
 
-    python -m benchmarks.gpu.fit benchmarks/results/gpu-....json     prints the table of tsc/codegen_cuda/pool.py
+    python -m benchmarks.gpu.fit benchmarks/results/gpu-....json     prints the table of tsc/tune/untuned.py
 
 A config's Rates are femtoseconds of a step of k, so that they hold for any product; the products here are those of few and
 many columns and steps.
@@ -31,11 +31,11 @@ def measure(session: Session) -> dict[str, Any]:
         raise Skip("no configs were built" if not table else "times of an emulator say nothing")
     rows = session.kept.setdefault("rows", [])
     rng = np.random.default_rng(0)
-    done = {(row["config"], row["n"], row["k"]) for row in rows}  # a config is of one precision
+    done = {(row["precision"], row["config"], row["n"], row["k"]) for row in rows}
     for name, entry in table.items():
         config, (n, k) = json.dumps(entry["config"]), entry["product"]
         package = session.package(name, "configs_files")
-        if package is None or (config, n, k) in done:
+        if package is None or (entry["precision"], config, n, k) in done:
             continue
         w = rng.standard_normal((k, n), np.float32) / np.float32(k**0.5)
         for m in ROWS[:2] if session.small else ROWS:
@@ -53,11 +53,11 @@ def _timed(session: Session, package: Package, x: Any, w: Any) -> dict[str, Any]
     kept = Kept(session.driver)
     executable = Executable(package, driver=kept)  # type: ignore[arg-type]  # it is what it wraps
     found, want = executable.run(None, {"x": x, "w": w})[0], x.astype(np.float64) @ w
-    (call,) = executable.launches[0].calls
+    (call,) = executable.launches[-1].calls  # behind those that round its operands
     names = next(({name: len(x)} for name in call.blocks.dims()), {})
     if call.cost is None:
         raise InputError("a config has no work that is counted")
-    time = session.time(kept.launches, 7)
+    time = session.time(kept.launches[-1:], 7)
     session.release(*kept.memory)
     return {"blocks": call.blocks.evaluate(names), "work": {w.kind: w.count.evaluate(names) for w in call.cost.work},
             "microseconds": round(time, 3), "apart": float(np.abs(found - want).max() / np.abs(want).max())}

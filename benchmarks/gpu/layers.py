@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.gpu.timed import values
+
 
 def _model(nodes: list[onnx.NodeProto], inputs: dict[str, list[int | str]], held: dict[str, np.ndarray] | None = None
            ) -> onnx.ModelProto:
@@ -84,6 +86,16 @@ def encoder() -> onnx.ModelProto:
     given |= {f"w{name}": [768, 768] for name in "qkvo"} | {f"{name}": [768] for name in
                                                             ("bq", "bk", "bv", "bo", "s1", "t1", "s2", "t2")}
     return _model(nodes, given, held)
+
+
+def with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A layer whose inputs of fixed sizes are constants."""
+    shapes = {given.name: [d.dim_param or d.dim_value for d in given.type.tensor_type.shape.dim] for given in model.graph.input}
+    for given in list(model.graph.input):
+        if all(isinstance(d, int) for d in shapes[given.name]):
+            model.graph.initializer.append(numpy_helper.from_array(values(given.name, shapes[given.name]), given.name))
+            model.graph.input.remove(given)
+    return model
 
 
 LAYERS: dict[str, Callable[[], onnx.ModelProto]] = {

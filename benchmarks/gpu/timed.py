@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -25,6 +26,12 @@ _WIDE = 1024
 def layer_name(layer: str, precision: Precision) -> str:
     """What a layer is called among those that were built."""
     return layer if precision == "fp32" else f"{layer}-{precision}"
+
+
+def values(name: str, shape: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """What a layer's input of some name holds: random numbers, of matrices small enough that products keep their size."""
+    made = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32)
+    return made / np.float32(shape[0] ** 0.5) if name[0] == "w" else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,9 @@ def _timed(torch: Any, small: bool) -> dict[str, Timed]:
                           "w1": (wide, 4 * wide), "b1": (4 * wide,), "w2": (4 * wide, wide)}
         found[f"encoder of {b}x{t}"] = Timed("encoder", shapes, _encoder(functional, list(shapes)),
                                              2.0 * b * t * 12 * wide**2 + 4.0 * b * 12 * t * t * 64)
-    return found | {f"{name}, tf32": replace(one, precision="tf32") for name, one in found.items() if one.operations}
+    precisions: tuple[Precision, ...] = ("tf32", "fp16")
+    return found | {f"{name}, {precision}": replace(one, precision=precision)
+                    for precision in precisions for name, one in found.items() if one.operations}
 
 
 def _encoder(functional: Any, names: list[str]) -> Callable[..., Any]:
@@ -103,8 +112,9 @@ class Kept:
 
 
 def measure(session: Session) -> dict[str, Any]:
-    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (of the same precision),
-    the bytes of inputs and outputs over that time, and the worst difference to torch in fp32 as a part of the largest value."""
+    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (of the same precision; in
+    fp16 its inputs are, where ours are rounded on the way), the bytes of inputs and outputs over that time, and the worst
+    difference to torch in fp32 as a part of the largest value."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:
@@ -122,15 +132,17 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def _row(session: Session, torch: Any, where: str, path: Path, timed: Timed) -> dict[str, Any]:
-    shapes, rng = timed.shapes, np.random.default_rng(0)
-    feeds = {name: rng.standard_normal(shape, np.float32) / np.float32(shape[0] ** 0.5 if name[0] == "w" else 1)
-             for name, shape in shapes.items()}
-    kept = Kept(session.driver)
-    found = Executable(Package.read(path), driver=kept).run(None, feeds)[0]  # type: ignore[arg-type]  # it is what it wraps
+    shapes, kept = timed.shapes, Kept(session.driver)
+    feeds = {name: values(name, shape) for name, shape in shapes.items()}
+    executable = Executable(Package.read(path), driver=kept)  # type: ignore[arg-type]  # it is what it wraps
+    fed = {one.name: feeds[one.name] for one in executable.inputs}
+    found = executable.run(None, fed)[0]
     given = [torch.from_numpy(feeds[name]).to(where) for name in shapes]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     want = timed.reference(*given).cpu().numpy()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = timed.precision == "tf32"
+    if timed.precision == "fp16":
+        given = [x.half() for x in given]
     apart = float(np.abs(found - want).max()) / float(np.abs(want).max()) if session.computes else 0.0
     microseconds = session.time(kept.launches, 1 if session.small else 7) * len(kept.launches)
     row: dict[str, Any] = {"precision": timed.precision, "microseconds": microseconds, "launches": len(kept.launches),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tsc.errors import ModelError, UnsupportedError
-from tsc.ir import TensorType
+from tsc.ir import Node, TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
 from tsc.ops.generate import typed
 from tsc.ops.reduce import cast
@@ -27,7 +28,7 @@ from tsc.ops.shapes import (
 )
 from tsc.sym import ONE, ZERO, SymExpr, ceildiv, sym_max
 from tsc.te.compute import SUM
-from tsc.te.expr import Expr, add, call, index, mul, select
+from tsc.te.expr import Cast, Expr, add, call, index, mul, select
 
 # -- MatMul ----------------------------------------------------------------------------------------------------
 
@@ -43,7 +44,7 @@ def _matmul_types(ctx: InferContext) -> tuple[TensorType, ...]:
     a, b = canonical(ctx, 0), canonical(ctx, 1)
     batch = broadcast(ctx.env, [a[:-2], b[:-2]], where(ctx))
     rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
-    return tensor(ctx.type(0).dtype, (*batch, *rows, *columns))
+    return tensor(_sum_dtype(ctx), (*batch, *rows, *columns))
 
 
 def _matmul_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
@@ -56,7 +57,22 @@ def _matmul_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reducti
     row, column = at[len(batch):len(batch) + rows], at[len(at) - columns:] if columns else ()
     left = lowering.read(0, (*_batch_index(batch, a[:-2]), *row, k))
     right = lowering.read(1, (*_batch_index(batch, b[:-2]), k, *column))
-    return Reduction(SUM, (axis,), mul(left, right))
+    return Reduction(SUM, (axis,), _product(ctx, left, right))
+
+
+def _sum_dtype(ctx: InferContext) -> str:
+    """The type in which products are added: that of the factors, or a wider one that the node asks for."""
+    return str(ctx.attr("sum_dtype", ctx.type(0).dtype))
+
+
+def _product(ctx: InferContext, left: Expr, right: Expr) -> Expr:
+    dtype = _sum_dtype(ctx)
+    return mul(*(x if x.dtype == dtype else Cast(x, dtype) for x in (left, right)))
+
+
+def with_factors(node: Node, factors: tuple[str, ...], sum_dtype: str) -> Node:
+    """A node that multiplies other factors and adds up in `sum_dtype`."""
+    return replace(node, inputs=(*factors, *node.inputs[len(factors):]), attrs={**node.attrs, "sum_dtype": sum_dtype})
 
 
 def _batch_index(at: Sequence[Expr], shape: Shape) -> list[Expr]:
@@ -201,7 +217,7 @@ def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
     strides, dilations, begins, ends = _spatial(ctx)
     extents = [window_extent(ctx, d + p + q, (k - 1) * r + 1, s)
                for d, k, s, r, p, q in zip(x[2:], w[2:], strides, dilations, begins, ends)]
-    return tensor(ctx.type(0).dtype, [ctx.env.canon(d) for d in (x[0], w[0], *extents)])
+    return tensor(_sum_dtype(ctx), [ctx.env.canon(d) for d in (x[0], w[0], *extents)])
 
 
 def _conv(builder: Builder) -> tuple[str, ...]:
@@ -230,7 +246,7 @@ def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduc
             value = select(call("lt", place, index(extent)), value, zero)
         if before != ZERO:
             value = select(call("ge", place, index(0)), value, zero)
-    return Reduction(SUM, axes, mul(value, lowering.read(1, (at[1], channel, *window))))
+    return Reduction(SUM, axes, _product(ctx, value, lowering.read(1, (at[1], channel, *window))))
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -261,10 +277,10 @@ def _convs() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("MatMul", PatternKind.CONTRACTION, _matmul_types, te=_matmul_te, samples=_matmuls),
+    OpDef("MatMul", PatternKind.CONTRACTION, _matmul_types, te=_matmul_te, samples=_matmuls, widens=True),
     OpDef("Gemm", PatternKind.CONTRACTION, _gemm_types, decompose=_gemm, samples=_gemms,
           reads=("alpha", "beta", "transA", "transB")),
     OpDef("Conv", PatternKind.CONTRACTION, _conv_types, decompose=_conv, samples=_convs,
           reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "group")),
-    OpDef("Convolve", PatternKind.CONTRACTION, _conv_types, te=_convolve_te, domain="tsc"),
+    OpDef("Convolve", PatternKind.CONTRACTION, _conv_types, te=_convolve_te, domain="tsc", widens=True),
 )

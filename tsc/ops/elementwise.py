@@ -13,6 +13,7 @@ from tsc.ir import Node, TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.samples import bools, floats, ints, scalar
 from tsc.ops.shapes import (
+    NUMBERS,
     Values,
     all_contents,
     broadcast,
@@ -305,6 +306,11 @@ def _dropout_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 def copy_node(source: str, output: str, name: str) -> Node:
     """A node that makes `output` a copy of `source`."""
     return Node("Identity", (source,), (output,), {}, name)
+
+
+def cast_node(source: str, output: str, dtype: str, name: str) -> Node:
+    """A node that converts `source` to `dtype`."""
+    return Node("Cast", (source,), (output,), {"to": NUMBERS[dtype]}, name)
 
 
 def _expect_float(ctx: InferContext) -> None:

@@ -184,10 +184,10 @@ class Algebra:
         return np.where(a == 0, b, np.where(b == 0, a, made))
 
     def cast(self, value: Value, source: str, dtype: str) -> Value:
-        """A conversion. Integers are the same numbers as floating-point data."""
-        if dtype == source:
-            return value
+        """A conversion. Integers are the same numbers as floating-point data, and floats are as wider ones."""
         floating = np.dtype(dtype).kind == "f"
+        if dtype == source or (floating and np.dtype(source).kind == "f" and np.can_cast(source, dtype)):
+            return value
         if not value.is_data:
             converted = _converted(value.data, dtype)
             if floating:

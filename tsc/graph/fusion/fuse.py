@@ -26,6 +26,7 @@ MAX_OUTPUTS = 2
 BODY_LIMIT = 200
 #: A value smaller than what reads it is recomputed in place only if that takes no more operations than this.
 CHEAP = 24
+HALVES = ("float16", "bfloat16")
 
 
 def fuse(graph: Graph, env: ShapeEnv, spec: DeviceSpec, levels: Sequence[Level] | None = None) -> tuple[FusionGroup, ...]:
@@ -93,7 +94,7 @@ def _epilogue_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> 
             return f"it reads only a part of {fusion.name(base)}, or repeats it"
         if item.kind is PatternKind.ELEMENTWISE and fusion.shape(read) != item.type.shape:
             return f"it broadcasts {fusion.name(base)}"
-        if _changes_width(fusion.items[base].type.dtype, item.type.dtype):
+        if _changes_width(fusion.items[base].type.dtype, item.type.dtype) and not _is_factor(fusion, value):
             return "it changes the width of floats: casts stay out of a contraction's kernel (section 4.2)"
     if weight > BODY_LIMIT:
         return f"the epilogue would take over {BODY_LIMIT} operations a point"
@@ -103,6 +104,12 @@ def _epilogue_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> 
     if len({load.index for load in found if load.buffer.name == draft.anchor}) != 1:
         return "it combines different points of the contraction's result"
     return None
+
+
+def _is_factor(fusion: Fusion, value: str) -> bool:
+    """Whether a value is of half precision for the sake of products, which alone read it."""
+    return fusion.items[value].type.dtype in HALVES and value not in fusion.kept and all(
+        fusion.items[r].kind is PatternKind.CONTRACTION for r in fusion.readers.get(value, ()))
 
 
 def _changes_width(source: str, target: str) -> bool:

@@ -13,6 +13,7 @@ from tsc.poly import PatternMismatch
 from tsc.poly.pattern.base import Pattern
 from tsc.poly.pattern.chain import match_chained
 from tsc.poly.pattern.contraction import match_contraction
+from tsc.poly.pattern.flat import match_flat
 from tsc.poly.pattern.lanes import match_lanes, row_program
 from tsc.poly.pattern.scan import match_scan
 from tsc.poly.pattern.stages import match_injective, match_reduction
@@ -38,7 +39,7 @@ OWN: Forms = ((_as_it_is, PATTERNS),)
 #: The same by patterns that copy nothing and prove little: what is left where the others take more operations than they may.
 PLAIN: Forms = ((_as_it_is, (match_scan, match_reduction, match_injective)),)
 #: The forms in which blocks of a GPU compute.
-IN_WARPS: Forms = ((composed, (match_warps, match_turned)), (row_program, (match_lanes,)))
+IN_WARPS: Forms = ((composed, (match_warps, match_turned, match_flat)), (row_program, (match_lanes,)))
 
 
 class Wanted(Enum):

@@ -59,16 +59,17 @@ def guards_of(scop: Scop, rounded: Scop, statements: Iterable[Statement]) -> dic
     return {name: guard for name, guard in guards.items() if guard is not None}
 
 
+def between(value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
+    """The multiples of `inner` within a tile of `outer`."""
+    return isl.modulo(value, outer).sub(isl.modulo(value, inner))
+
+
 def copy_rows(copies: isl.Map, dims: tuple[int, int], shape: tuple[int, int], warps: int, most: int) -> Rows:
     """Loops over a copied tile: steps, warps, lanes, and the vector of up to `most` elements that a lane copies at once, along
     the tile's rows. Raises PatternMismatch where so many warps cannot copy the tile in whole steps."""
     row, column = (isl.instance_coordinate(copies, d) for d in dims)
     across, down, vector = copy_shape(shape, warps, most)
     together = down * warps  # rows that all threads copy at once
-
-    def between(value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
-        return isl.modulo(value, outer).sub(isl.modulo(value, inner))
-
     return [(COPY, between(row, shape[0], together)), (COPY, between(column, shape[1], across * vector)),
             (WARP, between(row, together, down)), (THREAD, isl.modulo(row, down)),
             (THREAD, between(column, across * vector, vector)), (COPY, isl.modulo(column, vector))]

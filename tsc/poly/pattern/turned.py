@@ -15,7 +15,7 @@ from tsc.poly.deps import Dependences
 from tsc.poly.legality import order_of
 from tsc.poly.matrix import ScheduleMatrix, function
 from tsc.poly.pattern.base import Build, Tree
-from tsc.poly.pattern.teams import LANES, OnTeams, Rows, copy_rows, guards_of, team_tree
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, between, copy_rows, guards_of, team_tree
 from tsc.poly.promotion.layout import diagonal
 from tsc.poly.promotion.promote import Operand, Promoted, promote_operand, with_locals, zero
 from tsc.poly.promotion.rounded import round_domains
@@ -58,8 +58,8 @@ class Turned(OnTeams):
         row, column = function(scop, name, self.rows), at[-1]
         others = [f for f, other in zip(at[:-1], self.matrix.names) if other != self.rows]
         rounded = round_domains(scop, {name: [*((f, 1) for f in others), (row, high), (column, wide)]})
-        loops: Rows = [(WARP, _between(row, high, warp_high)), (THREAD, isl.modulo(column, LANES)),
-                       (OUTER, isl.modulo(row, warp_high)), (INNER, _between(column, wide, LANES))]
+        loops: Rows = [(WARP, between(row, high, warp_high)), (THREAD, isl.modulo(column, LANES)),
+                       (OUTER, isl.modulo(row, warp_high)), (INNER, between(column, wide, LANES))]
         columns = [[f] for f in (*others, row.sub(isl.modulo(row, high)), column.sub(isl.modulo(column, wide)))]
         schedule = team_tree(rounded, columns, {name: loops})
         result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, ())
@@ -104,7 +104,3 @@ def _turned(promoted: Promoted, rounded: Scop, statement: Statement, load: Load,
     node = node_below(promoted.schedule, {BLOCK}, statement.name)
     return promote_operand(promoted, node, rounded, statement.domain, operand, diagonal(wide, high), "shared",
                            zero(load.dtype), lambda copies: copy_rows(copies, dims, (wide, high), config.warps, 1))
-
-
-def _between(value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
-    return isl.modulo(value, outer).sub(isl.modulo(value, inner))

@@ -31,7 +31,7 @@ from tsc.runtime.cost import Work
 from tsc.sym import ceildiv, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program, facts_of
-from tsc.te.expr import Expr, Load, variables
+from tsc.te.expr import Cast, Expr, Load, variables
 from tsc.te.passes.products import stride, unit_stride
 from tsc.te.passes.reduce_axes import one_reduce_axis
 
@@ -205,6 +205,8 @@ def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, va
            config: TileConfig) -> Promoted:
     """`value` read from shared memory: a tile of it copied by all threads in every k step, swizzled where lanes read several of
     its rows at once."""
+    while isinstance(value, Cast):  # what has fewer bits is copied as it is, and converted where it is read
+        value = value.value
     update = scop.of(found.anchor)[-1]
     k, deep = found.anchor.reduce_axes[0].name, config.block_tile[2]
     used = variables(value)

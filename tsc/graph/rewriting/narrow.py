@@ -1,0 +1,78 @@
+"""Precision: the factors of products are stored with fewer bits, and added up as before.
+
+A value that is multiplied gets a rounded copy, where it is computed: what only moves data on the way to a product moves the
+copy. Constants are rounded now, those beyond the range to the greatest number that there is. All else stays as it is: sums,
+softmax and norms, and what is added to a result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tsc.graph.dataflow import Item, items_of
+from tsc.graph.views import is_view
+from tsc.ir import Graph, Node, TensorType, unused_name
+from tsc.ops import definition
+from tsc.ops.contraction import with_factors
+from tsc.ops.elementwise import cast_node
+from tsc.sym import ShapeEnv
+
+WIDE = "float32"
+
+
+def narrow_factors(graph: Graph, env: ShapeEnv, dtype: str) -> Graph:
+    """A graph of primitives whose products of `float32` have factors of `dtype`; the graph itself where that is no other."""
+    if dtype == WIDE:
+        return graph
+    rounding = _Rounding(graph, items_of(graph, env), dtype)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if definition(node).widens and all(graph.types[x].dtype == WIDE for x in node.inputs[:2]):
+            factors = tuple(rounding.rounded(x) for x in node.inputs[:2])
+            nodes += rounding.taken()
+            node = with_factors(node, factors, WIDE)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), types=rounding.types, constants=rounding.constants)
+
+
+class _Rounding:
+    """Rounded copies of a graph's values, each made once, and the nodes that make them."""
+
+    def __init__(self, graph: Graph, items: dict[str, Item], dtype: str) -> None:
+        self.types, self.constants = dict(graph.types), dict(graph.constants)
+        self._producers, self._names, self._items, self._dtype = graph.producers(), graph.names(), items, dtype
+        self._made: dict[str, str] = {}
+        self._nodes: list[Node] = []
+
+    def taken(self) -> list[Node]:
+        """The nodes made since it was last asked, in order."""
+        made, self._nodes = self._nodes, []
+        return made
+
+    def rounded(self, value: str) -> str:
+        """The name of a value's copy."""
+        if value not in self._made:
+            copy = unused_name(f"{value}/{self._dtype}", self._names)
+            self.types[copy] = TensorType(self._dtype, self.types[value].shape)
+            self._make(value, copy)
+            self._made[value] = copy
+        return self._made[value]
+
+    def _make(self, value: str, copy: str) -> None:
+        node = self._producers.get(value)
+        if value in self.constants:
+            most = np.finfo(self._dtype).max
+            self.constants[copy] = np.clip(self.constants[value], -most, most).astype(self._dtype)
+        elif node is not None and len(node.outputs) == 1 and self._moves(value, node):
+            source = self.rounded(node.inputs[0])
+            self._nodes.append(replace(node, inputs=(source, *node.inputs[1:]), outputs=(copy,), name=f"{node.name}/{self._dtype}"))
+        else:
+            name = value if node is None else node.name
+            self._nodes.append(cast_node(value, copy, self._dtype, f"{name}/{self._dtype}"))
+
+    def _moves(self, value: str, node: Node) -> bool:
+        """Whether a node only moves what its first input holds."""
+        item = self._items.get(value)
+        return is_view(node) or (item is not None and item.is_map and item.reads == node.inputs[:1])
