@@ -49,7 +49,7 @@ def model() -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def orders() -> Mapping[str, Order]:
     shop = workshop("cpu", tsc.Options(use_cache=False))
-    graph, env, groups = front(model(), None, shop.recorder, shop.device.spec)
+    graph, env, groups = front(model(), None, shop.recorder, shop.device)
     found = [order_of(one, graph, shop) for one in lower_groups(groups, graph, env, shop).values()]
     return {order.key(): order for order in found}
 
@@ -142,7 +142,7 @@ def test_an_interrupt_ends_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_as_many_workers_as_are_worth_starting(
         jobs: int, least: int, known: bool, started: int, orders: Mapping[str, Order], monkeypatch: pytest.MonkeyPatch) -> None:
     shop = workshop("cpu", tsc.Options(use_cache=False, jobs=jobs))
-    graph, env, groups = front(model(), None, shop.recorder, shop.device.spec)
+    graph, env, groups = front(model(), None, shop.recorder, shop.device)
     lowered = lower_groups(groups, graph, env, shop).values()
     shop.made.update(dict.fromkeys(orders, Refusal("known")) if known else {})
     threads: list[object] = []

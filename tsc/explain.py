@@ -43,7 +43,7 @@ def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[
     check_request(target, dims, ops)
     _check_question(node, sizes)
     shop = workshop(target, Options(use_cache=False))
-    graph, env, groups = front(source, dims, shop.recorder, shop.device.spec, ops)
+    graph, env, groups = front(source, dims, shop.recorder, shop.device, ops)
     for name in sizes or ():
         if name not in env.ranges:
             raise ShapeError(f"there is no dim '{name}'; this model's dims are {', '.join(env.ranges) or 'none'}")

@@ -34,7 +34,7 @@ from tsc.progress import shown
 from tsc.runtime.executable import Executable, thread_count
 from tsc.runtime.package import Module, Package
 from tsc.sym import ShapeEnv
-from tsc.target import DeviceSpec
+from tsc.targets import Target
 from tsc.trace import Recorder
 from tsc.workers import scheduling_ahead
 
@@ -61,10 +61,9 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
                   ops: Sequence[CustomOp] = ()) -> Package:
     """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
     shop.options.tell("reading the model", 0, 1)
-    graph, env, groups = front(source, dims, shop.recorder, shop.device.spec, ops,
-                               shop.options.limits, shop.device.factors)  # path     -> [FusionGroup]
+    graph, env, groups = front(source, dims, shop.recorder, shop.device, ops,
+                               shop.options.limits)               # path             -> [FusionGroup]
     check_inputs(graph, env, shop.options.limits)
-    refuse_dtypes(graph, shop.device)
     pairs: list[tuple[KernelCall, Kernel]] = []
     programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different
     with (shop.device.ahead(shop.device.spec, shop.options) as compile_ahead,
@@ -81,10 +80,9 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
     return replace(package, stats={"groups": len(groups), "split": split})
 
 
-def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, spec: DeviceSpec,
-          ops: Sequence[CustomOp] = (), limits: Limits = DEFAULT_LIMITS, factors: str = "float32"
-          ) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
-    """From a model to the groups that become kernels; `factors` is the type in which what is multiplied is stored."""
+def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, device: Target,
+          ops: Sequence[CustomOp] = (), limits: Limits = DEFAULT_LIMITS) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
+    """From a model to the groups that become kernels."""
     graph, env = import_onnx(source, dims, ops, limits)             # path             -> Graph
     graph = record(recorder, "import", graph)
     graph = choose_branches(graph, env, limits)                     # Graph            -> Graph without control flow
@@ -95,8 +93,9 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, sp
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
     for node, definitions in definitions_of(graph):
         check_reads(definitions, env, f"node '{node.name}'")
-    graph = narrow_factors(graph, env, factors)                     # Graph            -> Graph, factors in fewer bits
-    return graph, env, fuse(graph, env, spec)                       # Graph            -> [FusionGroup]
+    refuse_dtypes(graph, device)
+    graph = narrow_factors(graph, env, device.factors)              # Graph            -> Graph, factors in fewer bits
+    return graph, env, fuse(graph, env, device.spec)                # Graph            -> [FusionGroup]
 
 
 def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop,

@@ -61,7 +61,7 @@ def find(name: str, precision: Precision = "fp32") -> Target:
         build = build_emulated_module if name in _EMULATED else build_cubin_module
         factors = "float16" if precision == "fp16" else "float32"
         return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead,
-                      frozenset({*C_TYPES, factors}), factors, untuned)
+                      frozenset(C_TYPES), factors, untuned)
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
 
 

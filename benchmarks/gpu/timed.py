@@ -112,8 +112,8 @@ class Kept:
 
 
 def measure(session: Session) -> dict[str, Any]:
-    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (of the same precision; in
-    fp16 its inputs are, where ours are rounded on the way), the bytes of inputs and outputs over that time, and the worst
+    """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (of the same precision;
+    in fp16 its inputs are, where ours are rounded on the way), the bytes of inputs and outputs over that time, and the worst
     difference to torch in fp32 as a part of the largest value."""
     try:
         torch: Any = importlib.import_module("torch")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
 import pytest
+from onnx import TensorProto, helper
 
 from tests.codegen_cuda.generated import printed
 from tests.codegen_cuda.test_emit import CASES, MATRIX
@@ -19,8 +22,14 @@ from tsc.codegen_cuda.sass import disassemble, find_disassembler
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
 from tsc.errors import LaunchError
+from tsc.kernels import workshop
 from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16
 from tsc.loop_ir.lower import lower_gpu
+from tsc.pipeline import build_package
+from tsc.plan.kernel import Kernel
+from tsc.poly.pattern.warps import MATRIX_TILE
+from tsc.poly.tile import TileConfig
+from tsc.runtime.cost import Rates
 from tsc.te.expr import Call, Cast
 
 pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed: `pip install tsc-compiler[cuda]`")
@@ -65,3 +74,43 @@ def test_every_function_and_conversion_compiles() -> None:
     except LaunchError as error:
         pytest.skip(str(error))
     assert len(cubin.kernels) == len(FUNCTIONS)
+
+
+def test_few_instructions_a_matrix_instruction() -> None:
+    """A product of halves in tiles of 128 x 256 x 32: the loop over k has at most 2.7 instructions each, and one barrier."""
+    found = TileConfig(MATRIX_TILE, (128, 256, 32), warp_tile=(64, 64), stages=4)
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 1024]) for name, rows in (("x", "m"), ("w", 1024))]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", given,
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    shop = replace(workshop("sm_80", Options(precision="fp16")), pool=lambda group: {found: Rates()})
+    try:
+        build_package(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), {}, shop)
+    except LaunchError as error:
+        pytest.skip(str(error))
+    (code,) = (code for kernel in shop.made.values() if isinstance(kernel, Kernel) for code in kernel.codes
+               if "mma_tile<f16>" in code.source)
+    assert code.config == found
+    cubin, = build_cubins([(CudaSource("product", code.source), "sm_80")], Options())
+    (info,) = cubin.kernels
+    assert (info.spill_stores, info.spill_loads, info.stack_frame) == (0, 0, 0)
+    if find_disassembler() is None:
+        pytest.skip("there is no nvdisasm")
+    text = next(iter(disassemble(cubin.binary).values())).text.splitlines()
+    loop = max(loops(text), key=lambda body: sum(" HMMA" in line for line in body))
+    products = sum(" HMMA" in line for line in loop)
+    assert products == 64 and sum("BAR.SYNC" in line for line in loop) == 1
+    assert len(loop) <= 2.7 * products
+
+
+def loops(text: list[str]) -> Iterator[list[str]]:
+    """The instructions between a label and a later branch to it."""
+    labels: dict[str, int] = {}
+    instructions: list[str] = []
+    for line in text:
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(instructions)
+        elif re.match(r"\s*/\*[0-9a-f]+\*/\s+\S", line):
+            instructions.append(line)
+            back = re.search(r"BRA.*(\.L_x_\d+)", line)
+            if back and back[1] in labels:
+                yield instructions[labels[back[1]]:]

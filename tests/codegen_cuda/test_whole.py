@@ -63,6 +63,36 @@ def test_products_in_tf32(package: Package) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_factors_in_fp16(package: Package) -> None:
+    """Stored so, on matrix instructions, near what fp32 gives; what a mask adds is no factor."""
+    options = Options(precision="fp16", variants=2)
+    shop = workshop("emu:sm_80", options)
+    rounded = build_package(block(), None, shop)
+    for mode in MODES:
+        executable = emulated(rounded, mode)
+        for n, t in ((1, 1), (3, 17)):
+            feeds = block_feeds(n, t)
+            feeds["mask"] = np.where(feeds["mask"] < 0, np.finfo(np.float32).min, 0).astype(np.float32)
+            for got, want in zip(executable.run(None, feeds)[:1], emulated(package, "fast").run(None, feeds)[:1], strict=True):
+                np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3, err_msg=f"{mode} at {n}, {t}")
+    kernels = [k for k in shop.made.values() if isinstance(k, Kernel) and k.symbol.startswith("contraction")]
+    assert kernels and all("mma_tile<f16>" in code.source and "ldmatrix<" in code.source
+                           for kernel in kernels for code in kernel.codes)
+    assert any("ldmatrix<2, true, " in code.source for kernel in kernels for code in kernel.codes)  # weights lie along columns
+    x = block_feeds(2, 3)
+    for one, other in zip(tsc.compile(block(), options=options).run(None, x), tsc.compile(block()).run(None, x), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_models_of_halves_are_refused_by_name() -> None:
+    """A target that stores factors so computes nothing else in them."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float16[m, k] x) => (float16[m, k] y) { y = Exp(x) }""")
+    for precision in ("fp32", "fp16"):
+        with pytest.raises(tsc.UnsupportedError, match="of type float16"):
+            build_package(model, None, workshop("emu:sm_80", Options(precision=precision)))  # type: ignore[arg-type]
+
+
 def test_products_in_float64_have_no_matrix_instructions() -> None:
     """Accesses are of two numbers then, or of one; an infinity stays where it is."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
@@ -76,7 +106,7 @@ def test_products_in_float64_have_no_matrix_instructions() -> None:
 
 
 def test_a_precision_that_there_is_not() -> None:
-    with pytest.raises(tsc.InputError, match="precision is 'fp8', expected one of fp32, tf32"):
+    with pytest.raises(tsc.InputError, match="precision is 'fp8', expected one of fp32, tf32, fp16"):
         Options(precision="fp8")  # type: ignore[arg-type]
 
 

@@ -38,9 +38,9 @@ from tests.fuzz.model_mutations import mutate
 from tests.fuzz.operators.conventions import convention_for
 from tests.fuzz.operators.oracles import MORE_DRAWS, Reference
 from tests.fuzz.tally import Tally
-from tsc.codegen_c.specs import host_spec
 from tsc.errors import typed
 from tsc.pipeline import front
+from tsc.targets import find
 from tsc.trace import Recorder
 
 hosts.watch()
@@ -122,7 +122,7 @@ def _in_child(work: Callable[[], str]) -> str:
 
 @typed
 def _front(data: bytes) -> None:
-    front(data, None, Recorder(), host_spec())
+    front(data, None, Recorder(), find("cpu"))
 
 
 def _refused(work: Callable[[], object]) -> str:

@@ -34,7 +34,7 @@ def programs_of(group: FusionGroup, graph: Graph, env: ShapeEnv) -> list[Program
 @pytest.mark.parametrize("name", CASES or ["none"])
 def test_only_what_depends_on_data_is_opaque(name: str) -> None:
     shop = workshop("cpu", Options(use_cache=False))
-    graph, env, groups = front(FOLDER / ENTRIES[name]["file"], DIMS.get(name), shop.recorder, shop.device.spec)
+    graph, env, groups = front(FOLDER / ENTRIES[name]["file"], DIMS.get(name), shop.recorder, shop.device)
     programs = {program: group.name for group in groups for program in programs_of(group, graph, env)}
     notes = [f"{group}: {note}" for program, group in programs.items() for note in build_scop(program).notes]
     assert [note for note in notes if "of data" not in note] == []

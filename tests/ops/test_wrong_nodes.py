@@ -20,12 +20,12 @@ import tsc
 from tests.ops import test_samples as samples
 from tests.ops.test_compiled_samples import model
 from tsc import pipeline
-from tsc.codegen_c.specs import host_spec
 from tsc.errors import InternalError, ModelError, ShapeError, TscError
 from tsc.graph.fusion.to_te import lower_group
 from tsc.ops import all_ops
 from tsc.ops.base import OpDef, Sample
 from tsc.ops.define import is_custom
+from tsc.targets import find
 from tsc.trace import Recorder
 
 OPS = [op for op in all_ops() if not op.domain and op.samples is not None and op.samples()]
@@ -83,7 +83,7 @@ def built(op: OpDef, sample: Sample, symbolic: bool) -> onnx.ModelProto:
 
 
 def lowered(made: onnx.ModelProto) -> None:
-    graph, env, groups = pipeline.front(made, None, Recorder(), host_spec())
+    graph, env, groups = pipeline.front(made, None, Recorder(), find("cpu"))
     for group in groups:
         if not is_custom(group.anchor):  # its Computes are there already
             lower_group(group, graph, env)

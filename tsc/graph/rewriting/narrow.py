@@ -66,8 +66,8 @@ class _Rounding:
             most = np.finfo(self._dtype).max
             self.constants[copy] = np.clip(self.constants[value], -most, most).astype(self._dtype)
         elif node is not None and len(node.outputs) == 1 and self._moves(value, node):
-            source = self.rounded(node.inputs[0])
-            self._nodes.append(replace(node, inputs=(source, *node.inputs[1:]), outputs=(copy,), name=f"{node.name}/{self._dtype}"))
+            inputs = (self.rounded(node.inputs[0]), *node.inputs[1:])
+            self._nodes.append(replace(node, inputs=inputs, outputs=(copy,), name=f"{node.name}/{self._dtype}"))
         else:
             name = value if node is None else node.name
             self._nodes.append(cast_node(value, copy, self._dtype, f"{name}/{self._dtype}"))

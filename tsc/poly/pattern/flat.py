@@ -45,7 +45,8 @@ class Flat(OnTeams):
         scop, ((name, _),) = build.scop, self.matrix.entries.items()
         size, own, place = config.block_tile[0], config.warp_tile[0], self.matrix.solved(name, 0)
         rounded = round_domains(scop, {name: [(place, size)]})
-        loops: Rows = [(WARP, between(place, size, own)), (THREAD, isl.modulo(place, LANES)), (INNER, between(place, own, LANES))]
+        loops: Rows = [(WARP, between(place, size, own)), (THREAD, isl.modulo(place, LANES)),
+                       (INNER, between(place, own, LANES))]
         schedule = team_tree(rounded, [[place.sub(isl.modulo(place, size))]], {name: loops})
         result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, ())
         guards = guards_of(scop, rounded, scop.statements.values())
