@@ -284,6 +284,16 @@ def test_it_is_right_now(name: str) -> None:
     assert verdict.right == len(RIGHT[name].runs), verdict
 
 
+@pytest.mark.parametrize("size", [2**31 - 1, 2**40, 2**62, 2**63 - 1])
+def test_a_window_of_far_more_than_there_is(size: int) -> None:
+    """What lies outside in every window was walked: the values' check overflowed, or took all memory."""
+    case = one("LRN", 13, [fed(1, "a", 2, 3)], {"a": 7}, broken="size", size=size, alpha=float(size), beta=0.5)
+    for seed, is_known in ((0, True), (2, False)):  # with the range of channels, and without
+        verdict = check(replace(case, seed=seed))
+        assert bool(verdict.right) == (is_known and size < 2**47), verdict
+        assert all(why.startswith("UnsupportedError") for why in verdict.rightly_refused), verdict
+
+
 def test_what_nothing_is_reshaped_to_is_as_sizes_say() -> None:
     """Neither oracle divides 0 by 0, even where what is known of sizes says enough."""
     case = one("Reshape", 18, [fed("a", 1, "b"), constant([0, -1], 2)], {"a": 0, "b": 3}, {"a": 2, "b": 3})
@@ -335,6 +345,7 @@ def test_an_index_into_nothing_is_excused_where_no_output_needs_it() -> None:
     (0, 20271411, 2111),  # no bug: the logarithm of a sum without digits, in float64 too, where the judge saw one sign
     (0, 20271411, 10936),  # no bug: no number as an unsigned integer, which NumPy converts in two ways
     (0, 20261201, 7186),  # a quotient by twice a size, in two forms, of one of which a maximum with 0 was proved needless
+    (4, 20272301, 7471),  # no bug: sums of large integers, which ONNX Runtime cuts to the ends of their type
     (1, 20271901, 12734),  # the Softplus of a large negative number was 0, and a quotient by it infinite
 ])
 def test_a_random_case_is_right_now(generation: int, seed: int, number: int) -> None:

@@ -22,7 +22,7 @@ from tests.fuzz.operators import run
 from tests.fuzz.operators.case import Case, Draft, _inferred
 from tests.fuzz.operators.chains import RECIPES, large_case, random_case
 from tests.fuzz.operators.check import Finding, Run, check, compiled
-from tests.fuzz.operators.conventions import CONVENTIONS
+from tests.fuzz.operators.conventions import CONVENTIONS, convention_for
 from tests.fuzz.operators.nets import random_net
 from tests.fuzz.operators.oracles import Reference, Runtime
 from tests.fuzz.operators.run import Tally, run_cases
@@ -145,6 +145,33 @@ def test_a_wrong_integer_among_halves_is_found() -> None:
 
     with pytest.raises(Finding, match="instead of"):
         check(case, _spoiled(wrong))
+
+
+@pytest.mark.parametrize(("dtype", "large"), [("int32", 2**31 - 1), ("int64", 2**62 + 1), ("int64", 2**53 + 1)])
+def test_a_wrong_einsum_of_large_integers_is_found(dtype: str, large: int) -> None:
+    """ONNX Runtime sums what one operand alone has in doubles, and cuts it; the standard's sum is still one number."""
+    d = Draft(Random(0), 17)
+    x = d.operand((2, 3), dtype, fixed([[1, -2, 3], [4, 5, -6]], dtype), "feed")
+    y = d.operand((3, 2), dtype, fixed([[large, large], [1, 2], [3, -4]], dtype), "feed")
+    d.node("Einsum", [x, y], equation="di,ih->")
+    case = d.finish("Einsum")
+    verdict = check(case)
+    assert verdict.right and set(verdict.conventions) == {"integers of one operand whose sum is large"}
+    for wrong in (_oracle(Runtime), _spoiled(lambda outputs: _nudge(0, outputs))):
+        with pytest.raises(Finding, match="instead of"):
+            check(case, wrong)
+
+
+@pytest.mark.parametrize(("equation", "fits"), [
+    ("di,ih->", True), ("di,ih->d", True), ("id->i", True), ("ii", True), ("di,ih->dh", False), ("ih,hi", False), ("id", False),
+    ("...i,...i->...", False)])
+def test_the_convention_of_einsum_is_of_sums_of_one_operand(equation: str, fits: bool) -> None:
+    """Products and their sums wrap around in both oracles."""
+    large = np.full((2, 2), 2**31 - 1, np.int32)
+    inputs = [large] * (1 + equation.count(","))
+    node = helper.make_node("Einsum", ["x", "y"][:len(inputs)], ["z"], equation=equation)
+    assert (convention_for([(node, inputs)], 17) is not None) == fits
+    assert convention_for([(node, [x // 2**24 for x in inputs])], 17) is None
 
 
 @pytest.mark.parametrize("op", ["Sqrt", "Floor"])

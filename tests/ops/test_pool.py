@@ -16,8 +16,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+import tsc
 from tests.ops.harness import run_node
 from tsc.ir import Node
+from tsc.ops.samples import floats
 
 _GRID = [
     dict(size=d, kernel=k, stride=s, dilation=r, pads=p, ceil=c, include=i, auto=a)
@@ -96,3 +98,47 @@ def test_a_window_larger_than_the_padded_dim_leaves_a_guard(op: str) -> None:
     node = Node(op, ("x",), ("y",), {"kernel_shape": (4,), "pads": (1, 0), "ceil_mode": 0}, "node")
     with pytest.raises(AssertionError, match="n"):  # the harness holds the guards against the sizes
         run_node(node, {"x": np.zeros((1, 1, 2), np.float32)}, 22, (), {"x": ("", "", "n")})
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("size", [9, 2**24 + 1, 2**31 - 1, 2**40])
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
+def test_windows_far_larger_than_the_image_are_of_all_of_it(op: str, size: int, auto: str) -> None:
+    x = floats(1, 2, 5)
+    y, = _compiled(op, [1, 2, 5], kernel_shape=[size], auto_pad=auto).run(None, {"x": x})
+    row = {"MaxPool": x.max(-1), "AveragePool": x.mean(-1), "LpPool": np.sqrt(np.square(x).sum(-1))}[op]
+    np.testing.assert_allclose(y, np.repeat(row[..., None], 5, axis=-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("attributes", [
+    dict(kernel_shape=[2**62], auto_pad="SAME_UPPER"), dict(kernel_shape=[3], dilations=[2**62], auto_pad="SAME_LOWER"),
+    dict(kernel_shape=[7], dilations=[2**62], strides=[2**62], auto_pad="SAME_UPPER"),
+    dict(kernel_shape=[2**62], dilations=[2], strides=[2**62], pads=[2**63 - 2, 1])])
+def test_what_64_bits_do_not_hold_is_refused(attributes: dict[str, Any], unknown: bool) -> None:
+    for count_include_pad in (0, 1):
+        with pytest.raises(tsc.UnsupportedError, match="'N'"):
+            _compiled("AveragePool", [1, 2, "a" if unknown else 5], count_include_pad=count_include_pad, **attributes)
+
+
+def test_large_windows_over_an_image_of_unknown_size_are_refused() -> None:
+    large = dict(kernel_shape=[2**31 - 1], auto_pad="SAME_UPPER")
+    with pytest.raises(tsc.UnsupportedError, match="'N'"):
+        _compiled("MaxPool", [1, 2, "a"], **large)
+    x = floats(1, 2, 5)
+    y, = _compiled("MaxPool", [1, 2, "a"], {"a": (1, 9)}, **large).run(None, {"x": x})
+    assert (y == x.max(-1, keepdims=True)).all()
+
+
+def test_a_distance_beyond_all_sizes_between_elements_of_one_is_none() -> None:
+    x = floats(1, 2, 5)
+    y, = _compiled("AveragePool", [1, 2, 5], kernel_shape=[1], dilations=[2**63 - 1]).run(None, {"x": x})
+    assert (y == x).all()
+
+
+def _compiled(op: str, shape: list[int | str], dims: dict[str, Any] | None = None, **attributes: Any) -> Any:
+    """A model of one node 'N'."""
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], "N", **attributes)], "g",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    return tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10), dims=dims)

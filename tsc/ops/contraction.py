@@ -26,7 +26,7 @@ from tsc.ops.shapes import (
     unify,
     where,
 )
-from tsc.sym import ONE, ZERO, SymExpr, ceildiv, sym_max
+from tsc.sym import GREATEST, ONE, ZERO, SymExpr, ceildiv, sym_max
 from tsc.te.compute import SUM
 from tsc.te.expr import Cast, Expr, add, call, index, mul, select
 
@@ -147,12 +147,15 @@ def padding(ctx: InferContext, shape: Sequence[SymExpr], spans: Sequence[SymExpr
     """Padding before and after each spatial axis of a window operator: `pads`, or what `auto_pad` asks for."""
     mode = ctx.attr("auto_pad", "NOTSET") or "NOTSET"
     rank = len(shape)
+    _expect_reachable(ctx, spans, "windows")
+    _expect_reachable(ctx, [SymExpr.of(s) for s in strides], "strides")
     if mode == "VALID":
         return (ZERO,) * rank, (ZERO,) * rank
     if mode == "NOTSET":
         pads = [SymExpr.of(int(p)) for p in ctx.attr("pads", (0,) * (2 * rank))]
         if len(pads) != 2 * rank or any(ctx.env.prove_lt(p, 0) for p in pads):
             raise ModelError(f"{where(ctx)} has pads {', '.join(map(str, pads))}, expected {2 * rank} numbers of at least 0")
+        _expect_reachable(ctx, pads, "pads")
         return tuple(pads[:rank]), tuple(pads[rank:])
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise UnsupportedError(f"{where(ctx)} has auto_pad '{mode}', expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
@@ -160,6 +163,14 @@ def padding(ctx: InferContext, shape: Sequence[SymExpr], spans: Sequence[SymExpr
     less = tuple(t // 2 for t in totals)
     more = tuple(t - half for t, half in zip(totals, less))
     return (less, more) if mode == "SAME_UPPER" else (more, less)
+
+
+def _expect_reachable(ctx: InferContext, lengths: Sequence[SymExpr], what: str) -> None:
+    """Raise UnsupportedError for a length beyond the greatest size: positions are calculated from it in 64 bits."""
+    for length in lengths:
+        least, _ = ctx.env.bounds(length)
+        if least is not None and least > GREATEST:
+            raise UnsupportedError(f"{where(ctx)} has {what} of {length} elements, more than {GREATEST}; make them smaller")
 
 
 def _at_least(ctx: InferContext, value: SymExpr) -> SymExpr:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
@@ -12,10 +13,13 @@ from tsc.ops.contraction import padding, positives, scalar_operand
 from tsc.ops.generate import converted, typed
 from tsc.ops.reduce import mean, reduction
 from tsc.ops.samples import floats
-from tsc.ops.shapes import Shape, at_least_zero, canonical, expect_rank, tensor, where
-from tsc.sym import ONE, ZERO, SymExpr, ceildiv, product, sym_min
+from tsc.ops.shapes import at_least_zero, canonical, expect_rank, tensor, where
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, ceildiv, product, sym_min
 from tsc.te.compute import MAX, SUM, Axis, Monoid
 from tsc.te.expr import Expr, add, call, index, mul, select
+
+#: The most elements that a window may have of which none is known to lie outside of the tensor in every window.
+_MOST = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,14 @@ class _Window:
         beyond = (last - self.extent + 1).as_int()
         return self.begin == ZERO and beyond is not None and -self.stride <= beyond <= 0
 
+    def narrowed(self, env: ShapeEnv) -> _Window:
+        """Without the elements at both ends that are known to lie outside of the tensor in every window; one is left."""
+        first, _ = env.bounds(self.begin - (self.count - 1) * self.stride)
+        _, last = env.bounds(self.begin + self.extent - 1)
+        skipped = 0 if first is None else min(max(-(-first // self.dilation), 0), self.size - 1)
+        behind = self.size if last is None else min(last // self.dilation + 1, self.size)
+        return replace(self, size=max(behind - skipped, 1), begin=self.begin - skipped * self.dilation)
+
     def place(self, output: Expr, k: Expr) -> Expr:
         """The position of element `k` of the window of `output`."""
         return call("sub", add(mul(output, index(self.stride)), mul(k, index(self.dilation))), index(self.begin))
@@ -51,7 +63,7 @@ def _windows(ctx: InferContext) -> tuple[_Window, ...]:
     spans = [SymExpr.of((k - 1) * d + 1) for k, d in zip(sizes, dilations)]
     begins, ends = padding(ctx, shape, spans, strides)
     return tuple(
-        _Window(d, k, s, r, p, q, _count(ctx, d, span, s, p, q))
+        _Window(d, k, s, r if k > 1 else 1, p, q, _count(ctx, d, span, s, p, q))
         for d, k, s, r, p, q, span in zip(shape, sizes, strides, dilations, begins, ends, spans))
 
 
@@ -66,20 +78,21 @@ def _count(ctx: InferContext, extent: SymExpr, span: SymExpr, stride: int, begin
     return rounded if env.prove_le(rounded, starting_inside) else env.canon(sym_min(rounded, starting_inside))
 
 
-def _pooled(ctx: InferContext) -> Shape:
-    return (*canonical(ctx, 0)[:2], *(w.count for w in _windows(ctx)))
-
-
 def pool_types(ctx: InferContext) -> tuple[TensorType, ...]:
     """The type of what a window operator gives."""
     if len(ctx.node.outputs) > 1:
         raise UnsupportedError(f"{where(ctx)} asks for the indices of the maxima, not supported yet")
-    return tensor(ctx.type(0).dtype, _pooled(ctx))
+    windows = _windows(ctx)
+    sizes = [w.narrowed(ctx.env).size for w in windows]
+    if prod(sizes) > _MOST:
+        raise UnsupportedError(f"{where(ctx)} has windows of {' x '.join(map(str, sizes))} elements that may lie inside its "
+                               f"input, more than {_MOST}; make them smaller, or say how large the input is")
+    return tensor(ctx.type(0).dtype, (*canonical(ctx, 0)[:2], *(w.count for w in windows)))
 
 
 def _window_reduction(lowering: Lowering, at: tuple[Expr, ...], monoid: Monoid) -> Reduction:
     """`monoid` over each window; its identity stands for what lies outside the tensor."""
-    windows = _windows(lowering.infer)
+    windows = [w.narrowed(lowering.infer.env) for w in _windows(lowering.infer)]
     axes: tuple[Axis, ...] = tuple(lowering.axis("w", SymExpr.of(w.size)) for w in windows)
     places = [w.place(o, lowering.var(a)) for w, o, a in zip(windows, at[2:], axes)]
     value = lowering.read(0, (*at[:2], *places))

@@ -119,7 +119,7 @@ def choose_sizes(program: Program, func: Func, rng: Random) -> tuple[list[dict[s
                  and _trips(program, sizes) <= max(LONGEST_RUN, _trips(program, (cases or solved)[0]))]
         for sizes, possible, points, volume in zip(fresh, *_looked_at(program, Sizes.of_cases(fresh), least)) if fresh else ():
             if possible and len(cases) < (FEWEST if sum(work) > BUDGET else MOST) and (
-                    not cases or elements + volume <= ELEMENTS):
+                    not cases or elements + int(volume) <= ELEMENTS):
                 least = least or int(volume)
                 elements += int(volume)
                 cases.append(sizes)

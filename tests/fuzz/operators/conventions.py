@@ -165,6 +165,19 @@ def _sum_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
         float(np.abs(x.astype(np.float64)).max()) * x.size >= 2.0 ** (8 * x.dtype.itemsize - 1))
 
 
+def _large_sum_of_one_operand(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Integers of one operand, summed over dims that it alone has, which a double or their type may not hold."""
+    left, arrow, right = attribute(node, "equation", "").replace(" ", "").replace(".", "").partition("->")
+    terms = left.split(",")
+    kept = right if arrow else "".join(c for c in left if left.count(c) == 1)
+    for k, (term, x) in enumerate(zip(terms, inputs)):
+        elsewhere = set(kept).union(*terms[:k], *terms[k + 1:])
+        if set(term) - elsewhere and x is not None and x.dtype.kind in "iu" and x.size and (
+                float(np.abs(x.astype(np.float64)).max()) * x.size >= 2.0 ** min(53, 8 * x.dtype.itemsize - 1)):
+            return True
+    return False
+
+
 def _square_overflows(node: NodeProto, inputs: Values, opset: int) -> bool:
     """Floats whose squares, or a sum of them, their type does not hold."""
     x = inputs[0]
@@ -228,6 +241,10 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("ReduceSum"), "integers beyond a double", "reference",
                "a sum that its type holds is that; ONNX Runtime gives a single element of int64 as a double holds it",
                _large_integers),
+    Convention(_names("Einsum"), "integers of one operand whose sum is large", "reference",
+               "'output[output-term] = reduce-sum( input1[term1] * input2[term2] )' is one number modulo 2**n in any order; "
+               "ONNX Runtime first sums what one operand alone has, in doubles, and cuts that to the ends of the type",
+               _large_sum_of_one_operand),
     Convention(_names("ReduceProd"), "integers beyond their type", "open",
                "the standard does not say what becomes of products that are too large", _product_overflows),
     Convention(_names("Resize"), "lengths that are fractions before they are cut", "reference",
