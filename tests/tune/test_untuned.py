@@ -14,9 +14,10 @@ from tsc.targets import find
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "gpu-nvidia-h200-configs.json"
 
 
-@pytest.mark.parametrize(("precision", "mean", "worst"), [("fp32", 0.985, 0.91), ("tf32", 0.99, 0.91)])
+@pytest.mark.parametrize(("precision", "mean", "worst"), [
+    ("fp32", 0.99, 0.92), ("tf32", 0.97, 0.79), ("fp16", 0.99, 0.89)])
 def test_the_table_is_what_was_measured(precision: str, mean: float, worst: float) -> None:
-    target = find("sm_90a", precision)  # type: ignore[arg-type]  # one of both
+    target = find("sm_90a", precision)  # type: ignore[arg-type]  # one of them
     known = target.pool(PatternKind.CONTRACTION, target.spec)
     records = records_of(json.loads(RESULTS.read_text(encoding="utf-8")), precision)
     found, rates = table(records, len(known))

@@ -55,7 +55,7 @@ def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix 
 
 def cover(times: NDArray[np.float64], most: int, worth: float = WORTH) -> list[int]:
     """At most so many rows that together have the least times, as the geometric mean over columns has it; each has to make
-    that smaller by the factor `worth`."""
+    that smaller by the factor `worth`. One after the other, then exchanged as long as that helps; the best alone comes first."""
     logs = np.log(times)
     chosen = [int(logs.mean(axis=1).argmin())]
     while len(chosen) < most:
@@ -65,7 +65,21 @@ def cover(times: NDArray[np.float64], most: int, worth: float = WORTH) -> list[i
         if best.mean() - means[following] < worth:
             break
         chosen.append(following)
-    return chosen
+    while (better := _exchanged(logs, chosen)) is not None:
+        chosen = better
+    first = min(chosen, key=lambda row: float(logs[row].mean()))
+    return [first, *(row for row in chosen if row != first)]
+
+
+def _exchanged(logs: NDArray[np.float64], chosen: list[int]) -> list[int] | None:
+    """Other rows, one of them exchanged, whose least logarithms are smaller on average; None where there are none."""
+    least = float(logs[chosen].min(axis=0).mean())
+    for place in range(len(chosen) if len(chosen) > 1 else 0):
+        rest = [row for k, row in enumerate(chosen) if k != place]
+        means = np.minimum(logs, logs[rest].min(axis=0)).mean(axis=1)
+        if means.min() < least - 1e-9:
+            return [*rest[:place], int(means.argmin()), *rest[place:]]
+    return None
 
 
 def pool_of(records: Iterable[Record], most: int, units: Sequence[int] = (1,)) -> dict[TileConfig, Rates]:
