@@ -55,7 +55,8 @@ def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix 
 
 def cover(times: NDArray[np.float64], most: int, worth: float = WORTH) -> list[int]:
     """At most so many rows that together have the least times, as the geometric mean over columns has it; each has to make
-    that smaller by the factor `worth`. One after the other, then exchanged as long as that helps; the best alone comes first."""
+    that smaller by the factor `worth`. They are taken in turn, then exchanged as long as that helps; the best alone comes
+    first."""
     logs = np.log(times)
     chosen = [int(logs.mean(axis=1).argmin())]
     while len(chosen) < most:
