@@ -48,8 +48,9 @@ class Options:
     `records` is a file of measurements (see `tsc-tune`): each kernel that it knows gets up to `variants` Variants, of which a
     run takes the one that is expected to be fastest at its sizes. A GPU's products have up to `variants` without any records.
 
-    `precision` is that of products: "fp32", or "tf32" where a device has matrix instructions for it, whose operands keep 10 of
-    23 bits behind the point (PTX ISA 9.7.14.5); sums are in fp32. Raises InputError for a value of another kind."""
+    `precision` is that of the factors of products, where a device has matrix instructions for it (PTX ISA 9.7.14.5): "fp32";
+    "tf32", which keeps 10 of 23 bits behind the point; or "fp16", which keeps as many, is stored so, and ends at 65,504
+    (constants beyond that become it). Sums are in fp32, and so is all else. Raises InputError for a value of another kind."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores

@@ -17,7 +17,7 @@ from tsc.poly.pattern.turned import match_turned
 from tsc.poly.scop import build_scop
 from tsc.poly.tile import TileConfig
 from tsc.te.compute import Compute, Program, SizeParam
-from tsc.te.expr import Load, call, index
+from tsc.te.expr import Load, call, index, select
 
 CONFIG = TileConfig(block_tile=(64, 64), warp_tile=(8, 64))
 FLAT = TileConfig(block_tile=(32, 64), warp_tile=(16, 64))
@@ -96,7 +96,15 @@ def repeated() -> Program:
                    (SizeParam("M"), SizeParam("N")))
 
 
+def chosen() -> Program:
+    """out[j, i] = x[i, j] where i < 3, and 0 elsewhere: what is read under a condition need not be there."""
+    x, out, i, j = buffer("x", 3, "N"), buffer("out", "N", "M"), axis("i", "M"), axis("j", "N")
+    value = select(call("lt", v(i), index(3)), at(x, i, j), f32(0.0))
+    return Program((x,), (out,), (Compute(out, (j, i), value),), (SizeParam("M"), SizeParam("N")))
+
+
 @pytest.mark.parametrize(("make", "reason"), [
+    (chosen, "along an axis that is not its last"),
     (lambda: programs.softmax(), "more to do than one statement"),
     (lambda: programs.concat(), "along an axis that is not its last"),
     (lambda: programs.transpose(("B", "L", 6)), "along an axis that is not its last"),  # six rows would leave a tile empty

@@ -6,6 +6,7 @@ touch neighbours both times (Ruetsch and Micikevicius 2009, "Optimizing matrix t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -23,7 +24,7 @@ from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import Knob, Space, TileConfig, powers
 from tsc.poly.tree import node_below
 from tsc.target import DeviceSpec
-from tsc.te.expr import CheckedIndex, Load, loads, variables, walk
+from tsc.te.expr import Call, Cast, CheckedIndex, Expr, Load, variables, walk
 from tsc.te.passes.products import stride
 
 #: Without tuning: rows and columns of a tile, and the rows of a warp. Below FEWEST a tile would be empty for the most part.
@@ -79,12 +80,23 @@ def match_turned(scop: Scop) -> Turned:
     extents = {a.name: a.extent.as_int() for a in statement.axes}
     last = statement.axes[-1].name if statement.axes else ""
     for axis in statement.axes[:-1]:
-        reads = tuple(load for load in dict.fromkeys(loads(compute.body)) if _lies_across(load, axis.name, last))
+        reads = tuple(load for load in dict.fromkeys(_always_read(compute.body)) if _lies_across(load, axis.name, last))
         if reads and all(extent is None or extent >= FEWEST for extent in (extents[axis.name], extents[last])):
             matrix = ScheduleMatrix(tuple(extents), {statement.name: tuple(
                 function(scop, statement.name, name) for name in extents)})
             return Turned(matrix, axis.name, reads)
     raise PatternMismatch(f"turned: {compute.name} reads nothing along an axis that is not its last")
+
+
+def _always_read(body: Expr) -> Iterator[Load]:
+    """What is read whatever holds: a tile is copied whole."""
+    if isinstance(body, Load):
+        yield body
+    elif isinstance(body, Call):
+        for part in body.args[:1] if body.fn == "select" else body.args:
+            yield from _always_read(part)
+    elif isinstance(body, Cast):
+        yield from _always_read(body.value)
 
 
 def _lies_across(load: Load, rows: str, last: str) -> bool:
