@@ -105,3 +105,9 @@ def test_a_recurrence_is_right_now(seed: int, number: int) -> None:
     tally = run_batch(seed, range(number, number + 1), wanted=Wanted(carried=True, large=False))
     assert not tally.failures, str(tally)
     assert tally.outcomes["right"] == 1
+
+
+def test_broken_loops_are_refused_now() -> None:
+    """A sum was chosen by one number, which was fed so that nothing chose it; and its loads were not proved to stay inside."""
+    tally = run_batch(20272302, range(4853, 4854), device=host_spec())
+    assert not tally.failures, str(tally)

@@ -273,6 +273,8 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
         "t_store", lambda s: None if any(x.buffer.name == "y" for x in loads(s.value)) else reading("x", next_to)(s))),
     "another input": ("stacked", of("t_store", lambda s: replace(
         s, value=map_loads(lambda x: replace(x, buffer=buffer("y", "n")) if x.buffer.name == "x" else x, s.value)))),
+    "a remainder by a size of the wrong sign": ("cut_elsewhere", of("t_acc_update", reading("x", lambda place: (
+        place[0], call("sub", *place[1].args) if isinstance(place[1], Call) else place[1], *place[2:])))),
     "statements swapped": ("softmax", swapped("sm_init", "sm_update")),
     "exponentials before their maximum": ("softmax", swapped("mx_update", "e_store")),
     "lanes that start elsewhere": ("softmax", unmarked(_wrong_start)),

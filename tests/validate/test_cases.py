@@ -17,7 +17,7 @@ from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import For, Func, If, Let, Stmt, Store, map_children
 from tsc.poly.schedule import schedule_program
 from tsc.sym import ONE, SymExpr, dim
-from tsc.te.compute import Axis, Compute, Fact, Monoid, Program, SizeParam
+from tsc.te.compute import SUM, Axis, Compute, Fact, Monoid, Program, SizeParam
 from tsc.te.expr import (
     BOOL,
     Buffer,
@@ -184,6 +184,25 @@ def test_a_choice_by_a_large_number_is_seen_both_ways() -> None:
     stores = [s for s in statements(func) if isinstance(s, Store)]
     for store in stores:
         tells_apart(program, func, scheduled, store, map_loads(first, store.value))
+
+
+def test_what_one_element_decides_is_seen_both_ways_at_all_sizes() -> None:
+    """Found by random programs: a long sum was chosen by one number alone, and at all sizes but the least it never was."""
+    x, z, t, y = (Buffer("x", "float32", (dim("N"), dim("N"))), Buffer("z", "float32", (SymExpr.of(1),)),
+                  Buffer("t", "float32", (SymExpr.of(1),)), Buffer("y", "float32", (SymExpr.of(1),)))
+    a, b = Axis("a", SymExpr.of(1)), Axis("b", SymExpr.of(1))
+    m, n = Axis("m", dim("N")), Axis("n", dim("N"))
+    total = Compute(t, (a,), Load(x, (Var("m"), Var("n"))), (m, n), SUM)
+    chosen = call("eq", Load(z, (Var("b"),)), Const(-1.0, "float32"))
+    made = Compute(y, (b,), select(chosen, Load(t, (Var("b"),)), Const(0.0, "float32")))
+    program = Program((x, z), (y,), (total, made), (SizeParam("N", 1),))
+    func, scheduled = loops_of(program)
+
+    def turned(load: Load) -> Expr:
+        return replace(load, index=(load.index[0], load.index[0])) if load.buffer.name == "x" else load
+
+    store = next(s for s in statements(func) if isinstance(s, Store) and map_loads(turned, s.value) != s.value)
+    tells_apart(program, func, scheduled, store, map_loads(turned, store.value))
 
 
 def any_of() -> Program:

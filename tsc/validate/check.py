@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from random import Random
+from typing import TypeAlias
 
 import numpy as np
 
@@ -33,6 +34,8 @@ _TRUTHS, _OFTEN = ("and", "or"), 200
 _WRITTEN_OUT = 16
 #: So many of the integers that a Program compares with are fed more often than others.
 _DECIDING = 64
+#: The sizes of a Case, as a key.
+_Sizes: TypeAlias = frozenset[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +48,26 @@ class Points:
 
 @dataclass(slots=True)
 class Executed:
-    """The Stores of the loops that were executed, and what came out of the conditions that fed numbers decide; by `id`."""
+    """The Stores of the loops that were executed, by `id`, and what came out of the conditions, by `id` and sizes, that data
+    decide."""
 
     stores: set[int] = field(default_factory=set)
-    outcomes: dict[int, set[bool]] = field(default_factory=dict)
+    outcomes: dict[tuple[int, _Sizes], set[bool]] = field(default_factory=dict)
 
     def add(self, other: Executed) -> None:
         """More of them."""
         self.stores |= other.stores
-        for condition, seen in other.outcomes.items():
-            self.outcomes.setdefault(condition, set()).update(seen)
+        for key, seen in other.outcomes.items():
+            self.outcomes.setdefault(key, set()).update(seen)
 
-    def undivided(self) -> bool:
-        """Whether a condition always had the same outcome."""
-        return any(len(seen) < 2 for seen in self.outcomes.values())
+    def undivided(self, cases: Sequence[Case]) -> list[int]:
+        """The numbers of the Cases at whose sizes a condition always had the same outcome; all where that is so everywhere."""
+        seen: dict[int, set[bool]] = {}
+        for (condition, _), some in self.outcomes.items():
+            seen.setdefault(condition, set()).update(some)
+        everywhere = any(len(some) < 2 for some in seen.values())
+        once = {sizes for (_, sizes), some in self.outcomes.items() if len(some) < 2}
+        return [number for number, case in enumerate(cases) if everywhere or _key(case) in once]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,22 +151,26 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
     """The Stores, by `id`, that were executed, and where; those `wanted` are among them, if BUDGET points can do it.
 
     Stores that few points leave out are executed on their own, at sizes and places solved for (if asked to `solve`), or else
-    with all others again. Where numbers that are fed decide, and always did the same, others are fed. Where truths are folded,
-    one term seldom tells: small sizes are taken often. Raises as `_compared`.
+    with all others again. Where data decide, and at some sizes always did the same, others are fed: what one element decides
+    may be all that is computed. Where truths are folded, one term seldom tells: small sizes are taken often. Raises as
+    `_compared`.
     """
     first = FIRST if scheduled is not None else BUDGET
     found, own = _compared(program, func, scheduled, cases, rng, first), list[Case]()
+
+    def again(some: Sequence[int], budget: int) -> None:
+        try:
+            found.add(_compared(program, func, scheduled, [cases[n] for n in some], rng, budget))
+        except Impossible as impossible:
+            raise Impossible(frozenset(some[n] for n in impossible.cases)) from None
+
     for _ in range(_FEEDINGS):
-        if not found.undivided():
+        if not (alike := found.undivided(cases)):
             break
-        found.add(_compared(program, func, scheduled, cases, rng, first))
+        again(alike, -(-first * len(alike) // len(cases)))
     if any(monoid.fn in _TRUTHS for _, monoid in reduce_axes(program)):
         light = sorted(range(len(cases)), key=lambda n: work_at(program, cases[n].sizes))[:-(-len(cases) // 2)]
-        light *= -(-_OFTEN // len(light))
-        try:
-            found.add(_compared(program, func, scheduled, [cases[n] for n in light], rng, first))
-        except Impossible as impossible:
-            raise Impossible(frozenset(light[n] for n in impossible.cases)) from None
+        again(light * -(-_OFTEN // len(light)), first)
     if scheduled is None:  # without samples, another round executes the same
         return found.stores, list(cases)
     if solve and not wanted <= found.stores:
@@ -208,7 +221,15 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     found = evaluated(loops)
     for name, at in points.items():
         _same(_read(found[name], at, sizes), expected[name], name, at, tried, "the loops")
-    return Executed({id(leaf.store) for leaf in loops.leaves}, loops.outcomes)
+    outcomes: dict[tuple[int, _Sizes], set[bool]] = {}
+    for condition, seen in loops.outcomes.items():
+        for outcome, number in zip(*np.nonzero(seen)):
+            outcomes.setdefault((condition, _key(cases[number])), set()).add(bool(outcome))
+    return Executed({id(leaf.store) for leaf in loops.leaves}, outcomes)
+
+
+def _key(case: Case) -> _Sizes:
+    return frozenset(case.sizes.items())
 
 
 def _compared_with(program: Program) -> tuple[int, ...]:

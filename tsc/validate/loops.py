@@ -84,8 +84,8 @@ class Loops:
     storages: list[Storage] = field(default_factory=list)
     leaves: list[Leaf] = field(default_factory=list)
     clocks: list[_Clock] = field(default_factory=list)
-    #: What came out of each condition, by `id`, that numbers which are fed decide.
-    outcomes: dict[int, set[bool]] = field(default_factory=dict)
+    #: In which Cases each condition, by `id`, that data decide did not hold somewhere, and in which it did.
+    outcomes: dict[int, Array] = field(default_factory=dict)
 
     def unroll(self) -> dict[str, Storage]:
         """Find all instances; gives the storage of the Func's own buffers."""
@@ -210,11 +210,11 @@ class _Scoped:
     scope: dict[str, Storage]
 
     def chose(self, choice: Call, holds: Array, frame: Frame) -> None:
-        """Note what came out where numbers that are fed decide."""
+        """Note what came out where data decide."""
         condition = choice.args[0]
-        if holds.size and any(isinstance(e, CheckedIndex) or (isinstance(e, Load) and np.dtype(e.dtype).kind in "iu")
-                              for e in walk(condition)):
-            self.loops.outcomes.setdefault(id(condition), set()).update(np.unique(holds).tolist())
+        if frame.count and any(isinstance(e, CheckedIndex | Load) for e in walk(condition)):
+            seen = self.loops.outcomes.setdefault(id(condition), np.zeros((2, self.loops.sizes.count), bool))
+            seen[spread(holds, frame.count).astype(np.int64), frame.get(CASE)] = True
 
     def load(self, load: Load, frame: Frame) -> Value:
         loops, storage = self.loops, self.scope[load.buffer.name]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from tsc.loop_ir.bounds import within
 from tsc.poly import isl
 from tsc.poly.proof.occurrences import Occurrence, Unreadable
 from tsc.sym import SymExpr, dim
@@ -48,17 +49,17 @@ def difference(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], exe
     """How `new` differs, at an instance in `executed`, from what this instance does in `old`: it stores another constant, or
     reads a cell that is not read there, or only under further conditions. None where it does neither. `aliases[buffer]` is what
     a buffer of `new` stands for in `old`. What has no formula is not compared; raises Unreadable where it is of a buffer that
-    stands for another."""
+    stands for another. Where only a name that isl knows in part leaves open whether a cell is another one, it is within its
+    buffer."""
     match new.store.value, old.store.value:
         case Const() as now, Const() as before:
             same = repr(now) == repr(before) or impossible(executed)
             return None if same else f"stores {format_expr(now)} in place of {format_expr(before)}"
-    stray = _stray_load(new, old, aliases, executed, impossible) if any(loads(new.store.value)) else None
-    return None if stray is None else f"reads {format_expr(stray)}, which it did not read before"
+    return _stray_load(new, old, aliases, executed, impossible) if any(loads(new.store.value)) else None
 
 
 def _stray_load(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], executed: isl.Set,
-                impossible: Callable[[isl.Set], bool]) -> Load | None:
+                impossible: Callable[[isl.Set], bool]) -> str | None:
     new = replace(new, store=replace(new.store, value=substitute(new.store.value, new.scope.data)))
     now, before = _formulas(new, old, aliases)
     if now.of(new.store.value) == before.of(old.store.value):
@@ -78,16 +79,21 @@ def _stray_load(new: Occurrence, old: Occurrence, aliases: Mapping[str, str], ex
         held, formula = {(now.of(c), side) for c, side in conditions}, now.of(load)
         if any(formula == again and all((c, side) in held for c, side, _ in under) for _, again, under in wanted):
             continue
+        own = aliases.get(load.buffer.name) == load.buffer.name
         try:
             cells = _cells(new, load, _readable(new, conditions)).intersect_domain(executed)
             for w, _, under in wanted:
                 if w.buffer.name == aliases.get(load.buffer.name):
                     cells = cells.subtract(_cells(old, w, [c for formula, side, c in under if (formula, side) not in held]))
             if not impossible(cells.domain()):
-                _check_exact(cells.domain(), new)
-                return load
+                opaque = _opaque_in(cells.domain(), new)
+                if opaque is None:
+                    return f"reads {format_expr(load)}, which it did not read before"
+                if own and not any(any(loads(i)) for i in load.index) and not _inside(new, load, conditions, cells, impossible):
+                    return f"reads {format_expr(load)}, which is proved neither to be read before nor to be within its buffer"
+                raise Unreadable(f"{opaque} has no formula")
         except Unreadable as why:  # of the tree's own buffers it is only not proved
-            unread = why if aliases.get(load.buffer.name) != load.buffer.name else unread
+            unread = unread if own else why
     if unread is not None:
         raise unread
     return None
@@ -255,11 +261,22 @@ def _multiple(dividend: SymExpr, by: SymExpr) -> int:
     return dict(dividend.terms).get(monomial, 0) // times
 
 
-def _check_exact(points: isl.Set, x: Occurrence) -> None:
-    """Raises Unreadable where points depend on a parameter that may be anything, so that they need not occur."""
-    for text, name in x.scope.names.by_text.items():
-        if (name in x.scope.names.partly or name not in x.scope.names.meanings) and isl.depends_on(points, name):
-            raise Unreadable(f"{text} has no formula")
+def _opaque_in(points: isl.Set, x: Occurrence) -> str | None:
+    """What points depend on that may be anything to isl, so that they need not occur."""
+    return next((text for text, name in x.scope.names.by_text.items() if isl.depends_on(points, name)
+                 and (name in x.scope.names.partly or name not in x.scope.names.meanings)), None)
+
+
+def _inside(x: Occurrence, load: Load, conditions: Sequence[_Condition], cells: isl.Map,
+            impossible: Callable[[isl.Set], bool]) -> bool:
+    """Whether a load under conditions is proved to stay within its buffer, by facts or else by isl, for these cells of it."""
+    if within(load, x.scope.facts(), [c if side else Call("not", (c,), BOOL) for c, side in conditions]):
+        return True
+    places = [f"p{number}" for number in range(len(load.index))]
+    extents = [x.scope.size(x.scope.formula(extent, {})) for extent in load.buffer.shape]
+    bounds = " and ".join(f"0 <= {place} < {extent}" for place, extent in zip(places, extents))
+    buffer = isl.Set(f"{x.scope.params(bounds)} -> {{ {CELL}[{', '.join(places)}] : {bounds} }}")
+    return impossible(cells.subtract_range(buffer).domain())
 
 
 def _both(fn: str, a: Expr, b: Expr) -> Expr:
