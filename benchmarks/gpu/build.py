@@ -118,8 +118,9 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
     precisions: tuple[Precision, ...] = ("tf32", "fp16")
     for precision in precisions:
         rounded = {target: workshop(target, replace(options, precision=precision)) for target in targets}
-        multiplying = {layer_name(name, precision): Whole(with_weights(LAYERS[name]()), {})
-                       for name in contents.layers if name in MULTIPLYING}
+        made = {name: LAYERS[name]() for name in contents.layers if name in MULTIPLYING}
+        multiplying = {layer_name(name, precision): Whole(with_weights(layer) if precision == "fp16" else layer, {})
+                       for name, layer in made.items()}
         timed |= _packages(out, multiplying, rounded)
     tried = _build_configs(out, contents, targets, options)
     manifest = {"format": 3, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,

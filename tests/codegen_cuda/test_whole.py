@@ -76,8 +76,10 @@ def test_factors_in_fp16(package: Package) -> None:
             for got, want in zip(executable.run(None, feeds)[:1], emulated(package, "fast").run(None, feeds)[:1], strict=True):
                 np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3, err_msg=f"{mode} at {n}, {t}")
     kernels = [k for k in shop.made.values() if isinstance(k, Kernel) and k.symbol.startswith("contraction")]
-    assert kernels and all("mma_tile<f16>" in code.source and "ldmatrix<" in code.source
-                           for kernel in kernels for code in kernel.codes)
+    sources = [code.source for kernel in kernels for code in kernel.codes]
+    halves = [source for source in sources if "mma_tile<f16>" in source]
+    assert len(halves) == 8 and all("ldmatrix<" in source for source in halves)
+    assert all("mma_tile<tf32>" in source for source in sources if source not in halves)  # a row of its factor is t long
     assert any("ldmatrix<2, true, " in code.source for kernel in kernels for code in kernel.codes)  # weights lie along columns
     x = block_feeds(2, 3)
     for one, other in zip(tsc.compile(block(), options=options).run(None, x), tsc.compile(block()).run(None, x), strict=True):

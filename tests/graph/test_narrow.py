@@ -56,6 +56,21 @@ def test_values_that_are_multiplied_have_one_copy_each() -> None:
     assert sums and all(graph.types[v].dtype == "float32" for node in sums for v in (*node.inputs, *node.outputs))
 
 
+def test_rows_that_are_no_whole_accesses_stay_as_they_are() -> None:
+    """Of what softmax gives, a row is as long as the sequence; where that is known to be a multiple of 8, it is rounded too."""
+    body = BODY.replace("y = Add(p, mask)", "v = Transpose<perm = [0, 2, 1, 3]>(parts)\n    y = MatMul(p, v)")
+    made = model()
+    made.graph.CopyFrom(text_model(body, "float[n, t, 8] x, float[n, t, 8] z", "float[n, 2, t, 4] y, float[n, t, 8] r",
+                                   "int64[4] split = {0, 0, 2, 4}").graph)
+    made.graph.initializer.extend([onnx.numpy_helper.from_array(np.ones((8, 8), np.float32), "w"),
+                                   onnx.numpy_helper.from_array(np.ones(8, np.float32), "b")])
+    device = replace(find("cpu"), factors="float16")
+    for dims, rounded in (({}, 2), ({"t": (8, None, 8)}, 3)):
+        graph = front(made, dims, Recorder(), device)[0]
+        products = [node for node in graph.nodes if node.op == "MatMul"]
+        assert sum("sum_dtype" in node.attrs for node in products) == rounded and len(products) == 3
+
+
 def test_constants_saturate() -> None:
     (rounded,) = (value for value in graph_of("float16").constants.values() if value.dtype == np.float16)
     assert rounded.min() == -65504 and rounded.max() == 65504

@@ -57,17 +57,13 @@ def _matmul_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reducti
     row, column = at[len(batch):len(batch) + rows], at[len(at) - columns:] if columns else ()
     left = lowering.read(0, (*_batch_index(batch, a[:-2]), *row, k))
     right = lowering.read(1, (*_batch_index(batch, b[:-2]), k, *column))
-    return Reduction(SUM, (axis,), _product(ctx, left, right))
+    dtype = _sum_dtype(ctx)
+    return Reduction(SUM, (axis,), mul(*(x if x.dtype == dtype else Cast(x, dtype) for x in (left, right))))
 
 
 def _sum_dtype(ctx: InferContext) -> str:
     """The type in which products are added: that of the factors, or a wider one that the node asks for."""
     return str(ctx.attr("sum_dtype", ctx.type(0).dtype))
-
-
-def _product(ctx: InferContext, left: Expr, right: Expr) -> Expr:
-    dtype = _sum_dtype(ctx)
-    return mul(*(x if x.dtype == dtype else Cast(x, dtype) for x in (left, right)))
 
 
 def with_factors(node: Node, factors: tuple[str, ...], sum_dtype: str) -> Node:
@@ -228,7 +224,7 @@ def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
     strides, dilations, begins, ends = _spatial(ctx)
     extents = [window_extent(ctx, d + p + q, (k - 1) * r + 1, s)
                for d, k, s, r, p, q in zip(x[2:], w[2:], strides, dilations, begins, ends)]
-    return tensor(_sum_dtype(ctx), [ctx.env.canon(d) for d in (x[0], w[0], *extents)])
+    return tensor(ctx.type(0).dtype, [ctx.env.canon(d) for d in (x[0], w[0], *extents)])
 
 
 def _conv(builder: Builder) -> tuple[str, ...]:
@@ -257,7 +253,7 @@ def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduc
             value = select(call("lt", place, index(extent)), value, zero)
         if before != ZERO:
             value = select(call("ge", place, index(0)), value, zero)
-    return Reduction(SUM, axes, _product(ctx, value, lowering.read(1, (at[1], channel, *window))))
+    return Reduction(SUM, axes, mul(value, lowering.read(1, (at[1], channel, *window))))
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -293,5 +289,5 @@ OPS: tuple[OpDef, ...] = (
           reads=("alpha", "beta", "transA", "transB")),
     OpDef("Conv", PatternKind.CONTRACTION, _conv_types, decompose=_conv, samples=_convs,
           reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "group")),
-    OpDef("Convolve", PatternKind.CONTRACTION, _conv_types, te=_convolve_te, domain="tsc", widens=True),
+    OpDef("Convolve", PatternKind.CONTRACTION, _conv_types, te=_convolve_te, domain="tsc"),
 )

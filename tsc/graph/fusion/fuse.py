@@ -94,7 +94,7 @@ def _epilogue_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> 
             return f"it reads only a part of {fusion.name(base)}, or repeats it"
         if item.kind is PatternKind.ELEMENTWISE and fusion.shape(read) != item.type.shape:
             return f"it broadcasts {fusion.name(base)}"
-        if _changes_width(fusion.items[base].type.dtype, item.type.dtype) and not _is_factor(fusion, value):
+        if _changes_width(fusion.items[base].type.dtype, item.type.dtype):
             return "it changes the width of floats: casts stay out of a contraction's kernel (section 4.2)"
     if weight > BODY_LIMIT:
         return f"the epilogue would take over {BODY_LIMIT} operations a point"
@@ -106,15 +106,10 @@ def _epilogue_refusal(fusion: Fusion, draft: Draft, value: str, weight: int) -> 
     return None
 
 
-def _is_factor(fusion: Fusion, value: str) -> bool:
-    """Whether a value is of half precision for the sake of products, which alone read it."""
-    return fusion.items[value].type.dtype in HALVES and value not in fusion.kept and all(
-        fusion.items[r].kind is PatternKind.CONTRACTION for r in fusion.readers.get(value, ()))
-
-
 def _changes_width(source: str, target: str) -> bool:
+    """Halves do not count: only factors of other products are stored so (`rewriting/narrow.py`)."""
     floats = ("float", "bfloat")
-    return source != target and source.startswith(floats) and target.startswith(floats)
+    return source != target and source.startswith(floats) and target.startswith(floats) and target not in HALVES
 
 
 def _trim_epilogue(fusion: Fusion, draft: Draft) -> None:

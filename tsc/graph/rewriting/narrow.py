@@ -2,7 +2,8 @@
 
 A value that is multiplied gets a rounded copy, where it is computed: what only moves data on the way to a product moves the
 copy. Constants are rounded now, those beyond the range to the greatest number that there is. All else stays as it is: sums,
-softmax and norms, and what is added to a result.
+softmax and norms, and what is added to a result; so do factors whose rows in memory are no whole accesses, which would be
+copied number by number, and those of convolutions, which are.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from tsc.ops.elementwise import cast_node
 from tsc.sym import ShapeEnv
 
 WIDE = "float32"
+#: Rows of halves are made of accesses of so many.
+TOGETHER = 8
 
 
 def narrow_factors(graph: Graph, env: ShapeEnv, dtype: str) -> Graph:
     """A graph of primitives whose products of `float32` have factors of `dtype`; the graph itself where that is no other."""
     if dtype == WIDE:
         return graph
-    rounding = _Rounding(graph, items_of(graph, env), dtype)
+    rounding = _Rounding(graph, env, dtype)
     nodes: list[Node] = []
     for node in graph.nodes:
-        if definition(node).widens and all(graph.types[x].dtype == WIDE for x in node.inputs[:2]):
+        if definition(node).widens and all(map(rounding.is_worth, node.inputs[:2])):
             factors = tuple(rounding.rounded(x) for x in node.inputs[:2])
             nodes += rounding.taken()
             node = with_factors(node, factors, WIDE)
@@ -40,11 +43,19 @@ def narrow_factors(graph: Graph, env: ShapeEnv, dtype: str) -> Graph:
 class _Rounding:
     """Rounded copies of a graph's values, each made once, and the nodes that make them."""
 
-    def __init__(self, graph: Graph, items: dict[str, Item], dtype: str) -> None:
+    def __init__(self, graph: Graph, env: ShapeEnv, dtype: str) -> None:
         self.types, self.constants = dict(graph.types), dict(graph.constants)
-        self._producers, self._names, self._items, self._dtype = graph.producers(), graph.names(), items, dtype
+        self._producers, self._names, self._env, self._dtype = graph.producers(), graph.names(), env, dtype
+        self._items: dict[str, Item] = items_of(graph, env)
         self._made: dict[str, str] = {}
         self._nodes: list[Node] = []
+
+    def is_worth(self, value: str) -> bool:
+        """Whether a value's copy would have whole accesses in each of its rows."""
+        while (node := self._producers.get(value)) is not None and self._moves(value, node):
+            value = node.inputs[0]
+        found = self.types[value]
+        return found.dtype == WIDE and bool(found.shape) and self._env.prove_divides(TOGETHER, found.shape[-1])
 
     def taken(self) -> list[Node]:
         """The nodes made since it was last asked, in order."""
@@ -65,7 +76,7 @@ class _Rounding:
         if value in self.constants:
             most = np.finfo(self._dtype).max
             self.constants[copy] = np.clip(self.constants[value], -most, most).astype(self._dtype)
-        elif node is not None and len(node.outputs) == 1 and self._moves(value, node):
+        elif node is not None and self._moves(value, node):
             inputs = (self.rounded(node.inputs[0]), *node.inputs[1:])
             self._nodes.append(replace(node, inputs=inputs, outputs=(copy,), name=f"{node.name}/{self._dtype}"))
         else:
@@ -75,4 +86,5 @@ class _Rounding:
     def _moves(self, value: str, node: Node) -> bool:
         """Whether a node only moves what its first input holds."""
         item = self._items.get(value)
-        return is_view(node) or (item is not None and item.is_map and item.reads == node.inputs[:1])
+        moved = is_view(node) or (item is not None and item.is_map and item.reads == node.inputs[:1])
+        return moved and len(node.outputs) == 1
