@@ -259,8 +259,8 @@ def _emit_allocate(stmt: Allocate, scope: Scope, kernel: _Kernel, depth: int) ->
 def _store(stmt: Store, scope: Scope) -> str:
     buffer, dialect = stmt.buffer, _dialect(scope)
     name = scope.name(f"buffer {buffer.name}")
-    if stmt.asynchronous and item_bytes(buffer.dtype) in _COPIED:
-        return _copy(stmt, scope)
+    if stmt.asynchronous and item_bytes(buffer.dtype) in _COPIED and (found := copied(stmt.value)) is not None:
+        return _copy(stmt, found, scope)
     value = scalar(stmt.value, scope)
     if buffer.name in dialect.shared:
         return f"store_shared<{_TYPES[buffer.dtype]}>({_address(buffer, stmt.index, scope)}, {value});"
@@ -269,9 +269,9 @@ def _store(stmt: Store, scope: Scope) -> str:
     return f"store_global<{_TYPES[buffer.dtype]}>({name} + {offset_text(buffer, stmt.index, scope)}, {value});"
 
 
-def _copy(stmt: Store, scope: Scope, count: int = 1) -> str:
+def _copy(stmt: Store, found: tuple[tuple[Expr, ...], Load], scope: Scope, count: int = 1) -> str:
     """A copy of neighbours beside the thread; where its conditions do not hold, of zeros."""
-    (conditions, load), target = copied(stmt.value), _address(stmt.buffer, stmt.index, scope)
+    (conditions, load), target = found, _address(stmt.buffer, stmt.index, scope)
     name, offset = scope.name(f"buffer {load.buffer.name}"), offset_text(load.buffer, load.index, scope)
     size = count * item_bytes(stmt.buffer.dtype)
     if not conditions:
@@ -285,8 +285,8 @@ def _wide(loop: For, scope: Scope) -> str:
     stmt = substitute_stmt(loop.body, {loop.var: loop.lo})
     if isinstance(stmt, Store) and isinstance(loop.hi, Const):
         count, source = int(loop.hi.value), stmt.value
-        if stmt.asynchronous:
-            return _copy(stmt, scope, count)
+        if stmt.asynchronous and (found := copied(stmt.value)) is not None:
+            return _copy(stmt, found, scope, count)
         dialect = _dialect(scope)
         if stmt.buffer.name in dialect.own and isinstance(source, Load) and source.buffer.name in dialect.shared:
             target = f"{scope.name(f'buffer {stmt.buffer.name}')} + {place_text(stmt.buffer, stmt.index, scope)}"

@@ -27,14 +27,13 @@ def widen_copies(func: Func) -> Func:
     return replace(func, body=_widened(func.body, facts_of(func.sizes)))
 
 
-def copied(value: Expr) -> tuple[tuple[Expr, ...], Load]:
-    """The conditions of an asynchronous copy, outermost first, and what is copied where they hold."""
+def copied(value: Expr) -> tuple[tuple[Expr, ...], Load] | None:
+    """The conditions of an asynchronous copy, outermost first, and what is copied where they hold; None where that is zero."""
     conditions = []
     while isinstance(value, Call) and value.fn == "select":
         conditions.append(value.args[0])
         value = value.args[1]
-    assert isinstance(value, Load)
-    return tuple(conditions), value
+    return (tuple(conditions), value) if isinstance(value, Load) else None
 
 
 def _widened(stmt: Stmt, facts: Facts) -> Stmt:
@@ -50,7 +49,9 @@ def _is_wide(loop: For, facts: Facts) -> bool:
     match loop:
         case For(lo=Const(value=0), hi=Const(value=count), step=1, kind="serial" | "unroll",
                  body=Store(asynchronous=True) as store) if is_access(int(count), store.buffer.dtype):
-            conditions, load = copied(store.value)
+            if (found := copied(store.value)) is None:
+                return False
+            conditions, load = found
             return loop.var not in {name for condition in conditions for name in variables(condition)} and all(
                 begins_whole(buffer, at, loop.var, int(count), facts)
                 for buffer, at in ((store.buffer, store.index), (load.buffer, load.index)))
