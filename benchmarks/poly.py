@@ -218,7 +218,7 @@ def of_model(source: Any, name: str) -> dict[str, tuple[Program, tuple[str, ...]
     shop = kernels.workshop("cpu", Options(use_cache=False))
     kernels.schedule_program = kept
     try:
-        graph, env, groups = pipeline.front(source, None, shop.recorder, shop.device.spec)
+        graph, env, groups = pipeline.front(source, None, shop.recorder, shop.device)
         for group in groups:
             pipeline.compile_group(group, graph, env, shop)
     finally:

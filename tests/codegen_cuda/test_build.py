@@ -6,6 +6,8 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -277,3 +279,17 @@ def test_specs_hold_what_a_block_needs() -> None:
 def test_infos_are_plain_values(cubins: dict[str, build.Cubin]) -> None:
     info = cubins["sm_80"].kernels[0]
     assert isinstance(info, CubinInfo) and hash(info) == hash(cubins["sm_80"].kernels[0])
+
+
+def test_a_process_loads_many_emulated_modules(tmp_path: Path) -> None:
+    """As a server that has many Packages does: a hundred had taken all the room that threads' variables have."""
+    try:
+        module = build_emulated(PLAIN, Options())
+    except LaunchError as error:
+        pytest.skip(str(error))
+    for number in range(300):
+        (tmp_path / f"{number}.so").write_bytes(module)
+    program = ("import ctypes, pathlib, sys\n"
+               "print(len([ctypes.CDLL(str(path)) for path in pathlib.Path(sys.argv[1]).iterdir()]))")
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "300", done.stderr

@@ -45,8 +45,9 @@ tsc_emu_switch:
 
 namespace tsc::emu {
 
-thread_local Cluster* cluster __attribute__((tls_model("initial-exec"))) = nullptr;
-thread_local Fiber* self __attribute__((tls_model("initial-exec"))) = nullptr;
+// Of no static model: a process has room for some hundred modules with such variables, and may load more.
+thread_local Cluster* cluster = nullptr;
+thread_local Fiber* self = nullptr;
 
 namespace {
 

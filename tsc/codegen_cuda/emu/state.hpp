@@ -147,8 +147,8 @@ struct Cluster {
   size_t main_stack_bytes;
 };
 
-extern thread_local Cluster* cluster __attribute__((tls_model("initial-exec")));
-extern thread_local Fiber* self __attribute__((tls_model("initial-exec")));
+extern thread_local Cluster* cluster;
+extern thread_local Fiber* self;
 
 // ---- scheduler.cpp
 
