@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 import tsc
 from tests.ops.test_compiled_samples import model
-from tsc.errors import ShapeError, UnsupportedError
+from tsc.errors import ModelError, ShapeError, UnsupportedError
 from tsc.runtime.executable import Executable
 
 
@@ -232,3 +232,17 @@ def test_dims_that_are_declared_to_be_nothing(body: str, most: int) -> None:
     for a, b in ((0, 1), (0, 17), (most, 5)):
         x = rows(a, b)
         np.testing.assert_allclose(executable.run(None, {"x": x})[0], session.run(None, {"x": x})[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("limit", "message"), [
+    (np.eye(3, dtype=np.float32), r"a limit of shape \(3, 3\), expected one number"),
+    (np.array(np.inf, np.float32), "the limit inf, expected a finite number")])
+def test_a_range_of_constants_that_are_no_numbers_is_refused_in_one_sentence(limit: Any, message: str) -> None:
+    """Mutated file 7171 of seed 20272403: the array stood in the message."""
+    nodes = [helper.make_node("Range", ["start", "limit", "delta"], ["y"], "culprit")]
+    held = {"start": np.array(0, np.float32), "limit": limit, "delta": np.array(1, np.float32)}
+    graph = helper.make_graph(nodes, "g", [], [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+                              [onnx.numpy_helper.from_array(value, name) for name, value in held.items()])
+    with pytest.raises(ModelError, match=message) as error:
+        tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert "\n" not in str(error.value)

@@ -206,8 +206,10 @@ def _number(ctx: InferContext, i: int, what: str) -> _Number:
             for a, b in ((found, _EXACT[dtype]), (-_EXACT[dtype], found)):
                 ctx.env.assume_le(a, b, f"{where(ctx)}: its {what} must be exact in {dtype}")
         return _Number(found)
-    if constant.size != 1 or not np.isfinite(constant).all():
-        raise ModelError(f"{where(ctx)} has the {what} {constant}, expected one finite number")
+    if constant.size != 1:
+        raise ModelError(f"{where(ctx)} has a {what} of shape {constant.shape}, expected one number")
+    if not np.isfinite(constant).all():
+        raise ModelError(f"{where(ctx)} has the {what} {constant.item()}, expected a finite number")
     numerator, denominator = float(constant.ravel()[0]).as_integer_ratio()
     return _Number(SymExpr.of(numerator), denominator)
 
