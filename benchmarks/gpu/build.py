@@ -29,7 +29,7 @@ from benchmarks.gpu.models import MODELS, Whole, own, shared
 from benchmarks.gpu.models import write_cases as write_models
 from benchmarks.gpu.printed import PROGRAMS, SEEDS, make_printed
 from benchmarks.gpu.references import REFERENCES
-from benchmarks.gpu.timed import layer_name
+from benchmarks.gpu.timed import REDUCED, layer_name
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins, build_emulated
 from tsc.codegen_cuda.resources import read_cubin
@@ -115,8 +115,7 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
     shops = {target: workshop(target, options) for target in targets}
     packages = _packages(out, contents.models, shops)
     timed = _packages(out, {name: Whole(LAYERS[name](), {}) for name in contents.layers}, shops)
-    precisions: tuple[Precision, ...] = ("tf32", "fp16")
-    for precision in precisions:
+    for precision in REDUCED:
         rounded = {target: workshop(target, replace(options, precision=precision)) for target in targets}
         made = {name: LAYERS[name]() for name in contents.layers if name in MULTIPLYING}
         multiplying = {layer_name(name, precision): Whole(with_weights(layer) if precision == "fp16" else layer, {})

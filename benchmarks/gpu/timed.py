@@ -21,6 +21,8 @@ from tsc.runtime.package import Package
 
 Shapes = dict[str, tuple[int, ...]]
 _WIDE = 1024
+#: The precisions in which layers with products are timed besides.
+REDUCED: tuple[Precision, ...] = ("tf32", "fp16")
 
 
 def layer_name(layer: str, precision: Precision) -> str:
@@ -71,9 +73,8 @@ def _timed(torch: Any, small: bool) -> dict[str, Timed]:
                           "w1": (wide, 4 * wide), "b1": (4 * wide,), "w2": (4 * wide, wide)}
         found[f"encoder of {b}x{t}"] = Timed("encoder", shapes, _encoder(functional, list(shapes)),
                                              2.0 * b * t * 12 * wide**2 + 4.0 * b * 12 * t * t * 64)
-    precisions: tuple[Precision, ...] = ("tf32", "fp16")
     return found | {f"{name}, {precision}": replace(one, precision=precision)
-                    for precision in precisions for name, one in found.items() if one.operations}
+                    for precision in REDUCED for name, one in found.items() if one.operations}
 
 
 def _encoder(functional: Any, names: list[str]) -> Callable[..., Any]:

@@ -107,7 +107,8 @@ TSC_DEV T load_shared(u32 source TSC_AT) {
   return value;
 }
 
-// The word at OFFSET bytes from window address `source`. The offset is the instruction's own: a compiler does not add it before.
+// The word at OFFSET bytes from window address `source`. The offset is the instruction's own: a compiler does not add it
+// before.
 template <int OFFSET, class T>
 TSC_DEV T load_shared_at(u32 source TSC_AT) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 2, "words and halves");

@@ -21,8 +21,9 @@ TSC_DEV u32 swizzle(u32 row, u32 chunk, u32 chunks) {
 }
 
 // ldmatrix (PTX ISA 9.7.14.5.15): load COUNT (1, 2, 4) matrices of 8 rows of 16 bytes. Lane 8 m + i gives the window address of
-// row i of matrix m, less OFFSET (a multiple of 16; lanes from 8 COUNT on are ignored). Plain: r[m] of a lane is bytes 4t..4t+3 of row g of
-// matrix m. Transposed, on 2-byte elements: r[m] is elements (2t, g) and (2t + 1, g), lower row in the lower half.
+// row i of matrix m, less OFFSET (a multiple of 16; lanes from 8 COUNT on are ignored). Plain: r[m] of a lane is bytes
+// 4t..4t+3 of row g of matrix m. Transposed, on 2-byte elements: r[m] is elements (2t, g) and (2t + 1, g), lower row in the
+// lower half.
 template <int COUNT, bool TRANSPOSED, int OFFSET = 0>
 TSC_DEV void ldmatrix(u32 (&r)[COUNT], u32 row_address TSC_AT) {
   static_assert(COUNT == 1 || COUNT == 2 || COUNT == 4, "ldmatrix loads 1, 2 or 4 matrices");

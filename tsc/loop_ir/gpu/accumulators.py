@@ -48,6 +48,8 @@ def hold_accumulators(func: Func) -> Func:
 
 def without_accumulators(func: Func) -> Func:
     """`func` with accumulators where they were. Raises InternalError where these are used besides, while they are held."""
+    if not any(_held_by(s) for s in walk(func.body)):  # nor on any CPU
+        return func
     return replace(func, body=_put_back(func.body))
 
 
@@ -71,7 +73,7 @@ def _asked_outside(stmt: Stmt) -> Stmt:
     inner = map_children(_asked_outside, stmt)
     match inner:
         case For(var=var, body=If(condition=condition, then=then, otherwise=None)) if inner.kind == "serial" and (
-                var not in variables(condition) and not any(isinstance(e, Load | CheckedIndex) for e in walk_expr(condition))):
+                var not in variables(condition) and _is_settled(condition)):
             return If(condition, _asked_outside(replace(inner, body=then)))
     return inner
 
@@ -113,8 +115,13 @@ class _Holder:
             Store(held, _FIRST, place.read()), within, Store(place.buffer, place.index, Load(held, _FIRST)))))
 
 
+def _is_settled(expr: Expr) -> bool:
+    """Whether nothing that is stored can change an expression."""
+    return not any(isinstance(e, Load | CheckedIndex) for e in walk_expr(expr))
+
+
 def _begun(stmt: Stmt, asked: frozenset[Expr]) -> Iterator[_Place]:
-    while isinstance(stmt, If) and stmt.otherwise is None:
+    while isinstance(stmt, If) and stmt.otherwise is None and _is_settled(stmt.condition):
         asked, stmt = asked | {stmt.condition}, stmt.then
     if isinstance(stmt, Store) and not stmt.asynchronous:
         yield _Place(stmt.buffer, stmt.index, asked)
@@ -134,7 +141,7 @@ def _accumulated(loop: For) -> Iterator[_Place]:
         touched = {x for s in walk(loop) for x in _touched(s, place.buffer)}
         read = any(x == place.read() for s in walk(loop) for e in expressions(s) for x in loads(e))
         if read and touched == {place.read()} and place.buffer.name not in inside and not any(
-                bound & variables(i) or any(isinstance(e, Load | CheckedIndex) for e in walk_expr(i)) for i in place.index):
+                bound & variables(i) or not _is_settled(i) for i in place.index):
             yield place
 
 
@@ -175,13 +182,21 @@ def _moved(stmt: Stmt, old: Load, new: Load) -> Stmt:
 
 def _put_back(stmt: Stmt) -> Stmt:
     inner = map_children(_put_back, stmt)
-    match inner:
+    if (found := _held_by(inner)) is not None:
+        begin, place, loop, end = found
+        own, bound = Load(begin.buffer, _FIRST), {s.var for s in walk(loop) if isinstance(s, For | Let)}
+        if (begin.index, end.value, Load(end.buffer, end.index)) != (_FIRST, own, place) or _meets_others(loop) or any(
+                bound & variables(i) for i in place.index) or any(x for s in walk(loop) for x in _touched(s, place.buffer)):
+            raise InternalError(f"{place.buffer.name} is used while {own.buffer.name} stands for it")
+        return _moved(loop, own, place)
+    return block(*inner.body) if isinstance(inner, Block) else inner
+
+
+def _held_by(stmt: Stmt) -> tuple[Store, Load, For, Store] | None:
+    """Of a place in a register: what reads it, the place, the loop over which it is held, and what stores it again."""
+    match stmt:
         case Allocate(buffer=held, scope="register", body=Block(body=(
                 Store(value=Load() as place) as begin, For() as loop, Store(value=Load(buffer=last)) as end))) \
                 if begin.buffer == held == last:
-            own, bound = Load(held, _FIRST), {s.var for s in walk(loop) if isinstance(s, For | Let)}
-            if (begin.index, end.value, Load(end.buffer, end.index)) != (_FIRST, own, place) or _meets_others(loop) or any(
-                    bound & variables(i) for i in place.index) or any(x for s in walk(loop) for x in _touched(s, place.buffer)):
-                raise InternalError(f"{place.buffer.name} is used while {held.name} stands for it")
-            return _moved(loop, own, place)
-    return block(*inner.body) if isinstance(inner, Block) else inner
+            return begin, place, loop, end
+    return None

@@ -10,6 +10,7 @@ wait counts groups the same way to the last tile. How many may be pending is not
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from tsc.errors import InternalError
 from tsc.loop_ir.gpu.hazards import Hazard
@@ -81,9 +82,11 @@ def copy_asynchronously(func: Func) -> Func:
         if not isinstance(inner, Block):
             return inner
         parts: list[Stmt] = []
-        for number, part in enumerate(inner.body):
-            copies = [_is_started(p, shared, func) for p in inner.body[number:number + 2]]
-            parts += (started(part), *(() if copies[1:] == [True] else (Commit(), Wait(0)))) if copies[0] else (part,)
+        for copies, run in groupby(inner.body, lambda part: _is_started(part, shared, func)):
+            if copies:
+                parts += [*map(started, run), Commit(), Wait(0)]
+            else:
+                parts += run
         return block(*parts)
 
     return replace(func, body=visit(func.body))

@@ -8,11 +8,10 @@ from typing import Self
 from tsc.loop_ir.marks import INNER, THREAD, WARP
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
-from tsc.poly.legality import order_of
 from tsc.poly.matrix import ScheduleMatrix, function
 from tsc.poly.pattern.base import Build, Tree
-from tsc.poly.pattern.teams import LANES, OnTeams, Rows, between, guards_of, team_tree
-from tsc.poly.promotion.promote import Promoted, with_locals
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, between, guards_of, sole_statement, team_tree
+from tsc.poly.promotion.promote import Promoted, assignments_of
 from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop
 from tsc.poly.tile import Knob, Space, TileConfig, powers
@@ -47,18 +46,15 @@ class Flat(OnTeams):
         rounded = round_domains(scop, {name: [(place, size)]})
         loops: Rows = [(WARP, between(place, size, own)), (THREAD, isl.modulo(place, LANES)),
                        (INNER, between(place, own, LANES))]
-        schedule = team_tree(rounded, [[place.sub(isl.modulo(place, size))]], {name: loops})
-        result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, ())
+        schedule = team_tree(rounded, [[below(place, size)]], {name: loops})
         guards = guards_of(scop, rounded, scop.statements.values())
-        return Tree.of(Promoted(result.schedule, result.locals, result.assignments, guards), scop, rounded)
+        return Tree.of(Promoted(schedule, (), assignments_of(rounded), guards), scop, rounded)
 
 
 def match_flat(scop: Scop) -> Flat:
     """A statement of one axis that reduces nothing. Raises PatternMismatch."""
-    if len(scop.program.computes) != 1 or scop.program.computes[0].monoid is not None:
-        raise PatternMismatch("flat: there is more to do than one statement that reduces nothing")
-    (compute,), (statement,) = scop.program.computes, scop.statements.values()
-    if compute.carried is not None or len(statement.axes) != 1:
-        raise PatternMismatch(f"flat: {compute.name} has not one axis, or is carried from trip to trip")
+    statement = sole_statement(scop, "flat")
+    if len(statement.axes) != 1:
+        raise PatternMismatch(f"flat: {statement.compute.name} has not one axis")
     axis = statement.axes[0].name
     return Flat(ScheduleMatrix((axis,), {statement.name: (function(scop, statement.name, axis),)}))

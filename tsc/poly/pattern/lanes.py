@@ -17,7 +17,7 @@ from tsc.poly.matrix import ScheduleMatrix, function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
-from tsc.poly.pattern.teams import LANES, OnTeams, Rows, guards_of, team_tree
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, guards_of, team_tree
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
@@ -74,7 +74,7 @@ class Lanes(OnTeams):
         own = {s.name: completing_axes(scop, s, rows[s.name]) for s in scop.statements.values()}
         rounded = _rounded(scop, rows, own, warps)
         columns = [[f[i] for f in rows.values()] for i in range(len(self.matrix.names) - 1)]
-        columns.append([f[-1].sub(isl.modulo(f[-1], warps)) for f in rows.values()])
+        columns.append([below(f[-1], warps) for f in rows.values()])
         schedule = team_tree(rounded, columns, {
             s.name: _statement_rows(scop, s, rows[s.name][-1], own[s.name], warps) for s in scop.statements.values()})
         result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, (Home(BLOCK_POINT),))
@@ -140,6 +140,6 @@ def _statement_rows(scop: Scop, statement: Statement, row: isl.PwAff, own: list[
         rows.append((THREAD, function(scop, statement.name, "0")))
     else:
         column = function(scop, statement.name, lanes)
-        rows += [(THREAD, isl.modulo(column, LANES)), (INNER, column.sub(isl.modulo(column, LANES)))]
+        rows += [(THREAD, isl.modulo(column, LANES)), (INNER, below(column, LANES))]
     reduced = {a.name for a in statement.compute.reduce_axes}
     return rows + [(REDUCE if a in reduced else OUTER, function(scop, statement.name, a)) for a in own if a != lanes]

@@ -59,6 +59,21 @@ def guards_of(scop: Scop, rounded: Scop, statements: Iterable[Statement]) -> dic
     return {name: guard for name, guard in guards.items() if guard is not None}
 
 
+def sole_statement(scop: Scop, pattern: str) -> Statement:
+    """The statement of a Program that has one, reduces nothing and carries nothing. Raises PatternMismatch, for a pattern."""
+    if len(scop.program.computes) != 1 or scop.program.computes[0].monoid is not None:
+        raise PatternMismatch(f"{pattern}: there is more to do than one statement that reduces nothing")
+    if scop.program.computes[0].carried is not None:
+        raise PatternMismatch(f"{pattern}: {scop.program.computes[0].name} is carried from trip to trip")
+    (statement,) = scop.statements.values()
+    return statement
+
+
+def below(value: isl.PwAff, size: int) -> isl.PwAff:
+    """The greatest multiple of `size` that is not more."""
+    return value.sub(isl.modulo(value, size))
+
+
 def between(value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
     """The multiples of `inner` within a tile of `outer`."""
     return isl.modulo(value, outer).sub(isl.modulo(value, inner))

@@ -13,12 +13,11 @@ from typing import Self
 from tsc.loop_ir.marks import BLOCK, INNER, OUTER, THREAD, WARP
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
-from tsc.poly.legality import order_of
 from tsc.poly.matrix import ScheduleMatrix, function
 from tsc.poly.pattern.base import Build, Tree
-from tsc.poly.pattern.teams import LANES, OnTeams, Rows, between, copy_rows, guards_of, team_tree
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, between, copy_rows, guards_of, sole_statement, team_tree
 from tsc.poly.promotion.layout import diagonal
-from tsc.poly.promotion.promote import Operand, Promoted, promote_operand, with_locals, zero
+from tsc.poly.promotion.promote import Operand, Promoted, assignments_of, promote_operand, zero
 from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import Knob, Space, TileConfig, powers
@@ -61,22 +60,18 @@ class Turned(OnTeams):
         rounded = round_domains(scop, {name: [*((f, 1) for f in others), (row, high), (column, wide)]})
         loops: Rows = [(WARP, between(row, high, warp_high)), (THREAD, isl.modulo(column, LANES)),
                        (OUTER, isl.modulo(row, warp_high)), (INNER, between(column, wide, LANES))]
-        columns = [[f] for f in (*others, row.sub(isl.modulo(row, high)), column.sub(isl.modulo(column, wide)))]
-        schedule = team_tree(rounded, columns, {name: loops})
-        result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, ())
+        columns = [[f] for f in (*others, below(row, high), below(column, wide))]
+        guards = guards_of(scop, rounded, (statement,))
+        result = Promoted(team_tree(rounded, columns, {name: loops}), (), assignments_of(rounded), guards)
         for number, load in enumerate(self.reads):
             result = _turned(result, rounded, statement, load, self.rows, number, config)
-        result = Promoted(result.schedule, result.locals, result.assignments, guards_of(scop, rounded, (statement,)))
         return Tree.of(result, scop, rounded)
 
 
 def match_turned(scop: Scop) -> Turned:
     """A statement that reduces nothing and reads inputs along another axis than its last. Raises PatternMismatch."""
-    if len(scop.program.computes) != 1 or scop.program.computes[0].monoid is not None:
-        raise PatternMismatch("turned: there is more to do than one statement that reduces nothing")
-    (compute,), (statement,) = scop.program.computes, scop.statements.values()
-    if compute.carried is not None:
-        raise PatternMismatch(f"turned: {compute.name} is carried from trip to trip")
+    statement = sole_statement(scop, "turned")
+    compute = statement.compute
     extents = {a.name: a.extent.as_int() for a in statement.axes}
     last = statement.axes[-1].name if statement.axes else ""
     for axis in statement.axes[:-1]:

@@ -205,8 +205,8 @@ def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, va
            config: TileConfig) -> Promoted:
     """`value` read from shared memory: a tile of it copied by all threads in every k step, swizzled where lanes read several of
     its rows at once."""
-    while isinstance(value, Cast):  # what has fewer bits is copied as it is, and converted where it is read
-        value = value.value
+    while isinstance(value, Cast) and item_bytes(value.value.dtype) <= item_bytes(value.dtype):
+        value = value.value  # what has no more bits is copied as it is, and converted where it is read
     update = scop.of(found.anchor)[-1]
     k, deep = found.anchor.reduce_axes[0].name, config.block_tile[2]
     used = variables(value)
