@@ -20,7 +20,7 @@ from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import STEPS, Build, Tree
 from tsc.poly.pattern.contraction import Contraction, match_contraction
-from tsc.poly.pattern.teams import LANES, OnTeams, Rows, copy_rows, guards_of, team_tree
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, between, copy_rows, guards_of, team_tree
 from tsc.poly.promotion.layout import Layout, accumulator_fragment, plain, swizzle
 from tsc.poly.promotion.promote import Home, Operand, Promoted, promote_operand, with_locals, zero
 from tsc.poly.promotion.rounded import round_domains
@@ -154,49 +154,34 @@ def _tree(scop: Scop, found: Contraction, tiled: dict[str, _Functions], config: 
     """block loops over: init | k tiles over their products | epilogues, each in warp and thread loops of its own."""
     high, wide, deep = config.block_tile
     columns = [[own.batch[i] for own in tiled.values()] for i in range(len(found.batch))]
-    columns += [[_floor(scop, own.statement, own.n, wide) for own in tiled.values()],
-                [_floor(scop, own.statement, own.m, high) for own in tiled.values()]]
+    columns += [[below(own.n, wide) for own in tiled.values()],
+                [below(own.m, high) for own in tiled.values()]]
     rows: dict[str, Rows] = {}
     for name, own in tiled.items():
         mark = {"init": INIT, "update": "", "store": EPILOGUE}[own.statement.role]
-        rows[name] = [*_team_rows(scop, own, config), *_register_rows(scop, own, config, mark)]
+        rows[name] = [*_team_rows(own, config), *_register_rows(own, config, mark)]
         if own.k:
             split = len(rows[name]) - 3
-            rows[name] = [(K_TILE, _floor(scop, own.statement, own.k[0], deep)), *rows[name][:split],
-                          (K, _mod(scop, own.statement, own.k[0], deep)), *rows[name][split:]]
+            rows[name] = [(K_TILE, below(own.k[0], deep)), *rows[name][:split],
+                          (K, isl.modulo(own.k[0], deep)), *rows[name][split:]]
     return team_tree(scop, columns, rows)
 
 
-def _team_rows(scop: Scop, own: _Functions, config: TileConfig) -> Rows:
+def _team_rows(own: _Functions, config: TileConfig) -> Rows:
     """Warps by rows and columns, then the lanes of one: whoever holds an element of the accumulator computes it."""
     (high, wide, _), (warp_high, warp_wide) = config.block_tile, config.warp_tile
-    return [(WARP, _between(scop, own.statement, own.m, high, warp_high)),
-            (WARP, _between(scop, own.statement, own.n, wide, warp_wide)),
-            (THREAD, _mod(scop, own.statement, own.m, QUADRANT)),
-            (THREAD, _between(scop, own.statement, own.n, config.instr_tile[1], config.instr_tile[1] // ACROSS))]
+    return [(WARP, between(own.m, high, warp_high)),
+            (WARP, between(own.n, wide, warp_wide)),
+            (THREAD, isl.modulo(own.m, QUADRANT)),
+            (THREAD, between(own.n, config.instr_tile[1], config.instr_tile[1] // ACROSS))]
 
 
-def _register_rows(scop: Scop, own: _Functions, config: TileConfig, mark: str) -> Rows:
+def _register_rows(own: _Functions, config: TileConfig, mark: str) -> Rows:
     """What one lane holds: quadrants by rows and columns, and the neighbours in each."""
     (warp_high, warp_wide), wide = config.warp_tile, config.instr_tile[1]
-    return [(mark or TILE_ROW, _between(scop, own.statement, own.m, warp_high, QUADRANT)),
-            (mark or TILE_COLUMN, _between(scop, own.statement, own.n, warp_wide, wide)),
-            (mark or TILE_COLUMN, _mod(scop, own.statement, own.n, wide // ACROSS))]
-
-
-def _mod(scop: Scop, statement: Statement, value: isl.PwAff, size: int) -> isl.PwAff:
-    return function(scop, statement.name, f"({isl.function_text(value)}) mod {size}")
-
-
-def _floor(scop: Scop, statement: Statement, value: isl.PwAff, size: int) -> isl.PwAff:
-    text = isl.function_text(value)
-    return function(scop, statement.name, f"({text}) - (({text}) mod {size})")
-
-
-def _between(scop: Scop, statement: Statement, value: isl.PwAff, outer: int, inner: int) -> isl.PwAff:
-    """The multiples of `inner` within a tile of `outer`."""
-    text = isl.function_text(value)
-    return function(scop, statement.name, f"(({text}) mod {outer}) - (({text}) mod {inner})")
+    return [(mark or TILE_ROW, between(own.m, warp_high, QUADRANT)),
+            (mark or TILE_COLUMN, between(own.n, warp_wide, wide)),
+            (mark or TILE_COLUMN, isl.modulo(own.n, wide // ACROSS))]
 
 
 # -- shared operands -------------------------------------------------------------------------------------------
