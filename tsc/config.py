@@ -50,7 +50,8 @@ class Options:
 
     `precision` is that of the factors of products, where a device has matrix instructions for it (PTX ISA 9.7.14.5): "fp32";
     "tf32", which keeps 10 of 23 bits behind the point; or "fp16", which keeps as many, is stored so, and ends at 65,504
-    (constants beyond that become it, other values infinite). Sums are in fp32, and so is all else. Raises InputError for a value of another kind."""
+    (constants beyond that become it, other values infinite). Sums are in fp32, and so is all else. Raises InputError for a
+    value of another kind."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
