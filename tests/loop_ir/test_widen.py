@@ -34,7 +34,8 @@ def wide(func: Func) -> Counter[str]:
 @pytest.mark.parametrize(("n", "k", "expected"), [
     (32, 16, {"a", "w"}),    # whole tiles of both
     (32, 9, {"w"}),          # rows of a begin anywhere
-    (24, 16, {"a"}),         # a part of a tile of columns is outside
+    (24, 16, {"a", "w"}),    # a part of a tile of columns is outside, all of a copy or none
+    (25, 16, {"a"}),
     ("N", 16, {"a"}), (32, "K", {"w"}), ("N", "K", set())])
 def test_where_copies_are_wide(n: int | str, k: int | str, expected: set[str]) -> None:
     program = programs.gemm("M", n, k)

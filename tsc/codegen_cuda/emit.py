@@ -40,7 +40,7 @@ from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import SymExpr, product
 from tsc.te.compute import facts_of
-from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, call, index
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, call, index, substitute
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
 
@@ -49,7 +49,7 @@ _COPIED = (4, 8, 16)
 _TYPES = {**C_TYPES, "float16": "f16"}
 
 #: Names that a kernel's own must not be.
-_TAKEN = {name: name for name in ("thread", "outside", "scratch", "status", "a", "b", "c")}
+_TAKEN = {name: name for name in ("thread", "outside", "scratch", "status", "a", "b", "c", "row")}
 
 Lines = Iterator[tuple[int, str]]
 
@@ -165,7 +165,7 @@ def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
         case For(kind="warp" | "thread"):
             yield from _emit_team(stmt, scope, kernel, depth)
         case For(kind="vector"):
-            yield depth, _wide(stmt, scope)
+            yield from ((depth, line) for line in _wide(stmt, scope))
         case For(var=var, lo=Const(value=lo), kind="unroll", body=Intrin() as body):
             for number in range(trips(stmt) or 0):  # so that what is constant in an address is
                 now = substitute_stmt(body, {var: index(int(lo) + number * stmt.step)})
@@ -280,18 +280,36 @@ def _copy(stmt: Store, found: tuple[tuple[Expr, ...], Load], scope: Scope, count
     return f"cp_async<{size}>({target}, place_of({name}, {offset}), {held});"
 
 
-def _wide(loop: For, scope: Scope) -> str:
-    """A "vector" loop as one access: an asynchronous copy, or a read of shared memory into registers."""
+def _wide(loop: For, scope: Scope) -> Iterator[str]:
+    """A "vector" loop as one access: an asynchronous copy, a read into registers, or a store of what is computed."""
     stmt = substitute_stmt(loop.body, {loop.var: loop.lo})
-    if isinstance(stmt, Store) and isinstance(loop.hi, Const):
-        count, source = int(loop.hi.value), stmt.value
-        if stmt.asynchronous and (found := copied(stmt.value)) is not None:
-            return _copy(stmt, found, scope, count)
-        dialect = _dialect(scope)
-        if stmt.buffer.name in dialect.own and isinstance(source, Load) and source.buffer.name in dialect.shared:
-            target = f"{scope.name(f'buffer {stmt.buffer.name}')} + {place_text(stmt.buffer, stmt.index, scope)}"
-            return f"load_shared_row<{count}>({target}, {_address(source.buffer, source.index, scope)});"
-    raise InternalError(f"vector loop {loop.var} is no access")
+    if not isinstance(stmt, Store) or not isinstance(loop.hi, Const):
+        raise InternalError(f"vector loop {loop.var} is no access")
+    count, source, dialect = int(loop.hi.value), stmt.value, _dialect(scope)
+    name, kind = scope.name(f"buffer {stmt.buffer.name}"), _TYPES[stmt.buffer.dtype]
+    if stmt.asynchronous and (found := copied(stmt.value)) is not None:
+        yield _copy(stmt, found, scope, count)
+    elif stmt.buffer.name in dialect.own and isinstance(source, Load):
+        target, held = f"{name} + {place_text(stmt.buffer, stmt.index, scope)}", source.buffer.name
+        if held in dialect.shared:
+            yield f"load_shared_row<{count}>({target}, {_address(source.buffer, source.index, scope)});"
+        else:
+            place = f"{scope.name(f'buffer {held}')} + {offset_text(source.buffer, source.index, scope)}"
+            yield f"{'load_global' if held in dialect.written else 'load_constant'}_row<{count}>({target}, {place});"
+    else:
+        values = [scalar(substitute(_stored(loop).value, {loop.var: index(number)}), scope) for number in range(count)]
+        yield "{"
+        yield f"  const {kind} row[{count}] = {{{', '.join(values)}}};"
+        if stmt.buffer.name in dialect.shared:
+            yield f"  store_shared_row({_address(stmt.buffer, stmt.index, scope)}, row);"
+        else:
+            yield f"  store_global_row({name} + {offset_text(stmt.buffer, stmt.index, scope)}, row);"
+        yield "}"
+
+
+def _stored(loop: For) -> Store:
+    assert isinstance(loop.body, Store)
+    return loop.body
 
 
 def _address(buffer: Buffer, at: tuple[Expr, ...], scope: Scope) -> str:

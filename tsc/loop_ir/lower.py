@@ -12,6 +12,7 @@ from tsc.loop_ir.gpu.barriers import insert_barriers
 from tsc.loop_ir.gpu.fragments import load_fragments
 from tsc.loop_ir.gpu.pipeline import copy_asynchronously, software_pipeline
 from tsc.loop_ir.gpu.tensorize_gpu import Mma, tensorize_gpu
+from tsc.loop_ir.gpu.together import store_together
 from tsc.loop_ir.gpu.unroll import unroll_registers
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.gpu.widen import widen_copies
@@ -61,7 +62,8 @@ def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recor
     func = insert_barriers(copy_asynchronously(func))
     func = widen_copies(simplify(func))                     # neighbours are copied together,
     func = load_fragments(func)                             # what several products read is read once, together,
-    func = hold_accumulators(func)                          # and what is summed up in memory is held in a register
+    func = hold_accumulators(func)                          # what is summed up in memory is held in a register
+    func = store_together(func)                             # and neighbours are stored together
     func = map_blocks(simplify(unroll_registers(func)))     # what counts registers is written out
     func = plan_scratch(func)
     verify(func)

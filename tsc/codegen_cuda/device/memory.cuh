@@ -131,23 +131,49 @@ TSC_DEV T load_shared_at(u32 source TSC_AT) {
 #endif
 }
 
-// ld.shared.v2 or .v4 (PTX ISA 9.7.9.8): COUNT neighbours, 8 or 16 bytes, from window address `source`, a multiple of that.
-template <class Word, class T>
-TSC_DEV void load_shared_as(T* target, u32 source TSC_AT) {
-  const Word row = load_shared<Word>(source TSC_PASS);
-  TSC_UNROLL for (int k = 0; k < static_cast<int>(sizeof(Word) / sizeof(T)); k++)
+// What one access moves: COUNT neighbours of 4, 8 or 16 bytes together, from an address that is a multiple of that.
+template <int BYTES>
+struct Row;
+template <>
+struct Row<4> {
+  using Word = u32;
+};
+template <>
+struct Row<8> {
+  using Word = b64;
+};
+template <>
+struct Row<16> {
+  using Word = b128;
+};
+template <int COUNT, class T>
+using RowWord = typename Row<COUNT * sizeof(T)>::Word;
+
+template <int COUNT, class T, class Word>
+TSC_DEV void split_row(T* target, const Word& row) {
+  TSC_UNROLL for (int k = 0; k < COUNT; k++)
       memcpy(target + k, reinterpret_cast<const u8*>(&row) + k * sizeof(T), sizeof(T));
 }
 template <int COUNT, class T>
-TSC_DEV void load_shared_row(T* target, u32 source TSC_AT) {
-  static_assert(COUNT * sizeof(T) == 8 || COUNT * sizeof(T) == 16, "8 or 16 bytes at once");
-  if constexpr (COUNT * sizeof(T) == 16) {
-    load_shared_as<b128>(target, source TSC_PASS);
-  } else {
-    load_shared_as<b64>(target, source TSC_PASS);
-  }
+TSC_DEV RowWord<COUNT, T> join_row(const T (&row)[COUNT]) {
+  RowWord<COUNT, T> word;
+  TSC_UNROLL for (int k = 0; k < COUNT; k++) memcpy(reinterpret_cast<u8*>(&word) + k * sizeof(T), row + k, sizeof(T));
+  return word;
 }
 
+// ld.shared, ld.global and ld.global.nc, st.shared and st.global of a row (.v2 and .v4, PTX ISA 9.7.9.8 to 9.7.9.11).
+template <int COUNT, class T>
+TSC_DEV void load_shared_row(T* target, u32 source TSC_AT) {
+  split_row<COUNT>(target, load_shared<RowWord<COUNT, T>>(source TSC_PASS));
+}
+template <int COUNT, class T>
+TSC_DEV void load_global_row(T* target, const T* source TSC_AT) {
+  split_row<COUNT>(target, load_global(reinterpret_cast<const RowWord<COUNT, T>*>(source) TSC_PASS));
+}
+template <int COUNT, class T>
+TSC_DEV void load_constant_row(T* target, const T* source TSC_AT) {
+  split_row<COUNT>(target, load_constant(reinterpret_cast<const RowWord<COUNT, T>*>(source) TSC_PASS));
+}
 // st.shared (PTX ISA 9.7.9.11) to window address `target`.
 template <class T>
 TSC_DEV void store_shared(u32 target, T value TSC_AT) {
@@ -188,6 +214,15 @@ TSC_DEV void store_shared_if(u32 target, T value, bool predicate TSC_AT) {
 #ifdef TSC_EMU
   if (!predicate) emu::stand_by(true, true, at);
 #endif
+}
+
+template <int COUNT, class T>
+TSC_DEV void store_shared_row(u32 target, const T (&row)[COUNT] TSC_AT) {
+  store_shared(target, join_row(row) TSC_PASS);
+}
+template <int COUNT, class T>
+TSC_DEV void store_global_row(T* target, const T (&row)[COUNT] TSC_AT) {
+  store_global(reinterpret_cast<RowWord<COUNT, T>*>(target), join_row(row) TSC_PASS);
 }
 
 // The 16-byte copy loop's unit: global to registers to shared, zero bytes where `predicate` is false.

@@ -45,7 +45,7 @@ def without_fragments(func: Func) -> Func:
 # -- made ------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True, slots=True)
-class _Fragment:
+class Fragment:
     """Numbers that are read together: `held` has a dim for each of `loops`, the last those of one access; `load` is one of
     them."""
 
@@ -54,10 +54,10 @@ class _Fragment:
     load: Load
 
     @staticmethod
-    def of(load: Load, loops: tuple[For, ...], number: int) -> _Fragment:
+    def of(load: Load, loops: tuple[For, ...], number: int) -> Fragment:
         """A fragment of its own, for the number that `load` reads within `loops`."""
         shape = tuple(SymExpr.of(trips(loop) or 1) for loop in loops)
-        return _Fragment(Buffer(f"{load.buffer.name}_part{number}", load.dtype, shape), loops, load)
+        return Fragment(Buffer(f"{load.buffer.name}_part{number}", load.dtype, shape), loops, load)
 
     def within(self, body: Stmt) -> Stmt:
         """`body` with the fragment there, filled."""
@@ -113,9 +113,9 @@ class _Loader:
         return None
 
     def _along(self, read: dict[Load, Expr], along: tuple[For, ...], loops: tuple[For, ...], facts: Facts
-               ) -> dict[Load, _Fragment]:
+               ) -> dict[Load, Fragment]:
         """The fragments of those loads that have neighbours along one of some loops, the innermost that will do."""
-        found: dict[Load, _Fragment] = {}
+        found: dict[Load, Fragment] = {}
         for load, now in read.items():
             for loop in reversed(along):
                 size = trips(loop) or 0
@@ -123,13 +123,13 @@ class _Loader:
                         begins_whole(now.buffer, now.index, loop.var, size, facts)):
                     used = {name for i in now.index for name in variables(i)}
                     others = tuple(x for x in loops if x is not loop and x.var in used)
-                    found[load] = _Fragment.of(now, (*others, loop), next(self.numbers))
+                    found[load] = Fragment.of(now, (*others, loop), next(self.numbers))
                     break
         return found
 
     @staticmethod
     def _nested(several: For, one: For, loops: tuple[For, ...], store: Store, at: dict[str, Expr],
-                before: dict[Load, _Fragment], each: dict[Load, _Fragment]) -> Stmt:
+                before: dict[Load, Fragment], each: dict[Load, Fragment]) -> Stmt:
         """The loops over k, `several` steps and `one`, in which what was at k is `at`, with the fragments of each."""
         found = {load: fragment.read() for load, fragment in (*before.items(), *each.items())}
         value = map_loads(lambda load: found.get(load, load), store.value)

@@ -20,6 +20,8 @@ from tsc.te.index import to_sym
 #: What the address of every buffer of a GPU's kernel is a multiple of, and so the most bytes of one access.
 BASE_ALIGNMENT = 16
 _BYTES = (8, 16)
+#: Comparisons of l and r as f >= 0: the sign of l in f, and what is less in f than in l - r.
+_AT_LEAST = {"ge": (1, 0), "gt": (1, 1), "le": (-1, 0), "lt": (-1, 1)}
 
 
 def widen_copies(func: Func) -> Func:
@@ -52,7 +54,7 @@ def _is_wide(loop: For, facts: Facts) -> bool:
             if (found := copied(store.value)) is None:
                 return False
             conditions, load = found
-            return loop.var not in {name for condition in conditions for name in variables(condition)} and all(
+            return all(is_same(condition, loop, facts) for condition in conditions) and all(
                 begins_whole(buffer, at, loop.var, int(count), facts)
                 for buffer, at in ((store.buffer, store.index), (load.buffer, load.index)))
     return False
@@ -74,3 +76,20 @@ def begins_whole(buffer: Buffer, at: tuple[Expr, ...], var: str, count: int, fac
     first = facts.reduce(offset) - dim(var)
     depends = var in first.dims() or any(var in variables(leaf) for leaf in leaves.values())
     return not depends and facts.divisor(first) % count == 0
+
+
+def is_same(condition: Expr, loop: For, facts: Facts) -> bool:
+    """Whether a condition is the same for all neighbours that a `loop` counts from 0 on: it does not depend on which, or says
+    that they lie before an end, at a multiple of their number, and they begin at one."""
+    if loop.var not in variables(condition):
+        return True
+    match condition, loop.hi:
+        case Call(fn="and", args=args), _:
+            return all(is_same(a, loop, facts) for a in args)
+        case Call(fn=fn, args=(left, right)), Const(value=size) if fn in _AT_LEAST:
+            sign, less = _AT_LEAST[fn]
+            leaves: dict[str, Expr] = {}
+            least, one = (to_sym(left, leaves) - to_sym(right, leaves)) * sign - less, dim(loop.var)
+            return not leaves and any(loop.var not in rest.dims() and facts.divisor(rest) % int(size) == 0
+                                      for rest in (least - one, least + one + 1))
+    return False
