@@ -114,8 +114,8 @@ class Kept:
 
 def measure(session: Session) -> dict[str, Any]:
     """A row each: microseconds of all launches as one graph and of torch's eager kernels as one graph (of the same precision;
-    in fp16 its inputs are, where ours are rounded on the way), the bytes of inputs and outputs over that time, and the worst
-    difference to torch in fp32 as a part of the largest value."""
+    in fp16 its inputs are, where ours are rounded on the way), those of each launch alone, the bytes of inputs and outputs over
+    that time, and the worst difference to torch in fp32 as a part of the largest value."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:
@@ -146,8 +146,10 @@ def _row(session: Session, torch: Any, where: str, path: Path, timed: Timed) -> 
         given = [x.half() for x in given]
     apart = float(np.abs(found - want).max()) / float(np.abs(want).max()) if session.computes else 0.0
     microseconds = session.time(kept.launches, 1 if session.small else 7) * len(kept.launches)
+    each = [] if session.small or len(executable.launches) != len(kept.launches) else [
+        [launch.node, round(session.time([one], 5), 2)] for launch, one in zip(executable.launches, kept.launches)]
     row: dict[str, Any] = {"precision": timed.precision, "microseconds": microseconds, "launches": len(kept.launches),
-                           "apart": apart}
+                           "apart": apart, "each": each}
     amounts: Sequence[tuple[str, float]] = (
         ("gigabytes_per_second", 4e-3 * (sum(map(prod, shapes.values())) + want.size)), ("gflops", 1e-3 * timed.operations))
     row |= {unit: amount / microseconds for unit, amount in amounts if amount and microseconds}
