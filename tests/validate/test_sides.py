@@ -14,7 +14,7 @@ from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func, Store, map_exprs, walk
 from tsc.poly.schedule import schedule_program
 from tsc.te.compute import Compute, Program, SizeParam
-from tsc.te.expr import Const, Expr, Var, add, call, index, map_children, map_loads, mul, select
+from tsc.te.expr import Call, Cast, Const, Expr, Var, add, call, index, map_children, map_loads, mul, select
 from tsc.validate import check_values
 from tsc.validate.sides import MOST_IN_STORE, Sides
 
@@ -74,6 +74,27 @@ def test_places_that_execute_a_side_are_solved_for() -> None:
         check_values(program, broken(func), scop)
 
 
+def test_what_loops_do_not_choose_is_seen() -> None:
+    """They have one side alone; or the condition lacks a part, which seldom decides."""
+    far, near = call("eq", AT, add(ROWS, index(317))), call("lt", ROWS, AT)
+    choice = select(far, SEVEN, ONE)
+    for wanted, made in ((choice, ONE), (select(Call("and", (near, call("lt", AT, add(ROWS, index(317)))), "bool"), SEVEN, ONE),
+                                         select(near, SEVEN, ONE)),
+                         (select(Call("or", (near, call("eq", AT, call("sub", ROWS, index(317)))), "bool"), SEVEN, ONE),
+                          select(near, SEVEN, ONE))):
+        func, _ = scheduled(chosen(made))
+        with pytest.raises(InternalError, match="another value"):
+            check_values(chosen(wanted), func)
+
+
+def test_either_side_of_an_extremum_is_tried() -> None:
+    """A number that grows with an index, up to one that few sizes reach."""
+    most = Cast(call("min", AT, add(ROWS, index(317))), "float32")
+    func, _ = scheduled(chosen(Cast(AT, "float32")))
+    with pytest.raises(InternalError, match="another value"):
+        check_values(chosen(most), func)
+
+
 def test_a_side_that_no_sizes_execute_is_no_fault() -> None:
     program = chosen(select(call("eq", AT, add(COUNT, index(1))), SEVEN, ONE))
     func, scop = scheduled(program)
@@ -86,6 +107,7 @@ def test_of_many_choices_some_are_looked_at() -> None:
     value: Expr = ONE
     for number in range(20):
         value = select(call("lt", AT, add(ROWS, index(number))), Const(float(number), "float32"), value)
-    func, _ = scheduled(chosen(value))
+    program = chosen(value)
+    func, _ = scheduled(program)
     stores = sum(isinstance(s, Store) for s in walk(func.body))
-    assert len(Sides.of(func).marks) == 2 * MOST_IN_STORE * stores
+    assert len(Sides.of(func, program).marks) == 2 * MOST_IN_STORE * (stores + 1)

@@ -30,7 +30,7 @@ from tsc.validate.witness import Case, completed
 #: How often other numbers are fed at most, where those fed before did not decide both ways.
 _FEEDINGS = 6
 #: How often sizes and places that were solved for are taken: data may have to agree.
-_TURNS = 4
+_TURNS = 8
 #: How truths are folded, and how many more Cases there are then.
 _TRUTHS, _OFTEN = ("and", "or"), 200
 #: No statement is written out as more Stores than that, among which its instances are divided.
@@ -106,7 +106,7 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
         scheduled = None
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
     tried, dead = [Case(one) for one in sizes or ()], set[int]()
-    sides = Sides.of(func)
+    sides = Sides.of(func, program)
     if sizes is None:
         chosen, reached = choose_sizes(program, sides.func, rng)
         if not chosen:
@@ -116,7 +116,8 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
         tried = _affordable(program, tried)
         if all(most_at(program, case.sizes) > MOST_INSTANCES * _WRITTEN_OUT for case in tried):
             return Compared(f"more than {MOST_INSTANCES} instances would have to be looked at")
-    stores, marks = [s for s in statements(sides.func) if isinstance(s, Store)], set(sides.marks.values())
+    marks, own = set(sides.marks.values()), {id(s) for s in statements(func)}
+    stores = [s for s in statements(sides.func) if isinstance(s, Store) and id(s) in own | marks]
     with np.errstate(all="ignore"):
         try:
             while tried:
@@ -178,15 +179,14 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
     if any(monoid.fn in _TRUTHS for _, monoid in reduce_axes(program)):
         light = sorted(range(len(cases)), key=lambda n: work_at(program, cases[n].sizes))[:-(-len(cases) // 2)]
         again(light * -(-_OFTEN // len(light)), first)
-    if scheduled is None:  # without samples, another round executes the same
-        return sides.executed(found.stores, found.sides), list(cases)
     if solve and (left := wanted - sides.executed(found.stores, found.sides)):
         own, _ = completed(program, sides.func, (), {id(s) for s in statements(sides.func)} - left, rng)
+        turns = own * _TURNS if scheduled is not None or not own else _affordable(program, own * _TURNS)
         try:
-            found.add(_compared(program, func, scheduled, own * _TURNS, rng, OWN) if own else Executed())
+            found.add(_compared(program, func, scheduled, turns, rng, OWN) if own else Executed())
         except (Impossible, TooMany):
             own = []
-    if not wanted <= sides.executed(found.stores, found.sides):
+    if scheduled is not None and not wanted <= sides.executed(found.stores, found.sides):  # or else the same is executed
         found.add(_compared(program, func, scheduled, cases, rng, BUDGET))
     return sides.executed(found.stores, found.sides), [*cases, *own]
 
@@ -232,7 +232,7 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     for condition, seen in loops.outcomes.items():
         for outcome, number in zip(*np.nonzero(seen)):
             outcomes.setdefault((condition, _key(cases[number])), set()).add(bool(outcome))
-    return Executed({id(leaf.store) for leaf in loops.leaves}, loops.sides, outcomes)
+    return Executed({id(leaf.store) for leaf in loops.leaves}, loops.sides | meaning.sides, outcomes)
 
 
 def _key(case: Case) -> _Sizes:

@@ -26,7 +26,7 @@ from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
 from tsc.validate.nest import iterations, nest_of
 from tsc.validate.program import Inputs
 from tsc.validate.sampled import Pruning
-from tsc.validate.sides import Side, decided_by_index
+from tsc.validate.sides import Side, decided_by_index, sides_taken
 
 _LATEST = 2**62
 #: So many instances of a statement are looked at: a few hundred bytes each.
@@ -216,12 +216,8 @@ class _Scoped:
     def chose(self, choice: Call, holds: Array, frame: Frame) -> None:
         """Note what came out, where data decide in which Cases."""
         condition = choice.args[0]
-        if not frame.count:
-            return
-        if decided_by_index(condition):
-            taken = [side for side, some in ((True, holds.any()), (False, not holds.all())) if some]
-            self.loops.sides.update((id(self.store), id(choice), side) for side in taken)
-        else:
+        self.loops.sides.update(sides_taken(id(self.store), choice, holds, frame))
+        if frame.count and not decided_by_index(condition):
             seen = self.loops.outcomes.setdefault(id(condition), np.zeros((2, self.loops.sizes.count), bool))
             seen[spread(holds, frame.count).astype(np.int64), frame.get(CASE)] = True
 

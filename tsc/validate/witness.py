@@ -57,7 +57,7 @@ def completed(program: Program, func: Func, cases: Sequence[dict[str, int]],
 def _nests_missed(func: Func, reached: Collection[int]) -> dict[Stmt, list[Store]]:
     """The Stores that are not reached (by `id`), by what is around them: the loops and guards that decide about them."""
     found: dict[Stmt, list[Store]] = {}
-    for store, nest in _missed(func.body.body if isinstance(func.body, For) and func.body.var == BLOCK else func.body, reached):
+    for store, nest in _missed(func.body, reached):
         found.setdefault(_blocks_apart(nest), []).append(store)
     return found
 
@@ -68,6 +68,8 @@ def _missed(stmt: Stmt, reached: Collection[int]) -> Iterator[tuple[Store, Stmt]
     for place, child in enumerate(children(stmt)):
         for store, nest in _missed(child, reached):
             match stmt:
+                case For(var=name) if name == BLOCK:
+                    yield store, nest
                 case For(lo=Const(value=lo), hi=Const(value=hi)) if lo < hi and not _uses(nest, stmt.var):
                     yield store, nest
                 case For() | Let():
