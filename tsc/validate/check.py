@@ -98,8 +98,8 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
     sampled, unless it reduces over other axes (a GPU's lanes share one, or several are one). `sizes` are those to try, by
-    default some around the edges of the loops' tiles, which execute every Store. What registers hold for a while is looked at
-    where it stands.
+    default some around the edges of the loops' tiles, which execute every Store and both sides of choices. What registers hold
+    for a while is looked at where it stands.
     """
     func = without_registers(func)
     if scheduled is not None and not {a.name for a, _ in reduce_axes(scheduled)} <= {a.name for a, _ in reduce_axes(program)}:
@@ -158,10 +158,10 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
                         sides: Sides, wanted: set[int], solve: bool) -> tuple[set[int], list[Case]]:
     """The Stores and marks, by `id`, that were executed, and where; those `wanted` are among them, if BUDGET points can do it.
 
-    Stores that few points leave out are executed on their own, at sizes and places solved for (if asked to `solve`), or else
-    with all others again. Where data decide, and at some sizes always did the same, others are fed: what one element decides
-    may be all that is computed. Where truths are folded, one term seldom tells: small sizes are taken often. Raises as
-    `_compared`.
+    What few points leave out is executed on its own, at sizes and places solved for (if asked to `solve`), often, as data may
+    have to agree; or else with all others again. Where data decide, and at some sizes always did the same, others are fed:
+    what one element decides may be all that is computed. Where truths are folded, one term seldom tells: small sizes are taken
+    often. Raises as `_compared`.
     """
     first = FIRST if scheduled is not None else BUDGET
     found, own = _compared(program, func, scheduled, cases, rng, first), list[Case]()
