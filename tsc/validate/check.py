@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from random import Random
@@ -24,10 +24,13 @@ from tsc.validate.loops import MOST_INSTANCES, Loops, evaluated
 from tsc.validate.memory import Storage
 from tsc.validate.program import Impossible, Inputs, Meaning, keys_of, reduce_axes
 from tsc.validate.sampled import Pruning, Samples
+from tsc.validate.sides import Side, Sides
 from tsc.validate.witness import Case, completed
 
 #: How often other numbers are fed at most, where those fed before did not decide both ways.
 _FEEDINGS = 6
+#: How often sizes and places that were solved for are taken: data may have to agree.
+_TURNS = 8
 #: How truths are folded, and how many more Cases there are then.
 _TRUTHS, _OFTEN = ("and", "or"), 200
 #: No statement is written out as more Stores than that, among which its instances are divided.
@@ -48,15 +51,17 @@ class Points:
 
 @dataclass(slots=True)
 class Executed:
-    """The Stores of the loops that were executed, by `id`, and what came out of the conditions, by `id` and sizes, that data
-    decide."""
+    """The Stores of the loops that were executed, by `id`, the sides of their choices that were taken, and what came out of the
+    conditions, by `id` and sizes, that data decide."""
 
     stores: set[int] = field(default_factory=set)
+    sides: set[Side] = field(default_factory=set)
     outcomes: dict[tuple[int, _Sizes], set[bool]] = field(default_factory=dict)
 
     def add(self, other: Executed) -> None:
         """More of them."""
         self.stores |= other.stores
+        self.sides |= other.sides
         for key, seen in other.outcomes.items():
             self.outcomes.setdefault(key, set()).update(seen)
 
@@ -72,8 +77,8 @@ class Executed:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How far values were compared: the reason why they were not, or the `sizes` at which they were. Of the loops' Stores,
-    `missed` were executed at none of these, `dead` are not executed at any admissible sizes."""
+    """How far values were compared: the reason why they were not, or the `sizes` at which they were. Of the loops' Stores, and
+    the sides of choices in them, `missed` were executed at none of these; `dead` Stores not at any admissible sizes."""
 
     undecided: str | None = None
     sizes: tuple[Mapping[str, int], ...] = ()
@@ -93,30 +98,32 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
     sampled, unless it reduces over other axes (a GPU's lanes share one, or several are one). `sizes` are those to try, by
-    default some around the edges of the loops' tiles, which execute every Store. What registers hold for a while is looked at
-    where it stands.
+    default some around the edges of the loops' tiles, which execute every Store and both sides of choices. What registers hold
+    for a while is looked at where it stands.
     """
     func = without_registers(func)
     if scheduled is not None and not {a.name for a, _ in reduce_axes(scheduled)} <= {a.name for a, _ in reduce_axes(program)}:
         scheduled = None
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
     tried, dead = [Case(one) for one in sizes or ()], set[int]()
+    sides = Sides.of(func, program)
     if sizes is None:
-        chosen, reached = choose_sizes(program, func, rng)
+        chosen, reached = choose_sizes(program, sides.func, rng)
         if not chosen:
             return Compared("no sizes were found at which the facts of the Program hold")
-        tried, dead = completed(program, func, chosen, reached, rng)
+        tried, dead = completed(program, sides.func, chosen, reached, rng)
     if scheduled is None:
         tried = _affordable(program, tried)
         if all(most_at(program, case.sizes) > MOST_INSTANCES * _WRITTEN_OUT for case in tried):
             return Compared(f"more than {MOST_INSTANCES} instances would have to be looked at")
-    stores = [s for s in statements(func) if isinstance(s, Store)]
+    marks, own = set(sides.marks.values()), {id(s) for s in statements(func)}
+    stores = [s for s in statements(sides.func) if isinstance(s, Store) and id(s) in own | marks]
     with np.errstate(all="ignore"):
         try:
             while tried:
                 try:
                     found, tried = _compared_in_rounds(
-                        program, func, scheduled, tried, rng, {id(s) for s in stores} - dead, sizes is None)
+                        program, func, scheduled, tried, rng, sides, {id(s) for s in stores} - dead, sizes is None)
                 except Impossible as impossible:
                     tried = [s for number, s in enumerate(tried) if number not in impossible.cases]
                 except TooMany as reason:
@@ -125,8 +132,8 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
                     tried = sorted(tried, key=lambda case: work_at(program, case.sizes))[:len(tried) // 2]
                 else:
                     missed = [s for s in stores if id(s) not in dead | found]
-                    unreachable = [s for s in stores if id(s) in dead - found]
-                    return Compared(None, tuple(case.sizes for case in tried), _names(missed), _names(unreachable))
+                    unreachable = [s for s in stores if id(s) in dead - found and id(s) not in marks]
+                    return Compared(None, tuple(case.sizes for case in tried), _names(missed, marks), _names(unreachable))
             return Compared("its Program reads outside its inputs at all sizes that were tried")
         except Fault as fault:
             raise InternalError(f"kernel {func.name} is not what its Program means: {fault}") from fault
@@ -141,19 +148,20 @@ def _affordable(program: Program, cases: list[Case]) -> list[Case]:
     return ordered[:max(1, sum(1 for total in sums if total <= MOST_INSTANCES))]
 
 
-def _names(stores: Sequence[Store]) -> tuple[str, ...]:
-    """The buffers and statements of some Stores."""
-    return tuple(f"a store to {s.buffer.name}" + ("" if s.instance is None else f" of {s.instance.statement}") for s in stores)
+def _names(stores: Sequence[Store], marks: Collection[int] = ()) -> tuple[str, ...]:
+    """The buffers and statements of some Stores, of which `marks`, by `id`, stand for one side of a choice."""
+    return tuple(("a side of a choice in " if id(s) in marks else "") + f"a store to {s.buffer.name}"
+                 + ("" if s.instance is None else f" of {s.instance.statement}") for s in stores)
 
 
 def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
-                        wanted: set[int], solve: bool) -> tuple[set[int], list[Case]]:
-    """The Stores, by `id`, that were executed, and where; those `wanted` are among them, if BUDGET points can do it.
+                        sides: Sides, wanted: set[int], solve: bool) -> tuple[set[int], list[Case]]:
+    """The Stores and marks, by `id`, that were executed, and where; those `wanted` are among them, if BUDGET points can do it.
 
-    Stores that few points leave out are executed on their own, at sizes and places solved for (if asked to `solve`), or else
-    with all others again. Where data decide, and at some sizes always did the same, others are fed: what one element decides
-    may be all that is computed. Where truths are folded, one term seldom tells: small sizes are taken often. Raises as
-    `_compared`.
+    What few points leave out is executed on its own, at sizes and places solved for (if asked to `solve`), often, as data may
+    have to agree; or else with all others again. Where data decide, and at some sizes always did the same, others are fed:
+    what one element decides may be all that is computed. Where truths are folded, one term seldom tells: small sizes are taken
+    often. Raises as `_compared`.
     """
     first = FIRST if scheduled is not None else BUDGET
     found, own = _compared(program, func, scheduled, cases, rng, first), list[Case]()
@@ -171,17 +179,16 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
     if any(monoid.fn in _TRUTHS for _, monoid in reduce_axes(program)):
         light = sorted(range(len(cases)), key=lambda n: work_at(program, cases[n].sizes))[:-(-len(cases) // 2)]
         again(light * -(-_OFTEN // len(light)), first)
-    if scheduled is None:  # without samples, another round executes the same
-        return found.stores, list(cases)
-    if solve and not wanted <= found.stores:
-        own, _ = completed(program, func, (), {id(s) for s in statements(func) if id(s) not in wanted - found.stores}, rng)
+    if solve and (left := wanted - sides.executed(found.stores, found.sides)):
+        own, _ = completed(program, sides.func, (), {id(s) for s in statements(sides.func)} - left, rng)
+        turns = own * _TURNS if scheduled is not None or not own else _affordable(program, own * _TURNS)
         try:
-            found.add(_compared(program, func, scheduled, own, rng, OWN) if own else Executed())
+            found.add(_compared(program, func, scheduled, turns, rng, OWN) if own else Executed())
         except (Impossible, TooMany):
             own = []
-    if not wanted <= found.stores:
+    if scheduled is not None and not wanted <= sides.executed(found.stores, found.sides):  # or else the same is executed
         found.add(_compared(program, func, scheduled, cases, rng, BUDGET))
-    return found.stores, [*cases, *own]
+    return sides.executed(found.stores, found.sides), [*cases, *own]
 
 
 def _compared(program: Program, func: Func, scheduled: Program | None, cases: Sequence[Case], rng: Random,
@@ -225,7 +232,7 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     for condition, seen in loops.outcomes.items():
         for outcome, number in zip(*np.nonzero(seen)):
             outcomes.setdefault((condition, _key(cases[number])), set()).add(bool(outcome))
-    return Executed({id(leaf.store) for leaf in loops.leaves}, outcomes)
+    return Executed({id(leaf.store) for leaf in loops.leaves}, loops.sides | meaning.sides, outcomes)
 
 
 def _key(case: Case) -> _Sizes:

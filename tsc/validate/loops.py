@@ -19,13 +19,14 @@ from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt,
 from tsc.plan.pack import packed
 from tsc.sym import product
 from tsc.te import layout
-from tsc.te.expr import Buffer, Call, CheckedIndex, Expr, Load, children, format_expr, loads, walk
+from tsc.te.expr import Buffer, Call, Expr, Load, children, format_expr, loads
 from tsc.validate.algebra import Algebra, Array, Value
 from tsc.validate.frames import CASE, Fault, Frame, Ints, Reader, Sizes, TooMany, Undecided, spread
 from tsc.validate.memory import BLOCK, SEEN, TIME, Leaf, Storage, update_of
 from tsc.validate.nest import iterations, nest_of
 from tsc.validate.program import Inputs
 from tsc.validate.sampled import Pruning
+from tsc.validate.sides import Side, decided_by_index, sides_taken
 
 _LATEST = 2**62
 #: So many instances of a statement are looked at: a few hundred bytes each.
@@ -86,6 +87,8 @@ class Loops:
     clocks: list[_Clock] = field(default_factory=list)
     #: In which Cases each condition, by `id`, that data decide did not hold somewhere, and in which it did.
     outcomes: dict[int, Array] = field(default_factory=dict)
+    #: The sides that were taken of choices within Stores that indices decide.
+    sides: set[Side] = field(default_factory=set)
 
     def unroll(self) -> dict[str, Storage]:
         """Find all instances; gives the storage of the Func's own buffers."""
@@ -177,8 +180,8 @@ class Loops:
 
     # -- memory ------------------------------------------------------------------------------------------------
 
-    def _reader(self, scope: dict[str, Storage]) -> Reader:
-        return Reader(_Scoped(self, scope), self.sizes, self.algebra)
+    def _reader(self, scope: dict[str, Storage], store: Store | None = None) -> Reader:
+        return Reader(_Scoped(self, scope, store), self.sizes, self.algebra)
 
     def cells(self, buffer: Buffer, index: Iterable[Ints], frame: Frame, what: str) -> tuple[Ints, Array | None]:
         """Where an access goes in the layout that it names, and which instances read padding behind the last panel."""
@@ -204,15 +207,17 @@ class Loops:
 
 @dataclass(frozen=True, slots=True)
 class _Scoped:
-    """What Loads mean where some storages are visible."""
+    """What Loads mean where some storages are visible, in what `store` evaluates, if any."""
 
     loops: Loops
     scope: dict[str, Storage]
+    store: Store | None = None
 
     def chose(self, choice: Call, holds: Array, frame: Frame) -> None:
-        """Note what came out where data decide."""
+        """Note what came out, where data decide in which Cases."""
         condition = choice.args[0]
-        if frame.count and any(isinstance(e, CheckedIndex | Load) for e in walk(condition)):
+        self.loops.sides.update(sides_taken(id(self.store), choice, holds, frame))
+        if frame.count and not decided_by_index(condition):
             seen = self.loops.outcomes.setdefault(id(condition), np.zeros((2, self.loops.sizes.count), bool))
             seen[spread(holds, frame.count).astype(np.int64), frame.get(CASE)] = True
 
@@ -307,7 +312,7 @@ def evaluated(loops: Loops) -> dict[str, Storage]:
     """Every buffer of the Func with all that was ever written to it. Raises Fault or Undecided."""
     arguments = loops.unroll()
     for leaf in loops.leaves:
-        index = [loops._reader(leaf.scope).ints(i, leaf.frame) for i in leaf.store.index]
+        index = [loops._reader(leaf.scope, leaf.store).ints(i, leaf.frame) for i in leaf.store.index]
         cells, _ = loops.cells(leaf.store.buffer, index, leaf.frame, "a store")
         base = leaf.frame.get(leaf.storage.base)
         leaf.cells = spread(np.asarray(base + cells, np.int64), leaf.frame.count)
@@ -319,7 +324,7 @@ def evaluated(loops: Loops) -> dict[str, Storage]:
         ready = next((s for s in pending if not reads[s] & set(pending)), None)
         if ready is not None:
             for leaf in ready.writers:
-                ready.put(leaf.slots, loops._reader(leaf.scope).value(leaf.value, leaf.frame))
+                ready.put(leaf.slots, loops._reader(leaf.scope, leaf.store).value(leaf.value, leaf.frame))
             ready.fold(loops.algebra)
             pending.remove(ready)
             continue
@@ -387,7 +392,7 @@ def _evaluate_together(group: set[Storage], loops: Loops) -> None:
             if not known.any():
                 continue
             progress = True
-            reader = Reader(_Scoped(loops, leaf.scope), loops.sizes, loops.algebra)
+            reader = loops._reader(leaf.scope, leaf.store)
             chosen = places[known]
             leaf.storage.put(leaf.slots[chosen], reader.value(leaf.store.value, Frame(len(chosen), leaf.frame, chosen)))
             left[leaf] = places[~known]

@@ -15,6 +15,7 @@ from tsc.te.compute import Axis, Carried, Compute, Monoid, Program
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, loads, map_children
 from tsc.validate.algebra import PRIME, Algebra, Array, Value, hashed, integers, joined, key_of, mixed, residue
 from tsc.validate.frames import CASE, Frame, Ints, Reader, Sizes, TooMany, Undecided, numbered, spread
+from tsc.validate.sides import Side, sides_taken
 
 #: The most elements of a reduction that are evaluated at once.
 _SLAB = 1 << 18
@@ -113,6 +114,8 @@ class Meaning:
     wanted: dict[str, Wanted] = field(default_factory=dict)
     tables: dict[str, _Table] = field(default_factory=dict)
     computes: dict[str, Compute] = field(default_factory=dict)
+    #: The sides that were taken of choices that indices decide.
+    sides: set[Side] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.computes = {c.name: c for c in self.program.computes}
@@ -128,8 +131,10 @@ class Meaning:
         return self._ask(load.buffer, [reader.ints(i, frame) for i in load.index], frame)
 
     def chose(self, choice: Call, holds: Array, frame: Frame) -> None:
-        """Note the inputs on the side that is not taken: a copy of what a Load gives stores something else in their place."""
+        """Note what came out, and the inputs on the side that is not taken: a copy of what a Load gives stores something else
+        in their place."""
         _, yes, no = choice.args
+        self.sides.update(sides_taken(0, choice, holds, frame))
         for side, passed in ((yes, ~holds), (no, holds)):
             if passed.any():
                 self._pass(side, frame if passed.all() else frame.where(passed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
@@ -12,7 +12,7 @@ from tsc.loop_ir.nodes import Block, For, Func, If, Let, Stmt, Store, children
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.proof.occurrences import Scope, Unreadable, occurrences
 from tsc.poly.scop import sizes_known
-from tsc.sym import SymExpr, dim
+from tsc.sym import OversizeError, SymExpr, dim
 from tsc.sym.expr import Apply
 from tsc.te.compute import Program
 from tsc.te.expr import INDEX, Buffer, Const, Expr, Size, variables
@@ -30,7 +30,8 @@ _MARK = Store(Buffer("", "", ()), (), Const(0, INDEX))
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Sizes to try, and numbers of interest along axes: values of the loops around a Store that is to be executed."""
+    """Sizes to try, and numbers of interest along axes: values of the loops around a Store that is to be executed, and where it
+    stores."""
 
     sizes: dict[str, int]
     numbers: frozenset[int] = frozenset()
@@ -43,9 +44,9 @@ def completed(program: Program, func: Func, cases: Sequence[dict[str, int]],
     found, dead = [Case(sizes) for sizes in cases], set[int]()
     for nest, stores in _nests_missed(func, reached).items():
         with suppress(Unreadable):
-            case = reaching(program, nest)
+            case = reaching(program, nest, dict.fromkeys(place for store in stores for place in places_of(store)))
             if case is None:
-                dead |= stores
+                dead |= {id(store) for store in stores}
                 continue
             sizes = admitted(program, case.sizes, rng)
             if sizes is not None and (case := replace(case, sizes=sizes)) not in found:
@@ -53,20 +54,22 @@ def completed(program: Program, func: Func, cases: Sequence[dict[str, int]],
     return found, dead
 
 
-def _nests_missed(func: Func, reached: Collection[int]) -> dict[Stmt, set[int]]:
-    """What is around the Stores (by `id`) that are not reached, by the loops and guards that decide about them."""
-    found: dict[Stmt, set[int]] = {}
-    for store, nest in _missed(func.body.body if isinstance(func.body, For) and func.body.var == BLOCK else func.body, reached):
-        found.setdefault(_blocks_apart(nest), set()).add(store)
+def _nests_missed(func: Func, reached: Collection[int]) -> dict[Stmt, list[Store]]:
+    """The Stores that are not reached (by `id`), by what is around them: the loops and guards that decide about them."""
+    found: dict[Stmt, list[Store]] = {}
+    for store, nest in _missed(func.body, reached):
+        found.setdefault(_blocks_apart(nest), []).append(store)
     return found
 
 
-def _missed(stmt: Stmt, reached: Collection[int]) -> Iterator[tuple[int, Stmt]]:
+def _missed(stmt: Stmt, reached: Collection[int]) -> Iterator[tuple[Store, Stmt]]:
     if isinstance(stmt, Store) and id(stmt) not in reached:
-        yield id(stmt), _MARK
+        yield stmt, _MARK
     for place, child in enumerate(children(stmt)):
         for store, nest in _missed(child, reached):
             match stmt:
+                case For(var=name) if name == BLOCK:
+                    yield store, nest
                 case For(lo=Const(value=lo), hi=Const(value=hi)) if lo < hi and not _uses(nest, stmt.var):
                     yield store, nest
                 case For() | Let():
@@ -103,9 +106,14 @@ def _blocks_apart(stmt: Stmt) -> Stmt:
     return replace(stmt, body=body)
 
 
-def reaching(program: Program, nest: Stmt) -> Case | None:
-    """A Case in which what is within a nest may be executed; None where there is none. Raises Unreadable where it is not known
-    whether there is one."""
+def places_of(store: Store) -> tuple[Expr, ...]:
+    """Where a Store stores, and in which instance of its statement: elements of what it makes, and terms of sums."""
+    return store.index if store.instance is None else (*store.index, *store.instance.index)
+
+
+def reaching(program: Program, nest: Stmt, places: Iterable[Expr] = ()) -> Case | None:
+    """A Case in which what is within a nest may be executed, which is of interest at some `places`; None where there is none.
+    Raises Unreadable where it is not known whether there is one."""
     names = [s.name for s in program.sizes]
     scope = Scope(tuple(names)).parameter(BLOCK)
     try:
@@ -122,8 +130,18 @@ def reaching(program: Program, nest: Stmt) -> Case | None:
                 if not near.is_empty():
                     values, place = isl.sample(near)
                     known = values | dict(zip(found.scope.variables, place))
-                    numbers = [found.scope.values.get(v, dim(v)).evaluate(known) for v in found.scope.variables]
+                    numbers = {found.scope.values.get(v, dim(v)).evaluate(known) for v in found.scope.variables}
+                    numbers |= set(_numbers(places, found.scope, known))
                     return Case({s.name: values.get(s.name, s.lo) for s in program.sizes}, frozenset(numbers))
     except PatternMismatch as why:
         raise Unreadable(str(why)) from why
     raise Unreadable("only large sizes execute it")
+
+
+def _numbers(places: Iterable[Expr], scope: Scope, known: Mapping[str, int]) -> Iterator[int]:
+    """What is known of `places` where the variables around have these values."""
+    for place in places:
+        with suppress(OversizeError, ZeroDivisionError):
+            formula = to_sym(place, {}).substitute(scope.values)
+            if formula.dims() <= known.keys():
+                yield formula.evaluate(known)
