@@ -16,7 +16,7 @@ RESULTS, OTHER = FOLDER / "gpu-nvidia-h200-configs.json", FOLDER / "gpu-nvidia-h
 
 
 @pytest.mark.parametrize(("precision", "mean", "worst"), [
-    ("fp32", 0.99, 0.92), ("tf32", 0.97, 0.79), ("fp16", 0.99, 0.89)])
+    ("fp32", 0.995, 0.94), ("tf32", 0.985, 0.87), ("fp16", 0.98, 0.88)])
 def test_the_table_is_what_was_measured(precision: str, mean: float, worst: float) -> None:
     target = find("sm_90a", precision)  # type: ignore[arg-type]  # one of them
     known = target.pool(PatternKind.CONTRACTION, target.spec)
@@ -32,9 +32,9 @@ def test_the_table_is_what_was_measured(precision: str, mean: float, worst: floa
     assert sum(parts) / len(parts) >= mean and min(parts) >= worst
 
 
-@pytest.mark.parametrize(("precision", "mean", "worst"), [("fp32", 0.99, 0.95), ("tf32", 0.91, 0.49), ("fp16", 0.96, 0.81)])
+@pytest.mark.parametrize(("precision", "mean", "worst"), [("fp32", 0.995, 0.95), ("tf32", 0.98, 0.88), ("fp16", 0.97, 0.88)])
 def test_another_gpu_is_told_nearly_the_same(precision: str, mean: float, worst: float) -> None:
-    """By the Rates of the H200 an H100 chooses nearly as well as by its own; in tf32 not for its smallest products."""
+    """By the Rates of the H200 an H100 chooses nearly as well as by its own."""
     target = find("sm_90a", precision)  # type: ignore[arg-type]  # one of them
     known = target.pool(PatternKind.CONTRACTION, target.spec)
     records = records_of(json.loads(OTHER.read_text(encoding="utf-8")), precision)
