@@ -71,6 +71,27 @@ def test_rows_that_are_no_whole_accesses_stay_as_they_are() -> None:
         assert sum("sum_dtype" in node.attrs for node in products) == rounded and len(products) == 3
 
 
+@pytest.mark.parametrize(("sizes", "rounded"), [((8, 16, 8), True), ((12, 8, 12), False)])
+def test_what_is_split_is_rounded_before(sizes: tuple[int, int, int], rounded: bool) -> None:
+    """Where each part has whole accesses in its rows; of a part that nobody multiplies there is a copy that nobody reads."""
+    body = """
+        a, b, c = Split<axis = 2>(x, sizes)
+        left = Slice(a, zero, eight, two)
+        right = Transpose<perm = [0, 2, 1]>(b)
+        s = MatMul(left, w)
+        y = MatMul(s, right)
+        r = Relu(c)"""
+    last = sizes[2]
+    made = text_model(body, f"float[n, t, {sum(sizes)}] x, float[8, {sizes[1]}] w", f"float[n, t, t] y, float[n, t, {last}] r",
+                      f"int64[3] sizes = {{{', '.join(map(str, sizes))}}}, int64[1] zero = {{0}}, int64[1] eight = {{8}}, "
+                      "int64[1] two = {2}")
+    graph = front(made, None, Recorder(), replace(find("cpu"), factors="float16"))[0]
+    splits = [node for node in graph.nodes if node.op == "Split"]
+    assert sum(graph.types[node.inputs[0]].dtype == "float16" for node in splits) == rounded
+    casts = [node for node in graph.nodes if node.op == "Cast" and node.inputs[0] in ("x", *splits[0].outputs)]
+    assert [node.inputs[0] for node in casts] == ["x"] * rounded
+
+
 def test_constants_saturate() -> None:
     (rounded,) = (value for value in graph_of("float16").constants.values() if value.dtype == np.float16)
     assert rounded.min() == -65504 and rounded.max() == 65504

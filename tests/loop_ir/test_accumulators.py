@@ -101,7 +101,7 @@ BEGIN = store(S, OWN, c32(0.0))
     ((BEGIN, summed(OWN)), 1),
     ((BEGIN, summed(OWN, hi=Var("N"))), 1),                                  # perhaps of no trips: its thread has begun it
     ((BEGIN, Barrier(), summed(OWN)), 1),                                    # it is surely stored
-    ((BEGIN, Barrier(), summed(OWN, hi=Var("N"))), 0),                       # others may have stored there since
+    ((BEGIN, Barrier(), summed(OWN, hi=Var("N"))), 1),                       # others who store there would race with it
     ((summed(OWN, hi=Var("N")),), 0),
     ((BEGIN, loop("d", 0, 2, summed(OWN))), 1),                              # around both loops
     ((BEGIN, loop("c", 0, 4, store(S, (W, C), c32(1.0)))), 0),               # another place in each trip

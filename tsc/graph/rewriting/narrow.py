@@ -51,9 +51,14 @@ class _Rounding:
         self._nodes: list[Node] = []
 
     def is_worth(self, value: str) -> bool:
-        """Whether a value's copy would have whole accesses in each of its rows."""
-        while (node := self._producers.get(value)) is not None and self._moves(value, node):
+        """Whether a value's copy would have whole accesses in each of its rows, and each part of a value that is split."""
+        while (node := self._producers.get(value)) is not None and self._moves(node):
+            if len(node.outputs) > 1 and not all(map(self._has_whole_rows, node.outputs)):
+                return False
             value = node.inputs[0]
+        return self._has_whole_rows(value)
+
+    def _has_whole_rows(self, value: str) -> bool:
         found = self.types[value]
         return found.dtype == WIDE and bool(found.shape) and self._env.prove_divides(TOGETHER, found.shape[-1])
 
@@ -65,26 +70,29 @@ class _Rounding:
     def rounded(self, value: str) -> str:
         """The name of a value's copy."""
         if value not in self._made:
-            copy = unused_name(f"{value}/{self._dtype}", self._names)
-            self.types[copy] = TensorType(self._dtype, self.types[value].shape)
-            self._make(value, copy)
-            self._made[value] = copy
+            self._make(value)
         return self._made[value]
 
-    def _make(self, value: str, copy: str) -> None:
+    def _make(self, value: str) -> None:
         node = self._producers.get(value)
         if value in self.constants:
             most = np.finfo(self._dtype).max
-            self.constants[copy] = np.clip(self.constants[value], -most, most).astype(self._dtype)
-        elif node is not None and self._moves(value, node):
+            self.constants[self._copy(value)] = np.clip(self.constants[value], -most, most).astype(self._dtype)
+        elif node is not None and self._moves(node):
             inputs = (self.rounded(node.inputs[0]), *node.inputs[1:])
-            self._nodes.append(replace(node, inputs=inputs, outputs=(copy,), name=f"{node.name}/{self._dtype}"))
+            copies = tuple(map(self._copy, node.outputs))
+            self._nodes.append(replace(node, inputs=inputs, outputs=copies, name=f"{node.name}/{self._dtype}"))
         else:
             name = value if node is None else node.name
-            self._nodes.append(cast_node(value, copy, self._dtype, f"{name}/{self._dtype}"))
+            self._nodes.append(cast_node(value, self._copy(value), self._dtype, f"{name}/{self._dtype}"))
 
-    def _moves(self, value: str, node: Node) -> bool:
-        """Whether a node only moves what its first input holds."""
-        item = self._items.get(value)
-        moved = is_view(node) or (item is not None and item.is_map and item.reads == node.inputs[:1])
-        return moved and len(node.outputs) == 1
+    def _copy(self, value: str) -> str:
+        """A name for a value's copy, which has that type from now on."""
+        copy = self._made[value] = unused_name(f"{value}/{self._dtype}", self._names)
+        self.types[copy] = TensorType(self._dtype, self.types[value].shape)
+        return copy
+
+    def _moves(self, node: Node) -> bool:
+        """Whether a node only moves what its first input holds, as far as anybody reads it."""
+        items = [self._items[value] for value in node.outputs if value in self._items]
+        return is_view(node) or (bool(items) and all(item.is_map and item.reads == node.inputs[:1] for item in items))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import count
 
 from tsc.errors import InternalError
@@ -33,7 +34,7 @@ from tsc.loop_ir.nodes import (
     walk,
 )
 from tsc.sym import ONE
-from tsc.te.expr import Buffer, CheckedIndex, Expr, Load, index, loads, map_loads, variables
+from tsc.te.expr import Buffer, Call, CheckedIndex, Expr, Load, call, index, loads, map_loads, variables
 from tsc.te.expr import walk as walk_expr
 
 _FIRST = (index(0),)
@@ -69,16 +70,28 @@ class _Place:
 # -- conditions ------------------------------------------------------------------------------------------------
 
 def _asked_outside(stmt: Stmt) -> Stmt:
-    """Loops under a condition in place of loops over a condition which is the same in all trips."""
+    """Loops under what is the same in all trips of a condition, in place of loops over it."""
     inner = map_children(_asked_outside, stmt)
     match inner:
-        case For(var=var, body=If(condition=condition, then=then, otherwise=None)) if inner.kind == "serial" and (
-                var not in variables(condition) and _is_settled(condition)):
-            return If(condition, _asked_outside(replace(inner, body=then)))
+        case For(var=var, body=If(condition=condition, then=then, otherwise=None)) if inner.kind == "serial":
+            parts = list(_conjuncts(condition))
+            same = [part for part in parts if var not in variables(part) and _is_settled(part)]
+            left = [part for part in parts if part not in same]
+            if same:
+                body = If(reduce(partial(call, "and"), left), then) if left else then
+                return If(reduce(partial(call, "and"), same), _asked_outside(replace(inner, body=body)))
     return inner
 
 
 # -- held ------------------------------------------------------------------------------------------------------
+
+def _conjuncts(condition: Expr) -> Iterator[Expr]:
+    if isinstance(condition, Call) and condition.fn == "and":
+        for part in condition.args:
+            yield from _conjuncts(part)
+    else:
+        yield condition
+
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
@@ -88,14 +101,15 @@ class _Holder:
     numbers: Iterator[int]
 
     def visited(self, stmt: Stmt, begun: frozenset[_Place], asked: frozenset[Expr] = frozenset()) -> Stmt:
-        """The statement with accumulators held. The thread that executes it has stored in the places `begun`, which no other
-        has touched since; it is there under the conditions `asked`."""
+        """The statement with accumulators held. The thread that executes it has stored in the places `begun`, and no copy has
+        been on its way there since; it is there under the conditions `asked`."""
         match stmt:
             case Block(body=body):
                 parts = []
                 for part in body:
                     parts.append(self.visited(part, begun, asked))
-                    begun = frozenset() if _meets_others(part) else begun | frozenset(_begun(part, asked))
+                    apart = _meets_others(part) and not isinstance(part, Barrier)
+                    begun = frozenset() if apart else begun | frozenset(_begun(part, asked))
                 return block(*parts)
             case If(condition=condition, then=then, otherwise=otherwise):
                 other = None if otherwise is None else self.visited(otherwise, begun, asked)
