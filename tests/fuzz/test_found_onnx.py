@@ -346,6 +346,7 @@ def test_an_index_into_nothing_is_excused_where_no_output_needs_it() -> None:
     (0, 20271411, 10936),  # no bug: no number as an unsigned integer, which NumPy converts in two ways
     (0, 20261201, 7186),  # a quotient by twice a size, in two forms, of one of which a maximum with 0 was proved needless
     (4, 20272301, 7471),  # no bug: sums of large integers, which ONNX Runtime cuts to the ends of their type
+    (4, 20272301, 17047),  # a read that the run checks was to be proved to be within its buffer
     (1, 20271901, 12734),  # the Softplus of a large negative number was 0, and a quotient by it infinite
 ])
 def test_a_random_case_is_right_now(generation: int, seed: int, number: int) -> None:

@@ -269,12 +269,15 @@ def _opaque_in(points: isl.Set, x: Occurrence) -> str | None:
 
 def _inside(x: Occurrence, load: Load, conditions: Sequence[_Condition], cells: isl.Map,
             impossible: Callable[[isl.Set], bool]) -> bool:
-    """Whether a load under conditions is proved to stay within its buffer, by facts or else by isl, for these cells of it."""
-    if within(load, x.scope.facts(), [c if side else Call("not", (c,), BOOL) for c, side in conditions]):
+    """Whether a load under conditions is proved to stay within its buffer, by facts or else by isl, for these cells of it.
+    What the run checks stays there."""
+    left = [number for number, (i, extent) in enumerate(zip(load.index, load.buffer.shape))
+            if not isinstance(i, CheckedIndex) or i.extent != extent]
+    if within(load, x.scope.facts(), [c if side else Call("not", (c,), BOOL) for c, side in conditions], left):
         return True
     places = [f"p{number}" for number in range(len(load.index))]
-    extents = [x.scope.size(x.scope.formula(extent, {})) for extent in load.buffer.shape]
-    bounds = " and ".join(f"0 <= {place} < {extent}" for place, extent in zip(places, extents))
+    extents = [x.scope.size(x.scope.formula(load.buffer.shape[number], {})) for number in left]
+    bounds = " and ".join(f"0 <= {places[number]} < {extent}" for number, extent in zip(left, extents))
     buffer = isl.Set(f"{x.scope.params(bounds)} -> {{ {CELL}[{', '.join(places)}] : {bounds} }}")
     return impossible(cells.subtract_range(buffer).domain())
 
