@@ -20,6 +20,7 @@ from tsc.graph.fusion.group import Decision, FusionGroup, split_group
 from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.onnx.file import Source
 from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.rewriting.halves import compute_wide
 from tsc.graph.rewriting.narrow import narrow_factors
 from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
@@ -87,6 +88,7 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, de
     graph = record(recorder, "import", graph)
     graph = choose_branches(graph, env, limits)                     # Graph            -> Graph without control flow
     graph = record(recorder, "shapes", infer_shapes(graph, env, limits))  # Graph      -> Graph + ShapeEnv
+    graph = compute_wide(graph, env, limits)                        # Graph            -> Graph that computes in float32
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     graph = rewrite(graph, env, partial(told, recorder, "merge"), limits)  # Graph            -> Graph
     graph = record(recorder, "rewrite", graph)

@@ -15,7 +15,7 @@ import tsc
 from benchmarks.gpu.models import block, block_feeds
 from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES
 from tests.test_tiny import tiny_model
-from tsc.config import Options
+from tsc.config import Options, Precision
 from tsc.explain import explain_node
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
@@ -90,13 +90,19 @@ def test_factors_in_fp16(package: Package) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_models_of_halves_are_refused_by_name() -> None:
-    """A target that stores factors so computes nothing else in them."""
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_models_of_halves(precision: Precision) -> None:
+    """What comes as halves is multiplied as that, where this is allowed: no kernel rounds it again. Else one widens each."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
-        g (float16[m, k] x) => (float16[m, k] y) { y = Exp(x) }""")
-    for precision in ("fp32", "fp16"):
-        with pytest.raises(tsc.UnsupportedError, match="of type float16"):
-            build_package(model, None, workshop("emu:sm_80", Options(precision=precision)))  # type: ignore[arg-type]
+        g (float16[m, 16] x, float16[16, 8] w) => (float16[m, 8] y) { h = MatMul(x, w) y = Tanh(h) }""")
+    executable = tsc.compile(model, target="emu:sm_80", options=Options(precision=precision))
+    assert len(executable.launches) == (1 if precision == "fp16" else 3)
+    rng = np.random.default_rng(5)
+    for m in (1, 33):
+        x, w = (rng.standard_normal(shape).astype(np.float16) for shape in ((m, 16), (16, 8)))
+        got, = executable.run(None, {"x": x, "w": w})
+        assert got.dtype == np.float16
+        np.testing.assert_allclose(got, np.tanh(x.astype(np.float64) @ w.astype(np.float64)), rtol=1e-3, atol=1e-6)
 
 
 def test_products_in_float64_have_no_matrix_instructions() -> None:

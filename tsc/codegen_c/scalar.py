@@ -38,6 +38,11 @@ class Dialect:
     def cast(self, text: str, source: str, dtype: str) -> str:
         """A conversion to another dtype."""
         target = c_type(dtype)
+        if source == "float16":
+            wide = f"tsc_from_half({text})"
+            return wide if dtype == "float32" else self.cast(wide, "float32", dtype)
+        if dtype == "float16":
+            return f"tsc_half_of_{'double' if source == 'float64' else 'float'}({text})"
         if dtype == "bool":
             return f"({text} != 0)"
         if source.startswith("float") and not dtype.startswith("float"):

@@ -31,6 +31,51 @@ typedef struct {
 #define TSC_MATH(FUNCTION, S) __builtin_##FUNCTION##S
 #include "tsc_scalar.h"
 
+/* -- halves, which are only stored. A float that is one already keeps its value; others are rounded to the nearest, ties to the
+ * even one, and to infinity beyond the range. --------------------------------------------------------------------------------- */
+
+typedef struct {
+  uint16_t bits;
+} tsc_half;
+
+typedef union {
+  float value;
+  uint32_t bits;
+} tsc_float_bits;
+
+TSC_FN float tsc_from_half(tsc_half h) {
+  const uint32_t sign = (uint32_t)(h.bits & 0x8000) << 16, rest = (uint32_t)(h.bits & 0x7fff) << 13;
+  tsc_float_bits number = {.bits = rest}, whole = {.bits = sign | 0x7f800000 | rest};
+  if (rest >= 0x0f800000) return whole.value; /* infinite or no number */
+  number.value *= 0x1p112f;                   /* the exponents' biases are 15 and 127 */
+  number.bits |= sign;
+  return number.value;
+}
+TSC_FN tsc_half tsc_half_of_float(float x) {
+  tsc_float_bits number = {.value = x};
+  const uint32_t sign = number.bits & 0x80000000;
+  number.bits ^= sign;
+  uint32_t half;
+  if (number.bits >= 0x47800000) { /* 2^16 and more */
+    half = number.bits > 0x7f800000 ? 0x7e00 : 0x7c00;
+  } else if (number.bits < 0x38800000) { /* less than 2^-14: the sum is rounded to a multiple of 2^-24 */
+    number.value += 0.5f;
+    half = number.bits - 0x3f000000;
+  } else {
+    half = (number.bits + 0xfff + (number.bits >> 13 & 1) - (112u << 23)) >> 13;
+  }
+  return (tsc_half){(uint16_t)(half | sign >> 16)};
+}
+TSC_FN tsc_half tsc_half_of_double(double x) {
+  tsc_float_bits number = {.value = (float)x}; /* rounded to an odd float, it is rounded right afterwards */
+  const double back = number.value;
+  if (back != x && back == back && x - x == 0) {
+    if (__builtin_fabs(back) > __builtin_fabs(x)) number.bits -= 1;
+    number.bits |= 1;
+  }
+  return tsc_half_of_float(number.value);
+}
+
 /* -- vectors ---------------------------------------------------------------------------------------------------------------- */
 
 #define TSC_JOIN2(a, b) a##b

@@ -9,10 +9,11 @@ import numpy as np
 
 from tsc.errors import UnsupportedError
 
-#: Storage and compute type of each dtype; `bool` is stored as a byte that is 0 or 1.
+#: Storage and compute type of each dtype; `bool` is stored as a byte that is 0 or 1, and nothing computes with halves.
 C_TYPES = {
     "float32": "float", "float64": "double", "int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t",
-    "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "bool": "uint8_t"}
+    "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "bool": "uint8_t",
+    "float16": "tsc_half"}
 
 _RESERVED = frozenset(re.findall(r"\w+", """
     auto break case char const continue default do double else enum extern float for goto if inline int long register

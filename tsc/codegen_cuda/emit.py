@@ -97,7 +97,7 @@ class _Cuda(Dialect):
         if source == "float16":
             return super().cast(f"to_float({text})", "float32", dtype) if dtype != "float32" else f"to_float({text})"
         if dtype == "float16":
-            return f"to_f16({text if source == 'float32' else super().cast(text, source, 'float32')})"
+            return f"to_f16({text if source in ('float32', 'float64') else super().cast(text, source, 'float32')})"
         return super().cast(text, source, dtype)
 
     def asks_both(self, expr: Call, scope: Scope) -> bool:

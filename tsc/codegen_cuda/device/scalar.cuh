@@ -43,6 +43,14 @@ TSC_DEV float tsc_ceil_float32(float x) { return ceil_f32(x); }
 TSC_DEV float tsc_round_float32(float x) { return rintf(x); }
 TSC_DEV float tsc_tf32_float32(float x) { return bits_float(float_bits(x) & 0xffffe000u); }
 
+// The nearest half of a double: by way of an odd float, which lies on the same side of all in the middle between two halves.
+TSC_DEV f16 to_f16(double value) {
+  const double near = static_cast<float>(value);
+  u32 bits = float_bits(static_cast<float>(value));
+  if (near != value && value - value == 0) bits = (bits - ((near < 0 ? -near : near) > (value < 0 ? -value : value))) | 1u;
+  return to_f16(bits_float(bits));
+}
+
 // number % SIZE, as one number: a compiler that takes it apart puts its parts into every address that it is in.
 template <u32 SIZE>
 TSC_DEV u32 remainder(u32 number) {

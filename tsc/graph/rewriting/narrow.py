@@ -78,6 +78,8 @@ class _Rounding:
         if value in self.constants:
             most = np.finfo(self._dtype).max
             self.constants[self._copy(value)] = np.clip(self.constants[value], -most, most).astype(self._dtype)
+        elif node is not None and [self.types[v].dtype for v in node.inputs if v] == [self._dtype]:
+            self._made[value] = node.inputs[0]  # it was one: nothing but conversions reads them (rewriting/halves.py)
         elif node is not None and self._moves(node):
             inputs = (self.rounded(node.inputs[0]), *node.inputs[1:])
             copies = tuple(map(self._copy, node.outputs))
