@@ -252,6 +252,14 @@ def test_a_running_sum_stands_alone() -> None:
     assert [ops(g) for g, _ in groups] == [["Tanh"], ["CumSum"], ["Neg"]]
 
 
+@pytest.mark.parametrize("exclusive", [0, 1])
+def test_a_sum_up_to_one_element_is_that(exclusive: int) -> None:
+    """It reads no sum before; what follows it asked for one without end."""
+    body = f"c = CumSum<exclusive = {exclusive}>(x, axis)\n y = Neg(c)"
+    proto = model(body, "float[M, 1] x", "float[M, 1] y", "int64 axis = {1}")
+    check_values(proto, {"x": normal(3, 1)})
+
+
 def test_a_shared_producer_ties_two_reductions() -> None:
     """Both reduce the same difference, and nothing else connects them: it is stored, so that rows can be matched."""
     proto = model("d = Sub(x, b)\n t = Tanh(d)\n s = ReduceSum(t, axes)\n m = ReduceSum(d, axes)\n"

@@ -71,6 +71,16 @@ def test_what_goes_in_may_come_out() -> None:
         np.testing.assert_array_equal(array, expected)
 
 
+@pytest.mark.parametrize("target", ["cpu", "emu:sm_80"])
+def test_halves_that_are_made_of_nothing(target: str) -> None:
+    """Numbers that stand in a kernel, in an output that nothing has widened."""
+    model = parsed("y = EyeLike<dtype = 10>(x) t = Transpose(y) c = Concat<axis = 0>(t, half)", "float[n, m] x",
+                   "float16[n, m] y, float16[k, l] c", "float16[1, 40] half = {" + ", ".join(["14336"] * 40) + "}")
+    y, c = tsc.compile(model, target=target).run(None, {"x": np.zeros((40, 37), np.float32)})
+    np.testing.assert_array_equal(y, np.eye(40, 37, dtype=np.float16))
+    np.testing.assert_array_equal(c, np.concatenate([np.eye(37, 40), np.full((1, 40), 0.5)]).astype(np.float16))
+
+
 def test_brain_floats_are_refused_by_name() -> None:
     for target in ("cpu", "emu:sm_80"):
         with pytest.raises(tsc.UnsupportedError, match=r"'x' of type bfloat16.*convert the model to float32"):

@@ -44,6 +44,8 @@ def literal(value: int | float | bool, dtype: str) -> str:
         if math.isinf(number):
             return f"({'-' if number < 0 else ''}__builtin_inf{suffix}())"
         return f"{number!r}{suffix}" if math.copysign(1.0, number) > 0 else f"({number!r}{suffix})"
+    if dtype == "float16":
+        return f"((tsc_half){{{np.float16(value).view(np.uint16)}}})"
     whole = int(value)
     if whole == -(2**63):
         return "INT64_MIN"

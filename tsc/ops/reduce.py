@@ -9,7 +9,7 @@ import numpy as np
 
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
-from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Recurrence, Reduction, Sample
+from tsc.ops.base import Body, Builder, InferContext, Lowering, OpDef, PatternKind, Recurrence, Reduction, Sample
 from tsc.ops.elementwise import greater, lesser
 from tsc.ops.generate import typed
 from tsc.ops.movement import positions, size_operand
@@ -238,8 +238,8 @@ def _cumsum_types(ctx: InferContext) -> tuple[TensorType, ...]:
     return same_types(ctx)
 
 
-def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Recurrence:
-    """What lies before (or behind), and the element there or the output's own."""
+def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Body:
+    """What lies before (or behind), and the element there or the output's own; of one element, that or nothing."""
     ctx = lowering.infer
     axis, reverse = _cumsum_axis(ctx), bool(ctx.attr("reverse", 0))
     size, own = index(canonical(ctx, 0)[axis]), at[axis]
@@ -248,6 +248,8 @@ def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Recurre
     exclusive = bool(ctx.attr("exclusive", 0))
     added = lowering.read(0, there if exclusive else at)
     begin = typed(0, ctx.type(0).dtype) if exclusive else added
+    if canonical(ctx, 0)[axis].as_int() == 1:
+        return begin
     return Recurrence(axis, select(is_later, add(lowering.own(there), added), begin), reverse)
 
 

@@ -145,6 +145,8 @@ def _check(loop: For, stores: tuple[Store, ...], facts: Facts, spec: DeviceSpec,
     inner = inside(facts, loop)
     reduced: set[Buffer] = set()
     for store in stores:
+        if store.buffer.dtype == "float16":
+            raise Refused("float16 has no vectors")
         if any(varies(i, loop.var) for i in store.index):
             _check_contiguous(store, loop.var)
             check_value(store.value, loop.var, inner, spec, masks)
