@@ -141,7 +141,7 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted:
 def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted = Wanted.ANY) -> Order:
     """What to make of a Program whose inputs are values of `graph`."""
     constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
-    program = general(lowered.program, shop.cache)
+    program = shop.device.algebra(general(lowered.program, shop.cache))
     content = digest(str(program), *sorted(constants), repr(shop.device.spec), code_fingerprint())
     spec = shop.device.spec
     group = digest("group", str(program), *sorted(constants), spec.name, *(spec.intrinsics if spec.gpu is not None else ()))

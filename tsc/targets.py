@@ -32,6 +32,8 @@ from tsc.runtime.cost import Rates
 from tsc.runtime.drivers.emu import EMULATED
 from tsc.runtime.interface import KernelInterface
 from tsc.target import DeviceSpec, parse_target
+from tsc.te.compute import Program
+from tsc.te.factored.strips import scaled_late
 from tsc.trace import Recorder
 from tsc.tune.untuned import nothing, untuned
 
@@ -50,6 +52,7 @@ class Target:
     dtypes: frozenset[str]  # what it computes with
     factors: str = "float32"  # in which what is multiplied is stored
     pool: Callable[[PatternKind, DeviceSpec], Mapping[TileConfig, Rates]] = nothing  # of a group that nobody has tuned
+    algebra: Callable[[Program], Program] = lambda program: program  # what it makes of a Program before all else
 
 
 def find(name: str, precision: Precision = "fp32") -> Target:
@@ -61,7 +64,7 @@ def find(name: str, precision: Precision = "fp32") -> Target:
         build = build_emulated_module if name in _EMULATED else build_cubin_module
         factors = "float16" if precision == "fp16" else "float32"
         return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead,
-                      frozenset(C_TYPES), factors, untuned)
+                      frozenset(C_TYPES), factors, untuned, scaled_late)
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
 
 

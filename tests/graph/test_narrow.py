@@ -57,15 +57,16 @@ def test_values_that_are_multiplied_have_one_copy_each() -> None:
 
 
 def test_rows_that_are_no_whole_accesses_stay_as_they_are() -> None:
-    """Of what softmax gives, a row is as long as the sequence; where that is known to be a multiple of 8, it is rounded too."""
-    body = BODY.replace("y = Add(p, mask)", "v = Transpose<perm = [0, 2, 1, 3]>(parts)\n    y = MatMul(p, v)")
-    made = model()
-    made.graph.CopyFrom(text_model(body, "float[n, t, 8] x, float[n, t, 8] z", "float[n, 2, t, 4] y, float[n, t, 8] r",
-                                   "int64[4] split = {0, 0, 2, 4}").graph)
-    made.graph.initializer.extend([onnx.numpy_helper.from_array(np.ones((8, 8), np.float32), "w"),
-                                   onnx.numpy_helper.from_array(np.ones(8, np.float32), "b")])
+    """A row of an input that is as long as the sequence, unless that is known to be a multiple of 8; what is made of a product,
+    point by point, is rounded in any case: it is in no memory where one kernel makes both."""
     device = replace(find("cpu"), factors="float16")
-    for dims, rounded in (({}, 2), ({"t": (8, None, 8)}, 3)):
+    for factor, dims, rounded in (("g", {}, 2), ("g", {"t": (8, None, 8)}, 3), ("p", {}, 3)):
+        body = BODY.replace("y = Add(p, mask)", f"v = Transpose<perm = [0, 2, 1, 3]>(parts)\n    y = MatMul({factor}, v)")
+        results = "float[n, 2, t, 4] y, float[n, t, 8] r, float[n, 2, t, t] p"
+        made = text_model(body, "float[n, t, 8] x, float[n, t, 8] z, float[n, 2, t, t] g", results,
+                          "int64[4] split = {0, 0, 2, 4}")
+        made.graph.initializer.extend([onnx.numpy_helper.from_array(np.ones((8, 8), np.float32), "w"),
+                                       onnx.numpy_helper.from_array(np.ones(8, np.float32), "b")])
         graph = front(made, dims, Recorder(), device)[0]
         products = [node for node in graph.nodes if node.op == "MatMul"]
         assert sum("sum_dtype" in node.attrs for node in products) == rounded and len(products) == 3

@@ -28,8 +28,9 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import Program
 from tsc.trace import Recorder
 
-#: isl operations that one kernel may take, about ten times what a fused matmul takes.
-OPERATIONS = 5_000_000
+#: isl operations that one kernel may take, about ten times what a fused matmul takes; in a form of a device's own, attention in
+#: loops of warps and lanes takes 4.5 million.
+OPERATIONS, FORMED_OPERATIONS = 5_000_000, 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def schedule_program(program: Program, spec: DeviceSpec, config: TileConfig | No
     at compile time: a contraction's column operand among them is read in panels. `steps` is told what was done, for whoever
     wants to see it. Patterns are those that are `wanted`, in the `forms` in which the device computes.
     """
-    with isl.budget(OPERATIONS):
+    with isl.budget(OPERATIONS if forms == OWN else FORMED_OPERATIONS):
         # 1. to 4. what all sizes have in common
         analysed = prepared(program, spec, constants, steps, wanted, forms)
         if analysed is None:

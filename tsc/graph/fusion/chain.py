@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tsc.graph.fusion.state import Draft, Fusion, pulled
+from tsc.graph.fusion.state import HALVES, Draft, Fusion, pulled
 from tsc.ops.base import PatternKind
 from tsc.sym import ZERO, SymExpr, product
 from tsc.target import DeviceSpec
-from tsc.te.expr import Call, Expr, Load, Var, loads, walk
+from tsc.te.expr import Call, Cast, Expr, Load, Var, loads, walk
 
 #: Contractions in one chain.
 MOST_CONTRACTIONS = 2
@@ -125,6 +125,8 @@ def _contracted(fusion: Fusion, draft: Draft, chain: Chain, follower: Draft) -> 
         return "both factors are made from the chain's rows" if made[0] else "no factor is a value of the chain"
     row = 0 if made[0] else 1
     operand = sides.factors[row]
+    while isinstance(operand, Cast) and operand.value.dtype in HALVES:
+        operand = operand.value  # stored so for the product alone
     if (not isinstance(operand, Load) or not all(isinstance(i, Var) for i in operand.index)
             or len(set(operand.index)) < len(operand.index)):
         return "its operand is not a value of the chain as it stands"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from tsc.graph.fusion.chain import chain_level
 from tsc.graph.fusion.group import FusionGroup
 from tsc.graph.fusion.reduce import reduce_level
-from tsc.graph.fusion.state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled, pulled_loads
+from tsc.graph.fusion.state import HALVES, Draft, Fusion, analyse, group_inputs, path_nodes, pulled, pulled_loads
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
 from tsc.sym import ONE, ShapeEnv
@@ -26,7 +26,6 @@ MAX_OUTPUTS = 2
 BODY_LIMIT = 200
 #: A value smaller than what reads it is recomputed in place only if that takes no more operations than this.
 CHEAP = 24
-HALVES = ("float16", "bfloat16")
 
 
 def fuse(graph: Graph, env: ShapeEnv, spec: DeviceSpec, levels: Sequence[Level] | None = None) -> tuple[FusionGroup, ...]:

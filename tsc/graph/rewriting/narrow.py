@@ -3,7 +3,8 @@
 A value that is multiplied gets a rounded copy, where it is computed: what only moves data on the way to a product moves the
 copy. Constants are rounded now, those beyond the range to the greatest number that there is. All else stays as it is: sums,
 softmax and norms, and what is added to a result; so do factors whose rows in memory are no whole accesses, which would be
-copied number by number, and those of convolutions, which are.
+copied number by number, and those of convolutions, which are. A factor that is made of another product's result, element by
+element, is in no memory where one kernel computes both.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tsc.graph.dataflow import Item, items_of
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
+from tsc.ops.base import PatternKind
 from tsc.ops.contraction import with_factors
 from tsc.ops.elementwise import cast_node
 from tsc.sym import ShapeEnv
@@ -32,7 +34,8 @@ def narrow_factors(graph: Graph, env: ShapeEnv, dtype: str) -> Graph:
     rounding = _Rounding(graph, env, dtype)
     nodes: list[Node] = []
     for node in graph.nodes:
-        if definition(node).widens and all(map(rounding.is_worth, node.inputs[:2])):
+        worth = [rounding.is_worth(x) for x in node.inputs[:2]] if definition(node).widens else []
+        if any(worth) and all(yes or rounding.is_handed_on(x) for yes, x in zip(worth, node.inputs)):
             factors = tuple(rounding.rounded(x) for x in node.inputs[:2])
             nodes += rounding.taken()
             node = with_factors(node, factors, WIDE)
@@ -61,6 +64,18 @@ class _Rounding:
     def _has_whole_rows(self, value: str) -> bool:
         found = self.types[value]
         return found.dtype == WIDE and bool(found.shape) and self._env.prove_divides(TOGETHER, found.shape[-1])
+
+    def is_handed_on(self, value: str) -> bool:
+        """Whether a value is made, element by element, of the result of a product."""
+        shape, pending, seen = self.types[value].shape, [value], set[str]()
+        while pending:
+            seen.add(one := pending.pop())
+            node, item = self._producers.get(one), self._items.get(one)
+            if node is not None and definition(node).widens and self.types[value].dtype == WIDE:
+                return True
+            if node is not None and item is not None and item.kind is PatternKind.ELEMENTWISE:
+                pending += [x for x in node.inputs if x in self.types and self.types[x].shape == shape and x not in seen]
+        return False
 
     def taken(self) -> list[Node]:
         """The nodes made since it was last asked, in order."""

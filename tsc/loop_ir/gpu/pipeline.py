@@ -57,13 +57,18 @@ def software_pipeline(func: Func, stages: int) -> tuple[Func, tuple[str, ...]]:
     if stages < 2:
         raise InternalError(f"kernel {func.name}: a pipeline of {stages} stages")
     reasons: list[str] = []
-    for loop in [s for s in walk(func.body) if isinstance(s, For) and s.mark == K_TILE]:
+    for number in range(len(_tile_loops(func))):
+        loop = _tile_loops(func)[number]  # each that is changed has one in its place
         found = _match(loop, func)
         if isinstance(found, str):
             reasons.append(f"{loop.var}: {found}")
         else:
             func = _pipelined(func, found, stages)
     return func, tuple(reasons)
+
+
+def _tile_loops(func: Func) -> list[For]:
+    return [s for s in walk(func.body) if isinstance(s, For) and s.mark == K_TILE]
 
 
 def copy_asynchronously(func: Func) -> Func:

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import cast
+from typing import TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import inside
@@ -35,12 +38,13 @@ from tsc.loop_ir.simplify import substitute_stmt
 from tsc.poly import isl
 from tsc.poly.affine import index_text
 from tsc.poly.linear import tidy
+from tsc.poly.promotion.layout import EXHAUSTIVE, evaluated
 from tsc.poly.promotion.promote import Local, Promoted
 from tsc.poly.proof.guards import Nest, affine_text, loop_points, stores
 from tsc.poly.scop import Scop
 from tsc.sym import SymExpr
 from tsc.sym.facts import Facts
-from tsc.te.expr import Const, Expr, Load, Var, add, call, index, loads, mul
+from tsc.te.expr import Const, Expr, Load, Var, add, call, index, loads, mul, variables
 from tsc.te.expr import map_children as map_operands
 from tsc.te.index import to_sym
 
@@ -76,11 +80,47 @@ def check_teams(func: Func, promoted: Promoted, scop: Scop) -> None:
 
 
 def _apart(first: Load, around: Nest, second: Load, beside: Nest, scop: Scop) -> bool:
-    """Whether different threads of one step never touch one element, as far as that is affine."""
+    """Whether different threads of one step never touch one element, as far as that is affine, or each can be looked at."""
+    one, other = _each(first.index, around), _each(second.index, beside)
+    if one is not None and other is not None:
+        return _alone_at(one, other)
     if any(index_text(i, {v: v for v in n.variables}) is None for x, n in ((first, around), (second, beside)) for i in x.index):
         return False
     a, b = (_touched(load, nest, scop) for load, nest in ((first, around), (second, beside)))
     return bool(a.reverse().apply_range(b).is_subset(a.reverse().apply_range(a).domain().identity()))
+
+
+#: Elements and the numbers of the threads that touch them, line by line.
+_Touched: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def _each(place: Sequence[Expr], around: Nest) -> _Touched | None:
+    """The values of an index and the numbers of the threads, in all iterations of a step in which they may differ, whatever
+    conditions say; None where these are not constant, or too many."""
+    team = [x for x in around.loops if x.kind in ("warp", "thread")]
+    names = {name for i in place for name in variables(i)} | {x.var for x in team}
+    loops = [x for x in around.loops[around.loops.index(team[0]):] if x.var in names]
+    counts = [trips(x) for x in loops]
+    if None in counts or names != {x.var for x in loops} or prod(c or 0 for c in counts) > EXHAUSTIVE:
+        return None
+    grid = {x.var: int(cast(Const, x.lo).value) + x.step * g.ravel() for x, g in zip(loops, np.indices(
+        [c or 0 for c in counts], np.int64))}
+    threads = [number_of([x for x in team if x.kind == kind]) for kind in ("warp", "thread")]
+    found = [evaluated(e, grid) for e in (*threads, *place)]
+    if any(f is None for f in found):
+        return None
+    warp, lane, *cell = (np.broadcast_to(f, grid[team[0].var].shape) for f in found if f is not None)
+    return np.stack(cell or [np.zeros_like(warp)], 1), np.stack([warp, lane], 1)
+
+
+def _alone_at(a: _Touched, b: _Touched) -> bool:
+    """Whether each element that both touch is touched by one thread alone."""
+    (places, threads), (others, beside) = a, b
+    _, numbers = np.unique(np.concatenate([places, others]), axis=0, return_inverse=True)
+    first, second = np.split(numbers.ravel(), [len(places)])
+    both = np.intersect1d(first, second)
+    pairs = np.concatenate([np.column_stack([n, t])[np.isin(n, both)] for n, t in ((first, threads), (second, beside))])
+    return len(np.unique(pairs, axis=0)) == len(both)
 
 
 def _touched(load: Load, around: Nest, scop: Scop) -> isl.Map:
@@ -99,9 +139,12 @@ def _check_owner(load: Load, local: Local, store: Store, around: Nest, scop: Sco
     if local.layout is None or not local.layout.owners:
         raise InternalError(f"the registers {local.storage} do not say whose they are")
     owners = local.layout.owners
-    points = loop_points(around, scop)
     lanes = local.storage.shape[owners - 1].as_int() or 1
     told = _linear(load.index[:owners - 1], [e.as_int() or 1 for e in local.storage.shape[:owners - 1]])
+    seen = _each((told, load.index[owners - 1]), around)
+    if seen is not None and np.array_equal(*seen):
+        return
+    points = loop_points(around, scop)
     for kind, said in (("warp", told), ("thread", load.index[owners - 1])):
         loops = [x for x in around.loops if x.kind == kind]
         actual = number_of(loops)
@@ -157,7 +200,8 @@ def constant_trips(stmt: Stmt, facts: Facts | None = None) -> Stmt:
 # -- one nest a block ------------------------------------------------------------------------------------------
 
 def join_teams(func: Func, promoted: Promoted) -> Func:
-    """`func` with one nest of `warp` and `thread` loops a block, registers a thread's own, shared buffers outside of the nest.
+    """`func` with one nest of `warp` and `thread` loops a block, registers a thread's own, shared buffers outside of the nest;
+    all of them live as long as a block.
 
     A step of fewer warps or threads is made by the first ones. Raises InternalError where something is stored outside of all
     steps. Steps that have to wait for each other are not separated yet.
@@ -179,8 +223,12 @@ def _nests(stmt: Stmt, kind: str) -> Iterator[tuple[For, ...]]:
 def _joined(stmt: Stmt, sizes: Mapping[str, int], owners: Mapping[str, int]) -> Stmt:
     if isinstance(stmt, For) and stmt.kind == "block":
         return replace(stmt, body=_joined(stmt.body, sizes, owners))
-    shared = [s for s in walk(stmt) if isinstance(s, Allocate) and s.scope == "shared"]
+    allocated = [s for s in walk(stmt) if isinstance(s, Allocate)]
+    shared = [s for s in allocated if s.scope == "shared"]
     body = _alone(stmt, sizes, owners)
+    for allocate in reversed([s for s in allocated if s.buffer.name in owners]):
+        own: tuple[SymExpr, ...] = allocate.buffer.shape[owners[allocate.buffer.name]:]
+        body = replace(allocate, buffer=replace(allocate.buffer, shape=own), body=body)
     for name, kind in ((LANE, "thread"), (WARP, "warp")):
         body = For(name, index(0), index(sizes[kind]), body, kind=cast(LoopKind, kind), mark=kind)
     for allocate in reversed(shared):
@@ -203,11 +251,8 @@ def _alone(stmt: Stmt, sizes: Mapping[str, int], owners: Mapping[str, int]) -> S
             return block(*(_alone(part, sizes, owners) for part in body))
         case Store():
             raise InternalError(f"a store to {stmt.buffer.name} is made by no thread")
-        case Allocate(scope="shared", body=body):
+        case Allocate(buffer=buffer, scope=scope, body=body) if scope == "shared" or buffer.name in owners:
             return _alone(body, sizes, owners)
-        case Allocate(buffer=buffer) if buffer.name in owners:
-            own: tuple[SymExpr, ...] = buffer.shape[owners[buffer.name]:]
-            return replace(stmt, buffer=replace(buffer, shape=own), body=_alone(stmt.body, sizes, owners))
     return map_children(lambda s: _alone(s, sizes, owners), stmt)
 
 

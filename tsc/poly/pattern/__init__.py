@@ -18,6 +18,7 @@ from tsc.poly.pattern.lanes import match_lanes, row_program
 from tsc.poly.pattern.scan import match_scan
 from tsc.poly.pattern.stages import match_injective, match_reduction
 from tsc.poly.pattern.stencil import match_stencil
+from tsc.poly.pattern.strips import match_strips, strip_program
 from tsc.poly.pattern.turned import match_turned
 from tsc.poly.pattern.warps import composed, match_warps
 from tsc.poly.scop import Scop, build_scop
@@ -39,7 +40,8 @@ OWN: Forms = ((_as_it_is, PATTERNS),)
 #: The same by patterns that copy nothing and prove little: what is left where the others take more operations than they may.
 PLAIN: Forms = ((_as_it_is, (match_scan, match_reduction, match_injective)),)
 #: The forms in which blocks of a GPU compute.
-IN_WARPS: Forms = ((composed, (match_warps, match_turned, match_flat)), (row_program, (match_lanes,)))
+IN_WARPS: Forms = (
+    (composed, (match_warps, match_turned, match_flat)), (strip_program, (match_strips,)), (row_program, (match_lanes,)))
 
 
 class Wanted(Enum):

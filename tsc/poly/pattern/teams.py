@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tsc.loop_ir.marks import BLOCK, COPY, KEPT, PARALLEL, THREAD, WARP
@@ -13,7 +13,7 @@ from tsc.poly.gpu.teams import check_teams, constant_trips, join_teams
 from tsc.poly.pattern.base import Pattern, Tree
 from tsc.poly.promotion.rounded import guard_of
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.tree import own_instances
+from tsc.poly.tree import own_instances, up_to
 from tsc.te.expr import Expr
 
 LANES = 32
@@ -44,13 +44,23 @@ def team_tree(scop: Scop, columns: list[list[isl.PwAff]], rows: Mapping[str, Row
     node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
     node = node.insert_partial_schedule(isl.rows(scop.domain, columns))
     node = isl.mark_each(isl.atomic(node), [BLOCK] * len(columns), coincident=True)
-    node = node.insert_sequence(isl.filters([own_instances(scop, [name]) for name in rows]))
-    top = node.get_tree_depth()
-    for i, (name, own) in enumerate(rows.items()):
-        band = isl.rows(own_instances(scop, [name]), [[f] for _, f in own])
-        branch = isl.mark_each(node.child(i).child(0).insert_partial_schedule(band), [m for m, _ in own])
-        node = branch.ancestor(branch.get_tree_depth() - top)
-    return node.get_schedule()
+    made = in_sequence(node, scop, [[name] for name in rows], lambda at, names: in_loops(at, scop, names[0], rows[names[0]]))
+    return made.get_schedule()
+
+
+def in_sequence(node: isl.ScheduleNode, scop: Scop, groups: Sequence[Sequence[str]],
+                each: Callable[[isl.ScheduleNode, Sequence[str]], isl.ScheduleNode]) -> isl.ScheduleNode:
+    """A sequence of groups of statements at a node, and below each what `each` makes of it. Returns the sequence."""
+    node = node.insert_sequence(isl.filters([own_instances(scop, group) for group in groups]))
+    for i, group in enumerate(groups):
+        node = up_to(each(node.child(i).child(0), group), node)
+    return node
+
+
+def in_loops(node: isl.ScheduleNode, scop: Scop, name: str, rows: Rows) -> isl.ScheduleNode:
+    """A statement in its own loops, outermost first. Returns a node below `node`."""
+    band = isl.rows(own_instances(scop, [name]), [[f] for _, f in rows])
+    return isl.mark_each(node.insert_partial_schedule(band), [m for m, _ in rows])
 
 
 def guards_of(scop: Scop, rounded: Scop, statements: Iterable[Statement]) -> dict[str, Expr]:

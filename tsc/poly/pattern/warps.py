@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tsc.errors import InternalError
-from tsc.loop_ir.gpu.widen import begins_whole
 from tsc.loop_ir.marks import BLOCK, EPILOGUE, INIT, K_TILE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
 from tsc.loop_ir.scratch import item_bytes
 from tsc.poly import PatternMismatch, isl
@@ -20,24 +18,23 @@ from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import STEPS, Build, Tree
 from tsc.poly.pattern.contraction import Contraction, match_contraction
-from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, between, copy_rows, guards_of, team_tree
-from tsc.poly.promotion.layout import Layout, accumulator_fragment, plain, swizzle
-from tsc.poly.promotion.promote import Home, Operand, Promoted, promote_operand, with_locals, zero
+from tsc.poly.pattern.shared import ACROSS, Tile, share, stored
+from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, between, guards_of, team_tree
+from tsc.poly.promotion.layout import accumulator_fragment
+from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers, rounded
-from tsc.poly.tree import BLOCK_POINT, node_below
+from tsc.poly.tree import BLOCK_POINT
 from tsc.runtime.cost import Work
 from tsc.sym import ceildiv, product
 from tsc.target import DeviceSpec
-from tsc.te.compute import Program, facts_of
-from tsc.te.expr import Cast, Expr, Load, variables
-from tsc.te.passes.products import stride, unit_stride
+from tsc.te.compute import Program
+from tsc.te.expr import Expr
 from tsc.te.passes.reduce_axes import one_reduce_axis
 
 #: Lanes are 8 rows of 4, each with as many neighbours of a row: two in mma m16n8, four of FFMA, which are one access.
-QUADRANT, ACROSS = 8, 4
-VECTOR_BYTES = 16
+QUADRANT = 8
 #: Without tuning: what a warp's lanes compute at once, rows, columns and k of a block, rows and columns of a warp, and the
 #: shared tiles in flight.
 INSTR_TILE, BLOCK_TILE, WARP_TILE, STAGES = (QUADRANT, 4 * ACROSS, 1), (64, 64, 16), (32, 32), 2
@@ -101,8 +98,10 @@ class Warps(OnTeams, Contraction):
         held = tuple(replace(x, storage=replace(x.storage, shape=fragment.storage), layout=fragment) for x in result.locals)
         guards = guards_of(scop, rounded, [s for s in scop.statements.values() if s.role == "store"])
         result = replace(result, locals=held, guards=guards)
+        update, k = scop.of(self.anchor)[-1], self.anchor.reduce_axes[0].name
         for value, axis, size in ((self.m_factor, self.m or "", high), (self.n_factor, self.n, wide)):
-            result = _share(result, rounded, scop, self, value, axis, size, config)
+            tile = Tile(stored(value), stored(value), axis, size, k, deep, config.instr_tile)
+            result = share(result, rounded, scop, update, tile, axis == self.n, config.warps, frozenset({BLOCK, K_TILE}))
         return Tree.of(result, scop, rounded)
 
 
@@ -182,49 +181,3 @@ def _register_rows(own: _Functions, config: TileConfig, mark: str) -> Rows:
     return [(mark or TILE_ROW, between(own.m, warp_high, QUADRANT)),
             (mark or TILE_COLUMN, between(own.n, warp_wide, wide)),
             (mark or TILE_COLUMN, isl.modulo(own.n, wide // ACROSS))]
-
-
-# -- shared operands -------------------------------------------------------------------------------------------
-
-def _share(promoted: Promoted, rounded: Scop, scop: Scop, found: Contraction, value: Expr, axis: str, size: int,
-           config: TileConfig) -> Promoted:
-    """`value` read from shared memory: a tile of it copied by all threads in every k step, swizzled where lanes read several of
-    its rows at once."""
-    while isinstance(value, Cast) and item_bytes(value.value.dtype) <= item_bytes(value.dtype):
-        value = value.value  # what has no more bits is copied as it is, and converted where it is read
-    update = scop.of(found.anchor)[-1]
-    k, deep = found.anchor.reduce_axes[0].name, config.block_tile[2]
-    used = variables(value)
-    cells = tuple(a.name for a in update.axes if a.name in used)
-    inner, outer, shape = (axis, k, (deep, size)) if unit_stride(value, axis) and not unit_stride(value, k) else (
-        k, axis, (size, deep))
-    dims = (cells.index(outer), cells.index(inner))
-    operand = Operand.over_axes(f"{found.anchor.name}_{axis}_tile", value, update, cells, dims)
-    along = inner == axis and config.instr_tile[2] == 1  # a step of k reads along one row
-    # lanes read rows of neighbours: every one in turn, but for columns that are neighbours of a row of C
-    apart = config.instr_tile[1] // ACROSS if axis == found.n and config.instr_tile[2] == 1 else 1
-    layout = plain(shape) if along else _shared_layout(shape, value.dtype, apart)
-    most = _copied_together(value, inner, scop)
-    node = node_below(promoted.schedule, {BLOCK, K_TILE}, update.name)
-
-    def rows(copies: isl.Map) -> Rows:
-        return copy_rows(copies, dims, shape, config.warps, most)
-
-    return promote_operand(promoted, node, rounded, update.domain, operand, layout, "shared", zero(value.dtype), rows)
-
-
-def _copied_together(value: Expr, inner: str, scop: Scop) -> int:
-    """How many neighbours a lane copies: those of one access, where that is sure to begin at a multiple of its bytes. Where it
-    is not, lanes copy neighbours; but those whose places take divisions have them in common."""
-    whole, facts = VECTOR_BYTES // item_bytes(value.dtype), facts_of(scop.program.sizes)
-    if not isinstance(value, Load) or stride(value, inner) != 1:
-        return max(1, whole)
-    return next((size for size in (whole, whole // 2) if size > 1 and begins_whole(
-        value.buffer, value.index, inner, size, facts)), 1)
-
-
-def _shared_layout(shape: tuple[int, int], dtype: str, apart: int) -> Layout:
-    try:
-        return swizzle(*shape, item_bytes(dtype), apart)
-    except InternalError:  # rows too short, or no power of two
-        return plain(shape)

@@ -24,7 +24,7 @@ from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import box_text, index_text
 from tsc.sym import SymExpr
-from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Size, Var, add, call, index, mul, substitute
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Size, Var, add, call, format_expr, index, mul, substitute
 from tsc.te.intrinsics import MEANING
 from tsc.te.layout import Combinator, Combinators, Merge, Permute, Split, extents_of, panels
 
@@ -136,6 +136,22 @@ def accumulator_fragment(block: tuple[int, int], warp: tuple[int, int], tile: tu
     return _fragment("accumulator", block, warp, tile, tile[1] // 4)
 
 
+def row_fragment(rows: int, warp: int, lanes: int) -> Layout:
+    """What lanes hold of their rows of such accumulators, [rows][lanes]: storage [warp][lane][number], each of 8 times `lanes`
+    lanes having every eighth row of its warp."""
+    i, j = _axis(0), _axis(1)
+    storage = (rows // warp, 8 * lanes, warp // 8)
+    return Layout("rows' fragment", (SymExpr.of(rows), SymExpr.of(lanes)), tuple(map(SymExpr.of, storage)),
+                  (_div(i, warp), _sum((lanes, _mod(i, 8)), (1, j)), _digit(i, warp, 8)), owners=2)
+
+
+def in_rows(layout: Layout, rows: int) -> Layout:
+    """A layout of a matrix with so many rows of it together."""
+    first, *others = layout.index
+    storage = (layout.storage[0] // rows, SymExpr.of(rows), *layout.storage[1:])
+    return Layout(f"{layout.name} in {rows} rows", layout.box, storage, (_div(first, rows), _mod(first, rows), *others))
+
+
 def a_fragment(block: tuple[int, int], warp: tuple[int, int]) -> Layout:
     """A of mma m16n8k16 on 2-byte numbers, as `accumulator_fragment`: 16 x 16 tiles (rows, k) of 8 numbers a lane."""
     return _fragment("a", block, warp, (16, 16), 2)
@@ -186,7 +202,10 @@ def certify(layout: Layout, params: str = "[]", context: isl.Set | None = None) 
 
 def _certify_each(layout: Layout, box: Sequence[int], storage: Sequence[int]) -> None:
     grid = {_axis(d).name: values for d, values in enumerate(np.indices(tuple(box), dtype=np.int64))}
-    coordinates = [np.broadcast_to(_evaluated(i, grid), tuple(box)).ravel() for i in layout.index]
+    found = [evaluated(i, grid) for i in layout.index]
+    if any(values is None for values in found):
+        raise InternalError(f"a layout cannot use {[format_expr(i) for i in layout.index]}")
+    coordinates = [np.broadcast_to(values, tuple(box)).ravel() for values in found]
     linear = np.zeros(math.prod(box), np.int64)
     for coordinate, extent in zip(coordinates, storage, strict=True):
         if coordinate.size and not 0 <= coordinate.min() <= coordinate.max() < extent:
@@ -242,14 +261,16 @@ def _sum(*terms: tuple[int, Expr]) -> Expr:
     return total
 
 
-def _evaluated(expr: Expr, grid: Mapping[str, NDArray[Any]]) -> Any:
+def evaluated(expr: Expr, grid: Mapping[str, NDArray[Any]]) -> Any:
+    """An index where its Vars have the values `grid`; None where it is made of something else."""
     match expr:
         case Var(name=name):
-            return grid[name]
+            return grid.get(name)
         case Const(value=value):
             return np.int64(value)
         case Size(value=value) if value.as_int() is not None:
             return np.int64(value.as_int() or 0)
         case Call(fn=fn, args=args) if fn in MEANING:
-            return MEANING[fn](*(_evaluated(a, grid) for a in args))
-    raise InternalError(f"a layout cannot use {expr!r}")
+            values = [evaluated(a, grid) for a in args]
+            return None if any(v is None for v in values) else MEANING[fn](*values)
+    return None

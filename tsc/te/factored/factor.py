@@ -59,9 +59,9 @@ def factor(program: Program, names: str | Collection[str], chunk: int) -> Progra
             raise NotFactored(f"{name} is no reduction of the program, whose reductions are {', '.join(reductions)}")
     if chunk < 1:
         raise NotFactored(f"a chunk of {chunk} elements, expected at least 1")
-    matches: dict[str, _Match] = {}
+    matches: dict[str, Match] = {}
     for name in (n for n in reductions if n in wanted):
-        found = _match(program, reductions[name], matches)
+        found = matched(program, reductions[name], matches)
         matches[found.compute.name] = found
     return chunk_locals(without_unread(_Writer(program, matches, chunk).program()))
 
@@ -69,7 +69,7 @@ def factor(program: Program, names: str | Collection[str], chunk: int) -> Progra
 # -- recognising -----------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True, slots=True)
-class _Match:
+class Match:
     """A reduction to be cut. One of a pair comes with the reduction `of` whose result it is made with, the cell `at` of that
     which it reads, the TupleMonoid with this component, and what the component's Vars stand for. `after` is what was pulled
     out of the sum: a Compute that reads its result."""
@@ -88,18 +88,19 @@ class _Match:
         return self.compute.reduce_axes[0].extent
 
 
-def _match(program: Program, compute: Compute, done: dict[str, _Match]) -> _Match:
-    body = _expanded(program, compute.body, done)
+def matched(program: Program, compute: Compute, done: dict[str, Match]) -> Match:
+    """A reduction as one to be cut, those `done` before being cut too. Raises NotFactored."""
+    body = expanded(program, compute.body, done)
     used = [x for x in loads(body) if x.buffer.name in done]
     if not used:
-        return _Match(compute)
+        return Match(compute)
     plain = replace(compute, body=body)
-    found = _pair(plain, used, done)
+    found = paired(plain, used, done)
     if found is None:
         pulled = _pulled_out(program, plain, done)
         if pulled is not None:
             inner, after = pulled
-            found = _pair(inner, [x for x in loads(inner.body) if x.buffer.name in done], done)
+            found = paired(inner, [x for x in loads(inner.body) if x.buffer.name in done], done)
             found = None if found is None else replace(found, after=after)
     if found is None:
         others = ", ".join(dict.fromkeys(x.buffer.name for x in used))
@@ -107,7 +108,7 @@ def _match(program: Program, compute: Compute, done: dict[str, _Match]) -> _Matc
     return found
 
 
-def _expanded(program: Program, expr: Expr, done: Collection[str]) -> Expr:
+def expanded(program: Program, expr: Expr, done: Collection[str]) -> Expr:
     """`expr` with those values written out that are made, element by element, of results of `done`."""
     bodies = {c.name: c for c in program.computes if c.monoid is None and c.carried is None}
 
@@ -122,7 +123,7 @@ def _expanded(program: Program, expr: Expr, done: Collection[str]) -> Expr:
     return visit(expr)
 
 
-def _pair(compute: Compute, used: list[Load], done: dict[str, _Match]) -> _Match | None:
+def paired(compute: Compute, used: list[Load], done: dict[str, Match]) -> Match | None:
     """`compute` as a later component of a TupleMonoid whose first is the one reduction that it reads."""
     if len(set(used)) != 1 or done[used[0].buffer.name].of is not None:
         return None
@@ -142,7 +143,7 @@ def _pair(compute: Compute, used: list[Load], done: dict[str, _Match]) -> _Match
             for form in component.forms or (component.element,):
                 for filled in unify(form, compute.body, known) if component.monoid == compute.monoid else ():
                     if _sound(filled, load, reduced, first.reduce_axes[0].extent):
-                        return _Match(compute, first, load.index, monoid, component, filled)
+                        return Match(compute, first, load.index, monoid, component, filled)
     return None
 
 
@@ -172,14 +173,14 @@ def _varies(expr: Expr, names: Collection[str]) -> bool:
 
 # -- what leaves a sum -----------------------------------------------------------------------------------------
 
-def _pulled_out(program: Program, compute: Compute, done: dict[str, _Match]) -> tuple[Compute, Compute] | None:
+def _pulled_out(program: Program, compute: Compute, done: dict[str, Match]) -> tuple[Compute, Compute] | None:
     """A sum without the scales that are the same along the row, and a Compute that applies them; None if there are none, or
     where the row may be empty. Shares e / sum of e that turn NaN into 0, which they are in whole rows at once, leave with a
     test of that sum."""
     sizes = {s.name: s.lo for s in program.sizes}
     if compute.monoid != SUM or any(sizes[d] < 1 for a in compute.reduce_axes for d in a.extent.dims()):
         return None
-    bare = _without_guards(compute.body)
+    bare = without_guards(compute.body)
     found = split_scales(bare, {a.name for a in compute.reduce_axes})
     if not found.scales:
         return None
@@ -191,24 +192,24 @@ def _pulled_out(program: Program, compute: Compute, done: dict[str, _Match]) -> 
         result = call(fn, result, substitute(scale, renamed))
     if bare != compute.body:
         totals = {load for _, scale in found.scales for load in loads(scale)}
-        if len(totals) != 1 or not _is_total(next(iter(totals)), found.core, done):
+        if len(totals) != 1 or not is_total(next(iter(totals)), found.core, done):
             return None
         zero = Const(0.0, result.dtype)
         result = select(Call("gt", (substitute(totals.pop(), renamed), zero), BOOL), result, zero)
     return replace(compute, target=target, body=found.core), Compute(compute.target, axes, result)
 
 
-def _without_guards(expr: Expr) -> Expr:
+def without_guards(expr: Expr) -> Expr:
     """`expr` with `0 where e is NaN, else e` as e, in factors of products."""
     match expr:
         case Call(fn="select", args=(Call(fn="isnan", args=(a,)), Const(value=0), b)) if a == b:
             return a
         case Call(fn="mul", args=(a, b)):
-            return mul(_without_guards(a), _without_guards(b))
+            return mul(without_guards(a), without_guards(b))
     return expr
 
 
-def _is_total(load: Load, term: Expr, done: dict[str, _Match]) -> bool:
+def is_total(load: Load, term: Expr, done: dict[str, Match]) -> bool:
     """Whether `load` reads the sum of a factor of `term`, as a cut reduction."""
     if load.buffer.name not in done or done[load.buffer.name].component is None:
         return False
@@ -234,7 +235,7 @@ def _vars(expr: Expr) -> list[Var]:
 class _Writer:
     """The factored Program, Compute by Compute."""
 
-    def __init__(self, program: Program, matches: dict[str, _Match], chunk: int) -> None:
+    def __init__(self, program: Program, matches: dict[str, Match], chunk: int) -> None:
         self.source, self.matches, self.chunk = program, matches, chunk
         self.numbers = count()
         self.computes: list[Compute] = []
@@ -253,7 +254,7 @@ class _Writer:
                 self.computes.append(match.after)
         return replace(self.source, computes=tuple(self.computes))
 
-    def write(self, match: _Match) -> None:
+    def write(self, match: Match) -> None:
         """The chunks' results and their fold."""
         compute, monoid = match.compute, _monoid(match.compute)
         size = self.size(match)
@@ -273,7 +274,7 @@ class _Writer:
         fold = self.fold(match, Load(part, (Var(over.name), *rows)), over)
         self.computes.append(Compute(compute.target, compute.axes, fold, (over,), monoid))
 
-    def element(self, match: _Match, names: dict[str, Expr], k: Axis, inner: tuple[Axis, ...]) -> Expr:
+    def element(self, match: Match, names: dict[str, Expr], k: Axis, inner: tuple[Axis, ...]) -> Expr:
         """What an element contributes to its chunk: the component's element, made with the chunk's first result."""
         if match.of is None or match.component is None or match.monoid is None:
             return substitute(match.compute.body, names)
@@ -288,7 +289,7 @@ class _Writer:
             body = replaced(body, substitute(match.component.shared, filled), Load(terms, place))
         return _without_ones(body)
 
-    def fold(self, match: _Match, part: Load, over: Axis) -> Expr:
+    def fold(self, match: Match, part: Load, over: Axis) -> Expr:
         """What a chunk's results contribute to the whole's."""
         if match.of is None or match.component is None or match.monoid is None:
             return part
@@ -303,27 +304,27 @@ class _Writer:
                            f"whole.{c.name}": Cast(index(match.extent), c.dtype)}
         return substitute(match.component.fold, filled)
 
-    def whole(self, match: _Match, k: Axis, top: Load) -> dict[str, Expr]:
+    def whole(self, match: Match, k: Axis, top: Load) -> dict[str, Expr]:
         """The earlier components' results for a chunk taken as a whole."""
         components = () if match.monoid is None else match.monoid.components
         first = next(c for c in components if not c.counts)
         return {f"whole.{first.name}": top} | {
             f"whole.{c.name}": self.count(match, Var(k.name), c.dtype) for c in components if c.counts}
 
-    def count(self, match: _Match, k: Expr, dtype: str) -> Expr:
+    def count(self, match: Match, k: Expr, dtype: str) -> Expr:
         """How many elements chunk `k` has."""
         size = self.size(match)
         left = call("sub", index(match.extent), mul(k, index(size)))
         return Cast(index(size) if match.extent % size == ZERO else call("min", index(size), left), dtype)
 
-    def stores_terms(self, match: _Match) -> bool:
+    def stores_terms(self, match: Match) -> bool:
         """Whether a part of the element is stored: where others use it too, or axes that it does not vary along do."""
         if match.component is None or match.component.shared is None or match.of is None:
             return False
         users = [m for m in self.matches.values() if m.of is match.of and m.component == match.component]
         return len(users) > 1 or len(match.compute.axes) > len(match.of.axes)
 
-    def write_terms(self, first: Compute, match: _Match) -> None:
+    def write_terms(self, first: Compute, match: Match) -> None:
         """The shared part of the elements of one TupleMonoid, chunk by chunk; 0 behind the end."""
         if first.name in self.terms or match.component is None or match.component.shared is None:
             return
@@ -340,7 +341,7 @@ class _Writer:
         self.computes.append(Compute(terms, (k, *axes, j, *rest), body))
         self.terms[first.name] = terms
 
-    def guarded(self, match: _Match, place: Expr, body: Expr, monoid: Monoid) -> Expr:
+    def guarded(self, match: Match, place: Expr, body: Expr, monoid: Monoid) -> Expr:
         """`body` where the chunk has an element, the identity behind its end; in a sum of products each factor is guarded for
         itself, so that it stays one."""
         if match.extent % self.size(match) == ZERO:
@@ -348,7 +349,7 @@ class _Writer:
         whole = {b.name for b in self.terms.values()} if monoid == SUM else ()
         return guarded(body, monoid, call("lt", place, index(match.extent)), whole)
 
-    def size(self, match: _Match) -> int:
+    def size(self, match: Match) -> int:
         """How long a chunk is: no longer than the axis where that is known."""
         known = match.extent.as_int()
         return self.chunk if known is None else max(1, min(self.chunk, known))
