@@ -22,7 +22,7 @@ from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch
-from tsc.poly.pattern import IN_WARPS, OWN, Forms
+from tsc.poly.pattern import IN_WARPS, OWN, Forms, as_it_is
 from tsc.poly.proof.loop_order import Edges
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.proof.refine_gpu import check_lowered_gpu
@@ -52,7 +52,7 @@ class Target:
     dtypes: frozenset[str]  # what it computes with
     factors: str = "float32"  # in which what is multiplied is stored
     pool: Callable[[PatternKind, DeviceSpec], Mapping[TileConfig, Rates]] = nothing  # of a group that nobody has tuned
-    algebra: Callable[[Program], Program] = lambda program: program  # what it makes of a Program before all else
+    algebra: Callable[[Program], Program] = as_it_is  # what it makes of a Program before all else
 
 
 def find(name: str, precision: Precision = "fp32") -> Target:

@@ -31,14 +31,14 @@ PATTERNS: tuple[Match, ...] = (match_scan, match_stencil, match_contraction, mat
 Forms: TypeAlias = tuple[tuple[Callable[[Program], Program], tuple[Match, ...]], ...]
 
 
-def _as_it_is(program: Program) -> Program:
+def as_it_is(program: Program) -> Program:
     return program
 
 
 #: A Program as it is, whatever the device.
-OWN: Forms = ((_as_it_is, PATTERNS),)
+OWN: Forms = ((as_it_is, PATTERNS),)
 #: The same by patterns that copy nothing and prove little: what is left where the others take more operations than they may.
-PLAIN: Forms = ((_as_it_is, (match_scan, match_reduction, match_injective)),)
+PLAIN: Forms = ((as_it_is, (match_scan, match_reduction, match_injective)),)
 #: The forms in which blocks of a GPU compute.
 IN_WARPS: Forms = (
     (composed, (match_warps, match_turned, match_flat)), (strip_program, (match_strips,)), (row_program, (match_lanes,)))
