@@ -22,7 +22,7 @@ from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch
-from tsc.poly.pattern import IN_WARPS, OWN, Forms, as_it_is
+from tsc.poly.pattern import IN_STRIPS, IN_WARPS, OWN, Forms, as_it_is
 from tsc.poly.proof.loop_order import Edges
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.proof.refine_gpu import check_lowered_gpu
@@ -62,9 +62,9 @@ def find(name: str, precision: Precision = "fp32") -> Target:
     if spec.gpu is not None:
         spec = replace(spec, intrinsics=tuple(mma.name for mma in _PRECISION[precision]))
         build = build_emulated_module if name in _EMULATED else build_cubin_module
-        factors = "float16" if precision == "fp16" else "float32"
-        return Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead,
-                      frozenset(C_TYPES), factors, untuned, scaled_late)
+        made = Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead,
+                      frozenset(C_TYPES), pool=untuned)
+        return replace(made, forms=IN_STRIPS, factors="float16", algebra=scaled_late) if precision == "fp16" else made
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
 
 

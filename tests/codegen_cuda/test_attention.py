@@ -19,6 +19,7 @@ from tsc.codegen_cuda.emit import CudaKernel
 from tsc.errors import InternalError
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.nodes import Barrier, Func, Intrin, walk
+from tsc.poly.pattern import IN_STRIPS
 from tsc.poly.schedule import schedule_program
 from tsc.targets import find
 from tsc.te.compute import Program
@@ -53,7 +54,7 @@ TOLERANCE = {"fp32": 2e-5, "tf32": 2e-3, "fp16": 2e-3}
 def kernel(name: str) -> Func:
     precision, program = PROGRAMS[name]
     target = find("emu:sm_80", precision)
-    made = schedule_program(scaled_late(program), target.spec, None, None, name, forms=target.forms)
+    made = schedule_program(scaled_late(program), target.spec, None, None, name, forms=IN_STRIPS)
     assert any(line == "the pattern is strips" for line in made.log)
     return target.lower(made.func, target.spec, made.config, None, lambda *_: False)
 

@@ -19,7 +19,7 @@ from tsc.loop_ir.nodes import Allocate, For, Func, Stmt, Store, map_children, wa
 from tsc.poly import PatternMismatch
 from tsc.poly.analyse import analyse, normalised
 from tsc.poly.gpu.teams import check_teams
-from tsc.poly.pattern import IN_WARPS
+from tsc.poly.pattern import IN_STRIPS
 from tsc.poly.pattern.base import Build, Tree
 from tsc.poly.pattern.strips import Strips, match_strips, strip_program
 from tsc.poly.schedule import ScheduledProgram, schedule_program
@@ -33,7 +33,7 @@ from tsc.trace import Recorder
 
 
 def made(program: Program, config: TileConfig | None = None, recorder: Overriding | None = None) -> ScheduledProgram:
-    return schedule_program(program, GPU, config, recorder, "kernel", forms=IN_WARPS)  # type: ignore[arg-type]
+    return schedule_program(program, GPU, config, recorder, "kernel", forms=IN_STRIPS)  # type: ignore[arg-type]
 
 
 @cache
