@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -15,7 +16,7 @@ from tests.codegen_cuda.generated import launched, load, printed
 from tests.loop_ir.test_threads import without_each
 from tests.poly.chain_programs import attention_chain
 from tests.poly.support import inputs_for
-from tsc.codegen_cuda.emit import CudaKernel
+from tsc.codegen_cuda.emit import CudaKernel, emit_cuda
 from tsc.errors import InternalError
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
 from tsc.loop_ir.nodes import Barrier, Func, Intrin, walk
@@ -118,6 +119,13 @@ def test_what_it_moves(built: Built) -> None:
 def test_all_products_are_on_matrix_instructions(name: str, instruction: str) -> None:
     found = [s.name for s in walk(kernel(name).body) if isinstance(s, Intrin)]
     assert set(found) == {instruction} and len(found) == 3
+
+
+def test_threads_stay_together() -> None:
+    """No element's exponential is a way that some lanes go, and where the keys end is compared in 32 bits."""
+    text = emit_cuda(kernel("halves")).text
+    assert "? tsc_exp_float32" not in text and text.count("chosen((int32_t(") == 1
+    assert not re.search(r"\? \(?acc_1\b[^?]*< T", text)
 
 
 def test_what_orders_threads_cannot_be_left_out() -> None:

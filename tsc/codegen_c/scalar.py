@@ -58,6 +58,14 @@ class Dialect:
         """A quotient or a remainder of what is not negative, "" where `/` and `%` will do."""
         return ""
 
+    def comparison(self, expr: Call, scope: Scope) -> str:
+        """A comparison of indices, "" where its operator will do."""
+        return ""
+
+    def choice(self, expr: Call, scope: Scope) -> str:
+        """One of two values, "" where `?` will do."""
+        return ""
+
     def checked(self, value: str, extent: str, code: int) -> str:
         """An index from data, which ends the function with a status code where it is not within an extent."""
         return (f"({{ int64_t tsc_i = {value}; if (tsc_i < 0) tsc_i += {extent}; "
@@ -199,6 +207,10 @@ def _call(expr: Call, scope: Scope) -> str:
         texts = [scalar(part, scope) for part in parts]
         return f"tsc_fma_{expr.dtype}({', '.join([*texts[:2], _hidden_zero(parts[2]) or texts[2]])})"
     fn, dtype = expr.fn, expr.args[-1].dtype
+    own = scope.dialect.comparison(expr, scope) if fn in _COMPARE and dtype == INDEX else \
+        scope.dialect.choice(expr, scope) if fn == "select" else ""
+    if own:
+        return own
     args = [scalar(a, scope) for a in expr.args]
     if fn in _COMPARE:
         return f"({args[0]} {_COMPARE[fn]} {args[1]})"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tsc.codegen_c.scalar import Dialect, Scope, offset_text, scalar, size_text
 from tsc.codegen_c.types import C_TYPES, identifier, literal
 from tsc.codegen_cuda.matrix import mma_lines
-from tsc.codegen_cuda.narrow import place_text, quotient_text
+from tsc.codegen_cuda.narrow import comparison_text, place_text, quotient_text
 from tsc.errors import InternalError, UnsupportedError
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.gpu.threads import WARP, block_threads, nest_count, shared_places, trips
@@ -43,6 +43,7 @@ from tsc.te.compute import facts_of
 from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, call, index, substitute
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
+from tsc.te.intrinsics import EXPENSIVE
 
 #: The fewest and most bytes of an asynchronous copy.
 _COPIED = (4, 8, 16)
@@ -68,11 +69,14 @@ class CudaKernel:
 @dataclass(frozen=True)
 class _Cuda(Dialect):
     """CUDA, where a buffer is in global memory and only read, in global memory and `written`, at an address in the `shared`
-    window, or `own` registers of a thread. What `checked` indices say is in `outside`."""
+    window, or `own` registers of a thread. What `checked` indices say is in `outside`. `loops` are those that a thread goes
+    through alone. Where `under` is some text, arguments are read where that holds."""
 
     written: frozenset[str]
     shared: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
+    loops: frozenset[str] = frozenset()
+    under: str = ""
 
     def literal(self, value: int | float | bool, dtype: str) -> str:
         if dtype == "float16":
@@ -91,6 +95,9 @@ class _Cuda(Dialect):
         offset = offset_text(buffer, load.index, scope)
         if any(isinstance(e, CheckedIndex) for i in load.index for e in walk_expr(i)):
             return f"load_inside({name}, {offset}, outside)"
+        if self.under and buffer.name not in self.written:
+            place = f"static_cast<const {_TYPES[buffer.dtype]}*>(place_of({name}, {offset}))"
+            return f"load_constant_or_zero({place}, {self.under})"
         return f"{'load_global' if buffer.name in self.written else 'load_constant'}({name} + {offset})"
 
     def cast(self, text: str, source: str, dtype: str) -> str:
@@ -109,6 +116,32 @@ class _Cuda(Dialect):
 
     def quotient(self, expr: Call, scope: Scope) -> str:
         return quotient_text(expr, scope)
+
+    def comparison(self, expr: Call, scope: Scope) -> str:
+        return comparison_text(expr, scope, self.loops)
+
+    def choice(self, expr: Call, scope: Scope) -> str:
+        """Threads of a warp that take turns take longer than one value more: of floats that are made of what is there in any
+        case, both are computed. What is in global memory is read where the condition holds, else 0 is."""
+        condition, yes, no = expr.args
+        parts = [*walk_expr(yes), *walk_expr(no)]
+        if expr.dtype != "float32" or not any(isinstance(e, Call) and e.fn in EXPENSIVE for e in parts) or any(
+                isinstance(e, CheckedIndex) or (isinstance(e, Call) and e.fn in ("floordiv", "mod") and not (
+                    e.dtype == "int64" and scope.facts.nonneg(to_sym(e.args[1], {}) - 1))) for e in parts):
+            return ""
+        absent = [e for e in parts if isinstance(e, Load) and not self._is_there(e, scope)]
+        if any(e in walk_expr(no) or e.buffer.name in self.written | self.own | self.shared for e in absent):
+            return ""
+        held = scalar(condition, scope)
+        within = replace(scope, dialect=replace(self, under=held)) if absent else scope
+        return f"chosen({held}, {scalar(yes, within)}, {scalar(no, scope)})"
+
+    def _is_there(self, load: Load, scope: Scope) -> bool:
+        """Whether an element is one that there is, in registers or in shared memory."""
+        if load.buffer.name not in self.own | self.shared:
+            return False
+        places = [to_sym(i, {}) for i in load.index]
+        return all(scope.facts.nonneg(p) and scope.facts.nonneg(e - p - 1) for p, e in zip(places, load.buffer.shape))
 
     def checked(self, value: str, extent: str, code: int) -> str:
         return f"checked_index({value}, {extent}, {code}, status, outside)"
@@ -172,6 +205,7 @@ def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
                 yield from _emit(now, scope, kernel, depth)
         case For(var=var, lo=lo, hi=hi, body=body, step=step):
             inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
+            inner = replace(inner, dialect=replace(_dialect(scope), loops=_dialect(scope).loops | {var}))
             name = inner.name(f"var {var}")
             if stmt.kind == "unroll":
                 yield depth, "TSC_UNROLL"

@@ -6,11 +6,18 @@ where facts hold the dividend between 0 and 2^32.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tsc.codegen_c.scalar import Scope, offset_expr, scalar, split_offset
+from tsc.sym import ZERO, SymExpr
 from tsc.te.expr import Buffer, Call, Const, Expr
-from tsc.te.index import to_sym
+from tsc.te.index import to_expr, to_sym
 
 _END = 1 << 32
+#: Numbers that `clipped` in device/scalar.cuh leaves as they are.
+_CLIPPED = 1 << 30
+#: Comparisons of l and r as 0 <= f: the sign of r - l in f, and what f is less than that.
+_AT_MOST = {"lt": (1, 1), "le": (1, 0), "gt": (-1, 1), "ge": (-1, 0)}
 _EXACT = {"add": "+", "sub": "-", "mul": "*", "bitxor": "^"}
 _DIVIDE = {"floordiv": "/", "mod": "%"}
 
@@ -31,6 +38,27 @@ def quotient_text(expr: Call, scope: Scope) -> str:
     left, right = expr.args
     whole = isinstance(right, Const) and 0 < int(right.value) < _END and _is_narrow(left, scope)
     return f"int64_t{_narrow(expr, scope)}" if whole else ""
+
+
+def comparison_text(expr: Call, scope: Scope, loops: Collection[str]) -> str:
+    """CUDA text of a comparison of indices: what the variables of some `loops` add to them, small numbers, is compared in 32
+    bits with all else, which is the same in these; "" where they add nothing."""
+    if expr.fn not in _AT_MOST:
+        return ""
+    sign, less = _AT_MOST[expr.fn]
+    leaves: dict[str, Expr] = {}
+    above = (to_sym(expr.args[1], leaves) - to_sym(expr.args[0], leaves)) * sign - less  # which is to be at least 0
+    terms = [SymExpr(((monomial, factor),)) for monomial, factor in above.terms if monomial]
+    near = sum((-term for term in terms if term.dims() <= set(loops) and _is_small(term, scope)), ZERO)
+    if near == ZERO or not _is_small(near, scope):
+        return ""
+    left, right = (scalar(to_expr(side, leaves, scope.facts), scope) for side in (near, above + near))
+    return f"(int32_t({left}) <= clipped({right}))"
+
+
+def _is_small(number: SymExpr, scope: Scope) -> bool:
+    least, most = scope.facts.bounds(number)
+    return least is not None and most is not None and least > -_CLIPPED and most < _CLIPPED
 
 
 def _narrow(expr: Expr, scope: Scope) -> str:

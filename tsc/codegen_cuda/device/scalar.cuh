@@ -30,7 +30,26 @@ using uint64_t = unsigned long;
 #define TSC_FMA_ANYWAY
 #define TSC_FN TSC_DEV
 #define TSC_MATH(FUNCTION, S) FUNCTION##S
+#ifndef TSC_EMU
+#define tsc_max_float32 tsc_greater_float32
+#define tsc_min_float32 tsc_less_float32
+#endif
 #include "tsc_scalar.h"
+#ifndef TSC_EMU
+#undef tsc_max_float32
+#undef tsc_min_float32
+// One instruction; of zeros with different signs one with that sign which the other functions may not give.
+TSC_DEV float tsc_max_float32(float a, float b) {
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+TSC_DEV float tsc_min_float32(float a, float b) {
+  float c;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+#endif
 #undef TSC_MATH
 #undef TSC_FN
 
@@ -59,6 +78,23 @@ TSC_DEV u32 remainder(u32 number) {
   asm("" : "+r"(rest));
 #endif
   return rest;
+}
+
+// A number of 64 bits as one of 32, which is between -(2^30) and 2^30: as good in a comparison with such numbers.
+TSC_DEV int32_t clipped(int64_t x) {
+  const int64_t most = int64_t(1) << 30;
+  return static_cast<int32_t>(x > most ? most : x < -most ? -most : x);
+}
+
+// condition ? yes : no, of which a compiler does not make two ways for threads to go.
+TSC_DEV float chosen(bool condition, float yes, float no) {
+#ifdef TSC_EMU
+  return condition ? yes : no;
+#else
+  float x;
+  asm("{ .reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p; }" : "=f"(x) : "f"(yes), "f"(no), "r"(int(condition)));
+  return x;
+#endif
 }
 
 // An index from data, counted from the end where it is negative. Where it is not within `extent`, `outside` becomes true, the
