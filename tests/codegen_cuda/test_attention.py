@@ -43,9 +43,9 @@ def halves(program: Program) -> Program:
 
 
 PROGRAMS = {
-    "plain": ("fp32", attention_chain(2, 16)), "causal_past": ("fp32", attention_chain(2, 5, causal=True, past=True)),
-    "guarded": ("tf32", attention_chain(2, 16, guarded=True)), "halves": ("fp16", halves(attention_chain(2, 64, guarded=True))),
-    "shared": ("fp16", halves(attention_chain(4, 40, hoisted=False, causal=True, shared=2)))}
+    "plain": ("fp32", attention_chain(2, 16)), "guarded": ("tf32", attention_chain(2, 5, guarded=True)),
+    "halves": ("fp16", halves(attention_chain(2, 64, guarded=True))),
+    "shared": ("fp16", halves(attention_chain(4, 40, hoisted=False, causal=True, past=True, shared=2)))}
 Built: TypeAlias = tuple[Mapping[str, CudaKernel], Module]
 TOLERANCE = {"fp32": 2e-5, "tf32": 2e-3, "fp16": 2e-3}
 
