@@ -19,13 +19,14 @@ from tests.poly.support import inputs_for
 from tsc.codegen_cuda.emit import CudaKernel, emit_cuda
 from tsc.errors import InternalError
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
-from tsc.loop_ir.nodes import Barrier, Func, Intrin, walk
+from tsc.loop_ir.nodes import Barrier, Func, Intrin, map_exprs, walk
 from tsc.poly.schedule import schedule_program
 from tsc.targets import find
 from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate
-from tsc.te.expr import Cast, Expr, Load, map_children
+from tsc.te.expr import Cast, Const, Expr, Load, map_children
 from tsc.te.factored.strips import scaled_late
+from tsc.validate import check_values
 
 
 def halves(program: Program) -> Program:
@@ -118,6 +119,25 @@ def test_what_it_moves(built: Built) -> None:
 def test_all_products_are_on_matrix_instructions(name: str, instruction: str) -> None:
     found = [s.name for s in walk(kernel(name).body) if isinstance(s, Intrin)]
     assert set(found) == {instruction} and len(found) == 3
+
+
+def test_values_are_compared_where_all_elements_are_too_many() -> None:
+    """Of 12 heads, some elements; a wrong kernel is seen."""
+    program = attention_chain(12, 64)
+    target = find("emu:sm_80", "tf32")
+    made = schedule_program(program, target.spec, None, None, "heads", forms=target.forms)
+    func = target.lower(made.func, target.spec, made.config, None, lambda *_: False)
+    assert made.scop is not None
+    sizes = [{"B": 3, "L": 1, "T": 3}]
+    assert check_values(program, func, made.scop.program, sizes).undecided is None
+    assert "have to be looked at" in str(check_values(program, func, None, sizes).undecided)
+
+    def wrong(expr: Expr) -> Expr:
+        inner = map_children(wrong, expr)
+        return Const(0.5, "float32") if inner == Const(0.25, "float32") else inner
+
+    with pytest.raises(InternalError, match="another value"):
+        check_values(program, replace(func, body=map_exprs(wrong, func.body)), made.scop.program, sizes)
 
 
 def test_threads_stay_together() -> None:
