@@ -92,18 +92,21 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
     """Raise InternalError, naming an element, unless `func` computes what `program` means.
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
-    sampled; where it reduces over other axes (a GPU's lanes share one, or several are one), elements alone, if all of them are
-    too many. `sizes` are those to try, by default some around the edges of the loops' tiles, which execute every Store. What
-    registers hold for a while is looked at where it stands.
+    sampled; where it reduces over other axes (a GPU's lanes share one, or several are one), elements alone, where all of them
+    are too many, be it for some Store. `sizes` are those to try, by default some around the edges of the loops' tiles, which
+    execute every Store. What registers hold for a while is looked at where it stands.
     """
     func = without_registers(func)
     if scheduled is None or _reduces_alike(program, scheduled):
         return _checked(program, func, scheduled, sizes, seed)
     whole = _checked(program, func, None, sizes, seed)
-    if whole.undecided is None:
+    if whole.undecided is None and not whole.missed:
         return whole
     found = _checked(program, func, scheduled, sizes, seed)
-    return whole if found.undecided is not None else found
+    if found.undecided is not None:
+        return whole
+    missed = found.missed if whole.undecided is not None else tuple(n for n in found.missed if n in whole.missed)
+    return replace(found, sizes=(*whole.sizes, *found.sizes), missed=missed)
 
 
 def _reduces_alike(program: Program, scheduled: Program) -> bool:
