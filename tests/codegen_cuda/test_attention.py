@@ -19,14 +19,15 @@ from tests.poly.support import inputs_for
 from tsc.codegen_cuda.emit import CudaKernel, emit_cuda
 from tsc.errors import InternalError
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
-from tsc.loop_ir.nodes import Barrier, Func, Intrin, walk
+from tsc.loop_ir.nodes import Barrier, Func, Intrin, map_exprs, walk
 from tsc.poly.pattern import IN_STRIPS
 from tsc.poly.schedule import schedule_program
 from tsc.targets import find
 from tsc.te.compute import Program
 from tsc.te.evaluate import evaluate
-from tsc.te.expr import Cast, Expr, Load, map_children
+from tsc.te.expr import Cast, Const, Expr, Load, map_children
 from tsc.te.factored.strips import scaled_late
+from tsc.validate import check_values
 
 
 def halves(program: Program) -> Program:
@@ -44,9 +45,9 @@ def halves(program: Program) -> Program:
 
 
 PROGRAMS = {
-    "plain": ("fp32", attention_chain(2, 16)), "causal_past": ("fp32", attention_chain(2, 5, causal=True, past=True)),
-    "guarded": ("tf32", attention_chain(2, 16, guarded=True)), "halves": ("fp16", halves(attention_chain(2, 64, guarded=True))),
-    "shared": ("fp16", halves(attention_chain(4, 40, hoisted=False, causal=True, shared=2)))}
+    "plain": ("fp32", attention_chain(2, 16)), "guarded": ("tf32", attention_chain(2, 5, guarded=True)),
+    "halves": ("fp16", halves(attention_chain(2, 64, guarded=True))),
+    "shared": ("fp16", halves(attention_chain(4, 40, hoisted=False, causal=True, past=True, shared=2)))}
 Built: TypeAlias = tuple[Mapping[str, CudaKernel], Module]
 TOLERANCE = {"fp32": 2e-5, "tf32": 2e-3, "fp16": 2e-3}
 
@@ -119,6 +120,25 @@ def test_what_it_moves(built: Built) -> None:
 def test_all_products_are_on_matrix_instructions(name: str, instruction: str) -> None:
     found = [s.name for s in walk(kernel(name).body) if isinstance(s, Intrin)]
     assert set(found) == {instruction} and len(found) == 3
+
+
+def test_values_are_compared_where_all_elements_are_too_many() -> None:
+    """Of 12 heads, some elements; a wrong kernel is seen."""
+    program = attention_chain(12, 64)
+    target = find("emu:sm_80", "tf32")
+    made = schedule_program(program, target.spec, None, None, "heads", forms=IN_STRIPS)
+    func = target.lower(made.func, target.spec, made.config, None, lambda *_: False)
+    assert made.scop is not None
+    sizes = [{"B": 3, "L": 1, "T": 3}]
+    assert check_values(program, func, made.scop.program, sizes).undecided is None
+    assert "have to be looked at" in str(check_values(program, func, None, sizes).undecided)
+
+    def wrong(expr: Expr) -> Expr:
+        inner = map_children(wrong, expr)
+        return Const(0.5, "float32") if inner == Const(0.25, "float32") else inner
+
+    with pytest.raises(InternalError, match="another value"):
+        check_values(program, replace(func, body=map_exprs(wrong, func.body)), made.scop.program, sizes)
 
 
 def test_threads_stay_together() -> None:

@@ -13,7 +13,7 @@ from tests.poly.programs import softmax
 from tests.poly.support import GPU
 from tests.poly.test_schedule import Overriding
 from tsc.errors import InputError, InternalError
-from tsc.loop_ir.gpu.threads import nest_count, nests
+from tsc.loop_ir.gpu.threads import nest_count, nests, shared_places
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Allocate, For, Func, Stmt, Store, map_children, walk
 from tsc.poly import PatternMismatch
@@ -26,6 +26,7 @@ from tsc.poly.schedule import ScheduledProgram, schedule_program
 from tsc.poly.scop import build_scop
 from tsc.poly.tile import TileConfig
 from tsc.poly.to_loops import to_loops
+from tsc.targets import find
 from tsc.te.compute import Program
 from tsc.te.expr import Call, Expr, index
 from tsc.te.expr import map_children as map_operands
@@ -72,6 +73,26 @@ def test_other_sizes() -> None:
     found = made(attention_chain(2, 16), config)
     assert found.config == config
     assert [nest_count(n) for n in nests(found.func.body, "warp")] == [4]
+
+
+def test_rows_of_a_block() -> None:
+    """Where two blocks of 64 rows do not stand on a multiprocessor together, a block has 128, if those fit; what is counted is
+    what a block takes."""
+    found = attention_chain(2, 16), attention_chain(2, 64), attention_chain(2, 128)
+    chosen = {}
+    for arch in ("sm_80", "sm_90a"):
+        spec = find(f"emu:{arch}", "tf32").spec
+        for program in found:
+            strips = analyse(normalised(program), ((strip_program, (match_strips,)),)).found
+            assert isinstance(strips, Strips)
+            config = strips.default_config(spec)
+            chosen[arch, program.inputs[0].shape[-1].as_int()] = config.row_tile[0]
+            assert strips.space(spec).default == config
+    assert chosen == {("sm_80", 16): 64, ("sm_80", 64): 64, ("sm_80", 128): 64, ("sm_90a", 16): 64, ("sm_90a", 64): 128,
+                      ("sm_90a", 128): 64}
+    strips = analyse(normalised(found[0]), ((strip_program, (match_strips,)),)).found
+    assert isinstance(strips, Strips)
+    assert strips.shared_bytes(TileConfig(row_tile=(64,), stages=2)) == shared_places(lower_gpu(attention().func, 2))[1]
 
 
 def test_what_does_not_fit_a_block_is_refused() -> None:

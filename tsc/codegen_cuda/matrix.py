@@ -69,7 +69,7 @@ class _Operand:
         """How many numbers along k one half has."""
         return self.tile.depth // 2
 
-    def at(self, number: int, half: Expr, row: Expr, k: Expr) -> Expr:
+    def at(self, number: Expr, half: Expr, row: Expr, k: Expr) -> Expr:
         """The element in a tile at a row of one of its halves, at k: what the meaning's lane of that row multiplies."""
         tile, place = self.tile, dict[str, Expr]({self.tile.k: k})
         if self.rows == 2:  # A: lanes are rows
@@ -77,7 +77,7 @@ class _Operand:
         else:
             place |= {self.lane: call("floordiv", row, index(2)), tile.pair: call("mod", row, index(2))}
         if self.tiles is not None:
-            place[self.tiles.var] = add(self.tiles.lo, index(self.tiles.step * number))
+            place[self.tiles.var] = add(self.tiles.lo, mul(index(self.tiles.step), number))
         return substitute(self.load, place)
 
 
@@ -126,22 +126,28 @@ def _loaded(name: str, operand: _Operand, form: _Form, scope: Scope) -> Iterator
     for number in range(operand.count):
         at = [(half, [add(first, index(operand.across * upper + k)) for k in range(form.together)])
               for upper in range(2) for half in range(operand.rows)]
-        tiles.append(_list([form.packed([_word(operand.at(number, index(half), row, k), form, scope) for k in steps])
+        tiles.append(_list([form.packed([_word(operand.at(index(number), index(half), row, k), form, scope) for k in steps])
                             for half, steps in at]))
     yield f"  const u32 {name}[{operand.count}][{2 * operand.rows}] = {_list(tiles)};"
 
 
 def _by_matrices(name: str, operand: _Operand, transposed: bool, scope: Scope) -> Iterator[str]:
-    """The same by ldmatrix: of each matrix eight lanes say where a row is, or a column where it is `transposed`."""
+    """The same by ldmatrix: of each matrix eight lanes say where a row is, or a column where it is `transposed`. Of B, whose
+    tiles are two matrices, those of two tiles are loaded at once where there are as many."""
     lane, words = Var(operand.lane), 2 * operand.rows
+    together = 2 if operand.rows == 1 and operand.count % 2 == 0 else 1
     line, matrix = call("mod", lane, index(_SIDE)), call("floordiv", lane, index(_SIDE))
     half = call("mod", matrix, index(2)) if operand.rows == 2 else index(0)
     first = mul(index(operand.across), call("mod", call("floordiv", matrix, index(operand.rows)), index(2)))
     yield f"  u32 {name}[{operand.count}][{words}];"
-    for number in range(operand.count):
-        at = operand.at(number, half, index(0), add(first, line)) if transposed else operand.at(number, half, line, first)
+    for number in range(0, operand.count, together):
+        tile = add(index(number), call("floordiv", lane, index(2 * _SIDE))) if together == 2 else index(number)
+        at = operand.at(tile, half, index(0), add(first, line)) if transposed else operand.at(tile, half, line, first)
         address, offset = _address(at, scope)
-        yield f"  ldmatrix<{words}, {str(transposed).lower()}, {offset}>({name}[{number}], {address});"
+        if together == 2:
+            yield f"  ldmatrix_pair<{str(transposed).lower()}, {offset}>({name}[{number}], {name}[{number + 1}], {address});"
+        else:
+            yield f"  ldmatrix<{words}, {str(transposed).lower()}, {offset}>({name}[{number}], {address});"
 
 
 def _is_whole(operand: _Operand, number: int, half: int, upper: int, transposed: bool, scope: Scope) -> bool:
@@ -152,8 +158,8 @@ def _is_whole(operand: _Operand, number: int, half: int, upper: int, transposed:
     facts = inside(inside(scope.facts, For(other, index(0), index(_SIDE), _NOTHING)),
                    For(_WITHIN, index(0), index(size), _NOTHING))
     along, across, first = Var(_WITHIN), Var(other), index(operand.across * upper)
-    found = operand.at(number, index(half), along, add(first, across)) if transposed else \
-        operand.at(number, index(half), across, add(first, along))
+    found = operand.at(index(number), index(half), along, add(first, across)) if transposed else \
+        operand.at(index(number), index(half), across, add(first, along))
     found = simplify_expr(found, facts)
     return isinstance(found, Load) and begins_whole(found.buffer, found.index, _WITHIN, size, facts)
 

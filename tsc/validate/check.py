@@ -18,7 +18,7 @@ from tsc.sym import product
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, map_loads, walk
 from tsc.validate.algebra import Algebra, Array, Value
-from tsc.validate.cases import BUDGET, FIRST, OWN, choose_sizes, limits_of, most_at, statements, steps_of, taken, work_at
+from tsc.validate.cases import BUDGET, FIRST, LEAST, OWN, choose_sizes, limits_of, most_at, statements, steps_of, taken, work_at
 from tsc.validate.frames import ORDER, Fault, Sizes, TooMany, Undecided
 from tsc.validate.loops import MOST_INSTANCES, Loops, evaluated
 from tsc.validate.memory import Storage
@@ -97,13 +97,31 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
     """Raise InternalError, naming an element, unless `func` computes what `program` means.
 
     `scheduled` is the Program of the Scop, whose statements the Stores of `func` name: with it, long axes and reductions are
-    sampled, unless it reduces over other axes (a GPU's lanes share one, or several are one). `sizes` are those to try, by
-    default some around the edges of the loops' tiles, which execute every Store and both sides of choices. What registers hold
-    for a while is looked at where it stands.
+    sampled; where it reduces over other axes (a GPU's lanes share one, or several are one), elements alone, where all of them
+    are too many, be it for some Store. `sizes` are those to try, by default some around the edges of the loops' tiles, which
+    execute every Store and both sides of choices. What registers hold for a while is looked at where it stands.
     """
     func = without_registers(func)
-    if scheduled is not None and not {a.name for a, _ in reduce_axes(scheduled)} <= {a.name for a, _ in reduce_axes(program)}:
-        scheduled = None
+    if scheduled is None or _reduces_alike(program, scheduled):
+        return _checked(program, func, scheduled, sizes, seed)
+    whole = _checked(program, func, None, sizes, seed)
+    if whole.undecided is None and not whole.missed:
+        return whole
+    found = _checked(program, func, scheduled, sizes, seed)
+    if found.undecided is not None:
+        return whole
+    missed = found.missed if whole.undecided is not None else tuple(n for n in found.missed if n in whole.missed)
+    return replace(found, sizes=(*whole.sizes, *found.sizes), missed=missed)
+
+
+def _reduces_alike(program: Program, scheduled: Program) -> bool:
+    """Whether what is scheduled reduces over axes of the Program alone."""
+    return {a.name for a, _ in reduce_axes(scheduled)} <= {a.name for a, _ in reduce_axes(program)}
+
+
+def _checked(program: Program, func: Func, scheduled: Program | None, sizes: Sequence[dict[str, int]] | None,
+             seed: int) -> Compared:
+    """The same in one way."""
     rng = Random(f"{seed}/{zlib.crc32(str(program).encode())}")
     tried, dead = [Case(one) for one in sizes or ()], set[int]()
     sides = Sides.of(func, program)
@@ -187,7 +205,11 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
         except (Impossible, TooMany):
             own = []
     if scheduled is not None and not wanted <= sides.executed(found.stores, found.sides):  # or else the same is executed
-        found.add(_compared(program, func, scheduled, cases, rng, BUDGET))
+        try:
+            found.add(_compared(program, func, scheduled, cases, rng, BUDGET))
+        except TooMany:  # whole reductions may be; what was seen was seen
+            if _reduces_alike(program, scheduled):
+                raise
     return sides.executed(found.stores, found.sides), [*cases, *own]
 
 
@@ -198,9 +220,14 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     steps, sizes = steps_of(func), Sizes.of_cases(tried)
     inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31)), deciding=_compared_with(program)), Algebra()
     limits = limits_of(program, tried, budget) if scheduled is not None else [(2**62, 2**62)] * len(tried)
+    alike = scheduled is None or _reduces_alike(program, scheduled)
+    reduced = {axis.name: (axis, monoid) for axis, monoid in reduce_axes(program)}
+    if scheduled is not None and not alike:  # what one takes of its axes says nothing of the other's
+        limits = [(min(across, LEAST), 2**62) for across, _ in limits]
+        reduced |= {axis.name: (axis, monoid) for axis, monoid in reduce_axes(scheduled)}
     samples = {}
-    for axis, monoid in reduce_axes(program):
-        few = scheduled is not None and monoid.fn in _TRUTHS  # of many terms, one is sure to decide
+    for axis, monoid in reduced.values():
+        few = scheduled is not None and alike and monoid.fn in _TRUTHS  # of many terms, one is sure to decide
         samples[axis.name] = Samples(
             tuple(taken(axis.extent.evaluate(c.sizes), 1 if few and rng.random() < 0.7 else most, steps, rng, n, c.numbers)
                   for n, (c, (_, most)) in enumerate(zip(cases, limits))), np.array([axis.extent.evaluate(s) for s in tried]))
@@ -215,9 +242,10 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     expected = {name: meaning.elements(name, at.index, at.cases) for name, at in points.items()}
     pruning = Pruning()
     if scheduled is not None:
-        pruning = Pruning.of(func, scheduled, meaning.wanted, samples)
         plain = _without_panels(scheduled)
-        if plain.computes != program.computes:
+        if plain.computes == program.computes:
+            pruning = Pruning.of(func, scheduled, meaning.wanted, samples)
+        else:
             again = Meaning(plain, sizes, inputs, algebra, values)
             for name, at in points.items():
                 if not len(at.cases) and name not in again.computes:  # it has no elements, so nothing computes it

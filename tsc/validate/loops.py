@@ -31,6 +31,8 @@ from tsc.validate.sides import Side, decided_by_index, sides_taken
 _LATEST = 2**62
 #: So many instances of a statement are looked at: a few hundred bytes each.
 MOST_INSTANCES = 1 << 22
+#: With so many instances, a nest is asked anew which of them need it.
+_MANY = 512
 
 
 @dataclass(slots=True)
@@ -143,6 +145,9 @@ class Loops:
         return 0  # what orders threads: they run one after the other here
 
     def _loop(self, loop: For, frame: Frame, clock: _Clock, scope: dict[str, Storage]) -> int:
+        if frame.count >= _MANY:  # what a nest around this one was needed for may be something else
+            kept, _ = self.pruning.kept(self.pruning.below(loop), None, frame, self._reader(scope))
+            frame = frame if kept is None else frame.where(kept)
         loops, body = nest_of(loop)
         found = iterations(loops, body, frame, self._reader(scope), self.pruning)
         if not found.frame.count:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from tsc.loop_ir.marks import BLOCK, EPILOGUE, INIT, K_TILE, OUTER, REDUCE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
+from tsc.loop_ir.scratch import item_bytes
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import order_of
@@ -27,7 +28,7 @@ from tsc.poly.promotion.layout import Layout, accumulator_fragment, in_rows, row
 from tsc.poly.promotion.promote import Home, Local, Promoted, replaced, with_locals
 from tsc.poly.promotion.rounded import round_domains
 from tsc.poly.scop import Scop, Statement
-from tsc.poly.tile import Knob, Space, TileConfig
+from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
 from tsc.poly.tree import BLOCK_POINT, own_instances, up_to
 from tsc.runtime.cost import Work
 from tsc.sym import SymExpr, ceildiv, product
@@ -38,8 +39,8 @@ from tsc.te.factored.factor import NotFactored
 from tsc.te.factored.strips import LANES, PAIR, in_strips
 from tsc.te.passes.products import is_contraction, product_of
 
-#: Elements of a chunk; without tuning, rows of a block and of a warp.
-WIDTH, ROWS, WARP_ROWS = 64, 64, 16
+#: Elements of a chunk; without tuning, rows of a block and of a warp, and tiles in flight.
+WIDTH, ROWS, WARP_ROWS, STAGES = 64, 64, 16, 2
 #: The deepest first product, and the most columns of the second: a block has a tile of all of them.
 MOST_DEPTH = 128
 #: Terms of the first product are rounded up to the depth of any matrix instruction.
@@ -85,14 +86,32 @@ class Strips(OnTeams):
         return self, (f"rows\n{self.matrix}",)
 
     def default_config(self, spec: DeviceSpec) -> TileConfig:
-        """One size for all."""
+        """As many rows as let two blocks stand on a multiprocessor, twice as many where that is not to be had."""
         instr = MATRIX_TILE if spec.intrinsics else (*MATRIX_TILE[:2], 1)
-        return TileConfig(instr, row_tile=(ROWS,), warp_tile=(WARP_ROWS, WIDTH), stages=2)
+        made = TileConfig(instr, row_tile=(ROWS,), warp_tile=(WARP_ROWS, WIDTH), stages=STAGES)
+        tall = replace(made, row_tile=(2 * ROWS,))
+        if spec.gpu is None or 2 * (self.shared_bytes(made) + spec.gpu.shared_reserved) <= spec.gpu.shared_per_sm:
+            return made
+        return tall if self.shared_bytes(tall) <= spec.gpu.shared_per_block else made
 
     def space(self, spec: DeviceSpec) -> Space:
-        """More or fewer rows of a block, and of a warp."""
-        return Space(self.default_config(spec), (
-            Knob("row_tile", (0,), (32, 64, 128)), Knob("warp_tile", (0,), (16, 32)), Knob("stages", (), (1, 2, 3))))
+        """More or fewer rows of a block, and of a warp, and tiles ahead."""
+        limits = [] if spec.gpu is None else [
+            Limit("bytes of shared memory", spec.gpu.shared_per_block, self.shared_bytes),
+            Limit("threads", spec.gpu.threads_per_block, lambda config: WARP_LANES * config.row_tile[0] // config.warp_tile[0])]
+        return Space(self.default_config(spec), (Knob("row_tile", (0,), powers(256, 32)), Knob(
+            "warp_tile", (0,), powers(32, WARP_ROWS)), Knob("stages", (), (1, 2, 3))), tuple(limits))
+
+    def shared_bytes(self, config: TileConfig) -> int:
+        """What a block keeps in shared memory: tiles of all operands, strips, and what lanes hand to each other."""
+        high, scores = config.row_tile[0], self.phases[0].scores
+        deep = _whole(scores.reduce_axes[0].extent, MATRIX_DEPTH)
+        wide = _whole(next(a.extent for a in self.values.axes if a.name == self.n), MATRIX_TILE[1])
+        (rows, columns), (strip, others) = (map(_item, _factors(c, n)) for c, n in (
+            (scores, {scores.axes[-1].name}), (self.values, {self.n})))
+        ahead = config.stages * WIDTH * (len(self.phases) * deep * columns + wide * others)
+        behind = sum(item_bytes(c.target.dtype) * (1 if c.monoid else LANES) for p in self.phases for c in p.behind)
+        return high * (deep * rows + WIDTH * strip + behind) + ahead
 
     def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
         """Chunks of blocks of rows, in all phases."""
@@ -346,6 +365,10 @@ def _factors(compute: Compute, columns: Collection[str]) -> tuple[Expr, Expr]:
     other = _other_factor(compute, columns)
     own = next(f for f in product_of(compute.body) or () if f is not other)
     return stored(own), stored(other)
+
+
+def _item(value: Expr) -> int:
+    return item_bytes(value.dtype)
 
 
 def _whole(extent: SymExpr, size: int) -> int:
