@@ -8,7 +8,7 @@ from tsc.loop_ir.bounds import Prover, no_prover
 from tsc.loop_ir.cpu.tensorize import tensorize
 from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.gpu.accumulators import hold_accumulators
-from tsc.loop_ir.gpu.barriers import insert_barriers
+from tsc.loop_ir.gpu.barriers import insert_barriers, without_needless_waits
 from tsc.loop_ir.gpu.fragments import load_fragments
 from tsc.loop_ir.gpu.pipeline import copy_asynchronously, software_pipeline
 from tsc.loop_ir.gpu.tensorize_gpu import Mma, tensorize_gpu
@@ -59,7 +59,7 @@ def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recor
     serial: tuple[str, ...] = ()
     if stages > 1:
         func, serial = software_pipeline(func, stages)      # copies of later tiles run while a tile is computed
-    func = insert_barriers(copy_asynchronously(func))
+    func = without_needless_waits(insert_barriers(copy_asynchronously(func)))
     func = widen_copies(simplify(func))                     # neighbours are copied together,
     func = load_fragments(func)                             # what several products read is read once, together,
     func = hold_accumulators(func)                          # what is summed up in memory is held in a register

@@ -8,13 +8,14 @@ is in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from tsc.errors import InternalError
 from tsc.loop_ir.gpu.hazards import Hazard, Path
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised
-from tsc.loop_ir.nodes import Barrier, Block, For, Func, Stmt, block, children, map_children
+from tsc.loop_ir.nodes import Barrier, Block, For, Func, Stmt, Wait, block, children, map_children
 
 
 def insert_barriers(func: Func) -> Func:
@@ -34,6 +35,17 @@ def insert_barriers(func: Func) -> Func:
     for path in reversed([p for p, s in _placed(func.body, ()) if isinstance(s, Barrier)]):
         fewer = replace(func, body=_rebuilt(func.body, path, lambda s: Block(())))
         if _hazard(fewer) is None:
+            func = fewer
+    return func
+
+
+def without_needless_waits(func: Func) -> Func:
+    """`func`, which has its barriers, without waits for copies that a later wait is soon enough for: more copies are under way
+    at a time."""
+    for path in reversed([p for p, s in _placed(func.body, ()) if isinstance(s, Wait)]):
+        fewer = replace(func, body=_rebuilt(func.body, path, lambda s: Block(())))
+        with suppress(InternalError):
+            verify_synchronised(fewer)
             func = fewer
     return func
 
