@@ -20,13 +20,16 @@ from tests.poly import programs, test_gpu, test_gpu_lowered
 from tests.poly.support import inputs_for, on_gpu
 from tests.poly.test_gpu import FOUR_WARPS, ONE_WARP
 from tests.poly.test_tensorize_gpu import SHORT, SQUARE, TALL, halves, scheduled
+from tsc.codegen_c.scalar import Scope
+from tsc.codegen_cuda.narrow import comparison_text
 from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Func, Intrin, Stmt, Store, map_children, map_exprs, walk
 from tsc.poly import PatternMismatch
-from tsc.te.compute import Program
+from tsc.sym import SymExpr, dim
+from tsc.te.compute import Program, SizeParam, facts_of
 from tsc.te.evaluate import evaluate
-from tsc.te.expr import Buffer, Expr, Load
+from tsc.te.expr import Buffer, Call, Expr, Load, Size, Var, add, index, mul
 from tsc.te.expr import map_children as map_operands
 
 CASES = {**{f"plain_{name}": (make, config, 1, sizes) for name, (make, config, sizes) in test_gpu.CASES.items()},
@@ -169,3 +172,19 @@ def test_random_programs(seeds: range) -> None:
 
             compare(run, f"{name}, {mode}", execute)
     assert len(made) > len(seeds) // 8
+
+
+@pytest.mark.parametrize("fn", ["lt", "le", "gt", "ge"])
+def test_comparisons_in_32_bits(fn: str) -> None:
+    """What the variables of loops add is compared with all else, however far that is."""
+    facts = facts_of((SizeParam("n", -(1 << 62)),)).loop("c", SymExpr.of(0), SymExpr.of(64), 8).loop(
+        "d", SymExpr.of(0), SymExpr.of(2), 1)
+    scope = Scope(facts, {f"var {v}": v for v in "cd"} | {"size n": "n"}, ())
+    sides = (add(Size(dim("n")), Var("d")), mul(index(2), Var("c")))
+    for left, right in (sides, sides[::-1]):
+        text = comparison_text(Call(fn, (left, right), "bool"), scope, ("c", "d"))
+        assert text.startswith("(int32_t(") and comparison_text(Call(fn, (left, right), "bool"), scope, ()) == ""
+        for n, c, d in itertools.product((-(1 << 40), -(1 << 30), -3, 0, 15, 16, 17, 112, 1 << 40), (0, 8, 56), (0, 1)):
+            names = {"n": n, "c": c, "d": d, "int32_t": int, "clipped": lambda x: max(-(1 << 30), min(1 << 30, x))}
+            one, other = (n + d, 2 * c) if left is sides[0] else (2 * c, n + d)
+            assert eval(text, names) == {"lt": one < other, "le": one <= other, "gt": one > other, "ge": one >= other}[fn]
