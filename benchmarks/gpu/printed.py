@@ -40,6 +40,10 @@ class Printed:
     expected: Results
 
 
+#: Floats are compared as values, not bit by bit: of two zeros a maximum may give either.
+_VALUES = float(np.finfo(np.float32).tiny)
+
+
 def make_printed(names: Collection[str], seeds: range) -> Printed:
     """Those of PROGRAMS of some names, and the random ones of some seeds."""
     fixed = {name: (_plain if name in test_emit.CASES else _matrix)(name) for name in names}
@@ -98,7 +102,8 @@ def _launched(name: str, func: Func, kernel: CudaKernel, run: Run) -> Iterator[t
             written.append(len(arrays))
             outputs.append(run.expected[buffer.name].astype(buffer.dtype).reshape(shape))
             largest = float(np.abs(outputs[-1][np.isfinite(outputs[-1])].astype(np.float64)).max(initial=0))
-            close = max(close, run.tolerance[buffer.name] / max(largest, 1e-30))
+            values = _VALUES if buffer.dtype.startswith("float") else 0.0
+            close = max(close, values, run.tolerance[buffer.name] / max(largest, 1e-30))
             arrays.append(np.full(int(np.prod(shape)) * np.dtype(buffer.dtype).itemsize, 0xFF, np.uint8).view(buffer.dtype)
                           .reshape(shape))
         else:
