@@ -80,10 +80,8 @@ def test_dims_that_no_input_tells(refused: Refused) -> None:
 
 
 @pytest.mark.defect(5)
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_element_types_that_the_target_has_not_name_the_node(kind: str, refused: Refused) -> None:
-    with refused(tsc.UnsupportedError, "node 'Add_0' (Add)", kind, "float32"):
-        tsc.compile(model("y = Add(x, x)", f"{kind}[n] x", f"{kind}[n] y"))
-    with refused(tsc.UnsupportedError, "node 'Cast_1' (Cast)", kind):
-        number = {"float16": 10, "bfloat16": 16}[kind]
-        tsc.compile(model(f"a = Relu(x)\n y = Cast<to = {number}>(a)", "float[n] x", f"{kind}[n] y"))
+def test_element_types_that_the_target_has_not_name_the_node(refused: Refused) -> None:
+    with refused(tsc.UnsupportedError, "node 'Add_0' (Add)", "bfloat16", "float32"):
+        tsc.compile(model("y = Add(x, x)", "bfloat16[n] x", "bfloat16[n] y"))
+    with refused(tsc.UnsupportedError, "node 'Cast_1' (Cast)", "bfloat16"):
+        tsc.compile(model("a = Relu(x)\n y = Cast<to = 16>(a)", "float[n] x", "bfloat16[n] y"))

@@ -20,7 +20,7 @@ from tsc.te.index import to_sym
 #: What the address of every buffer of a GPU's kernel is a multiple of, and so the most bytes of one access.
 BASE_ALIGNMENT = 16
 _BYTES = (8, 16)
-#: Comparisons of l and r as f >= 0: the sign of l in f, and what is less in f than in l - r.
+#: Comparisons of l and r as f >= 0: the sign of l in f, and by what f is smaller than l - r.
 _AT_LEAST = {"ge": (1, 0), "gt": (1, 1), "le": (-1, 0), "lt": (-1, 1)}
 
 
@@ -87,9 +87,9 @@ def is_same(condition: Expr, loop: For, facts: Facts) -> bool:
         case Call(fn="and", args=args), _:
             return all(is_same(a, loop, facts) for a in args)
         case Call(fn=fn, args=(left, right)), Const(value=size) if fn in _AT_LEAST:
-            sign, less = _AT_LEAST[fn]
+            sign, strict = _AT_LEAST[fn]
             leaves: dict[str, Expr] = {}
-            least, one = (to_sym(left, leaves) - to_sym(right, leaves)) * sign - less, dim(loop.var)
+            least, one = (to_sym(left, leaves) - to_sym(right, leaves)) * sign - strict, dim(loop.var)
             return not leaves and any(loop.var not in rest.dims() and facts.divisor(rest) % int(size) == 0
                                       for rest in (least - one, least + one + 1))
     return False
