@@ -82,9 +82,9 @@ def test_factors_in_fp16(package: Package) -> None:
     kernels = [k for k in shop.made.values() if isinstance(k, Kernel) and k.symbol.startswith("contraction")]
     sources = [code.source for kernel in kernels for code in kernel.codes]
     halves = [source for source in sources if "mma_tile<f16>" in source]
-    assert len(halves) == 4 and all("ldmatrix_pair<" in source for source in halves)
+    assert len(halves) == 4 and all("ldmatrix<4, " in source for source in halves)
     assert all("mma_tile<tf32>" in source for source in sources if source not in halves)  # a row of its factor is t long
-    assert any("ldmatrix_pair<true, " in source for source in halves)  # weights lie along columns
+    assert any("ldmatrix<4, true, " in source for source in halves)  # weights lie along columns
     x = block_feeds(2, 3)
     for one, other in zip(tsc.compile(block(), options=options).run(None, x), tsc.compile(block()).run(None, x), strict=True):
         np.testing.assert_array_equal(one, other)

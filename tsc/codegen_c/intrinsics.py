@@ -13,8 +13,7 @@ from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import FMA_TILE
 from tsc.loop_ir.nodes import For, Stmt, walk
-from tsc.loop_ir.scratch import item_bytes
-from tsc.te.expr import INDEX, Call, Const, Expr, loads, substitute, variables
+from tsc.te.expr import INDEX, Call, Const, Expr, item_bytes, loads, substitute, variables
 
 CACHE_LINE = 64
 

@@ -36,11 +36,10 @@ from tsc.loop_ir.nodes import (
     nest,
     walk,
 )
-from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym import SymExpr, product
 from tsc.te.compute import facts_of
-from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, call, index, substitute
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, call, index, item_bytes, substitute
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
 from tsc.te.intrinsics import EXPENSIVE

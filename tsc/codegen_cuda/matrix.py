@@ -19,9 +19,8 @@ from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32, MmaTile, read_mma_t
 from tsc.loop_ir.gpu.threads import trips
 from tsc.loop_ir.gpu.widen import begins_whole
 from tsc.loop_ir.nodes import Block, For, Stmt
-from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_expr
-from tsc.te.expr import Expr, Load, Var, add, call, index, mul, substitute
+from tsc.te.expr import Expr, Load, Var, add, call, index, item_bytes, mul, substitute
 
 #: Rows and columns of the matrices that ldmatrix loads, a row as so many bytes.
 _SIDE, _ROW_BYTES = 8, 16
@@ -134,20 +133,17 @@ def _loaded(name: str, operand: _Operand, form: _Form, scope: Scope) -> Iterator
 def _by_matrices(name: str, operand: _Operand, transposed: bool, scope: Scope) -> Iterator[str]:
     """The same by ldmatrix: of each matrix eight lanes say where a row is, or a column where it is `transposed`. Of B, whose
     tiles are two matrices, those of two tiles are loaded at once where there are as many."""
-    lane, words = Var(operand.lane), 2 * operand.rows
     together = 2 if operand.rows == 1 and operand.count % 2 == 0 else 1
+    lane, words = Var(operand.lane), 2 * operand.rows * together
     line, matrix = call("mod", lane, index(_SIDE)), call("floordiv", lane, index(_SIDE))
     half = call("mod", matrix, index(2)) if operand.rows == 2 else index(0)
     first = mul(index(operand.across), call("mod", call("floordiv", matrix, index(operand.rows)), index(2)))
-    yield f"  u32 {name}[{operand.count}][{words}];"
+    yield f"  u32 {name}[{operand.count // together}][{words}];"
     for number in range(0, operand.count, together):
         tile = add(index(number), call("floordiv", lane, index(2 * _SIDE))) if together == 2 else index(number)
         at = operand.at(tile, half, index(0), add(first, line)) if transposed else operand.at(tile, half, line, first)
         address, offset = _address(at, scope)
-        if together == 2:
-            yield f"  ldmatrix_pair<{str(transposed).lower()}, {offset}>({name}[{number}], {name}[{number + 1}], {address});"
-        else:
-            yield f"  ldmatrix<{words}, {str(transposed).lower()}, {offset}>({name}[{number}], {address});"
+        yield f"  ldmatrix<{words}, {str(transposed).lower()}, {offset}>({name}[{number // together}], {address});"
 
 
 def _is_whole(operand: _Operand, number: int, half: int, upper: int, transposed: bool, scope: Scope) -> bool:

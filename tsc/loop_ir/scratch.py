@@ -8,7 +8,7 @@ from tsc.loop_ir.nodes import Allocate, Func, Stmt, children, map_children
 from tsc.sym import ZERO, SymExpr, ceildiv, product, sym_max
 from tsc.sym.facts import Facts
 from tsc.te.compute import facts_of
-from tsc.te.expr import Buffer
+from tsc.te.expr import Buffer, item_bytes
 
 ALIGNMENT = 64
 
@@ -18,13 +18,6 @@ def plan_scratch(func: Func) -> Func:
     facts = facts_of(func.sizes)
     body = _place(func.body, ZERO, facts)
     return replace(func, body=body, scratch=_extent(body, facts))
-
-
-def item_bytes(dtype: str) -> int:
-    """Bytes of one stored element."""
-    if dtype == "bool":
-        return 1
-    return int("".join(ch for ch in dtype if ch.isdigit())) // 8
 
 
 def buffer_bytes(buffer: Buffer, facts: Facts) -> SymExpr:

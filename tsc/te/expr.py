@@ -185,6 +185,22 @@ def substitute(expr: Expr, mapping: Mapping[str, Expr]) -> Expr:
     return replaced(expr)
 
 
+def item_bytes(dtype: str) -> int:
+    """Bytes of one stored element."""
+    if dtype == "bool":
+        return 1
+    return int("".join(ch for ch in dtype if ch.isdigit())) // 8
+
+
+def operands(expr: Expr, fn: str) -> Iterator[Expr]:
+    """The operands of a run of one intrinsic, in order: `a`, `b` and `c` of `(a and b) and c`."""
+    if isinstance(expr, Call) and expr.fn == fn:
+        for operand in expr.args:
+            yield from operands(operand, fn)
+    else:
+        yield expr
+
+
 def loads(expr: Expr) -> Iterator[Load]:
     """Every Load, outer ones first (an index may load too)."""
     for node in walk(expr):

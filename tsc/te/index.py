@@ -5,12 +5,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tsc.errors import InternalError
 from tsc.sym import SymExpr, dim, sym_max, sym_min
 from tsc.sym.expr import Atom, Dim, Monomial, names_of
 from tsc.sym.facts import Facts
 from tsc.te.expr import INDEX, Call, Const, Expr, Size, Var, as_size, call, format_expr, index, is_far, may_wrap
+from tsc.te.intrinsics import MEANING
 
 _NAMES = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 _ARITHMETIC: Mapping[str, Callable[..., SymExpr]] = {
@@ -114,3 +119,18 @@ def _atom_expr(atom: Atom, leaves: Mapping[str, Expr], facts: Facts) -> Expr:
     for arg in args[1:]:
         result = call(_NAMES[atom.fn], result, arg)
     return result
+
+
+def evaluated(expr: Expr, grid: Mapping[str, NDArray[Any]]) -> Any:
+    """An index where its Vars have the values `grid`; None where it is made of something else."""
+    match expr:
+        case Var(name=name):
+            return grid.get(name)
+        case Const(value=value):
+            return np.int64(value)
+        case Size(value=value) if value.as_int() is not None:
+            return np.int64(value.as_int() or 0)
+        case Call(fn=fn, args=args) if fn in MEANING:
+            values = [evaluated(a, grid) for a in args]
+            return None if any(v is None for v in values) else MEANING[fn](*values)
+    return None

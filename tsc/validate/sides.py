@@ -15,7 +15,7 @@ from functools import reduce
 from tsc.loop_ir.map_blocks import BLOCK
 from tsc.loop_ir.nodes import Block, For, Func, If, Stmt, Store, block, expressions, map_children
 from tsc.te.compute import Compute, Program
-from tsc.te.expr import INDEX, Call, CheckedIndex, Expr, Load, Var, call, children, index, walk
+from tsc.te.expr import INDEX, Call, CheckedIndex, Expr, Load, Var, call, children, index, operands, walk
 from tsc.validate.algebra import Array
 from tsc.validate.frames import Frame
 
@@ -87,20 +87,11 @@ class _Marking:
 def _decisive(condition: Expr, store: Store) -> Iterator[Stmt]:
     """A mark for each part of a condition, where what comes out is another than if it were the other parts' alone."""
     if isinstance(condition, Call) and condition.fn in ("and", "or"):
-        parts = list(_parts(condition, condition.fn))
+        parts = list(operands(condition, condition.fn))
         for place, part in enumerate(parts):
             others = reduce(lambda a, b: call(condition.fn, a, b), parts[:place] + parts[place + 1:])
             mark = replace(store)
             yield If(others, If(part, Block(()), mark)) if condition.fn == "and" else If(others, Block(()), If(part, mark))
-
-
-def _parts(condition: Expr, fn: str) -> Iterator[Expr]:
-    """The operands of a run of one operation."""
-    if isinstance(condition, Call) and condition.fn == fn:
-        for operand in condition.args:
-            yield from _parts(operand, fn)
-    else:
-        yield condition
 
 
 def decided_by_index(condition: Expr) -> bool:

@@ -65,14 +65,6 @@ TSC_DEV void ldmatrix(u32 (&r)[COUNT], u32 row_address TSC_AT) {
 #endif
 }
 
-// Four matrices: the two of one tile of B, then those of another.
-template <bool TRANSPOSED, int OFFSET = 0>
-TSC_DEV void ldmatrix_pair(u32 (&first)[2], u32 (&second)[2], u32 row_address TSC_AT) {
-  u32 r[4];
-  ldmatrix<4, TRANSPOSED, OFFSET>(r, row_address TSC_PASS);
-  first[0] = r[0], first[1] = r[1], second[0] = r[2], second[1] = r[3];
-}
-
 // TILES ldmatrix of COUNT matrices at once: r[i] from row_address[i].
 template <bool TRANSPOSED, int TILES, int COUNT>
 TSC_DEV void ldmatrix_tile(u32 (&r)[TILES][COUNT], const u32 (&row_address)[TILES] TSC_AT) {

@@ -30,7 +30,6 @@ from tsc.loop_ir.nodes import (
     map_exprs,
     walk,
 )
-from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import SymExpr
@@ -38,7 +37,7 @@ from tsc.sym.expr import Apply, coefficient_of
 from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
 from tsc.te.compute import facts_of
-from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, substitute
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, item_bytes, loads, substitute
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym

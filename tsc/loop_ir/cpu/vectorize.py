@@ -24,14 +24,13 @@ from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import COPY
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
 from tsc.loop_ir.quotients import at_quotients
-from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import ONE, SymExpr
 from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
 from tsc.te.compute import Monoid, facts_of
-from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, mul
+from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, item_bytes, loads, mul
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym

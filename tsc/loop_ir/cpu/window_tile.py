@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from tsc.loop_ir.cpu.vector_rules import Refused, check_load, check_value, looks_at_data, varies
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import Allocate, Block, For, Instance, Stmt, Store, block
-from tsc.loop_ir.scratch import item_bytes
 from tsc.sym import SymExpr
 from tsc.sym.expr import coefficient_of
 from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
-from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, loads, select, substitute
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, item_bytes, loads, select, substitute
 from tsc.te.index import to_sym
 
 #: The most vector operations that are written out one after the other, and the most accumulators for which they are: with

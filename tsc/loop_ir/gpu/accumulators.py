@@ -34,7 +34,7 @@ from tsc.loop_ir.nodes import (
     walk,
 )
 from tsc.sym import ONE
-from tsc.te.expr import Buffer, Call, CheckedIndex, Expr, Load, call, index, loads, map_loads, variables
+from tsc.te.expr import Buffer, CheckedIndex, Expr, Load, call, index, loads, map_loads, operands, variables
 from tsc.te.expr import walk as walk_expr
 
 _FIRST = (index(0),)
@@ -74,7 +74,7 @@ def _asked_outside(stmt: Stmt) -> Stmt:
     inner = map_children(_asked_outside, stmt)
     match inner:
         case For(var=var, body=If(condition=condition, then=then, otherwise=None)) if inner.kind == "serial":
-            parts = list(_conjuncts(condition))
+            parts = list(operands(condition, "and"))
             same = [part for part in parts if var not in variables(part) and _is_settled(part)]
             left = [part for part in parts if part not in same]
             if same:
@@ -84,14 +84,6 @@ def _asked_outside(stmt: Stmt) -> Stmt:
 
 
 # -- held ------------------------------------------------------------------------------------------------------
-
-def _conjuncts(condition: Expr) -> Iterator[Expr]:
-    if isinstance(condition, Call) and condition.fn == "and":
-        for part in condition.args:
-            yield from _conjuncts(part)
-    else:
-        yield condition
-
 
 @dataclass(frozen=True, slots=True)
 class _Holder:

@@ -18,7 +18,7 @@ from tsc.loop_ir.marks import TILE_COLUMN, TILE_ROW, K
 from tsc.loop_ir.nodes import Allocate, For, Func, Intrin, Let, Stmt, Store, map_children, nest
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, mul, substitute
-from tsc.te.intrinsics import MEANING
+from tsc.te.index import evaluated
 
 LANES, ROWS, HALF, COLUMNS, PAIR = 32, 16, 8, 8, 2
 
@@ -218,7 +218,7 @@ def _grid(lane: _Lane, around: _Around) -> dict[str, NDArray[np.int64]]:
 
 def _varies(expr: Expr, grid: Mapping[str, NDArray[np.int64]], axes: tuple[int, ...]) -> bool:
     """Whether an index changes along the axes; what cannot be evaluated is said to."""
-    value = _evaluated(expr, grid)
+    value = evaluated(expr, grid)
     if value is None:
         return any(isinstance(n, Var) and n.name in grid for n in _parts(expr))
     first = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(value.ndim))
@@ -227,18 +227,6 @@ def _varies(expr: Expr, grid: Mapping[str, NDArray[np.int64]], axes: tuple[int, 
 
 def _parts(expr: Expr) -> list[Expr]:
     return [expr, *(p for a in (expr.args if isinstance(expr, Call) else ()) for p in _parts(a))]
-
-
-def _evaluated(expr: Expr, grid: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64] | None:
-    match expr:
-        case Const(value=value):
-            return np.asarray(value, np.int64)
-        case Var(name=name):
-            return grid.get(name)
-        case Call(fn=fn, args=args) if fn in MEANING:
-            values = [_evaluated(a, grid) for a in args]
-            return None if any(v is None for v in values) else np.asarray(MEANING[fn](*values))
-    return None
 
 
 def _fits(lane: _Lane, around: _Around, left: Expr, right: Expr) -> bool:
@@ -253,7 +241,7 @@ def _registers(lane: _Lane, around: _Around) -> Expr | str:
     if len(lane.store.index) != 1:
         return f"{lane.store.buffer} is no list of registers"
     grid = _grid(lane, around)
-    value = _evaluated(lane.store.index[0], grid)
+    value = evaluated(lane.store.index[0], grid)
     if value is None:
         return "a lane's registers are not constant"
     axes = len(around.warps)

@@ -6,9 +6,8 @@ from typing import Literal
 
 from tsc.errors import InternalError
 from tsc.loop_ir.nodes import Allocate, For, Func, Stmt, children, nest, walk
-from tsc.loop_ir.scratch import item_bytes
 from tsc.sym import product
-from tsc.te.expr import Const
+from tsc.te.expr import Const, item_bytes
 
 #: Threads of a warp, and what the places of buffers in shared memory are multiples of: a row of all banks.
 WARP, SHARED_ALIGNMENT = 32, 128

@@ -15,11 +15,10 @@ from tsc.loop_ir.facts import inside
 from tsc.loop_ir.gpu.fragments import Fragment
 from tsc.loop_ir.gpu.widen import begins_whole, is_access, is_same
 from tsc.loop_ir.nodes import Allocate, For, Func, If, Let, Stmt, Store, map_children, walk
-from tsc.loop_ir.scratch import item_bytes
 from tsc.loop_ir.simplify import simplify_expr
 from tsc.sym.facts import Facts
 from tsc.te.compute import facts_of
-from tsc.te.expr import Call, CheckedIndex, Const, Expr, Load, children, loads, map_loads, substitute
+from tsc.te.expr import Call, CheckedIndex, Const, Expr, Load, children, item_bytes, loads, map_loads, substitute
 from tsc.te.expr import walk as walk_expr
 
 #: Bytes of a store of several.

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.nodes import For, Func, Let, Stmt, Store, map_children
-from tsc.loop_ir.scratch import item_bytes
 from tsc.sym import SymExpr, dim, product
 from tsc.sym.facts import Facts
 from tsc.te.compute import facts_of
-from tsc.te.expr import Buffer, Call, Const, Expr, Load, variables
+from tsc.te.expr import Buffer, Call, Const, Expr, Load, item_bytes, variables
 from tsc.te.index import to_sym
 
 #: What the address of every buffer of a GPU's kernel is a multiple of, and so the most bytes of one access.

@@ -38,7 +38,7 @@ from tsc.loop_ir.simplify import substitute_stmt
 from tsc.poly import isl
 from tsc.poly.affine import index_text
 from tsc.poly.linear import tidy
-from tsc.poly.promotion.layout import EXHAUSTIVE, evaluated
+from tsc.poly.promotion.layout import EXHAUSTIVE
 from tsc.poly.promotion.promote import Local, Promoted
 from tsc.poly.proof.guards import Nest, affine_text, loop_points, stores
 from tsc.poly.scop import Scop
@@ -46,7 +46,7 @@ from tsc.sym import SymExpr
 from tsc.sym.facts import Facts
 from tsc.te.expr import Const, Expr, Load, Var, add, call, index, loads, mul, variables
 from tsc.te.expr import map_children as map_operands
-from tsc.te.index import to_sym
+from tsc.te.index import evaluated, to_sym
 
 WARP, LANE = "warp", "lane"
 

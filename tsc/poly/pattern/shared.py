@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tsc.errors import InternalError
 from tsc.loop_ir.gpu.widen import begins_whole
 from tsc.loop_ir.marks import BLOCK
-from tsc.loop_ir.scratch import item_bytes
 from tsc.poly import isl
 from tsc.poly.pattern.teams import Rows, copy_rows
 from tsc.poly.promotion.layout import Layout, plain, swizzle
@@ -15,7 +14,7 @@ from tsc.poly.promotion.promote import Operand, Promoted, promote_operand, zero
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tree import node_below
 from tsc.te.compute import facts_of
-from tsc.te.expr import Call, Cast, Const, Expr, Load, variables
+from tsc.te.expr import Call, Const, Expr, Load, item_bytes, variables
 from tsc.te.passes.products import stride, unit_stride
 
 #: Lanes of a warp along the columns of a product, and bytes that a lane copies at once.
@@ -58,13 +57,6 @@ def share(promoted: Promoted, rounded: Scop, scop: Scop, update: Statement, tile
         return copy_rows(copies, dims, shape, warps, most)
 
     return promote_operand(promoted, node, rounded, update.domain, operand, layout, "shared", zero(value.dtype), rows)
-
-
-def stored(value: Expr) -> Expr:
-    """A factor as it is copied: what has no more bits stays as it is, and is converted where it is read."""
-    while isinstance(value, Cast) and item_bytes(value.value.dtype) <= item_bytes(value.dtype):
-        value = value.value
-    return value
 
 
 def always_read(value: Expr) -> Expr:

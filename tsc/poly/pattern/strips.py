@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from tsc.loop_ir.marks import BLOCK, EPILOGUE, INIT, K_TILE, OUTER, REDUCE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
-from tsc.loop_ir.scratch import item_bytes
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import order_of
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
 from tsc.poly.pattern.base import STEPS, Build, Tree
 from tsc.poly.pattern.rows import row_functions, row_relations
-from tsc.poly.pattern.shared import Tile, always_read, share, shared_layout, stored
+from tsc.poly.pattern.shared import Tile, always_read, share, shared_layout
 from tsc.poly.pattern.teams import LANES as WARP_LANES
 from tsc.poly.pattern.teams import OnTeams, Rows, below, between, guards_of, in_loops, in_sequence
 from tsc.poly.pattern.warps import MATRIX_TILE, QUADRANT, composed
@@ -34,10 +33,10 @@ from tsc.runtime.cost import Work
 from tsc.sym import SymExpr, ceildiv, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
-from tsc.te.expr import Expr, Load, Var, loads, variables
+from tsc.te.expr import Expr, Load, Var, item_bytes, loads, variables
 from tsc.te.factored.factor import NotFactored
 from tsc.te.factored.strips import LANES, PAIR, in_strips
-from tsc.te.passes.products import is_contraction, product_of
+from tsc.te.passes.products import as_stored, is_contraction, product_of
 
 #: Elements of a chunk; without tuning, rows of a block and of a warp, and tiles in flight.
 WIDTH, ROWS, WARP_ROWS, STAGES = 64, 64, 16, 2
@@ -364,7 +363,7 @@ def _factors(compute: Compute, columns: Collection[str]) -> tuple[Expr, Expr]:
     """The factors of a product as they are stored, that of its columns last."""
     other = _other_factor(compute, columns)
     own = next(f for f in product_of(compute.body) or () if f is not other)
-    return stored(own), stored(other)
+    return as_stored(own), as_stored(other)
 
 
 def _item(value: Expr) -> int:

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tsc.loop_ir.marks import BLOCK, EPILOGUE, INIT, K_TILE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
-from tsc.loop_ir.scratch import item_bytes
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import order_of
 from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import STEPS, Build, Tree
 from tsc.poly.pattern.contraction import Contraction, match_contraction
-from tsc.poly.pattern.shared import ACROSS, Tile, share, stored
+from tsc.poly.pattern.shared import ACROSS, Tile, share
 from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, between, guards_of, team_tree
 from tsc.poly.promotion.layout import accumulator_fragment
 from tsc.poly.promotion.promote import Home, with_locals
@@ -30,7 +29,8 @@ from tsc.runtime.cost import Work
 from tsc.sym import ceildiv, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
-from tsc.te.expr import Expr
+from tsc.te.expr import Expr, item_bytes
+from tsc.te.passes.products import as_stored
 from tsc.te.passes.reduce_axes import one_reduce_axis
 
 #: Lanes are 8 rows of 4, each with as many neighbours of a row: two in mma m16n8, four of FFMA, which are one access.
@@ -100,7 +100,8 @@ class Warps(OnTeams, Contraction):
         result = replace(result, locals=held, guards=guards)
         update, k = scop.of(self.anchor)[-1], self.anchor.reduce_axes[0].name
         for value, axis, size in ((self.m_factor, self.m or "", high), (self.n_factor, self.n, wide)):
-            tile = Tile(stored(value), stored(value), axis, size, k, deep, config.instr_tile)
+            factor = as_stored(value)
+            tile = Tile(factor, factor, axis, size, k, deep, config.instr_tile)
             result = share(result, rounded, scop, update, tile, axis == self.n, config.warps, frozenset({BLOCK, K_TILE}))
         return Tree.of(result, scop, rounded)
 

@@ -12,20 +12,18 @@ tsc/codegen_cuda/device/mma.cuh).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tsc.errors import InternalError
 from tsc.poly import isl
 from tsc.poly.affine import box_text, index_text
 from tsc.sym import SymExpr
-from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Size, Var, add, call, format_expr, index, mul, substitute
-from tsc.te.intrinsics import MEANING
+from tsc.te.expr import INDEX, Buffer, Call, Expr, Var, add, call, format_expr, index, mul, substitute
+from tsc.te.index import evaluated
 from tsc.te.layout import Combinator, Combinators, Merge, Permute, Split, extents_of, panels
 
 #: Boxes up to this many elements are certified by looking at every one.
@@ -259,18 +257,3 @@ def _sum(*terms: tuple[int, Expr]) -> Expr:
     for factor, value in terms:
         total = add(total, mul(index(factor), value))
     return total
-
-
-def evaluated(expr: Expr, grid: Mapping[str, NDArray[Any]]) -> Any:
-    """An index where its Vars have the values `grid`; None where it is made of something else."""
-    match expr:
-        case Var(name=name):
-            return grid.get(name)
-        case Const(value=value):
-            return np.int64(value)
-        case Size(value=value) if value.as_int() is not None:
-            return np.int64(value.as_int() or 0)
-        case Call(fn=fn, args=args) if fn in MEANING:
-            values = [evaluated(a, grid) for a in args]
-            return None if any(v is None for v in values) else MEANING[fn](*values)
-    return None

@@ -17,7 +17,6 @@ from itertools import count
 from tsc.sym import ZERO, SymExpr, ceildiv
 from tsc.te.compute import SUM, Axis, Compute, Monoid, Program
 from tsc.te.expr import (
-    BOOL,
     INDEX,
     Buffer,
     Call,
@@ -39,7 +38,7 @@ from tsc.te.expr import (
 )
 from tsc.te.factored.chunks import chunk_locals, guarded, unused, without_unread
 from tsc.te.factored.monoids import Component, TupleMonoid, declared, replaced, unify
-from tsc.te.passes.hoist import split_scales
+from tsc.te.passes.hoist import Scaled, apply_scales, split_scales
 
 
 class NotFactored(Exception):
@@ -184,19 +183,25 @@ def _pulled_out(program: Program, compute: Compute, done: dict[str, Match]) -> t
     found = split_scales(bare, {a.name for a in compute.reduce_axes})
     if not found.scales:
         return None
+    after = applied_after(program, compute, found, bare != compute.body, done)
+    return None if after is None else (replace(compute, target=after[0], body=found.core), after[1])
+
+
+def applied_after(program: Program, compute: Compute, found: Scaled, guarded: bool, done: dict[str, Match]
+                  ) -> tuple[Buffer, Compute] | None:
+    """A buffer for a sum without its scales, and the Compute that applies them to it. Where terms were `guarded`, NaN being 0,
+    a row has that in all places at once: where its total is; None where there is no such total."""
     target = replace(compute.target, name=unused(program, f"{compute.name}_sum"))
     axes = tuple(Axis(unused(program, f"{a.name}_after"), a.extent) for a in compute.axes)
     renamed: dict[str, Expr] = {a.name: Var(b.name) for a, b in zip(compute.axes, axes)}
-    result: Expr = Load(target, tuple(renamed.values()))
-    for fn, scale in found.scales:
-        result = call(fn, result, substitute(scale, renamed))
-    if bare != compute.body:
+    result = apply_scales(Load(target, tuple(renamed.values())), found.scales, renamed)
+    if guarded:
         totals = {load for _, scale in found.scales for load in loads(scale)}
         if len(totals) != 1 or not is_total(next(iter(totals)), found.core, done):
             return None
         zero = Const(0.0, result.dtype)
-        result = select(Call("gt", (substitute(totals.pop(), renamed), zero), BOOL), result, zero)
-    return replace(compute, target=target, body=found.core), Compute(compute.target, axes, result)
+        result = select(call("gt", substitute(totals.pop(), renamed), zero), result, zero)
+    return target, Compute(compute.target, axes, result)
 
 
 def without_guards(expr: Expr) -> Expr:

@@ -23,10 +23,10 @@ from tsc.te.compute import SUM, Axis, Compute, Monoid, Program
 from tsc.te.expr import Buffer, Cast, Const, Expr, Load, Var, add, call, index, loads, map_loads, mul, select, substitute
 from tsc.te.expr import walk as walk_expr
 from tsc.te.factored.chunks import unused, without_unread
-from tsc.te.factored.factor import Match, NotFactored, expanded, is_total, matched, paired, without_guards
+from tsc.te.factored.factor import Match, NotFactored, applied_after, expanded, matched, paired, without_guards
 from tsc.te.factored.monoids import replaced
 from tsc.te.passes.hoist import split_scales
-from tsc.te.passes.products import is_contraction, product_of
+from tsc.te.passes.products import as_stored, is_contraction, product_of
 
 #: An element of a chunk is held by lane (x mod 8) div 2 of four: the columns of accumulators of a product (PTX ISA 9.7.14.5).
 LANES, PAIR = 4, 2
@@ -73,20 +73,10 @@ def _late(program: Program, compute: Compute, matches: dict[str, Match]) -> tupl
     used = [x for x in loads(found.core) if x.buffer.name in matches]
     if not found.scales or paired(replace(compute, body=found.core), used, matches) is None:
         return None
-    target = replace(compute.target, name=unused(program, f"{compute.name}_sum"))
-    axes = tuple(Axis(unused(program, f"{a.name}_after"), a.extent) for a in compute.axes)
-    renamed: dict[str, Expr] = {a.name: Var(b.name) for a, b in zip(compute.axes, axes)}
-    result: Expr = Load(target, tuple(renamed.values()))
-    for fn, scale in found.scales:
-        result = call(fn, result, substitute(scale, renamed))
-    if bare != share:  # a row has NaN in all places at once: where its total is
-        totals = {load for _, scale in found.scales for load in loads(scale)}
-        if len(totals) != 1 or not is_total(next(iter(totals)), found.core, matches):
-            return None
-        zero = Const(0.0, result.dtype)
-        result = select(call("gt", substitute(totals.pop(), renamed), zero), result, zero)
-    return (replace(compute, target=target, body=replaced(body, row, replaced(row, share, found.core))),
-            Compute(compute.target, axes, result))
+    after = applied_after(program, compute, found, bare != share, matches)
+    if after is None:
+        return None
+    return replace(compute, target=after[0], body=replaced(body, row, replaced(row, share, found.core))), after[1]
 
 
 # -- recognising -----------------------------------------------------------------------------------------------
@@ -235,12 +225,12 @@ class _Writer:
         """What the second product multiplies, stored as it does, and its sum over all chunks."""
         factor = self.canonical(_row_factor(compute, self.found), compute)
         at = self.chunk()
-        stored = replaced(_without_widening(factor), core, Load(terms, at.at()))
+        stored = replaced(as_stored(factor), core, Load(terms, at.at()))
         strip = self.strip(f"{compute.name}_strip", stored.dtype)
         yield Compute(strip, self.strip_axes(at), stored)
         chunk, element = Axis(self.fresh("chunk"), self.chunks), Axis(self.fresh("element"), SymExpr.of(self.width))
         rows = [i for k, i in enumerate(self.own_place(compute)) if k != self.found.along]
-        whole = replaced(factor, _without_widening(factor), Load(strip, (*rows, Var(chunk.name), Var(element.name))))
+        whole = replaced(factor, as_stored(factor), Load(strip, (*rows, Var(chunk.name), Var(element.name))))
         mine = _Chunk((), chunk, Var(element.name))
         body = replaced(compute.body, _row_factor(compute, self.found), whole)
         body = substitute(body, {compute.reduce_axes[0].name: self.place(mine)})
@@ -332,14 +322,3 @@ def _without_casts(expr: Expr) -> Expr:
     while isinstance(expr, Cast):
         expr = expr.value
     return expr
-
-
-def _without_widening(expr: Expr) -> Expr:
-    """A factor as it is stored: before it is given more bits."""
-    while isinstance(expr, Cast) and _bits(expr.value.dtype) <= _bits(expr.dtype):
-        expr = expr.value
-    return expr
-
-
-def _bits(dtype: str) -> int:
-    return int("".join(ch for ch in dtype if ch.isdigit()) or 8)

@@ -52,7 +52,7 @@ def _hoisted(program: Program, name: str, env: ShapeEnv) -> Program:
     def scaled(load: Load) -> Expr:
         if load.buffer.name != name:
             return load
-        return _apply(load, found.scales, dict(zip(axes, load.index)))
+        return apply_scales(load, found.scales, dict(zip(axes, load.index)))
 
     computes = (replace(compute, body=found.core) if c is compute else replace(c, body=map_loads(scaled, c.body))
                 for c in program.computes)
@@ -95,7 +95,8 @@ def _through_locals(program: Program, compute: Compute, reduced: Collection[str]
     return map_loads(through, compute.body)
 
 
-def _apply(value: Expr, scales: Sequence[tuple[str, Expr]], at: dict[str, Expr]) -> Expr:
+def apply_scales(value: Expr, scales: Sequence[tuple[str, Expr]], at: dict[str, Expr]) -> Expr:
+    """`value` times or over each scale in turn, its variables replaced."""
     for fn, operand in scales:
         value = call(fn, value, substitute(operand, at))
     return value

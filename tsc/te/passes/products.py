@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tsc.sym import ONE
 from tsc.te.compute import Compute
-from tsc.te.expr import Call, Cast, Const, Expr, Load, Size, Var, index, loads, map_children, variables
+from tsc.te.expr import Call, Cast, Const, Expr, Load, Size, Var, index, item_bytes, loads, map_children, variables
 from tsc.te.linear import linear
 
 #: Elements between two that count as lying next to each other.
@@ -18,6 +18,13 @@ def product_of(body: Expr) -> tuple[Expr, Expr] | None:
     if isinstance(body, Call) and body.fn == "mul" and all(any(loads(a)) for a in body.args):
         return body.args[0], body.args[1]
     return None
+
+
+def as_stored(factor: Expr) -> Expr:
+    """A factor as it is stored: what has no more bits stays as it is, and is converted where it is read."""
+    while isinstance(factor, Cast) and item_bytes(factor.value.dtype) <= item_bytes(factor.dtype):
+        factor = factor.value
+    return factor
 
 
 def unit_stride(factor: Expr, axis: str) -> bool:
