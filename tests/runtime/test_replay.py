@@ -42,7 +42,7 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def package() -> Package:
-    return build_package(block(), None, workshop("emu:sm_80", Options()))
+    return build_package(block(), None, workshop("emu:sm_80", Options(variants=2)))
 
 
 def opened(package: Package) -> tuple[Executable, Counted]:
@@ -103,7 +103,7 @@ def recurrence() -> onnx.ModelProto:
 
 
 def test_memory_is_no_more_than_peak_bytes() -> None:
-    executable, driver = opened(build_package(recurrence(), None, workshop("emu:sm_80", Options())))
+    executable, driver = opened(build_package(recurrence(), None, workshop("emu:sm_80", Options(variants=2))))
     rng = np.random.default_rng(0)
     feeds = {"x": rng.standard_normal((5, 9, 3), np.float32), "u": rng.standard_normal((700, 300), np.float32)}
     session = onnxruntime.InferenceSession(recurrence().SerializeToString(), providers=["CPUExecutionProvider"])

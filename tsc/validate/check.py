@@ -29,7 +29,7 @@ from tsc.validate.witness import Case, completed
 
 #: How often other numbers are fed at most, where those fed before did not decide both ways.
 _FEEDINGS = 6
-#: How often sizes and places that were solved for are taken: data may have to agree.
+#: How often sizes and places that were solved for are taken where once is not enough: data may have to agree.
 _TURNS = 8
 #: How truths are folded, and how many more Cases there are then.
 _TRUTHS, _OFTEN = ("and", "or"), 200
@@ -176,10 +176,10 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
                         sides: Sides, wanted: set[int], solve: bool) -> tuple[set[int], list[Case]]:
     """The Stores and marks, by `id`, that were executed, and where; those `wanted` are among them, if BUDGET points can do it.
 
-    What few points leave out is executed on its own, at sizes and places solved for (if asked to `solve`), often, as data may
-    have to agree; or else with all others again. Where data decide, and at some sizes always did the same, others are fed:
-    what one element decides may be all that is computed. Where truths are folded, one term seldom tells: small sizes are taken
-    often. Raises as `_compared`.
+    What few points leave out is executed on its own, at sizes and places solved for (if asked to `solve`), often if need be, as
+    data may have to agree; or else with all others again. Where data decide, and at some sizes always did the same, others are
+    fed: what one element decides may be all that is computed. Where truths are folded, one term seldom tells: small sizes are
+    taken often. Raises as `_compared`.
     """
     first = FIRST if scheduled is not None else BUDGET
     found, own = _compared(program, func, scheduled, cases, rng, first), list[Case]()
@@ -199,9 +199,11 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
         again(light * -(-_OFTEN // len(light)), first)
     if solve and (left := wanted - sides.executed(found.stores, found.sides)):
         own, _ = completed(program, sides.func, (), {id(s) for s in statements(sides.func)} - left, rng)
-        turns = own * _TURNS if scheduled is not None or not own else _affordable(program, own * _TURNS)
         try:
-            found.add(_compared(program, func, scheduled, turns, rng, OWN) if own else Executed())
+            for turns in (1, _TURNS):
+                if own and not left <= sides.executed(found.stores, found.sides):
+                    some = own * turns if scheduled is not None else _affordable(program, own * turns)
+                    found.add(_compared(program, func, scheduled, some, rng, OWN))
         except (Impossible, TooMany):
             own = []
     if scheduled is not None and not wanted <= sides.executed(found.stores, found.sides):  # or else the same is executed
