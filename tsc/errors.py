@@ -22,6 +22,14 @@ class UnsupportedError(ModelError):
     """The model is valid but uses operators or features that `tsc` does not compile; all are listed at once."""
 
 
+class DataDependentError(UnsupportedError):
+    """A node needs a value of the model while it is compiled that only the run knows: `value`, by name."""
+
+    def __init__(self, message: str, value: str) -> None:
+        super().__init__(message)
+        self.value = value
+
+
 class InputError(TscError):
     """A request is wrong: a missing or unknown input, a wrong dtype, an index out of bounds."""
 

@@ -5,7 +5,7 @@ Operators that have only the ONNX standard's function body were inlined at impor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,20 +46,29 @@ class _Expansion:
 
     def expand(self, node: Node) -> Iterator[Node]:
         """The primitives that compute the outputs of `node`, in order."""
-        operator = definition(node)
-        if operator.decompose is None:
-            for part in self._narrowed(node) if operator.associative else (node,):
+        rule = self._rule(node)
+        if rule is None:
+            for part in self._narrowed(node) if definition(node).associative else (node,):
                 self.known.infer(part)
                 yield part
             return
         made: list[Node] = []
-        results = operator.decompose(Builder(
+        results = rule(Builder(
             self.known.context(node), lambda op, inputs, count, **attrs: self._emit(node, made, op, inputs, count, attrs),
             lambda array: self._constant(node, array)))
         if len(results) < sum(1 for o in node.outputs if o):
             raise InternalError(f"the decomposition of {node.op} gives {len(results)} of {len(node.outputs)} outputs")
         for part in self._renamed(node, made, results):
             yield from self.expand(part)
+
+    def _rule(self, node: Node) -> Callable[[Builder], tuple[str, ...]] | None:
+        """The decomposition of a node, if it has one."""
+        operator = definition(node)
+        if operator.told is not None:
+            parameters = (self.known.contents_of(node.inputs[i]) for i in operator.static_inputs if any(node.inputs[i:i + 1]))
+            if any(v.as_int() is None for found in parameters if found is not None for v in found.ravel()):
+                return operator.told
+        return operator.decompose
 
     def _narrowed(self, node: Node) -> Iterator[Node]:
         """A node of many operands as a balanced tree of such as have few."""

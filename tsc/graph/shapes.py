@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.config import DEFAULT_LIMITS, Limits
-from tsc.errors import InternalError, ModelError, TscError, UnsupportedError
+from tsc.errors import DataDependentError, InternalError, ModelError, TscError, UnsupportedError
 from tsc.graph.equal_dims import assume_counted_dims
 from tsc.graph.node_values import Budget, known_outputs
 from tsc.graph.onnx.file import allow
@@ -26,7 +26,7 @@ from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.ops import definition
 from tsc.ops.base import InferContext, OpDef, symbolic
 from tsc.ops.shapes import DTYPES, Values, constant_contents
-from tsc.sym import OversizeError, ShapeEnv, SymExpr
+from tsc.sym import GREATEST, OversizeError, ShapeEnv, SymExpr, identifier
 
 #: Nodes over constants are computed while shapes are inferred where they have at most this many bytes: sizes are that small.
 _COMPUTED_BYTES = 64
@@ -35,6 +35,8 @@ _COMPUTED_WORK = 1 << 16
 _INTEGERS = frozenset(dtype for dtype in DTYPES.values() if "int" in dtype)
 #: A node is inferred again when facts about its inputs change; more often than this means a rule that never settles.
 _MOST_VISITS = 64
+#: An input is taken for sizes where it is a list of at most this many whole numbers.
+_MOST_TOLD = 64
 
 
 def infer_shapes(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -> Graph:
@@ -68,7 +70,7 @@ def _check_size(made: TensorType, what: str, env: ShapeEnv, limits: Limits) -> N
         raise UnsupportedError(f"{what} a value of rank {made.rank}, more than {limits.rank}; {allow('rank')}")
     if any(high is not None and high < 0 for _, high in least):
         raise ModelError(f"{what} {made}, which has a negative size; correct the model or the dims given for it")
-    if prod(low or 0 for low, _ in least) > limits.elements:
+    if prod(max(low or 0, 0) for low, _ in least) > limits.elements:
         raise UnsupportedError(f"{what} {made}, more than {limits.elements} elements; {allow('elements')}")
 
 
@@ -152,12 +154,14 @@ class Knowledge:
     computed: dict[str, NDArray[Any]] = field(default_factory=dict)
     limits: Limits = DEFAULT_LIMITS
     standard: bool = False  # whether the nodes are held to the standard's element types and the limits
+    inputs: frozenset[str] = frozenset()
+    makers: dict[str, Node] = field(default_factory=dict)  # of each value inferred, in that order
 
     @staticmethod
     def of(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -> Knowledge:
         """What `graph` already says."""
         return Knowledge(env, graph.opset, dict(graph.types), graph.constants, dict(graph.contents), limits=limits,
-                         standard=not graph.primitives)
+                         standard=not graph.primitives, inputs=frozenset(graph.inputs))
 
     def context(self, node: Node) -> InferContext:
         """What the rules of `node`'s OpDef see now."""
@@ -184,8 +188,53 @@ class Knowledge:
         return tuple(self.types[o] if o else TensorType("float32", ()) for o in node.outputs)
 
     def infer(self, node: Node) -> set[str]:
-        """Infer the outputs of `node`; the names whose type or contents changed."""
+        """Infer the outputs of `node`; the names whose type or contents changed. Where it needs values that are computed from
+        whole numbers among the inputs, these are sizes from now on."""
+        try:
+            return self._infer(node)
+        except DataDependentError as error:
+            if not (changed := self._tell(error.value)):
+                raise
+            return changed | self.infer(node)
+
+    def _tell(self, value: str) -> set[str]:
+        """Make the elements of all inputs that `value` is computed from Dims; the names whose contents changed, none where that
+        cannot be."""
+        pending, chain, found = [value], set[str](), set[str]()
+        while pending:
+            name = pending.pop()
+            if name in chain or name in found or self.contents_of(name) is not None or self._constant(name) is not None:
+                continue
+            if name in self.makers:
+                chain.add(name)
+                pending += filter(None, self.makers[name].inputs)
+            elif name in self.inputs and self._may_be_sizes(self._type(name)):
+                found.add(name)
+            else:
+                return set()
+        for name in found:
+            self._set_contents(name, self._told(name))
+        again = dict.fromkeys(id(self.makers[name]) for name in self.makers if name in chain)
+        nodes = {id(node): node for node in self.makers.values()}
+        return found.union(*(self.infer(nodes[key]) for key in again)) if found else found
+
+    @staticmethod
+    def _may_be_sizes(known: TensorType) -> bool:
+        counts = [d.as_int() for d in known.shape]
+        return known.dtype in _INTEGERS and known.rank <= 1 and all(c is not None and c <= _MOST_TOLD for c in counts)
+
+    def _told(self, name: str) -> Contents:
+        """A Dim for each element of an input, which may be negative."""
+        limits, shape = np.iinfo(self.types[name].dtype), [d.as_int() or 0 for d in self.types[name].shape]
+        least, most = max(limits.min, -GREATEST), min(limits.max, GREATEST)
+        found = np.empty(shape, dtype=object)
+        for at in np.ndindex(found.shape):
+            found[at] = self.env.fresh(identifier("_".join(map(str, (name, *at)))), least, most)
+        return found
+
+    def _infer(self, node: Node) -> set[str]:
         operator, ctx = definition(node), self.context(node)
+        self.makers.update(dict.fromkeys(filter(None, node.outputs), node))
         dtypes = [None if t is None else t.dtype for t in ctx.types]
         where = f"node '{node.name}' ({node.op})"
         if self.standard:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import DataDependentError, ModelError
 from tsc.ir import Contents, Graph, Node, TensorType
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis, Monoid
@@ -88,12 +88,13 @@ class InferContext:
         return value % rank
 
     def known(self, i: int, what: str) -> Contents:
-        """Contents of an input that must be known at compile time, at least symbolically. Raises UnsupportedError if not."""
+        """Contents of an input that must be known at compile time, at least symbolically. Raises DataDependentError if not."""
         found = self.contents[i] if i < len(self.contents) else None
         if found is None:
-            raise UnsupportedError(f"node '{self.node.name}' ({self.node.op}) has a data-dependent {what}, not supported yet: "
-                                   f"only the run knows '{self.node.inputs[i]}'; store it in the model as a constant, or "
-                                   "compute it from the shapes of inputs")
+            raise DataDependentError(
+                f"node '{self.node.name}' ({self.node.op}) has a data-dependent {what}, not supported yet: only the run knows "
+                f"'{self.node.inputs[i]}'; store it in the model as a constant, or compute it from the shapes of inputs or "
+                "from lists of whole numbers that are inputs", self.node.inputs[i])
         return found
 
 
@@ -143,6 +144,8 @@ class OpDef:
     te: Callable[[Lowering, int, tuple[Expr, ...]], Body] | None = None
     decompose: Callable[[Builder], tuple[str, ...]] | None = None
     samples: Callable[[], Sequence[Sample]] | None = None
+    #: what it is made of where only a run knows its parameters
+    told: Callable[[Builder], tuple[str, ...]] | None = None
     #: inputs that are compile-time parameters (a Reshape's shape): never read by a kernel
     static_inputs: tuple[int, ...] = ()
     #: output dtype is an index or view of the input's memory in the same row-major order (Reshape, Squeeze, …)

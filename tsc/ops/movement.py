@@ -10,6 +10,7 @@ import numpy as np
 from tsc.errors import ModelError
 from tsc.ir import Contents, Node, TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample, symbolic
+from tsc.ops.reshape import reshape_target
 from tsc.ops.samples import bools, floats, ints, scalar, vector
 from tsc.ops.shapes import (
     CONTENTS_LIMIT,
@@ -36,7 +37,8 @@ from tsc.ops.shapes import (
     view_index,
     where,
 )
-from tsc.sym import ONE, ZERO, SymExpr, ceildiv, product, sym_min
+from tsc.ops.told_axes import are_told, marks, with_ones, without
+from tsc.sym import ONE, ZERO, SymExpr, ceildiv, product
 from tsc.te.expr import BOOL, Const, Expr, add, call, index, select
 
 # -- Transpose -------------------------------------------------------------------------------------------------
@@ -65,79 +67,13 @@ def _transpose_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr
 
 # -- row-major views -------------------------------------------------------------------------------------------
 
-def _reshape_target(ctx: InferContext) -> Shape:
-    source = canonical(ctx, 0)
-    if (rank := ctx.known(1, "shape").ndim) != 1:
-        raise ModelError(f"{where(ctx)} has a shape of rank {rank}, expected a list")
-    wanted = [ctx.env.canon(d) for d in ctx.known(1, "shape")]
-    inferred = [k for k, d in enumerate(wanted) if d.as_int() == -1]
-    if len(inferred) > 1:
-        raise ModelError(f"{where(ctx)} has {len(inferred)} dims of -1, expected at most one")
-    for k, d in enumerate(wanted):
-        if k not in inferred:
-            if ctx.env.prove_lt(d, 0):
-                raise ModelError(f"{where(ctx)} asks for a dim of {d}, expected none below -1")
-            ctx.env.assume_le(0, d, f"{where(ctx)}: no dim may be negative")
-    if not ctx.attr("allowzero", 0):
-        wanted = [d if k in inferred else _zero_copies(ctx, d, k, source) for k, d in enumerate(wanted)]
-    reason = f"{where(ctx)}: the number of elements must not change"
-    if inferred:
-        given, wanted_rest = _uncommon(source, [d for k, d in enumerate(wanted) if k != inferred[0]])
-        if product(wanted_rest) == ZERO:
-            raise ModelError(f"{where(ctx)} cannot infer -1 beside a dim of 0")
-        quotient = product(given) // product(wanted_rest)
-        if quotient * product(wanted_rest) != product(given):
-            likely = _likely_equal(given, wanted_rest, wanted[:inferred[0]])
-            ctx.env.assume_eq(*likely, f"{reason}, and -1 must be inferred without remainder")
-            given, wanted_rest = ([ctx.env.canon(d) for d in dims] for dims in (given, wanted_rest))
-            quotient = product(given) // product(wanted_rest)
-        wanted[inferred[0]] = ctx.env.canon(quotient)
-    left, right = _uncommon(source, wanted)
-    ctx.env.assume_eq(product(left), product(right), reason)
-    return tuple(ctx.env.canon(d) for d in wanted)
-
-
-def _zero_copies(ctx: InferContext, wanted: SymExpr, k: int, source: Shape) -> SymExpr:
-    """Dim `k` where 0 stands for the input's: what is computed as 0 in a run must be 0 there too, or it means another shape."""
-    if wanted == ZERO:
-        if k >= len(source):
-            raise ModelError(f"{where(ctx)} copies dim {k}, but its input has rank {len(source)}")
-        return source[k]
-    if ctx.env.prove_le(1, wanted):
-        return wanted
-    if k >= len(source):
-        ctx.env.assume_le(1, wanted, f"{where(ctx)}: without allowzero 0 copies dim {k}, which its input lacks")
-    elif source[k] // wanted * wanted != source[k]:  # no multiple of it, which is 0 where it is
-        ctx.env.assume_le(sym_min(source[k], 1), wanted, f"{where(ctx)}: without allowzero 0 copies dim {k} of the input")
-    return wanted
-
-
-def _uncommon(a: Sequence[SymExpr], b: Sequence[SymExpr]) -> tuple[list[SymExpr], list[SymExpr]]:
-    """Both lists without the dims that they share, which may be sums that a polynomial division cannot cancel."""
-    left, right = list(a), []
-    for d in b:
-        if d in left and d != ZERO:
-            left.remove(d)
-        else:
-            right.append(d)
-    return left, right
-
-
-def _likely_equal(given: Sequence[SymExpr], wanted: Sequence[SymExpr],
-                  before: Sequence[SymExpr]) -> tuple[SymExpr, SymExpr]:
-    """What to assume where a dim of -1, which comes after the dims `before`, does not divide exactly.
-
-    Exporters name equal dims apart: in a view of [a, b] as [c, -1] two leading bare Dims mean the same size. Otherwise, as in a
-    view of [a, b] as [-1, c, b], which divides a, only that the division leaves no remainder is assumed.
-    """
-    if wanted and given and wanted[0] in before and given[0].as_dim() is not None and wanted[0].as_dim() is not None:
-        return given[0], wanted[0]
-    rest = product(wanted)
-    return product(given), product(given) // rest * rest
-
-
 def _squeeze_target(ctx: InferContext) -> Shape:
     shape = canonical(ctx, 0)
+    if are_told(ctx, 1):
+        marked = marks(ctx, 1, len(shape))
+        for d, mark in zip(shape, marked):
+            ctx.env.assume_eq((d - 1) * mark, ZERO, f"{where(ctx)}: a squeezed dim must be 1")
+        return without(ctx, shape, marked, len(shape) - ctx.known(1, "axes").size)
     axes = axes_operand(ctx, 1, len(shape))
     if not axes:  # an empty list counts as none
         left = tuple(d for d in shape if d != ONE)
@@ -151,6 +87,8 @@ def _squeeze_target(ctx: InferContext) -> Shape:
 
 def _unsqueeze_target(ctx: InferContext) -> Shape:
     shape = list(canonical(ctx, 0))
+    if are_told(ctx, 1):
+        return with_ones(ctx, shape, marks(ctx, 1, len(shape) + ctx.known(1, "axes").size))
     given = known_ints(ctx, 1, "axes", scalar=True) if ctx.has(1) else tuple(ctx.attr("axes", ()))
     for k in sorted(distinct(ctx, [ctx.axis(int(a), len(shape) + len(given)) for a in given])):
         shape.insert(k, ONE)
@@ -479,7 +417,7 @@ def _blocks() -> Sequence[Sample]:
 OPS: tuple[OpDef, ...] = (
     OpDef("Transpose", PatternKind.INJECTIVE, _transpose_types, contents=_transpose_contents, te=_transpose_te,
           samples=_transposes, reads=("perm",)),
-    _view("Reshape", _reshape_target, _reshapes, "allowzero"),
+    _view("Reshape", reshape_target, _reshapes, "allowzero"),
     _view("Squeeze", _squeeze_target, _squeezes, "axes"),
     _view("Unsqueeze", _unsqueeze_target, _unsqueezes, "axes"),
     _view("Flatten", _flatten_target, lambda: [Sample([floats(2, 3, 5)], {"axis": a}) for a in (0, 1, 2, -1)], "axis", ()),

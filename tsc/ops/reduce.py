@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import InternalError, ModelError
 from tsc.ir import TensorType
 from tsc.ops.base import Body, Builder, InferContext, Lowering, OpDef, PatternKind, Recurrence, Reduction, Sample
 from tsc.ops.elementwise import greater, lesser
 from tsc.ops.generate import typed
-from tsc.ops.movement import positions, size_operand
+from tsc.ops.movement import positions, reshape, size_operand
 from tsc.ops.samples import bools, floats, ints, scalar, vector
 from tsc.ops.shapes import (
     NUMBERS,
@@ -28,6 +28,7 @@ from tsc.ops.shapes import (
     tensor,
     where,
 )
+from tsc.ops.told_axes import are_told, around, reduced
 from tsc.sym import ONE, ShapeEnv, SymExpr, product
 from tsc.te.compute import MAX, MIN, PROD, SUM, Axis, Monoid
 from tsc.te.expr import BOOL, Expr, add, call, index, select
@@ -56,7 +57,8 @@ def _reduced_shape(ctx: InferContext, axes: Sequence[int]) -> Shape:
 def _reduce_types(ctx: InferContext) -> tuple[TensorType, ...]:
     if ctx.type(0).dtype == BOOL and ctx.node.op not in ("ReduceMax", "ReduceMin"):
         raise ModelError(f"{where(ctx)} reduces bools, expected numbers; cast them")
-    return tensor(ctx.type(0).dtype, _reduced_shape(ctx, reduced_axes(ctx)))
+    told = are_told(ctx, 1)
+    return tensor(ctx.type(0).dtype, reduced(ctx, 1)[2] if told else _reduced_shape(ctx, reduced_axes(ctx)))
 
 
 def _reduce_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr | Reduction:
@@ -84,9 +86,10 @@ _FOLDS: dict[str, Callable[[ShapeEnv, SymExpr, SymExpr], SymExpr]] = {
 
 
 def _reduce_contents(ctx: InferContext) -> Values:
-    source, axes = ctx.contents[0], reduced_axes(ctx)
-    if source is None or ctx.type(0).dtype == BOOL or is_float(ctx.type(0).dtype) or 0 in source.shape:
+    source = ctx.contents[0]
+    if source is None or are_told(ctx, 1) or ctx.type(0).dtype == BOOL or is_float(ctx.type(0).dtype) or 0 in source.shape:
         return (None,)
+    axes = reduced_axes(ctx)
     kept = [k for k in range(source.ndim) if k not in axes]
     rows = source.transpose([*kept, *axes]).reshape(*(source.shape[k] for k in kept), -1)
     result = np.empty(rows.shape[:-1], dtype=object)
@@ -129,6 +132,18 @@ def _through(before: str | None, op: str, after: str | None) -> Callable[[Builde
         own, working = ctx.type(0).dtype, _working_type(ctx)
         return (cast(builder, builder.emit(after, cast(builder, value, own, working)), working, own),)
     return decompose
+
+
+def _reduce_told(builder: Builder) -> tuple[str, ...]:
+    """Where only a run knows the axes: of one, between what is before and what is behind it; of several, of pairs."""
+    ctx = builder.infer
+    kept, inner, result = reduced(ctx, 1)
+    if ctx.known(1, "axes").size == 1:
+        view, axes = around(ctx, 1), (1,)
+    else:
+        view, axes = tuple(d for pair in zip(kept, inner) for d in pair), tuple(range(1, 2 * len(kept), 2))
+    made = builder.emit(ctx.node.op, reshape(builder, ctx.node.inputs[0], view), axes=axes, keepdims=0)
+    return (reshape(builder, made, result),)
 
 
 def _working_type(ctx: InferContext) -> str:
@@ -229,13 +244,22 @@ def _arg(extremum: str) -> Callable[[Builder], tuple[str, ...]]:
 def _cumsum_axis(ctx: InferContext) -> int:
     axis = scalar_contents(ctx, 1, "axis").as_int()
     if axis is None:
-        raise UnsupportedError(f"{where(ctx)} has an axis that depends on a dim, not supported yet; make it constant")
+        raise InternalError(f"{where(ctx)} has an axis that only a run knows; it should have been decomposed")
     return ctx.axis(axis, ctx.type(0).rank)
 
 
 def _cumsum_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    _cumsum_axis(ctx)
+    if scalar_contents(ctx, 1, "axis").as_int() is not None:
+        _cumsum_axis(ctx)
     return same_types(ctx)
+
+
+def _cumsum_told(builder: Builder) -> tuple[str, ...]:
+    """Where only a run knows the axis: between what is before and what is behind it."""
+    ctx = builder.infer
+    view = reshape(builder, ctx.node.inputs[0], around(ctx, 1))
+    made = builder.emit(ctx.node.op, view, builder.constant(np.array(1)), **ctx.node.attrs)
+    return (reshape(builder, made, canonical(ctx, 0)),)
 
 
 def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Body:
@@ -289,13 +313,13 @@ _READS = ("axes", "keepdims", "noop_with_empty_axes")
 
 
 def _compound(name: str, decompose: Callable[[Builder], tuple[str, ...]]) -> OpDef:
-    return OpDef(name, PatternKind.REDUCE, _reduce_types, decompose=decompose, samples=_reductions, static_inputs=(1,),
-                 reads=_READS)
+    return OpDef(name, PatternKind.REDUCE, _reduce_types, decompose=decompose, samples=_reductions, told=_reduce_told,
+                 static_inputs=(1,), reads=_READS)
 
 
 OPS: tuple[OpDef, ...] = (
-    *(OpDef(name, PatternKind.REDUCE, _reduce_types, contents=_reduce_contents, te=_reduce_te, static_inputs=(1,),
-            samples=_extrema if monoid in (MAX, MIN) else _typed_reductions, reads=_READS)
+    *(OpDef(name, PatternKind.REDUCE, _reduce_types, contents=_reduce_contents, te=_reduce_te, told=_reduce_told,
+            static_inputs=(1,), samples=_extrema if monoid in (MAX, MIN) else _typed_reductions, reads=_READS)
       for name, monoid in _MONOIDS.items()),
     _compound("ReduceMean", _reduce_mean),
     _compound("ReduceL1", _through("Abs", "ReduceSum", None)),
@@ -309,6 +333,6 @@ OPS: tuple[OpDef, ...] = (
           reads=("axis", "keepdims", "select_last_index")),
     OpDef("ArgMin", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMin"), samples=_args,
           reads=("axis", "keepdims", "select_last_index")),
-    OpDef("CumSum", PatternKind.OPAQUE, _cumsum_types, te=_cumsum_te, samples=_sums, static_inputs=(1,),
+    OpDef("CumSum", PatternKind.OPAQUE, _cumsum_types, te=_cumsum_te, samples=_sums, told=_cumsum_told, static_inputs=(1,),
           reads=("exclusive", "reverse")),
 )

@@ -15,7 +15,7 @@ from tsc.ir import Graph
 from tsc.plan.pack import lay_out, packed_name
 from tsc.plan.place import order, place
 from tsc.runtime.places import binds_of
-from tsc.runtime.plan import Copy, Launch, Plan, Region, Storage, TensorSpec, Variant, expressions_of
+from tsc.runtime.plan import Copy, Eval, Launch, Plan, Region, Storage, TensorSpec, Variant, expressions_of, static_names
 from tsc.sym import ZERO, ShapeEnv, SymExpr, product, sym_max
 from tsc.te.expr import Buffer
 
@@ -53,8 +53,11 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
     InternalError when a call reads what nobody wrote, ShapeError when an expression has a Dim that no input binds.
     """
     values = _Values(graph, env, calls, root)
-    inputs = tuple(_spec(graph, env, name) for name in graph.inputs)
-    steps: Region = (*binds_of(inputs, env.ranges), *env.remaining_guards(), *values.launches(), *values.copies())
+    inputs = tuple(_input(graph, env, name) for name in graph.inputs)
+    definitions = env.definitions()
+    evals = (Eval(name, value) for name, value in definitions.items())
+    steps: Region = (*binds_of(inputs, env.ranges, definitions.keys()), *evals, *env.remaining_guards(), *values.launches(),
+                     *values.copies())
     storages, arenas = place(values.storages, steps, env)
     plan = Plan(
         inputs=inputs,
@@ -154,6 +157,12 @@ class _Values:
         return self.env.canon(product(known.shape) * np.dtype(known.dtype).itemsize)
 
 
+def _input(graph: Graph, env: ShapeEnv, name: str) -> TensorSpec:
+    """An input, with its contents where there are sizes among them."""
+    contents = graph.contents.get(name)
+    return replace(_spec(graph, env, name), contents=() if contents is None else tuple(map(env.canon, contents.ravel())))
+
+
 def _spec(graph: Graph, env: ShapeEnv, name: str) -> TensorSpec:
     known = graph.types[name]
     return TensorSpec(name, known.dtype, tuple(map(env.canon, known.shape)))
@@ -164,7 +173,7 @@ def _dims(exprs: Iterable[SymExpr]) -> frozenset[str]:
 
 
 def _check_bound(plan: Plan) -> None:
-    dims = plan.ranges.keys()
+    dims = static_names(plan).keys()
     for launch in plan.launches:
         loose = _dims(expressions_of(launch)) - dims
         if loose:

@@ -22,6 +22,7 @@ from tsc.runtime.select import Selection
 from tsc.runtime.tape import Tape
 from tsc.sym import Guard, SymExpr
 
+#: Of each input the sizes of its axes, then the elements that sizes depend on.
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Axis, SymExpr]
 
@@ -88,13 +89,14 @@ class Binder:
         self.evals = {name: value for name, value in static_names(plan).items() if value is not None}
         self._inputs = tuple((spec.name, np.dtype(spec.dtype), len(spec.shape)) for spec in plan.inputs)
         self._names = frozenset(spec.name for spec in plan.inputs)
+        self._told = tuple(len(spec.contents) for spec in plan.inputs)
         binds = [step for step in plan.body if isinstance(step, Bind) and isinstance(step.source, Axis)]
         sizes = dict(axes_of(plan.inputs))
         #: By which axis each Dim is told, with that axis's size; the other axes, with theirs.
         self.binders = [(step.name, (step.source, sizes[step.source])) for step in binds if isinstance(step.source, Axis)]
         self.others = [p for p in sizes.items() if p[0] not in {step.source for step in binds}]
         static = (*self.dims, *self.evals)
-        self._expected = Tape(self.dims, [size for _, size in self.others])
+        self._expected = Tape(static, [size for _, size in self.others])
         self.guards = [g for g in plan.guards if g.left.dims() | g.right.dims() <= set(static)]
         self._sides = Tape(static, [side for g in self.guards for side in (g.left, g.right)])
         self.dtypes = tuple(np.dtype(spec.dtype) for spec in plan.outputs)
@@ -122,16 +124,24 @@ class Binder:
         if feeds.keys() != self._names:
             self._wrong_names(feeds)
         result = []
-        for name, dtype, rank in self._inputs:
+        for (name, dtype, rank), told in zip(self._inputs, self._told):
             array = as_array(feeds[name], f"input '{name}'")
             if array.dtype != dtype:
                 raise InputError(f"input '{name}' has dtype {array.dtype}, expected {dtype}; cast it with .astype('{dtype}')")
             if array.ndim != rank:
-                spec = next(s for s in self.plan.inputs if s.name == name)
                 raise ShapeError(f"input '{name}' has rank {array.ndim} (shape {array.shape}), expected rank {rank}: "
-                                 f"{format_shape(spec.shape)}")
+                                 f"{format_shape(self._spec(name).shape)}")
+            if told and array.size != told:
+                raise ShapeError(f"input '{name}' has shape {array.shape}, expected {format_shape(self._spec(name).shape)}")
             result.append(array)
         return result
+
+    def _spec(self, name: str) -> TensorSpec:
+        return next(spec for spec in self.plan.inputs if spec.name == name)
+
+    def shapes(self, arrays: Sequence[Array]) -> Shapes:
+        """The sizes of each array's axes and, behind them, those of its elements that sizes depend on."""
+        return tuple([(*a.shape, *a.ravel().tolist()) if told else a.shape for a, told in zip(arrays, self._told)])
 
     def _wrong_names(self, feeds: Mapping[str, Any]) -> None:
         known = ", ".join(f"'{name}'" for name, _, _ in self._inputs) or "none"
@@ -152,7 +162,7 @@ class Binder:
             bound[name], first[name] = value, place
             self._check_range(name, value, self._describe(place, shapes))
         values = [bound[name] for name in self.dims]
-        for place, expected in zip(self.others, self._evaluate(self._expected, values)):
+        for place, expected in zip(self.others, self._evaluate(self._expected, self._all(values), self._at(values))):
             if _size_at(place, shapes) != expected:
                 raise self._contradiction(place, expected, first, shapes)
         self._check_guards(values)
@@ -198,11 +208,14 @@ class Binder:
         return list(names.values())
 
     def _describe(self, place: Place, shapes: Shapes) -> str:
-        return f"input '{self._inputs[place[0].input][0]}' has size {_size_at(place, shapes)} at axis {place[0].axis}"
+        name, _, rank = self._inputs[place[0].input]
+        if place[0].axis < rank:
+            return f"input '{name}' has size {_size_at(place, shapes)} at axis {place[0].axis}"
+        return f"input '{name}' holds {_size_at(place, shapes)}" + (f" at place {place[0].axis - rank}" if rank else "")
 
     def _contradiction(self, place: Place, expected: int, first: Mapping[str, Place], shapes: Shapes) -> ShapeError:
         what = self._describe(place, shapes)
-        causes = [self._describe(first[name], shapes) for name in sorted(place[1].dims())]
+        causes = [self._describe(first[name], shapes) for name in sorted(place[1].dims() & first.keys())]
         if not causes:
             return ShapeError(f"{what}, expected {expected}")
         return ShapeError(f"{what}, expected {place[1]} = {expected}, because {' and '.join(causes)}; make them agree, or "
@@ -387,6 +400,6 @@ def _solve(name: str, size: SymExpr, value: int, bound: Mapping[str, int], what:
     rest = evaluated(size, {**bound, name: 0}, what)
     slope = evaluated(size, {**bound, name: 1}, what) - rest
     solved, remainder = divmod(value - rest, slope)
-    if remainder or solved < 0:
+    if remainder:
         raise ShapeError(f"{what}, expected {size} for some {name}; use such a size")
     return solved

@@ -105,7 +105,9 @@ class _Checker:
         scope = _Scope(set(), {i for i, storage in enumerate(plan.storages) if storage.kind in ("input", "constant")})
         yield from self._region(plan.body, scope)
         for spec in plan.inputs:
-            yield from self._loose(spec.shape, plan.ranges.keys(), "an input")
+            yield from self._loose((*spec.shape, *spec.contents), self.static, "an input")
+            if spec.contents and (product(spec.shape).as_int() != len(spec.contents) or np.dtype(spec.dtype).kind not in "iu"):
+                yield f"takes {len(spec.contents)} elements of input '{spec.name}' for sizes, which has no or not as many"
         given = {plan.storages[i].index for i in scope.written if plan.storages[i].kind == "output"}
         for index, spec in enumerate(plan.outputs):
             yield from self._loose(spec.shape, scope.names, "an output")
@@ -166,7 +168,7 @@ class _Checker:
     def _step(self, step: Step, scope: _Scope) -> Iterator[str]:
         match step:
             case Bind(name=name, source=source):
-                if step.range.lo < 0:
+                if step.range.lo < 0 and not self._is_element(source):
                     yield f"lets dim '{name}' be negative"
                 yield from self._axis(step, source, scope) if isinstance(source, Axis) else self._element(source, scope)
                 yield from self._name(name, scope)
@@ -196,14 +198,21 @@ class _Checker:
         self.bound.add(name)
         scope.names.add(name)
 
+    def _is_element(self, source: Axis | Element) -> bool:
+        """Whether a Dim is told by what an input holds."""
+        return isinstance(source, Axis) and 0 <= source.input < len(self.plan.inputs) and (
+            source.axis >= len(self.plan.inputs[source.input].shape))
+
     def _axis(self, step: Bind, place: Axis, scope: _Scope) -> Iterator[str]:
         if scope.level:
             yield f"binds dim '{step.name}' to an input's shape within an If or a Loop"
         if step.bound is not None:
             yield f"has a bound for dim '{step.name}', which an input's shape tells"
-        if not (0 <= place.input < len(self.plan.inputs) and 0 <= place.axis < len(self.plan.inputs[place.input].shape)):
+        spec = self.plan.inputs[place.input] if 0 <= place.input < len(self.plan.inputs) else None
+        sizes = () if spec is None else (*spec.shape, *spec.contents)
+        if not 0 <= place.axis < len(sizes):
             yield f"binds dim '{step.name}' to an axis that does not exist"
-        size = self.plan.inputs[place.input].shape[place.axis]
+        size = sizes[place.axis]
         if not (size.dims() - {step.name} <= scope.names and is_linear_in(size, step.name)):
             yield f"cannot be run (the shape of no input tells the size of {step.name})"
 

@@ -142,7 +142,7 @@ class Executable:
         """
         chosen = self._choose(output_names)
         given = self._binder.arrays(feeds)
-        binding = self._binding(tuple([a.shape for a in given]))
+        binding = self._binding(self._binder.shapes(given))
         arrays = [contiguous(a, "a copy of an input") for a in given]
         targets = None if out is None else targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given)
         if self._package.mapped is not None:
@@ -170,7 +170,7 @@ class Executable:
             raise self._binder.short(needed, self._dims(feeds)) from error
 
     def _dims(self, feeds: Sequence[Array]) -> dict[str, int]:
-        return dict(zip(self._binder.dims, self._binder.sizes(tuple([a.shape for a in feeds]))))
+        return dict(zip(self._binder.dims, self._binder.sizes(self._binder.shapes(feeds))))
 
     def _results(self, binding: Binding | Ready, feeds: Sequence[Array],
                  given: Mapping[int, Array]) -> tuple[list[Array | None], list[int]]:

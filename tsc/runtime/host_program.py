@@ -24,7 +24,7 @@ from tsc.runtime.image import COPY, HEADER, PLACE, ROW, Image
 from tsc.runtime.interface import hidden_limits
 from tsc.runtime.memory import ALIGNMENT, address
 from tsc.runtime.places import axes_of
-from tsc.runtime.plan import HOST, Copy, Launch, Storage
+from tsc.runtime.plan import HOST, Axis, Copy, Launch, Storage
 from tsc.runtime.schema import LEAST_NUMBER, MAX_NUMBER
 from tsc.runtime.tape import Assembly, Names
 
@@ -83,7 +83,10 @@ class HostProgram:
 
     def bind(self, shapes: Shapes) -> Ready | None:
         """The Plan for inputs of these shapes; None where something is wrong, or does not fit."""
-        extents = self._given.pack(*[size for shape in shapes for size in shape])
+        try:
+            extents = self._given.pack(*[size for shape in shapes for size in shape])
+        except struct.error:  # what an input holds has more than 64 bits
+            return None
         room, words = np.empty(self._slots, np.int64), np.empty(self._words, np.int64)
         if self._bind(self._place, extents, self._units, address(room), address(words)):
             return None
@@ -165,10 +168,10 @@ class _Maker:
             known = binder.plan.ranges[name]
             self._slots[name] = slot
             self._in_range(slot, known.lo, known.hi, known.divisor)
-        for axis, size in binder.others:
-            self._equal(self._extents[axis], self._names.emit(size))
         for name, value in binder.evals.items():
             self._slots[name] = self._between(LEAST_NUMBER, self._names.emit(value), -LEAST_NUMBER)
+        for axis, size in binder.others:
+            self._equal(self._extents[axis], self._names.emit(size))
         for guard in binder.guards:
             left, right = self._names.emit(guard.left), self._names.emit(guard.right)
             (self._equal if guard.relation == "==" else self._at_most)(left, right)
@@ -182,7 +185,7 @@ class _Maker:
         self._between(LEAST_NUMBER, rest, -LEAST_NUMBER)
         left = apply("+", self._extents[axis], apply("*", rest, minus))
         self._equal(apply("%", left, slope), constant(0))
-        return self._between(0, apply("//", left, slope), _MOST)
+        return apply("//", left, slope)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -193,7 +196,7 @@ class _Maker:
         match storage.kind:
             case "input":
                 spec = plan.inputs[storage.index]
-                axes = [slot for axis, slot in self._extents.items() if axis.input == storage.index]
+                axes = [self._extents[Axis(storage.index, a)] for a in range(len(spec.shape))]
                 size = assembly.product(axes, np.dtype(spec.dtype).itemsize)
             case "output":
                 size = assembly.product(outputs[storage.index], self._binder.dtypes[storage.index].itemsize)

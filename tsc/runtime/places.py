@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tsc.errors import ShapeError
 from tsc.runtime.plan import Axis, Bind, TensorSpec
@@ -10,25 +10,26 @@ from tsc.sym import Range, SymExpr
 from tsc.sym.affine import is_linear_in
 
 
-def binds_of(inputs: Sequence[TensorSpec], ranges: Mapping[str, Range]) -> tuple[Bind, ...]:
-    """A Bind for each Dim of the inputs' shapes. Raises ShapeError where they do not tell them all."""
-    return tuple(Bind(name, axis, ranges.get(name, Range())) for name, axis in _binding(inputs))
+def binds_of(inputs: Sequence[TensorSpec], ranges: Mapping[str, Range], computed: Collection[str] = ()) -> tuple[Bind, ...]:
+    """A Bind for each Dim of the inputs' shapes and contents but those that are `computed` from others. Raises ShapeError where
+    they do not tell them all."""
+    return tuple(Bind(name, axis, ranges.get(name, Range())) for name, axis in _binding(inputs, computed))
 
 
 def axes_of(inputs: Sequence[TensorSpec]) -> list[tuple[Axis, SymExpr]]:
-    """Every axis of every input with its size, in order."""
-    return [(Axis(i, a), size) for i, spec in enumerate(inputs) for a, size in enumerate(spec.shape)]
+    """Every axis of every input with its size, and what of its contents is sizes, in order."""
+    return [(Axis(i, a), size) for i, spec in enumerate(inputs) for a, size in enumerate((*spec.shape, *spec.contents))]
 
 
-def _binding(inputs: Sequence[TensorSpec]) -> Iterator[tuple[str, Axis]]:
+def _binding(inputs: Sequence[TensorSpec], computed: Collection[str]) -> Iterator[tuple[str, Axis]]:
     """First the axes that are a Dim, by name, then those linear in one Dim not yet bound."""
     plain: dict[str, Axis] = {}
     for axis, size in axes_of(inputs):
         name = size.as_dim()
-        if name is not None:
+        if name is not None and name.name not in computed:
             plain.setdefault(name.name, axis)
     yield from sorted(plain.items(), key=lambda item: item[0])
-    bound = set(plain)
+    bound = {*plain, *computed}
     waiting = [p for p in axes_of(inputs) if p[1].dims() - bound]
     while waiting:
         for axis, size in waiting:

@@ -1,10 +1,11 @@
 """Plan: what an Executable does for any shape: regions of steps over storages. Types only; all sizes are SymExprs.
 
 A region is a sequence of steps that run one after the other, as far as they wait for each other. A name is bound once (a Dim by
-the shape of an input, others by what is computed) and is known from there to the end of its region. Names that the shapes alone
-tell are *static*: they are bound before anything runs, and the memory plan is made of them only, so that every storage has one
-place during a run. What a branch or a trip leaves behind is in storages. A branch's storages may lie where the other branch's
-do; what is alive before a Loop and used in it keeps its place until the Loop's end, and so do both halves of what it carries.
+the shape of an input or what it holds, others by what is computed) and is known from there to the end of its region. Names that
+these alone tell are *static*: they are bound before anything runs, and the memory plan is made of them only, so that every
+storage has one place during a run. What a branch or a trip leaves behind is in storages. A branch's storages may lie where the
+other branch's do; what is alive before a Loop and used in it keeps its place until the Loop's end, and so do both halves of
+what it carries.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal, TypeAlias
 from tsc.runtime.cost import Cost
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
-PLAN_VERSION = 8
+PLAN_VERSION = 9
 #: No Plan has more steps or storages; nor more inputs, outputs or regions; nor regions so deep in each other.
 MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
 #: No kernel has more variants, and no variant more calls or temporaries.
@@ -34,11 +35,13 @@ Kind = Literal["input", "output", "constant", "arena"]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A named model input or output. An output's shape may have names that the root region binds while it runs."""
+    """A named model input or output. An output's shape may have names that the root region binds while it runs. `contents` are
+    the elements of an input that sizes depend on: they are told before anything runs, as its shape is."""
 
     name: str
     dtype: str
     shape: tuple[SymExpr, ...]
+    contents: tuple[SymExpr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The size of an axis of an input's shape."""
+    """The size of an axis of an input's shape or, behind its axes, an element of its contents."""
 
     input: int
     axis: int

@@ -209,6 +209,10 @@ def _storage(data: Any) -> Storage:
 
 
 def _spec(data: Any) -> TensorSpec:
-    name, dtype, shape = schema.items(data, "an input or output", 3)
+    name, dtype, shape, contents = schema.items(data, "an input or output", 4)
     what = f"'{schema.text(name, 'a name')}'"
-    return TensorSpec(name, schema.dtype(dtype, f"the dtype of {what}"), schema.shape(shape, f"the shape of {what}"))
+    told = schema.items(contents, f"the contents of {what}")
+    if len(told) > MAX_NAMES:
+        raise ValueError(f"{what} has {len(told)} elements that sizes depend on, more than any model")
+    return TensorSpec(name, schema.dtype(dtype, f"the dtype of {what}"), schema.shape(shape, f"the shape of {what}"),
+                      tuple(schema.size(size, f"the contents of {what}") for size in told))

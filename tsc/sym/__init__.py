@@ -2,8 +2,9 @@
 
 from tsc.sym.env import GREATEST, Guard, Range, ShapeEnv
 from tsc.sym.expr import ONE, ZERO, Dim, OversizeError, SymExpr, ceildiv, dim, exact_quotient, parse, product, sym_max, sym_min
+from tsc.sym.names import identifier
 
 __all__ = [
     "GREATEST", "ONE", "ZERO", "Dim", "Guard", "OversizeError", "Range", "ShapeEnv", "SymExpr", "ceildiv", "dim",
-    "exact_quotient", "parse", "product", "sym_max", "sym_min",
+    "exact_quotient", "identifier", "parse", "product", "sym_max", "sym_min",
 ]

@@ -38,7 +38,8 @@ class ShapeEnv:
     """The facts about Dims: ranges, divisors, equalities (union-find), and the Guards that assumptions left.
 
     `equal` maps a Dim's name to the expression that replaces it; apply `canon` before comparing or storing. `asked` names
-    the Dims that the user declared: no assumption may turn one into a constant. `version` grows with every fact.
+    the Dims that the user declared: no assumption may turn one into a constant. `defined` are Dims that a run computes from
+    others. `version` grows with every fact.
     """
 
     ranges: dict[str, Range] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class ShapeEnv:
     guards: list[Guard] = field(default_factory=list)
     fresh_count: int = 0
     asked: set[str] = field(default_factory=set)
+    defined: dict[str, SymExpr] = field(default_factory=dict)
     version: int = 0
     _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
     _known: Sequence[SymExpr] | None = field(default=None, repr=False)
@@ -81,6 +83,20 @@ class ShapeEnv:
             self.fresh_count += 1
             name = f"{hint}_{self.fresh_count}"
         return self.declare(name, lo, hi)
+
+    def define(self, hint: str, value: SymExpr) -> SymExpr:
+        """A Dim that stands for `value`, which is never negative; no more of it is to be known. The same one for the same
+        value."""
+        value = self.canon(value)
+        for name, known in self.defined.items():
+            if self.canon(known) == value:
+                return self.canon(dim(name))
+        if not value.dims():
+            return value
+        low, high = self.bounds(value)
+        made = self.fresh(hint, max(low or 0, 0), high)
+        self.defined[next(iter(made.dims()))] = value
+        return made
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -123,6 +139,11 @@ class ShapeEnv:
         common = self._about(difference).divisor(difference - constant)
         return bool(common and constant % common) or self.prove_lt(a, b) or self.prove_lt(b, a)
 
+    def is_signed(self, expr: SymExpr) -> bool:
+        """Whether `expr` may be negative since Dims of it may."""
+        names = self.canon(expr).dims()
+        return any(self.ranges.get(name, Range()).lo < 0 for name in names) and not self.prove_le(0, expr)
+
     def prove_divides(self, divisor: int, expr: IntLike) -> bool:
         """True only if `divisor` divides every value of `expr`."""
         return self._divides(divisor, self.canon(expr))
@@ -133,11 +154,17 @@ class ShapeEnv:
         What is dropped here is checked by binding: a Dim that stands for two is bound by two inputs, which must agree.
         """
         kept: dict[tuple[str, SymExpr, SymExpr], Guard] = {}
-        for guard in self.guards:
+        replaced = (Guard("==", value, self.equal[name], f"'{name}' is computed") for name, value in self.defined.items()
+                    if name in self.equal)
+        for guard in (*self.guards, *replaced):
             left, right = self._substituted(guard.left), self._substituted(guard.right)
             if left != right:
                 kept.setdefault((guard.relation, left, right), replace(guard, left=left, right=right))
         return tuple(kept.values())
+
+    def definitions(self) -> dict[str, SymExpr]:
+        """The Dims that are left of those that a run computes, in the order in which it can, and what they are."""
+        return {name: self._substituted(value) for name, value in self.defined.items() if name not in self.equal}
 
     # -- assuming ----------------------------------------------------------------------------------------------
 
@@ -215,7 +242,8 @@ class ShapeEnv:
         return factor
 
     def _solve(self, difference: SymExpr) -> tuple[str, SymExpr] | None:
-        """A Dim and the expression it must be for `difference` to be 0; the youngest Dim that no user asked for first."""
+        """A Dim and the expression it must be for `difference` to be 0; one that is computed first, then the youngest that no
+        user asked for."""
         order = {name: k for k, name in enumerate(self.ranges)}
         found = []
         for monomial, c in difference.terms:
@@ -224,7 +252,7 @@ class ShapeEnv:
                 target = (difference - c * dim(name)) * -c
                 if name not in target.dims():
                     negative = any(v < 0 for _, v in target.terms)
-                    found.append(((negative, name in self.asked, -order.get(name, 0)), name, target))
+                    found.append(((negative, name in self.asked, name not in self.defined, -order.get(name, 0)), name, target))
         return min(found)[1:] if found else None
 
     def _orders_of(self, difference: SymExpr) -> list[tuple[SymExpr, SymExpr]]:

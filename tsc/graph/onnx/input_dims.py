@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
 from tsc.errors import ShapeError
-from tsc.sym import ShapeEnv, SymExpr, dim
+from tsc.sym import ShapeEnv, SymExpr, dim, identifier
 
 #: Per dim name: a size, (lo, hi) or (lo, hi, divisor), hi None for unbounded.
 #: Per input name: a shape of ints, dim names, and None where the model's own dim stays.
@@ -47,14 +45,6 @@ class _Names:
             k += 1
             name = f"{base}_{k}"
         return name
-
-
-def identifier(raw: str) -> str:
-    """`raw` as a readable Python identifier that can stand in a size expression."""
-    text = re.sub(r"\W+", "_", raw.replace("+", " plus ").replace("-", " minus ").strip(), flags=re.ASCII).strip("_")
-    if not text or text[0].isdigit() or keyword.iskeyword(text) or text in ("max", "min"):
-        text = f"d_{text}"
-    return text
 
 
 def input_shapes(inputs: Sequence[DeclaredInput], dims: DimsArgument, env: ShapeEnv) -> dict[str, tuple[SymExpr, ...]]:
