@@ -46,7 +46,8 @@ def choose_branches(graph: Graph, env: ShapeEnv, limits: Limits) -> Graph:
         pending.extendleft(reversed([*_renamed(branch, names, node.name), *(
             handed_on(names.get(value, value), output, f"{node.name}/{output}")
             for value, output in zip(branch.outputs, node.outputs) if output)]))
-    return replace(graph, nodes=tuple(nodes), types=types, constants=constants)
+    told = {name: known.contents[name] for name in graph.inputs if name in known.contents}
+    return replace(graph, nodes=tuple(nodes), types=types, constants=constants, contents={**graph.contents, **told})
 
 
 def _defined(branch: Graph) -> Iterator[str]:

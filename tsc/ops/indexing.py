@@ -22,11 +22,13 @@ from tsc.ops.shapes import (
     expect_rank,
     is_float,
     known_ints,
+    named,
     scalar_contents,
     tensor,
     unify,
     where,
 )
+from tsc.ops.told_axes import are_told, by_axis
 from tsc.sym import ONE, ZERO, SymExpr, ceildiv, sym_max, sym_min
 from tsc.te.expr import BOOL, INDEX, Cast, CheckedIndex, Const, Expr, add, call, index, mul, select
 
@@ -37,19 +39,25 @@ class _Cut:
     """What one axis keeps: elements `start + step * i` for `i < extent`."""
 
     start: SymExpr
-    step: int
+    step: SymExpr
     extent: SymExpr
 
 
 def _slice_cuts(ctx: InferContext) -> tuple[_Cut, ...]:
     shape = canonical(ctx, 0)
     starts, ends = _bounds(ctx, 1, "starts"), _bounds(ctx, 2, "ends")
-    axes = known_ints(ctx, 3, "axes") if ctx.has(3) else tuple(ctx.attr("axes", range(len(starts))))
-    steps = known_ints(ctx, 4, "steps") if ctx.has(4) else (1,) * len(starts)
-    if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise ModelError(f"{where(ctx)} has {len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps, "
+    steps = _bounds(ctx, 4, "steps") if ctx.has(4) else [ONE] * len(starts)
+    told = are_told(ctx, 3)
+    count = ctx.known(3, "axes").size if ctx.has(3) else len(ctx.attr("axes", starts))
+    if not len(starts) == len(ends) == count == len(steps):
+        raise ModelError(f"{where(ctx)} has {len(starts)} starts, {len(ends)} ends, {count} axes and {len(steps)} steps, "
                          "expected as many of each")
-    cuts = [_Cut(ZERO, 1, d) for d in shape]
+    if told:
+        every = [by_axis(ctx, 3, what, values, others) for what, values, others in (
+            ("start", starts, [ZERO] * len(shape)), ("end", ends, shape), ("step", steps, [ONE] * len(shape)))]
+        return tuple(_cut(ctx, *one) for one in zip(shape, *every))
+    axes = known_ints(ctx, 3, "axes") if ctx.has(3) else tuple(ctx.attr("axes", range(len(starts))))
+    cuts = [_Cut(ZERO, ONE, d) for d in shape]
     for start, end, k, step in zip(starts, ends, distinct(ctx, [ctx.axis(int(a), len(shape)) for a in axes]), steps):
         cuts[k] = _cut(ctx, shape[k], start, end, step)
     return tuple(cuts)
@@ -64,18 +72,24 @@ def _bounds(ctx: InferContext, i: int, what: str) -> list[SymExpr]:
     return [SymExpr.of(int(v)) for v in ctx.attr(what, ())]
 
 
-def _cut(ctx: InferContext, extent: SymExpr, start: SymExpr, end: SymExpr, step: int) -> _Cut:
+def _cut(ctx: InferContext, extent: SymExpr, start: SymExpr, end: SymExpr, step: SymExpr) -> _Cut:
     """Both bounds are clamped as the standard says, the end to -1 where it is stepped down to."""
-    if step == 0:
+    env = ctx.env
+    if step == ZERO:
         raise ModelError(f"{where(ctx)} has a step of 0, expected a positive or negative one")
-    last = extent if step > 0 else extent - 1
+    length = env.canon(sym_max(step, -step))
+    env.assume_le(1, length, f"{where(ctx)}: no step may be 0")
+    forward = env.canon(sym_min(sym_max(step, 0), 1))  # 1 where it is stepped up, or else 0
+    last = extent - 1 + forward
     first = _clamped(ctx, start, extent, ZERO, last)
-    end = _clamped(ctx, end, extent, ZERO if step > 0 else SymExpr.of(-1), last)
-    distance = ctx.env.canon(end - first if step > 0 else first - end)
-    if ctx.env.prove_le(distance, 0):
+    distance = env.canon((_clamped(ctx, end, extent, forward - 1, last) - first) * (2 * forward - 1))
+    if env.prove_le(distance, 0):
         return _Cut(ZERO, step, ZERO)
-    distance = distance if ctx.env.prove_le(0, distance) else sym_max(distance, 0)
-    return _Cut(first, step, ctx.env.canon(ceildiv(distance, abs(step))))
+    distance = distance if env.prove_le(0, distance) else sym_max(distance, 0)
+    count = env.canon(ceildiv(distance, length))
+    if any(map(env.is_signed, (start, end, step))):
+        return _Cut(named(ctx, "first", first), step, named(ctx, "count", count))
+    return _Cut(first, step, count)
 
 
 def _clamped(ctx: InferContext, position: SymExpr, extent: SymExpr, least: SymExpr, most: SymExpr) -> SymExpr:
@@ -103,10 +117,10 @@ def _slice_contents(ctx: InferContext) -> Values:
     if source is None:
         return (None,)
     for k, cut in enumerate(cuts):
-        start, extent = cut.start.as_int(), cut.extent.as_int()
-        if start is None or extent is None:
+        start, step, extent = cut.start.as_int(), cut.step.as_int(), cut.extent.as_int()
+        if start is None or step is None or extent is None:
             return (None,)
-        source = np.take(source, [start + cut.step * i for i in range(extent)], axis=k)
+        source = np.take(source, [start + step * i for i in range(extent)], axis=k)
     return (as_object(source),)
 
 
@@ -120,6 +134,9 @@ def _slice_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 def _pads(ctx: InferContext) -> list[tuple[SymExpr, SymExpr]]:
     rank = ctx.type(0).rank
     amounts = _bounds(ctx, 1, "pads")
+    if are_told(ctx, 3) and len(amounts) == 2 * (count := ctx.known(3, "axes").size):
+        return list(zip(*(by_axis(ctx, 3, what, part, [ZERO] * rank) for what, part in (
+            ("before", amounts[:count]), ("behind", amounts[count:])))))
     axes = distinct(ctx, [ctx.axis(a, rank) for a in known_ints(ctx, 3, "axes")]) if ctx.has(3) else list(range(rank))
     if len(amounts) != 2 * len(axes):
         raise ModelError(f"{where(ctx)} has {len(amounts)} pads for {len(axes)} axes, expected two an axis")
@@ -151,7 +168,7 @@ def _pad_types(ctx: InferContext) -> tuple[TensorType, ...]:
 def _kept(ctx: InferContext, extent: SymExpr, before: SymExpr, after: SymExpr) -> _Cut:
     """What negative pads leave of an axis: they are cut off before anything is added."""
     first, last = (_negated_crop(ctx, amount) for amount in (before, after))
-    return _Cut(first, 1, ctx.env.canon(extent - first - last))
+    return _Cut(first, ONE, ctx.env.canon(extent - first - last))
 
 
 def _negated_crop(ctx: InferContext, amount: SymExpr) -> SymExpr:

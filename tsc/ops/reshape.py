@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tsc.errors import ModelError
 from tsc.ops.base import InferContext
-from tsc.ops.shapes import Shape, canonical, where
-from tsc.sym import ZERO, SymExpr, identifier, product, sym_max, sym_min
+from tsc.ops.shapes import Shape, canonical, named, where
+from tsc.sym import ONE, ZERO, SymExpr, product, sym_max, sym_min
 
 
 def reshape_target(ctx: InferContext) -> Shape:
@@ -48,20 +48,21 @@ def _told_sizes(ctx: InferContext, wanted: Sequence[SymExpr], source: Shape) -> 
     """What only a run says, an input that may hold -1 or 0, as what these stand for there; the others as they are."""
     env, node = ctx.env, where(ctx)
     told = [k for k, d in enumerate(wanted) if env.is_signed(d)]
-    open_ends = [1 if d.as_int() == -1 else 0 for d in wanted]
-    inferred, given = list(map(SymExpr.of, open_ends)), [sym_max(d, 0) for d in wanted]
+    if not told:
+        return list(wanted)
+    left = [sym_max(-d, 0) if k in told else SymExpr.of(int(d == -ONE)) for k, d in enumerate(wanted)]  # 1 for a -1
+    given = [sym_max(d, 0) for d in wanted]
     for k in told:
         env.assume_le(-1, wanted[k], f"{node}: no dim may be below -1")
-        inferred[k], size = sym_max(-wanted[k], 0), sym_max(wanted[k], -wanted[k])
+        size = sym_max(wanted[k], -wanted[k])
         if not ctx.attr("allowzero", 0) and k < len(source):
             given[k] = given[k] + (1 - sym_min(size, 1)) * source[k]
         elif not ctx.attr("allowzero", 0):
             env.assume_le(1, size, f"{node}: without allowzero 0 copies dim {k}, which its input lacks")
-    if told:
-        env.assume_le(sum(inferred, ZERO), 1, f"{node}: at most one dim may be -1")
-    others = [product(g + i for j, (g, i) in enumerate(zip(given, inferred)) if j != k) for k in range(len(wanted))]
-    return [env.define(f"{identifier(ctx.node.name)}_{k}", given[k] + inferred[k] * (product(source) // sym_max(others[k], 1)))
-            if k in told else d for k, d in enumerate(wanted)]
+    env.assume_le(sum(left, ZERO), 1, f"{node}: at most one dim may be -1")
+    apart = [named(ctx, f"apart_{k}", g + i) for k, (g, i) in enumerate(zip(given, left))]
+    rest = named(ctx, "rest", product(source) // sym_max(product(apart), 1))
+    return [named(ctx, str(k), given[k] + left[k] * rest) if k in told else d for k, d in enumerate(wanted)]
 
 
 def _zero_copies(ctx: InferContext, wanted: SymExpr, k: int, source: Shape) -> SymExpr:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Contents, TensorType
 from tsc.ops.base import InferContext, Lowering, symbolic
-from tsc.sym import ONE, ShapeEnv, SymExpr, product
+from tsc.sym import ONE, ShapeEnv, SymExpr, identifier, product
 from tsc.te.expr import FARTHEST, Expr, add, call, index, mul
 
 Shape = tuple[SymExpr, ...]
@@ -121,6 +121,11 @@ def distinct(ctx: InferContext, axes: Sequence[int]) -> Sequence[int]:
     if len(set(axes)) < len(axes):
         raise ModelError(f"{where(ctx)} has axes {tuple(axes)}, expected each once")
     return axes
+
+
+def named(ctx: InferContext, what: str, value: SymExpr, signed: bool = False) -> SymExpr:
+    """A Dim of the node's own for a size that a run computes, which is never negative unless it is `signed`."""
+    return ctx.env.define(identifier(f"{ctx.node.name}_{what}"), value, signed)
 
 
 def at_least_zero(ctx: InferContext, extent: SymExpr, what: str) -> SymExpr:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from tsc.errors import ModelError
 from tsc.ops.base import InferContext
-from tsc.ops.shapes import Shape, canonical, where
-from tsc.sym import ZERO, SymExpr, identifier, product, sym_max, sym_min
+from tsc.ops.shapes import Shape, canonical, named, where
+from tsc.sym import ZERO, SymExpr, product, sym_max, sym_min
 
 
 def are_told(ctx: InferContext, i: int) -> bool:
@@ -35,16 +35,12 @@ def _places(ctx: InferContext, i: int, rank: int) -> list[SymExpr]:
     return [env.canon(axis + rank * sym_min(sym_max(-axis, 0), 1)) for axis in found.ravel()]
 
 
-def _named(ctx: InferContext, what: str, value: SymExpr) -> SymExpr:
-    return ctx.env.define(identifier(f"{ctx.node.name}_{what}"), value)
-
-
 def marks(ctx: InferContext, i: int, rank: int) -> list[SymExpr]:
     """1 for each of `rank` axes that input `i` has, 0 for the others; each may stand there once."""
     places, found = _places(ctx, i, rank), []
     for k in range(rank):
         times = sum((_is(place, SymExpr.of(k)) for place in places), ZERO)
-        found.append(_named(ctx, f"has_{k}", times))
+        found.append(named(ctx, f"has_{k}", times))
         ctx.env.assume_le(found[-1], 1, f"{where(ctx)}: axis {k} must not stand twice")
     return found
 
@@ -56,7 +52,7 @@ def without(ctx: InferContext, shape: Shape, marked: Sequence[SymExpr], rank: in
         kept.append((1 - mark, before))
         before = before + 1 - mark
     sums = (sum((own * _is(place, SymExpr.of(j)) * d for (own, place), d in zip(kept, shape)), ZERO) for j in range(rank))
-    return tuple(_named(ctx, f"kept_{j}", total) for j, total in enumerate(sums))
+    return tuple(named(ctx, f"kept_{j}", total) for j, total in enumerate(sums))
 
 
 def with_ones(ctx: InferContext, shape: Sequence[SymExpr], marked: Sequence[SymExpr]) -> Shape:
@@ -64,7 +60,7 @@ def with_ones(ctx: InferContext, shape: Sequence[SymExpr], marked: Sequence[SymE
     before, made = ZERO, []
     for j, mark in enumerate(marked):
         own = sum((_is(before, SymExpr.of(k)) * d for k, d in enumerate(shape)), ZERO)
-        made.append(_named(ctx, f"out_{j}", mark + (1 - mark) * own))
+        made.append(named(ctx, f"out_{j}", mark + (1 - mark) * own))
         before = before + 1 - mark
     return tuple(made)
 
@@ -73,8 +69,8 @@ def reduced(ctx: InferContext, i: int) -> tuple[Shape, Shape, Shape]:
     """Of a reduction over the axes of input `i`: the sizes of what is kept and of what is reduced, and the result's shape."""
     shape = canonical(ctx, 0)
     marked = marks(ctx, i, len(shape))
-    kept = tuple(_named(ctx, f"outer_{k}", d + (1 - d) * m) for k, (d, m) in enumerate(zip(shape, marked)))
-    inner = tuple(_named(ctx, f"inner_{k}", 1 + (d - 1) * m) for k, (d, m) in enumerate(zip(shape, marked)))
+    kept = tuple(named(ctx, f"outer_{k}", d + (1 - d) * m) for k, (d, m) in enumerate(zip(shape, marked)))
+    inner = tuple(named(ctx, f"inner_{k}", 1 + (d - 1) * m) for k, (d, m) in enumerate(zip(shape, marked)))
     if ctx.attr("keepdims", 1):
         return kept, inner, kept
     return kept, inner, without(ctx, shape, marked, len(shape) - ctx.known(i, "axes").size)
@@ -84,7 +80,15 @@ def around(ctx: InferContext, i: int) -> Shape:
     """How many elements are before, along and behind the one axis that input `i` has."""
     shape = canonical(ctx, 0)
     place, = _places(ctx, i, len(shape))
-    before = [_named(ctx, f"before_{k}", 1 + (d - 1) * sym_min(sym_max(place - k, 0), 1)) for k, d in enumerate(shape)]
-    behind = [_named(ctx, f"behind_{k}", 1 + (d - 1) * sym_min(sym_max(k - place, 0), 1)) for k, d in enumerate(shape)]
-    along = _named(ctx, "along", sum((_is(place, SymExpr.of(k)) * d for k, d in enumerate(shape)), ZERO))
-    return _named(ctx, "before", product(before)), along, _named(ctx, "behind", product(behind))
+    before = [named(ctx, f"before_{k}", 1 + (d - 1) * sym_min(sym_max(place - k, 0), 1)) for k, d in enumerate(shape)]
+    behind = [named(ctx, f"behind_{k}", 1 + (d - 1) * sym_min(sym_max(k - place, 0), 1)) for k, d in enumerate(shape)]
+    along = named(ctx, "along", sum((_is(place, SymExpr.of(k)) * d for k, d in enumerate(shape)), ZERO))
+    return named(ctx, "before", product(before)), along, named(ctx, "behind", product(behind))
+
+
+def by_axis(ctx: InferContext, i: int, what: str, values: Sequence[SymExpr], others: Sequence[SymExpr]) -> list[SymExpr]:
+    """Of each axis the one of `values` that stands where input `i` has it, or its own of `others` where that has it not."""
+    places, marked = _places(ctx, i, len(others)), marks(ctx, i, len(others))
+    return [named(ctx, f"{what}_{k}", sum((_is(place, SymExpr.of(k)) * value for place, value in zip(places, values)),
+                                          (1 - mark) * other), signed=True)
+            for k, (mark, other) in enumerate(zip(marked, others))]

@@ -84,9 +84,9 @@ class ShapeEnv:
             name = f"{hint}_{self.fresh_count}"
         return self.declare(name, lo, hi)
 
-    def define(self, hint: str, value: SymExpr) -> SymExpr:
-        """A Dim that stands for `value`, which is never negative; no more of it is to be known. The same one for the same
-        value."""
+    def define(self, hint: str, value: SymExpr, signed: bool = False) -> SymExpr:
+        """A Dim that stands for `value`, which is never negative unless it is `signed`; no more of it is to be known. The same
+        one for the same value."""
         value = self.canon(value)
         for name, known in self.defined.items():
             if self.canon(known) == value:
@@ -94,7 +94,8 @@ class ShapeEnv:
         if not value.dims():
             return value
         low, high = self.bounds(value)
-        made = self.fresh(hint, max(low or 0, 0), high)
+        low = -GREATEST if low is None else low
+        made = self.fresh(hint, low if signed else max(low, 0), high)
         self.defined[next(iter(made.dims()))] = value
         return made
 
