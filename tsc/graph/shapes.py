@@ -32,6 +32,8 @@ from tsc.sym import GREATEST, OversizeError, ShapeEnv, SymExpr, identifier
 _COMPUTED_BYTES = 64
 #: .. and take at most so many steps: a window of a scalar may be as large as a number can be.
 _COMPUTED_WORK = 1 << 16
+#: The element types that may hold sizes; of numbers in floats only whole ones are.
+_WHOLE = frozenset(dtype for dtype in DTYPES.values() if "int" in dtype or dtype in ("float32", "float64"))
 _INTEGERS = frozenset(dtype for dtype in DTYPES.values() if "int" in dtype)
 #: A node is inferred again when facts about its inputs change; more often than this means a rule that never settles.
 _MOST_VISITS = 64
@@ -198,7 +200,7 @@ class Knowledge:
             return changed | self.infer(node)
 
     def _tell(self, value: str) -> set[str]:
-        """Make the elements of all inputs that `value` is computed from Dims; the names whose contents changed, none where that
+        """Make the elements of all inputs that `value` is computed from Dims; the names of which more is known, none where that
         cannot be."""
         pending, chain, found = [value], set[str](), set[str]()
         while pending:
@@ -214,19 +216,19 @@ class Knowledge:
                 return set()
         for name in found:
             self._set_contents(name, self._told(name))
-        again = dict.fromkeys(id(self.makers[name]) for name in self.makers if name in chain)
-        nodes = {id(node): node for node in self.makers.values()}
-        return found.union(*(self.infer(nodes[key]) for key in again)) if found else found
+        between = {id(node): node for name, node in self.makers.items() if name in chain}
+        return found.union(*map(self.infer, between.values()))
 
     @staticmethod
     def _may_be_sizes(known: TensorType) -> bool:
         counts = [d.as_int() for d in known.shape]
-        return known.dtype in _INTEGERS and known.rank <= 1 and all(c is not None and c <= _MOST_TOLD for c in counts)
+        return known.dtype in _WHOLE and known.rank <= 1 and all(c is not None and c <= _MOST_TOLD for c in counts)
 
     def _told(self, name: str) -> Contents:
         """A Dim for each element of an input, which may be negative."""
-        limits, shape = np.iinfo(self.types[name].dtype), [d.as_int() or 0 for d in self.types[name].shape]
-        least, most = max(limits.min, -GREATEST), min(limits.max, GREATEST)
+        dtype, shape = self.types[name].dtype, [d.as_int() or 0 for d in self.types[name].shape]
+        least, most = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype in _INTEGERS else (-GREATEST, GREATEST)
+        least, most = max(least, -GREATEST), min(most, GREATEST)
         found = np.empty(shape, dtype=object)
         for at in np.ndindex(found.shape):
             found[at] = self.env.fresh(identifier("_".join(map(str, (name, *at)))), least, most)

@@ -20,6 +20,7 @@ from tsc.ops.shapes import (
     canonical,
     element_type,
     is_float,
+    named,
     place_of,
     scalar_contents,
     sizes_operand,
@@ -27,7 +28,7 @@ from tsc.ops.shapes import (
     tensor,
     where,
 )
-from tsc.sym import ZERO, SymExpr, ceildiv, product, sym_max
+from tsc.sym import ZERO, SymExpr, ceildiv, product, sym_max, sym_min
 from tsc.te.expr import BOOL, INDEX, Cast, Const, Expr, add, call, index, mul, select
 
 
@@ -190,11 +191,9 @@ _MOST_DENOMINATOR = 2**31
 def _range_operands(ctx: InferContext) -> tuple[_Number, _Number, _Number]:
     """Start, limit and step."""
     start, limit, step = (_number(ctx, i, what) for i, what in enumerate(("start", "limit", "step")))
-    known = step.numerator.as_int()
-    if known is None:
-        raise UnsupportedError(f"{where(ctx)} has a step of {step.numerator}, expected a constant")
-    if known == 0:
+    if step.numerator == ZERO:
         raise ModelError(f"{where(ctx)} has a step of 0, expected any other")
+    ctx.env.assume_le(1, sym_max(step.numerator, -step.numerator), f"{where(ctx)}: its step must not be 0")
     return start, limit, step
 
 
@@ -217,9 +216,14 @@ def _number(ctx: InferContext, i: int, what: str) -> _Number:
 def _range_extent(ctx: InferContext) -> SymExpr:
     """ceil((limit - start) / step), none below 0."""
     start, limit, step = _range_operands(ctx)
-    distance = limit.numerator * start.denominator - start.numerator * limit.denominator
-    divisor = (step.numerator.as_int() or 1) * start.denominator * limit.denominator
-    distance, divisor = (distance * step.denominator, divisor) if divisor > 0 else (-distance * step.denominator, -divisor)
+    distance = (limit.numerator * start.denominator - start.numerator * limit.denominator) * step.denominator
+    known = step.numerator.as_int()
+    if known is None:
+        forward = sym_min(sym_max(step.numerator, 0), 1)  # 1 where it is stepped up, or else 0
+        length = sym_max(step.numerator, -step.numerator) * (start.denominator * limit.denominator)
+        return named(ctx, "count", ceildiv(sym_max(distance * (2 * forward - 1), 0), length))
+    divisor = known * start.denominator * limit.denominator
+    distance, divisor = (distance, divisor) if divisor > 0 else (-distance, -divisor)
     shared = gcd(divisor, *(c for _, c in distance.terms))
     distance, divisor = distance // shared, divisor // shared
     if distance.as_int() is None and max(divisor, *(abs(c) for _, c in distance.terms)) > _MOST_DENOMINATOR:

@@ -205,7 +205,14 @@ def _split_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 # -- repetition ------------------------------------------------------------------------------------------------
 
 def _expand_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    return tensor(ctx.type(0).dtype, broadcast(ctx.env, [canonical(ctx, 0), sizes_operand(ctx, 1, "dims")], where(ctx)))
+    """A size that only a run knows may be 1 beside a constant one, which stays."""
+    own, wanted = canonical(ctx, 0), sizes_operand(ctx, 1, "dims")
+    for k in range(1, min(len(own), len(wanted)) + 1):
+        if own[-k].as_int() not in (None, 1) and wanted[-k].as_int() is None and not ctx.env.prove_le(2, wanted[-k]):
+            ctx.env.assume_eq((wanted[-k] - 1) * (wanted[-k] - own[-k]), ZERO,
+                              f"{where(ctx)}: a dim of {own[-k]} stays or is expanded to {own[-k]}")
+            wanted[-k] = own[-k]
+    return tensor(ctx.type(0).dtype, broadcast(ctx.env, [own, wanted], where(ctx)))
 
 
 def _expand_contents(ctx: InferContext) -> Values:

@@ -140,8 +140,18 @@ class Binder:
         return next(spec for spec in self.plan.inputs if spec.name == name)
 
     def shapes(self, arrays: Sequence[Array]) -> Shapes:
-        """The sizes of each array's axes and, behind them, those of its elements that sizes depend on."""
-        return tuple([(*a.shape, *a.ravel().tolist()) if told else a.shape for a, told in zip(arrays, self._told)])
+        """The sizes of each array's axes and, behind them, its elements where sizes depend on them. Raises InputError for one
+        that is no whole number."""
+        return tuple([(*a.shape, *self._whole(i, a)) if told else a.shape
+                      for i, (a, told) in enumerate(zip(arrays, self._told))])
+
+    def _whole(self, i: int, array: Array) -> list[int]:
+        if array.dtype.kind == "f":
+            for value in array[array != np.trunc(array)].ravel().tolist():  # or NaN
+                raise InputError(f"input '{self._inputs[i][0]}' holds {value}, expected whole numbers, on which sizes depend")
+            if not np.isfinite(array).all():
+                raise InputError(f"input '{self._inputs[i][0]}' holds an infinity, expected numbers on which sizes depend")
+        return [int(value) for value in array.ravel().tolist()]
 
     def _wrong_names(self, feeds: Mapping[str, Any]) -> None:
         known = ", ".join(f"'{name}'" for name, _, _ in self._inputs) or "none"

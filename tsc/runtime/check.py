@@ -106,7 +106,7 @@ class _Checker:
         yield from self._region(plan.body, scope)
         for spec in plan.inputs:
             yield from self._loose((*spec.shape, *spec.contents), self.static, "an input")
-            if spec.contents and (product(spec.shape).as_int() != len(spec.contents) or np.dtype(spec.dtype).kind not in "iu"):
+            if spec.contents and (product(spec.shape).as_int() != len(spec.contents) or np.dtype(spec.dtype).kind not in "iuf"):
                 yield f"takes {len(spec.contents)} elements of input '{spec.name}' for sizes, which has no or not as many"
         given = {plan.storages[i].index for i in scope.written if plan.storages[i].kind == "output"}
         for index, spec in enumerate(plan.outputs):
