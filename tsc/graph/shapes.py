@@ -33,7 +33,7 @@ _COMPUTED_BYTES = 64
 #: .. and take at most so many steps: a window of a scalar may be as large as a number can be.
 _COMPUTED_WORK = 1 << 16
 #: The element types that may hold sizes; of numbers in floats only whole ones are.
-_WHOLE = frozenset(dtype for dtype in DTYPES.values() if "int" in dtype or dtype in ("float32", "float64"))
+_WHOLE = frozenset(dtype for dtype in DTYPES.values() if "int" in dtype or dtype in ("float16", "float32", "float64"))
 _INTEGERS = frozenset(dtype for dtype in DTYPES.values() if "int" in dtype)
 #: A node is inferred again when facts about its inputs change; more often than this means a rule that never settles.
 _MOST_VISITS = 64

@@ -220,7 +220,7 @@ def _range_extent(ctx: InferContext) -> SymExpr:
     known = step.numerator.as_int()
     if known is None:
         forward = sym_min(sym_max(step.numerator, 0), 1)  # 1 where it is stepped up, or else 0
-        length = sym_max(step.numerator, -step.numerator) * (start.denominator * limit.denominator)
+        length = sym_max(step.numerator, -step.numerator, 1) * (start.denominator * limit.denominator)
         return named(ctx, "count", ceildiv(sym_max(distance * (2 * forward - 1), 0), length))
     divisor = known * start.denominator * limit.denominator
     distance, divisor = (distance, divisor) if divisor > 0 else (-distance, -divisor)

@@ -86,7 +86,7 @@ def _cut(ctx: InferContext, extent: SymExpr, start: SymExpr, end: SymExpr, step:
     if env.prove_le(distance, 0):
         return _Cut(ZERO, step, ZERO)
     distance = distance if env.prove_le(0, distance) else sym_max(distance, 0)
-    count = env.canon(ceildiv(distance, length))
+    count = env.canon(ceildiv(distance, sym_max(length, 1)))
     if any(map(env.is_signed, (start, end, step))):
         return _Cut(named(ctx, "first", first), step, named(ctx, "count", count))
     return _Cut(first, step, count)

@@ -61,6 +61,7 @@ def _told_sizes(ctx: InferContext, wanted: Sequence[SymExpr], source: Shape) -> 
             env.assume_le(1, size, f"{node}: without allowzero 0 copies dim {k}, which its input lacks")
     env.assume_le(sum(left, ZERO), 1, f"{node}: at most one dim may be -1")
     apart = [named(ctx, f"apart_{k}", g + i) for k, (g, i) in enumerate(zip(given, left))]
+    env.assume_le(sum(left, ZERO), product(apart), f"{node}: -1 cannot be inferred beside a dim of 0")
     rest = named(ctx, "rest", product(source) // sym_max(product(apart), 1))
     return [named(ctx, str(k), given[k] + left[k] * rest) if k in told else d for k, d in enumerate(wanted)]
 

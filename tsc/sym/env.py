@@ -251,10 +251,16 @@ class ShapeEnv:
             if len(monomial) == 1 and isinstance(monomial[0], Dim) and abs(c) == 1:
                 name = monomial[0].name
                 target = (difference - c * dim(name)) * -c
-                if name not in target.dims():
+                if name not in target.dims() and self._known_before(name, target):
                     negative = any(v < 0 for _, v in target.terms)
                     found.append(((negative, name in self.asked, name not in self.defined, -order.get(name, 0)), name, target))
         return min(found)[1:] if found else None
+
+    def _known_before(self, name: str, target: SymExpr) -> bool:
+        """Whether all that a run computes of `target` is computed before `name`; before what a shape tells nothing is."""
+        computed = list(self.defined)
+        before = computed[:computed.index(name)] if name in self.defined else []
+        return not (target.dims() & self.defined.keys() - set(before))
 
     def _orders_of(self, difference: SymExpr) -> list[tuple[SymExpr, SymExpr]]:
         """What `difference == 0` says about a min or max in it, as orders `(small, large)`; none where it says more or less.
