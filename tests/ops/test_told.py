@@ -79,7 +79,8 @@ CASES: dict[str, tuple[str, str, list[Feeds]]] = {
         (1, 1, 5, 7), (1, 1, 2, 2)], [A[None, :1]])),
     "top of a matrix": (
         "(float[a,b] x, int64 n) => (float[p,b] y)",
-        "zero = Constant<value_ints=[0]>() list = Unsqueeze(n, zero) y = Slice(x, zero, list, zero)", fed("n", [1, 0, 9], [A[0]])),
+        "zero = Constant<value_ints=[0]>() list = Unsqueeze(n, zero) y = Slice(x, zero, list, zero)", fed(
+            "n", [1, 0, 9], [A[0]])),
     "sum along any axis": ("(float[a,b,c] x, int64[1] k) => (float[p,q,r] y)", "y = ReduceSum(x, k)", fed(
         "k", [(k,) for k in range(-3, 3)], (A, B))),
     "sum along any axis, which goes": (
@@ -97,7 +98,8 @@ CASES: dict[str, tuple[str, str, list[Feeds]]] = {
         (0, 1), (3, 0), (-1, 1), (1, -2)], [A[0]])),
     "what is made of it is multiplied": (
         "(float[a,b,c] x, float[d,e] w, int64[2] s) => (float[p,e] y)", "z = Reshape(x, s) y = MatMul(z, w)",
-        [{"x": A, "w": RNG.standard_normal((k, 5)).astype(np.float32), "s": whole(*s)} for k, s in ((4, (-1, 4)), (8, (3, -1)))]),
+        [{"x": A, "w": RNG.standard_normal((k, 5)).astype(np.float32), "s": whole(*s)}
+         for k, s in ((4, (-1, 4)), (8, (3, -1)))]),
 }
 
 

@@ -138,10 +138,8 @@ def _reduce_told(builder: Builder) -> tuple[str, ...]:
     """Where only a run knows the axes: of one, between what is before and what is behind it; of several, of pairs."""
     ctx = builder.infer
     kept, inner, result = reduced(ctx, 1)
-    if ctx.known(1, "axes").size == 1:
-        view, axes = around(ctx, 1), (1,)
-    else:
-        view, axes = tuple(d for pair in zip(kept, inner) for d in pair), tuple(range(1, 2 * len(kept), 2))
+    view = around(ctx, 1) if ctx.known(1, "axes").size == 1 else tuple(d for pair in zip(kept, inner) for d in pair)
+    axes = tuple(range(1, len(view), 2))
     made = builder.emit(ctx.node.op, reshape(builder, ctx.node.inputs[0], view), axes=axes, keepdims=0)
     return (reshape(builder, made, result),)
 

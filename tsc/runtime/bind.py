@@ -169,6 +169,8 @@ class Binder:
         first: dict[str, Place] = {}
         for name, place in self.binders:
             value = _solve(name, place[1], _size_at(place, shapes), bound, self._describe(place, shapes))
+            if place[1].as_dim() is None and value < min(0, self.plan.ranges[name].lo):
+                raise ShapeError(f"{self._describe(place, shapes)}, expected {place[1]} for some {name}; use such a size")
             bound[name], first[name] = value, place
             self._check_range(name, value, self._describe(place, shapes))
         values = [bound[name] for name in self.dims]
