@@ -115,8 +115,18 @@ def _image(rng: np.random.Generator) -> tuple[Any, tuple[Feeds, ...]]:
     return graph, tuple({"x": rng.standard_normal((b, 3, h, w)).astype(np.float32)} for b, h, w in ((1, 8, 8), (2, 13, 9)))
 
 
+def _told(rng: np.random.Generator) -> tuple[Any, tuple[Feeds, ...]]:
+    """Sizes and an axis that inputs hold, and sizes that are computed from them."""
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"], "view"),
+             helper.make_node("ReduceSum", ["r", "axis"], ["s"], "sum"), helper.make_node("Tanh", ["s"], ["y"], "squash")]
+    inputs = [_value("x", ["a", "b"]), _value("shape", [3], TensorProto.INT64), _value("axis", [1], TensorProto.INT64)]
+    graph = helper.make_graph(nodes, "told", inputs, [_value("y", None)], [])
+    return graph, tuple({"x": rng.standard_normal(size).astype(np.float32), "shape": np.array(shape), "axis": np.array([axis])}
+                        for size, shape, axis in (((4, 6), (2, -1, 3), 1), ((4, 6), (0, 3, 2), -1), ((1, 35), (7, 1, 5), 0)))
+
+
 PREY: dict[str, Callable[[np.random.Generator], tuple[Any, tuple[Feeds, ...]]]] = {
-    "dense": _dense, "lookup": _lookup, "image": _image}
+    "dense": _dense, "lookup": _lookup, "image": _image, "told": _told}
 #: Written by hand, with branches, loops and sizes from memory, for a second target, too.
 REGIONS = "regions"
 #: The first, with several Variants a kernel, of which another is the cheapest at each size.

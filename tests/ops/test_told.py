@@ -159,7 +159,7 @@ def test_they_are_remembered_as_shapes_are() -> None:
     assert (executable.stats["shapes"], executable.stats["memo_hits"]) == (2, 1)
     peaks = {executable.peak_bytes(a=2, b=3, c=4, s_0=s, s_1=3, s_2=2) for s in (4, -1)}
     assert len(peaks) == 1
-    assert "s_0 in -1.." in executable.explain()
+    assert "s_0 in -1.." in executable.explain() and "s: int64[3] = [s_0, s_1, s_2]" in executable.explain()
 
 
 def test_they_are_kept_in_a_package(tmp_path: Path) -> None:

@@ -68,6 +68,14 @@ STRUCTURE: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "a value read before it is written": (lambda p: changed(p, launches=p.launches[1:]), "what nobody has written"),
     "an output that nobody writes": (lambda p: changed(p, copies=()), "never writes output 'z'"),
     "a copy into an input": (lambda p: changed(p, copies=(Copy(0, 1, 4 * N * C),)), "to what is neither output nor arena"),
+    "an input of floats that is taken for one size": (
+        lambda p: replace(p, inputs=(p.inputs[0], replace(p.inputs[1], contents=(ONE,)))), "takes 1 elements of input 'w'"),
+    "contents with an unknown dim": (
+        lambda p: replace(p, inputs=(p.inputs[0], replace(p.inputs[1], contents=(dim("q"),)))), "'q' that is no dim"),
+    "an output whose contents are told": (
+        lambda p: replace(p, outputs=(replace(p.outputs[0], contents=(ONE,)), p.outputs[1])), "takes 1 elements of output"),
+    "a size that an element tells and that is not there": (
+        lambda p: replace(p, body=(Bind("q", Axis(0, 2)), *p.body)), "an axis that does not exist"),
     "one name for two inputs": (lambda p: replace(p, inputs=(p.inputs[0], replace(p.inputs[1], name="x"))), "one name"),
 }
 

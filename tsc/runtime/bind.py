@@ -390,8 +390,9 @@ def format_shape(shape: Sequence[SymExpr]) -> str:
 
 
 def format_spec(spec: TensorSpec) -> str:
-    """`ids: int64[batch, seq]`."""
-    return f"{spec.name}: {spec.dtype}{format_shape(spec.shape)}"
+    """`ids: int64[batch, seq]`, or `shape: int64[2] = [shape_0, shape_1]` where sizes depend on what it holds."""
+    told = f" = {format_shape(spec.contents)}" if spec.contents else ""
+    return f"{spec.name}: {spec.dtype}{format_shape(spec.shape)}{told}"
 
 
 def _breaks(guard: Guard, name: str, value: int) -> bool:

@@ -110,6 +110,8 @@ class _Checker:
                 yield f"takes {len(spec.contents)} elements of input '{spec.name}' for sizes, which has no or not as many"
         given = {plan.storages[i].index for i in scope.written if plan.storages[i].kind == "output"}
         for index, spec in enumerate(plan.outputs):
+            if spec.contents:
+                yield f"takes {len(spec.contents)} elements of output '{spec.name}' for sizes, which no run knows"
             yield from self._loose(spec.shape, scope.names, "an output")
             if index not in given:
                 yield f"never writes output '{spec.name}'"

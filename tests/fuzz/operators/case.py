@@ -286,8 +286,8 @@ class Draft:
         return name
 
     def constant(self, draw: Draw, dims: Sequence[str | int], dtype: str = "int64") -> str:
-        """A parameter such as a shape: constant, seldom fed."""
-        return self.operand(dims, dtype, draw, "feed" if self.chance(0.03) else self.rng.choice(("initializer", "node")))
+        """A parameter such as a shape: mostly constant, else fed."""
+        return self.operand(dims, dtype, draw, "feed" if self.chance(0.1) else self.rng.choice(("initializer", "node")))
 
     def fix(self, size: str) -> None:
         """All runs use one value of `size`."""
