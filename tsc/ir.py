@@ -69,6 +69,10 @@ class Graph:
     declared: Mapping[str, DeclaredType] = field(default_factory=dict)
     primitives: bool = False
 
+    def told(self) -> dict[str, Contents]:
+        """What inputs hold that sizes depend on, by input."""
+        return {name: self.contents[name] for name in self.inputs if name in self.contents}
+
     def names(self) -> set[str]:
         """Every name that stands for a value: what a new one must not be."""
         made = (o for node in self.nodes for o in node.outputs)

@@ -56,8 +56,8 @@ ZEROS = {"Sum": "one operand is itself", "PRelu": "x < 0 is false of -0", "Selu"
 MODERATE = frozenset({
     "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LayerNormalization", "InstanceNormalization",
     "GroupNormalization", "BatchNormalization", "RMSNormalization", "ReduceProd", "ReduceL2", "ReduceSumSquare",
-    "ReduceSum", "ReduceL1", "ReduceMean", "AveragePool", "GlobalAveragePool", "CumSum", "Gelu", "Mean", "Sum", "ReduceLogSum",
-    "Celu", "RNN", "GRU", "LSTM", "LpPool", "GlobalLpPool", "LpNormalization", "LRN"})
+    "ReduceSum", "ReduceL1", "ReduceMean", "AveragePool", "GlobalAveragePool", "CumSum", "CumProd", "Gelu", "Mean", "Sum",
+    "ReduceLogSum", "Celu", "RNN", "GRU", "LSTM", "LpPool", "GlobalLpPool", "LpNormalization", "LRN"})
 
 
 def extremes(dtype: str, moderate: bool = False) -> NDArray[Any]:

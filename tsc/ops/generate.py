@@ -248,7 +248,9 @@ def _range_contents(ctx: InferContext) -> Values:
 def _range_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     (start, _, step), dtype = _range_operands(lowering.infer), lowering.out[0].dtype
     if is_float(dtype):
-        return add(start.expression(dtype), mul(Cast(at[0], dtype), step.expression(dtype)))
+        working = "float32" if dtype == "float16" else dtype  # nothing computes with halves
+        value = add(start.expression(working), mul(Cast(at[0], working), step.expression(working)))
+        return value if working == dtype else Cast(value, dtype)
     return converted(add(mul(at[0], index(step.numerator)), index(start.numerator)), dtype)
 
 

@@ -1,4 +1,4 @@
-"""Reductions over axes of one tensor, and what is made of them: means, norms, Softmax, ArgMax, CumSum."""
+"""Reductions over axes of one tensor, and what is made of them: means, norms, Softmax, ArgMax, CumSum, CumProd."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tsc.ops.shapes import (
 from tsc.ops.told_axes import are_told, around, reduced
 from tsc.sym import ONE, ShapeEnv, SymExpr, product
 from tsc.te.compute import MAX, MIN, PROD, SUM, Axis, Monoid
-from tsc.te.expr import BOOL, Expr, add, call, index, select
+from tsc.te.expr import BOOL, Expr, add, call, index, mul, select
 
 # -- the primitive reductions ----------------------------------------------------------------------------------
 
@@ -237,22 +237,22 @@ def _arg(extremum: str) -> Callable[[Builder], tuple[str, ...]]:
     return decompose
 
 
-# -- CumSum ----------------------------------------------------------------------------------------------------
+# -- CumSum, CumProd -------------------------------------------------------------------------------------------
 
-def _cumsum_axis(ctx: InferContext) -> int:
+def _cumulative_axis(ctx: InferContext) -> int:
     axis = scalar_contents(ctx, 1, "axis").as_int()
     if axis is None:
         raise InternalError(f"{where(ctx)} has an axis that only a run knows; it should have been decomposed")
     return ctx.axis(axis, ctx.type(0).rank)
 
 
-def _cumsum_types(ctx: InferContext) -> tuple[TensorType, ...]:
+def _cumulative_types(ctx: InferContext) -> tuple[TensorType, ...]:
     if scalar_contents(ctx, 1, "axis").as_int() is not None:
-        _cumsum_axis(ctx)
+        _cumulative_axis(ctx)
     return same_types(ctx)
 
 
-def _cumsum_told(builder: Builder) -> tuple[str, ...]:
+def _cumulative_told(builder: Builder) -> tuple[str, ...]:
     """Where only a run knows the axis: between what is before and what is behind it."""
     ctx = builder.infer
     view = reshape(builder, ctx.node.inputs[0], around(ctx, 1))
@@ -260,19 +260,21 @@ def _cumsum_told(builder: Builder) -> tuple[str, ...]:
     return (reshape(builder, made, canonical(ctx, 0)),)
 
 
-def _cumsum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Body:
-    """What lies before (or behind), and the element there or the output's own; of one element, that or nothing."""
-    ctx = lowering.infer
-    axis, reverse = _cumsum_axis(ctx), bool(ctx.attr("reverse", 0))
-    size, own = index(canonical(ctx, 0)[axis]), at[axis]
-    there = (*at[:axis], add(own, index(1 if reverse else -1)), *at[axis + 1:])
-    is_later = call("lt", there[axis], size) if reverse else call("lt", index(0), own)
-    exclusive = bool(ctx.attr("exclusive", 0))
-    added = lowering.read(0, there if exclusive else at)
-    begin = typed(0, ctx.type(0).dtype) if exclusive else added
-    if canonical(ctx, 0)[axis].as_int() == 1:
-        return begin
-    return Recurrence(axis, select(is_later, add(lowering.own(there), added), begin), reverse)
+def _cumulative(join: Callable[[Expr, Expr], Expr], neutral: int) -> Callable[[Lowering, int, tuple[Expr, ...]], Body]:
+    """What lies before (or behind), joined with the element there or the output's own; of one element, that or nothing."""
+    def te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Body:
+        ctx = lowering.infer
+        axis, reverse = _cumulative_axis(ctx), bool(ctx.attr("reverse", 0))
+        size, own = index(canonical(ctx, 0)[axis]), at[axis]
+        there = (*at[:axis], add(own, index(1 if reverse else -1)), *at[axis + 1:])
+        is_later = call("lt", there[axis], size) if reverse else call("lt", index(0), own)
+        exclusive = bool(ctx.attr("exclusive", 0))
+        joined = lowering.read(0, there if exclusive else at)
+        begin = typed(neutral, ctx.type(0).dtype) if exclusive else joined
+        if canonical(ctx, 0)[axis].as_int() == 1:
+            return begin
+        return Recurrence(axis, select(is_later, join(lowering.own(there), joined), begin), reverse)
+    return te
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -331,6 +333,7 @@ OPS: tuple[OpDef, ...] = (
           reads=("axis", "keepdims", "select_last_index")),
     OpDef("ArgMin", PatternKind.REDUCE, _arg_types, decompose=_arg("ReduceMin"), samples=_args,
           reads=("axis", "keepdims", "select_last_index")),
-    OpDef("CumSum", PatternKind.OPAQUE, _cumsum_types, te=_cumsum_te, samples=_sums, told=_cumsum_told, static_inputs=(1,),
-          reads=("exclusive", "reverse")),
+    *(OpDef(name, PatternKind.OPAQUE, _cumulative_types, te=_cumulative(join, neutral), samples=_sums, told=_cumulative_told,
+            static_inputs=(1,), reads=("exclusive", "reverse"))
+      for name, join, neutral in (("CumSum", add, 0), ("CumProd", mul, 1))),
 )

@@ -45,10 +45,10 @@ def arg(op: str, d: Draft) -> None:
            select_last_index=d.maybe(0.5, d.rng.choice((0, 1))) if d.opset >= 12 else None)
 
 
-def cumsum(d: Draft) -> None:
+def cumulative(op: str, d: Draft) -> None:
     dims = d.extents(rank(d, 1, 3))
     kind, axis = d.rng.choice(("int64", "int32")), d.rng.randrange(-len(dims), len(dims))
-    d.node("CumSum", [d.operand(dims, d.dtype("CumSum")), d.constant(fixed(axis, kind), (), kind)],
+    d.node(op, [d.operand(dims, d.dtype(op)), d.constant(fixed(axis, kind), (), kind)],
            exclusive=d.maybe(0.5, d.rng.choice((0, 1))), reverse=d.maybe(0.5, d.rng.choice((0, 1))))
 
 
@@ -326,7 +326,8 @@ def recurrent(op: str, d: Draft) -> None:
 RECIPES: dict[str, Recipe] = {
     **{op: partial(reduction, op) for op in REDUCTIONS}, "Softmax": partial(softmax, "Softmax"),
     "LogSoftmax": partial(softmax, "LogSoftmax"), "ArgMax": partial(arg, "ArgMax"), "ArgMin": partial(arg, "ArgMin"),
-    "CumSum": cumsum, "MatMul": matmul, "Gemm": gemm, "Conv": conv, "Einsum": einsum,
+    **{op: partial(cumulative, op) for op in ("CumSum", "CumProd")},
+    "MatMul": matmul, "Gemm": gemm, "Conv": conv, "Einsum": einsum,
     "ConvTranspose": conv_transpose, "LpNormalization": lp_norm, "LRN": lrn, "LpPool": partial(pool, "LpPool"),
     "GlobalLpPool": partial(global_pool, "GlobalLpPool"), "Hardmax": partial(softmax, "Hardmax"),
     "MaxPool": partial(pool, "MaxPool"),

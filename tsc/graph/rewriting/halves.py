@@ -29,7 +29,7 @@ def compute_wide(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -
     read = {*graph.outputs, *(value for node in nodes for value in node.inputs)}
     constants = {value: array for value, array in widening.constants.items() if value in read}
     types = {value: widening.types[value] for value in (*graph.inputs, *constants)}
-    return infer_shapes(replace(graph, nodes=nodes, types=types, constants=constants, contents={}), env, limits)
+    return infer_shapes(replace(graph, nodes=nodes, types=types, constants=constants, contents=graph.told()), env, limits)
 
 
 class _Widening:
@@ -42,7 +42,8 @@ class _Widening:
             if array.dtype.name == HALF:
                 name = self._renamed(value)
                 self.constants[name], self.types[name] = array.astype(WIDE), TensorType(WIDE, graph.types[value].shape)
-        self._known = Knowledge.of(replace(graph, types=self.types, constants=self.constants, contents={}), env, limits)
+        wide = replace(graph, types=self.types, constants=self.constants, contents=graph.told())
+        self._known = Knowledge.of(wide, env, limits)
 
     def nodes(self) -> Iterator[Node]:
         """All nodes, conversions among them."""
