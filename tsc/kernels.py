@@ -140,7 +140,8 @@ def compile_program(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted:
 
 def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted = Wanted.ANY) -> Order:
     """What to make of a Program whose inputs are values of `graph`."""
-    constants = frozenset(name for name, value in lowered.values.items() if value in graph.constants)
+    constants = frozenset(b.name for b in lowered.program.inputs if lowered.values[b.name] in graph.constants and all(
+        extent.substitute(lowered.sizes).as_int() is not None for extent in b.shape))  # some views follow from what inputs hold
     program = shop.device.algebra(general(lowered.program, shop.cache))
     content = digest(str(program), *sorted(constants), repr(shop.device.spec), code_fingerprint())
     spec = shop.device.spec

@@ -96,6 +96,13 @@ CASES: dict[str, tuple[str, str, list[Feeds]]] = {
     "squeeze": ("(float[a,b,c] x, int64[1] k) => (float[p,q] y)", "y = Squeeze(x, k)", fed("k", [(1,), (-2,)], [B])),
     "unsqueeze": ("(float[a,b] x, int64[2] k) => (float[p,q,r,s] y)", "y = Unsqueeze(x, k)", fed("k", [
         (0, 1), (3, 0), (-1, 1), (1, -2)], [A[0]])),
+    "a constant in a shape": (
+        "(float[a,b] x, int64[2] s) => (float[a,c] y, float[d,c] u) <float[4,3] w = {1,2,3,4,5,6,7,8,9,10,11,12}>",
+        "z = Reshape(w, s) y = MatMul(x, z) u = Relu(z)",
+        [{"x": RNG.standard_normal((2, k)).astype(np.float32), "s": whole(k, -1)} for k in (1, 3, 6, 12)]),
+    "a constant along any axis": (
+        "(int64[1] k) => (float[a,b] y, float[a,c] z) <float[2,3] w = {1,2,3,4,5,6}>",
+        "y = ReduceSum(w, k) i = Squeeze(k) z = CumSum(w, i)", [{"k": whole(k)} for k in (0, 1, -2)]),
     "halves": ("(float16[a,b,c] x, int64[3] s) => (float16[p,q,r] y)", "z = Reshape(x, s) y = Neg(z)", [
         {"x": A.astype(np.float16), "s": whole(*s)} for s in ((4, 3, 2), (2, -1, 3))]),
     "what is made of it is multiplied": (

@@ -43,7 +43,10 @@ def known_outputs(node: Node, ctx: InferContext, types: Sequence[TensorType], mo
     """
     operator = definition(node)
     data = [ctx.constants[k] for k, i in enumerate(node.inputs) if i and k not in operator.static_inputs]
+    told = (c for k, c in enumerate(ctx.contents) if c is not None and k in operator.static_inputs)
     if operator.te is None or not data or any(d is None for d in data):
+        return None
+    if any(v.as_int() is None for c in told for v in c.ravel()):
         return None
     outputs = [(k, o, _static(types[k])) for k, o in enumerate(node.outputs) if o]
     sizes = [prod(s) * np.dtype(types[k].dtype).itemsize for k, _, s in outputs if s is not None]

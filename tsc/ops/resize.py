@@ -263,14 +263,14 @@ def _nearest(ctx: InferContext, place: _Place, extent: SymExpr) -> Expr:
     match ctx.attr("nearest_mode", "round_prefer_floor"):
         case "floor":  # o / scale is less than the extent wherever o is less than floor(extent * scale)
             chosen = _floor(place, 0)
-            return chosen if coordinates == "asymmetric" else _clamped(chosen, extent)
+            return chosen if coordinates == "asymmetric" else clamped(chosen, extent)
         case "ceil":
             chosen = _ceil(place, 0)
         case "round_prefer_ceil":
             chosen = _floor(place, 1)
         case _:
             chosen = _ceil(place, -1)
-    return _clamped(chosen, extent)
+    return clamped(chosen, extent)
 
 
 def _floor(place: _Place, halves: int) -> Expr:
@@ -293,7 +293,8 @@ def _ceil(place: _Place, halves: int) -> Expr:
     return call("floordiv", add(dividend, call("sub", divisor, index(1))), divisor)
 
 
-def _clamped(position: Expr, extent: SymExpr) -> Expr:
+def clamped(position: Expr, extent: SymExpr) -> Expr:
+    """The nearest element of an axis."""
     return call("min", call("max", position, index(0)), index(extent - 1))
 
 
@@ -303,19 +304,21 @@ def _interpolated(ctx: InferContext, place: _Place, extent: SymExpr, read: Any) 
     dtype = ctx.type(0).dtype
     fraction = _fraction(place, first, dtype)
     cubic = ctx.attr("mode") == "cubic"
-    weights = _cubic_weights(fraction, float(ctx.attr("cubic_coeff_a", -0.75))) if cubic else _linear_weights(fraction)
+    weights = cubic_weights(fraction, float(ctx.attr("cubic_coeff_a", -0.75))) if cubic else linear_weights(fraction)
     positions = [call("add", first, index(k - (1 if cubic else 0))) for k in range(len(weights))]
     if ctx.attr("exclude_outside", 0):
-        weights = [select(_inside(p, extent), w, typed(0, dtype)) for p, w in zip(positions, weights)]
-    value = _total([call("mul", w, read(_clamped(p, extent))) for p, w in zip(positions, weights)])
-    return call("div", value, _total(weights)) if ctx.attr("exclude_outside", 0) else value
+        weights = [select(inside(p, extent), w, typed(0, dtype)) for p, w in zip(positions, weights)]
+    value = total([call("mul", w, read(clamped(p, extent))) for p, w in zip(positions, weights)])
+    return call("div", value, total(weights)) if ctx.attr("exclude_outside", 0) else value
 
 
-def _inside(position: Expr, extent: SymExpr) -> Expr:
+def inside(position: Expr, extent: SymExpr) -> Expr:
+    """Whether an axis has such an element."""
     return call("and", call("ge", position, index(0)), call("lt", position, index(extent)))
 
 
-def _total(terms: Sequence[Expr]) -> Expr:
+def total(terms: Sequence[Expr]) -> Expr:
+    """The sum of some terms, in their order."""
     result = terms[0]
     for term in terms[1:]:
         result = add(result, term)
@@ -329,11 +332,12 @@ def _fraction(place: _Place, floor: Expr, dtype: str) -> Expr:
     return call("div", converted(rest, dtype), converted(place.divisor, dtype))
 
 
-def _linear_weights(fraction: Expr) -> list[Expr]:
+def linear_weights(fraction: Expr) -> list[Expr]:
+    """Of the element before a place and of the one behind it."""
     return [call("sub", typed(1, fraction.dtype), fraction), fraction]
 
 
-def _cubic_weights(fraction: Expr, a: float) -> list[Expr]:
+def cubic_weights(fraction: Expr, a: float) -> list[Expr]:
     """Keys' kernel at distances 1 + f, f, 1 - f and 2 - f, as products: its cubics, a (t - 1) (t - 2)^2 between 1 and 2 and
     (1 - t) (1 + t - (a + 2) t^2) below, lose their digits where they are written as sums."""
     one, factor = typed(1, fraction.dtype), typed(a, fraction.dtype)

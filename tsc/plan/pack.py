@@ -24,12 +24,14 @@ def packed_name(value: str, buffer: Buffer | None = None) -> str:
 
 
 def lay_out(value: str, array: NDArray[Any], buffer: Buffer) -> NDArray[Any]:
-    """Constant `value` as `buffer` stores it; the array itself where that is plain. The extents of `buffer` must be numbers.
+    """Constant `value` as `buffer` stores it; the array itself where that is plain: only then may the extents of `buffer` be
+    other than numbers (a run checks how much it reads).
 
     Raises InternalError where the array is not what `buffer` holds.
     """
     shape = [extent.as_int() for extent in buffer.shape]
-    if array.dtype.name != buffer.dtype or None in shape or array.size != prod(s or 0 for s in shape):
+    fits = not buffer.layout if None in shape else array.size == prod(s or 0 for s in shape)
+    if array.dtype.name != buffer.dtype or not fits:
         raise InternalError(f"constant '{value}' is {array.dtype.name}{list(array.shape)}, its kernel reads {buffer}")
     if not buffer.layout:
         return array

@@ -298,6 +298,19 @@ def _coordinates(opset: int) -> list[str]:
     return found + ["half_pixel_symmetric"] * (opset >= 19)
 
 
+def grid_sample(d: Draft) -> None:
+    """Images, of opset 20 on lines and volumes, at places inside and outside."""
+    rank = d.rng.choice((2, 2, 2, 1, 3)) if d.opset >= 20 else 2
+    batch, extents = d.rng.choice((1, 2, d.size(1, 3))), [d.size(1, 9) for _ in range(rank)]
+    x = d.operand((batch, d.rng.choice((1, 3)), *extents))
+    grid = d.operand((batch, *(d.size(1, 9) for _ in range(rank)), rank), "float32", within("float32", *d.rng.choice(
+        ((-1, 1), (-1.4, 1.4), (-6, 6)))))
+    linear, cubic = ("linear", "cubic") if d.opset >= 20 else ("bilinear", "bicubic")
+    d.node("GridSample", [x, grid], mode=d.maybe(0.8, d.rng.choice((linear, "nearest", *([cubic] if rank == 2 else ())))),
+           padding_mode=d.maybe(0.7, d.rng.choice(("zeros", "border", "reflection"))),
+           align_corners=d.maybe(0.5, d.rng.choice((0, 1))))
+
+
 def upsample(d: Draft) -> None:
     x = d.operand((1, d.rng.choice((1, 2)), d.size(1, 17), d.size(1, 17)))
     scales, mode = [1.0, 1.0, d.rng.choice((1.0, 2.0, 3.0)), d.rng.choice((1.0, 2.0, 3.0))], d.rng.choice(("nearest", "linear"))
@@ -326,7 +339,7 @@ def recurrent(op: str, d: Draft) -> None:
 RECIPES: dict[str, Recipe] = {
     **{op: partial(reduction, op) for op in REDUCTIONS}, "Softmax": partial(softmax, "Softmax"),
     "LogSoftmax": partial(softmax, "LogSoftmax"), "ArgMax": partial(arg, "ArgMax"), "ArgMin": partial(arg, "ArgMin"),
-    **{op: partial(cumulative, op) for op in ("CumSum", "CumProd")},
+    **{op: partial(cumulative, op) for op in ("CumSum", "CumProd")}, "GridSample": grid_sample,
     "MatMul": matmul, "Gemm": gemm, "Conv": conv, "Einsum": einsum,
     "ConvTranspose": conv_transpose, "LpNormalization": lp_norm, "LRN": lrn, "LpPool": partial(pool, "LpPool"),
     "GlobalLpPool": partial(global_pool, "GlobalLpPool"), "Hardmax": partial(softmax, "Hardmax"),
