@@ -119,6 +119,11 @@ def _no_integers(node: NodeProto, inputs: Values, opset: int) -> bool:
     return inputs[0] is not None and inputs[0].size == 0 and inputs[0].dtype.kind in "iu"
 
 
+def _is_padded_cubic(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """Cubic interpolation with elements beyond the borders."""
+    return attribute(node, "mode", "linear") in ("cubic", "bicubic") and attribute(node, "padding_mode", "zeros") != "zeros"
+
+
 def _crops(node: NodeProto, inputs: Values, opset: int) -> bool:
     """A crop of what is resized."""
     return bool(attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize")
@@ -232,8 +237,11 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("AveragePool"), "windows of padding alone", "open",
                "the standard does not say what the mean of nothing is; ONNX Runtime takes no pads as large as the window",
                _pads_hold_windows),
-    Convention(_names("Resize", "Upsample"), "a neighbour that is not finite and weighs nothing", "open",
+    Convention(_names("Resize", "Upsample", "GridSample"), "a neighbour that is not finite and weighs nothing", "open",
                "whether it is multiplied by 0, which makes a NaN, or left out is not said", has_infinity),
+    Convention(_names("GridSample"), "a cubic beyond the borders", "runtime",
+               "the reference moves a place beyond the borders to the edge, and so jumps there; ONNX Runtime, as PyTorch, "
+               "keeps each of the sixteen elements inside", _is_padded_cubic),
     Convention(_names("Pow"), "integers beyond their type", "open",
                "the standard does not say what becomes of powers that are too large", _power_overflows),
     Convention(_names("ReduceSum"), "integers beyond their type", "open",

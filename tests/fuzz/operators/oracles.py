@@ -58,7 +58,7 @@ ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 #: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
 _COMPOUND = {"BatchNormalization": 5, "ReduceLogSumExp": 1, "ReduceLogSum": 1, "ReduceL2": 1,
              "Resize": 1, "Upsample": 1, "Pow": 2, "Gelu": 1, "HardSigmoid": 1, "Softmax": 1, "LogSoftmax": 1, "Softplus": 1,
-             "RNN": 6, "GRU": 6, "LSTM": 8, "LpNormalization": 1, "LpPool": 1, "GlobalLpPool": 1, "LRN": 1,
+             "GridSample": 2, "RNN": 6, "GRU": 6, "LSTM": 8, "LpNormalization": 1, "LpPool": 1, "GlobalLpPool": 1, "LRN": 1,
              **dict.fromkeys(("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"), 1)}
 #: Has a body that overflows, in float64 too, where the function itself does not.
 _WHOLE = {"Softplus"}
@@ -310,10 +310,10 @@ class Reference:
 def exactly(node: NodeProto) -> bool:
     """Whether a node computes its outputs without rounding."""
     if node.op_type in ("Resize", "Upsample"):
-        mode = next((a.s for a in node.attribute if a.name == "mode"), b"nearest")
-        return bool(mode == b"nearest")
+        return all(a.s == b"nearest" for a in node.attribute if a.name == "mode")
     op = find(node.op_type)
-    return node.op_type in _EXACT or (op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST))
+    moves = op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST)
+    return node.op_type in _EXACT or (moves and node.op_type != "GridSample")
 
 
 def _passes(node: NodeProto) -> bool:

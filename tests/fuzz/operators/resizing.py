@@ -1,4 +1,5 @@
-"""Resize of the reference evaluator, anew from the standard's text: exact coordinates, one axis at a time, in float64.
+"""Resize of the reference evaluator, anew from the standard's text: exact coordinates, one axis at a time, in float64; and
+GridSample by the names that its modes had before opset 20.
 
 The reference evaluator computes coordinates in float64 and so takes, now and then, the element beside the nearest one; it is
 slow as well. Here a coordinate is a fraction, so that only weights are rounded.
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_grid_sample import GridSample as NamedGridSample
 
 Array = np.ndarray[Any, Any]
 #: An output beyond it takes too long; then ONNX Runtime answers alone.
@@ -187,3 +189,14 @@ class _Kernel:
         inner = ((a + 2) * apart - (a + 3)) * apart * apart + 1
         outer = ((a * apart - 5 * a) * apart + 8 * a) * apart - 4 * a
         return np.stack([first - 1, first, first + 1, first + 2]), np.where(near, inner, outer)
+
+
+class GridSample(NamedGridSample):  # type: ignore[misc]  # onnx says nothing of its types
+    """By its older modes, too."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, grid: Array, mode: str | None = None, padding_mode: str | None = None,
+             align_corners: int | None = None) -> tuple[Array]:
+        named = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
+        return tuple(super()._run(x, grid, named, padding_mode, align_corners))

@@ -88,6 +88,8 @@ def rounding(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, li
     match node.op_type:
         case "Resize" | "Upsample":
             return _interpolated(node, inputs[0], output, limits)
+        case "GridSample":
+            return _sampled(node, inputs[0], inputs[1], output, limits)
         case "Einsum":
             return _contracted(inputs, output, run, limits)
         case "ReduceProd":
@@ -248,6 +250,13 @@ def _response(node: NodeProto, x: Array, output: Array, limits: Limits) -> Round
     most = float(np.square(np.where(np.isfinite(x), x, 0)).sum(axis=1).max(initial=0)) * abs(given.get("alpha", 1e-4))
     over = most + abs(given.get("bias", 1.0)) > limits.max
     return Rounding(np.full(output.shape, np.inf) if over else np.abs(output), np.zeros(output.shape, int))
+
+
+def _sampled(node: NodeProto, x: Array, grid: Array, output: Array, limits: Limits) -> Rounding:
+    """GridSample: as Resize, along all axes; a place is off by units of itself, a value by as much of what it changes there."""
+    made, moderate = _interpolated(node, x, output, limits), np.abs(grid[np.isfinite(grid)]).max(initial=1.0)
+    size = made.size.astype(np.float64) * 4 * (1 + max(x.shape[2:]) * float(moderate))
+    return Rounding(np.minimum(size, limits.max), made.outcomes)
 
 
 def _interpolated(node: NodeProto, x: Array, output: Array, limits: Limits) -> Rounding:
