@@ -37,7 +37,8 @@ def _matmul_depth(ctx: InferContext) -> SymExpr:
     return unify(ctx.env, a[-1], b[-2] if len(b) > 1 else b[0], f"{where(ctx)}: the inner dims must be equal")
 
 
-def _matmul_types(ctx: InferContext) -> tuple[TensorType, ...]:
+def matmul_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    """Of a product of the first two inputs, with broadcast batches."""
     expect_rank(ctx, 0, 1)
     expect_rank(ctx, 1, 1)
     _matmul_depth(ctx)
@@ -213,7 +214,8 @@ def convolved(ctx: InferContext) -> tuple[tuple[SymExpr, ...], tuple[SymExpr, ..
     return x, w, group_of(ctx)
 
 
-def _conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
+def conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    """Of a convolution of input 0 by input 1, with the bias of input 2 where there is one."""
     x, w, group = convolved(ctx)
     unify(ctx.env, x[1], w[1] * group, f"{where(ctx)}: input channels must be groups times kernel channels")
     ctx.env.assume_eq(w[0] % group, ZERO, f"{where(ctx)}: group must divide the output channels")
@@ -284,10 +286,10 @@ def _convs() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("MatMul", PatternKind.CONTRACTION, _matmul_types, te=_matmul_te, samples=_matmuls, widens=True),
+    OpDef("MatMul", PatternKind.CONTRACTION, matmul_types, te=_matmul_te, samples=_matmuls, widens=True),
     OpDef("Gemm", PatternKind.CONTRACTION, _gemm_types, decompose=_gemm, samples=_gemms,
           reads=("alpha", "beta", "transA", "transB")),
-    OpDef("Conv", PatternKind.CONTRACTION, _conv_types, decompose=_conv, samples=_convs,
+    OpDef("Conv", PatternKind.CONTRACTION, conv_types, decompose=_conv, samples=_convs,
           reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "group")),
-    OpDef("Convolve", PatternKind.CONTRACTION, _conv_types, te=_convolve_te, domain="tsc"),
+    OpDef("Convolve", PatternKind.CONTRACTION, conv_types, te=_convolve_te, domain="tsc"),
 )
