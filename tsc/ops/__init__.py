@@ -6,12 +6,14 @@ from tsc.errors import InternalError
 from tsc.ir import Node
 from tsc.ops import (
     activation,
+    attention,
     bits,
     contraction,
     control,
     define,
     einsum,
     elementwise,
+    fold,
     generate,
     grid_sample,
     indexing,
@@ -32,7 +34,7 @@ from tsc.ops.base import OpDef
 _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *bits.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
     *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
-    *grid_sample.OPS, *quantize.OPS, *recurrent.OPS, *control.OPS, *trigonometry.OPS,
+    *grid_sample.OPS, *quantize.OPS, *fold.OPS, *attention.OPS, *recurrent.OPS, *control.OPS, *trigonometry.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

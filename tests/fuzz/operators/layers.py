@@ -119,7 +119,7 @@ def lrn(d: Draft) -> None:
            bias=d.maybe(0.5, d.rng.choice((2.0, 1.0))))
 
 
-def _window(d: Draft, dims: int, kernel: list[int], dilations: list[int]) -> dict[str, object]:
+def window(d: Draft, dims: int, kernel: list[int], dilations: list[int]) -> dict[str, object]:
     """Strides, dilations and padding of a window operator, at their defaults by chance."""
     found: dict[str, object] = {"strides": d.maybe(0.6, [d.rng.choice((1, 1, 2, 3)) for _ in range(dims)])}
     if any(r != 1 for r in dilations):
@@ -132,7 +132,7 @@ def _window(d: Draft, dims: int, kernel: list[int], dilations: list[int]) -> dic
     return found
 
 
-def _kernel(d: Draft, dims: int) -> tuple[list[int], list[int], Dims]:
+def kernel_and_image(d: Draft, dims: int) -> tuple[list[int], list[int], Dims]:
     """A window, its dilations, and an image that holds it."""
     kernel = [d.rng.choice((1, 2, 3, 3, 4, 5)) for _ in range(dims)]
     dilations = [d.rng.choice((1, 1, 1, 2, 3)) for _ in range(dims)]
@@ -143,7 +143,7 @@ def _kernel(d: Draft, dims: int) -> tuple[list[int], list[int], Dims]:
 
 def conv(d: Draft) -> None:
     dims = d.rng.choice((1, 2, 2, 2, 3))
-    kernel, dilations, image = _kernel(d, dims)
+    kernel, dilations, image = kernel_and_image(d, dims)
     group = d.rng.choice((1, 1, 1, 2, 3))
     inner, outer = d.rng.choice((1, 1, 2, 3)), d.rng.choice((1, 2, 5))
     if d.chance(0.15):
@@ -154,7 +154,7 @@ def conv(d: Draft) -> None:
     if d.chance(0.5):
         inputs.append(d.operand((group * outer,), dtype))
     d.node("Conv", inputs, group=d.maybe(0.5, group) if group == 1 else group, kernel_shape=d.maybe(0.6, kernel),
-           **_window(d, dims, kernel, dilations))
+           **window(d, dims, kernel, dilations))
 
 
 def conv_transpose(d: Draft) -> None:
@@ -182,13 +182,13 @@ def conv_transpose(d: Draft) -> None:
 
 def pool(op: str, d: Draft) -> None:
     dims = d.rng.choice((1, 2, 2, 3))
-    kernel, dilations, image = _kernel(d, dims)
+    kernel, dilations, image = kernel_and_image(d, dims)
     if d.opset < {"MaxPool": 10, "LpPool": 18}.get(op, 19):
         dilations = [1] * dims
     dtype = d.dtype(op)
     draw = within(dtype, -4, 4) if op == "LpPool" else None
     x = d.operand((d.rng.choice((1, 2, d.size(1, 3))), d.rng.choice((1, 3)), *image), dtype, draw)
-    attributes = _window(d, dims, kernel, dilations)
+    attributes = window(d, dims, kernel, dilations)
     if op == "AveragePool" and d.opset >= 7:
         attributes["count_include_pad"] = d.maybe(0.5, d.rng.choice((0, 1)))
     if op == "LpPool":

@@ -1,0 +1,92 @@
+"""Quantised numbers: ties, ends of types, blocks, and what is refused; a quantised net beside ONNX Runtime at any batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+
+import tsc
+from tsc.errors import ModelError, ShapeError, UnsupportedError
+
+Array = np.ndarray[Any, Any]
+
+
+def model(signature: str, body: str, opset: int = 21) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> g {signature} {{ {body} }}')
+
+
+def beside_onnxruntime(proto: onnx.ModelProto, *fed: dict[str, Array]) -> None:
+    executable = tsc.compile(proto)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for feeds in fed:
+        for got, want in zip(executable.run(None, feeds), session.run(None, feeds), strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
+def test_ties_go_to_the_even_before_the_zero_point_is_added(dtype: str) -> None:
+    limits, zero = np.iinfo(dtype), 3
+    proto = model(f"(float[n] x) => ({dtype}[n] y) <float s = {{0.5}}, {dtype} z = {{{zero}}}>", "y = QuantizeLinear(x, s, z)")
+    x = np.array([0.25, 0.75, 1.25, -0.25, -0.75, -1.25, 1e9, -1e9, np.inf, -np.inf, 0.0, -0.0], np.float32)
+    want = np.clip(np.rint(x.astype(np.float64) / 0.5) + zero, limits.min, limits.max).astype(dtype)
+    np.testing.assert_array_equal(tsc.compile(proto).run(None, {"x": x})[0], want)
+
+
+def test_blocks_of_any_length() -> None:
+    """The last block may be short, the axis symbolic."""
+    proto = model("(uint8[m, n] x, float[m, b] s, uint8[m, b] z) => (float[m, n] y)",
+                  "y = DequantizeLinear<axis = 1, block_size = 4>(x, s, z)")
+    executable, rng = tsc.compile(proto), np.random.default_rng(0)
+    for m, n in ((1, 1), (3, 4), (2, 7), (5, 16)):
+        blocks = -(-n // 4)
+        x, z = (rng.integers(0, 256, (m, k)).astype(np.uint8) for k in (n, blocks))
+        s = rng.uniform(0.1, 1, (m, blocks)).astype(np.float32)
+        spread = [np.repeat(v, 4, axis=1)[:, :n] for v in (s, z)]
+        np.testing.assert_array_equal(executable.run(None, {"x": x, "s": s, "z": z})[0],
+                                      (x.astype(np.float32) - spread[1].astype(np.float32)) * spread[0])
+
+
+def test_a_quantised_net() -> None:
+    """As quantisers write it: weights in bytes, activations between pairs of nodes, at any batch."""
+    rng = np.random.default_rng(3)
+    w, bias = rng.integers(-127, 128, (6, 3, 3, 3)).astype(np.int8), rng.integers(-500, 500, 6).astype(np.int32)
+    v = rng.integers(-127, 128, (6, 5)).astype(np.int8)
+    constants = {"w": w, "bias": bias, "v": v, "sx": np.float32(0.25), "zx": np.uint8(128), "sw": np.full(6, 0.125, np.float32),
+                 "zw": np.zeros(6, np.int8), "sb": np.full(6, 0.03125, np.float32), "zb": np.zeros(6, np.int32),
+                 "sv": np.float32(0.0625), "zv": np.int8(0)}
+    proto = model("(float[n, 3, h, k] x) => (float[n, 5] y)", """
+        q = QuantizeLinear(x, sx, zx) d = DequantizeLinear(q, sx, zx)
+        dw = DequantizeLinear<axis = 0>(w, sw, zw) db = DequantizeLinear<axis = 0>(bias, sb, zb)
+        c = Conv<pads = [1, 1, 1, 1]>(d, dw, db) r = Relu(c) p = GlobalAveragePool(r) f = Flatten(p)
+        dv = DequantizeLinear(v, sv, zv) y = MatMul(f, dv)""")
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items())
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    executable = tsc.compile(proto)
+    for n, h, k in ((1, 5, 5), (4, 8, 3)):
+        x = rng.standard_normal((n, 3, h, k)).astype(np.float32) * 8
+        np.testing.assert_allclose(executable.run(None, {"x": x})[0], session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-3)
+
+
+def test_products_of_bytes() -> None:
+    rng = np.random.default_rng(5)
+    signature = "(uint8[m, k] a, int8[k, n] b, uint8 za, int8[n] zb) => (int32[m, n] y)"
+    fed = [{"a": rng.integers(0, 256, (m, k)).astype(np.uint8), "b": rng.integers(-128, 128, (k, n)).astype(np.int8),
+            "za": np.array(7, np.uint8), "zb": rng.integers(-9, 9, n).astype(np.int8)} for m, k, n in ((1, 1, 1), (5, 33, 17))]
+    beside_onnxruntime(model(signature, "y = MatMulInteger(a, b, za, zb)"), *fed)
+
+
+@pytest.mark.parametrize(("signature", "body", "error", "words"), [
+    ("(float[m, 4] x, float[3] s) => (uint8[m, 4] y)", "y = QuantizeLinear(x, s)", ShapeError, "a number for each place"),
+    ("(float[m, 4] x, float[2, 2] s) => (uint8[m, 4] y)", "y = QuantizeLinear(x, s)", ModelError, "of rank 2, expected one number"),
+    ("(float[3, 4] x, float[3, 3] s) => (uint8[3, 4] y)", "y = QuantizeLinear<block_size = 2>(x, s)", ShapeError, "for each block"),
+    ("(float[m] x, float s) => (int4[m] y)", "y = QuantizeLinear<output_dtype = 22>(x, s)", UnsupportedError, "22|int4"),
+    ("(float[m] x, float s, int8 z) => (int8[m] y)", "y = QuantizeLinear<output_dtype = 2>(x, s, z)", ModelError, "expected one")])
+def test_what_is_refused(signature: str, body: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        tsc.compile(model(signature, body))
