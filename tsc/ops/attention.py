@@ -47,7 +47,7 @@ def _types(ctx: InferContext) -> tuple[TensorType, ...]:
     if len({ctx.type(i).rank for i in (Q, K, V)}) > 1:
         raise ModelError(f"{reason} has operands of different ranks, expected all of rank 3 or 4")
     if ctx.has(PAST_K) != ctx.has(PAST_V) or (ctx.has(PAST_K) and ctx.has(VALID)):
-        raise ModelError(f"{reason} has some of past_key, past_value and nonpad_kv_seqlen, expected both pasts or lengths alone")
+        raise ModelError(f"{reason} has some of past_key, past_value and nonpad_kv_seqlen, expected both pasts, or lengths")
     q, k, v = (_split(ctx, i) for i in (Q, K, V))
     for part in (k, v):
         unify(env, q[0], part[0], f"{reason}: queries, keys and values have one batch")
