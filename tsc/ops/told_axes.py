@@ -76,14 +76,20 @@ def reduced(ctx: InferContext, i: int) -> tuple[Shape, Shape, Shape]:
     return kept, inner, without(ctx, shape, marked, len(shape) - ctx.known(i, "axes").size)
 
 
-def around(ctx: InferContext, i: int) -> Shape:
-    """How many elements are before, along and behind the one axis that input `i` has."""
-    shape = canonical(ctx, 0)
+def around(ctx: InferContext, i: int, among: Shape | None = None) -> Shape:
+    """How many elements are before, along and behind the one axis that input `i` has (`among`: of some sizes of input 0)."""
+    shape = canonical(ctx, 0) if among is None else among
     place, = _places(ctx, i, len(shape))
     before = [named(ctx, f"before_{k}", 1 + (d - 1) * sym_min(sym_max(place - k, 0), 1)) for k, d in enumerate(shape)]
     behind = [named(ctx, f"behind_{k}", 1 + (d - 1) * sym_min(sym_max(k - place, 0), 1)) for k, d in enumerate(shape)]
     along = named(ctx, "along", sum((_is(place, SymExpr.of(k)) * d for k, d in enumerate(shape)), ZERO))
     return named(ctx, "before", product(before)), along, named(ctx, "behind", product(behind))
+
+
+def replaced(ctx: InferContext, i: int, shape: Shape, size: SymExpr) -> Shape:
+    """`shape` with another size at the axis that input `i` has."""
+    marked = marks(ctx, i, len(shape))
+    return tuple(named(ctx, f"size_{k}", d + (size - d) * mark) for k, (d, mark) in enumerate(zip(shape, marked)))
 
 
 def by_axis(ctx: InferContext, i: int, what: str, values: Sequence[SymExpr], others: Sequence[SymExpr]) -> list[SymExpr]:

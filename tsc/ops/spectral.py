@@ -1,0 +1,204 @@
+"""DFT and STFT: products with matrices of cosines and sines, which are computed where the lengths are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tsc.errors import ModelError
+from tsc.ir import TensorType
+from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
+from tsc.ops.movement import positions, reshape, size_operand
+from tsc.ops.reduce import cast
+from tsc.ops.samples import floats, scalar
+from tsc.ops.shapes import Shape, as_object, canonical, expect_list, known_ints, scalar_contents, tensor, where
+from tsc.ops.told_axes import are_told, around, replaced
+from tsc.sym import ONE, SymExpr, product
+
+REAL, COMPLEX = ONE, SymExpr.of(2)
+
+
+def _parts(ctx: InferContext) -> SymExpr:
+    """Whether the elements of input 0 are numbers or pairs: its last axis."""
+    last = canonical(ctx, 0)[-1]
+    if last not in (REAL, COMPLEX):
+        raise ModelError(f"{where(ctx)} has elements of {last} parts, expected 1 (real) or 2 (complex)")
+    return last
+
+
+def _matrix(builder: Builder, taken: SymExpr, made: SymExpr, length: SymExpr, parts: SymExpr, inverse: bool, halves: bool,
+            dtype: str) -> str:
+    """What `taken` elements of so many `parts` are multiplied with, of shape [taken, parts, made, parts of the result]: a root
+    of unity of order `length` to the power of both places. With `halves` elements stand for their conjugates, too, and the
+    result is real."""
+    wide = "float64"
+    rows, columns = positions(builder, taken, 1), positions(builder, made)
+    order = size_operand(builder, as_object(length), "int64")
+    turns = cast(builder, builder.emit("Mod", builder.emit("Mul", rows, columns), order), "int64", wide)
+    size = cast(builder, order, "int64", wide)
+    angle = builder.emit("Div", builder.emit("Mul", turns, builder.constant(np.array(2 * math.pi))), size)
+    cosine, sine = builder.emit("Cos", angle), builder.emit("Sin", angle)
+    weight = builder.constant(np.array(1.0))
+    if inverse:
+        weight = builder.emit("Div", weight, size)
+    if halves:  # the first and, of an even length, the middle one are their own conjugates
+        twice = builder.emit("Mod", builder.emit("Mul", rows, builder.constant(np.array(2))), order)
+        own = builder.emit("Equal", twice, builder.constant(np.array(0)))
+        weight = builder.emit("Mul", weight, builder.emit("Where", own, builder.constant(np.array(1.0)),
+                                                          builder.constant(np.array(2.0))))
+    used = size_operand(builder, as_object(length // 2 + 1 if halves else length), "int64")
+    weight = builder.emit("Where", builder.emit("Less", rows, used), weight, builder.constant(np.array(0.0)))
+    cosine, sine = (builder.emit("Mul", part, weight) for part in (cosine, sine))
+    negative = builder.emit("Neg", sine)
+    turned, back = (negative, sine) if inverse else (sine, negative)
+    real = [cosine, turned] if parts == COMPLEX else [cosine]
+    imaginary = [back, cosine] if parts == COMPLEX else [back]
+    columns_of = [real] if halves else [real, imaginary]
+    stacked = []
+    for column in columns_of:
+        apart = [builder.emit("Unsqueeze", part, axes=(1, 3)) for part in column]
+        stacked.append(apart[0] if len(apart) == 1 else builder.emit("Concat", *apart, axis=1))
+    whole = stacked[0] if len(stacked) == 1 else builder.emit("Concat", *stacked, axis=3)
+    return cast(builder, whole, wide, dtype)
+
+
+# -- DFT -------------------------------------------------------------------------------------------------------
+
+def _dft_axis(ctx: InferContext) -> int:
+    rank = ctx.type(0).rank
+    if ctx.opset < 20:
+        axis = ctx.axis(int(ctx.attr("axis", 1)), rank)
+    elif ctx.has(2):
+        given = known_ints(ctx, 2, "axis", scalar=True)
+        if len(given) != 1:
+            raise ModelError(f"{where(ctx)} has {len(given)} axes, expected one")
+        axis = ctx.axis(given[0], rank)
+    else:
+        axis = rank - 2
+    if rank < 2 or axis == rank - 1:
+        raise ModelError(f"{where(ctx)} has axis {axis}, expected one before the last, which holds the parts of a number")
+    return axis
+
+
+def _dft_lengths(ctx: InferContext, own: SymExpr) -> tuple[SymExpr, SymExpr]:
+    """The length of the transform of `own` elements, and how many it gives."""
+    inverse, onesided = ctx.attr("inverse", 0), ctx.attr("onesided", 0)
+    if ctx.has(1):
+        length = scalar_contents(ctx, 1, "dft_length")
+    else:
+        length = ctx.env.canon(2 * (own - 1)) if inverse and onesided else own
+    ctx.env.assume_le(1, length, f"{where(ctx)}: a transform has elements")
+    return length, ctx.env.canon(length // 2 + 1) if onesided and not inverse else length
+
+
+def _dft_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    _parts(ctx)
+    shape, parts = canonical(ctx, 0), REAL if ctx.attr("inverse", 0) and ctx.attr("onesided", 0) else COMPLEX
+    if are_told(ctx, 2):
+        made = _dft_lengths(ctx, around(ctx, 2, shape[:-1])[1])[1]
+        return tensor(ctx.type(0).dtype, (*replaced(ctx, 2, shape[:-1], made), parts))
+    axis = _dft_axis(ctx)
+    _, made = _dft_lengths(ctx, shape[axis])
+    return tensor(ctx.type(0).dtype, (*shape[:axis], made, *shape[axis + 1:-1], parts))
+
+
+def _dft(builder: Builder) -> tuple[str, ...]:
+    """The axis is moved beside the parts, and both are multiplied with one matrix."""
+    ctx = builder.infer
+    axis, shape, parts = _dft_axis(ctx), canonical(ctx, 0), _parts(ctx)
+    length, made = _dft_lengths(ctx, shape[axis])
+    inverse, rank = bool(ctx.attr("inverse", 0)), len(shape)
+    halves = inverse and bool(ctx.attr("onesided", 0))
+    matrix = _matrix(builder, shape[axis], made, length, parts, inverse, halves, ctx.type(0).dtype)
+    kept = REAL if halves else COMPLEX
+    matrix = reshape(builder, matrix, (shape[axis] * parts, made * kept))
+    moved = (*(k for k in range(rank - 1) if k != axis), axis, rank - 1)
+    outer: Shape = tuple(shape[k] for k in moved[:-2])
+    value = builder.emit("Transpose", ctx.node.inputs[0], perm=moved)
+    value = builder.emit("MatMul", reshape(builder, value, (product(outer), shape[axis] * parts)), matrix)
+    value = reshape(builder, value, (*outer, made, kept))
+    return (builder.emit("Transpose", value, perm=tuple(int(k) for k in np.argsort(moved))),)
+
+
+def _dft_told(builder: Builder) -> tuple[str, ...]:
+    """Where only a run knows the axis: between what is before and what is behind it."""
+    ctx = builder.infer
+    shape = canonical(ctx, 0)
+    view = reshape(builder, ctx.node.inputs[0], (*around(ctx, 2, shape[:-1]), shape[-1]))
+    made = builder.emit("DFT", view, ctx.node.inputs[1] if ctx.has(1) else "", builder.constant(np.array(1)), **ctx.node.attrs)
+    return (reshape(builder, made, _dft_types(ctx)[0].shape),)
+
+
+# -- STFT ------------------------------------------------------------------------------------------------------
+
+def _stft_lengths(ctx: InferContext) -> tuple[SymExpr, int]:
+    """How long a frame is, and how far the next one begins behind it."""
+    if ctx.has(3):
+        length = scalar_contents(ctx, 3, "frame_length")
+    elif ctx.has(2):
+        length = canonical(ctx, 2)[0]
+    else:
+        raise ModelError(f"{where(ctx)} has neither a window nor a frame_length, expected one")
+    step, = known_ints(ctx, 1, "frame_step", scalar=True)
+    if step < 1:
+        raise ModelError(f"{where(ctx)} has frame_step {step}, expected at least 1")
+    return length, step
+
+
+def _stft_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    signal, (length, step) = canonical(ctx, 0), _stft_lengths(ctx)
+    if len(signal) != 3:
+        raise ModelError(f"{where(ctx)} has a signal of rank {len(signal)}, expected batch, length and parts of a number")
+    _parts(ctx)
+    if ctx.has(2):
+        expect_list(ctx, 2, length)
+    ctx.env.assume_le(1, length, f"{where(ctx)}: a frame has elements")
+    ctx.env.assume_le(length, signal[1], f"{where(ctx)}: a frame must fit into the signal")
+    frames = ctx.env.canon((signal[1] - length) // step + 1)
+    return tensor(ctx.type(0).dtype, (signal[0], frames, _stft_made(ctx, length), COMPLEX))
+
+
+def _stft_made(ctx: InferContext, length: SymExpr) -> SymExpr:
+    return ctx.env.canon(length // 2 + 1) if ctx.attr("onesided", 1) else length
+
+
+def _stft(builder: Builder) -> tuple[str, ...]:
+    """A convolution whose kernels are the rows of the matrix, times the window."""
+    ctx = builder.infer
+    (length, step), parts, dtype = _stft_lengths(ctx), _parts(ctx), ctx.type(0).dtype
+    batch, frames, made, _ = _stft_types(ctx)[0].shape
+    matrix = _matrix(builder, length, made, length, parts, False, False, dtype)
+    if ctx.has(2):
+        matrix = builder.emit("Mul", matrix, reshape(builder, ctx.node.inputs[2], (length, ONE, ONE, ONE)))
+    kernels = reshape(builder, builder.emit("Transpose", matrix, perm=(2, 3, 1, 0)), (made * 2, parts, length))
+    signal = builder.emit("Transpose", ctx.node.inputs[0], perm=(0, 2, 1))
+    found = builder.emit("Convolve", signal, kernels, strides=(step,))
+    return (reshape(builder, builder.emit("Transpose", found, perm=(0, 2, 1)), (batch, frames, made, COMPLEX)),)
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+def _dfts() -> Sequence[Sample]:
+    real, pairs = floats(2, 7, 3, 1), floats(2, 6, 3, 2)
+    axis, last = scalar(1, "int64"), scalar(-2, "int64")
+    return [Sample([real, None, axis]), Sample([real, None, axis], {"onesided": 1}),
+            Sample([pairs, None, axis], {"inverse": 1}), Sample([pairs, scalar(9, "int64"), axis]),
+            Sample([pairs, scalar(4, "int64"), last]),
+            Sample([pairs, scalar(10, "int64"), axis], {"inverse": 1, "onesided": 1}),
+            Sample([pairs, scalar(11, "int64"), axis], {"inverse": 1, "onesided": 1})]
+
+
+def _stfts() -> Sequence[Sample]:
+    signal, step = floats(2, 20, 1), scalar(3, "int64")
+    return [Sample([signal, step, floats(8)]), Sample([signal, step, floats(7), scalar(7, "int64")], {"onesided": 0}),
+            Sample([signal, step, None, scalar(5, "int64")])]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("DFT", PatternKind.CONTRACTION, _dft_types, decompose=_dft, samples=_dfts, told=_dft_told, static_inputs=(1, 2),
+          reads=("axis", "inverse", "onesided")),
+    OpDef("STFT", PatternKind.CONTRACTION, _stft_types, decompose=_stft, samples=_stfts, static_inputs=(1, 3),
+          reads=("onesided",)),
+)
