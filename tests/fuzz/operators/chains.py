@@ -8,14 +8,15 @@ from random import Random
 
 from onnx import defs
 
-from tests.fuzz.operators import elementwise, layers, movement, quantised
+from tests.fuzz.operators import elementwise, layers, movement, quantised, sequences
 from tests.fuzz.operators.around import surround
 from tests.fuzz.operators.broken import break_draft
 from tests.fuzz.operators.case import LARGE, NEWEST, SMALL, Case, Draft, Scale
 from tests.fuzz.operators.elementwise import Recipe, stretched
 from tests.fuzz.operators.values import fixed, places, within
 
-RECIPES: dict[str, Recipe] = {**elementwise.RECIPES, **movement.RECIPES, **layers.RECIPES, **quantised.RECIPES}
+RECIPES: dict[str, Recipe] = {
+    **elementwise.RECIPES, **movement.RECIPES, **layers.RECIPES, **quantised.RECIPES, **sequences.RECIPES}
 #: How often an operator is drawn, where not once.
 _WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 8, "Reshape": 3, "Slice": 4, "Concat": 3, "Pad": 3, "Gather": 3, "Softmax": 2,
             "LayerNormalization": 2, "Resize": 3, "MaxPool": 3, "AveragePool": 3, "Cast": 2, "Div": 2, "Where": 2, "Split": 2,

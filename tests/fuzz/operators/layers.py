@@ -298,6 +298,23 @@ def _coordinates(opset: int) -> list[str]:
     return found + ["half_pixel_symmetric"] * (opset >= 19)
 
 
+def col2im(d: Draft) -> None:
+    """Columns that fit an image, with strides, dilations and pads."""
+    rank = d.rng.choice((1, 2, 2, 3))
+    block, strides, dilations = ([d.rng.choice(some) for _ in range(rank)] for some in ((1, 2, 3), (1, 1, 2), (1, 1, 2)))
+    pads = [d.rng.choice((0, 0, 1)) for _ in range(2 * rank)]
+    image = [(b - 1) * r + 1 + d.rng.randint(0, 6) for b, r in zip(block, dilations)]
+    counts = [(n + p + q - (b - 1) * r - 1) // s + 1 for n, b, s, r, p, q in zip(
+        image, block, strides, dilations, pads, pads[rank:])]
+    channels, size, count = d.rng.choice((1, 2, 3)), 1, 1
+    for b, c in zip(block, counts):
+        size, count = size * b, count * c
+    dtype = d.dtype("Col2Im", among=("float32", "float64", "int32", "int64"))
+    x = d.operand((d.rng.choice((1, d.size(1, 3))), channels * size, count), dtype)
+    shapes = [d.constant(fixed(v), (rank,)) for v in (image, block)]
+    d.node("Col2Im", [x, *shapes], strides=strides, dilations=dilations, pads=d.maybe(0.9, pads) if not any(pads) else pads)
+
+
 def grid_sample(d: Draft) -> None:
     """Images, of opset 20 on lines and volumes, at places inside and outside."""
     rank = d.rng.choice((2, 2, 2, 1, 3)) if d.opset >= 20 else 2
@@ -339,7 +356,7 @@ def recurrent(op: str, d: Draft) -> None:
 RECIPES: dict[str, Recipe] = {
     **{op: partial(reduction, op) for op in REDUCTIONS}, "Softmax": partial(softmax, "Softmax"),
     "LogSoftmax": partial(softmax, "LogSoftmax"), "ArgMax": partial(arg, "ArgMax"), "ArgMin": partial(arg, "ArgMin"),
-    **{op: partial(cumulative, op) for op in ("CumSum", "CumProd")}, "GridSample": grid_sample,
+    **{op: partial(cumulative, op) for op in ("CumSum", "CumProd")}, "GridSample": grid_sample, "Col2Im": col2im,
     "MatMul": matmul, "Gemm": gemm, "Conv": conv, "Einsum": einsum,
     "ConvTranspose": conv_transpose, "LpNormalization": lp_norm, "LRN": lrn, "LpPool": partial(pool, "LpPool"),
     "GlobalLpPool": partial(global_pool, "GlobalLpPool"), "Hardmax": partial(softmax, "Hardmax"),
