@@ -64,9 +64,9 @@ class _Expansion:
     def _rule(self, node: Node) -> Callable[[Builder], tuple[str, ...]] | None:
         """The decomposition of a node, if it has one."""
         operator = definition(node)
-        if operator.told is not None:
-            parameters = (self.known.contents_of(node.inputs[i]) for i in operator.static_inputs if any(node.inputs[i:i + 1]))
-            if any(v.as_int() is None for found in parameters if found is not None for v in found.ravel()):
+        if operator.told is not None and any(node.inputs[operator.axes:operator.axes + 1]):
+            axes = self.known.contents_of(node.inputs[operator.axes])
+            if axes is not None and any(axis.as_int() is None for axis in axes.ravel()):
                 return operator.told
         return operator.decompose
 

@@ -144,8 +144,9 @@ class OpDef:
     te: Callable[[Lowering, int, tuple[Expr, ...]], Body] | None = None
     decompose: Callable[[Builder], tuple[str, ...]] | None = None
     samples: Callable[[], Sequence[Sample]] | None = None
-    #: what it is made of where only a run knows its parameters
+    #: what it is made of where only a run knows its axes, which are input number `axes`
     told: Callable[[Builder], tuple[str, ...]] | None = None
+    axes: int = 1
     #: inputs that are compile-time parameters (a Reshape's shape): never read by a kernel
     static_inputs: tuple[int, ...] = ()
     #: output dtype is an index or view of the input's memory in the same row-major order (Reshape, Squeeze, …)

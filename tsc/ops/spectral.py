@@ -197,7 +197,8 @@ def _stfts() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("DFT", PatternKind.CONTRACTION, _dft_types, decompose=_dft, samples=_dfts, told=_dft_told, static_inputs=(1, 2),
+    OpDef("DFT", PatternKind.CONTRACTION, _dft_types, decompose=_dft, samples=_dfts, told=_dft_told, axes=2,
+          static_inputs=(1, 2),
           reads=("axis", "inverse", "onesided")),
     OpDef("STFT", PatternKind.CONTRACTION, _stft_types, decompose=_stft, samples=_stfts, static_inputs=(1, 3),
           reads=("onesided",)),

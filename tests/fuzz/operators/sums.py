@@ -88,6 +88,10 @@ def rounding(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, li
     match node.op_type:
         case "Resize" | "Upsample":
             return _interpolated(node, inputs[0], output, limits)
+        case "DFT" | "STFT":
+            return _spread(inputs[0], np.asarray(inputs[0]).shape[-2] if node.op_type == "DFT" else 2 * output.shape[2], output)
+        case "Attention":
+            return _attended(inputs, output)
         case "GridSample":
             return _sampled(node, inputs[0], inputs[1], output, limits)
         case "Einsum":
@@ -250,6 +254,21 @@ def _response(node: NodeProto, x: Array, output: Array, limits: Limits) -> Round
     most = float(np.square(np.where(np.isfinite(x), x, 0)).sum(axis=1).max(initial=0)) * abs(given.get("alpha", 1e-4))
     over = most + abs(given.get("bias", 1.0)) > limits.max
     return Rounding(np.full(output.shape, np.inf) if over else np.abs(output), np.zeros(output.shape, int))
+
+
+def _spread(x: Array, count: int, output: Array) -> Rounding:
+    """A sum of `count` elements, each times a root of unity."""
+    size = float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) * max(count, *x.shape)
+    return Rounding(np.full(output.shape, size), np.zeros(output.shape, int))
+
+
+def _attended(inputs: Sequence[Any], output: Array) -> Rounding:
+    """A mean of values by shares that are off by units of the scores, which are at most the products of queries and keys."""
+    most = [float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else 0.0
+            for x in inputs]
+    most += [0.0] * 6
+    score = most[0] * max(most[1], most[4]) * inputs[0].shape[-1] + most[3]
+    return Rounding(np.full(output.shape, max(most[2], most[5]) * (4 + score)), np.zeros(output.shape, int))
 
 
 def _sampled(node: NodeProto, x: Array, grid: Array, output: Array, limits: Limits) -> Rounding:
