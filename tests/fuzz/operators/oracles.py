@@ -58,9 +58,9 @@ ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 #: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
 _COMPOUND = {**dict.fromkeys((
     "ReduceLogSumExp", "ReduceLogSum", "ReduceL2", "Resize", "Upsample", "Gelu", "HardSigmoid", "Softmax", "LogSoftmax",
-    "Softplus", "LpNormalization", "LpPool", "GlobalLpPool", "LRN", "DFT", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh",
-    "Acosh", "Atanh"), 1), "Pow": 2, "GridSample": 2, "Attention": 3, "STFT": 3, "BatchNormalization": 5, "RNN": 6, "GRU": 6,
-    "LSTM": 8}
+    "Softplus", "LpNormalization", "LpPool", "GlobalLpPool", "LRN", "DFT", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh",
+    "Asinh", "Acosh", "Atanh"), 1), "Pow": 2, "GridSample": 2, "Attention": 3, "STFT": 3, "BatchNormalization": 5, "RNN": 6,
+    "GRU": 6, "LSTM": 8}
 #: Has a body that overflows, in float64 too, where the function itself does not.
 _WHOLE = {"Softplus"}
 #: Float attributes and constants of these are float32 by the standard, whatever the elements are.
