@@ -201,7 +201,7 @@ def _compared_in_rounds(program: Program, func: Func, scheduled: Program | None,
         own, _ = completed(program, sides.func, (), {id(s) for s in statements(sides.func)} - left, rng)
         try:
             for turns in (1, _TURNS):
-                if own and not left <= sides.executed(found.stores, found.sides):
+                if own and (turns == 1 or found.undivided(own) or not left <= sides.executed(found.stores, found.sides)):
                     some = own * turns if scheduled is not None else _affordable(program, own * turns)
                     found.add(_compared(program, func, scheduled, some, rng, OWN))
         except (Impossible, TooMany):
