@@ -29,9 +29,10 @@ Arrays = list[np.ndarray[Any, Any]]
 NUMERIC = [op for op in all_ops() if not op.domain and next(extreme_samples(op, samples.OPSET), None) is not None]
 #: Operators of which nothing is compared for integers, for any type, or with ONNX Runtime: CONVENTIONS says why.
 _INTEGERS_LEFT = {
-    "Gemm", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp", "Shrink", "Pow", "ReduceSumSquare", "OneHot", "ReduceL2"}
-_BY_TEXT = {"MaxPool", "GlobalMaxPool", "ReduceLogSumExp", "Resize", "RMSNormalization", "PRelu", "LogSoftmax", "LRN"}
-_BY_RUNTIME = {"AveragePool", "Conv", "Softsign", "Mean", "Pad", "LpPool", "GlobalLpPool", "LpNormalization"}
+    "Gemm", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp", "Shrink", "Pow", "ReduceSumSquare", "OneHot", "ReduceL2",
+    "QuantizeLinear"}
+_BY_TEXT = {"MaxPool", "GlobalMaxPool", "ReduceLogSumExp", "Resize", "RMSNormalization", "PRelu", "LogSoftmax", "LRN", "DFT", "STFT"}
+_BY_RUNTIME = {"AveragePool", "Conv", "Softsign", "Mean", "Pad", "LpPool", "GlobalLpPool", "LpNormalization", "QuantizeLinear"}
 
 
 def wanted(op: OpDef, dtype: str, sample: Sample) -> Arrays | None:

@@ -57,12 +57,12 @@ def _types(ctx: InferContext) -> tuple[TensorType, ...]:
     env.assume_eq(q[1] % k[1], ZERO, f"{reason}: heads of queries share those of keys evenly")
     if ctx.has(MASK) and ctx.type(MASK).rank < 2:
         raise ModelError(f"{reason} has a mask of rank {ctx.type(MASK).rank}, expected rows and keys at least")
-    total = env.canon(k[2] + _offset(ctx))
+    total = _total(ctx)
     dtype, kept = ctx.type(Q).dtype, canonical(ctx, Q)
     y = (*q[:3], v[3]) if len(kept) == 4 else (*kept[:2], q[1] * v[3])
     shapes: list[Shape] = [y, (*k[:2], total, k[3]), (*v[:2], total, v[3]), (*q[:3], total)]
     dtypes = dtype, ctx.type(K).dtype, ctx.type(V).dtype, dtype
-    return tuple(TensorType(d, tuple(map(env.canon, shape))) for d, shape in zip(dtypes, shapes))
+    return tuple(TensorType(d, tuple(map(env.canon, shape))) for d, shape in zip(dtypes, shapes))[:len(ctx.node.outputs)]
 
 
 def _offset(ctx: InferContext) -> SymExpr:
@@ -73,16 +73,21 @@ def _offset(ctx: InferContext) -> SymExpr:
     return unify(ctx.env, key[2], value[2], f"{where(ctx)}: past keys and values are as many")
 
 
+def _total(ctx: InferContext) -> SymExpr:
+    """How many keys there are, past ones among them."""
+    return ctx.env.canon(_split(ctx, K)[2] + _offset(ctx))
+
+
 def _attention(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     q, k, v = (_by_heads(builder, i) for i in (Q, K, V))
     if ctx.has(PAST_K):
         k, v = (builder.emit("Concat", ctx.node.inputs[past], now, axis=2) for past, now in ((PAST_K, k), (PAST_V, v)))
-    (_, heads, rows, size), (_, groups, _, width) = _split(ctx, Q), _split(ctx, V)
-    _, (batch, _, total, _), _, _ = (t.shape for t in _types(ctx))
-    dtype = ctx.type(Q).dtype
+    (batch, heads, rows, size), (_, groups, _, width) = _split(ctx, Q), _split(ctx, V)
+    total, dtype = _total(ctx), ctx.type(Q).dtype
     scaled = builder.emit("Mul", q, _scale(builder, ctx.attr("scale"), size, dtype))
     keys, values = (_shared(builder, x, (batch, groups, total, d), heads) for x, d in ((k, size), (v, width)))
+    values = cast(builder, values, ctx.type(V).dtype, dtype)
     scores = raw = builder.emit("MatMul", scaled, builder.emit("Transpose", keys, perm=(0, 1, 3, 2)))
     cap = float(ctx.attr("softcap", 0.0))
     if cap > 0:
@@ -107,7 +112,7 @@ def _attention(builder: Builder) -> tuple[str, ...]:
     shown = {0: raw, 1: capped, 2: biased, 3: shares}.get(int(ctx.attr("qk_matmul_output_mode", 0)))
     if shown is None:
         raise ModelError(f"{where(ctx)} has qk_matmul_output_mode {ctx.attr('qk_matmul_output_mode')}, expected 0 to 3")
-    return y, k, v, shown
+    return (y, k, v, shown)[:len(ctx.node.outputs)]
 
 
 def _scale(builder: Builder, given: float | None, size: SymExpr, dtype: str) -> str:
@@ -162,6 +167,8 @@ def _bias(builder: Builder, rows: SymExpr, total: SymExpr, dtype: str) -> str | 
     mask = _padded_mask(builder, total) if ctx.has(MASK) else None
     if mask is not None and ctx.type(MASK).dtype == BOOL:
         conditions, mask = [mask, *conditions], None
+    if mask is not None:
+        mask = cast(builder, mask, ctx.type(MASK).dtype, dtype)
     if not conditions:
         return mask
     seen = conditions[0]

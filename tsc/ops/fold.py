@@ -13,7 +13,7 @@ from tsc.ops.generate import typed
 from tsc.ops.samples import floats, vector
 from tsc.ops.shapes import canonical, is_float, sizes_operand, tensor, unify, where
 from tsc.sym import ZERO, SymExpr, product
-from tsc.te.compute import SUM
+from tsc.te.compute import SUM, Monoid
 from tsc.te.expr import BOOL, Expr, add, call, index, mul, select
 
 
@@ -52,8 +52,6 @@ def _types(ctx: InferContext) -> tuple[TensorType, ...]:
     columns, axes = canonical(ctx, 0), _axes(ctx)
     if len(columns) != 3:
         raise ModelError(f"{where(ctx)} has columns of rank {len(columns)}, expected 3")
-    if ctx.type(0).dtype == BOOL:
-        raise ModelError(f"{where(ctx)} adds bools, expected numbers; cast them")
     block = product(axis.size for axis in axes)
     count = product(axis.count for axis in axes)
     unify(ctx.env, columns[2], count, f"{where(ctx)}: there is a column for each place of a block")
@@ -79,7 +77,7 @@ def _te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
     value = lowering.read(0, (at[0], row, column))
     for condition in conditions:
         value = select(condition, value, typed(0.0 if is_float(value.dtype) else 0, value.dtype))
-    return Reduction(SUM, elements, value)
+    return Reduction(Monoid("or") if value.dtype == BOOL else SUM, elements, value)
 
 
 def _samples() -> Sequence[Sample]:

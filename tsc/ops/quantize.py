@@ -91,11 +91,13 @@ def _quantize_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _rounded(builder: Builder, value: str, working: str, zero_point: str | None, dtype: str) -> str:
-    """The nearest integers of `value`, of type `working`, plus a zero point in it, cut to what `dtype` holds."""
+    """The nearest integers of `value`, of type `working`, plus a zero point in it, cut to what `dtype` holds; what is no number
+    becomes the least, as in ONNX Runtime."""
     made = builder.emit("Round", value)
     made = made if zero_point is None else builder.emit("Add", made, zero_point)
     low, high = (scalar_operand(builder, float(end), working) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
-    return cast(builder, builder.emit("Max", builder.emit("Min", made, high), low), working, dtype)
+    above = builder.emit("Where", builder.emit("Less", low, made), made, low)
+    return cast(builder, builder.emit("Min", above, high), working, dtype)
 
 
 def _quantize(builder: Builder) -> tuple[str, ...]:
@@ -123,9 +125,11 @@ def _dequantize_types(ctx: InferContext) -> tuple[TensorType, ...]:
 def _dequantize(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     own, scale = ctx.type(0).dtype, ctx.type(1).dtype
-    value = cast(builder, ctx.node.inputs[0], own, scale)
+    value = ctx.node.inputs[0]
     if ctx.has(2):
-        value = builder.emit("Sub", value, cast(builder, _spread(builder, 2), own, scale))
+        value, zero_point = (cast(builder, x, own, "int32") for x in (value, _spread(builder, 2)))
+        value, own = builder.emit("Sub", value, zero_point), "int32"
+    value = cast(builder, value, own, scale)
     return (cast(builder, builder.emit("Mul", value, _spread(builder, 1)), scale, _dequantize_types(ctx)[0].dtype),)
 
 
@@ -226,12 +230,13 @@ def _quantizes() -> Sequence[Sample]:
 
 def _dequantizes() -> Sequence[Sample]:
     return [Sample([_bytes(3, 4, 5), _scales(), _bytes()]), Sample([_bytes(3, 4, 5, signed=True), _scales(5)], {"axis": 2}),
-            Sample([_bytes(3, 4), _scales(4), _bytes(4)]), Sample([ints(3, 4), _scales()])]
+            Sample([_bytes(3, 4), _scales(4), _bytes(4)]), Sample([ints(3, 4, dtype="int32"), _scales()]),
+            Sample([_bytes(3, 8), _scales(3, 3), _bytes(3, 3)], {"block_size": 3})]
 
 
 def _integer_products() -> Sequence[Sample]:
     a, b = _bytes(3, 7), _bytes(7, 5, signed=True)
-    return [Sample([a, b]), Sample([a, b, _bytes(), _bytes(signed=True)]), Sample([a, b, _bytes(3), _bytes(5, signed=True)]),
+    return [Sample([a, b]), Sample([a, b, _bytes(), _bytes(signed=True)]), Sample([a, b, _bytes(), _bytes(5, signed=True)]),
             Sample([_bytes(2, 3, 7), b, _bytes()])]
 
 
@@ -256,9 +261,9 @@ def _quantised_convolutions() -> Sequence[Sample]:
 _WINDOWS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("QuantizeLinear", PatternKind.ELEMENTWISE, _quantize_types, decompose=_quantize, samples=_quantizes,
+    OpDef("QuantizeLinear", PatternKind.INJECTIVE, _quantize_types, decompose=_quantize, samples=_quantizes,
           reads=("axis", "block_size", "output_dtype", "precision"), ignores=("saturate",)),
-    OpDef("DequantizeLinear", PatternKind.ELEMENTWISE, _dequantize_types, decompose=_dequantize, samples=_dequantizes,
+    OpDef("DequantizeLinear", PatternKind.INJECTIVE, _dequantize_types, decompose=_dequantize, samples=_dequantizes,
           reads=("axis", "block_size", "output_dtype")),
     OpDef("BlockRepeat", PatternKind.INJECTIVE, _repeat_types, te=_repeat_te, domain="tsc"),
     OpDef("MatMulInteger", PatternKind.CONTRACTION, _product(matmul_types, 1, False), decompose=_matmul_integer,
