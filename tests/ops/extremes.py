@@ -21,6 +21,7 @@ CONVENTIONS: dict[str, str] = {
     "Conv": "the reference multiplies by zeros between dilated weights: ONNX Runtime is asked; only the data is extreme",
     "Gemm": "the reference multiplies integers in doubles; here their product wraps around, as MatMul's does everywhere",
     "DFT": "fast transforms leave out products with 0, matrices of cosines do not: infinities are spread differently",
+    "DequantizeLinear": "the reference rounds an int32 to a float before it subtracts, ONNX Runtime's difference wraps around",
     "GlobalLpPool": "the reference has none: ONNX Runtime is asked",
     "GlobalMaxPool": "as MaxPool",
     "LRN": "the reference computes as many channels as there are images, ONNX Runtime subtracts what it had added",

@@ -127,8 +127,8 @@ def _dequantize(builder: Builder) -> tuple[str, ...]:
     own, scale = ctx.type(0).dtype, ctx.type(1).dtype
     value = ctx.node.inputs[0]
     if ctx.has(2):
-        value, zero_point = (cast(builder, x, own, "int32") for x in (value, _spread(builder, 2)))
-        value, own = builder.emit("Sub", value, zero_point), "int32"
+        wide = "int64" if own == "int32" else "int32"
+        value, own = builder.emit("Sub", *(cast(builder, x, own, wide) for x in (value, _spread(builder, 2)))), wide
     value = cast(builder, value, own, scale)
     return (cast(builder, builder.emit("Mul", value, _spread(builder, 1)), scale, _dequantize_types(ctx)[0].dtype),)
 
