@@ -31,7 +31,8 @@ NUMERIC = [op for op in all_ops() if not op.domain and next(extreme_samples(op, 
 _INTEGERS_LEFT = {
     "Gemm", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp", "Shrink", "Pow", "ReduceSumSquare", "OneHot", "ReduceL2",
     "QuantizeLinear"}
-_BY_TEXT = {"MaxPool", "GlobalMaxPool", "ReduceLogSumExp", "Resize", "RMSNormalization", "PRelu", "LogSoftmax", "LRN", "DFT", "STFT"}
+_BY_TEXT = {"MaxPool", "GlobalMaxPool", "ReduceLogSumExp", "Resize", "RMSNormalization", "PRelu", "LogSoftmax", "LRN", "DFT",
+            "STFT"}
 _BY_RUNTIME = {"AveragePool", "Conv", "Softsign", "Mean", "Pad", "LpPool", "GlobalLpPool", "LpNormalization", "QuantizeLinear"}
 
 

@@ -225,6 +225,9 @@ _REDUCTIONS = _names("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "Reduc
                      "ReduceLogSumExp", "ReduceSumSquare", "ArgMax", "ArgMin")
 
 CONVENTIONS: tuple[Convention, ...] = (
+    Convention(_names("Attention"), "a negative scale", "open",
+               "the text multiplies the scores by it, the function body both operands by its root",
+               lambda node, inputs, opset: attribute(node, "scale", 1.0) < 0),
     Convention(_names("ReduceMean"), "the mean of no integers", "open",
                "'Reduction over an empty set of values yields undefined'", _no_integers),
     Convention(_REDUCTIONS, "no elements, and axes counted from the back", "reference",
