@@ -99,7 +99,7 @@ def refuse_dtypes(graph: Graph, target: Target) -> None:
 class Order:
     """All that a kernel depends on. `constants` are the inputs that can be laid out at compile time; `wanted`: the patterns
     that will do; `factoring`: how reductions are to be cut; `configs`: those of its Variants (none: one of the pattern's own).
-    `content` is a digest of the rest, `group` one of the Program for a target, whatever compiles it."""
+    `content` is a digest of the rest, `group` one of the Program for a target, whatever compiles it and how far sizes go."""
 
     program: Program
     kind: PatternKind
@@ -145,7 +145,8 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted
     program = shop.device.algebra(general(lowered.program, shop.cache))
     content = digest(str(program), *sorted(constants), repr(shop.device.spec), code_fingerprint())
     spec = shop.device.spec
-    group = digest("group", str(program), *sorted(constants), spec.name, *(spec.intrinsics if spec.gpu is not None else ()))
+    endless = replace(program, sizes=tuple(replace(size, hi=None) for size in program.sizes))
+    group = digest("group", str(endless), *sorted(constants), spec.name, *(spec.intrinsics if spec.gpu is not None else ()))
     chunk = shop.options.reduction_chunk
     factoring = proposed(program, chunk, shop.options.split_reductions) if chunk else None
     order = Order(program, lowered.kind, constants, shop.device, content, wanted, factoring, group=group)

@@ -143,7 +143,7 @@ def _other_shapes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[tupl
     sizes = sorted({extent for x in feeds.values() for extent in x.shape if extent > 1} - said)
     random.Random(str(sizes)).shuffle(sizes)
     for size in sizes:
-        grown = {name: _grown(x, size) for name, x in feeds.items()}
+        grown = {name: x if _says_sizes(x, feeds) else _grown(x, size) for name, x in feeds.items()}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -151,6 +151,11 @@ def _other_shapes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[tupl
         except Exception:  # such sizes are none of the operator's
             continue
     return []
+
+
+def _says_sizes(x: Any, feeds: Mapping[str, Any]) -> bool:
+    """Whether an input may be a list of sizes or axes, of which the reference takes too many as well."""
+    return x.ndim == 1 and x.dtype.kind == "i" and x.size <= max(other.ndim for other in feeds.values())
 
 
 def _grown(x: Any, size: int) -> Any:

@@ -55,8 +55,8 @@ def _types(ctx: InferContext) -> tuple[TensorType, ...]:
     unify(env, k[2], v[2], f"{reason}: there is a value for each key")
     unify(env, q[3], k[3], f"{reason}: heads of queries and keys are multiplied")
     env.assume_eq(q[1] % k[1], ZERO, f"{reason}: heads of queries share those of keys evenly")
-    if ctx.has(MASK) and ctx.type(MASK).rank < 2:
-        raise ModelError(f"{reason} has a mask of rank {ctx.type(MASK).rank}, expected rows and keys at least")
+    if ctx.has(MASK) and ctx.type(MASK).rank < 1:
+        raise ModelError(f"{reason} has a mask of rank 0, expected a place for each key at least")
     total = _total(ctx)
     dtype, kept = ctx.type(Q).dtype, canonical(ctx, Q)
     y = (*q[:3], v[3]) if len(kept) == 4 else (*kept[:2], q[1] * v[3])

@@ -22,8 +22,10 @@ from tsc.te.compute import Compute, Program
 from tsc.te.evaluate import evaluate
 from tsc.te.expr import Buffer
 
-#: Rounds in which each Variant is timed once, seconds that such a time takes at least, and the most launches of one.
-ROUNDS, LEAST, MOST_LAUNCHES = 9, 3e-4, 2000
+#: Rounds in which each Variant is timed once, at most and, of one that took so many seconds in them, at least.
+ROUNDS, FEWEST, ENOUGH = 9, 3, 0.05
+#: Seconds that such a time takes at least, and the most launches of one.
+LEAST, MOST_LAUNCHES = 3e-4, 2000
 #: Constants are read from copies in turn that together are larger than caches: in a model others are read between two launches.
 COLD_BYTES = 1 << 26
 #: A Variant that takes so many times as long as the fastest is timed no further.
@@ -108,8 +110,10 @@ class Bench:
             found[variant].clear()
         for number in range(ROUNDS):
             for variant in lasting[number % max(1, len(lasting)):] + lasting[:number % max(1, len(lasting))]:
-                begins(variant)
                 graph, count = graphs[variant]
+                if number >= FEWEST and sum(found[variant]) * count > ENOUGH:
+                    continue
+                begins(variant)
                 found[variant].append(self._timed(graph) / count)
         return {variant: sorted(times)[len(times) // 4] for variant, times in found.items()}
 

@@ -230,6 +230,7 @@ class Draft:
     dtypes: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     constant_share: float = 0.25
+    fed_share: float = 0.1  # of parameters
     scale: Scale = SMALL
 
     def chance(self, p: float) -> bool:
@@ -287,7 +288,8 @@ class Draft:
 
     def constant(self, draw: Draw, dims: Sequence[str | int], dtype: str = "int64") -> str:
         """A parameter such as a shape: mostly constant, else fed."""
-        return self.operand(dims, dtype, draw, "feed" if self.chance(0.1) else self.rng.choice(("initializer", "node")))
+        role = "feed" if self.chance(self.fed_share) else self.rng.choice(("initializer", "node"))
+        return self.operand(dims, dtype, draw, role)
 
     def fix(self, size: str) -> None:
         """All runs use one value of `size`."""

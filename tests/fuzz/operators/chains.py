@@ -24,7 +24,8 @@ _WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 8, "Reshape": 3, "Slice": 4, "Concat
 #: Recipes that came later, and when: a case that was found by its number is drawn from those of its time.
 _SINCE = {"RNN": 1, "GRU": 1, "LSTM": 1, "If": 2, **dict.fromkeys((
     "Einsum", "ConvTranspose", "LpNormalization", "LRN", "LpPool", "GlobalLpPool", "Hardmax", *elementwise.ANGLES), 3),
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift"), 4)}
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift"), 4),
+    **dict.fromkeys(("CumProd", "GridSample", "Col2Im", *quantised.RECIPES, *sequences.RECIPES), 5)}
 NOW = max(_SINCE.values())
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]
@@ -189,6 +190,8 @@ def random_case(seed: int, number: int, scale: Scale = SMALL, generation: int = 
     else:
         d = Draft(rng, rng.choice((13, 17, 18, 21, 24)), scale=scale)
         title, recipe = ("chain", chain) if pick < 0.94 else rng.choice(list(movement.SHAPE_CHAINS.items()))
+    if generation < 5:
+        d.fed_share = 0.03
     d.constant_share = rng.choice((0.0, 0.25, 0.25, 0.6))
     recipe(d)
     if not any(o.role == "feed" for o in d.operands):  # something must be fed, or nothing is left to run

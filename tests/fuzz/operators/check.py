@@ -17,7 +17,8 @@ import tsc
 from tests import hosts
 from tests.fuzz.operators.case import Case, feeds_of, laid_out, model_of, values_of
 from tests.fuzz.operators.conventions import Convention, convention_for
-from tests.fuzz.operators.oracles import MORE_DRAWS, Answer, Expected, Reference, Runtime, exactly
+from tests.fuzz.operators.oracles import MORE_DRAWS, Answer, Expected, Reference, Runtime
+from tests.fuzz.operators.rounding import exactly
 from tests.fuzz.operators.sums import is_among
 from tests.fuzz.operators.unneeded import outputs_anyhow, with_indices_inside
 from tests.fuzz.operators.values import Array

@@ -22,10 +22,9 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnx.reference import ReferenceEvaluator
 
 from tests.fuzz.operators.mended import MENDED
+from tests.fuzz.operators.rounding import COMPOUND, EXACT, FLOAT_ATTRIBUTES, ONE_VALUE, ROUNDED, WHOLE, exactly, passes
 from tests.fuzz.operators.sums import ABOVE, BELOW, Roundings
 from tests.fuzz.operators.values import Array
-from tsc.ops import find
-from tsc.ops.base import PatternKind
 
 #: The newest opset that the installed ONNX Runtime loads.
 RUNTIME_OPSET = 26
@@ -42,32 +41,6 @@ _JUMP, _MOST_DRAWS = 1000.0, 40
 LARGE = 8.0
 #: Half of the least positive number, which is what a rounding at least may be off by, LARGE times: by unit.
 COARSE = {2.0**-24: 2.0**-147, 2.0**-53: 2.0**-1072}
-_EXACT = {
-    "Identity", "Relu", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Where", "Clip", "Cast", "CastLike",
-    "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "Hardmax", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN",
-    "IsInf", "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not",
-    "ThresholdedRelu", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift",
-    "If"}  # recipes put nothing into it that rounds
-#: Each element is one of the operands' or minus that: a kernel may compute what was rounded before anew behind them as well.
-_PASS = {"Identity", "Relu", "Max", "Min", "Neg", "Abs", "Where", "Clip", "Dropout", "ReduceMax", "ReduceMin", "MaxPool",
-         "GlobalMaxPool", "ThresholdedRelu", "If"}
-#: What these read has been rounded: a sum alone may take in a product that has not, and constants may move through sums.
-_ONE_VALUE = {"Sub", "Max", "Min", "ReduceMax", "ReduceMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
-#: One operation of IEEE arithmetic: its result is rounded correctly where it is all there is.
-ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
-#: Rounds inside and the standard has no body for it in smaller operators: its first operands are moved as well.
-_COMPOUND = {**dict.fromkeys((
-    "ReduceLogSumExp", "ReduceLogSum", "ReduceL2", "Resize", "Upsample", "Gelu", "HardSigmoid", "Softmax", "LogSoftmax",
-    "Softplus", "LpNormalization", "LpPool", "GlobalLpPool", "LRN", "DFT", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh",
-    "Asinh", "Acosh", "Atanh"), 1), "Pow": 2, "GridSample": 2, "Attention": 3, "STFT": 3, "BatchNormalization": 5, "RNN": 6,
-    "GRU": 6, "LSTM": 8}
-#: Has a body that overflows, in float64 too, where the function itself does not.
-_WHOLE = {"Softplus"}
-#: Float attributes and constants of these are float32 by the standard, whatever the elements are.
-_FLOAT_ATTRIBUTES = {
-    "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Swish", "Shrink", "ThresholdedRelu", "Gelu", "Gemm",
-    "LayerNormalization", "RMSNormalization", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
-    "MeanVarianceNormalization", "Resize", "Upsample", "LRN"}
 
 
 @dataclass(frozen=True)
@@ -208,7 +181,7 @@ class Reference:
         names = [o.name for o in self.model.graph.output]
         nodes = [n for n in self.model.graph.node if n.op_type != "Constant"]
         double = all(y.dtype != np.float32 for y in like) and any(y.dtype == np.float64 for y in like)
-        double = double and not any(n.op_type in _FLOAT_ATTRIBUTES for n in nodes)
+        double = double and not any(n.op_type in FLOAT_ATTRIBUTES for n in nodes)
         unit, found = UNIT["float64" if double else "float32"], Roundings(np.finfo(np.float64 if double else np.float32), {})
         results = self._evaluate(feeds, found)
         exact = [np.asarray(results[n]) for n in names]
@@ -250,7 +223,7 @@ class Reference:
                   unit: float = 0.0) -> dict[str, Any]:
         """All values by name. Without `rng` the roundings of nodes are added to `found`. With it, what rounds has an error of
         its own at each of its uses: a kernel may compute it anew there, or never round it; but what is compared, or something
-        subtracted from it, is one value in all such places (_ONE_VALUE). Where it may overflow it is NaN or 1."""
+        subtracted from it, is one value in all such places (ONE_VALUE). Where it may overflow it is NaN or 1."""
         results: dict[str, Any] = {"": None, **self.wide.rt_inits_}
         results.update({n: _wide_array(x) for n, x in feeds.items()})
         rounded: set[str] = set()
@@ -259,9 +232,9 @@ class Reference:
             rounds = not exactly(node.onnx_node)
             inputs = [results[i] for i in node.input]
             if rng is not None:
-                inside = _COMPOUND.get(node.op_type, 0) if rounds else 0
+                inside = COMPOUND.get(node.op_type, 0) if rounds else 0
                 shaken = partial(_shaken, rng=rng, unit=unit)
-                if node.op_type in _ONE_VALUE:
+                if node.op_type in ONE_VALUE:
                     kept.update({n: shaken(x, scale=found.size(n)) for n, x in zip(node.input, inputs)
                                  if n in rounded and n not in kept})
                     inputs = [found.used(n, kept.get(n, x), rng) for n, x in zip(node.input, inputs)]
@@ -273,7 +246,7 @@ class Reference:
             outputs = self._between_integers(node, inputs, rng, unit) if between and rng is not None else (
                 self._run_node(node, inputs, results))
             results.update({n: _wide_array(y) for n, y in zip(node.output, outputs)})
-            if rounds or (_passes(node.onnx_node) and any(n in rounded for n in node.input)):
+            if rounds or (passes(node.onnx_node) and any(n in rounded for n in node.input)):
                 rounded.update(node.output)
                 if rng is None and rounds:
                     found.add(node.onnx_node, inputs, np.asarray(outputs[0]), partial(self._first, node))
@@ -303,24 +276,9 @@ class Reference:
                 size = np.abs(value[np.isfinite(value)])
                 if (size > 1e37).any() or ((size < 1e-37) & (size > 0)).any():
                     return True
-        curved = any(n.op_type not in _EXACT | ROUNDED for n in self.model.graph.node)  # the exponential of 89 is too large
+        curved = any(n.op_type not in EXACT | ROUNDED for n in self.model.graph.node)  # the exponential of 89 is too large
         return curved and any(isinstance(v, np.ndarray) and v.dtype == np.float64 and (np.abs(v[np.isfinite(v)]) > 80).any()
                               for v in results.values())
-
-
-def exactly(node: NodeProto) -> bool:
-    """Whether a node computes its outputs without rounding."""
-    if node.op_type in ("Resize", "Upsample"):
-        return all(a.s == b"nearest" for a in node.attribute if a.name == "mode")
-    op = find(node.op_type)
-    moves = op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST)
-    return node.op_type in _EXACT or (moves and node.op_type != "GridSample")
-
-
-def _passes(node: NodeProto) -> bool:
-    """Whether elements of operands come out as they are."""
-    op = find(node.op_type)
-    return node.op_type in _PASS or (op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST))
 
 
 def _shaken(value: Any, rng: np.random.Generator, unit: float, scale: Any = None) -> Any:
@@ -355,7 +313,7 @@ def inlined(model: ModelProto) -> ModelProto:
     for _ in range(4):
         schemas = [(n.op_type, onnx.defs.get_schema(n.op_type, opset, "")) for n in model.graph.node]
         chosen = sorted({("", op) for op, s in schemas
-                         if op not in _EXACT | _WHOLE and (s.has_function or s.has_context_dependent_function)})
+                         if op not in EXACT | WHOLE and (s.has_function or s.has_context_dependent_function)})
         if not chosen:
             break
         typed = onnx.shape_inference.infer_shapes(model)
