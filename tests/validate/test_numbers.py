@@ -18,7 +18,7 @@ from tsc.loop_ir.print import format_func
 from tsc.poly.schedule import schedule_program
 from tsc.sym import SymExpr, dim, sym_max, sym_min
 from tsc.sym.expr import floordiv, mod
-from tsc.te.compute import Axis, Compute, Program, SizeParam
+from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, map_children, mul, select
 from tsc.validate import check_values
 from tsc.validate.frames import Sizes
@@ -103,6 +103,24 @@ def test_numbers_are_known_behind_memory(kept: bool, meant: bool, made: bool) ->
     assert check_values(halves(meant, kept), func, scheduled).undecided is None
     with pytest.raises(InternalError, match=r"is not what its Program means: y\["):
         check_values(halves(meant, kept, 3.0), func, scheduled)
+
+
+def test_what_nothing_folds_to_is_a_number_to_nobody() -> None:
+    """Found by a random operator, the logarithm of a sum over an axis that may be empty: where it was empty, loops knew that the
+    maximum is minus infinity, and te did not, so that comparisons with it came out otherwise."""
+    table, axes = Buffer("x", "float32", (dim("N"), dim("M"), dim("K"))), (Axis("i", dim("N")), Axis("k", dim("K")))
+    top, held, whole, out = (Buffer(name, "float32", (dim("N"), dim("K"))) for name in ("t", "h", "s", "y"))
+    at, within = (Var("i"), Var("k")), (Axis("j", dim("M")),)
+    greatest, zero, x = Load(top, at), Const(0.0, "float32"), Load(table, (Var("i"), Var("j"), Var("k")))
+    least = call("and", call("isinf", greatest), call("lt", greatest, zero))
+    program = Program((table,), (out,), (
+        Compute(top, axes, x, within, MAX), Compute(held, axes, select(least, zero, greatest)),
+        Compute(whole, axes, call("exp", call("sub", x, Load(held, at))), within, SUM),
+        Compute(out, axes, add(call("log", Load(whole, at)), Load(held, at)))),
+        (SizeParam("N", 0, hi=4), SizeParam("M", 0, hi=44), SizeParam("K", 0, hi=4)))
+    made = schedule_program(program, SMALL, None, None, "nothing", [])
+    assert made.scop is not None
+    check_values(program, lower(made.func, SMALL), made.scop.program)
 
 
 N, M = dim("N"), dim("M")

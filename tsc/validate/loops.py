@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, walk
 from tsc.plan.pack import packed
 from tsc.sym import product
 from tsc.te import layout
@@ -106,8 +106,9 @@ class Loops:
         if span >= _LATEST:
             raise TooMany("its loops take too long at each of the sizes tried")
         self.storages += scope.values()
-        for storage in self.storages:
-            storage.span = span + 1
+        folded = {stmt.buffer.name for stmt in walk(self.func.body) if isinstance(stmt, Store) and update_of(stmt)}
+        for storage in self.storages:  # also where nothing is folded at these sizes: nobody knows what nothing is then, either
+            storage.span, storage.accumulate = span + 1, storage.buffer.name in folded
         for leaf, clock in zip(self.leaves, self.clocks):
             seen = clock.time(leaf.frame)
             leaf.frame.known |= {SEEN: seen, TIME: seen + clock.lane(leaf.frame)}

@@ -71,7 +71,6 @@ class Storage:
         kind = np.dtype(np.uint64) if self.holds_data else np.dtype(self.buffer.dtype)
         self.data, self.poison = np.zeros(len(order), kind), np.zeros(len(order), bool)
         self.done = np.zeros(len(order), bool)
-        self.accumulate |= any(leaf.operand is not None for leaf in self.writers)
         self._check_apart(np.concatenate([leaf.times(SEEN) for leaf in self.writers])[order], cells[order])
         if self.outside:
             self.blocks = np.concatenate([leaf.times(BLOCK) for leaf in self.writers])[order]
