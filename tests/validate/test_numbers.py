@@ -106,7 +106,7 @@ def test_numbers_are_known_behind_memory(kept: bool, meant: bool, made: bool) ->
 
 
 def test_what_nothing_folds_to_is_a_number_to_nobody() -> None:
-    """Found by a random operator, the logarithm of a sum over an axis that may be empty: where it was empty, loops knew that the
+    """Found by a random operator, the logarithm of a sum over an axis that may be empty: where it was, loops knew that the
     maximum is minus infinity, and te did not, so that comparisons with it came out otherwise."""
     table, axes = Buffer("x", "float32", (dim("N"), dim("M"), dim("K"))), (Axis("i", dim("N")), Axis("k", dim("K")))
     top, held, whole, out = (Buffer(name, "float32", (dim("N"), dim("K"))) for name in ("t", "h", "s", "y"))
