@@ -46,7 +46,9 @@ class Options:
     one tile of a product.
 
     `records` is a file of measurements (see `tsc-tune`): each kernel that it knows gets up to `variants` Variants, of which a
-    run takes the one that is expected to be fastest at its sizes. A GPU's products have up to `variants` without any records.
+    run takes the one that is expected to be fastest at its sizes. With `shipped`, kernels that it does not know have the
+    measurements that ship with tsc, where these are of this class of machines. A GPU's products have up to `variants` without
+    any records.
 
     `precision` is that of the factors of products, where a device has matrix instructions for it (PTX ISA 9.7.14.5): "fp32";
     "tf32", which keeps 10 of 23 bits behind the point; or "fp16", which keeps as many, is stored so, and ends at 65,504
@@ -62,6 +64,7 @@ class Options:
     reduction_chunk: int = 0
     split_reductions: bool = False
     records: Path | None = None
+    shipped: bool = True
     variants: int = 4
     precision: Precision = "fp32"
 
@@ -75,7 +78,7 @@ class Options:
                 ("cache_dir", Path | None, "a path"), ("jobs", int, "a whole number"), ("use_cache", bool, "True or False"),
                 ("limits", Limits, "tsc.Limits"), ("share_kernels", bool, "True or False"),
                 ("reduction_chunk", int, "a whole number"), ("split_reductions", bool, "True or False"),
-                ("records", Path | None, "a path"), ("variants", int, "a whole number")):
+                ("records", Path | None, "a path"), ("shipped", bool, "True or False"), ("variants", int, "a whole number")):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"Options: {name} is a {type(getattr(self, name)).__name__}, expected {expected}")
         if self.reduction_chunk < 0 or (self.split_reductions and not self.reduction_chunk):

@@ -42,8 +42,9 @@ from tsc.te.passes.share import share
 from tsc.te.passes.widen import widened
 from tsc.trace import Recorder
 from tsc.tune.pool import pool_of
-from tsc.tune.records import Record
+from tsc.tune.records import by_group
 from tsc.tune.records import read as read_records
+from tsc.tune.shipped import shipped
 from tsc.validate import check_values
 
 
@@ -74,15 +75,15 @@ def workshop(target: str, options: Options | None) -> Workshop:
 
 
 def _pool(options: Options, target: str) -> Callable[[str], Mapping[TileConfig, Rates]]:
-    """What the file of records has for each group on a target: measured on this machine or, where nothing was, on others."""
-    if options.records is None:
-        return lambda group: {}
-    own, others, machine = dict[str, list[Record]](), dict[str, list[Record]](), machine_name()
-    for record in read_records(options.records):
-        if record.target == target:
-            (own if record.machine == machine else others).setdefault(record.group, []).append(record)
+    """What records have for each group on a target: those of the file that were measured on this machine, or else on others, or
+    else those that ship for machines of this class."""
+    machine = machine_name()
+    given = [] if options.records is None else [r for r in read_records(options.records) if r.target == target]
+    sources = [by_group(r for r in given if r.machine == machine), by_group(r for r in given if r.machine != machine),
+               by_group(shipped(machine, target) if options.shipped else ())]
     units = sorted({1, default_threads()})
-    return lru_cache(None)(lambda group: pool_of(own.get(group) or others.get(group, []), options.variants, units))
+    return lru_cache(None)(lambda group: pool_of(
+        next((own[group] for own in sources if group in own), []), options.variants, units))
 
 
 def refuse_dtypes(graph: Graph, target: Target) -> None:

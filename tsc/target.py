@@ -42,7 +42,7 @@ class DeviceSpec:
     instruction set has, `instr_tile` the register tile (rows, columns) of an fp32 micro-kernel, `l2_bytes` the cache a block
     should fit, `cpu_flags` what the machine must report before code for this device may run on it, `compile_flags` what selects
     it in gcc and clang; `gpu` what a GPU's multiprocessors hold (its `registers` are one thread's, its `instr_tile` one matrix
-    instruction's). A chain of stages takes about `chain_rows` rows at a time.
+    instruction's). A chain of stages takes about `chain_rows` rows at a time, a panel is asked for `ahead` bytes ahead.
 
     What its code has beside scalars: `intrinsics` by name (`codegen_c/intrinsics.py`), the functions with a vector form as
     (function, dtype of the operands) in `vector_calls`, and `masks` for the loads and stores of some lanes of a vector.
@@ -58,6 +58,7 @@ class DeviceSpec:
     compile_flags: tuple[str, ...] = ()
     gpu: GpuLimits | None = None
     chain_rows: int = 64
+    ahead: int = 4096
     intrinsics: tuple[str, ...] = ()
     masks: bool = False
     vector_calls: frozenset[tuple[str, str]] = field(default=frozenset(), repr=False)

@@ -64,7 +64,7 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
     """Tune a Group: the records of one batch after another, none for what is known. Raises LaunchError where the machine cannot
     do it."""
     group, budget, machine = job.group, job.budget, machine_name()
-    shop = shop or workshop(job.target, job.options)
+    shop = shop or replace(workshop(job.target, job.options), device=group.order.device)
     space = space_of(group, shop)
     if space is None:
         return

@@ -48,7 +48,7 @@ def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix 
         len(sizes) * sum(own.keys() >= sizes for own in measured.values()), len(sizes), sorted(sizes)))
     keys = sorted(chosen)
     configs = sorted((c for c, own in measured.items() if own.keys() >= chosen), key=config_to_json)
-    rates = tuple(fitted(list(measured[config].values())) for config in configs)
+    rates = tuple(fitted([own for _, own in sorted(measured[config].items())]) for config in configs)
     times = [[_time(measured[config][key], rate, n) for key in keys for n in units] for config, rate in zip(configs, rates)]
     return Matrix(tuple(configs), tuple((key, n) for key in keys for n in units), np.array(times), rates)
 

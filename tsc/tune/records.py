@@ -104,6 +104,14 @@ def read(path: Path) -> list[Record]:
     return found
 
 
+def by_group(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records in their order, those of each group apart."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.group, []).append(record)
+    return found
+
+
 def _whole(text: str) -> Iterator[Record]:
     for line in text.splitlines():
         try:

@@ -20,7 +20,7 @@ from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
 from tsc.poly.pattern.base import ELEMENTS, Build, Pattern, Tree, instances
-from tsc.poly.pattern.contraction import AHEAD, PREFETCH, Contraction, registers
+from tsc.poly.pattern.contraction import PREFETCH, Contraction, registers
 from tsc.poly.pattern.nest import accumulators, register_tile
 from tsc.poly.pattern.rows import row_functions, row_relations, shared_axes
 from tsc.poly.pattern.stages import Stage, row_stage, solved_stages
@@ -71,7 +71,7 @@ class Chained(Pattern):
             together = lcm(*(mr for mr, _ in tiles))
             most = min(CHAIN_ROWS, spec.l2_bytes // 2 // strips)
             rows[self.m] = max(1, most // together) * together
-        ahead = AHEAD if any(stage.in_panels for stage in self.contractions) else 0
+        ahead = spec.ahead if any(stage.in_panels for stage in self.contractions) else 0
         return TileConfig(row_tile=tuple(rows), stage_tiles=tiles, prefetch=ahead)
 
     def space(self, spec: DeviceSpec) -> Space:

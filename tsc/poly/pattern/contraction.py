@@ -23,10 +23,8 @@ from tsc.te.passes.products import lies_along, product_of, single_axes, unit_str
 
 #: Elements that fill a vector of any device.
 NARROW = 16
-#: Bytes of a panel that are asked for ahead, and others to try. Few rows gain what a core's own prefetching leaves: a quarter
-#: of their time on Zen 3, a hundredth on Zen 4, where half this distance costs 4 %; many rows lose nothing.
-AHEAD = 4096
-PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, AHEAD, 8192))
+#: Bytes of a panel that are asked for ahead. Few rows gain what a core's own prefetching leaves.
+PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, 4096, 8192, 16384, 32768))
 #: Blocks along rows keep a panel of columns in the cache, blocks along columns keep the rows.
 RASTER = Knob("raster", (), (0, 1))
 #: Rows of a contraction's block whose column operand is more than one load.
@@ -48,7 +46,7 @@ class Contraction(Nest):
         most = 128 if isinstance(self.n_factor, Load) else TALL_BLOCK
         wide = most if m is None else min(most, -(-m // mr) * mr)
         columns = 2 * nr if (n is None or n > nr) and most < TALL_BLOCK else nr
-        ahead = AHEAD if self.in_panels else 0
+        ahead = spec.ahead if self.in_panels else 0
         return TileConfig((mr, nr), (max(1, wide // mr) * mr, columns), prefetch=ahead)
 
     def space(self, spec: DeviceSpec) -> Space:

@@ -1,0 +1,88 @@
+"""Records that ship: for whom they are, what of measurements is kept, and what a compile makes of them."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tune.support import groups, product
+from tests.tune.test_pool import SHORT, TALL, record, times
+from tsc.codegen_c.specs import machine_class, machine_name
+from tsc.config import Options
+from tsc.kernels import workshop
+from tsc.tune import shipped as module
+from tsc.tune.pool import pool_of
+from tsc.tune.records import Record, append, by_group, read, to_line
+from tsc.tune.shipped import FOLDER, kept, path_of, shipped
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(FOLDER.glob("*"))
+
+
+@pytest.mark.parametrize(("machine", "name"), [
+    ("AMD EPYC, family 26, model 2", "amd-26-0"), ("AMD EPYC 9R14, family 25, model 17", "amd-25-1"),
+    ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, family 6, model 143", "intel-6-8"),
+    ("unknown, family ?, model ?", ""), ("", "")])
+def test_classes(machine: str, name: str) -> None:
+    assert machine_class(machine) == name
+
+
+def test_files_that_ship_are_whole_and_of_what_they_say() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert "tune/shipped/*.jsonl" in tomllib.loads(text)["tool"]["setuptools"]["package-data"]["tsc"]
+    assert (ROOT / "kernels_cache" / "shipped").resolve() == FOLDER and FILES
+    for path in FILES:
+        found = read(path)
+        assert "".join(f"{to_line(r)}\n" for r in found) == path.read_text()
+        assert {path_of(machine_class(r.machine), r.target) for r in found} == {path}
+        assert kept(found, 16) == found  # nothing that no pool takes
+
+
+def test_only_what_makes_the_pool_is_kept() -> None:
+    """Two configs, each the fastest at some sizes, and a third that never is; of a group whose own config is best nothing."""
+    slow = replace(TALL, prefetch=64)
+    own = [*times(SHORT, 10, 40, 0), *times(TALL, 900, 300, 1), *times(slow, 2000, 600, 2)]
+    best = [replace(r, group="other") for r in (*times(TALL, 9, 3, 1), *times(SHORT, 10, 400, 0))]
+    again = [replace(r, nanoseconds=2 * (r.nanoseconds or 0)) for r in own]
+    found = kept([*again, *own, *best, record(ODD_ONE, 7, None)], 3)
+    assert {r.config for r in found} == {SHORT, TALL} and {r.group for r in found} == {"group"}
+    assert sorted(map(to_line, found)) == sorted(to_line(r) for r in own if r.config != slow)
+    assert pool_of(found, 3) == pool_of(own, 3)
+
+
+ODD_ONE = replace(SHORT, raster=1)
+
+
+def test_a_compile_takes_what_ships_for_its_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of one's own comes first, of what it knows; without `shipped` the pattern's own config is all there is."""
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    found, shop = groups(tmp_path / "cache")
+    order, target = product(found).order, shop.device.spec.name
+    name = machine_class(machine_name())
+    if not name:
+        pytest.skip("this machine does not say what it is")
+    other, third = (replace(SHORT, instr_tile=(rows, 16), block_tile=(rows, 16)) for rows in (2, 3))
+    made = [replace(r, group=order.group, target=target, machine=machine_name()) for r in times(other, 10, 40, 0)]
+    append(path_of(name, target), made)
+    shipped.cache_clear()
+    own = tmp_path / "own.jsonl"
+    append(own, [replace(r, config=third, machine="another") for r in made])
+
+    def pool(**options: object) -> list[object]:
+        return list(workshop("cpu", Options(**options)).pool(order.group))  # type: ignore[arg-type]
+
+    try:
+        assert pool() == [other] and pool(records=own) == [third] and pool(shipped=False) == []
+        assert shipped("AMD EPYC, family 1, model 1", target) == ()
+        assert pool(records=_of_another_group(own, tmp_path)) == [other]
+    finally:
+        shipped.cache_clear()
+
+
+def _of_another_group(path: Path, folder: Path) -> Path:
+    made: list[Record] = [replace(r, group="another") for rs in by_group(read(path)).values() for r in rs]
+    append(folder / "another.jsonl", made)
+    return folder / "another.jsonl"
