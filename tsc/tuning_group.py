@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
+
+import numpy as np
 
 from tsc.codegen_c.specs import machine_name
 from tsc.config import Options
@@ -20,8 +23,9 @@ from tsc.poly.tile import Space, TileConfig, config_to_json
 from tsc.trace import Recorder
 from tsc.tune.batch import Batch, measured_records, times_of
 from tsc.tune.measure import Sizes, Trial
-from tsc.tune.records import Record
-from tsc.tune.search import RandomSearch, Search
+from tsc.tune.pool import cover
+from tsc.tune.records import Record, place_of
+from tsc.tune.search import RandomSearch, Search, Times
 from tsc.tune.turbo import Turbo
 
 #: Configs that are built into one module and measured beside each other.
@@ -82,6 +86,27 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
             yield records
         search.tell({config: known.get(config) for config in asked})
         done += len(asked)
+    last = finalists(space.default, known, 2 * job.options.variants)
+    if len(last) > 1 and not _measured_again(job.known, group.order.group, machine).issuperset(last):
+        yield measured_records(batch_of(group, space.default, last, shop), {})
+
+
+def _measured_again(records: Iterable[Record], group: str, machine: str) -> set[TileConfig]:
+    """The configs of a group that were measured more than once at some size."""
+    counts = Counter((r.config, place_of(r.sizes)) for r in records
+                     if r.group == group and r.machine == machine and r.nanoseconds is not None)
+    return {config for (config, _), count in counts.items() if count > 1}
+
+
+def finalists(default: TileConfig, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:
+    """The configs that are measured once more, side by side: a cover of what is known, twice as large as the pool will be, and
+    the default."""
+    times = {config: own for config, own in known.items() if own is not None}
+    if not times:
+        return []
+    configs = list(times)
+    chosen = cover(np.exp(np.array([times[config] for config in configs])), most, 0.0)
+    return list(dict.fromkeys([default, *(configs[k] for k in chosen)]))
 
 
 def batches(job: Job, shop: Workshop) -> Iterator[Batch]:

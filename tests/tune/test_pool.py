@@ -110,6 +110,20 @@ def test_a_pool_has_what_is_fastest_somewhere() -> None:
     assert matrix is not None and shortfall(matrix, range(3)) == 0 and shortfall(matrix, [matrix.configs.index(ODD)]) > 1
 
 
+def test_configs_that_were_measured_again_count_alone() -> None:
+    """Of many that are measured once the fastest was lucky: what it takes when it is measured again is what it takes."""
+    def measured(**taken: int) -> list[Record]:
+        return [record(config, rows, taken[name]) for name, config in (("short", SHORT), ("tall", TALL), ("odd", ODD))
+                if name in taken for rows in (1, 6, 48)]
+
+    once = measured(short=6000, tall=7000, odd=5000)
+    assert list(pool_of(once, 1)) == [ODD]
+    twice = [*once, *measured(tall=8000, odd=9000)]
+    matrix = matrix_of(twice)
+    assert list(pool_of(twice, 1)) == [TALL] and matrix is not None and set(matrix.configs) == {ODD, TALL}
+    assert sorted(matrix.times.ravel().tolist()) == [8000] * 3 + [9000] * 3
+
+
 def test_a_config_that_failed_or_is_not_known_everywhere_is_left_out() -> None:
     known = [*times(SHORT, 0, 10, 1), *times(TALL, 90, 20, 7)[:2], record(ODD, 1, None, reason="wrong values")]
     assert list(pool_of(known, 4)) == [SHORT]

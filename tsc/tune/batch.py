@@ -77,7 +77,7 @@ def measured_records(batch: Batch, known: Mapping[TileConfig, Times]) -> list[Re
 
 
 def times_of(records: Sequence[Record], sizes: Sequence[Sizes]) -> dict[TileConfig, Times]:
-    """What records of one group and machine have of configs at all of these sizes."""
+    """What records of one group and machine have of configs at all of these sizes, when they were measured first."""
     keys = [place_of(s) for s in sizes]
     times: dict[TileConfig, dict[Place, float]] = {}
     refused: dict[TileConfig, Times] = {}
@@ -85,8 +85,7 @@ def times_of(records: Sequence[Record], sizes: Sequence[Sizes]) -> dict[TileConf
         if record.nanoseconds is None:
             refused[record.config] = None
         else:
-            own, key = times.setdefault(record.config, {}), place_of(record.sizes)
-            own[key] = min(own.get(key, math.inf), math.log(record.nanoseconds))
+            times.setdefault(record.config, {}).setdefault(place_of(record.sizes), math.log(record.nanoseconds))
     return refused | {config: [own[key] for key in keys] for config, own in times.items() if own.keys() >= {*keys}}
 
 

@@ -35,13 +35,17 @@ class Matrix:
 def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix | None:
     """What is known of the configs of one group that were measured at the same sizes: of all that some config was, those with
     the most measurements. On another number of units than it was measured on a time is changed as the config's Rates have it.
-    None where nothing was measured."""
+    Where configs were measured again these alone count, by their last times: of many that are measured once the fastest were
+    lucky. None where nothing was measured."""
     measured: dict[TileConfig, dict[Place, Record]] = {}
+    again: dict[TileConfig, dict[Place, Record]] = {}
     for record in records:
         if record.nanoseconds is not None:
             own, key = measured.setdefault(record.config, {}), place_of(record.sizes)
-            if key not in own or (own[key].nanoseconds or 0) > record.nanoseconds:
-                own[key] = record
+            if key in own:
+                again.setdefault(record.config, {})[key] = record
+            own[key] = record
+    measured = again or measured
     if not measured:
         return None
     chosen = max({frozenset(own) for own in measured.values()}, key=lambda sizes: (

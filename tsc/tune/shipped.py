@@ -46,12 +46,6 @@ def kept(records: Iterable[Record], most: int) -> list[Record]:
         if chosen == {own[0].config}:
             continue
         wanted = {place for place, _ in matrix.columns}
-        least: dict[str, Record] = {}
-        for record in own:
-            place = place_of(record.sizes)
-            if record.config in chosen and record.nanoseconds is not None and place in wanted:
-                key = f"{record.config} {place}"
-                if key not in least or (least[key].nanoseconds or 0) > record.nanoseconds:
-                    least[key] = record
-        found += sorted(least.values(), key=to_line)
+        last = {(r.config, place_of(r.sizes)): r for r in own if r.config in chosen and r.nanoseconds is not None}
+        found += sorted((r for (_, place), r in last.items() if place in wanted), key=to_line)
     return found
