@@ -1,6 +1,6 @@
 """Searches on simulated devices: how far each is from the best cover after so many measurements.
 
-    python3 dev.py bench search [--seeds N] [--jobs N] [--output results.json]
+    python3 dev.py bench search [--seeds N] [--jobs N] [--devices A100 ..] [--output results.json]
 
 Random search, a Gaussian process over the whole space, one trust region and several (TuRBO-m, what `tsc-tune` uses), at equal
 measurements, each told times with 1 % of noise. What counts is the cover: the geometric mean over eight sizes, each with the
@@ -15,25 +15,36 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from tsc.poly.tile import TileConfig
-from tsc.tune import gaussian
+from tsc.poly.tile import Space, TileConfig
+from tsc.tune import gaussian, simulate, simulate_cpu
 from tsc.tune.pool import cover
 from tsc.tune.search import RandomSearch, Search, Times, valid
-from tsc.tune.simulate import A100, H200, Product, matrix, seconds, space_of, with_noise
+from tsc.tune.simulate import A100, H200, Product, with_noise
 from tsc.tune.turbo import Turbo
 
 ROWS = (1, 8, 32, 128, 300, 700, 2048, 16384)
 #: Widths and depths: queries, keys and values of BERT-large and the second half of its MLP (section 7.3 of the paper), MiniLM.
 GROUPS = {"1024 -> 3072": (3072, 1024), "4096 -> 1024": (1024, 4096), "384 -> 384": (384, 384)}
-DEVICES = {gpu.name: gpu for gpu in (A100, H200)}
-BUDGETS, BATCH, VARIANTS = (32, 64, 128), 8, 4
+BUDGETS, BATCH, VARIANTS = (32, 64, 128, 256), 8, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A simulated device: its configs, and the seconds that one takes for a product."""
+
+    space: Space
+    seconds: Callable[[TileConfig, Product], float]
+
+
+DEVICES = {gpu.name: Device(simulate.space_of(gpu), partial(simulate.seconds, gpu=gpu)) for gpu in (A100, H200)} | {
+    "Zen 5": Device(simulate_cpu.space_of(simulate_cpu.Cpu()), partial(simulate_cpu.seconds, cpu=simulate_cpu.Cpu()))}
 
 
 class WholeSpace(Turbo):
@@ -52,8 +63,9 @@ SEARCHES: dict[str, Callable[..., Search]] = {
 @cache
 def best(device: str, group: str) -> float:
     """The mean logarithm of the times of the best cover that there is."""
-    gpu, (width, depth) = DEVICES[device], GROUPS[group]
-    return covered(np.log(np.array(matrix(valid(space_of(gpu)), [Product(m, width, depth) for m in ROWS], gpu))))
+    found, (width, depth) = DEVICES[device], GROUPS[group]
+    products = [Product(m, width, depth) for m in ROWS]
+    return covered(np.log(np.array([[found.seconds(config, p) for p in products] for config in valid(found.space)])))
 
 
 def covered(logs: np.ndarray) -> float:
@@ -63,13 +75,13 @@ def covered(logs: np.ndarray) -> float:
 def run(case: tuple[str, str, str, int]) -> list[float]:
     """How many times as long as with the best cover a mean size takes, less one, after each budget."""
     device, group, name, seed = case
-    gpu, (width, depth) = DEVICES[device], GROUPS[group]
+    found, (width, depth) = DEVICES[device], GROUPS[group]
     products = [Product(m, width, depth) for m in ROWS]
-    search = SEARCHES[name](space_of(gpu), seed)
+    search = SEARCHES[name](found.space, seed)
     seen: list[list[float]] = []
     while len(seen) < BUDGETS[-1]:
         asked = search.ask(BATCH)
-        times = {config: [seconds(config, p, gpu) for p in products] for config in asked}
+        times = {config: [found.seconds(config, p) for p in products] for config in asked}
         search.tell({config: [math.log(with_noise(t, {"config": str(config), "size": k, "seed": seed}))
                               for k, t in enumerate(own)] for config, own in times.items()})
         seen += [[math.log(t) for t in own] for own in times.values()]
@@ -80,14 +92,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--devices", nargs="+", choices=DEVICES, default=list(DEVICES))
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
-    cases = [(d, g, s, seed) for d in DEVICES for g in GROUPS for s in SEARCHES for seed in range(asked.seeds)]
+    cases = [(d, g, s, seed) for d in asked.devices for g in GROUPS for s in SEARCHES for seed in range(asked.seeds)]
     with ProcessPoolExecutor(asked.jobs) as pool:
         found = dict(zip(cases, pool.map(run, cases)))
     results = []
     print(f"{'device':8}{'group':16}{'search':14}" + "".join(f"{b:>9}" for b in BUDGETS) + "   median % above the best cover")
-    for device in DEVICES:
+    for device in asked.devices:
         for group in GROUPS:
             for name in SEARCHES:
                 own = [found[device, group, name, seed] for seed in range(asked.seeds)]

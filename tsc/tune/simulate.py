@@ -78,7 +78,7 @@ def seconds(config: TileConfig, product: Product, gpu: Gpu) -> float:
         cycles += _wave(config, product, gpu, -(-rest // gpu.multiprocessors), min(rest, gpu.multiprocessors))
     floor = (product.m * product.k + product.k * product.n + product.m * product.n) * ELEMENT / gpu.bandwidth
     spilled = 1.0 + max(0, _registers(config) - 200) / 60
-    return 2.5e-6 + max(floor, cycles * spilled / gpu.hertz) * _rough(gpu.name, config_to_json(config))
+    return 2.5e-6 + max(floor, cycles * spilled / gpu.hertz) * rough(ROUGHNESS, gpu.name, config_to_json(config))
 
 
 def _wave(config: TileConfig, product: Product, gpu: Gpu, together: int, busy: int) -> float:
@@ -117,8 +117,9 @@ def _registers(config: TileConfig) -> int:
     return high * wide * ACCUMULATOR // 4 // 32 + (high + wide) * 16 * ELEMENT // 4 // 32 + 32
 
 
-def _rough(*key: str) -> float:
-    return math.exp(ROUGHNESS * abs(_normal(" ".join(key))))
+def rough(deviation: float, *key: str) -> float:
+    """What a time is multiplied by that no model explains; the same for the same key."""
+    return math.exp(deviation * abs(_normal(" ".join(key))))
 
 
 def _normal(key: str) -> float:
