@@ -72,7 +72,7 @@ def main() -> None:
         parser.error("--records says what was measured")
     ranges = {name: tuple(map(int, ends.split(":"))) for name, _, ends in (dim.partition("=") for dim in asked.dim)}
     pair = tuple(tsc.compile(asked.model, dims=ranges, threads=asked.threads, options=options)
-                 for options in (tsc.Options(), tsc.Options(records=asked.records)))
+                 for options in (tsc.Options(shipped=False), tsc.Options(records=asked.records)))
     print(f"{cpu_name()}, {asked.threads} threads; untuned ms, tuned ms, ratio")
     rng, ratios = Random(asked.seed), []
     for number in range(asked.shapes):
