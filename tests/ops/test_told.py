@@ -112,8 +112,12 @@ CASES: dict[str, tuple[str, str, list[Feeds]]] = {
 }
 
 
-@pytest.mark.parametrize("target", ["cpu", "emu:sm_80"])
-@pytest.mark.parametrize("name", CASES)
+#: What is told is bound in one place for all targets: by default a GPU has two of them.
+TARGETS = [pytest.param(name, target, marks=pytest.mark.slow if target != "cpu" and number > 1 else ())
+           for target in ("cpu", "emu:sm_80") for number, name in enumerate(CASES)]
+
+
+@pytest.mark.parametrize(("name", "target"), TARGETS)
 def test_values(name: str, target: str) -> None:
     signature, body, given = CASES[name]
     one = model(signature, body)
