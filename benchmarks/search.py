@@ -32,7 +32,7 @@ from tsc.tune.turbo import Turbo
 ROWS = (1, 8, 32, 128, 300, 700, 2048, 16384)
 #: Widths and depths: queries, keys and values of BERT-large and the second half of its MLP (section 7.3 of the paper), MiniLM.
 GROUPS = {"1024 -> 3072": (3072, 1024), "4096 -> 1024": (1024, 4096), "384 -> 384": (384, 384)}
-BUDGETS, BATCH, VARIANTS = (32, 64, 128), 8, 4
+BUDGETS, BATCH, VARIANTS = (32, 64, 128, 256), 8, 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ def draws(x: Array, y: Array, candidates: Array, count: int, seed: int) -> Array
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """So few points gain nothing by threads, which wait for each other where compilers run beside them: 3.6 times as long with
-    two on two busy cores."""
+    """So few points gain nothing by threads, which wait for each other where compilers run beside them."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
