@@ -27,7 +27,7 @@ NARROW = 16
 PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, 4096, 8192, 16384, 32768))
 #: Blocks along rows keep a panel of columns in the cache, blocks along columns keep the rows.
 RASTER = Knob("raster", (), (0, 1))
-#: Rows of a contraction's block whose column operand is more than one load.
+#: Rows of a contraction's block whose column operand is more than one load, or one of elements apart.
 TALL_BLOCK = 512
 
 
@@ -43,7 +43,7 @@ class Contraction(Nest):
         m, n = self.extents
         mr, nr = self.register_tile(spec)
         # a panel is copied for each block: blocks are tall where it takes more than reading elements as they stand
-        most = 128 if isinstance(self.n_factor, Load) else TALL_BLOCK
+        most = 128 if self.in_panels or unit_stride(self.n_factor, self.n) else TALL_BLOCK
         wide = most if m is None else min(most, -(-m // mr) * mr)
         columns = 2 * nr if (n is None or n > nr) and most < TALL_BLOCK else nr
         ahead = spec.ahead if self.in_panels else 0
