@@ -17,7 +17,7 @@ from tsc.runtime.cost import Work
 from tsc.sym import SymExpr, ceildiv, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
-from tsc.te.expr import Expr, Load, loads, variables
+from tsc.te.expr import Expr, loads, variables
 from tsc.te.passes.layout import with_layouts
 from tsc.te.passes.products import lies_along, product_of, single_axes, unit_stride
 
