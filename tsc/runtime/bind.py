@@ -89,7 +89,8 @@ class Binder:
         self.evals = {name: value for name, value in static_names(plan).items() if value is not None}
         self._inputs = tuple((spec.name, np.dtype(spec.dtype), len(spec.shape)) for spec in plan.inputs)
         self._names = frozenset(spec.name for spec in plan.inputs)
-        self._told = tuple(len(spec.contents) for spec in plan.inputs)
+        told = tuple(len(spec.contents) for spec in plan.inputs)
+        self._told = told if any(told) else ()  # most models have none, and a run asks each time
         binds = [step for step in plan.body if isinstance(step, Bind) and isinstance(step.source, Axis)]
         sizes = dict(axes_of(plan.inputs))
         #: By which axis each Dim is told, with that axis's size; the other axes, with theirs.
@@ -124,15 +125,13 @@ class Binder:
         if feeds.keys() != self._names:
             self._wrong_names(feeds)
         result = []
-        for (name, dtype, rank), told in zip(self._inputs, self._told):
+        for name, dtype, rank in self._inputs:
             array = as_array(feeds[name], f"input '{name}'")
             if array.dtype != dtype:
                 raise InputError(f"input '{name}' has dtype {array.dtype}, expected {dtype}; cast it with .astype('{dtype}')")
             if array.ndim != rank:
                 raise ShapeError(f"input '{name}' has rank {array.ndim} (shape {array.shape}), expected rank {rank}: "
                                  f"{format_shape(self._spec(name).shape)}")
-            if told and array.size != told:
-                raise ShapeError(f"input '{name}' has shape {array.shape}, expected {format_shape(self._spec(name).shape)}")
             result.append(array)
         return result
 
@@ -140,17 +139,21 @@ class Binder:
         return next(spec for spec in self.plan.inputs if spec.name == name)
 
     def shapes(self, arrays: Sequence[Array]) -> Shapes:
-        """The sizes of each array's axes and, behind them, its elements where sizes depend on them. Raises InputError for one
-        that is no whole number."""
-        return tuple([(*a.shape, *self._whole(i, a)) if told else a.shape
-                      for i, (a, told) in enumerate(zip(arrays, self._told))])
+        """The sizes of each array's axes and, behind them, its elements where sizes depend on them. Raises ShapeError for
+        another number of these, and InputError for one that is no whole number."""
+        if not self._told:
+            return tuple([a.shape for a in arrays])
+        return tuple([(*a.shape, *self._whole(name, a, told)) if told else a.shape
+                      for (name, _, _), a, told in zip(self._inputs, arrays, self._told)])
 
-    def _whole(self, i: int, array: Array) -> list[int]:
+    def _whole(self, name: str, array: Array, count: int) -> list[int]:
+        if array.size != count:
+            raise ShapeError(f"input '{name}' has shape {array.shape}, expected {format_shape(self._spec(name).shape)}")
         if array.dtype.kind == "f":
             for value in array[array != np.trunc(array)].ravel().tolist():  # or NaN
-                raise InputError(f"input '{self._inputs[i][0]}' holds {value}, expected whole numbers, on which sizes depend")
+                raise InputError(f"input '{name}' holds {value}, expected whole numbers, on which sizes depend")
             if not np.isfinite(array).all():
-                raise InputError(f"input '{self._inputs[i][0]}' holds an infinity, expected numbers on which sizes depend")
+                raise InputError(f"input '{name}' holds an infinity, expected numbers on which sizes depend")
         return [int(value) for value in array.ravel().tolist()]
 
     def _wrong_names(self, feeds: Mapping[str, Any]) -> None:
