@@ -10,11 +10,11 @@ import copy
 import json
 import random
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -25,6 +25,9 @@ from onnx.reference import ReferenceEvaluator
 import tsc
 from tests.models.test_shared_models import FOLDER
 from tsc.errors import ModelError, TscError
+
+#: What is fed, and what the suite or the reference makes of it.
+Run: TypeAlias = tuple[dict[str, Any], Sequence[Any]]
 
 CORE = FOLDER.parent / "conformance" / "core_cases.json"
 MISSING = Path(__file__).with_name("missing.json")
@@ -62,13 +65,13 @@ def outcome(name: str, dynamic: bool = False, target: str = "cpu") -> Outcome:
     case = suite()[name]
     if dynamic:
         return _dynamic(case, target)
-    return _tried(case.model, target, ((_feeds(case.model, inputs), outputs) for inputs, outputs in case.data_sets), case)
+    return _tried(case.model, target, lambda _: _stored(case), case)
 
 
-def _tried(model: onnx.ModelProto, target: str, runs: Iterator[tuple[dict[str, Any], Sequence[Any]]], case: Any) -> Outcome:
+def _tried(model: onnx.ModelProto, target: str, runs: Callable[[tsc.Executable], Iterator[Run]], case: Any) -> Outcome:
     try:
         executable = tsc.compile(model, target=target, threads=1)
-        for feeds, wanted in runs:
+        for feeds, wanted in runs(executable):
             text = _difference(executable.run(None, feeds), wanted, case.rtol, case.atol)
             if text:
                 return Outcome("wrong", text)
@@ -133,29 +136,47 @@ def symbolic(model: onnx.ModelProto) -> onnx.ModelProto:
 def _dynamic(case: Any, target: str) -> Outcome:
     """At the stored shapes, and at others if the reference takes them: one of the sizes that occur is one larger everywhere."""
     model = symbolic(case.model)
-    runs = [(_feeds(case.model, inputs), outputs) for inputs, outputs in case.data_sets]
-    return _tried(model, target, iter([*runs, *_other_shapes(model, runs[0][0])]), case)
+
+    def runs(executable: tsc.Executable) -> Iterator[Run]:
+        yield from _stored(case)
+        told = {spec.name for spec in executable.inputs if spec.contents}  # of which the reference takes too many as well
+        yield from _other_shapes(model, next(_stored(case))[0], told)
+
+    return _tried(model, target, runs, case)
 
 
-def _other_shapes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[tuple[dict[str, Any], Sequence[Any]]]:
-    """Of a symbolic model."""
+def _stored(case: Any) -> Iterator[Run]:
+    return ((_feeds(case.model, inputs), outputs) for inputs, outputs in case.data_sets)
+
+
+def _other_shapes(model: onnx.ModelProto, feeds: Mapping[str, Any], told: Collection[str]) -> list[Run]:
+    """Of a symbolic model, but for inputs of which each element is `told`."""
     said = {n for node in model.graph.node for a in node.attribute for n in (a.i, *a.ints)}  # as a hidden size: not checked
     sizes = sorted({extent for x in feeds.values() for extent in x.shape if extent > 1} - said)
     random.Random(str(sizes)).shuffle(sizes)
     for size in sizes:
-        grown = {name: x if _says_sizes(x, feeds) else _grown(x, size) for name, x in feeds.items()}
+        grown = {name: x if name in told else _grown(x, size) for name, x in feeds.items()}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return [(grown, ReferenceEvaluator(model).run(None, grown))]
+                return [(grown, _reference(model, grown))]
         except Exception:  # such sizes are none of the operator's
             continue
     return []
 
 
-def _says_sizes(x: Any, feeds: Mapping[str, Any]) -> bool:
-    """Whether an input may be a list of sizes or axes, of which the reference takes too many as well."""
-    return x.ndim == 1 and x.dtype.kind == "i" and x.size <= max(other.ndim for other in feeds.values())
+def _reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Sequence[Any]:
+    """What the reference gives; of whole numbers that halves have scaled, with floats in place of these: what it rounds to
+    halves on the way may lie on the other side of the middle between two."""
+    wanted = ReferenceEvaluator(model).run(None, dict(feeds))
+    if any(np.asarray(y).dtype.kind not in "iu" for y in wanted) or all(x.dtype != np.float16 for x in feeds.values()):
+        return wanted
+    wide = copy.deepcopy(model)
+    for info in wide.graph.input:
+        if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16:
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    return ReferenceEvaluator(wide).run(None, {
+        name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in feeds.items()})
 
 
 def _grown(x: Any, size: int) -> Any:

@@ -167,7 +167,7 @@ def _bias(builder: Builder, rows: SymExpr, total: SymExpr, dtype: str) -> str | 
     mask = _padded_mask(builder, total) if ctx.has(MASK) else None
     if mask is not None and ctx.type(MASK).dtype == BOOL:
         conditions, mask = [mask, *conditions], None
-    if mask is not None:
+    elif mask is not None:
         mask = cast(builder, mask, ctx.type(MASK).dtype, dtype)
     if not conditions:
         return mask
@@ -208,9 +208,6 @@ def _padded_mask(builder: Builder, total: SymExpr) -> str:
     ctx, name = builder.infer, builder.infer.node.inputs[MASK]
     shape, dtype = canonical(ctx, MASK), ctx.type(MASK).dtype
     if not shape or shape[-1] == total:
-        return name
-    if not ctx.has(VALID) and shape[-1].as_int() is None and total.as_int() is None:
-        unify(ctx.env, shape[-1], total, f"{where(ctx)}: the mask has a place for each key")
         return name
     ctx.env.assume_le(shape[-1], total, f"{where(ctx)}: a mask has no more places than there are keys")
     pads = (ZERO,) * (2 * len(shape) - 1)
