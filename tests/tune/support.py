@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
@@ -10,6 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tsc.config import Options
 from tsc.kernels import Workshop, workshop
+from tsc.poly.tile import TileConfig
+from tsc.runtime.cost import Rates
+from tsc.runtime.select import least
+from tsc.tune.records import Record
+from tsc.tune.simulate import Product
 from tsc.tuning import groups_of
 from tsc.tuning_group import Group
 
@@ -41,3 +48,19 @@ def product(found: list[Group]) -> Group:
     return next(group for group in found if "contraction" in group.order.symbol())
 
 
+
+
+def shares_of_best(pool: Mapping[TileConfig, Rates], products: Iterator[Product], units: int,
+                   seconds: Callable[[TileConfig, Product], float], record: Callable[[TileConfig, Product], Record],
+                   ) -> Iterator[float]:
+    """The speed of the Variant that a run picks for each product on a simulated device, as a share of the pool's fastest."""
+    for product in products:
+        times = [seconds(config, product) for config in pool]
+        counted = [record(config, product) for config in pool]
+        expected = [sum(rates.terms(own.blocks, own.work or {}, units).values()) for rates, own in zip(pool.values(), counted)]
+        yield min(times) / times[least(expected)]
+
+
+def lengths(seed: int) -> list[int]:
+    """Of section 7.3 of the paper: 62 of 1 to 512, at random."""
+    return Random(seed).sample(range(1, 513), 62)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from random import Random
+from functools import partial
 
 import numpy as np
 import pytest
 
+from tests.tune.support import lengths, shares_of_best
 from tsc.poly.tile import TileConfig
 from tsc.runtime.cost import Rates
-from tsc.runtime.select import least
 from tsc.sym import Range
 from tsc.tune.pool import pool_of
 from tsc.tune.records import Record
@@ -43,14 +43,8 @@ def test_the_chosen_one_is_nearly_the_best(gpu: Gpu, width: int, depth: int) -> 
     for seed in range(3):
         known = pool(gpu, width, depth, seed)
         assert len(known) > 1 and all(rates.resident == resident(config, gpu) for config, rates in known.items())
-        shares = []
-        for length in Random(seed).sample(range(1, 513), 62):
-            product = Product(32 * length, width, depth)
-            times, expected = [seconds(config, product, gpu) for config in known], []
-            for config, rates in known.items():
-                counted = record(config, product, gpu)
-                expected.append(sum(rates.terms(counted.blocks, counted.work or {}, gpu.multiprocessors).values()))
-            shares.append(min(times) / times[least(expected)])
+        shares = list(shares_of_best(known, (Product(32 * length, width, depth) for length in lengths(seed)),
+                                     gpu.multiprocessors, partial(seconds, gpu=gpu), partial(record, gpu=gpu)))
         assert np.mean(shares) >= 0.98 and min(shares) >= 0.9, (gpu.name, seed, np.mean(shares), min(shares))
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
 
 from benchmarks.terrain import configs_of
+from tests.tune.support import lengths, shares_of_best
 from tsc.poly.pattern.base import ROW_STEPS, STEPS, TILES
 from tsc.poly.tile import TileConfig
 from tsc.runtime.cost import Rates
-from tsc.runtime.select import least
 from tsc.sym import Range
 from tsc.tune.pool import pool_of
 from tsc.tune.records import Record
@@ -62,12 +62,6 @@ def test_the_chosen_one_is_nearly_the_best(width: int, depth: int) -> None:
     for seed in range(3):
         configs = RandomSearch(space_of(CPU), seed).ask(96)
         pool: dict[TileConfig, Rates] = pool_of([record(c, Product(m, width, depth)) for c in configs for m in MEASURED], 6)
-        shares = []
-        for length in Random(seed).sample(range(1, 513), 62):
-            product = Product(4 * length, width, depth)
-            times, expected = [seconds(config, product, CPU) for config in pool], []
-            for config, rates in pool.items():
-                counted = record(config, product)
-                expected.append(sum(rates.terms(counted.blocks, counted.work or {}, 1).values()))
-            shares.append(min(times) / times[least(expected)])
+        shares = list(shares_of_best(pool, (Product(4 * length, width, depth) for length in lengths(seed)), 1,
+                                     partial(seconds, cpu=CPU), record))
         assert np.mean(shares) >= 0.98 and min(shares) >= 0.9, (seed, np.mean(shares), min(shares))
