@@ -25,15 +25,14 @@ WIDE, HIGH, LEFT, FAST = 1.6, 26, 64, 0.95
 
 
 def place(config: TileConfig) -> tuple[int, int, int, int]:
-    """Where a column stands: width and height of the register tile, blocks of one tile or many, bytes ahead."""
+    """Where a column stands: width and height of the register tile, blocks of one tile, about 128 rows or 512, bytes ahead."""
     rows, columns = config.instr_tile
-    return columns, rows, config.block_tile[0] // rows, config.prefetch
+    return columns, rows, min(2, config.block_tile[0] // 100), config.prefetch
 
 
 def neighbours(configs: list[TileConfig]) -> list[tuple[int, int]]:
     """Pairs that are one step of one knob apart."""
     places = np.array([[sorted(set(column)).index(x) for x in column] for column in zip(*map(place, configs))]).T
-    places[:, 2] = [min(2, config.block_tile[0] // max(1, 100)) for config in configs]  # one tile, about 128 rows, about 512
     steps = np.abs(places[:, None, :] - places[None, :, :]).sum(axis=2)
     return [(int(a), int(b)) for a, b in np.argwhere(np.triu(steps == 1))]
 

@@ -71,19 +71,22 @@ def workshop(target: str, options: Options | None) -> Workshop:
     cache = CompiledCache(options.cache_dir or environment.cache or default_cache_dir() if options.use_cache else None)
     device = targets.find(target, options.precision)
     return Workshop(options, Recorder(environment.dump, environment.override), device, cache,
-                    pool=_pool(options, device.spec.name))
+                    pool=_pool(options, device.spec.name, target == "cpu"))
 
 
-def _pool(options: Options, target: str) -> Callable[[str], Mapping[TileConfig, Rates]]:
+def _pool(options: Options, target: str, is_host: bool) -> Callable[[str], Mapping[TileConfig, Rates]]:
     """What records have for each group on a target: those of the file that were measured on this machine, or else on others, or
-    else those that ship for machines of this class."""
+    else, where the target is whatever this machine is, those that ship for its class."""
     machine = machine_name()
     given = [] if options.records is None else [r for r in read_records(options.records) if r.target == target]
-    sources = [by_group(r for r in given if r.machine == machine), by_group(r for r in given if r.machine != machine),
-               by_group(shipped(machine, target) if options.shipped else ())]
-    units = sorted({1, default_threads()})
-    return lru_cache(None)(lambda group: pool_of(
-        next((own[group] for own in sources if group in own), []), options.variants, units))
+    own, others = (by_group(r for r in given if (r.machine == machine) is here) for here in (True, False))
+    units, ships = sorted({1, default_threads()}), options.shipped and is_host
+
+    def pool(group: str) -> Mapping[TileConfig, Rates]:
+        records = own.get(group) or others.get(group) or (shipped(machine, target, group) if ships else [])
+        return pool_of(records, options.variants, units)
+
+    return lru_cache(None)(pool)
 
 
 def refuse_dtypes(graph: Graph, target: Target) -> None:

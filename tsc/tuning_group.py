@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,7 +23,7 @@ from tsc.trace import Recorder
 from tsc.tune.batch import Batch, measured_records, times_of
 from tsc.tune.measure import Sizes, Trial
 from tsc.tune.pool import cover
-from tsc.tune.records import Record, place_of
+from tsc.tune.records import Record
 from tsc.tune.search import RandomSearch, Search, Times
 from tsc.tune.turbo import Turbo
 
@@ -87,15 +86,9 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
         search.tell({config: known.get(config) for config in asked})
         done += len(asked)
     last = finalists(space.default, known, 2 * job.options.variants)
-    if len(last) > 1 and not _measured_again(job.known, group.order.group, machine).issuperset(last):
-        yield measured_records(batch_of(group, space.default, last, shop), {})
-
-
-def _measured_again(records: Iterable[Record], group: str, machine: str) -> set[TileConfig]:
-    """The configs of a group that were measured more than once at some size."""
-    counts = Counter((r.config, place_of(r.sizes)) for r in records
-                     if r.group == group and r.machine == machine and r.nanoseconds is not None)
-    return {config for (config, _), count in counts.items() if count > 1}
+    done_before = {r.config for r in job.known if r.final and (r.group, r.machine) == (group.order.group, machine)}
+    if len(last) > 1 and not done_before.issuperset(last):
+        yield [replace(r, final=True) for r in measured_records(batch_of(group, space.default, last, shop), {})]
 
 
 def finalists(default: TileConfig, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:

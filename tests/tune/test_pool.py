@@ -110,15 +110,17 @@ def test_a_pool_has_what_is_fastest_somewhere() -> None:
     assert matrix is not None and shortfall(matrix, range(3)) == 0 and shortfall(matrix, [matrix.configs.index(ODD)]) > 1
 
 
-def test_configs_that_were_measured_again_count_alone() -> None:
-    """Of many that are measured once the fastest was lucky: what it takes when it is measured again is what it takes."""
+def test_configs_that_were_measured_once_more_side_by_side_count_alone() -> None:
+    """Of many that are measured once the fastest was lucky: what it takes when it is measured again is what it takes. Two jobs
+    that measure the same do no such thing."""
     def measured(**taken: int) -> list[Record]:
         return [record(config, rows, taken[name]) for name, config in (("short", SHORT), ("tall", TALL), ("odd", ODD))
                 if name in taken for rows in (1, 6, 48)]
 
     once = measured(short=6000, tall=7000, odd=5000)
     assert list(pool_of(once, 1)) == [ODD]
-    twice = [*once, *measured(tall=8000, odd=9000)]
+    assert pool_of([*once, *measured(short=7500)], 4) == pool_of(once, 4)
+    twice = [*once, *(replace(r, final=True) for r in measured(tall=8000, odd=9000))]
     matrix = matrix_of(twice)
     assert list(pool_of(twice, 1)) == [TALL] and matrix is not None and set(matrix.configs) == {ODD, TALL}
     assert sorted(matrix.times.ravel().tolist()) == [8000] * 3 + [9000] * 3
@@ -149,7 +151,8 @@ def test_cores_count() -> None:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 def test_lines_round_trip() -> None:
-    for one in (record(TALL, 7, 123), record(ODD, 7, None, reason="it crashed"), record(SHORT, 0, 1)):
+    for one in (record(TALL, 7, 123), record(ODD, 7, None, reason="it crashed"), record(SHORT, 0, 1),
+                record(SHORT, 3, 9, final=True)):
         assert from_line(to_line(one)) == one
 
 

@@ -43,8 +43,7 @@ CPU_SPECS: dict[str, DeviceSpec] = {spec.name: spec for spec in (
 
 
 #: What was measured on a class of machines, for one of the specs: its register tile, and how far panels are asked for ahead.
-#: Of Zen 5's products 768x2304, 3072x768 and 384x1536 take 1.09 to 1.15 times as long with (7, 64) and 4 KB, as others have it
-#: (on Zen 4 2 KB took 1.04 of that, 4 KB 0.99 of none; on Zen 3 0.97 of 2 KB).
+#: On a Zen 5 MiniLM takes 1.05 to 1.07 times as long with what others have (`dev.py bench pair 8769e67`, at 44e2ee9).
 _MEASURED: Mapping[tuple[str, str], tuple[tuple[int, int], int]] = {("amd-26-0", "cpu-avx512"): ((6, 64), 16384)}
 CPUINFO = Path("/proc/cpuinfo")
 _NAME = re.compile(r"\s*(\w+)\b.*, family (\d+), model (\d+)")
@@ -52,9 +51,10 @@ _NAME = re.compile(r"\s*(\w+)\b.*, family (\d+), model (\d+)")
 
 def host_spec(cpuinfo: Path = CPUINFO) -> DeviceSpec:
     """The best of `CPU_SPECS` that this machine can run, read from the system when called, with what is known of its class."""
-    flags = set(_first_core(cpuinfo).get("flags", "").split())
+    core = _first_core(cpuinfo)
+    flags = set(core.get("flags", "").split())
     spec = next(spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= flags)
-    tile, ahead = _MEASURED.get((machine_class(machine_name(cpuinfo)), spec.name), (spec.instr_tile, spec.ahead))
+    tile, ahead = _MEASURED.get((machine_class(_name_of(core)), spec.name), (spec.instr_tile, spec.ahead))
     return replace(spec, instr_tile=tile, ahead=ahead)
 
 
@@ -67,8 +67,11 @@ def machine_class(machine: str) -> str:
 
 def machine_name(cpuinfo: Path = CPUINFO) -> str:
     """What this machine's processor calls itself, with family and model, by which those of one name are told apart."""
-    found = _first_core(cpuinfo)
-    return (f"{found.get('model name', 'unknown')}, family {found.get('cpu family', '?')}, model {found.get('model', '?')}")
+    return _name_of(_first_core(cpuinfo))
+
+
+def _name_of(core: Mapping[str, str]) -> str:
+    return f"{core.get('model name', 'unknown')}, family {core.get('cpu family', '?')}, model {core.get('model', '?')}"
 
 
 def _first_core(cpuinfo: Path) -> dict[str, str]:

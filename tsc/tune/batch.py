@@ -77,15 +77,17 @@ def measured_records(batch: Batch, known: Mapping[TileConfig, Times]) -> list[Re
 
 
 def times_of(records: Sequence[Record], sizes: Sequence[Sizes]) -> dict[TileConfig, Times]:
-    """What records of one group and machine have of configs at all of these sizes, when they were measured first."""
+    """What records of one group and machine have of configs at all of these sizes, but for final ones: a search that goes on is
+    told what it was told before."""
     keys = [place_of(s) for s in sizes]
     times: dict[TileConfig, dict[Place, float]] = {}
     refused: dict[TileConfig, Times] = {}
     for record in records:
         if record.nanoseconds is None:
             refused[record.config] = None
-        else:
-            times.setdefault(record.config, {}).setdefault(place_of(record.sizes), math.log(record.nanoseconds))
+        elif not record.final:
+            own, key = times.setdefault(record.config, {}), place_of(record.sizes)
+            own[key] = min(own.get(key, math.inf), math.log(record.nanoseconds))
     return refused | {config: [own[key] for key in keys] for config, own in times.items() if own.keys() >= {*keys}}
 
 

@@ -35,17 +35,8 @@ class Matrix:
 def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix | None:
     """What is known of the configs of one group that were measured at the same sizes: of all that some config was, those with
     the most measurements. On another number of units than it was measured on a time is changed as the config's Rates have it.
-    Where configs were measured again these alone count, by their last times: of many that are measured once the fastest were
-    lucky. None where nothing was measured."""
-    measured: dict[TileConfig, dict[Place, Record]] = {}
-    again: dict[TileConfig, dict[Place, Record]] = {}
-    for record in records:
-        if record.nanoseconds is not None:
-            own, key = measured.setdefault(record.config, {}), place_of(record.sizes)
-            if key in own:
-                again.setdefault(record.config, {})[key] = record
-            own[key] = record
-    measured = again or measured
+    None where nothing was measured."""
+    measured = counted(records)
     if not measured:
         return None
     chosen = max({frozenset(own) for own in measured.values()}, key=lambda sizes: (
@@ -55,6 +46,18 @@ def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix 
     rates = tuple(fitted([own for _, own in sorted(measured[config].items())]) for config in configs)
     times = [[_time(measured[config][key], rate, n) for key in keys for n in units] for config, rate in zip(configs, rates)]
     return Matrix(tuple(configs), tuple((key, n) for key in keys for n in units), np.array(times), rates)
+
+
+def counted(records: Iterable[Record]) -> dict[TileConfig, dict[Place, Record]]:
+    """The measurement that counts of each config at each of its sizes: the fastest, of final ones where there are any, since of
+    many configs that are measured once the fastest were lucky."""
+    measured = [record for record in records if record.nanoseconds is not None]
+    found: dict[TileConfig, dict[Place, Record]] = {}
+    for record in [record for record in measured if record.final] or measured:
+        own, key = found.setdefault(record.config, {}), place_of(record.sizes)
+        if key not in own or (own[key].nanoseconds or 0) > (record.nanoseconds or 0):
+            own[key] = record
+    return found
 
 
 def cover(times: NDArray[np.float64], most: int, worth: float = WORTH) -> list[int]:

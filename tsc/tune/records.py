@@ -32,7 +32,8 @@ Place: TypeAlias = tuple[tuple[str, int], ...]
 class Record:
     """One measurement: a group's Program (by its digest) with a config, on `units` units of a `target`, of which each has
     `resident` blocks at a time; the machine is called `machine`. At `sizes` it has so many `blocks` and does this `work`, and
-    takes `nanoseconds`; None: it cannot be run, for a `reason`."""
+    takes `nanoseconds`; None: it cannot be run, for a `reason`. It is `final` where the config was measured once more beside
+    the others that seemed best: where a group has such records they alone count."""
 
     group: str
     target: str
@@ -45,6 +46,7 @@ class Record:
     nanoseconds: int | None = None
     reason: str = ""
     resident: int = 1
+    final: bool = False
 
 
 def place_of(sizes: Mapping[str, int]) -> Place:
@@ -58,13 +60,15 @@ def to_line(record: Record) -> str:
         "v": VERSION, "group": record.group, "target": record.target, "machine": record.machine,
         "config": json.loads(config_to_json(record.config)), "sizes": dict(record.sizes), "units": record.units,
         "resident": record.resident,
-        "blocks": record.blocks, "work": dict(record.work or {}), "ns": record.nanoseconds, "reason": record.reason})
+        "blocks": record.blocks, "work": dict(record.work or {}), "ns": record.nanoseconds, "reason": record.reason,
+        **({"final": 1} if record.final else {})})
 
 
 def from_line(text: str) -> Record:
     """What `to_line` wrote. Raises ValueError on anything else."""
-    found = schema.table(schema.from_json(text.encode(), "a record"), "a record", (
-        "v", "group", "target", "machine", "config", "sizes", "units", "resident", "blocks", "work", "ns", "reason"))
+    given = {"final": 0, **schema.table(schema.from_json(text.encode(), "a record"), "a record")}
+    found = schema.table(given, "a record", (
+        "v", "group", "target", "machine", "config", "sizes", "units", "resident", "blocks", "work", "ns", "reason", "final"))
     if found["v"] != VERSION:
         raise ValueError(f"a record has version {schema.shown(found['v'])}, expected {VERSION}")
     group, target, machine, reason = (
@@ -73,7 +77,7 @@ def from_line(text: str) -> Record:
         group, target, machine, config_from_json(json.dumps(found["config"])), _counts(found["sizes"], "a size"),
         schema.whole(found["units"], "units", 1), schema.whole(found["blocks"], "blocks"), _counts(found["work"], "work"),
         None if found["ns"] is None else schema.whole(found["ns"], "a time", 1, _MOST), reason,
-        schema.whole(found["resident"], "resident blocks", 1))
+        schema.whole(found["resident"], "resident blocks", 1), schema.whole(found["final"], "final", 0, 1) == 1)
 
 
 def append(path: Path, records: Iterable[Record]) -> None:

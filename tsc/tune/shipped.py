@@ -6,13 +6,14 @@ A machine of no class that is here, and a kernel that is in no file, get the con
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from tsc.codegen_c.specs import machine_class
-from tsc.tune.pool import cover, matrix_of
-from tsc.tune.records import Record, by_group, place_of, read, to_line
+from tsc.tune.pool import counted, cover, matrix_of
+from tsc.tune.records import Record, by_group, from_line, to_line
 
 FOLDER = Path(__file__).with_name("shipped")
 #: A config that ships makes a mean size so much faster: each costs everybody time to compile.
@@ -24,21 +25,26 @@ def path_of(name: str, target: str) -> Path:
     return FOLDER / f"{name}-{target}.jsonl"
 
 
-@lru_cache(maxsize=4)
-def shipped(machine: str, target: str) -> Sequence[Record]:
-    """What ships for a machine and a target."""
+def shipped(machine: str, target: str, group: str) -> list[Record]:
+    """What ships for a machine, a target and a group."""
     name = machine_class(machine)
-    path = path_of(name, target)
-    return tuple(read(path)) if name and path.exists() else ()
+    return [from_line(line) for line in _lines(path_of(name, target)).get(group, ())] if name else []
+
+
+@lru_cache(maxsize=4)
+def _lines(path: Path) -> Mapping[str, Sequence[str]]:
+    """The lines of a file by group: a compile needs those of few."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        found.setdefault(json.loads(line)["group"], []).append(line)
+    return found
 
 
 def kept(records: Iterable[Record], most: int) -> list[Record]:
     """The records worth shipping, of one class and target: of each group those of the few configs that make its pool, none
     where that is no more than the config that was measured first, the pattern's own."""
-    groups = by_group(records)
     found: list[Record] = []
-    for group in sorted(groups):
-        own = groups[group]
+    for _, own in sorted(by_group(records).items()):
         matrix = matrix_of(own)
         if matrix is None:
             continue
@@ -46,6 +52,6 @@ def kept(records: Iterable[Record], most: int) -> list[Record]:
         if chosen == {own[0].config}:
             continue
         wanted = {place for place, _ in matrix.columns}
-        last = {(r.config, place_of(r.sizes)): r for r in own if r.config in chosen and r.nanoseconds is not None}
-        found += sorted((r for (_, place), r in last.items() if place in wanted), key=to_line)
+        found += sorted((record for config, measured in counted(own).items() if config in chosen
+                         for place, record in measured.items() if place in wanted), key=to_line)
     return found

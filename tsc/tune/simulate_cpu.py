@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tsc.poly.tile import Knob, Limit, Space, TileConfig, config_to_json, powers, rounded
@@ -98,8 +97,3 @@ def _tile(rows: int, config: TileConfig, depth: int, cpu: Cpu, from_memory: bool
         rate = cpu.near / (1.0 + cpu.pushed * ahead / cpu.l1_bytes)
     walk = math.sqrt(math.hypot((depth * step) ** 2, (panel / rate) ** 2))  # both at once, but not quite
     return walk + cpu.tile + rows * vectors * cpu.store
-
-
-def matrix(configs: Sequence[TileConfig], products: Sequence[Product], cpu: Cpu) -> list[list[float]]:
-    """The seconds of configs (rows) at products (columns)."""
-    return [[seconds(config, product, cpu) for product in products] for config in configs]
