@@ -15,7 +15,7 @@ import pytest
 
 from tests.runtime.plans import changed, plan_of, with_plan
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
-from tsc.runtime import context
+from tsc.runtime import context, memory
 from tsc.runtime.executable import MEMO, Executable
 from tsc.runtime.load import load
 from tsc.runtime.memory import PAGE
@@ -214,15 +214,9 @@ def test_too_large_is_a_launch_error(chain: Package) -> None:
 def test_a_shape_that_ran_before_memory_was_short_runs_again(chain: Package, expected: Oracle, n: int,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """The arena is given back before a larger one is taken: where that fails there is none."""
-    executable, real = Executable(chain, 1), context.reserve
-
-    def short(size: int, what: str) -> np.ndarray:
-        if size > 1 << 20:
-            raise LaunchError(f"no room for {what}")
-        return real(size, what)
-
+    executable = Executable(chain, 1)
     executable.run(None, request(3000, 64))
-    monkeypatch.setattr(context, "reserve", short)
+    monkeypatch.setattr(memory, "_mapped", lambda *_: None)
     with pytest.raises(LaunchError, match="not enough memory"):
         executable.run(None, request(8000, 64))
     monkeypatch.undo()
@@ -230,8 +224,8 @@ def test_a_shape_that_ran_before_memory_was_short_runs_again(chain: Package, exp
     np.testing.assert_array_equal(executable.run(None, feeds)[0], expected(feeds["x"], feeds["w"]))
 
 
-@pytest.mark.parametrize("when", ["reserve", "address"])
-def test_an_interrupt_while_a_shape_is_bound(chain: Package, expected: Oracle, when: str,
+@pytest.mark.parametrize("when", [(memory.Block, "grow"), (memory, "_mapped"), (memory, "_advise"), (context, "address")])
+def test_an_interrupt_while_a_shape_is_bound(chain: Package, expected: Oracle, when: tuple[object, str],
                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """What ran last is then not what the Context has memory for."""
     def interrupted(*_: object) -> None:
@@ -239,11 +233,11 @@ def test_an_interrupt_while_a_shape_is_bound(chain: Package, expected: Oracle, w
 
     executable, feeds = Executable(chain, 1), request(3, 5)
     executable.run(None, feeds)
-    monkeypatch.setattr(context, when, interrupted)
+    monkeypatch.setattr(*when, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        executable.run(None, request(2000, 64))
+        executable.run(None, request(20_000, 64))
     monkeypatch.undo()
-    for again in (request(2000, 64), feeds):
+    for again in (request(20_000, 64), feeds):
         np.testing.assert_array_equal(executable.run(None, again)[0], expected(again["x"], again["w"]))
 
 

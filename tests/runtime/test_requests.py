@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import pytest
 from tests.runtime.plans import changed, plan_of, with_plan
 from tsc.errors import InputError, LaunchError, ShapeError, TscError
 from tsc.runtime.executable import Executable
-from tsc.runtime.memory import PAGE, footprint, reserve
+from tsc.runtime.memory import PAGE, Block, footprint, reserve
 from tsc.runtime.package import Package
 from tsc.sym import Range
 
@@ -168,6 +170,25 @@ def test_reserve_takes_its_footprint() -> None:
     assert reserve(0, "nothing").size == 0
     with pytest.raises(LaunchError, match="not enough memory: a block"):
         reserve(1 << 60, "a block")
+
+
+def test_a_block_grows_where_it_lies() -> None:
+    """All of it can be used, pages that were are not taken anew, and it moves only where addresses end."""
+    block, places = Block("a block"), []
+    for size in (0, 1, PAGE + 1, 3 << 20, 5 << 20, (5 << 20) + 1, 7 << 20, 23 << 20, 1000, (46 << 20) - 1):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        moved = block.address
+        block.grow(size)
+        assert block.size >= size and block.address % (2 << 20) == 0
+        if block.size:
+            ctypes.memset(block.address, 1, block.size)
+        if size in {(5 << 20) + 1, 1000}:
+            assert block.address == moved and resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 20
+        places.append(block.address)
+    assert len(set(places[3:6])) == len(set(places[7:])) == 1
+    with pytest.raises(LaunchError, match="not enough memory: a block"):
+        block.grow(1 << 60)
+    ctypes.memset(block.address, 1, block.size)
 
 
 @pytest.mark.defect(19)

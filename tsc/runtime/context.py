@@ -21,7 +21,7 @@ from tsc.runtime.bounds import Bounds
 from tsc.runtime.drivers.cpu import CpuModule
 from tsc.runtime.host_program import HostProgram, Ready
 from tsc.runtime.image import Image, image_of
-from tsc.runtime.memory import Array, address, footprint, reserve
+from tsc.runtime.memory import Array, Block, address, footprint
 from tsc.runtime.segments import Segment
 
 LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
@@ -135,10 +135,8 @@ class TableContext:
         self._room = address(self._table), address(self._pointers)
         self._images: list[tuple[Bound, Image] | None] = [None] * len(engine.functions)
         self._ready: Binding | Ready | None = None
-        self._arena = reserve(0, "the arena")
-        self._scratch = reserve(0, "scratch memory")
+        self._arena, self._scratch = Block("the arena"), Block("scratch memory")
         self._per_worker: NDArray[np.int64] = np.zeros(engine.threads, np.int64)
-        self._arena_address = 0
         self._scratch_bytes = 0
         self._scratch_address = address(self._per_worker)
         self._bases: list[int] = []
@@ -146,19 +144,15 @@ class TableContext:
     def reserve(self, arena: int, scratch: int) -> None:
         """As a Context does."""
         self._ready = None  # until all of it is there: a run of an older shape has to take again what is given back here
-        if arena > self._arena.size:
-            self._arena = reserve(0, "the arena")  # give the old one back first
-            self._arena = reserve(arena, "the arena")
+        self._arena.grow(arena)
         self._reserve_scratch(scratch)
-        self._arena_address = address(self._arena)
 
     def _reserve_scratch(self, scratch: int) -> None:
         """Have at least so many bytes of scratch a worker; nothing is in it between two launches."""
         if scratch > self._scratch_bytes:
             self._scratch_bytes = 0
-            self._scratch = reserve(0, "scratch memory")
-            self._scratch = reserve(scratch * self._threads, "scratch memory")
-            self._per_worker[:] = address(self._scratch) + scratch * np.arange(self._threads)
+            self._scratch.grow(scratch * self._threads)
+            self._per_worker[:] = self._scratch.address + scratch * np.arange(self._threads)
             self._scratch_bytes = scratch
 
     @property
@@ -172,7 +166,7 @@ class TableContext:
         if self._ready is not binding:
             self.reserve(binding.arena_bytes, binding.scratch_bytes)
             self._ready = binding
-        self._bases = [0, self._arena_address, *map(address, feeds), *places]
+        self._bases = [0, self._arena.address, *map(address, feeds), *places]
 
     def made(self, output: int, result: Array, place: int) -> None:
         """As a Context does."""

@@ -18,6 +18,8 @@ from tsc.errors import InputError, LaunchError
 ALIGNMENT = 64
 PAGE = mmap.PAGESIZE
 HUGE_PAGE = 2 << 20
+#: What memory may be used for: to read and write, or not at all (PROT_NONE).
+_USED, _UNUSED = mmap.PROT_READ | mmap.PROT_WRITE, 0
 
 Array = NDArray[Any]
 
@@ -26,6 +28,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -129,18 +132,74 @@ def reserve(size: int, what: str) -> NDArray[np.uint8]:
         return np.empty(0, np.uint8)
     _check_room(size, what)
     length, unit = footprint(size), HUGE_PAGE if size >= 2 * HUGE_PAGE else PAGE
-    access, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    whole = length + unit - PAGE
-    base = _libc.mmap(None, whole, access, kind, -1, 0)
-    if base is None or base == _FAILED:
+    start = _mapped(length, unit, _USED)
+    if start is None:
         raise _no_room(size, what)
+    if unit == HUGE_PAGE:
+        _advise(start, length, "MADV_HUGEPAGE")
+    return np.asarray(_Mapping(start, size))
+
+
+class Block:
+    """Memory for `what` that grows where it lies, as far as addresses after it are free: pages that have been used stay, so
+    that one more shape costs what it has more than those before it. Takes `footprint(size)` bytes; as many whole 2 MB pages as
+    fit in a large one are asked for. What is in it is lost when it grows."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.size = self.address = 0
+        self._mapping: _Mapping | None = None
+        self._addresses = 0
+
+    def grow(self, size: int) -> None:
+        """Have at least so many bytes. Raises LaunchError where there are no more; there may be fewer than before, then."""
+        if size <= self.size:
+            return
+        _check_room(size, self._what)
+        length = footprint(size)
+        if length > self._addresses:
+            self._move(length, size)
+        before = footprint(self.size)
+        if _libc.mprotect(self.address + before, length - before, _USED):
+            raise _no_room(size, self._what)
+        large = _whole_huge(length)
+        if (begin := _whole_huge(before)) < large:
+            _advise(self.address + begin, large - begin, "MADV_DONTNEED")  # small pages of what is large now
+            _advise(self.address + begin, large - begin, "MADV_HUGEPAGE")
+        self.size = size
+
+    def _move(self, length: int, size: int) -> None:
+        """Addresses for twice as much, or for so much where a limit leaves no more."""
+        self._mapping, self.size, self.address, self._addresses = None, 0, 0, 0  # give the old ones back first
+        for addresses in (2 * length, length):
+            start = _mapped(addresses, HUGE_PAGE, _UNUSED)
+            if start is not None:
+                self._mapping, self.address, self._addresses = _Mapping(start, addresses), start, addresses
+                return
+        raise _no_room(size, self._what)
+
+
+def _whole_huge(size: int) -> int:
+    """The bytes at the begin of a block that ask for 2 MB pages."""
+    return size // HUGE_PAGE * HUGE_PAGE if size >= 2 * HUGE_PAGE else 0
+
+
+def _mapped(length: int, unit: int, access: int) -> int | None:
+    """Whole pages that begin at a multiple of `unit`; None where there are none."""
+    whole = length + unit - PAGE
+    base = _libc.mmap(None, whole, access, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if base is None or base == _FAILED:
+        return None
     start = round_up(base, unit)
     for begin, end in ((base, start), (start + length, base + whole)):  # what only served to find an aligned place
         if begin < end:
             _libc.munmap(begin, end - begin)
-    if unit == HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        _libc.madvise(start, length, mmap.MADV_HUGEPAGE)
-    return np.asarray(_Mapping(start, size))
+    return start
+
+
+def _advise(start: int, length: int, how: str) -> None:
+    if hasattr(mmap, how):
+        _libc.madvise(start, length, getattr(mmap, how))
 
 
 def footprint(size: int) -> int:
