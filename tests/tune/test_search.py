@@ -17,7 +17,7 @@ from tsc.tune import simulate
 from tsc.tune.pool import cover
 from tsc.tune.search import RandomSearch, Search, valid
 from tsc.tune.simulate import A100, H200, Gpu, Product, resident, seconds, space_of, with_noise
-from tsc.tune.turbo import FAILURES, LENGTH, LONGEST, SHORTEST, SUCCESSES, Array, Grid, Region, Turbo, updated
+from tsc.tune.turbo import FAILURES, LENGTH, LONGEST, SHORTEST, SUCCESSES, Array, Grid, Region, Turbo, followed, updated
 from tsc.tuning_group import search_called
 
 ROWS = (1, 8, 32, 128, 300, 700, 2048, 16384)
@@ -97,21 +97,38 @@ def test_noise_is_the_same_for_the_same_measurement() -> None:
 # -- regions -----------------------------------------------------------------------------------------------------------
 
 def test_a_region_grows_shrinks_and_begins_anew() -> None:
-    region = updated(Region((0, 1)), 5.0, 8)
-    assert (region.best, region.successes, region.length) == (5.0, 1, LENGTH)
+    region = updated(Region((0, 1)), math.inf, 5.0, 8)
+    assert (region.successes, region.length) == (1, LENGTH)
     for k in range(2, SUCCESSES + 1):
-        region = updated(region, 5.0 - k, 8 * k)
+        region = updated(region, 6.0 - k, 5.0 - k, 8 * k)
     assert region.length == min(2 * LENGTH, LONGEST) and region.successes == 0
-    assert updated(region, region.best - 1e-9, 99).best == region.best  # that is no success
+    assert updated(region, 3.0, 3.0 - 1e-9, 99).failures == 1  # that is no success
     told = 100
-    while region.length >= SHORTEST:
+    while True:
         before = region
         for _ in range(FAILURES):
-            region, told = updated(region, 9.0, told + 8), told + 8
-        if region.best == math.inf:
+            region, told = updated(region, 3.0, 9.0, told + 8), told + 8
+        if region.begun:
             break
-        assert region.length == before.length / 2
+        assert region.length == before.length / 2 >= SHORTEST
     assert region == Region((0, 1), begun=told)
+
+
+def test_regions_follow_the_cover() -> None:
+    """There is one for each config of it, with the sizes where that is the fastest; the state of a region stays with most of
+    them."""
+    both = np.array([[1.0, 1, 1, 1], [2, 2, 2, 2]])
+    (one,) = followed((), both, 2, 3)
+    assert one == Region((0, 1, 2, 3))
+    special = np.vstack([both, [[0.5, 3, 3, 3], [3, 3, 3, 0.5]]])
+    low, middle, high = followed((one,), special, 2, 3)
+    assert (low, high) == (Region((0,)), Region((3,))) and middle == Region((1, 2), failures=1)
+    assert followed((), special, 4, 2)[0].columns in {(0, 1, 2), (0,)} and len(followed((), special, 4, 1)) == 1
+    better = np.vstack([special, [[0.4, 0.6, 3, 3]]])
+    assert followed((low, middle, high), better, 1, 3) == (
+        Region((0, 1), successes=1), Region((2,), failures=2), Region((3,), failures=1))
+    late = Region((3,), begun=4)
+    assert late.values(better).tolist() == [3.0]
 
 
 def test_places_are_moved_to_valid_choices() -> None:

@@ -2,7 +2,8 @@
 
 A region is a box around the best config that it knows; it grows after successes, shrinks after failures and begins anew where
 it has become too small. What is measured next is drawn by Thompson sampling over all regions together, which is the bandit
-among them: a region that promises more gets more. Each looks after some of the sizes, so that their best configs cover all.
+among them: a region that promises more gets more. What is sought is a cover, a few configs that together are fast at all sizes:
+there is a region around each config of the best one that is known, which looks after the sizes where that is the fastest.
 Eriksson et al. 2019, "Scalable Global Optimization via Local Bayesian Optimization"; section 5.1 of the paper.
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.poly.tile import Space, TileConfig
+from tsc.tune.pool import cover
 from tsc.tune.search import Times, first_of, valid
 
 #: Sides of a region's box, in the unit cube: at first, at most, and below which it begins anew.
@@ -40,20 +42,25 @@ Draws = Callable[[Array, Array, Array, int, int], Array]
 @dataclass(frozen=True, slots=True)
 class Region:
     """A trust region: the sizes (by number) whose mean logarithm of times it minimises, the side of its box, and how many
-    batches went well or did not. It knows what was told from number `begun` on; `best` is the least of that."""
+    batches went well or did not. It knows what was told from number `begun` on."""
 
     columns: tuple[int, ...]
     length: float = LENGTH
     successes: int = 0
     failures: int = 0
     begun: int = 0
-    best: float = math.inf
+
+    def values(self, times: Array) -> Array:
+        """The value of each config that it knows, where the rows of `times` are what configs take."""
+        found: Array = times[self.begun:, list(self.columns)].mean(axis=1)
+        return found
 
 
-def updated(region: Region, value: float, told: int) -> Region:
-    """A region after a batch whose least value is `value`, when so many configs were told of in all."""
-    if value < region.best - BETTER:
-        region = replace(region, best=value, successes=region.successes + 1, failures=0)
+def updated(region: Region, before: float, value: float, told: int) -> Region:
+    """A region that knew of a value of `before` after a batch whose least is `value`, when so many configs were told of in
+    all."""
+    if value < before - BETTER:
+        region = replace(region, successes=region.successes + 1, failures=0)
     else:
         region = replace(region, successes=0, failures=region.failures + 1)
     if region.successes == SUCCESSES:
@@ -63,12 +70,24 @@ def updated(region: Region, value: float, told: int) -> Region:
     return Region(region.columns, begun=told) if region.length < SHORTEST else region
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A config that was told of, by its choices, and its value for each region."""
-
-    choices: Choices
-    values: tuple[float, ...]
+def followed(regions: Sequence[Region], times: Array, fresh: int, most: int) -> tuple[Region, ...]:
+    """At most so many regions after a batch, of which the last `fresh` rows of `times` are. The sizes are shared by the configs
+    of the best cover; a share is looked after by the region that had most of it, or by a new one."""
+    chosen = times[cover(np.exp(times), most)]
+    owners = chosen.argmin(axis=0)
+    shares = sorted(tuple(np.flatnonzero(owners == number).tolist()) for number in set(owners.tolist()))
+    kept: dict[int, Region] = {}
+    for lacking, share, number in sorted((-len({*r.columns} & {*columns}), share, number)
+                                         for share, columns in enumerate(shares) for number, r in enumerate(regions)):
+        if lacking < 0 and share not in kept and regions[number] not in kept.values():
+            kept[share] = regions[number]
+    found = []
+    for share, columns in enumerate(shares):
+        region = replace(kept.get(share, Region(())), columns=columns)
+        values = region.values(times)
+        before, value = float(values[:-fresh].min(initial=math.inf)), float(values[-fresh:].min())
+        found.append(updated(region, before, value, len(times)) if share in kept else region)
+    return tuple(found)
 
 
 class Grid:
@@ -110,8 +129,7 @@ class Grid:
 
 
 class Turbo:
-    """The Search. `count` says how many regions there are, each with its share of the sizes in the order in which they are
-    told; `draws` samples from their posteriors."""
+    """The Search. `count` says how many regions there are at most; `draws` samples from their posteriors."""
 
     def __init__(self, space: Space, seed: int, draws: Draws, count: int = 3) -> None:
         self._space, self._grid, self._draws, self._count = space, Grid(space), draws, count
@@ -119,7 +137,8 @@ class Turbo:
         self._choices: dict[TileConfig, Choices] = {}  # of all that was asked for
         self._left = valid(space) if math.prod(len(knob.sizes) for knob in space.knobs) <= CANDIDATES else []
         self._first = first_of(space)
-        self.told: list[Point] = []
+        self._told: list[Choices] = []
+        self._times: Array = np.empty((0, 0))
         self.regions: tuple[Region, ...] = ()
 
     def ask(self, count: int) -> list[TileConfig]:
@@ -129,7 +148,7 @@ class Turbo:
         while self._first and len(found) < count:
             config = self._first.pop(0)
             self._take(config, self._grid.nearest(config), found)
-        ready = [k for k, region in enumerate(self.regions) if len(self.told) - region.begun >= FIRST]
+        ready = [k for k, region in enumerate(self.regions) if len(self._told) - region.begun >= FIRST]
         for choices in self._sampled(ready, count - len(found)) if ready else ():
             self._take(self._space.at(choices), choices, found)
         for _ in range(20 * count):
@@ -146,17 +165,13 @@ class Turbo:
     def tell(self, results: Mapping[TileConfig, Times]) -> None:
         """As a Search does."""
         known = [times for times in results.values() if times is not None]
-        if not self.regions and known:
-            columns, parts = len(known[0]), min(self._count, len(known[0]))
-            self.regions = tuple(Region(tuple(range(columns * k // parts, columns * (k + 1) // parts))) for k in range(parts))
-        worst = max([max(p.values) for p in self.told] + [max(times) for times in known], default=0.0)
-        fresh = [Point(self._choices.get(config) or self._grid.nearest(config), tuple(
-            worst + _FAILED if times is None else float(np.mean([times[c] for c in region.columns]))
-            for region in self.regions)) for config, times in results.items() if self.regions]
-        self.told += fresh
-        if fresh:
-            self.regions = tuple(updated(region, min(p.values[k] for p in fresh), len(self.told))
-                                 for k, region in enumerate(self.regions))
+        if not results or not (known or len(self._times)):
+            return
+        before = self._times if len(self._times) else np.empty((0, len(known[0])))
+        failed = np.full(before.shape[1], max(before.max(initial=-math.inf), *map(max, known), -math.inf) + _FAILED)
+        self._times = np.array([*before, *(failed if times is None else times for times in results.values())], np.float64)
+        self._told += [self._choices.get(config) or self._grid.nearest(config) for config in results]
+        self.regions = followed(self.regions, self._times, len(results), self._count)
 
     def _take(self, config: TileConfig, choices: Choices, found: list[TileConfig]) -> None:
         if config not in self._choices and self._space.refusal(config) is None:
@@ -184,12 +199,12 @@ class Turbo:
 
     def _gains(self, number: int, candidates: Sequence[Choices], count: int) -> Array:
         """Samples of a region's posterior at candidates, less its best value."""
-        known, best = self.told[self.regions[number].begun:], self._grid.unit([self._best(number)])
-        unit = self._grid.unit([p.choices for p in known])
-        nearest = np.abs(unit - best).max(axis=1, initial=0).argsort(kind="stable")[:MODELLED]
-        values = np.array([p.values[number] for p in known])
+        region = self.regions[number]
+        unit, values = self._grid.unit(self._told[region.begun:]), region.values(self._times)
+        nearest = np.abs(unit - unit[values.argmin()]).max(axis=1, initial=0).argsort(kind="stable")[:MODELLED]
         seed = int(self._rng.integers(1 << 31))
-        return self._draws(unit[nearest], values[nearest], self._grid.unit(candidates), count, seed) - self.regions[number].best
+        return self._draws(unit[nearest], values[nearest], self._grid.unit(candidates), count, seed) - values.min()
 
     def _best(self, number: int) -> Choices:
-        return min(self.told[self.regions[number].begun:], key=lambda p: p.values[number]).choices
+        region = self.regions[number]
+        return self._told[region.begun + int(region.values(self._times).argmin())]
