@@ -42,6 +42,7 @@ CONVENTIONS: dict[str, str] = {
     "ReduceSumSquare": "the reference's output is of a wider integer type than its input",
     "Resize": "the reference leaves out a neighbour of weight 0; 0 times an infinity is no number",
     "STFT": "as DFT",
+    "ScatterElements": "the reference's max and min drop what is no number in one of two orders; here it stays, as in Max",
     "Shrink": "both oracles compute with long integers in doubles, which cannot hold them all",
     "Softsign": "the reference takes no scalars, ONNX Runtime has float32 only",
 }
@@ -52,7 +53,7 @@ ZEROS = {"Sum": "one operand is itself", "PRelu": "x < 0 is false of -0", "Selu"
          "Einsum": "0 + -0 is +0", "ConvTranspose": "0 + -0 is +0",
          "Mod": "fmod of -0",
          "AveragePool": "0 + -0 is +0", "GlobalAveragePool": "0 + -0 is +0", "Resize": "0 + -0 is +0",
-         "GridSample": "0 + -0 is +0",
+         "GridSample": "0 + -0 is +0", "ScatterElements": "0 + -0 is +0", "ScatterND": "0 + -0 is +0",
          "Clip": "max(-0, 0) is either", "Max": "max(-0, 0) is either", "Min": "min(-0, 0) is either",
          "Relu": "max(0, -0) is either",
          "BatchNormalization": "0 + -0 is +0", "InstanceNormalization": "0 + -0 is +0", "GroupNormalization": "0 + -0 is +0",

@@ -40,7 +40,8 @@ def wanted(op: OpDef, dtype: str, sample: Sample) -> Arrays | None:
     """What the oracle gives; None where there is none."""
     floats = dtype.startswith("float")
     if op.name in _BY_TEXT or (op.name in _INTEGERS_LEFT and not floats) or (op.name == "OneHot" and floats) or (
-            op.name == "DequantizeLinear" and dtype == "int32"):
+            op.name == "DequantizeLinear" and dtype == "int32") or (
+            op.name == "ScatterElements" and floats and sample.attrs.get("reduction") in ("min", "max")):
         return None
     model, _, feeds = samples._model(op, sample, 21 if op.name in _BY_RUNTIME else samples.OPSET)
     if op.name not in _BY_RUNTIME:
