@@ -1,10 +1,12 @@
 """Searches on simulated devices: how far each is from the best cover after so many measurements.
 
     python3 dev.py bench search [--seeds N] [--jobs N] [--devices A100 ..] [--output results.json]
+    python3 -m benchmarks.search --plot results.json picture.svg
 
 Random search, a Gaussian process over the whole space, one trust region and several (TuRBO-m, what `tsc-tune` uses), at equal
 measurements, each told times with 1 % of noise. What counts is the cover: the geometric mean over eight sizes, each with the
-fastest of four configs, beside the same of all valid configs. Needs the extra `tune`.
+fastest of four configs, beside the same of all valid configs. The picture has the medians over all groups and seeds of each
+device. Needs the extra `tune`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -88,13 +91,45 @@ def run(case: tuple[str, str, str, int]) -> list[float]:
     return [math.exp(covered(np.array(seen[:budget])) - best(device, group)) - 1 for budget in BUDGETS]
 
 
+def picture(found: dict[str, Any]) -> str:
+    """An SVG: how far medians are above the best cover (a logarithmic scale) after so many measurements, a panel a device."""
+    budgets, colours = found["budgets"], dict(zip(SEARCHES, ("#999", "#36c", "#e80", "#c03")))
+    devices = list(dict.fromkeys(each["device"] for each in found["results"]))
+    size = f"width='{240 * len(devices) + 110}' height='230'"
+    shapes = [f"<svg xmlns='http://www.w3.org/2000/svg' {size} font-family='sans-serif' font-size='11'>"]
+    for panel, device in enumerate(devices):
+        left = 240 * panel + 40
+        shapes.append(f"<text x='{left}' y='14'>{device}</text>")
+        for percent in (0.1, 1, 10):
+            high = _height(percent / 100)
+            shapes.append(f"<path d='M{left} {high:.1f}h180' stroke='#ddd'/><text x='{left - 4}' y='{high + 4:.1f}' "
+                          f"text-anchor='end'>{percent} %</text>")
+        shapes += [f"<text x='{left + 60 * k}' y='222' text-anchor='middle'>{n}</text>" for k, n in enumerate(budgets)]
+        for name, colour in colours.items():
+            runs = [run for each in found["results"] if (each["device"], each["search"]) == (device, name)
+                    for run in each["above"]]
+            points = " ".join(f"{left + 60 * k},{_height(median(run[k] for run in runs)):.1f}" for k in range(len(budgets)))
+            shapes.append(f"<polyline points='{points}' fill='none' stroke='{colour}' stroke-width='2'/>")
+    shapes += [f"<text x='{240 * len(devices) + 20}' y='{30 + 16 * k}' fill='{colour}'>{name}</text>"
+               for k, (name, colour) in enumerate(colours.items())]
+    return "\n".join([*shapes, "</svg>\n"])
+
+
+def _height(above: float) -> float:
+    return 205 - 70 * math.log10(max(above, 5e-4) / 5e-4)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--devices", nargs="+", choices=DEVICES, default=list(DEVICES))
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--plot", nargs=2, type=Path, metavar=("RESULTS", "PICTURE"))
     asked = parser.parse_args()
+    if asked.plot:
+        asked.plot[1].write_text(picture(json.loads(asked.plot[0].read_text())))
+        return
     cases = [(d, g, s, seed) for d in asked.devices for g in GROUPS for s in SEARCHES for seed in range(asked.seeds)]
     with ProcessPoolExecutor(asked.jobs) as pool:
         found = dict(zip(cases, pool.map(run, cases)))
