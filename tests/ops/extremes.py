@@ -44,6 +44,7 @@ CONVENTIONS: dict[str, str] = {
     "STFT": "as DFT",
     "ScatterElements": "the reference's max and min drop what is no number in one of two orders; here it stays, as in Max",
     "Shrink": "both oracles compute with long integers in doubles, which cannot hold them all",
+    "TopK": "the reference puts what is no number before infinities; here it is one of them, as it stands",
     "Softsign": "the reference takes no scalars, ONNX Runtime has float32 only",
 }
 #: Signs of zeros that a sum's or a formula's order decides: not compared.

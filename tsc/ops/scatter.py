@@ -20,7 +20,7 @@ from tsc.ops.samples import bools, floats, ints, vector
 from tsc.ops.shapes import canonical, expect_rank, linear_index, tensor, unify, where
 from tsc.sym import SymExpr, product
 from tsc.te.compute import MAX, MIN, PROD, SUM, Monoid
-from tsc.te.expr import BOOL, INDEX, Cast, CheckedIndex, Expr, call, index, select
+from tsc.te.expr import BOOL, INDEX, Cast, CheckedIndex, Expr, call, checking, index, select
 
 #: What updates are folded with, and the operator that adds the element itself; of bools likewise.
 _FOLDS = {"add": (SUM, "Add"), "mul": (PROD, "Mul"), "max": (MAX, "Max"), "min": (MIN, "Min")}
@@ -39,8 +39,8 @@ def _elements_types(ctx: InferContext) -> tuple[TensorType, ...]:
     axis, shape = _axis(ctx), canonical(ctx, 0)
     for i, what in ((1, "indices"), (2, "updates")):
         if ctx.type(i).rank != len(shape):
-            raise ModelError(f"{where(ctx)} has data of rank {len(shape)} and {what} of rank {ctx.type(i).rank}, expected equal "
-                             "ranks")
+            raise ModelError(f"{where(ctx)} has data of rank {len(shape)} and {what} of rank {ctx.type(i).rank}, expected "
+                             "equal ranks")
     for k, (d, own, given) in enumerate(zip(shape, canonical(ctx, 1), canonical(ctx, 2))):
         unify(ctx.env, own, given, f"{where(ctx)}: there is an update for each index along axis {k}")
         if k != axis:
@@ -121,7 +121,8 @@ def _spots_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
     sizes, cited = [ctx.env.canon(s) for s in ctx.attr("sizes")], ctx.node.inputs[0]
     rows = [(*at, index(k)) for k in range(len(sizes))] if ctx.attr("linear", 0) else [at]
-    return linear_index([CheckedIndex(_as_index(lowering.read(0, row)), size, cited) for row, size in zip(rows, sizes)], sizes)
+    checked = [CheckedIndex(_as_index(lowering.read(0, row)), size, cited) for row, size in zip(rows, sizes)]
+    return checking(linear_index(checked, sizes), checked)
 
 
 def _as_index(value: Expr) -> Expr:
@@ -243,7 +244,8 @@ def _element_samples() -> Sequence[Sample]:
 
 def _nd_samples() -> Sequence[Sample]:
     data = floats(4, 3, 5)
-    return [Sample([data, np.array([[2], [-4]]), floats(2, 3, 5)]), Sample([data, np.array([[[0, 1], [3, 2]]]), floats(1, 2, 5)]),
+    return [Sample([data, np.array([[2], [-4]]), floats(2, 3, 5)]),
+            Sample([data, np.array([[[0, 1], [3, 2]]]), floats(1, 2, 5)]),
             Sample([data, np.array([[1, 2, 3], [0, 0, -1]]), floats(2)]), Sample([bools(5), np.array([[3]]), bools(1)]),
             *(Sample([data, ints(3, 1, low=-4, high=4), floats(3, 3, 5)], {"reduction": r}) for r in _FOLDS)]
 

@@ -203,7 +203,8 @@ class Turbo:
         unit, values = self._grid.unit(self._told[region.begun:]), region.values(self._times)
         nearest = np.abs(unit - unit[values.argmin()]).max(axis=1, initial=0).argsort(kind="stable")[:MODELLED]
         seed = int(self._rng.integers(1 << 31))
-        return self._draws(unit[nearest], values[nearest], self._grid.unit(candidates), count, seed) - values.min()
+        drawn = self._draws(unit[nearest], values[nearest], self._grid.unit(candidates), count, seed)
+        return drawn - float(values.min())
 
     def _best(self, number: int) -> Choices:
         region = self.regions[number]

@@ -245,6 +245,8 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("GridSample"), "a cubic beyond the borders", "runtime",
                "the reference moves a place beyond the borders to the edge, and so jumps there; ONNX Runtime, as PyTorch, "
                "keeps each of the sixteen elements inside", _is_padded_cubic),
+    Convention(_names("TopK"), "what is no number", "open",
+               "the standard does not say where it stands among infinities, nor whether it is the greatest", has_nan),
     Convention(_names("Pow"), "integers beyond their type", "open",
                "the standard does not say what becomes of powers that are too large", _power_overflows),
     Convention(_names("ReduceSum"), "integers beyond their type", "open",

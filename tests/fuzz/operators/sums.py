@@ -97,7 +97,10 @@ def rounding(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, li
         case "Einsum":
             return _contracted(inputs, output, run, limits)
         case "ReduceProd":
-            return _multiplied(inputs, output, run, limits)
+            x, rest = np.abs(inputs[0]), inputs[1:]
+            return _multiplied(lambda change: run([change(x), *rest]), max(x.size // max(output.size, 1), 1), output, limits)
+        case "ScatterElements" | "ScatterND":
+            return _placed(node, inputs, output, run, limits)
         case "BatchNormalization":
             return _normalised(node, inputs, output, limits)
         case "LRN":
@@ -217,16 +220,33 @@ def _contracted(inputs: Sequence[Any], output: Array, run: Run, limits: Limits) 
     return Rounding((above + below) * terms**0.5, _outcomes(output, above, below, _most(limits, terms)))
 
 
-def _multiplied(inputs: Sequence[Any], output: Array, run: Run, limits: Limits) -> Rounding:
-    """ReduceProd."""
-    x = np.abs(inputs[0])
-    factors = np.where(np.isfinite(x), x, 1)
-    count = max(x.size // max(output.size, 1), 1)
-    over = run([np.maximum(factors, 1), *inputs[1:]]) > _most(limits, count)
-    under = run([np.where(factors > 0, np.minimum(factors, 1), 1), *inputs[1:]]) < 2 * float(limits.tiny)
-    zero, sign = run([np.where(x == 0, 0.0, 1.0), *inputs[1:]]) == 0, np.where(np.signbit(output), BELOW, ABOVE)
+def _multiplied(product: Callable[[Callable[[Array], Array]], Array], count: int, output: Array, limits: Limits) -> Rounding:
+    """A product of so many factors; `product` is that of what a function makes of their magnitudes."""
+    def finite(x: Array) -> Array:
+        return np.where(np.isfinite(x), x, 1)
+
+    over = product(lambda x: np.maximum(finite(x), 1)) > _most(limits, count)
+    under = product(lambda x: np.where(finite(x) > 0, np.minimum(finite(x), 1), 1)) < 2 * float(limits.tiny)
+    zero, sign = product(lambda x: np.where(x == 0, 0.0, 1.0)) == 0, np.where(np.signbit(output), BELOW, ABOVE)
     found = (over & ~zero & ~np.isnan(output)) * sign | ((over & (zero | under)) | (under & np.isinf(output))) * NAN
     return Rounding(np.abs(output) * np.where(under, 2 / float(limits.eps), count**0.5), np.asarray(found))
+
+
+def _placed(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, limits: Limits) -> Rounding | None:
+    """Scatter: sums and products of what is there and the updates that go there."""
+    data, places, updates = inputs
+    reduction, count = next((a.s for a in node.attribute if a.name == "reduction"), b"none"), np.size(places) + 1
+
+    def over(change: Callable[[Array], Array]) -> Array:
+        return run([change(data), places, change(updates)])
+
+    if reduction == b"mul":
+        return _multiplied(lambda change: over(lambda x: change(np.abs(x))), count, output, limits)
+    if reduction != b"add":
+        return None
+    above, below = (over(lambda x, sign=sign: np.maximum(sign * np.where(np.isfinite(x), x, 0), 0))  # type: ignore[misc]
+                    for sign in (1, -1))
+    return Rounding((above + below) * count**0.5, _outcomes(output, above, below, _most(limits, count)))
 
 
 def _normalised(node: NodeProto, inputs: Sequence[Any], output: Array, limits: Limits) -> Rounding:

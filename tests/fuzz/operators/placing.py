@@ -1,0 +1,95 @@
+"""Recipes of operators that put elements in computed places or in order: the Scatter family, TopK."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.fuzz.operators.case import Dims, Draft
+from tests.fuzz.operators.elementwise import Recipe, rank
+from tests.fuzz.operators.values import Array, Sizes, fixed, places, shape_at
+
+
+def _folded(d: Draft, op: str) -> str | None:
+    """How updates are joined with what is there, where the opset has that; of several that only replace, each may be kept."""
+    if d.opset < 16 or op == "Scatter" or d.chance(0.4):
+        return None
+    return d.rng.choice(("add", "mul") if d.opset < 18 else ("add", "mul", "max", "min"))
+
+
+def scatter_elements(d: Draft, op: str = "ScatterElements") -> None:
+    dims, kind = d.extents(rank(d, 1, 3)), d.rng.choice(("int64", "int64", "int32"))
+    axis, folded = d.rng.randrange(-len(dims), len(dims)), _folded(d, op)
+    dtype = d.dtype(op) if folded is None else d.dtype(op, among=("float32", "float64", "int32", "int64", "int8"))
+    own: list[str | int] = list(dims)
+    if folded is not None:
+        own[axis] = d.rng.choice((1, 3, d.size()))
+
+    def apart(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        """Each place of an axis once, counted from either end."""
+        found = gen.random(shape).argsort(axis=axis)
+        return np.asarray(np.where(gen.random(shape) < 0.3, found - max(shape[axis], 1), found), kind)
+
+    x = d.operand(dims, dtype)
+    indices = d.operand(own, kind, apart if folded is None else places(kind, dims[axis]), of=(dims[axis],))
+    d.node(op, [x, indices, d.operand(own, dtype)], axis=axis, **({} if folded is None else {"reduction": folded}))
+
+
+def scatter(d: Draft) -> None:
+    scatter_elements(d, "Scatter")
+
+
+def scatter_nd(d: Draft) -> None:
+    dims, folded = d.extents(rank(d, 1, 4)), _folded(d, "ScatterND")
+    dtype = d.dtype("ScatterND") if folded is None else d.dtype("ScatterND", among=("float32", "float64", "int32", "int64"))
+    depth = d.rng.randint(1, len(dims))
+    outer: Dims = d.extents(d.rng.choice((0, 1, 2))) if folded else (d.rng.choice((1, dims[0])),)
+
+    def drawn(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        extents = [max(n, 1) for n in shape_at(dims[:depth], sizes)]
+        found = np.asarray(gen.integers([-n for n in extents], extents, shape))
+        if folded is None:  # rows of their own
+            found[..., 0] = gen.permutation(extents[0])[:shape[0]] - (extents[0] if gen.random() < 0.3 else 0)
+        return found
+
+    x = d.operand(dims, dtype)
+    indices = d.operand((*outer, depth), "int64", drawn, of=dims[:depth])
+    d.node("ScatterND", [x, indices, d.operand((*outer, *dims[depth:]), dtype)],
+           **({} if folded is None else {"reduction": folded}))
+
+
+def tensor_scatter(d: Draft) -> None:
+    """A cache that fills up, or goes round."""
+    count, size, mode = d.rng.choice((1, 2, 3)), d.size(3, 17), d.rng.choice((None, "linear", "circular"))
+    batch, before, behind = d.rng.choice((1, 2, d.size(1, 3))), d.extents(d.rng.choice((0, 1))), d.extents(d.rng.choice((0, 1)))
+    axis = 1 + len(before)
+    dtype = d.dtype("TensorScatter")
+
+    def begins(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        (length,) = shape_at((size,), sizes)
+        return np.asarray(gen.integers(0, length if mode == "circular" else length - count + 1, shape))
+
+    cache = d.operand((batch, *before, size, *behind), dtype)
+    inputs = [cache, d.operand((batch, *before, count, *behind), dtype)]
+    if d.chance(0.8):
+        inputs.append(d.operand((batch,), "int64", begins, of=(size,)))
+    ranks = axis + 1 + len(behind)
+    d.node("TensorScatter", inputs, axis=d.rng.choice((axis, axis - ranks)), mode=mode)
+
+
+def top_k(d: Draft) -> None:
+    """Few of many, all, or none; ties keep their order."""
+    dims = list(d.extents(rank(d, 1, 3)))
+    axis = d.rng.randrange(-len(dims), len(dims))
+    dims[axis] = d.size(4, 33)
+    flags = {} if d.opset < 11 else {"largest": d.maybe(0.6, d.rng.choice((0, 1))), "sorted": d.maybe(0.2, 1)}
+    dtype = d.dtype("TopK")
+    x = d.operand(dims, dtype)
+    count = d.rng.choice((0, 1, 2, 4))
+    if d.opset < 10:
+        d.node("TopK", [x], 2, axis=axis, k=max(count, 1))
+    else:
+        d.node("TopK", [x, d.constant(fixed(count), (1,))], 2, axis=axis, **flags)
+
+
+RECIPES: dict[str, Recipe] = {"ScatterElements": scatter_elements, "Scatter": scatter, "ScatterND": scatter_nd,
+                              "TensorScatter": tensor_scatter, "TopK": top_k}
