@@ -360,7 +360,7 @@ def _random_feeds(specs: Sequence[TensorSpec], sizes: dict[str, int], seed: int)
         raise click.UsageError(f"--size: there is no dim '{name}' among {', '.join(sorted(known)) or 'none'}")
     feeds: dict[str, NDArray[Any]] = {}
     for spec in specs:
-        shape, dtype = tuple(size.evaluate(sizes) for size in spec.shape), np.dtype(spec.dtype)
+        shape, dtype = tuple(size.evaluate(sizes) for size in spec.shape), spec.numpy
         if min(shape, default=0) < 0:
             raise click.UsageError(f"--random: input '{spec.name}' would have the shape {list(shape)}; give other sizes")
         allocate_array(shape, np.dtype(np.float64), f"random data for input '{spec.name}'")  # a LaunchError where it cannot be

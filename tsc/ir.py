@@ -54,7 +54,8 @@ class Graph:
     """Nodes in topological order over named values.
 
     `types` holds what is known of each value (all of them after shape inference); `constants` are initializers and folded
-    values; `contents` the symbolic contents of values that are shape arithmetic; `declared` is what the file says of outputs.
+    values; `contents` the symbolic contents of values that are shape arithmetic; `declared` is what the file says of outputs;
+    `outside` what an input or output is to whoever calls, where kernels see its bits as another type.
     The nodes are the model's own, to which the standard's rules apply, until they are decomposed into `primitives`.
     """
 
@@ -67,6 +68,7 @@ class Graph:
     contents: Mapping[str, Contents] = field(default_factory=dict)
     opset: int = 0
     declared: Mapping[str, DeclaredType] = field(default_factory=dict)
+    outside: Mapping[str, str] = field(default_factory=dict)
     primitives: bool = False
 
     def told(self) -> dict[str, Contents]:

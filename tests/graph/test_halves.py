@@ -81,12 +81,6 @@ def test_halves_that_are_made_of_nothing(target: str) -> None:
     np.testing.assert_array_equal(c, np.concatenate([np.eye(37, 40), np.full((1, 40), 0.5)]).astype(np.float16))
 
 
-def test_brain_floats_are_refused_by_name() -> None:
-    for target in ("cpu", "emu:sm_80"):
-        with pytest.raises(tsc.UnsupportedError, match=r"'x' of type bfloat16.*convert the model to float32"):
-            tsc.compile(parsed("y = Exp(x)", "bfloat16[n] x", "bfloat16[n] y"), target=target)
-
-
 # -- every half, and every float at which rounding changes ------------------------------------------------------
 
 CONVERT = {

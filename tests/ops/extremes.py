@@ -104,6 +104,8 @@ def extreme_samples(op: OpDef, opset: int) -> Iterator[tuple[str, Sample]]:
         dtypes, inputs = data_inputs(op, sample, opset)
         if op.name == "GridSample" and sample.attrs["mode"] != "nearest":
             dtypes = [dtype for dtype in dtypes if dtype.startswith("float")]  # what it interpolates
+        if op.name == "BitCast":
+            dtypes = [dtype for dtype in dtypes if np.dtype(dtype).itemsize == sample.inputs[0].itemsize and dtype != "bool"]
         for dtype in dtypes:
             values = extremes(dtype, op.name in MODERATE)
             drawn = np.random.default_rng(number)

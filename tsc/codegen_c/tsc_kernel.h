@@ -38,11 +38,6 @@ typedef struct {
   uint16_t bits;
 } tsc_half;
 
-typedef union {
-  float value;
-  uint32_t bits;
-} tsc_float_bits;
-
 TSC_FN float tsc_from_half(tsc_half h) {
   const uint32_t sign = (uint32_t)(h.bits & 0x8000) << 16, rest = (uint32_t)(h.bits & 0x7fff) << 13;
   tsc_float_bits number = {.bits = rest}, whole = {.bits = sign | 0x7f800000 | rest};

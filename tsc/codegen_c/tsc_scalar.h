@@ -54,6 +54,27 @@ TSC_DEFINE_UNSIGNED(uint32_t, uint32)
 TSC_DEFINE_UNSIGNED(uint64_t, uint64)
 TSC_DEFINE_UNSIGNED(uint8_t, bool)
 
+/* -- bits of one type as numbers of another ------------------------------------------------------------------------------ */
+
+#define TSC_DEFINE_BITS(F, U, FLOAT, UNSIGNED, NAME)                                                                          \
+  typedef union {                                                                                                             \
+    F value;                                                                                                                  \
+    U bits;                                                                                                                   \
+  } NAME;                                                                                                                     \
+  TSC_FN U tsc_as_##UNSIGNED##_##FLOAT(F x) {                                                                                 \
+    NAME number;                                                                                                              \
+    number.value = x;                                                                                                         \
+    return number.bits;                                                                                                       \
+  }                                                                                                                           \
+  TSC_FN F tsc_as_##FLOAT##_##UNSIGNED(U x) {                                                                                 \
+    NAME number;                                                                                                              \
+    number.bits = x;                                                                                                          \
+    return number.value;                                                                                                      \
+  }
+
+TSC_DEFINE_BITS(float, uint32_t, float32, uint32, tsc_float_bits)
+TSC_DEFINE_BITS(double, uint64_t, float64, uint64, tsc_double_bits)
+
 /* -- floats. gcc 12 takes 0.0 + -x and 0.0 - x for -x, and -(a * b + c) for -a * b - c, wrong where the result is 0: it is not
  * shown that a zero is one, nor what it is that is negated --------------------------------------------------------------- */
 

@@ -1,17 +1,18 @@
-"""Bits of integers: BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot and BitShift."""
+"""Bits of integers: BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot and BitShift; and bits as they stand: BitCast, bfloat16."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tsc.errors import ModelError
-from tsc.ops.base import InferContext, OpDef, Sample
+from tsc.errors import ModelError, UnsupportedError
+from tsc.ir import TensorType
+from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.elementwise import elementwise, intrinsic
-from tsc.ops.samples import ints
-from tsc.ops.shapes import where
-from tsc.te.expr import Const, Expr, call
+from tsc.ops.samples import bools, floats, ints
+from tsc.ops.shapes import canonical, element_type, tensor, where
+from tsc.te.expr import BOOL, Cast, Const, Expr, add, bits, call, item_bytes, select
 
 
 def _not(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
@@ -39,6 +40,43 @@ def _shift(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
     return call("shl" if _direction(ctx) == "LEFT" else "shr", x, by)
 
 
+def _cast_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    source, target = ctx.type(0).dtype, element_type(ctx, ctx.attr("to", 0))
+    if NARROW & {source, target} or target == BOOL != source:
+        raise UnsupportedError(f"{where(ctx)} takes the bits of {source} for {target}, which is not supported; cast them")
+    if item_bytes(source) != item_bytes(target):
+        raise ModelError(f"{where(ctx)} takes the bits of {source} for {target}, expected a type of as many")
+    return tensor(target, canonical(ctx, 0))
+
+
+def _cast_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    return bits(lowering.read(0, at), lowering.out[0].dtype)
+
+
+# -- bfloat16 ----------------------------------------------------------------------------------------------------
+
+#: Floats of 16 bits, with which nothing computes.
+NARROW = frozenset({"float16", "bfloat16"})
+
+
+def _types_of(dtype: str) -> Callable[[InferContext], tuple[TensorType, ...]]:
+    return lambda ctx: tensor(dtype, canonical(ctx, 0))
+
+
+def _from_bfloat(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    """The float32 whose upper half they are."""
+    return bits(call("shl", Cast(lowering.read(0, at), "uint32"), Const(16, "uint32")), "float32")
+
+
+def _to_bfloat(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    """The upper half of a float32, rounded to the nearest, ties to the even one; what is no number stays none."""
+    x = lowering.read(0, at)
+    whole, half = bits(x, "uint32"), Const(16, "uint32")
+    odd = call("bitand", call("shr", whole, half), Const(1, "uint32"))
+    rounded = call("shr", add(whole, add(odd, Const(0x7FFF, "uint32"))), half)
+    return Cast(select(call("isnan", x), Const(0x7FC0, "uint32"), rounded), "uint16")
+
+
 def _pairs() -> Sequence[Sample]:
     return [Sample([ints(3, 5, dtype="int32"), ints(5, dtype="int32")]), Sample([ints(2, 1, 3), ints(4, 1)]),
             Sample([ints(7, low=0, high=255, dtype="uint8"), ints(7, low=0, high=255, dtype="uint8")])]
@@ -54,10 +92,19 @@ def _shifts() -> Sequence[Sample]:
             Sample([ints(9, low=0, high=255, dtype="uint8"), ints(9, low=0, high=7, dtype="uint8")], {"direction": "LEFT"})]
 
 
+def _casts() -> Sequence[Sample]:
+    return [Sample([floats(3, 5)], {"to": 6}), Sample([ints(3, 5, dtype="int32")], {"to": 1}),
+            Sample([floats(4, dtype="float64")], {"to": 7}), Sample([ints(2, 3)], {"to": 11}),
+            Sample([ints(5, dtype="int8")], {"to": 2}), Sample([bools(2, 2)], {"to": 2})]
+
+
 OPS: tuple[OpDef, ...] = (
     elementwise("BitwiseAnd", intrinsic("bitand"), samples=_pairs, required=2),
     elementwise("BitwiseOr", intrinsic("bitor"), samples=_pairs, required=2),
     elementwise("BitwiseXor", intrinsic("bitxor"), samples=_pairs, required=2),
     elementwise("BitwiseNot", _not, samples=_singles),
     elementwise("BitShift", _shift, samples=_shifts, required=2, reads=("direction",), check=_check_direction),
+    OpDef("BitCast", PatternKind.ELEMENTWISE, _cast_types, te=_cast_te, samples=_casts, reads=("to",)),
+    OpDef("FromBfloat", PatternKind.ELEMENTWISE, _types_of("float32"), te=_from_bfloat, domain="tsc"),
+    OpDef("ToBfloat", PatternKind.ELEMENTWISE, _types_of("uint16"), te=_to_bfloat, domain="tsc"),
 )

@@ -165,7 +165,7 @@ def _input(graph: Graph, env: ShapeEnv, name: str) -> TensorSpec:
 
 def _spec(graph: Graph, env: ShapeEnv, name: str) -> TensorSpec:
     known = graph.types[name]
-    return TensorSpec(name, known.dtype, tuple(map(env.canon, known.shape)))
+    return TensorSpec(name, graph.outside.get(name, known.dtype), tuple(map(env.canon, known.shape)))
 
 
 def _dims(exprs: Iterable[SymExpr]) -> frozenset[str]:

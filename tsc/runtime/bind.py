@@ -87,7 +87,7 @@ class Binder:
         self.straight = len(self.code) == len(self.segments) <= 1
         self.dims = tuple(plan.ranges)
         self.evals = {name: value for name, value in static_names(plan).items() if value is not None}
-        self._inputs = tuple((spec.name, np.dtype(spec.dtype), len(spec.shape)) for spec in plan.inputs)
+        self._inputs = tuple((spec.name, spec.numpy, len(spec.shape)) for spec in plan.inputs)
         self._names = frozenset(spec.name for spec in plan.inputs)
         told = tuple(len(spec.contents) for spec in plan.inputs)
         self._told = told if any(told) else ()  # most models have none, and a run asks each time
@@ -100,7 +100,7 @@ class Binder:
         self._expected = Tape(static, [size for _, size in self.others])
         self.guards = [g for g in plan.guards if g.left.dims() | g.right.dims() <= set(static)]
         self._sides = Tape(static, [side for g in self.guards for side in (g.left, g.right)])
-        self.dtypes = tuple(np.dtype(spec.dtype) for spec in plan.outputs)
+        self.dtypes = tuple(spec.numpy for spec in plan.outputs)
         #: Whether an output's shape is known before anything runs.
         self.known = tuple(all(size.dims() <= set(static) for size in spec.shape) for spec in plan.outputs)
         storages = plan.storages

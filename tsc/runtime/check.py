@@ -106,7 +106,7 @@ class _Checker:
         yield from self._region(plan.body, scope)
         for spec in plan.inputs:
             yield from self._loose((*spec.shape, *spec.contents), self.static, "an input")
-            if spec.contents and (product(spec.shape).as_int() != len(spec.contents) or np.dtype(spec.dtype).kind not in "iuf"):
+            if spec.contents and (product(spec.shape).as_int() != len(spec.contents) or spec.numpy.kind not in "iuf"):
                 yield f"takes {len(spec.contents)} elements of input '{spec.name}' for sizes, which has no or not as many"
         given = {plan.storages[i].index for i in scope.written if plan.storages[i].kind == "output"}
         for index, spec in enumerate(plan.outputs):
@@ -304,9 +304,9 @@ class _Checker:
         storage = self.plan.storages[index]
         match storage.kind:
             case "input":
-                return self.plan.inputs[storage.index].dtype
+                return self.plan.inputs[storage.index].stored
             case "output":
-                return self.plan.outputs[storage.index].dtype
+                return self.plan.outputs[storage.index].stored
             case "constant":
                 return str(self.constants[self.plan.constants[storage.index]].dtype.name)
         return None
@@ -317,7 +317,7 @@ class _Checker:
         match storage.kind:
             case "input" | "output":
                 spec = (self.plan.inputs if storage.kind == "input" else self.plan.outputs)[storage.index]
-                return product(spec.shape) * np.dtype(spec.dtype).itemsize
+                return product(spec.shape) * spec.numpy.itemsize
             case "constant":
                 return SymExpr.of(self.constants[self.plan.constants[storage.index]].nbytes)
         return storage.bytes

@@ -197,7 +197,7 @@ class _Maker:
             case "input":
                 spec = plan.inputs[storage.index]
                 axes = [self._extents[Axis(storage.index, a)] for a in range(len(spec.shape))]
-                size = assembly.product(axes, np.dtype(spec.dtype).itemsize)
+                size = assembly.product(axes, spec.numpy.itemsize)
             case "output":
                 size = assembly.product(outputs[storage.index], self._binder.dtypes[storage.index].itemsize)
             case "constant":

@@ -11,8 +11,12 @@ what it carries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from tsc.runtime.cost import Cost
 from tsc.sym import ZERO, Guard, Range, SymExpr
@@ -42,6 +46,21 @@ class TensorSpec:
     dtype: str
     shape: tuple[SymExpr, ...]
     contents: tuple[SymExpr, ...] = ()
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The dtype of its arrays. NumPy has no bfloat16: that is ml_dtypes' or, where that is not installed, uint16 for its
+        bits."""
+        if self.dtype == "bfloat16":
+            with suppress(ImportError):
+                found: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
+                return found
+        return np.dtype(self.stored)
+
+    @property
+    def stored(self) -> str:
+        """The dtype that kernels see."""
+        return "uint16" if self.dtype == "bfloat16" else self.dtype
 
 
 @dataclass(frozen=True, slots=True)

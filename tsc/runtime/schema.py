@@ -14,7 +14,7 @@ LEAST_NUMBER = -(1 << 62)  # the lower end of a size that is no extent and has n
 MAX_RANK = 32
 MAX_EXPRESSION = 1 << 16  # letters
 DTYPES = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-                    "float16", "float32", "float64"})
+                    "float16", "bfloat16", "float32", "float64"})
 
 
 def from_json(raw: bytes, what: str) -> Any:

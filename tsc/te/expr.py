@@ -253,6 +253,16 @@ def call(fn: str, *args: Expr) -> Expr:
     return Call(fn, args, dtype)
 
 
+def bits(value: Expr, dtype: str) -> Expr:
+    """What the bits of a number are in another type of as many."""
+    wide = f"uint{8 * item_bytes(value.dtype)}"
+    if value.dtype.startswith("float"):
+        value = Call(f"as_{wide}", (value,), wide)
+    if dtype.startswith("float"):
+        return Call(f"as_{dtype}", (value if value.dtype == wide else Cast(value, wide),), dtype)
+    return value if value.dtype == dtype else Cast(value, dtype)
+
+
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     """`yes` where `condition` holds, else `no`; only the chosen side is evaluated."""
     if isinstance(condition, Const):

@@ -59,6 +59,16 @@ def _tf32(x: Any) -> Any:
     return (np.asarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
+def _bits(source: str, dtype: str) -> Callable[[Any], Any]:
+    """The bits of numbers of one type, as numbers of another."""
+    return lambda x: np.asarray(x, source).view(dtype)[()]
+
+
+#: What takes bits for numbers of the type that it is named by: of floats, and of unsigned integers as wide.
+BITS: dict[str, Callable[[Any], Any]] = {
+    f"as_{dtype}": _bits(source, dtype) for bits in (32, 64)
+    for source, dtype in ((f"float{bits}", f"uint{bits}"), (f"uint{bits}", f"float{bits}"))}
+
 MEANING: dict[str, Callable[..., Any]] = {
     # arithmetic
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _truncating_div, "floordiv": np.floor_divide,
@@ -67,7 +77,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     # transcendental
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "erf": _erf, "tanh": np.tanh, "sin": np.sin, "cos": np.cos,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint,
-    "tf32": _tf32,
+    "tf32": _tf32, **BITS,
     # comparison (bool result)
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "isnan": np.isnan, "isinf": np.isinf,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.te.expr import BOOL
-from tsc.te.intrinsics import MEANING
+from tsc.te.intrinsics import BITS, MEANING
 
 Array = NDArray[Any]
 
@@ -156,6 +156,11 @@ class Algebra:
     def call(self, fn: str, dtype: str, *args: Value) -> Value:
         """An intrinsic other than select, with a result of `dtype`."""
         poison = poisoned(*args)
+        if fn in BITS:
+            random, floating = hashed(key_of(fn), args[0].data), dtype.startswith("float")
+            made = Value(random if floating else integers(random, dtype), floating, poison)
+            known = number(args[0])
+            return made if known is None else _exactly(Exact(np.asarray(MEANING[fn](known.data)), known.known), made)
         if any(a.is_data for a in args):
             made = Value(self._data(fn, dtype, [residue(a) for a in args]), dtype != BOOL, poison)
             numbers = [n for a in args if (n := number(a)) is not None]
