@@ -20,14 +20,15 @@ FLOORS = (
     "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "cli_tune", "cli",
     "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
-#: What `runtime` may import besides NumPy: the driver's binding, in the modules that are imported when a GPU is asked for.
-DRIVER_BINDINGS = {"cuda": ("runtime/drivers/cuda.py", "runtime/drivers/cuda_api.py")}
+#: What `runtime` may import besides NumPy, where it is installed: the driver's binding, in the modules that are imported when a
+#: GPU is asked for, and a type that NumPy lacks.
+OPTIONAL = {"cuda": ("runtime/drivers/cuda.py", "runtime/drivers/cuda_api.py"), "ml_dtypes": ("runtime/plan.py",)}
 #: Where third-party modules other than NumPy may be imported, if they are confined at all.
 WALLS = {"islpy": ("poly/isl.py",), "onnx": ("graph/", "ops/", "pipeline.py", "explain.py", "onnx_backend.py"),
          "click": ("cli.py", "cli_tune.py"), "rich": ("cli.py",),
          **dict.fromkeys(("torch", "botorch", "gpytorch"), ("tune/gaussian.py",)),
          "ray": ("tuning_crew.py",),
-         "cuda": (*DRIVER_BINDINGS["cuda"], "codegen_cuda/nvrtc_worker.py")}
+         "cuda": (*OPTIONAL["cuda"], "codegen_cuda/nvrtc_worker.py")}
 MAX_LINES = 500
 MAX_VARIABLES = 6
 
@@ -96,7 +97,7 @@ def check_third_parties(root: Path) -> list[str]:
             head = name.partition(".")[0]
             if head in sys.stdlib_module_names or head in ("tsc", "numpy", "", "?"):
                 continue
-            if own in RANK and RANK[own] <= RANK["runtime"] and inside not in DRIVER_BINDINGS.get(head, ()):
+            if own in RANK and RANK[own] <= RANK["runtime"] and inside not in OPTIONAL.get(head, ()):
                 bad.append(f"{path}:{line}: '{own}' may import no third party but NumPy, not '{head}'")
             if head in WALLS and not inside.startswith(WALLS[head]):
                 bad.append(f"{path}:{line}: '{head}' may be imported in {', '.join(WALLS[head])} only")

@@ -164,6 +164,8 @@ class OpDef:
     linear: tuple[int, ...] = ()
     #: whether its factors may be of fewer bits than its sums, which are of the attribute `sum_dtype` then
     widens: bool = False
+    #: whether it is a conversion: its first operand in another type
+    converts: bool = False
     #: its operands from this one on are read as broadcasting does, so that one need not be expanded where the shape stays
     broadcasts_from: int | None = None
     #: the array that a node's attributes hold, where they hold all that it is; the text cites the node in errors

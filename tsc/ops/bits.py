@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tsc.errors import ModelError, UnsupportedError
-from tsc.ir import TensorType
+from tsc.ir import Node, TensorType
 from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.elementwise import elementwise, intrinsic
 from tsc.ops.samples import bools, floats, ints
@@ -57,6 +57,16 @@ def _cast_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 #: Floats of 16 bits, with which nothing computes.
 NARROW = frozenset({"float16", "bfloat16"})
+
+
+def from_bfloat_node(source: str, output: str, name: str) -> Node:
+    """A node that makes float32 of the bits of bfloat16."""
+    return Node("FromBfloat", (source,), (output,), {}, name, "tsc")
+
+
+def to_bfloat_node(source: str, output: str, name: str) -> Node:
+    """A node that rounds float32 to the bits of bfloat16."""
+    return Node("ToBfloat", (source,), (output,), {}, name, "tsc")
 
 
 def _types_of(dtype: str) -> Callable[[InferContext], tuple[TensorType, ...]]:

@@ -15,6 +15,7 @@ from tsc.errors import UnsupportedError
 from tsc.graph.shapes import Knowledge, infer_shapes
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
+from tsc.ops.bits import from_bfloat_node, to_bfloat_node
 from tsc.ops.elementwise import cast_node
 from tsc.sym import ShapeEnv
 
@@ -64,7 +65,7 @@ class _Widening:
         for node in self.graph.nodes:
             made = [o for o in node.outputs if o and dtypes[o] in HALVES]
             node = self._widened(node)
-            if node.op in ("Cast", "CastLike") and BFLOAT in map(dtypes.get, made):
+            if definition(node).converts and BFLOAT in map(dtypes.get, made):
                 yield from self._rounded(node)
                 continue
             self._known.infer(node)
@@ -95,13 +96,13 @@ class _Widening:
         wide = self._renamed(value)
         if dtype != BFLOAT:
             return self._cast(value, wide, WIDE)
-        return self._inferred(Node("FromBfloat", (value,), (wide,), {}, f"{value}/{WIDE}", "tsc"))
+        return self._inferred(from_bfloat_node(value, wide, f"{value}/{WIDE}"))
 
     def _closed(self, value: str, made: str, dtype: str) -> Node:
         """A float32 as a half."""
         if dtype != BFLOAT:
             return self._cast(value, made, dtype)
-        return self._inferred(Node("ToBfloat", (value,), (made,), {}, f"{value}/{dtype}", "tsc"))
+        return self._inferred(to_bfloat_node(value, made, f"{value}/{dtype}"))
 
     def _widened(self, node: Node) -> Node:
         """A node that reads wide values, but for what it takes a type or a shape of."""
