@@ -78,7 +78,8 @@ def measure(depth: int, width: int, batch: int, configs: int, lengths: int, reco
     untuned = [best[n] / seconds[chosen.index(default), n] for n in range(len(sizes))]
     print(f"({batch} L, {depth}) x ({depth}, {width}): {len({r.config for r in own})} configs measured, {len(pool)} in the "
           f"pool, {len(set(picks))} of them picked; at {lengths} lengths {np.mean(shares):.3f} of the best on average, "
-          f"{min(shares):.3f} at worst, with {sizes[int(np.argmin(shares))][name]} rows; the default config {np.mean(untuned):.3f} and {min(untuned):.3f} "
+          f"{min(shares):.3f} at worst, with {sizes[int(np.argmin(shares))][name]} rows; "
+          f"the default config {np.mean(untuned):.3f} and {min(untuned):.3f} "
           f"({tuning:.0f} s of tuning)", flush=True)
 
 
