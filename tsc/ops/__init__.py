@@ -26,6 +26,7 @@ from tsc.ops import (
     recurrent,
     reduce,
     resize,
+    sampled,
     scatter,
     spectral,
     topk,
@@ -38,7 +39,7 @@ _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *bits.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
     *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
     *grid_sample.OPS, *quantize.OPS, *fold.OPS, *attention.OPS, *spectral.OPS, *recurrent.OPS, *control.OPS, *trigonometry.OPS,
-    *scatter.OPS, *topk.OPS,
+    *scatter.OPS, *topk.OPS, *sampled.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 
