@@ -134,8 +134,9 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{time.monotonic() - begin:.0f} s")
     failing = {name: one.text for name, one in found.items() if one.state != "passed"}
     if asked.update:
-        kept = {name: text for name, text in known.items() if name not in found}
-        MISSING.write_text(json.dumps(dict(sorted({**kept, **failing}.items())), indent=1, ensure_ascii=False) + "\n")
+        kept = {name: text for name, text in known.items() if name not in found or (  # why it is wrong was said by hand
+            text.startswith("roundings") and found[name].state == "wrong")}
+        MISSING.write_text(json.dumps(dict(sorted({**failing, **kept}.items())), indent=1, ensure_ascii=False) + "\n")
         return 0
     other = [name for name in found if (name in failing) != (name in known)] if not asked.dynamic else list(failing)
     if other:
