@@ -59,7 +59,11 @@ def expected(kernel: Kernel, rates: list[Rates], sizes: dict[str, int]) -> list[
 def measure(depth: int, width: int, batch: int, configs: int, lengths: int, records: Path, seed: int) -> None:
     begin = time.perf_counter()
     shop = workshop("cpu", Options(variants=VARIANTS))
-    (group,), _ = groups_of(layer(depth, width), {"batch": batch, "length": (1, 512)}, shop)
+    model, dims = layer(depth, width), {"batch": batch, "length": (1, 512)}
+    (group,), _ = groups_of(model, dims, shop)
+    drawn = [{"length": length} for length in Random(seed).sample(range(1, 513), lengths)]
+    (untuned,), _ = groups_of(model, dims, shop, traffic=drawn)
+    sizes = list(untuned.sizes)
     tune([group], shop, records, Effort(configs, search="random", seed=seed))
     own = [record for record in read(records) if record.group == group.order.group]
     pool = pool_of(own, VARIANTS)
@@ -67,19 +71,17 @@ def measure(depth: int, width: int, batch: int, configs: int, lengths: int, reco
     kernel, binary, _ = built(group.order, list(dict.fromkeys([*pool, default])), shop)
     chosen = [code.config for code in kernel.codes]
     rates = [pool.get(config, Rates(1 << 62)) for config in chosen]  # nobody picks what is not in the pool
-    name, = group.sizes[0]
-    sizes = [{name: batch * length} for length in Random(seed).sample(range(1, 513), lengths)]
     trial = Trial(group.order.program, kernel, binary, shop.device.spec.name, group.order.constants)
     tuning = time.perf_counter() - begin
     seconds = measured(trial, group.sizes[:1], sizes).seconds
     best = [min(seconds[k, n] for k, config in enumerate(chosen) if config in pool) for n in range(len(sizes))]
     picks = [least(expected(kernel, rates, at)) for at in sizes]
     shares = [best[n] / seconds[pick, n] for n, pick in enumerate(picks)]
-    untuned = [best[n] / seconds[chosen.index(default), n] for n in range(len(sizes))]
+    own_shares = [best[n] / seconds[chosen.index(default), n] for n in range(len(sizes))]
     print(f"({batch} L, {depth}) x ({depth}, {width}): {len({r.config for r in own})} configs measured, {len(pool)} in the "
           f"pool, {len(set(picks))} of them picked; at {lengths} lengths {np.mean(shares):.3f} of the best on average, "
-          f"{min(shares):.3f} at worst, with {sizes[int(np.argmin(shares))][name]} rows; "
-          f"the default config {np.mean(untuned):.3f} and {min(untuned):.3f} "
+          f"{min(shares):.3f} at worst, at {sizes[int(np.argmin(shares))]}; "
+          f"the default config {np.mean(own_shares):.3f} and {min(own_shares):.3f} "
           f"({tuning:.0f} s of tuning)", flush=True)
 
 

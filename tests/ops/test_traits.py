@@ -98,7 +98,7 @@ def test_every_operator_is_of_the_kind_that_its_te_body_shows(derived: dict[str,
     assert not wrong
     left = {op.name for op in all_ops()} - derived.keys() - BROUGHT
     assert left == {"Constant", "If", "Upsample", "Scatter", "FromBfloat", "ToBfloat"}, (
-        "a constant is no Compute, nor is an If; the newest opset has no Upsample and no Scatter; bfloat16 has tests of its own")
+        "a constant is no Compute, nor is an If; the newest opset has no Upsample, nor Scatter; bfloat16 has tests of its own")
 
 
 # -- copies and permutations, read off te bodies -----------------------------------------------------------------
