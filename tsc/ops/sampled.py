@@ -156,15 +156,15 @@ def _kernel(ctx: InferContext) -> _Kernel:
     own = canonical(ctx, 1)[2:]
     size = ctx.attr("kernel_shape", [extent.as_int() for extent in own])
     if len(size) != 2 or None in size:
-        raise UnsupportedError(f"{where(ctx)} has a kernel of {[str(extent) for extent in own]}, which is not supported; give it "
-                               "a kernel_shape of two numbers")
+        raise UnsupportedError(f"{where(ctx)} has a kernel of {[str(extent) for extent in own]}, which is not supported; "
+                               "give it a kernel_shape of two numbers")
     for extent, given in zip(own, size):
         unify(ctx.env, extent, SymExpr.of(int(given)), f"{where(ctx)}: its weights are of its kernel_shape")
     pads = tuple(int(p) for p in ctx.attr("pads", (0,) * 4))
     if len(pads) != 4:
         raise ModelError(f"{where(ctx)} has pads {pads}, expected two an axis")
-    return _Kernel(tuple(map(int, size)), positives(ctx, "strides", 2), positives(ctx, "dilations", 2), pads, _number(ctx, "group", 1, 1),
-                   _number(ctx, "offset_group", 1, 1))
+    return _Kernel(tuple(map(int, size)), positives(ctx, "strides", 2), positives(ctx, "dilations", 2), pads,
+                   _number(ctx, "group", 1, 1), _number(ctx, "offset_group", 1, 1))
 
 
 def _deform_types(ctx: InferContext) -> tuple[TensorType, ...]:
