@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tsc
 from tests.ops.harness import run_node
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import ModelError
 from tsc.ir import Node
 
 
@@ -61,11 +61,10 @@ def test_nearest_follows_exact_arithmetic(size: int) -> None:
 
 
 @pytest.mark.parametrize(("inputs", "attrs", "error", "text"), [
-    ({"sizes": np.array([4])}, {"mode": "linear", "antialias": 1}, UnsupportedError, "antialias"),
     ({"sizes": np.array([4, 4])}, {}, ModelError, "2 sizes for 1 axes"),
     ({"sizes": np.array([4])}, {"mode": "bilinear"}, ModelError, "mode 'bilinear'"),
     ({"scales": np.array([-2], np.float32)}, {}, ModelError, "the scale -2.0"),
-], ids=["antialias", "sizes", "mode", "scale"])
+], ids=["sizes", "mode", "scale"])
 def test_refusals(inputs: dict[str, Any], attrs: dict[str, Any], error: type[Exception], text: str) -> None:
     names = ("x", "", *(n if n in inputs else "" for n in ("scales", "sizes")))
     with pytest.raises(error, match=text):

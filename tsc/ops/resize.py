@@ -17,12 +17,13 @@ import numpy as np
 
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
-from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.generate import converted, typed
 from tsc.ops.samples import floats, ints, vector
 from tsc.ops.shapes import NUMBERS, Shape, canonical, distinct, is_float, sizes_operand, tensor, where
-from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, product, sym_max, sym_min
+from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, ceildiv, product, sym_max, sym_min
+from tsc.te.compute import SUM, Axis
 from tsc.te.expr import BOOL, INDEX, Cast, Const, Expr, add, call, index, mul, select
 
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -81,10 +82,15 @@ def _scaled_axes(ctx: InferContext) -> tuple[_Scaled, ...]:
         ctx.env.assume_le(sym_min(scaled.length, 1), extent, f"{where(ctx)}: a dim without elements cannot be resized to some")
     if _crops(ctx):
         ctx.env.assume_eq(canonical(ctx, 1)[0], 2 * len(axes), f"{where(ctx)}: a crop has two bounds an axis")
-    enlarges = all(ctx.env.prove_le(s.denominator, s.numerator) for s in result)
-    if ctx.attr("antialias", 0) and ctx.attr("mode", "nearest") != "nearest" and not enlarges:
-        raise UnsupportedError(f"{where(ctx)} has antialias=1, which is not supported where a dim may become smaller")
+    if _crops(ctx) and any(_blends(ctx, s) for s in result):
+        raise UnsupportedError(f"{where(ctx)} has antialias=1, which is not supported where a crop may become smaller")
     return result
+
+
+def _blends(ctx: InferContext, scaled: _Scaled) -> bool:
+    """Whether an axis may become smaller and what lies between is to count: then as many elements do as the scale says."""
+    return (bool(ctx.attr("antialias", 0)) and ctx.attr("mode", "nearest") != "nearest"
+            and not ctx.env.prove_le(scaled.denominator, scaled.numerator))
 
 
 def _check_attributes(ctx: InferContext) -> None:
@@ -149,8 +155,13 @@ def _resize(builder: Builder) -> tuple[str, ...]:
         if (_crops(ctx) and not _whole_crop(ctx, k, len(scaled_axes))) or scaled.numerator != scaled.denominator:
             bounds = (ctx.node.inputs[1],) if _crops(ctx) else ()
             older = {} if ctx.opset >= 11 else _old_attributes(scaled, ctx.env)
-            value = builder.emit("ResizeAxis", value, *bounds, **attrs, **older, axis=scaled.axis, length=scaled.length,
-                                 scale=(scaled.numerator, scaled.denominator), bounds=(k, k + len(scaled_axes)))
+            given = {**attrs, **older, "axis": scaled.axis, "length": scaled.length,
+                     "scale": (scaled.numerator, scaled.denominator), "bounds": (k, k + len(scaled_axes))}
+            if _blends(ctx, scaled):
+                total = builder.emit("BlendWeights", value, **given)
+                value = builder.emit("Div", builder.emit("BlendAxis", value, **given), total)
+            else:
+                value = builder.emit("ResizeAxis", value, *bounds, **given)
     if working != dtype:
         value = _narrowed(builder, value, working, dtype)
     return (value,)
@@ -352,6 +363,58 @@ def cubic_weights(fraction: Expr, a: float) -> list[Expr]:
     return [far(fraction, rest), near(fraction, rest), near(rest, fraction), far(rest, fraction)]
 
 
+# -- antialias -------------------------------------------------------------------------------------------------
+
+def _blend_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+    """The sum over the elements around a place, each times its weight."""
+    axis = lowering.infer.attr("axis")
+    extent = canonical(lowering.infer, 0)[axis]
+    elements, position, weight = _blended(lowering, at[axis])
+    value = lowering.read(0, (*at[:axis], clamped(position, extent), *at[axis + 1:]))
+    return Reduction(SUM, (elements,), mul(weight, value))
+
+
+def _weights_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    behind = ctx.type(0).rank - ctx.attr("axis") - 1
+    return tensor(ctx.type(0).dtype, (ctx.env.canon(ctx.attr("length")), *(ONE,) * behind))
+
+
+def _weights_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+    elements, _, weight = _blended(lowering, at[0])
+    return Reduction(SUM, (elements,), weight)
+
+
+def _blended(lowering: Lowering, place: Expr) -> tuple[Axis, Expr, Expr]:
+    """A reduce axis over the elements around a place that may weigh something, the position of one, and its weight: that of its
+    distance, as the kernel has it which is as much wider as the axis becomes smaller."""
+    ctx, dtype = lowering.infer, lowering.infer.type(0).dtype
+    extent = canonical(ctx, 0)[ctx.attr("axis")]
+    found = _place(lowering, place, extent)
+    assert isinstance(found, _Quotient)
+    one, other = (ctx.env.canon(s) for s in ctx.attr("scale"))
+    cubic = ctx.attr("mode") == "cubic"
+    reach = sym_max(ceildiv(other * (2 if cubic else 1), one), 2 if cubic else 1)
+    elements = lowering.axis("e", ctx.env.canon(2 * reach))
+    position = call("sub", add(_floor(found, 0), lowering.var(elements)), index(reach - 1))
+    apart = converted(call("abs", call("sub", mul(position, found.divisor), found.dividend)), dtype)
+    narrowed, whole = (converted(index(s), dtype) for s in (sym_min(one, other), other))
+    distance = call("div", mul(call("div", apart, converted(found.divisor, dtype)), narrowed), whole)
+    weight = _keys(distance, float(ctx.attr("cubic_coeff_a", -0.75))) if cubic else call(
+        "max", call("sub", typed(1, dtype), distance), typed(0, dtype))
+    if ctx.attr("exclude_outside", 0):
+        weight = select(inside(position, extent), weight, typed(0, dtype))
+    return elements, position, weight
+
+
+def _keys(distance: Expr, a: float) -> Expr:
+    """Keys' kernel at a distance, 0 from 2 on."""
+    one, two = typed(1, distance.dtype), typed(2, distance.dtype)
+    rest, beyond = call("sub", one, distance), call("sub", two, distance)
+    near = mul(rest, add(one, mul(distance, call("sub", one, mul(typed(a + 2, distance.dtype), distance)))))
+    far = mul(mul(typed(-a, distance.dtype), rest), mul(beyond, beyond))
+    return select(call("lt", distance, one), near, select(call("lt", distance, two), far, typed(0, distance.dtype)))
+
+
 def _double(value: float | SymExpr) -> Expr:
     return converted(index(value), "float64") if isinstance(value, SymExpr) else Const(float(value), "float64")
 
@@ -374,16 +437,20 @@ def _resizes() -> Sequence[Sample]:
     result += [Sample([x, None, None, vector(1, 2, 7, 3)], {"mode": m, "exclude_outside": 1}) for m in ("linear", "cubic")]
     result += [Sample([x, None, None, vector(6, 6)], {"axes": (3, 2), "keep_aspect_ratio_policy": p, "mode": "linear"})
                for p in ("not_larger", "not_smaller")]
+    result += [Sample([wide, None, None, vector(1, 1, *sizes)], {"mode": m, "antialias": 1, "exclude_outside": e})
+               for m in ("linear", "cubic") for e in (0, 1) for sizes in ((2, 3), (3, 5))]
     return [*result, Sample([x, None, scales], {"mode": "linear", "antialias": 1}),
             Sample([ints(1, 1, 4, 4, low=-128, high=128, dtype="int8"), None, scales], {"mode": "cubic"}),
             Sample([ints(1, 1, 4, 4), None, scales])]
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("Resize", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=_resizes, static_inputs=(2, 3),
+    OpDef("Resize", PatternKind.REDUCE, _resize_types, decompose=_resize, samples=_resizes, static_inputs=(2, 3),
           reads=("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a", "exclude_outside",
                  "extrapolation_value", "keep_aspect_ratio_policy", "antialias", "axes")),
     OpDef("Upsample", PatternKind.INJECTIVE, _resize_types, decompose=_resize, samples=tuple, static_inputs=(1,),
           reads=("mode", "scales")),
     OpDef("ResizeAxis", PatternKind.INJECTIVE, _axis_types, te=_axis_te, domain="tsc"),
+    OpDef("BlendAxis", PatternKind.REDUCE, _axis_types, te=_blend_te, domain="tsc"),
+    OpDef("BlendWeights", PatternKind.REDUCE, _weights_types, te=_weights_te, domain="tsc"),
 )

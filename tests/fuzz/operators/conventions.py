@@ -245,6 +245,10 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_names("GridSample"), "a cubic beyond the borders", "runtime",
                "the reference moves a place beyond the borders to the edge, and so jumps there; ONNX Runtime, as PyTorch, "
                "keeps each of the sixteen elements inside", _is_padded_cubic),
+    Convention(_names("Resize"), "filters against aliases", "reference",
+               "beyond the borders the edge goes on where nothing says exclude_outside, as the standard's own data have it "
+               "(resize_downsample_sizes_linear_antialias); ONNX Runtime never counts what is there, as Pillow does not",
+               lambda node, inputs, opset: bool(attribute(node, "antialias", 0))),
     Convention(_names("TopK"), "what is no number", "open",
                "the standard does not say where it stands among infinities, nor whether it is the greatest", has_nan),
     Convention(_names("Pow"), "integers beyond their type", "open",

@@ -48,10 +48,11 @@ class Resize(OpRun):
         elements = math.prod(x.shape[a] for a in range(x.ndim) if a not in chosen) * math.prod(w.after for w in ways)
         if max(places, elements) > _MOST_ELEMENTS:
             raise NotImplementedError("a large output")
-        if antialias and mode != "nearest" and any(w.scale < 1 for w in ways):
-            raise NotImplementedError("filters against aliases")
         transform = coordinate_transformation_mode or "half_pixel"
         crops = transform == "tf_crop_and_resize"
+        blends = bool(antialias) and mode != "nearest"
+        if crops and blends and any(w.scale < 1 for w in ways):
+            raise NotImplementedError("crops that are filtered against aliases")
         if crops and (roi is None or roi.size != 2 * len(chosen)):
             raise ValueError("a crop has two bounds an axis")
         made, outside = x if mode == "nearest" else x.astype(np.float64), np.zeros((1,) * x.ndim, bool)
@@ -62,7 +63,7 @@ class Resize(OpRun):
                 raise ValueError("some elements of none")
             bounds = [Fraction(float(b)) for b in (roi[k], roi[k + len(chosen)])] if crops and roi is not None else []
             found = [way.place(o, transform, bounds) for o in range(way.after)]
-            made = kernel.along(made, axis, found)
+            made = kernel.along(made, axis, found, min(way.scale, Fraction(1)) if blends else Fraction(1))
             if crops:
                 beyond = np.array([not 0 <= p <= way.before - 1 for p in found], bool)
                 outside = outside | beyond.reshape(-1, *(1,) * (x.ndim - 1 - axis))
@@ -149,15 +150,15 @@ class _Kernel:
     a: float
     exclude_outside: bool
 
-    def along(self, x: Array, axis: int, places: Sequence[Fraction]) -> Array:
-        """The values at `places` of an axis."""
+    def along(self, x: Array, axis: int, places: Sequence[Fraction], narrowed: Fraction) -> Array:
+        """The values at `places` of an axis, with distances `narrowed` to count more elements."""
         n = x.shape[axis]
         if self.mode == "nearest":
             chosen = np.array([self._chosen(p) for p in places], np.int64)
             return np.take(x, np.clip(chosen, 0, max(n - 1, 0)), axis=axis)
         first = np.array([math.floor(p) for p in places], np.int64)
         rest = np.array([float(p - math.floor(p)) for p in places], np.float64)
-        at, weights = self._weights(first, rest)
+        at, weights = self._weights(first, rest) if narrowed == 1 else self._blended(first, rest, narrowed)
         if self.exclude_outside:
             weights = np.where((at >= 0) & (at < n), weights, 0.0)
             weights = weights / weights.sum(axis=0)
@@ -189,6 +190,19 @@ class _Kernel:
         inner = ((a + 2) * apart - (a + 3)) * apart * apart + 1
         outer = ((a * apart - 5 * a) * apart + 8 * a) * apart - 4 * a
         return np.stack([first - 1, first, first + 1, first + 2]), np.where(near, inner, outer)
+
+
+    def _blended(self, first: Array, rest: Array, narrowed: Fraction) -> tuple[Array, Array]:
+        """The same of a kernel that is wider, of sum 1."""
+        reach = math.ceil((1 if self.mode == "linear" else 2) / narrowed)
+        steps = np.arange(1 - reach, reach + 1)[:, None]
+        apart, a = np.abs(steps - rest) * float(narrowed), self.a
+        if self.mode == "linear":
+            weights = np.maximum(1 - apart, 0)
+        else:
+            outer = np.where(apart < 2, ((a * apart - 5 * a) * apart + 8 * a) * apart - 4 * a, 0)
+            weights = np.where(apart <= 1, ((a + 2) * apart - (a + 3)) * apart * apart + 1, outer)
+        return first + steps, weights / weights.sum(axis=0)
 
 
 class GridSample(NamedGridSample):  # type: ignore[misc]  # onnx says nothing of its types
