@@ -21,7 +21,7 @@ from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Re
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.generate import converted, typed
 from tsc.ops.samples import floats, ints, vector
-from tsc.ops.shapes import NUMBERS, Shape, canonical, distinct, is_float, sizes_operand, tensor, where
+from tsc.ops.shapes import NUMBERS, Shape, canonical, distinct, is_float, named, sizes_operand, tensor, where
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, ceildiv, product, sym_max, sym_min
 from tsc.te.compute import SUM, Axis
 from tsc.te.expr import BOOL, INDEX, Cast, Const, Expr, add, call, index, mul, select
@@ -158,8 +158,9 @@ def _resize(builder: Builder) -> tuple[str, ...]:
             given = {**attrs, **older, "axis": scaled.axis, "length": scaled.length,
                      "scale": (scaled.numerator, scaled.denominator), "bounds": (k, k + len(scaled_axes))}
             if _blends(ctx, scaled):
-                total = builder.emit("BlendWeights", value, **given)
-                value = builder.emit("Div", builder.emit("BlendAxis", value, **given), total)
+                given["reach"] = _reach(ctx, scaled)
+                weights = builder.emit("BlendWeights", value, **given)
+                value = builder.emit("Div", builder.emit("BlendAxis", value, **given), weights)
             else:
                 value = builder.emit("ResizeAxis", value, *bounds, **given)
     if working != dtype:
@@ -384,6 +385,13 @@ def _weights_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduct
     return Reduction(SUM, (elements,), weight)
 
 
+def _reach(ctx: InferContext, scaled: _Scaled) -> SymExpr:
+    """How many elements on each side of a place may weigh something."""
+    wide = 2 if ctx.attr("mode") == "cubic" else 1
+    found = ctx.env.canon(sym_max(ceildiv(scaled.denominator * wide, scaled.numerator), wide))
+    return found if found.as_int() is not None else named(ctx, f"reach_{scaled.axis}", found)
+
+
 def _blended(lowering: Lowering, place: Expr) -> tuple[Axis, Expr, Expr]:
     """A reduce axis over the elements around a place that may weigh something, the position of one, and its weight: that of its
     distance, as the kernel has it which is as much wider as the axis becomes smaller."""
@@ -392,8 +400,7 @@ def _blended(lowering: Lowering, place: Expr) -> tuple[Axis, Expr, Expr]:
     found = _place(lowering, place, extent)
     assert isinstance(found, _Quotient)
     one, other = (ctx.env.canon(s) for s in ctx.attr("scale"))
-    cubic = ctx.attr("mode") == "cubic"
-    reach = sym_max(ceildiv(other * (2 if cubic else 1), one), 2 if cubic else 1)
+    cubic, reach = ctx.attr("mode") == "cubic", ctx.attr("reach")
     elements = lowering.axis("e", ctx.env.canon(2 * reach))
     position = call("sub", add(_floor(found, 0), lowering.var(elements)), index(reach - 1))
     apart = converted(call("abs", call("sub", mul(position, found.divisor), found.dividend)), dtype)
@@ -402,7 +409,7 @@ def _blended(lowering: Lowering, place: Expr) -> tuple[Axis, Expr, Expr]:
     weight = _keys(distance, float(ctx.attr("cubic_coeff_a", -0.75))) if cubic else call(
         "max", call("sub", typed(1, dtype), distance), typed(0, dtype))
     if ctx.attr("exclude_outside", 0):
-        weight = select(inside(position, extent), weight, typed(0, dtype))
+        weight = select(call("eq", position, clamped(position, extent)), weight, typed(0, dtype))
     return elements, position, weight
 
 

@@ -116,7 +116,7 @@ def check_values(program: Program, func: Func, scheduled: Program | None = None,
 
 def _reduces_alike(program: Program, scheduled: Program) -> bool:
     """Whether what is scheduled reduces over axes of the Program alone."""
-    return {a.name for a, _ in reduce_axes(scheduled)} <= {a.name for a, _ in reduce_axes(program)}
+    return {a for a, _ in reduce_axes(scheduled)} <= {a for a, _ in reduce_axes(program)}
 
 
 def _checked(program: Program, func: Func, scheduled: Program | None, sizes: Sequence[dict[str, int]] | None,
@@ -223,37 +223,42 @@ def _compared(program: Program, func: Func, scheduled: Program | None, cases: Se
     inputs, algebra = Inputs(sizes, keys_of(sizes.count, rng.randrange(2**31)), deciding=_compared_with(program)), Algebra()
     limits = limits_of(program, tried, budget) if scheduled is not None else [(2**62, 2**62)] * len(tried)
     alike = scheduled is None or _reduces_alike(program, scheduled)
-    reduced = {axis.name: (axis, monoid) for axis, monoid in reduce_axes(program)}
-    if scheduled is not None and not alike:  # what one takes of its axes says nothing of the other's
+    if not alike:  # what one takes of its axes says nothing of the other's
         limits = [(min(across, LEAST), 2**62) for across, _ in limits]
-        reduced |= {axis.name: (axis, monoid) for axis, monoid in reduce_axes(scheduled)}
-    samples = {}
-    for axis, monoid in reduced.values():
-        few = scheduled is not None and alike and monoid.fn in _TRUTHS  # of many terms, one is sure to decide
-        samples[axis.name] = Samples(
-            tuple(taken(axis.extent.evaluate(c.sizes), 1 if few and rng.random() < 0.7 else most, steps, rng, n, c.numbers)
-                  for n, (c, (_, most)) in enumerate(zip(cases, limits))), np.array([axis.extent.evaluate(s) for s in tried]))
+
+    def sampled(one: Program) -> dict[str, Samples]:
+        """What the reduce axes of one of the two take; they may call theirs by the same names."""
+        found = {}
+        for axis, monoid in reduce_axes(one):
+            few = scheduled is not None and alike and monoid.fn in _TRUTHS  # of many terms, one is sure to decide
+            taking = tuple(
+                taken(axis.extent.evaluate(c.sizes), 1 if few and rng.random() < 0.7 else most, steps, rng, n, c.numbers)
+                for n, (c, (_, most)) in enumerate(zip(cases, limits)))
+            found[axis.name] = Samples(taking, np.array([axis.extent.evaluate(s) for s in tried]))
+        return found
+
+    samples = sampled(program)
+    of_scheduled = samples if scheduled is None or alike else sampled(scheduled)
     points = {}
     for buffer in program.outputs:
         compute = next(c for c in program.computes if c.name == buffer.name)
         points[buffer.name] = _points([
             tuple(taken(a.extent.evaluate(c.sizes), most, steps, rng, n, c.numbers) for a in compute.axes)
             for n, (c, (most, _)) in enumerate(zip(cases, limits))])
-    values = {name: s.values for name, s in samples.items()}
-    meaning = Meaning(program, sizes, inputs, algebra, values)
+    meaning = Meaning(program, sizes, inputs, algebra, {name: s.values for name, s in samples.items()})
     expected = {name: meaning.elements(name, at.index, at.cases) for name, at in points.items()}
     pruning = Pruning()
     if scheduled is not None:
         plain = _without_panels(scheduled)
         if plain.computes == program.computes:
-            pruning = Pruning.of(func, scheduled, meaning.wanted, samples)
+            pruning = Pruning.of(func, scheduled, meaning.wanted, of_scheduled)
         else:
-            again = Meaning(plain, sizes, inputs, algebra, values)
+            again = Meaning(plain, sizes, inputs, algebra, {name: s.values for name, s in of_scheduled.items()})
             for name, at in points.items():
                 if not len(at.cases) and name not in again.computes:  # it has no elements, so nothing computes it
                     continue
                 _same(again.elements(name, at.index, at.cases), expected[name], name, at, tried, "the scheduled Program")
-            pruning = Pruning.of(func, scheduled, again.wanted, samples)
+            pruning = Pruning.of(func, scheduled, again.wanted, of_scheduled)
     loops = Loops(func, sizes, inputs, algebra, pruning)
     found = evaluated(loops)
     for name, at in points.items():
