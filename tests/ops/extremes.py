@@ -26,6 +26,7 @@ CONVENTIONS: dict[str, str] = {
     "GlobalLpPool": "the reference has none: ONNX Runtime is asked",
     "GlobalMaxPool": "as MaxPool",
     "LRN": "the reference computes as many channels as there are images, ONNX Runtime subtracts what it had added",
+    "LinearAttention": "the reference keeps what is not finite in its state; here a weight of 0 is multiplied by it",
     "LpNormalization": "the reference adds numbers, not magnitudes, for p 1: ONNX Runtime is asked",
     "LpPool": "the reference averages what is inside and multiplies by the size of the window: ONNX Runtime is asked",
     "LogSoftmax": "the reference takes the logarithm of a rounded softmax, which is -inf where the result is finite",

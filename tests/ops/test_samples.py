@@ -23,7 +23,9 @@ CASES = [pytest.param(op, sample, id=f"{op.name}-{k}")
          for op in all_ops() if op.samples is not None for k, sample in enumerate(op.samples())]
 #: dims that must be static: (operator, input, dim from the end)
 STATIC = {("GatherND", "x1", -1), ("ScatterND", "x1", -1), ("DFT", "x0", -1),
-          ("DeformConv", "x1", -1), ("DeformConv", "x1", -2)}
+          ("DeformConv", "x1", -1), ("DeformConv", "x1", -2),
+          *(("LinearAttention", f"x{k}", -1) for k in range(6)), ("LinearAttention", "x3", -2), ("LinearAttention", "x3", -3),
+          ("CausalConvWithState", "x1", -1), ("CausalConvWithState", "x1", -3)}
 #: where the reference evaluator of onnx 1.23 is wrong or incomplete: no broadcasting Mean, no scalar Softsign, no negative
 #: pads, a global pool that reduces the channels too, no GlobalLpPool, local responses of as many channels as images
 BY_RUNTIME = {"Mean", "Softsign", "Pad", "GlobalMaxPool", "RNN", "GRU", "LSTM", "GlobalLpPool", "LRN"}
