@@ -101,6 +101,15 @@ def rounding(node: NodeProto, inputs: Sequence[Any], output: Array, run: Run, li
             return _multiplied(lambda change: run([change(x), *rest]), max(x.size // max(output.size, 1), 1), output, limits)
         case "ScatterElements" | "ScatterND":
             return _placed(node, inputs, output, run, limits)
+        case "DeformConv" | "RoiAlign":  # linear in images, weights, biases and masks, at places that are what they are
+            places = 2 if node.op_type == "DeformConv" else 1
+            large = [x if x is None or k == places or (places == 1 and k) else np.abs(x) for k, x in enumerate(inputs)]
+            terms = 4 * (np.prod(np.shape(inputs[1])[1:]) if places == 2 else 9)
+            return Rounding(run(large) * float(terms)**0.5, np.zeros(output.shape, int))
+        case "LinearAttention":
+            large = [x if x is None or k > 3 else np.abs(x) for k, x in enumerate(inputs)]
+            sizes = max(np.abs(run(large)).max(initial=0), np.abs(output).max(initial=0))
+            return Rounding(np.full(output.shape, sizes * np.shape(inputs[0])[1]), np.zeros(output.shape, int))
         case "BatchNormalization":
             return _normalised(node, inputs, output, limits)
         case "LRN":
