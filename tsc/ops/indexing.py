@@ -14,6 +14,7 @@ from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.samples import bools, floats, ints, scalar, vector
 from tsc.ops.shapes import (
     Values,
+    as_index,
     as_object,
     at_least_zero,
     canonical,
@@ -30,7 +31,7 @@ from tsc.ops.shapes import (
 )
 from tsc.ops.told_axes import are_told, by_axis
 from tsc.sym import ONE, ZERO, SymExpr, ceildiv, sym_max, sym_min
-from tsc.te.expr import BOOL, INDEX, Cast, CheckedIndex, Const, Expr, add, call, index, mul, select
+from tsc.te.expr import BOOL, CheckedIndex, Const, Expr, add, call, index, mul, select
 
 # -- Slice -----------------------------------------------------------------------------------------------------
 
@@ -243,12 +244,8 @@ def _gather_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     inner = at[axis:axis + rank]
     place = _known_position(ctx, ctx.contents[1], inner, extent)
     if place is None:
-        place = CheckedIndex(_as_index(lowering.read(1, inner)), extent, ctx.node.inputs[1])
+        place = CheckedIndex(as_index(lowering.read(1, inner)), extent, ctx.node.inputs[1])
     return lowering.read(0, (*at[:axis], place, *at[axis + rank:]))
-
-
-def _as_index(value: Expr) -> Expr:
-    return value if value.dtype == INDEX else Cast(value, INDEX)
 
 
 def _known_position(ctx: InferContext, places: Contents | None, at: Sequence[Expr], extent: SymExpr) -> Expr | None:
@@ -300,7 +297,7 @@ def _gather_nd_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr
     batch, depth = _nd_depth(ctx)
     outer = at[:ctx.type(1).rank - 1]
     shape = canonical(ctx, 0)
-    places = [CheckedIndex(_as_index(lowering.read(1, (*outer, index(k)))), shape[batch + k], ctx.node.inputs[1])
+    places = [CheckedIndex(as_index(lowering.read(1, (*outer, index(k)))), shape[batch + k], ctx.node.inputs[1])
               for k in range(depth)]
     return lowering.read(0, (*outer[:batch], *places, *at[len(outer):]))
 
@@ -318,7 +315,7 @@ def _gather_elements_types(ctx: InferContext) -> tuple[TensorType, ...]:
 def _gather_elements_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
     axis = _gather_axis(ctx)
-    place = CheckedIndex(_as_index(lowering.read(1, at)), canonical(ctx, 0)[axis], ctx.node.inputs[1])
+    place = CheckedIndex(as_index(lowering.read(1, at)), canonical(ctx, 0)[axis], ctx.node.inputs[1])
     return lowering.read(0, (*at[:axis], place, *at[axis + 1:]))
 
 
@@ -342,7 +339,7 @@ def _one_hot_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     axis = _one_hot_axis(ctx)
     depth = index(lowering.out[0].shape[axis])
     given = lowering.read(0, (*at[:axis], *at[axis + 1:]))
-    place = _as_index(given)
+    place = as_index(given)
     unsigned = given.dtype.startswith("u")
     from_start = place if unsigned or ctx.opset < 11 else select(call("lt", place, index(0)), add(place, depth), place)
     return select(call("eq", at[axis], from_start), lowering.read(2, (index(1),)), lowering.read(2, (index(0),)))

@@ -19,7 +19,7 @@ from tsc.ops.generate import converted, typed
 from tsc.ops.movement import reshape
 from tsc.ops.resize import clamped, inside, linear_weights, total
 from tsc.ops.samples import floats, vector
-from tsc.ops.shapes import canonical, tensor, unify, where
+from tsc.ops.shapes import as_index, canonical, tensor, unify, where
 from tsc.sym import SymExpr, product
 from tsc.te.compute import MAX, SUM
 from tsc.te.expr import INDEX, Cast, CheckedIndex, Expr, add, call, index, mul, select
@@ -97,7 +97,7 @@ def _samples_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduct
         beyond = call("or", call("lt", place, typed(-1, dtype)), call("gt", place, size))
         outside = call("or", outside, beyond)
         along.append(_at_edge(place, shape[2 + k], dtype))
-    image = CheckedIndex(_as_index(lowering.read(2, (at[0],))), shape[0], ctx.node.inputs[2])
+    image = CheckedIndex(as_index(lowering.read(2, (at[0],))), shape[0], ctx.node.inputs[2])
     parts = [mul(mul(y, x), lowering.read(0, (image, at[1], row, column)))
              for y, row in zip(along[0].weights, (along[0].before, along[0].behind))
              for x, column in zip(along[1].weights, (along[1].before, along[1].behind))]
@@ -105,10 +105,6 @@ def _samples_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduct
     for part in parts[1:] if is_max else ():
         value = call("max", value, part)
     return Reduction(MAX if is_max else SUM, samples, select(outside, typed(0, dtype), value))
-
-
-def _as_index(value: Expr) -> Expr:
-    return value if value.dtype == INDEX else Cast(value, INDEX)
 
 
 def _sample(lowering: Lowering, at: tuple[Expr, ...], k: int, number: Expr) -> Expr:

@@ -17,10 +17,10 @@ from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Re
 from tsc.ops.generate import typed
 from tsc.ops.movement import reshape
 from tsc.ops.samples import bools, floats, ints, vector
-from tsc.ops.shapes import canonical, expect_rank, linear_index, tensor, unify, where
+from tsc.ops.shapes import as_index, canonical, expect_rank, linear_index, tensor, unify, where
 from tsc.sym import SymExpr, product
 from tsc.te.compute import MAX, MIN, PROD, SUM, Monoid
-from tsc.te.expr import BOOL, INDEX, Cast, CheckedIndex, Expr, call, checking, index, select
+from tsc.te.expr import BOOL, INDEX, CheckedIndex, Expr, call, checking, index, select
 
 #: What updates are folded with, and the operator that adds the element itself; of bools likewise.
 _FOLDS = {"add": (SUM, "Add"), "mul": (PROD, "Mul"), "max": (MAX, "Max"), "min": (MIN, "Min")}
@@ -121,12 +121,8 @@ def _spots_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
     sizes, cited = [ctx.env.canon(s) for s in ctx.attr("sizes")], ctx.node.inputs[0]
     rows = [(*at, index(k)) for k in range(len(sizes))] if ctx.attr("linear", 0) else [at]
-    checked = [CheckedIndex(_as_index(lowering.read(0, row)), size, cited) for row, size in zip(rows, sizes)]
+    checked = [CheckedIndex(as_index(lowering.read(0, row)), size, cited) for row, size in zip(rows, sizes)]
     return checking(linear_index(checked, sizes), checked)
-
-
-def _as_index(value: Expr) -> Expr:
-    return value if value.dtype == INDEX else Cast(value, INDEX)
 
 
 def _shape(ctx: InferContext) -> list[SymExpr]:
@@ -220,7 +216,7 @@ def _cache_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
     axis = _axis(ctx, -2)
     size, count = canonical(ctx, 0)[axis], canonical(ctx, 1)[axis]
-    begin = _as_index(lowering.read(2, (at[0],))) if ctx.has(2) else index(0)
+    begin = as_index(lowering.read(2, (at[0],))) if ctx.has(2) else index(0)
     place = call("sub", at[axis], begin)
     if ctx.attr("mode", "linear") == "circular":
         place = call("mod", place, index(size))

@@ -12,7 +12,7 @@ from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Contents, TensorType
 from tsc.ops.base import InferContext, Lowering, symbolic
 from tsc.sym import ONE, ShapeEnv, SymExpr, identifier, product
-from tsc.te.expr import FARTHEST, Expr, add, call, index, mul
+from tsc.te.expr import FARTHEST, INDEX, Cast, Expr, add, call, index, mul
 
 Shape = tuple[SymExpr, ...]
 Values = tuple[Contents | None, ...]
@@ -32,6 +32,11 @@ def place_of(number: int | SymExpr) -> Expr:
     beyond every array stays beyond it, and no sum overflows."""
     known = number.as_int() if isinstance(number, SymExpr) else number
     return index(number if known is None else max(-FARTHEST, min(known, FARTHEST)))
+
+
+def as_index(value: Expr) -> Expr:
+    """An integer as an index."""
+    return value if value.dtype == INDEX else Cast(value, INDEX)
 
 
 def is_float(dtype: str) -> bool:

@@ -250,7 +250,7 @@ CONVENTIONS: tuple[Convention, ...] = (
                "(resize_downsample_sizes_linear_antialias); ONNX Runtime never counts what is there, as Pillow does not",
                lambda node, inputs, opset: bool(attribute(node, "antialias", 0))),
     Convention(_names("RoiAlign"), "before opset 16", "runtime",
-               "it had no coordinate_transformation_mode, and did what output_half_pixel is; the reference takes a later default",
+               "it did what output_half_pixel is, without an attribute for that; the reference takes a later default",
                lambda node, inputs, opset: opset < 16),
     Convention(_names("TopK"), "what is no number", "open",
                "the standard does not say where it stands among infinities, nor whether it is the greatest", has_nan),
