@@ -15,7 +15,7 @@ from tsc import targets
 from tsc.codegen_c.cache import CompiledCache, default_cache_dir, digest
 from tsc.codegen_c.specs import machine_name
 from tsc.config import Options, default_threads, read_environment
-from tsc.errors import InputError, InternalError, UnsupportedError
+from tsc.errors import InputError, InternalError
 from tsc.graph.fusion.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.loop_ir.bounds import no_prover
@@ -87,16 +87,6 @@ def _pool(options: Options, target: str, is_host: bool) -> Callable[[str], Mappi
         return pool_of(records, options.variants, units)
 
     return lru_cache(None)(pool)
-
-
-def refuse_dtypes(graph: Graph, target: Target) -> None:
-    """Raise UnsupportedError, naming the node, for a value of an element type that `target` does not compute with."""
-    for node in graph.nodes:
-        for value in (*node.inputs, *node.outputs):
-            dtype = graph.types[value].dtype if value in graph.types else None
-            if dtype is not None and dtype not in target.dtypes:
-                raise UnsupportedError(f"node '{node.name}' ({node.op}) has the operand '{value}' of type {dtype}, which "
-                                       f"target '{target.spec.name}' does not compute with; convert the model to float32")
 
 
 @dataclass(frozen=True, slots=True)

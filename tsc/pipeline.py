@@ -26,7 +26,7 @@ from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
 from tsc.graph.views import resolve
 from tsc.ir import Graph, format_graph
-from tsc.kernels import Workshop, bind, compile_program, refuse_dtypes, shared, workshop
+from tsc.kernels import Workshop, bind, compile_program, shared, workshop
 from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, build_plan, packed_constants
 from tsc.plan.kernel import Kernel
@@ -95,7 +95,6 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, de
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
     for node, definitions in definitions_of(graph):
         check_reads(definitions, env, f"node '{node.name}'")
-    refuse_dtypes(graph, device)
     graph = narrow_factors(graph, env, device.factors)              # Graph            -> Graph, factors in fewer bits
     return graph, env, fuse(graph, env, device.spec)                # Graph            -> [FusionGroup]
 

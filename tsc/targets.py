@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from tsc.codegen_c.build import Ahead, build_module, compiling_ahead
 from tsc.codegen_c.emit import emit_c
 from tsc.codegen_c.specs import CPU_SPECS, host_spec
-from tsc.codegen_c.types import C_TYPES
 from tsc.codegen_cuda.build import build_cubin_module, build_emulated_module, nothing_ahead
 from tsc.codegen_cuda.emit import emit_cuda
 from tsc.codegen_cuda.specs import CUDA_SPECS
@@ -49,7 +48,6 @@ class Target:
     emit: Callable[[Func, DeviceSpec, int], str]
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
-    dtypes: frozenset[str]  # what it computes with
     factors: str = "float32"  # in which what is multiplied is stored
     pool: Callable[[PatternKind, DeviceSpec], Mapping[TileConfig, Rates]] = nothing  # of a group that nobody has tuned
     algebra: Callable[[Program], Program] = as_it_is  # what it makes of a Program before all else
@@ -63,9 +61,9 @@ def find(name: str, precision: Precision = "fp32") -> Target:
         spec = replace(spec, intrinsics=tuple(mma.name for mma in _PRECISION[precision]))
         build = build_emulated_module if name in _EMULATED else build_cubin_module
         made = Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead,
-                      frozenset(C_TYPES), pool=untuned)
+                      pool=untuned)
         return replace(made, forms=IN_STRIPS, factors="float16", algebra=scaled_late) if precision == "fp16" else made
-    return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead, frozenset(C_TYPES))
+    return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead)
 
 
 #: The matrix instructions that a precision allows.

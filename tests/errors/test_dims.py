@@ -80,8 +80,10 @@ def test_dims_that_no_input_tells(refused: Refused) -> None:
 
 
 @pytest.mark.defect(5)
-def test_element_types_that_the_target_has_not_name_the_node(refused: Refused) -> None:
-    with refused(tsc.UnsupportedError, "node 'Add_0' (Add)", "bfloat16", "float32"):
-        tsc.compile(model("y = Add(x, x)", "bfloat16[n] x", "bfloat16[n] y"))
-    with refused(tsc.UnsupportedError, "node 'Cast_1' (Cast)", "bfloat16"):
-        tsc.compile(model("a = Relu(x)\n y = Cast<to = 16>(a)", "float[n] x", "bfloat16[n] y"))
+def test_element_types_that_nobody_has_name_the_node(refused: Refused) -> None:
+    with refused(tsc.UnsupportedError, "input 'x'", "COMPLEX64"):
+        tsc.compile(model("y = Identity(x)", "complex64[n] x", "complex64[n] y"))
+    with refused(tsc.UnsupportedError, "node 'EyeLike_0' (EyeLike)", "bfloat16", "float32"):
+        tsc.compile(model("y = EyeLike<dtype = 16>(x)", "float[n, m] x", "bfloat16[n, m] y"))
+    with refused(tsc.UnsupportedError, "node 'Cast_1' (Cast)", "type 17"):
+        tsc.compile(model("a = Relu(x)\n y = Cast<to = 17>(a)", "float[n] x", "float8e4m3fn[n] y"))

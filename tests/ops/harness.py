@@ -149,4 +149,6 @@ def lower_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tupl
             shape.append(env.declare(symbol) if symbol else SymExpr.of(extent))
         lowered.types[name] = TensorType(inputs[name].dtype.name, tuple(shape))
     lowered.add(node)
+    for name, value in env.definitions().items():
+        bound[name] = value.evaluate(bound)
     return lowered, bound
