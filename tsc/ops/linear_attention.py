@@ -190,7 +190,7 @@ def _samples() -> Sequence[Sample]:
             Sample([query, key, value, past, one], {**heads, "update_rule": "gated"}, 2),
             Sample([query, key, value, past, each], {**heads, "update_rule": "gated", "scale": 0.3}, 2),
             Sample([query, key * 0.3, value, past, None, beta], {**heads, "update_rule": "delta"}, 2),
-            Sample([query, key * 0.3, value, past, one, beta[:, :, :1]], heads, 2),
+            Sample([query, key * 0.3, value, past, one, floats(2, 5, 1, low=0, high=1)], heads, 2),
             Sample([query, key * 0.3, value, None, each, beta], heads, 2)]
 
 
