@@ -67,13 +67,17 @@ def _form(ctx: InferContext) -> _Form:
     for i in (KEY, VALUE, DECAY, BETA):
         for k, extent in enumerate((batch, tokens) if ctx.has(i) else ()):
             unify(ctx.env, extent, canonical(ctx, i)[k], f"{where(ctx)}: dim {k} of input {i}")
+    for i, known in ((DECAY, (SymExpr.of(heads), ctx.env.canon(depth * heads))), (BETA, (ONE, SymExpr.of(heads)))):
+        if ctx.has(i) and (found := canonical(ctx, i)[2]) not in known:
+            error = UnsupportedError if found.as_int() is None else ModelError
+            raise error(f"{where(ctx)} has an input {i} of {found} numbers a token, expected {' or '.join(map(str, known))}")
     if ctx.has(PAST):
         for extent, own in zip((batch, SymExpr.of(heads), depth, parts[2]), canonical(ctx, PAST)):
             unify(ctx.env, extent, own, f"{where(ctx)}: the state before has a matrix for each head")
-    scale, known = float(ctx.attr("scale", 0.0)), depth.as_int()
-    if not scale and known is None:
+    scale, deep = float(ctx.attr("scale", 0.0)), depth.as_int()
+    if not scale and deep is None:
         raise UnsupportedError(f"{where(ctx)} has heads of {depth} numbers, which is not supported without a scale")
-    scale = scale or 1 / math.sqrt(known or 1)
+    scale = scale or 1 / math.sqrt(deep or 1)
     sizes = [ctx.env.canon(size) for size in (batch, tokens, depth, parts[2])]
     return _Form(sizes[0], sizes[1], heads, queries // heads, sizes[2], sizes[3], scale)
 
