@@ -11,7 +11,7 @@ from tsc.ir import Node, TensorType
 from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.elementwise import elementwise, intrinsic
 from tsc.ops.samples import bools, floats, ints
-from tsc.ops.shapes import canonical, element_type, tensor, where
+from tsc.ops.shapes import HALVES, canonical, element_type, tensor, where
 from tsc.te.expr import BOOL, Cast, Const, Expr, add, bits, call, item_bytes, select
 
 
@@ -42,7 +42,7 @@ def _shift(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
 
 def _cast_types(ctx: InferContext) -> tuple[TensorType, ...]:
     source, target = ctx.type(0).dtype, element_type(ctx, ctx.attr("to", 0))
-    if NARROW & {source, target} or target == BOOL != source:
+    if HALVES & {source, target} or target == BOOL != source:
         raise UnsupportedError(f"{where(ctx)} takes the bits of {source} for {target}, which is not supported; cast them")
     if item_bytes(source) != item_bytes(target):
         raise ModelError(f"{where(ctx)} takes the bits of {source} for {target}, expected a type of as many")
@@ -54,10 +54,6 @@ def _cast_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 
 # -- bfloat16 ----------------------------------------------------------------------------------------------------
-
-#: Floats of 16 bits, with which nothing computes.
-NARROW = frozenset({"float16", "bfloat16"})
-
 
 def from_bfloat_node(source: str, output: str, name: str) -> Node:
     """A node that makes float32 of the bits of bfloat16."""

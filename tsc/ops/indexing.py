@@ -271,7 +271,8 @@ def _known_position(ctx: InferContext, places: Contents | None, at: Sequence[Exp
 
 # -- GatherND, GatherElements ----------------------------------------------------------------------------------
 
-def _nd_depth(ctx: InferContext) -> tuple[int, int]:
+def nd_depth(ctx: InferContext) -> tuple[int, int]:
+    """How many batch dims data and indices share, and how many dims of the data an index behind them has."""
     expect_rank(ctx, 0, 1)
     expect_rank(ctx, 1, 1)
     rank, most = ctx.type(0).rank, min(ctx.type(0).rank, ctx.type(1).rank)
@@ -286,7 +287,7 @@ def _nd_depth(ctx: InferContext) -> tuple[int, int]:
 
 
 def _gather_nd_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    batch, depth = _nd_depth(ctx)
+    batch, depth = nd_depth(ctx)
     for k in range(batch):
         unify(ctx.env, canonical(ctx, 0)[k], canonical(ctx, 1)[k], f"{where(ctx)}: batch dims must be equal")
     return tensor(ctx.type(0).dtype, (*canonical(ctx, 1)[:-1], *canonical(ctx, 0)[batch + depth:]))
@@ -294,7 +295,7 @@ def _gather_nd_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _gather_nd_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     ctx = lowering.infer
-    batch, depth = _nd_depth(ctx)
+    batch, depth = nd_depth(ctx)
     outer = at[:ctx.type(1).rank - 1]
     shape = canonical(ctx, 0)
     places = [CheckedIndex(as_index(lowering.read(1, (*outer, index(k)))), shape[batch + k], ctx.node.inputs[1])
@@ -302,13 +303,18 @@ def _gather_nd_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr
     return lowering.read(0, (*outer[:batch], *places, *at[len(outer):]))
 
 
-def _gather_elements_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    axis, rank = _gather_axis(ctx), ctx.type(0).rank
+def expect_elements(ctx: InferContext, axis: int) -> None:
+    """Hold indices of single elements along an axis to the data's other dims."""
+    rank = ctx.type(0).rank
     if ctx.type(1).rank != rank:
         raise ModelError(f"{where(ctx)} has data of rank {rank} and indices of rank {ctx.type(1).rank}, expected equal ranks")
     for k, (d, own) in enumerate(zip(canonical(ctx, 0), canonical(ctx, 1))):
         if k != axis:
             ctx.env.assume_le(own, d, f"{where(ctx)}: its indices must not be larger than its data along axis {k}")
+
+
+def _gather_elements_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_elements(ctx, _gather_axis(ctx))
     return tensor(ctx.type(0).dtype, canonical(ctx, 1))
 
 

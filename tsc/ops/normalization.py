@@ -12,6 +12,7 @@ from tsc.ops.movement import reshape, size_operand
 from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats
 from tsc.ops.shapes import (
+    HALVES,
     Shape,
     as_object,
     canonical,
@@ -24,8 +25,6 @@ from tsc.ops.shapes import (
     where,
 )
 from tsc.sym import ONE, ZERO, SymExpr, product
-
-_NARROW = ("float16", "bfloat16")
 
 
 def _mean(builder: Builder, value: str, axes: Sequence[int], extent: SymExpr, dtype: str) -> str:
@@ -56,7 +55,7 @@ def _stash(builder: Builder) -> tuple[str, str]:
     ctx = builder.infer
     own, x = ctx.type(0).dtype, ctx.node.inputs[0]
     stash = element_type(ctx, ctx.attr("stash_type", 1))
-    return (cast(builder, x, own, stash), stash) if own in _NARROW else (x, own)
+    return (cast(builder, x, own, stash), stash) if own in HALVES else (x, own)
 
 
 def _trailing(ctx: InferContext) -> tuple[tuple[int, ...], SymExpr]:

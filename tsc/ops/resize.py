@@ -352,16 +352,19 @@ def linear_weights(fraction: Expr) -> list[Expr]:
 def cubic_weights(fraction: Expr, a: float) -> list[Expr]:
     """Keys' kernel at distances 1 + f, f, 1 - f and 2 - f, as products: its cubics, a (t - 1) (t - 2)^2 between 1 and 2 and
     (1 - t) (1 + t - (a + 2) t^2) below, lose their digits where they are written as sums."""
-    one, factor = typed(1, fraction.dtype), typed(a, fraction.dtype)
-    rest = call("sub", one, fraction)
+    rest = call("sub", typed(1, fraction.dtype), fraction)
+    return [_far(fraction, rest, a), _near(fraction, rest, a), _near(rest, fraction, a), _far(rest, fraction, a)]
 
-    def near(t: Expr, rest: Expr) -> Expr:
-        return mul(rest, add(one, mul(t, call("sub", one, mul(typed(a + 2, t.dtype), t)))))
 
-    def far(t: Expr, rest: Expr) -> Expr:
-        return mul(mul(factor, t), mul(rest, rest))
+def _near(t: Expr, rest: Expr, a: float) -> Expr:
+    """At a distance t of at most 1, `rest` less than that."""
+    one = typed(1, t.dtype)
+    return mul(rest, add(one, mul(t, call("sub", one, mul(typed(a + 2, t.dtype), t)))))
 
-    return [far(fraction, rest), near(fraction, rest), near(rest, fraction), far(rest, fraction)]
+
+def _far(t: Expr, rest: Expr, a: float) -> Expr:
+    """At a distance of 1 + t, `rest` less than 2."""
+    return mul(mul(typed(a, t.dtype), t), mul(rest, rest))
 
 
 # -- antialias -------------------------------------------------------------------------------------------------
@@ -416,9 +419,8 @@ def _blended(lowering: Lowering, place: Expr) -> tuple[Axis, Expr, Expr]:
 def _keys(distance: Expr, a: float) -> Expr:
     """Keys' kernel at a distance, 0 from 2 on."""
     one, two = typed(1, distance.dtype), typed(2, distance.dtype)
-    rest, beyond = call("sub", one, distance), call("sub", two, distance)
-    near = mul(rest, add(one, mul(distance, call("sub", one, mul(typed(a + 2, distance.dtype), distance)))))
-    far = mul(mul(typed(-a, distance.dtype), rest), mul(beyond, beyond))
+    near = _near(distance, call("sub", one, distance), a)
+    far = _far(call("sub", distance, one), call("sub", two, distance), a)
     return select(call("lt", distance, one), near, select(call("lt", distance, two), far, typed(0, distance.dtype)))
 
 

@@ -47,6 +47,12 @@ class _Neighbours:
     weights: Sequence[Expr]
 
 
+def _corners(y: _Neighbours, x: _Neighbours) -> list[tuple[Expr, Expr, Expr]]:
+    """The four neighbours of a place: weight, row and column of each."""
+    return [(mul(high, wide), row, column) for high, row in zip(y.weights, (y.before, y.behind))
+            for wide, column in zip(x.weights, (x.before, x.behind))]
+
+
 # -- RoiAlign --------------------------------------------------------------------------------------------------
 
 def _roi_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -98,9 +104,7 @@ def _samples_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduct
         outside = call("or", outside, beyond)
         along.append(_at_edge(place, shape[2 + k], dtype))
     image = CheckedIndex(as_index(lowering.read(2, (at[0],))), shape[0], ctx.node.inputs[2])
-    parts = [mul(mul(y, x), lowering.read(0, (image, at[1], row, column)))
-             for y, row in zip(along[0].weights, (along[0].before, along[0].behind))
-             for x, column in zip(along[1].weights, (along[1].before, along[1].behind))]
+    parts = [mul(weight, lowering.read(0, (image, at[1], row, column))) for weight, row, column in _corners(*along)]
     value = parts[0] if is_max else total(parts)
     for part in parts[1:] if is_max else ():
         value = call("max", value, part)
@@ -225,11 +229,10 @@ def _columns_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
         before = Cast(floor, INDEX)
         along.append(_Neighbours(before, add(before, index(1)), linear_weights(call("sub", place, floor))))
     terms = []
-    for y, row in zip(along[0].weights, (along[0].before, along[0].behind)):
-        for x, column in zip(along[1].weights, (along[1].before, along[1].behind)):
-            value = lowering.read(0, (n, channel, clamped(row, shape[2]), clamped(column, shape[3])))
-            is_in = call("and", inside(row, shape[2]), inside(column, shape[3]))
-            terms.append(mul(mul(y, x), select(is_in, value, typed(0, dtype))))
+    for weight, row, column in _corners(*along):
+        value = lowering.read(0, (n, channel, clamped(row, shape[2]), clamped(column, shape[3])))
+        is_in = call("and", inside(row, shape[2]), inside(column, shape[3]))
+        terms.append(mul(weight, select(is_in, value, typed(0, dtype))))
     value = total(terms)
     return mul(value, lowering.read(2, (n, number, *spots))) if ctx.has(2) else value
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import ModelError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
 from tsc.ops.generate import typed
+from tsc.ops.indexing import expect_elements, nd_depth
 from tsc.ops.movement import reshape
 from tsc.ops.samples import bools, floats, ints, vector
 from tsc.ops.shapes import as_index, canonical, expect_rank, linear_index, tensor, unify, where
@@ -37,32 +38,18 @@ def _axis(ctx: InferContext, default: int = 0) -> int:
 def _elements_types(ctx: InferContext) -> tuple[TensorType, ...]:
     expect_rank(ctx, 0, 1)
     axis, shape = _axis(ctx), canonical(ctx, 0)
-    for i, what in ((1, "indices"), (2, "updates")):
-        if ctx.type(i).rank != len(shape):
-            raise ModelError(f"{where(ctx)} has data of rank {len(shape)} and {what} of rank {ctx.type(i).rank}, expected "
-                             "equal ranks")
-    for k, (d, own, given) in enumerate(zip(shape, canonical(ctx, 1), canonical(ctx, 2))):
+    expect_elements(ctx, axis)
+    if ctx.type(2).rank != len(shape):
+        raise ModelError(f"{where(ctx)} has data of rank {len(shape)} and updates of rank {ctx.type(2).rank}, expected equal "
+                         "ranks")
+    for k, (own, given) in enumerate(zip(canonical(ctx, 1), canonical(ctx, 2))):
         unify(ctx.env, own, given, f"{where(ctx)}: there is an update for each index along axis {k}")
-        if k != axis:
-            ctx.env.assume_le(own, d, f"{where(ctx)}: its indices must not be larger than its data along axis {k}")
     _check_reduction(ctx)
     return tensor(ctx.type(0).dtype, shape)
 
 
-def _nd_depth(ctx: InferContext) -> int:
-    """How many dims an index of ScatterND has."""
-    expect_rank(ctx, 0, 1)
-    expect_rank(ctx, 1, 1)
-    depth = canonical(ctx, 1)[-1].as_int()
-    if depth is None:
-        raise UnsupportedError(f"{where(ctx)} has a symbolic index depth, not supported yet")
-    if not 1 <= depth <= ctx.type(0).rank:
-        raise ModelError(f"{where(ctx)} has an index depth of {depth}, expected 1 to {ctx.type(0).rank}")
-    return depth
-
-
 def _nd_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    depth, shape = _nd_depth(ctx), canonical(ctx, 0)
+    (_, depth), shape = nd_depth(ctx), canonical(ctx, 0)
     wanted, given = (*canonical(ctx, 1)[:-1], *shape[depth:]), canonical(ctx, 2)
     if len(given) != len(wanted):
         raise ModelError(f"{where(ctx)} has updates of rank {len(given)}, expected {len(wanted)}")
@@ -89,7 +76,7 @@ def _nd(builder: Builder) -> tuple[str, ...]:
     """Rows that are replaced: the indexed dims are one, and what is behind them is another."""
     ctx = builder.infer
     data, indices, updates = ctx.node.inputs
-    depth, shape = _nd_depth(ctx), canonical(ctx, 0)
+    (_, depth), shape = nd_depth(ctx), canonical(ctx, 0)
     count, rows, width = (product(s) for s in (canonical(ctx, 1)[:-1], shape[:depth], shape[depth:]))
     listed = reshape(builder, indices, (count, SymExpr.of(depth)))
     spots = builder.emit("ScatterSpots", listed, sizes=shape[:depth], linear=1)
@@ -140,16 +127,16 @@ def _last_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction
     axis = ctx.attr("axis")
     updates = lowering.axis("k", canonical(ctx, 0)[axis])
     k = lowering.var(updates)
-    return Reduction(MAX, (updates,), select(_goes(lowering, at, k, axis), k, index(-1)))
+    return Reduction(MAX, (updates,), _where_it_goes(lowering, at, k, axis, k, index(-1)))
 
 
-def _goes(lowering: Lowering, at: Sequence[Expr], k: Expr, axis: int) -> Expr:
-    """Whether update `k` along an axis goes to an element; the spots of ScatterND are those of whole rows."""
+def _where_it_goes(lowering: Lowering, at: Sequence[Expr], k: Expr, axis: int, yes: Expr, no: Expr) -> Expr:
+    """`yes` where update `k` along an axis goes to an element; the spots of ScatterND are those of whole rows."""
     spots = canonical(lowering.infer, 0)
     if len(spots) == 1:
-        return call("eq", lowering.read(0, (k,)), at[axis])
-    return select(_within(at, spots, axis), call("eq", lowering.read(0, (*at[:axis], k, *at[axis + 1:])), at[axis]),
-                  typed(False, BOOL))
+        return select(call("eq", lowering.read(0, (k,)), at[axis]), yes, no)
+    goes = select(call("eq", lowering.read(0, (*at[:axis], k, *at[axis + 1:])), at[axis]), yes, no)
+    return select(_within(at, spots, axis), goes, no)
 
 
 def _within(at: Sequence[Expr], shape: Sequence[SymExpr], axis: int) -> Expr:
@@ -185,9 +172,9 @@ def _fold_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction
     updates = lowering.axis("k", canonical(ctx, 1)[axis])
     k = lowering.var(updates)
     monoid = (_BOOL_FOLDS if dtype == BOOL else _FOLDS)[ctx.attr("reduction")][0]
-    given = select(_within(at, canonical(ctx, 1), axis), lowering.read(1, (*at[:axis], k, *at[axis + 1:])),
-                   typed(monoid.identity(dtype), dtype))
-    return Reduction(monoid, (updates,), select(_goes(lowering, at, k, axis), given, typed(monoid.identity(dtype), dtype)))
+    given = lowering.read(1, (*at[:axis], k, *at[axis + 1:]))
+    nothing = typed(monoid.identity(dtype), dtype)
+    return Reduction(monoid, (updates,), _where_it_goes(lowering, at, k, axis, given, nothing))
 
 
 # -- TensorScatter ---------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"}
 NUMBERS = {name: number for number, name in DTYPES.items()}
+#: Floats of 16 bits, which are only stored.
+HALVES = frozenset({"float16", "bfloat16"})
 
 
 def place_of(number: int | SymExpr) -> Expr:

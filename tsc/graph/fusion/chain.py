@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tsc.graph.fusion.state import HALVES, Draft, Fusion, pulled
+from tsc.graph.fusion.state import Draft, Fusion, pulled
 from tsc.ops.base import PatternKind
+from tsc.ops.shapes import HALVES
 from tsc.sym import ZERO, SymExpr, product
 from tsc.target import DeviceSpec
 from tsc.te.expr import Call, Cast, Expr, Load, Var, loads, walk

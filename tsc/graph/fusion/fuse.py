@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from tsc.graph.fusion.chain import chain_level
 from tsc.graph.fusion.group import FusionGroup
 from tsc.graph.fusion.reduce import reduce_level
-from tsc.graph.fusion.state import HALVES, Draft, Fusion, analyse, group_inputs, path_nodes, pulled, pulled_loads
+from tsc.graph.fusion.state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled, pulled_loads
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
+from tsc.ops.shapes import HALVES
 from tsc.sym import ONE, ShapeEnv
 from tsc.target import DeviceSpec
 from tsc.te.expr import loads, variables

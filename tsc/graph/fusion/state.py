@@ -17,9 +17,6 @@ from tsc.te.index import by_integer
 from tsc.te.linear import linear, simplify
 from tsc.te.passes.transform import flattened
 
-#: What factors of products may be stored in.
-HALVES = ("float16", "bfloat16")
-
 
 @dataclass(slots=True)
 class Draft:

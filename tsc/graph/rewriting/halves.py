@@ -3,6 +3,7 @@
 Inputs and outputs keep their type; a Cast stands behind each input, before each output, and behind whatever makes halves of
 other values, so that a node that rounds still does. Values between are not rounded: they are more exact than those of a runtime
 that stores each as a half, and nothing overflows on the way. Constants become float32, which holds each half exactly.
+Of bfloat16, for which NumPy and C have no type, kernels see the bits (`Graph.outside` says what they are to whoever calls).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
 from tsc.ops.bits import from_bfloat_node, to_bfloat_node
 from tsc.ops.elementwise import cast_node
+from tsc.ops.shapes import HALVES
 from tsc.sym import ShapeEnv
 
-HALVES, BFLOAT, WIDE = ("float16", "bfloat16"), "bfloat16", "float32"
+BFLOAT, WIDE = "bfloat16", "float32"
 #: What the bits of a bfloat16 are stored as.
 BITS = "uint16"
 
