@@ -191,6 +191,32 @@ def test_a_block_grows_where_it_lies() -> None:
     ctypes.memset(block.address, 1, block.size)
 
 
+def test_a_block_grows_under_a_limit_of_addresses() -> None:
+    """Where there are none for twice as much, so many as it takes do; without these an error says so, and smaller ones do."""
+    code = """
+import ctypes, resource
+from tsc.errors import LaunchError
+from tsc.runtime.memory import Block
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20), resource.RLIM_INFINITY))
+block = Block("a block")
+for size in (5 << 20, 60 << 20):   # twice 60 MB are too many
+    block.grow(size)
+    ctypes.memset(block.address, 1, size)
+try:
+    block.grow(120 << 20)
+except LaunchError as error:
+    print(error)
+block.grow(3 << 20)
+ctypes.memset(block.address, 1, 3 << 20)
+print(block.size >> 20)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+                          capture_output=True, text=True, check=False)
+    refused = f"not enough memory: a block needs {120 << 20} bytes; use a smaller shape"
+    assert done.stdout.splitlines() == [refused, "3"], done.stderr
+
+
 @pytest.mark.defect(19)
 def test_trim_while_others_run(chain: Package, expected: Oracle) -> None:
     model, given = Executable(chain, 2), feeds(33, 5)
