@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from tsc.codegen_c.specs import machine_name
-from tsc.config import Options
+from tsc.config import Options, default_threads
 from tsc.errors import LaunchError
 from tsc.kernels import Order, Workshop, make_kernel, workshop
 from tsc.plan.kernel import Kernel
@@ -88,7 +88,9 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
     last = finalists(space.default, known, 2 * job.options.variants)
     done_before = {r.config for r in job.known if r.final and (r.group, r.machine) == (group.order.group, machine)}
     if len(last) > 1 and not done_before.issuperset(last):
-        yield [replace(r, final=True) for r in measured_records(batch_of(group, space.default, last, shop), {})]
+        batch = batch_of(group, space.default, last, shop)
+        yield [replace(record, final=True) for units in sorted({1, default_threads()})
+               for record in measured_records(batch, {}, units)]
 
 
 def finalists(default: TileConfig, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:

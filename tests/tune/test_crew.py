@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from tests.tune.support import groups, model
 from tsc.cli import cli
+from tsc.config import default_threads
 from tsc.errors import InputError, LaunchError
 from tsc.kernels import Workshop
 from tsc.tune.batch import SUFFIX, measure_folder, measured_records, read_batch, times_of, write_batch
@@ -76,8 +77,9 @@ def test_what_is_built_is_measured_where_there_is_no_compiler(tmp_path: Path, tu
     assert build(found, shop, path, effort, tmp_path / "more") == 6  # others: these are known
     assert measure_folder(tmp_path / "more", path) == 6
     assert [len(configs) for configs in measured_configs(path).values()] == [6, 6]
-    tune(found, shop, path, Effort(6, search="random"))  # and a job here has nothing left to measure
+    tune(found, shop, path, Effort(6, search="random"))  # what is left to measure: the best, on all cores
     assert [len(configs) for configs in measured_configs(path).values()] == [6, 6]
+    assert {record.units for record in read(path) if record.final} == {1, default_threads()}
 
 
 def test_what_is_no_batch_is_said(tmp_path: Path, tuned: tuple[list[Group], Workshop],
@@ -157,7 +159,7 @@ def test_a_machine_that_slows_down_is_no_slower_config(tuned: tuple[list[Group],
     batch = batch_of(found[0], space.default, configs[:1], shop)
     variants, slow = len(batch.trial.kernel.interface.variants), [1.0]
 
-    def measured(trial: Trial, checked: object, sizes: Sequence[object], patience: int = 0) -> Found:
+    def measured(trial: Trial, checked: object, sizes: Sequence[object], units: int) -> Found:
         return Found({(v, n): slow[0] * (v + 1) * (n + 1) * 1e-5 for v in range(variants) for n in range(len(sizes))})
 
     monkeypatch.setattr("tsc.tune.batch.measured", measured)

@@ -141,6 +141,21 @@ def test_two_jobs_that_share_a_size_leave_a_pool() -> None:
         assert next(iter(pool_of(known, 4))) == TALL
 
 
+def test_times_on_several_cores_count_as_they_were_measured() -> None:
+    """Of two configs alike on one core one gains nothing by more cores, which nobody knows who measured on one."""
+    def known(config: TileConfig, *shares: float) -> list[Record]:
+        return [record(config, rows, round(100 * rows * share), blocks=rows, units=units)
+                for rows in (8, 16, 32) for units, share in zip((1, 4), shares)]
+
+    records = [*known(TALL, 1.0, 0.95), *known(ODD, 1.1, 0.3)]
+    matrix = matrix_of(records, (1, 4))
+    assert matrix is not None and {units for _, units in matrix.columns} == {1, 4}
+    place = matrix.configs.index(ODD)
+    assert matrix.times[place].tolist() == [round(100 * rows * share) for rows in (8, 16, 32) for share in (1.1, 0.3)]
+    assert list(pool_of(records, 1, (1,))) == [TALL] and list(pool_of(records, 1, (1, 4))) == [ODD]
+    assert fitted(known(TALL, 1.0, 0.95)).device and not fitted(known(ODD, 1.0, 0.25)).device
+
+
 def test_cores_count() -> None:
     """One large block or four small ones: with four cores the small ones win, and the pool has both."""
     large = [record(TALL, rows, 100 * rows, blocks=1, work={"rows": rows}) for rows in (8, 16, 32)]

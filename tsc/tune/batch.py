@@ -47,15 +47,15 @@ class Batch:
     cpu_flags: tuple[str, ...] = ()
 
 
-def measured_records(batch: Batch, known: Mapping[TileConfig, Times]) -> list[Record]:
-    """The records of a Batch on this machine, where no other is measured meanwhile: times as they would have been when the
-    anchor took what is `known` of it; where nothing is, its own are recorded, too. Raises LaunchError."""
+def measured_records(batch: Batch, known: Mapping[TileConfig, Times], units: int = 1) -> list[Record]:
+    """The records of a Batch on so many cores of this machine, where no other is measured meanwhile: times as they would have
+    been when the anchor took what is `known` of it; where nothing is, its own are recorded, too. Raises LaunchError."""
     target, machine, kernel = batch.trial.target, machine_name(), batch.trial.kernel
     lacking = sorted({*batch.cpu_flags} - read_cpu_flags())
     if lacking:
         raise LaunchError(f"this machine lacks {', '.join(lacking)}, which code for '{target}' needs; measure on another")
     with _alone():
-        found = measured(batch.trial, batch.sizes[:1], batch.sizes)
+        found = measured(batch.trial, batch.sizes[:1], batch.sizes, units=units)
     records = [Record(batch.group, target, machine, config, {}, reason=reason) for config, reason in batch.refused.items()]
     anchored, place = known.get(batch.anchor), next((k for k, c in enumerate(kernel.codes) if c.config == batch.anchor), None)
     scales, wanted = [1e9] * len(batch.sizes), {*batch.configs}
@@ -72,7 +72,7 @@ def measured_records(batch: Batch, known: Mapping[TileConfig, Times]) -> list[Re
         for number, sizes in enumerate(batch.sizes):
             work = {work.kind: work.count.evaluate(sizes) for work in code.work}
             blocks, nanoseconds = own.calls[0].blocks.evaluate(sizes), round(found.seconds[variant, number] * scales[number])
-            records.append(Record(batch.group, target, machine, code.config, sizes, 1, blocks, work, max(1, nanoseconds)))
+            records.append(Record(batch.group, target, machine, code.config, sizes, units, blocks, work, max(1, nanoseconds)))
     return records
 
 
@@ -85,7 +85,7 @@ def times_of(records: Sequence[Record], sizes: Sequence[Sizes]) -> dict[TileConf
     for record in records:
         if record.nanoseconds is None:
             refused[record.config] = None
-        elif not record.final:
+        elif not record.final and record.units == 1:
             own, key = times.setdefault(record.config, {}), place_of(record.sizes)
             own[key] = min(own.get(key, math.inf), math.log(record.nanoseconds))
     return refused | {config: [own[key] for key in keys] for config, own in times.items() if own.keys() >= {*keys}}

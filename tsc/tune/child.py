@@ -25,14 +25,15 @@ PATIENCE = 30
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A Trial, small sizes at which its values are looked at, those to measure, the Variants to leave out, and the seconds that
-    a run may take."""
+    """A Trial, small sizes at which its values are looked at, those to measure, the Variants to leave out, the seconds that a
+    run may take, and the cores that it has."""
 
     trial: Trial
     checked: tuple[Sizes, ...]
     measured: tuple[Sizes, ...]
     without: frozenset[int] = frozenset()
     patience: int = PATIENCE
+    units: int = 1
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ def _answer(request: Request, sink: IO[bytes]) -> None:
         signal.alarm(request.patience)
         tell("begins", variant)
 
-    trial, driver, wrong = request.trial, CpuDriver(1), dict[int, str]()
+    trial, driver, wrong = request.trial, CpuDriver(request.units), dict[int, str]()
     variants = [k for k, _ in enumerate(trial.kernel.interface.variants) if k not in request.without]
     try:
         functions = functions_of(driver, trial)
@@ -80,14 +81,14 @@ def _answer(request: Request, sink: IO[bytes]) -> None:
         tell("done", str(error) or "not enough memory")
 
 
-def measured(trial: Trial, checked: Sequence[Sizes], sizes: Sequence[Sizes], patience: int = PATIENCE) -> Found:
-    """What a child finds of the Variants of a Trial. A new one goes on where one ends before it is done, without the Variant
-    that ran then. Raises LaunchError where it ends though none ran, or has no room for the data."""
+def measured(trial: Trial, checked: Sequence[Sizes], sizes: Sequence[Sizes], patience: int = PATIENCE, units: int = 1) -> Found:
+    """What a child finds of the Variants of a Trial on so many cores. A new one goes on where one ends before it is done,
+    without the Variant that ran then. Raises LaunchError where it ends though none ran, or has no room for the data."""
     found = Found()
     while len(found.wrong) < len(trial.kernel.interface.variants):
         left = tuple(s for k, s in enumerate(sizes) if not any(number == k for _, number in found.seconds))
         first = len(sizes) - len(left)
-        ran = _ask(Request(trial, tuple(checked), left, frozenset(found.wrong), patience), found, first)
+        ran = _ask(Request(trial, tuple(checked), left, frozenset(found.wrong), patience, units), found, first)
         if ran is None:
             break
         found.wrong[ran] = f"it crashed, or took more than {patience} s"

@@ -16,7 +16,7 @@ from tsc.runtime.plan import Launch, Plan
 from tsc.runtime.select import least, terms_at
 from tsc.sym import Range, SymExpr, product
 from tsc.te.compute import Program
-from tsc.tune.pool import cover, matrix_of
+from tsc.tune.pool import counted, cover, matrix_of
 from tsc.tune.records import Record, place_of
 
 #: Sizes of a dim that are looked at, and the greatest one of a dim that has no end.
@@ -173,9 +173,9 @@ def _check(records: Sequence[Record], configs: Sequence[TileConfig]) -> Check | 
     chosen = [] if matrix is None else [matrix.configs.index(config) for config in configs if config in matrix.configs]
     if matrix is None or not chosen:
         return None
-    shares = []
+    known, shares = counted(records), []
     for column, (sizes, _) in enumerate(matrix.columns):
-        rows = {k: next(r for r in records if r.config == matrix.configs[k] and place_of(r.sizes) == sizes)
+        rows = {k: min((r for (place, _), r in known[matrix.configs[k]].items() if place == sizes), key=lambda r: r.units)
                 for k in chosen}
         costs = [total(matrix.rates[k].terms(row.blocks, row.work or {}, row.units)) for k, row in rows.items()]
         shares.append(float(matrix.times[chosen, column].min() / matrix.times[chosen[least(costs)], column]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,8 @@ from tsc.tune.records import Record
 
 #: Femtoseconds of a nanosecond, and thousandths of a time that no measurement tells.
 _FEMTO, _EXACT = 1_000_000, 2
+#: What helps less, or is less, beside all there is, is rounding.
+_AS_GOOD = 1e-9
 
 
 def fitted(records: Sequence[Record]) -> Rates:
@@ -45,20 +46,27 @@ def _seen(rates: Rates, records: Sequence[Record]) -> tuple[tuple[int, int], ...
 
 
 def non_negative(table: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The x >= 0 of least |table @ x - values|, exactly: of few columns, every choice of those that are not zero is tried
-    (Lawson and Hanson 1974, chapter 23: the optimum is the unconstrained one of some such choice)."""
-    count = table.shape[1]
+    """The x >= 0 of least |table @ x - values|, with few columns that are not zero: one more is taken where it helps most, and
+    those that would become negative are given up (Lawson and Hanson 1974, chapter 23)."""
     scale = np.abs(table).max(axis=0, initial=0)
-    used = [k for k in range(count) if scale[k] > 0]
-    best, least = np.zeros(count), float(values @ values)
-    for size in range(1, len(used) + 1):
-        for chosen in combinations(used, size):
-            columns = list(chosen)
-            found = np.linalg.lstsq(table[:, columns] / scale[columns], values, rcond=None)[0]
-            if found.min() < 0:
-                continue
-            error = table[:, columns] / scale[columns] @ found - values
-            if float(error @ error) < least * (1 - 1e-9):  # fewer columns where that is as good
-                least, best = float(error @ error), np.zeros(count)
-                best[columns] = found / scale[columns]
-    return best
+    columns = table / np.where(scale > 0, scale, 1)
+    lengths, found, taken = np.linalg.norm(columns, axis=0), np.zeros(table.shape[1]), list[int]()
+    for _ in range(3 * table.shape[1]):
+        helps = columns.T @ (values - columns @ found) - _AS_GOOD * lengths * float(np.linalg.norm(values))
+        helps[taken] = 0
+        if helps.max(initial=0) <= 0:
+            break
+        taken.append(int(helps.argmax()))
+        while taken:
+            wanted = np.linalg.lstsq(columns[:, taken], values, rcond=None)[0]
+            here = found[taken]
+            negative = wanted <= 0
+            if not negative.any():
+                found[taken] = wanted
+                break
+            step = float((here[negative] / (here[negative] - wanted[negative])).min())  # as far as none is negative
+            found[taken] = here + step * (wanted - here)
+            given_up = [k for k, low in zip(taken, negative) if low and found[k] <= _AS_GOOD * float(found.max())]
+            found[given_up] = 0
+            taken = [k for k in taken if k not in given_up]
+    return found / np.where(scale > 0, scale, 1)

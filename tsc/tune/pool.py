@@ -34,27 +34,29 @@ class Matrix:
 
 def matrix_of(records: Iterable[Record], units: Sequence[int] = (1,)) -> Matrix | None:
     """What is known of the configs of one group that were measured at the same sizes: of all that some config was, those with
-    the most measurements. On another number of units than it was measured on a time is changed as the config's Rates have it.
+    the most measurements. On a number of units on which not all were measured times are changed as the config's Rates have it.
     None where nothing was measured."""
     measured = counted(records)
     if not measured:
         return None
     chosen = max({frozenset(own) for own in measured.values()}, key=lambda sizes: (
         len(sizes) * sum(own.keys() >= sizes for own in measured.values()), len(sizes), sorted(sizes)))
-    keys = sorted(chosen)
     configs = sorted((c for c, own in measured.items() if own.keys() >= chosen), key=config_to_json)
     rates = tuple(fitted([own for _, own in sorted(measured[config].items())]) for config in configs)
-    times = [[_time(measured[config][key], rate, n) for key in keys for n in units] for config, rate in zip(configs, rates)]
-    return Matrix(tuple(configs), tuple((key, n) for key in keys for n in units), np.array(times), rates)
+    columns = [(place, n) for place in sorted({place for place, _ in chosen}) for n in units]
+    nearest = [min((abs(n - had), had) for at, had in chosen if at == place)[1] for place, n in columns]
+    times = [[_time(measured[config][place, had], rate, n) for (place, n), had in zip(columns, nearest)]
+             for config, rate in zip(configs, rates)]
+    return Matrix(tuple(configs), tuple(columns), np.array(times), rates)
 
 
-def counted(records: Iterable[Record]) -> dict[TileConfig, dict[Place, Record]]:
-    """The measurement that counts of each config at each of its sizes: the fastest, of final ones where there are any, since of
-    many configs that are measured once the fastest were lucky."""
+def counted(records: Iterable[Record]) -> dict[TileConfig, dict[tuple[Place, int], Record]]:
+    """The measurement that counts of each config at each of its sizes, on each number of units: the fastest, of final ones
+    where there are any, since of many configs that are measured once the fastest were lucky."""
     measured = [record for record in records if record.nanoseconds is not None]
-    found: dict[TileConfig, dict[Place, Record]] = {}
+    found: dict[TileConfig, dict[tuple[Place, int], Record]] = {}
     for record in [record for record in measured if record.final] or measured:
-        own, key = found.setdefault(record.config, {}), place_of(record.sizes)
+        own, key = found.setdefault(record.config, {}), (place_of(record.sizes), record.units)
         if key not in own or (own[key].nanoseconds or 0) > (record.nanoseconds or 0):
             own[key] = record
     return found

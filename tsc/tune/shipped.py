@@ -53,5 +53,5 @@ def kept(records: Iterable[Record], most: int) -> list[Record]:
             continue
         wanted = {place for place, _ in matrix.columns}
         found += sorted((record for config, measured in counted(own).items() if config in chosen
-                         for place, record in measured.items() if place in wanted), key=to_line)
+                         for (place, _), record in measured.items() if place in wanted), key=to_line)
     return found
