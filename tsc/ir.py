@@ -55,7 +55,8 @@ class Graph:
 
     `types` holds what is known of each value (all of them after shape inference); `constants` are initializers and folded
     values; `contents` the symbolic contents of values that are shape arithmetic; `declared` is what the file says of outputs;
-    `outside` what an input or output is to whoever calls, where kernels see its bits as another type.
+    `outside` what an input or output is to whoever calls, where kernels see its bits as another type; `counts` the values that
+    tell Dims which only data decide, by Dim: they are made as outputs are, and are the last of `outputs`.
     The nodes are the model's own, to which the standard's rules apply, until they are decomposed into `primitives`.
     """
 
@@ -70,6 +71,7 @@ class Graph:
     declared: Mapping[str, DeclaredType] = field(default_factory=dict)
     outside: Mapping[str, str] = field(default_factory=dict)
     primitives: bool = False
+    counts: Mapping[str, str] = field(default_factory=dict)
 
     def told(self) -> dict[str, Contents]:
         """What inputs hold that sizes depend on, by input."""

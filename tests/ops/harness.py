@@ -35,6 +35,7 @@ class Lowered:
     contents: dict[str, Contents] = field(default_factory=dict)
     computes: list[Compute] = field(default_factory=list)
     parts: list[tuple[OpDef, Compute]] = field(default_factory=list)  # every Compute with the operator that it is of
+    counts: dict[str, str] = field(default_factory=dict)  # the values that tell Dims, by Dim
     count: itertools.count[int] = field(default_factory=itertools.count)
 
     def context(self, node: Node) -> InferContext:
@@ -82,7 +83,8 @@ class Lowered:
             self.add(Node(kind, tuple(inputs), names, attrs, names[0]))
             return names
 
-        made = op.decompose(Builder(ctx, several, self.constant))
+        made = op.decompose(Builder(ctx, several, self.constant, lambda value: self.counts.__setitem__(
+            self.env.counts[node.outputs[0]], value)))
         for name, value in zip(node.outputs, made, strict=True):
             expected = self.types[name]
             self.add(Node("Identity", (value,), (name,), {}, name))
@@ -120,9 +122,15 @@ def run_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tuple[
              sizes: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Array]:
     """Lower and evaluate one node. Inputs numbered in `static` are constants; `sizes` names symbolic dims by input."""
     lowered, bound = lower_node(node, inputs, opset, static, sizes)
-    assert all(guard.holds(bound) for guard in lowered.env.guards), [str(g) for g in lowered.env.guards]
     known = {**lowered.constants, **{n: inputs[n] for n in node.inputs if n}}
     buffers = tuple(Buffer(n, lowered.types[n].dtype, lowered.types[n].shape) for n in known)
+    for name, value in lowered.counts.items():
+        ready = tuple(itertools.takewhile(lambda c: c.name != value, lowered.computes))
+        last = lowered.computes[len(ready)]
+        counting = Program(buffers, (last.target,), (*ready, last), tuple(SizeParam(n) for n in bound))
+        bound[name] = int(evaluate(counting, known, bound)[value].item())
+    _define(lowered.env, bound)
+    assert all(guard.holds(bound) for guard in lowered.env.guards), [str(g) for g in lowered.env.guards]
     outputs = tuple(c.target for c in lowered.computes if c.name in node.outputs)
     program = Program(buffers, outputs, tuple(lowered.computes), tuple(SizeParam(n) for n in bound))
     return {n: v for n, v in evaluate(program, known, bound).items() if n in node.outputs}
@@ -149,6 +157,12 @@ def lower_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tupl
             shape.append(env.declare(symbol) if symbol else SymExpr.of(extent))
         lowered.types[name] = TensorType(inputs[name].dtype.name, tuple(shape))
     lowered.add(node)
-    for name, value in env.definitions().items():
-        bound[name] = value.evaluate(bound)
+    _define(env, bound)
     return lowered, bound
+
+
+def _define(env: ShapeEnv, bound: dict[str, int]) -> None:
+    """Add the Dims that a run computes from those that are bound."""
+    for name, value in env.definitions().items():
+        if value.dims() <= bound.keys():
+            bound[name] = value.evaluate(bound)

@@ -81,6 +81,10 @@ class InferContext:
         """Whether optional input `i` is present."""
         return i < len(self.types) and self.types[i] is not None
 
+    def count(self, most: SymExpr) -> SymExpr:
+        """How many there are of something, at most `most`, where the data tell; one for each node."""
+        return self.env.count(self.node.outputs[0], most)
+
     def axis(self, value: int, rank: int) -> int:
         """A normalised axis. Raises ModelError when it is out of range."""
         if not -rank <= value < rank:
@@ -115,11 +119,13 @@ class Lowering:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """What a decomposition sees: an InferContext and ways to add a constant or a Node, which return the names of its values."""
+    """What a decomposition sees: an InferContext and ways to add a constant or a Node, which return the names of its values.
+    `counts(value)` says that the one int64 of a value is what the node's `count` is."""
 
     infer: InferContext
     several: Callable[..., tuple[str, ...]]  # several(op, inputs, count, **attrs) -> output names
     constant: Callable[[NDArray[Any]], str]
+    counts: Callable[[str], None]
 
     def emit(self, op: str, *inputs: str, **attrs: Any) -> str:
         """Add a Node of one output and return its name."""

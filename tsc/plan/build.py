@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from tsc.errors import InternalError, ShapeError
 from tsc.ir import Graph
+from tsc.plan.counted import count_binds, in_order, late_names, most
 from tsc.plan.pack import lay_out, packed_name
 from tsc.plan.place import order, place
 from tsc.runtime.places import binds_of
-from tsc.runtime.plan import Copy, Eval, Launch, Plan, Region, Storage, TensorSpec, Variant, expressions_of, static_names
+from tsc.runtime.plan import Bind, Copy, Eval, Launch, Plan, Region, Storage, TensorSpec, Variant, expressions_of, static_names
 from tsc.sym import ZERO, ShapeEnv, SymExpr, product, sym_max
 from tsc.te.expr import Buffer
 
@@ -52,16 +53,21 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
     writes a graph output in place; outputs that share memory with another output, an input or a constant are copied. Raises
     InternalError when a call reads what nobody wrote, ShapeError when an expression has a Dim that no input binds.
     """
-    values = _Values(graph, env, calls, root)
-    inputs = tuple(_input(graph, env, name) for name in graph.inputs)
     definitions = env.definitions()
+    values = _Values(graph, env, calls, root, late_names(env, graph.counts, definitions))
+    inputs = tuple(_input(graph, env, name) for name in graph.inputs)
+    binds = binds_of(inputs, env.ranges, definitions.keys())
     evals = (Eval(name, value) for name, value in definitions.items())
-    steps: Region = (*binds_of(inputs, env.ranges, definitions.keys()), *evals, *env.remaining_guards(), *values.launches(),
-                     *values.copies())
+    nobodys = env.counted.keys() - graph.counts.keys()  # of nodes that no output needs
+    guards = (guard for guard in env.remaining_guards() if not (guard.left.dims() | guard.right.dims()) & nobodys)
+    steps: Region = (*binds, *evals, *guards, *values.launches(), *values.copies())
+    if graph.counts:
+        counts = {name: values.storage(value) for name, value in graph.counts.items()}
+        steps = tuple(in_order((*steps, *count_binds(env, counts, {bind.name for bind in binds})), values.written.__getitem__))
     storages, arenas = place(values.storages, steps, env)
     plan = Plan(
         inputs=inputs,
-        outputs=tuple(_spec(graph, env, name) for name in graph.outputs),
+        outputs=tuple(_spec(graph, env, name) for name in values.results),
         storages=storages,
         constants=tuple(values.constants),
         arenas=arenas,
@@ -87,10 +93,13 @@ def packed_constants(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], p
 
 
 class _Values:
-    """Which storage each value has. `written` tells those that a Launch writes."""
+    """Which storage each value has. `written` tells those that a Launch writes; `results` are the outputs that a caller gets;
+    names that are bound `late` are at most those expressions."""
 
-    def __init__(self, graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: Callable[[str], str]) -> None:
-        self.graph, self.env, self.calls, self.root = graph, env, calls, root
+    def __init__(self, graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: Callable[[str], str],
+                 late: Mapping[str, SymExpr]) -> None:
+        self.graph, self.env, self.calls, self.root, self.late = graph, env, calls, root, late
+        self.results = graph.outputs[:len(graph.outputs) - len(graph.counts)]
         self.storages: list[Storage] = []
         self.constants: list[str] = []
         self.written: dict[Launch, set[int]] = {}
@@ -98,7 +107,7 @@ class _Values:
         self._inputs = {name: i for i, name in enumerate(graph.inputs)}
         written = {root(v) for call in calls for v in call.outputs}
         self._outputs: dict[str, int] = {}  # the root of an output that a kernel writes -> the first such output
-        for i, name in enumerate(graph.outputs):
+        for i, name in enumerate(self.results):
             if root(name) in written:
                 self._outputs.setdefault(root(name), i)
 
@@ -127,7 +136,7 @@ class _Values:
 
     def copies(self) -> Iterable[Copy]:
         """One Copy for each output whose memory is not its own."""
-        for i, name in enumerate(self.graph.outputs):
+        for i, name in enumerate(self.results):
             if self._outputs.get(self.root(name)) == i:
                 self.storage(name)
                 continue
@@ -137,7 +146,7 @@ class _Values:
 
     def _temporary(self, sizes: Sequence[SymExpr]) -> int:
         """A storage that holds any of so many bytes."""
-        self.storages.append(Storage("arena", 0, ZERO, sym_max(*sizes)))
+        self.storages.append(Storage("arena", 0, ZERO, most(sym_max(*sizes), self.late, self.env)))
         return len(self.storages) - 1
 
     def _make(self, value: str, source: str, name: str, writes: bool) -> Storage:
@@ -150,7 +159,7 @@ class _Values:
             return Storage("constant", len(self.constants) - 1)
         if not writes:
             raise InternalError(f"value '{value}' is read before any kernel writes it")
-        return Storage("arena", 0, ZERO, self._bytes(source))
+        return Storage("arena", 0, ZERO, most(self._bytes(source), self.late, self.env))
 
     def _bytes(self, value: str) -> SymExpr:
         known = self.graph.types[value]
@@ -173,13 +182,14 @@ def _dims(exprs: Iterable[SymExpr]) -> frozenset[str]:
 
 
 def _check_bound(plan: Plan) -> None:
-    dims = static_names(plan).keys()
+    static = static_names(plan).keys()
+    dims = static | {step.name for step in plan.body if isinstance(step, Bind | Eval)}
     for launch in plan.launches:
         loose = _dims(expressions_of(launch)) - dims
         if loose:
             raise ShapeError(f"node '{launch.node}' has sizes that no input's shape tells: {', '.join(sorted(loose))}; give an "
                              "input each of these dims")
-    loose = _dims((plan.arena_bytes, ZERO, *(s for spec in plan.outputs for s in spec.shape))) - dims
+    loose = (_dims([plan.arena_bytes]) - static) | (_dims(s for spec in plan.outputs for s in spec.shape) - dims)
     if loose:
         raise ShapeError(f"an output's shape has sizes that no input's shape tells: {', '.join(sorted(loose))}; give an input "
                          "each of these dims")

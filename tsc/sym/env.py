@@ -10,6 +10,7 @@ from tsc.errors import ShapeError
 from tsc.sym.affine import is_linear
 from tsc.sym.expr import ZERO, Apply, Atom, Dim, IntLike, SymExpr, apply, dim, sym_max, sym_min
 from tsc.sym.facts import Facts, Interval, Range
+from tsc.sym.names import identifier
 
 #: No size is larger: no process has more address space.
 GREATEST = 1 << 47
@@ -39,7 +40,8 @@ class ShapeEnv:
 
     `equal` maps a Dim's name to the expression that replaces it; apply `canon` before comparing or storing. `asked` names
     the Dims that the user declared: no assumption may turn one into a constant. `defined` are Dims that a run computes from
-    others. `version` grows with every fact.
+    others, `counted` those that it reads from what a kernel makes, with the most that each can be, and `counts` their names by
+    the values that have so many. `version` grows with every fact.
     """
 
     ranges: dict[str, Range] = field(default_factory=dict)
@@ -48,6 +50,8 @@ class ShapeEnv:
     fresh_count: int = 0
     asked: set[str] = field(default_factory=set)
     defined: dict[str, SymExpr] = field(default_factory=dict)
+    counted: dict[str, SymExpr] = field(default_factory=dict)
+    counts: dict[str, str] = field(default_factory=dict)
     version: int = 0
     _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
     _known: Sequence[SymExpr] | None = field(default=None, repr=False)
@@ -98,6 +102,14 @@ class ShapeEnv:
         made = self.fresh(hint, low if signed else max(low, 0), high)
         self.defined[next(iter(made.dims()))] = value
         return made
+
+    def count(self, value: str, most: SymExpr) -> SymExpr:
+        """How many there are of what makes a value, at most `most`, where only the data tell: one Dim for each value."""
+        if value not in self.counts:
+            made = self.fresh(f"{identifier(value)}_count", 0, self.bounds(most)[1])
+            self.counts[value], = made.dims()
+            self.counted[self.counts[value]] = most
+        return self.canon(dim(self.counts[value]))
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -245,6 +257,7 @@ class ShapeEnv:
     def _solve(self, difference: SymExpr) -> tuple[str, SymExpr] | None:
         """A Dim and the expression it must be for `difference` to be 0; one that is computed first, then the youngest that no
         user asked for."""
+        computed = self._computed()
         order = {name: k for k, name in enumerate(self.ranges)}
         found = []
         for monomial, c in difference.terms:
@@ -253,14 +266,18 @@ class ShapeEnv:
                 target = (difference - c * dim(name)) * -c
                 if name not in target.dims() and self._known_before(name, target):
                     negative = any(v < 0 for _, v in target.terms)
-                    found.append(((negative, name in self.asked, name not in self.defined, -order.get(name, 0)), name, target))
+                    found.append(((negative, name in self.asked, name not in computed, -order.get(name, 0)), name, target))
         return min(found)[1:] if found else None
 
     def _known_before(self, name: str, target: SymExpr) -> bool:
         """Whether all that a run computes of `target` is computed before `name`; before what a shape tells nothing is."""
-        computed = list(self.defined)
-        before = computed[:computed.index(name)] if name in self.defined else []
-        return not (target.dims() & self.defined.keys() - set(before))
+        computed = self._computed()
+        before = computed[:computed.index(name)] if name in computed else []
+        return not (target.dims() & {*computed} - {*before})
+
+    def _computed(self) -> list[str]:
+        """The Dims that no shape tells, in the order in which they came up: none is told by a later one."""
+        return [name for name in self.ranges if name in self.defined or name in self.counted]
 
     def _orders_of(self, difference: SymExpr) -> list[tuple[SymExpr, SymExpr]]:
         """What `difference == 0` says about a min or max in it, as orders `(small, large)`; none where it says more or less.
