@@ -29,6 +29,7 @@ from tsc.ir import Graph, format_graph
 from tsc.kernels import Workshop, bind, compile_program, shared, workshop
 from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, build_plan, packed_constants
+from tsc.plan.counted import check_counts
 from tsc.plan.kernel import Kernel
 from tsc.poly.extents import check_reads
 from tsc.progress import shown
@@ -90,6 +91,7 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, de
     graph = record(recorder, "shapes", infer_shapes(graph, env, limits))  # Graph      -> Graph + ShapeEnv
     graph = compute_wide(graph, env, limits)                        # Graph            -> Graph that computes in float32
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
+    check_counts(graph, device.spec)
     graph = rewrite(graph, env, partial(told, recorder, "merge"), limits)  # Graph            -> Graph
     graph = record(recorder, "rewrite", graph)
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it

@@ -125,9 +125,8 @@ def run_node(node: Node, inputs: Mapping[str, Array], opset: int, static: tuple[
     known = {**lowered.constants, **{n: inputs[n] for n in node.inputs if n}}
     buffers = tuple(Buffer(n, lowered.types[n].dtype, lowered.types[n].shape) for n in known)
     for name, value in lowered.counts.items():
-        ready = tuple(itertools.takewhile(lambda c: c.name != value, lowered.computes))
-        last = lowered.computes[len(ready)]
-        counting = Program(buffers, (last.target,), (*ready, last), tuple(SizeParam(n) for n in bound))
+        ready = tuple(lowered.computes[:1 + [c.name for c in lowered.computes].index(value)])
+        counting = Program(buffers, (ready[-1].target,), ready, tuple(SizeParam(n) for n in bound))
         bound[name] = int(evaluate(counting, known, bound)[value].item())
     _define(lowered.env, bound)
     assert all(guard.holds(bound) for guard in lowered.env.guards), [str(g) for g in lowered.env.guards]

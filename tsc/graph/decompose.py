@@ -29,8 +29,21 @@ def decompose(graph: Graph, env: ShapeEnv) -> Graph:
     known = Knowledge.of(replace(graph, primitives=True), env)
     expansion = _Expansion(known, dict(graph.constants), graph.names() | {n.name for n in graph.nodes})
     nodes = tuple(new for node in graph.nodes for new in expansion.expand(node))
+    read = _read(replace(graph, nodes=nodes))
+    counts = {env.counts[value]: made for value, made in expansion.counts.items() if value in read}
     return replace(graph, nodes=nodes, types=known.types, constants=expansion.constants, contents=known.contents,
-                   primitives=True, counts=expansion.counts, outputs=(*graph.outputs, *expansion.counts.values()))
+                   primitives=True, counts=counts, outputs=(*graph.outputs, *counts.values()))
+
+
+def _read(graph: Graph) -> set[str]:
+    """All outputs of the nodes that outputs depend on, be it by their shapes."""
+    producers, found, waiting = graph.producers(), set[str](), list(graph.outputs)
+    while waiting:
+        value = waiting.pop()
+        if value not in found and value in producers:
+            found.update(producers[value].outputs)
+            waiting += producers[value].inputs
+    return found
 
 
 @dataclass(slots=True)
@@ -57,7 +70,7 @@ class _Expansion:
         results = rule(Builder(
             self.known.context(node), lambda op, inputs, count, **attrs: self._emit(node, made, op, inputs, count, attrs),
             lambda array: self._constant(node, array),
-            lambda value: self.counts.__setitem__(self.known.env.counts[node.outputs[0]], value)))
+            lambda value: self.counts.__setitem__(node.outputs[0], value)))
         if len(results) < sum(1 for o in node.outputs if o):
             raise InternalError(f"the decomposition of {node.op} gives {len(results)} of {len(node.outputs)} outputs")
         for part in self._renamed(node, made, results):

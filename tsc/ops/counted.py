@@ -13,10 +13,10 @@ from tsc.errors import ModelError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.define import CUSTOM, CustomOp
-from tsc.ops.movement import positions, reshape
+from tsc.ops.movement import positions, reshape, shape_operand
 from tsc.ops.samples import bools, floats, ints
 from tsc.ops.shapes import NUMBERS, Shape, canonical, expect_rank, tensor, where
-from tsc.sym import GREATEST, SymExpr, product
+from tsc.sym import GREATEST, ZERO, SymExpr, product
 from tsc.te import Scalar, Tensor
 
 
@@ -48,21 +48,20 @@ def _search(sums: Tensor, numbers: Tensor, halvings: int) -> Tensor:
 
 # -- NonZero -----------------------------------------------------------------------------------------------------------
 
-def _nonzero_shape(ctx: InferContext) -> Shape:
-    return canonical(ctx, 0) or (SymExpr.of(1),)  # a scalar is taken as one element along one axis, as NumPy has it
-
-
 def _nonzero_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    shape = _nonzero_shape(ctx)
+    shape = canonical(ctx, 0)
     return tensor("int64", (SymExpr.of(len(shape)), ctx.count(product(shape))))
 
 
 def _nonzero(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
-    shape = _nonzero_shape(ctx)
+    shape = canonical(ctx, 0)
     x = ctx.node.inputs[0]
     marks = x if ctx.type(0).dtype == "bool" else builder.emit("Cast", x, to=NUMBERS["bool"])
     places = _found(builder, marks, product(shape))
+    if not shape:  # no index along no axis
+        none = shape_operand(builder, (ZERO, ctx.count(product(shape))))
+        return (builder.emit("Expand", builder.constant(np.zeros((1, 1), np.int64)), none),)
     view = reshape(builder, marks, shape)
     return (builder.emit(CUSTOM, places, view, definition=CustomOp("ai.onnx", "NonZero", _coordinates), attributes={}),)
 
@@ -110,7 +109,8 @@ def _compress(builder: Builder) -> tuple[str, ...]:
 
 OPS: tuple[OpDef, ...] = (
     OpDef("NonZero", PatternKind.OPAQUE, _nonzero_types, decompose=_nonzero, samples=lambda: [
-        Sample([ints(3, 5, low=0, high=2)], {}), Sample([bools(2, 3, 4)], {}), Sample([floats(7)], {})]),
+        Sample([ints(3, 5, low=0, high=2)], {}), Sample([bools(2, 3, 4)], {}), Sample([floats(7)], {}),
+        Sample([floats()], {})]),
     OpDef("Compress", PatternKind.OPAQUE, _compress_types, decompose=_compress, reads=("axis",), samples=lambda: [
         Sample([floats(3, 4), bools(3)], {"axis": 0}), Sample([floats(3, 4), bools(4)], {"axis": 1}),
         Sample([ints(3, 4), bools(10)], {}), Sample([floats(5, 2, 3), bools(2)], {"axis": -2})]),

@@ -8,8 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tsc.errors import InternalError, UnsupportedError
+from tsc.ir import Graph
 from tsc.runtime.plan import Bind, Element, Eval, Launch, Step, expressions_of, storages_of
 from tsc.sym import ZERO, Dim, Guard, ShapeEnv, SymExpr, dim, product, sym_max, sym_min
+from tsc.target import DeviceSpec
+
+
+def check_counts(graph: Graph, spec: DeviceSpec) -> None:
+    """Raise UnsupportedError where a GPU's kernels would count: its code has no search that is short enough."""
+    for name, value in graph.counts.items() if spec.gpu is not None else ():
+        raise UnsupportedError(f"'{name}' is counted in the data by node '{graph.producers()[value].name}', which target "
+                               f"'{spec.name}' cannot do; compile for a CPU")
 
 
 def count_binds(env: ShapeEnv, storages: Mapping[str, int], known: Collection[str]) -> list[Step]:

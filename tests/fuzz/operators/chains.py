@@ -17,7 +17,7 @@ from tests.fuzz.operators.values import fixed, places, within
 
 RECIPES: dict[str, Recipe] = {
     **elementwise.RECIPES, **movement.RECIPES, **layers.RECIPES, **quantised.RECIPES, **sequences.RECIPES,
-    **placing.RECIPES, **states.RECIPES}
+    **placing.RECIPES, **states.RECIPES, **placing.COUNTED}
 #: How often an operator is drawn, where not once.
 _WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 8, "Reshape": 3, "Slice": 4, "Concat": 3, "Pad": 3, "Gather": 3, "Softmax": 2,
             "LayerNormalization": 2, "Resize": 3, "MaxPool": 3, "AveragePool": 3, "Cast": 2, "Div": 2, "Where": 2, "Split": 2,
@@ -27,7 +27,7 @@ _SINCE = {"RNN": 1, "GRU": 1, "LSTM": 1, "If": 2, **dict.fromkeys((
     "Einsum", "ConvTranspose", "LpNormalization", "LRN", "LpPool", "GlobalLpPool", "Hardmax", *elementwise.ANGLES), 3),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift"), 4),
     **dict.fromkeys(("CumProd", "GridSample", "Col2Im", *quantised.RECIPES, *sequences.RECIPES), 5),
-    **dict.fromkeys((*placing.RECIPES, *states.RECIPES), 6)}
+    **dict.fromkeys((*placing.RECIPES, *states.RECIPES), 6), **dict.fromkeys(placing.COUNTED, 7)}
 NOW = max(_SINCE.values())
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]

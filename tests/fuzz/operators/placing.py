@@ -91,5 +91,28 @@ def top_k(d: Draft) -> None:
         d.node("TopK", [x, d.constant(fixed(count), (1,))], 2, axis=axis, **flags)
 
 
+def non_zero(d: Draft) -> None:
+    """Of numbers that are often 0, or of bools."""
+    def drawn(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        return np.asarray(gen.integers(-3, 4, shape) * (gen.random(shape) < gen.choice((0.0, 0.1, 0.5, 1.0))), dtype)
+
+    dtype = d.dtype("NonZero", among=("float32", "float64", "int32", "int64", "int8", "bool"))
+    d.node("NonZero", [d.operand(d.extents(rank(d, 0, 4)), dtype, drawn)])
+
+
+def compress(d: Draft) -> None:
+    """Along an axis or of all elements, by a condition that may be shorter."""
+    dims = d.extents(rank(d, 1, 3))
+    axis = d.maybe(0.8, d.rng.randrange(-len(dims), len(dims)))
+    along = d.rng.choice((dims[axis], 1, dims[axis])) if axis is not None else 1
+
+    def drawn(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        return np.asarray(gen.random(shape) < gen.choice((0.0, 0.2, 0.7, 1.0)))
+
+    d.node("Compress", [d.operand(dims, d.dtype("Compress")), d.operand((along,), "bool", drawn)],
+           **({} if axis is None else {"axis": axis}))
+
+
 RECIPES: dict[str, Recipe] = {"ScatterElements": scatter_elements, "Scatter": scatter, "ScatterND": scatter_nd,
                               "TensorScatter": tensor_scatter, "TopK": top_k}
+COUNTED: dict[str, Recipe] = {"NonZero": non_zero, "Compress": compress}

@@ -1,0 +1,175 @@
+"""Sizes that only the data tell: which steps wait for them, how much memory there has to be, and models that have them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import tsc
+from tsc.errors import InternalError, ShapeError, UnsupportedError
+from tsc.plan.counted import in_order, most
+from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, Launch, Step
+from tsc.sym import ONE, Guard, ShapeEnv, SymExpr, dim, sym_max, sym_min
+
+Array = np.ndarray[Any, Any]
+FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+# -- the order of steps --------------------------------------------------------------------------------------------------------
+
+def launch(name: str, args: tuple[int, ...], *sizes: SymExpr) -> Launch:
+    return Launch(name, args, sizes, (), name)
+
+
+def ordered(steps: Sequence[Step]) -> list[Step]:
+    """Each launch writes the last of its arguments."""
+    return in_order(steps, lambda step: {step.args[-1]})
+
+
+def test_what_has_a_counted_size_waits_for_the_count() -> None:
+    n, d, e = dim("n"), dim("d"), dim("e")
+    bind, told = Bind("n", Axis(0, 0)), Bind("d", Element(2, "int64"))
+    early, counts = launch("early", (0, 1), n), launch("counts", (1, 2), n)
+    late, reads, apart = launch("late", (1, 3), e), launch("reads", (3, 4), ONE), launch("apart", (0, 5), n)
+    twice, guard, copy = Eval("e", 2 * d), Guard("<=", d, n, ""), Copy(4, 6, n)
+    assert ordered([bind, twice, guard, late, early, reads, counts, apart, copy, told]) == [
+        bind, early, counts, apart, told, twice, guard, late, reads, copy]
+
+
+def test_steps_without_counts_stand_as_they_are() -> None:
+    n = dim("n")
+    steps: list[Step] = [Bind("n", Axis(0, 0)), Eval("m", n + 1), launch("a", (0, 1), dim("m")), launch("b", (1, 2), n)]
+    assert ordered(steps) == steps
+
+
+def test_what_waits_for_itself_is_no_plan() -> None:
+    with pytest.raises(InternalError, match="counts what it has to know before: d"):
+        ordered([launch("counts", (0, 1), dim("d")), Bind("d", Element(1, "int64"))])
+
+
+# -- memory --------------------------------------------------------------------------------------------------------------------
+
+def test_most_is_no_less_than_any_size() -> None:
+    rng, env = random.Random(4), ShapeEnv()
+    n, d = env.declare("n", 0, 40), env.count("value", dim("n") + 3)
+    pieces = [n, d, d * n, d // 4, d % 5, sym_max(d, n), sym_min(d, 7), (d + 3) // 4 * n, sym_max(d - n, 0), SymExpr.of(64)]
+    seen = 0
+    for _ in range(200):
+        size = sum((rng.choice((-8, 4, 4, 12)) * rng.choice(pieces) for _ in range(rng.randint(1, 4))), SymExpr.of(0))
+        try:
+            found = most(size, {"value_count": n + 3}, env)
+        except UnsupportedError:
+            continue
+        seen += "value_count" in size.dims()
+        assert "value_count" not in found.dims()
+        for k in (0, 1, 7, 40):
+            top = found.evaluate({"n": k})
+            assert all(size.evaluate({"n": k, "value_count": c}) <= top for c in range(k + 4)), (size, found)
+    assert seen > 100
+
+
+def test_a_value_is_counted_once() -> None:
+    env = ShapeEnv()
+    n = env.declare("n", 1, 9)
+    first = env.count("a.b", n)
+    assert env.count("a.b", n) == first != env.count("a_b", n)
+    assert env.bounds(first) == (0, 9) and list(env.counted) == ["a_b_count", "a_b_count_1"]
+    env.assume_eq(first, n, "they meet")
+    assert env.canon(first) == n and env.count("a.b", n) == n
+
+
+# -- models --------------------------------------------------------------------------------------------------------------------
+
+def node(op: str, inputs: str, output: str, **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), [output], **attrs)
+
+
+def model(nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, tuple[int, Sequence[int | str]]],
+          *outputs: str) -> onnx.ModelProto:
+    """Of these nodes; outputs have no declared shape, and their type is int64 where their name begins with 'i'."""
+    made = [helper.make_tensor_value_info(name, INT if name[0] == "i" else FLOAT, None) for name in outputs]
+    graph = helper.make_graph(list(nodes), "g", [helper.make_tensor_value_info(n, *spec) for n, spec in inputs.items()], made)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def sparse(share: float, *shape: int) -> Array:
+    rng = np.random.default_rng(sum(shape))
+    return (rng.standard_normal(shape) * (rng.random(shape) < share)).astype(np.float32)
+
+
+def check(made: onnx.ModelProto, *feeds: Mapping[str, Array]) -> tsc.Executable:
+    executable, reference = tsc.compile(made), ReferenceEvaluator(made)
+    for given in feeds:
+        for got, want in zip(executable.run(None, given), reference.run(None, dict(given)), strict=True):
+            assert got.shape == want.shape and got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+    return executable
+
+
+X, CONDITION = {"x": (FLOAT, ("a",))}, {"c": (BOOL, ("a",))}
+MARKS = [np.arange(n) % step == 0 for n, step in ((1, 1), (1, 2), (7, 3), (100, 1), (100, 7))]
+
+
+def test_elements_go_where_they_came_from() -> None:
+    """As PyTorch exports `x[x != 0] = -x[x != 0]`; the sizes of three kernels are known while the run is under way."""
+    nodes = [node("NonZero", "x", "p"), node("Transpose", "p", "i", perm=[1, 0]), node("GatherND", "x i", "v"),
+             node("Neg", "v", "n"), node("ScatterND", "x i n", "z"), node("ReduceSum", "v", "s", keepdims=0)]
+    made = model(nodes, {"x": (FLOAT, ("a", 8))}, "z", "i", "s")
+    executable = check(made, *({"x": sparse(share, rows, 8)} for rows in (1, 3, 50) for share in (0.0, 0.3, 1.0)))
+    assert executable.peak_bytes(a=50) >= 50 * 8 * 8  # there is room for all of them
+    assert "NonZero" in executable.explain()
+
+
+def test_counts_of_what_was_counted() -> None:
+    nodes = [node("Compress", "x c", "u", axis=0), node("Cast", "u", "b", to=BOOL), node("Compress", "u b", "y", axis=0),
+             node("Shape", "y", "i")]
+    check(model(nodes, {**X, **CONDITION}, "y", "i"), *({"x": sparse(0.5, len(c)), "c": c} for c in MARKS))
+
+
+def test_two_counts_that_meet_are_one_size() -> None:
+    nodes = [node("Compress", "x c", "u", axis=0), node("Compress", "y e", "v", axis=0), node("Add", "u v", "z")]
+    made = model(nodes, {**X, "y": X["x"], **CONDITION, "e": CONDITION["c"]}, "z")
+    executable = check(made, *({"x": sparse(0.9, len(c)), "y": sparse(0.8, len(c)), "c": c, "e": c[::-1]} for c in MARKS[2:]))
+    with pytest.raises(ShapeError, match="what was counted for 'v_count' meets another size"):
+        executable.run(None, {"x": sparse(1, 3), "y": sparse(1, 3), "c": np.arange(3) < 2, "e": np.arange(3) < 3})
+
+
+def test_a_count_that_meets_an_inputs_size_is_held_to_it() -> None:
+    nodes = [node("Compress", "x c", "u", axis=0), node("Add", "u w", "z")]
+    executable = check(model(nodes, {**X, **CONDITION, "w": (FLOAT, ("k",))}, "z"),
+                       {"x": sparse(1, 9), "c": np.arange(9) < 4, "w": sparse(1, 4)})
+    with pytest.raises(ShapeError, match="counted"):
+        executable.run(None, {"x": sparse(1, 9), "c": np.arange(9) < 5, "w": sparse(1, 4)})
+
+
+def test_kernels_of_all_kinds_have_counted_sizes() -> None:
+    nodes = [node("Compress", "x c", "u", axis=0), node("MatMul", "u w", "v"), node("Softmax", "v", "z", axis=0),
+             node("Concat", "x u", "t", axis=0), node("Shape", "u", "s"), node("Expand", "one s", "r")]
+    made = model(nodes, {"x": (FLOAT, ("a", 8)), **CONDITION, "w": (FLOAT, (8, 5)), "one": (FLOAT, (1, 1))}, "z", "t", "r")
+    check(made, *({"x": sparse(1, len(c), 8), "c": c, "w": sparse(1, 8, 5), "one": sparse(1, 1, 1)} for c in MARKS if c.any()))
+
+
+def test_a_package_with_counts_runs_again(tmp_path: Any) -> None:
+    made = model([node("NonZero", "x", "i")], {"x": (FLOAT, ("a", "b"))}, "i")
+    tsc.compile(made).save(tmp_path / "m.tscpack")
+    loaded = tsc.load(tmp_path / "m.tscpack")
+    for x in (sparse(0.5, 3, 7), sparse(0.1, 40, 2), sparse(0, 2, 2)):
+        found, = loaded.run(None, {"x": x})
+        np.testing.assert_array_equal(found, np.nonzero(x))
+
+
+def test_what_nobody_needs_is_not_counted() -> None:
+    made = model([node("NonZero", "x", "p"), node("Relu", "x", "z")], X, "z")
+    assert "NonZero" not in check(made, {"x": sparse(0.5, 9)}).explain()
+
+
+def test_a_gpu_does_not_count() -> None:
+    with pytest.raises(UnsupportedError, match=r"counted in the data by node '.*', which target 'emu:sm_80' cannot do"):
+        tsc.compile(model([node("NonZero", "x", "i")], X, "i"), target="emu:sm_80")
