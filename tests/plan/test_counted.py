@@ -156,6 +156,14 @@ def test_kernels_of_all_kinds_have_counted_sizes() -> None:
     check(made, *({"x": sparse(1, len(c), 8), "c": c, "w": sparse(1, 8, 5), "one": sparse(1, 1, 1)} for c in MARKS if c.any()))
 
 
+def test_no_kernel_makes_its_own_size() -> None:
+    """What is counted and what has so many elements are made of the same values, which fusion would put together."""
+    nodes = [helper.make_node("Unique", ["x"], ["y", "i1", "i2", "i3"], sorted=0), node("Exp", "x", "e"),
+             node("Add", "e x", "f"), node("Greater", "f x", "c"), node("Compress", "f c", "z", axis=0),
+             node("ReduceSum", "z", "s", keepdims=0)]
+    check(model(nodes, X, "y", "i1", "i2", "i3", "z", "s", "f"), *({"x": np.round(sparse(0.7, n))} for n in (1, 7, 60)))
+
+
 def test_a_package_with_counts_runs_again(tmp_path: Any) -> None:
     made = model([node("NonZero", "x", "i")], {"x": (FLOAT, ("a", "b"))}, "i")
     tsc.compile(made).save(tmp_path / "m.tscpack")

@@ -13,6 +13,7 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
+from tests.fuzz.operators.distinct import Unique
 from tests.fuzz.operators.resizing import GridSample, Resize, Upsample
 
 Array = np.ndarray[Any, Any]
@@ -490,7 +491,8 @@ def _spatial(shape: Sequence[int], a: dict[str, Any], pools: bool = True) -> lis
 
 
 MENDED: list[type[OpRun]] = [
-    Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, Hardmax, GlobalMaxPool, BatchNormalization,
+    Unique, Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, Hardmax, GlobalMaxPool,
+    BatchNormalization,
     GroupNormalization, Slice, Pad, MaxPool, AveragePool, LpPool, Conv, ConvTranspose, LpNormalization, LRN, Gemm,
     CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample, GridSample,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",

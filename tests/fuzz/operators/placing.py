@@ -1,4 +1,4 @@
-"""Recipes of operators that put elements in computed places or in order: the Scatter family, TopK."""
+"""Recipes of operators that put elements in computed places or in order: the Scatter family, TopK, and those that count."""
 
 from __future__ import annotations
 
@@ -113,6 +113,19 @@ def compress(d: Draft) -> None:
            **({} if axis is None else {"axis": axis}))
 
 
+def unique(d: Draft) -> None:
+    """Few different numbers, so that some are alike."""
+    dims = d.extents(rank(d, 1, 3))
+    dtype = d.dtype("Unique", among=("float32", "float64", "int32", "int64", "int8", "bool"))
+
+    def drawn(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        return np.asarray(gen.integers(0, gen.choice((1, 3, 50)), shape), dtype)
+
+    axis = d.maybe(0.5, d.rng.randrange(-len(dims), len(dims)))
+    d.node("Unique", [d.operand(dims, dtype, drawn)], d.rng.randint(1, 4), sorted=d.maybe(0.6, d.rng.choice((0, 1))),
+           **({} if axis is None else {"axis": axis}))
+
+
 RECIPES: dict[str, Recipe] = {"ScatterElements": scatter_elements, "Scatter": scatter, "ScatterND": scatter_nd,
                               "TensorScatter": tensor_scatter, "TopK": top_k}
-COUNTED: dict[str, Recipe] = {"NonZero": non_zero, "Compress": compress}
+COUNTED: dict[str, Recipe] = {"NonZero": non_zero, "Compress": compress, "Unique": unique}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tsc.graph.dataflow import Element, Item, items_of, scalar_constant, value_type
 from tsc.graph.fusion.group import Decision
 from tsc.graph.pull import Puller
@@ -35,7 +37,8 @@ class Draft:
 class Fusion:
     """Kernel values are the live values that nodes compute, less views and `free` values (index maps inlined wherever read).
 
-    `kept` are values that must exist in memory as they are: graph outputs and the roots of views that are.
+    `kept` are values that must exist in memory as they are: graph outputs and the roots of views that are. `waits` has the
+    values that must be there before others are begun, which do not read them: their counts are sizes of those.
     """
 
     graph: Graph
@@ -48,6 +51,7 @@ class Fusion:
     readers: dict[str, list[str]] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
     owner: dict[str, Draft] = field(default_factory=dict)
+    waits: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -102,7 +106,10 @@ class Fusion:
     def makes_cycle(self, members: Collection[str]) -> bool:
         """Whether a group of `members` would depend on itself through other groups."""
         seen: set[str] = set()
-        pending = [s for v in members for s in self.sources[v] if s not in members]
+        counts = [s for v in members for s in self.waits.get(v, ())]
+        if any(count in members for count in counts):
+            return True
+        pending = counts + [s for v in members for s in self.sources[v] if s not in members]
         while pending:
             value = pending.pop()
             if value in members:
@@ -112,10 +119,11 @@ class Fusion:
             draft = self.owner.get(value)
             if draft is None:
                 seen.add(value)
-                pending.extend(self.sources[value])
+                pending.extend((*self.sources[value], *self.waits.get(value, ())))
             else:
                 seen |= draft.members
                 pending.extend(draft.reads - draft.members)
+                pending.extend(count for member in draft.members for count in self.waits.get(member, ()))
         return False
 
     # -- changing ----------------------------------------------------------------------------------------------
@@ -174,7 +182,34 @@ def analyse(graph: Graph, env: ShapeEnv) -> Fusion:
             fusion.sources[value] = tuple(found)
             for source in found:
                 fusion.readers.setdefault(source, []).append(value)
+    told = _counts_by_name(fusion)
+    for value in fusion.sources if told else ():
+        counts = {count for name in _dims_in(fusion, value) for count in told.get(name, ())}
+        if counts:
+            fusion.waits[value] = tuple(sorted(counts))
     return fusion
+
+
+# -- sizes that the data tell ----------------------------------------------------------------------------------
+
+def _counts_by_name(fusion: Fusion) -> dict[str, frozenset[str]]:
+    """The kernel values that a run has to have before it knows a Dim, by its name, where there are any."""
+    found = {name: frozenset([fusion.trace(value)[0]]) for name, value in fusion.graph.counts.items()}
+    for name, value in fusion.env.definitions().items():
+        found[name] = frozenset[str]().union(*(found.get(own, frozenset()) for own in value.dims()))
+    return found if fusion.graph.counts else {}
+
+
+def _dims_in(fusion: Fusion, value: str) -> set[str]:
+    """The Dims in a kernel value's shape and body."""
+    found: set[str] = set()
+    for read in (value, *fusion.items[value].reads):
+        found |= {name for size in fusion.shape(read) for name in size.dims()}
+        found |= {name for size in fusion.graph.contents.get(read, np.empty(0, object)).ravel() for name in size.dims()}
+        base = fusion.base(read)
+        if base != value and base in fusion.free:
+            found |= _dims_in(fusion, base)
+    return found
 
 
 # -- free index maps -------------------------------------------------------------------------------------------
