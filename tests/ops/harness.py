@@ -83,8 +83,8 @@ class Lowered:
             self.add(Node(kind, tuple(inputs), names, attrs, names[0]))
             return names
 
-        made = op.decompose(Builder(ctx, several, self.constant, lambda value: self.counts.__setitem__(
-            self.env.counts[node.outputs[0]], value)))
+        made = op.decompose(Builder(ctx, several, self.constant, lambda value, number: self.counts.__setitem__(
+            self.env.counts[node.outputs[0], number], value)))
         for name, value in zip(node.outputs, made, strict=True):
             expected = self.types[name]
             self.add(Node("Identity", (value,), (name,), {}, name))

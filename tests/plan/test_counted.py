@@ -164,6 +164,25 @@ def test_no_kernel_makes_its_own_size() -> None:
     check(model(nodes, X, "y", "i1", "i2", "i3", "z", "s", "f"), *({"x": np.round(sparse(0.7, n))} for n in (1, 7, 60)))
 
 
+def test_a_detectors_last_part() -> None:
+    """Boxes that are kept, and their scores: two counts, of which one is made of the other, and what is gathered by them."""
+    nodes = [helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "score"], ["i"]),
+             node("Slice", "i zero one axis", "b"), node("Slice", "i two three axis", "k"),
+             node("Slice", "i one two axis", "c"), node("Concat", "b c k", "places", axis=1),
+             node("GatherND", "scores places", "s")]
+    made = model(nodes, {"boxes": (FLOAT, ("n", "m", 4)), "scores": (FLOAT, ("n", "classes", "m"))}, "i", "s")
+    values = {"most": np.array([5]), "overlap": np.array([0.4], np.float32), "score": np.array([0.3], np.float32),
+              "axis": np.array([1]), **{name: np.array([k]) for k, name in enumerate(("zero", "one", "two", "three"))}}
+    made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in values.items())
+    rng = np.random.default_rng(2)
+    feeds = []
+    for batch, classes, boxes in ((1, 1, 1), (2, 3, 50), (1, 20, 400)):
+        begin = rng.random((batch, boxes, 2))
+        corners = np.concatenate([begin, begin + 0.2 * rng.random((batch, boxes, 2))], axis=-1).astype(np.float32)
+        feeds.append({"boxes": corners, "scores": rng.random((batch, classes, boxes)).astype(np.float32)})
+    check(made, *feeds, {**feeds[1], "scores": 0.2 * feeds[1]["scores"]})
+
+
 def test_a_package_with_counts_runs_again(tmp_path: Any) -> None:
     made = model([node("NonZero", "x", "i")], {"x": (FLOAT, ("a", "b"))}, "i")
     tsc.compile(made).save(tmp_path / "m.tscpack")

@@ -30,7 +30,7 @@ def decompose(graph: Graph, env: ShapeEnv) -> Graph:
     expansion = _Expansion(known, dict(graph.constants), graph.names() | {n.name for n in graph.nodes})
     nodes = tuple(new for node in graph.nodes for new in expansion.expand(node))
     read = _read(replace(graph, nodes=nodes))
-    counts = {env.counts[value]: made for value, made in expansion.counts.items() if value in read}
+    counts = {env.counts[key]: made for key, made in expansion.counts.items() if key[0] in read}
     return replace(graph, nodes=nodes, types=known.types, constants=expansion.constants, contents=known.contents,
                    primitives=True, counts=counts, outputs=(*graph.outputs, *counts.values()))
 
@@ -53,7 +53,7 @@ class _Expansion:
     known: Knowledge
     constants: dict[str, NDArray[Any]]
     taken: set[str] = field(default_factory=set)
-    counts: dict[str, str] = field(default_factory=dict)
+    counts: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.known.constants = self.constants
@@ -70,7 +70,7 @@ class _Expansion:
         results = rule(Builder(
             self.known.context(node), lambda op, inputs, count, **attrs: self._emit(node, made, op, inputs, count, attrs),
             lambda array: self._constant(node, array),
-            lambda value: self.counts.__setitem__(node.outputs[0], value)))
+            lambda value, number: self.counts.__setitem__((node.outputs[0], number), value)))
         if len(results) < sum(1 for o in node.outputs if o):
             raise InternalError(f"the decomposition of {node.op} gives {len(results)} of {len(node.outputs)} outputs")
         for part in self._renamed(node, made, results):

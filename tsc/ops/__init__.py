@@ -32,6 +32,7 @@ from tsc.ops import (
     sampled,
     scatter,
     spectral,
+    suppression,
     topk,
     transposed,
     trigonometry,
@@ -43,7 +44,7 @@ _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *bits.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
     *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
     *grid_sample.OPS, *quantize.OPS, *fold.OPS, *attention.OPS, *spectral.OPS, *recurrent.OPS, *control.OPS, *trigonometry.OPS,
-    *scatter.OPS, *topk.OPS, *counted.OPS, *unique.OPS, *sampled.OPS, *linear_attention.OPS, *causal_conv.OPS,
+    *scatter.OPS, *topk.OPS, *counted.OPS, *unique.OPS, *suppression.OPS, *sampled.OPS, *linear_attention.OPS, *causal_conv.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

@@ -81,9 +81,9 @@ class InferContext:
         """Whether optional input `i` is present."""
         return i < len(self.types) and self.types[i] is not None
 
-    def count(self, most: SymExpr) -> SymExpr:
-        """How many there are of something, at most `most`, where the data tell; one for each node."""
-        return self.env.count(self.node.outputs[0], most)
+    def count(self, most: SymExpr, number: int = 0) -> SymExpr:
+        """How many there are of something, at most `most`, where the data tell; one for each node and number."""
+        return self.env.count(self.node.outputs[0], most, number)
 
     def axis(self, value: int, rank: int) -> int:
         """A normalised axis. Raises ModelError when it is out of range."""
@@ -119,13 +119,16 @@ class Lowering:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """What a decomposition sees: an InferContext and ways to add a constant or a Node, which return the names of its values.
-    `counts(value)` says that the one int64 of a value is what the node's `count` is."""
+    """What a decomposition sees: an InferContext and ways to add a constant or a Node, which return the names of its values."""
 
     infer: InferContext
     several: Callable[..., tuple[str, ...]]  # several(op, inputs, count, **attrs) -> output names
     constant: Callable[[NDArray[Any]], str]
-    counts: Callable[[str], None]
+    tells: Callable[[str, int], None]
+
+    def counts(self, value: str, number: int = 0) -> None:
+        """Say that the one int64 of a value is what the node's `count` of that number is."""
+        self.tells(value, number)
 
     def emit(self, op: str, *inputs: str, **attrs: Any) -> str:
         """Add a Node of one output and return its name."""

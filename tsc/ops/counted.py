@@ -16,33 +16,43 @@ from tsc.ops.define import CUSTOM, CustomOp
 from tsc.ops.movement import positions, reshape, shape_operand
 from tsc.ops.samples import bools, floats, ints
 from tsc.ops.shapes import NUMBERS, Shape, canonical, expect_rank, tensor, where
-from tsc.sym import GREATEST, ZERO, SymExpr, product
+from tsc.sym import GREATEST, ONE, ZERO, SymExpr, product
 from tsc.te import Scalar, Tensor
 
 
 def _found(builder: Builder, marks: str, extent: SymExpr) -> str:
     """The places of the marks among `extent` bools, which tell the node's `count`, in their order."""
+    return spots_of(builder, builder.emit("Cast", reshape(builder, marks, (extent,)), to=NUMBERS["int64"]), extent)
+
+
+def spots_of(builder: Builder, marks: str, extent: SymExpr, number: int = 0) -> str:
+    """Where the ones are among `extent` marks of 0 and 1, int64, in their order; they tell the node's `count` of a number."""
     ctx = builder.infer
-    numbers = builder.emit("Cast", reshape(builder, marks, (extent,)), to=NUMBERS["int64"])
-    sums = builder.emit("CumSum", numbers, builder.constant(np.array(0)))
-    builder.counts(builder.emit("ReduceSum", numbers, builder.constant(np.array([0])), keepdims=1))
-    most = ctx.env.bounds(extent)[1]
+    builder.counts(builder.emit("ReduceSum", marks, builder.constant(np.array([0])), keepdims=1), number)
+    count = ctx.count(extent, number)
+    return reshape(builder, spots_in_rows(builder, reshape(builder, marks, (ONE, extent)), extent, count), (count,))
+
+
+def spots_in_rows(builder: Builder, marks: str, extent: SymExpr, count: SymExpr) -> str:
+    """Where the first `count` ones are in each row [rows, extent] of marks, in their order; `extent` where there are fewer."""
+    most = builder.infer.env.bounds(extent)[1]
     halvings = (GREATEST if most is None else most).bit_length()
-    return builder.emit(CUSTOM, sums, positions(builder, ctx.count(extent)), attributes={"halvings": halvings},
-                        definition=CustomOp("ai.onnx", ctx.node.op, _search))
+    sums = builder.emit("CumSum", marks, builder.constant(np.array(1)))
+    return builder.emit(CUSTOM, sums, positions(builder, count), attributes={"halvings": halvings},
+                        definition=CustomOp("ai.onnx", builder.infer.node.op, _search))
 
 
 def _search(sums: Tensor, numbers: Tensor, halvings: int) -> Tensor:
-    """How many of the sums are not more than each of the numbers; sums rise."""
-    (extent,), (count,) = sums.shape, numbers.shape
-    below = te.compute((count,), lambda j: te.where(numbers[j] < 0, 1, 0), "below")
+    """How many sums of each row are not more than each of the numbers; sums rise."""
+    (rows, extent), (count,) = sums.shape, numbers.shape
+    below = te.compute((rows, count), lambda r, j: te.where(numbers[j] < 0, 1, 0), "below")
     for k in reversed(range(halvings)):
-        def further(j: Scalar, before: Tensor = below, step: int = 1 << k) -> Scalar:
-            further = before[j] + step
+        def further(r: Scalar, j: Scalar, before: Tensor = below, step: int = 1 << k) -> Scalar:
+            further = before[r, j] + step
             inside = te.minimum(further, extent)
-            return te.where(te.all_of(further <= extent, sums[inside - 1] <= numbers[j]), inside, before[j])
+            return te.where(te.all_of(further <= extent, sums[r, inside - 1] <= numbers[j]), inside, before[r, j])
 
-        below = te.compute((count,), further, f"below_{k}")
+        below = te.compute((rows, count), further, f"below_{k}")
     return below
 
 

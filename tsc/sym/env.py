@@ -51,7 +51,7 @@ class ShapeEnv:
     asked: set[str] = field(default_factory=set)
     defined: dict[str, SymExpr] = field(default_factory=dict)
     counted: dict[str, SymExpr] = field(default_factory=dict)
-    counts: dict[str, str] = field(default_factory=dict)
+    counts: dict[tuple[str, int], str] = field(default_factory=dict)
     version: int = 0
     _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
     _known: Sequence[SymExpr] | None = field(default=None, repr=False)
@@ -103,13 +103,14 @@ class ShapeEnv:
         self.defined[next(iter(made.dims()))] = value
         return made
 
-    def count(self, value: str, most: SymExpr) -> SymExpr:
-        """How many there are of what makes a value, at most `most`, where only the data tell: one Dim for each value."""
-        if value not in self.counts:
+    def count(self, value: str, most: SymExpr, number: int = 0) -> SymExpr:
+        """How many there are of what makes a value, at most `most`, where only the data tell: a Dim for each number."""
+        key = value, number
+        if key not in self.counts:
             made = self.fresh(f"{identifier(value)}_count", 0, self.bounds(most)[1])
-            self.counts[value], = made.dims()
-            self.counted[self.counts[value]] = most
-        return self.canon(dim(self.counts[value]))
+            self.counts[key], = made.dims()
+            self.counted[self.counts[key]] = most
+        return self.canon(dim(self.counts[key]))
 
     # -- reading -----------------------------------------------------------------------------------------------
 

@@ -126,6 +126,28 @@ def unique(d: Draft) -> None:
            **({} if axis is None else {"axis": axis}))
 
 
+def non_max_suppression(d: Draft) -> None:
+    """Boxes whose corners are whole numbers of eighths, so that overlaps are exact, and scores without ties."""
+    batch, classes, boxes = d.rng.choice((1, 2)), d.rng.choice((1, 3, d.size(1, 3))), d.size(1, 33)
+    centred = d.maybe(0.4, d.rng.choice((0, 1)))
+
+    def drawn(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        begin, size = gen.integers(0, 12, (*shape[:2], 2)) / 8, gen.integers(1, 12, (*shape[:2], 2)) / 8
+        return np.asarray(np.concatenate([begin, size if centred else begin + size], axis=-1), np.float32)
+
+    def ranked(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        found = gen.permuted(np.broadcast_to(np.arange(shape[2]), shape), axis=2)
+        return np.asarray((found + 1) / (shape[2] + 1), np.float32)
+
+    inputs = [d.operand((batch, boxes, 4), "float32", drawn), d.operand((batch, classes, boxes), "float32", ranked)]
+    limits = [(np.int64(d.rng.choice((0, 1, 3, 99))), "int64"), (np.float32(d.rng.choice((0.0, 0.3, 0.7))), "float32"),
+              (np.float32(d.rng.choice((0.01, 0.4, 0.9, 2.0))), "float32")]
+    for value, dtype in limits[:d.rng.choice((1, 2, 3, 3, 3))]:
+        inputs.append(d.operand((1,), dtype, lambda gen, shape, sizes, value=value: np.full(shape, value)))
+    d.node("NonMaxSuppression", inputs, **({} if centred is None else {"center_point_box": centred}))
+
+
 RECIPES: dict[str, Recipe] = {"ScatterElements": scatter_elements, "Scatter": scatter, "ScatterND": scatter_nd,
                               "TensorScatter": tensor_scatter, "TopK": top_k}
-COUNTED: dict[str, Recipe] = {"NonZero": non_zero, "Compress": compress, "Unique": unique}
+COUNTED: dict[str, Recipe] = {"NonZero": non_zero, "Compress": compress, "Unique": unique,
+                              "NonMaxSuppression": non_max_suppression}
