@@ -112,6 +112,18 @@ def recurrent(name: str, op: str, shape: tuple[int, int, int], hidden: int, dire
                  2.0 * steps * batch * directions * gates * hidden * (width + hidden))
 
 
+def boxes(name: str, classes: int, count: int, score: float) -> Layer:
+    """Of boxes of fixed places those with the best scores, which are above `score` of the normal distribution."""
+    rng = np.random.default_rng(0)
+    begin = rng.random((1, count, 2))
+    weights = {"b": np.concatenate([begin, begin + 0.1 * rng.random((1, count, 2))], axis=-1), "o": np.array([0.45]),
+               "s": np.array([score])}
+    nodes = (helper.make_node("Constant", [], ["m"], value_ints=[100]),
+             helper.make_node("NonMaxSuppression", ["b", "x", "m", "o", "s"], ["i"]),
+             helper.make_node("Cast", ["i"], ["y"], to=onnx.TensorProto.FLOAT))
+    return Layer(name, nodes, (1, "C", count), (1, classes, count), {n: w.astype(np.float32) for n, w in weights.items()}, 0.0)
+
+
 LAYERS = (
     conv("conv 3x3 64", (1, 64, 56, 56), 64, 3), conv("conv 3x3 256", (1, 256, 14, 14), 256, 3),
     conv("conv 3x3/2 128", (1, 128, 28, 28), 256, 3, 2), conv("conv 7x7/2 stem", (1, 3, 224, 224), 64, 7, 2),
@@ -132,7 +144,8 @@ RECURRENT = (
     recurrent("lstm both ways", "LSTM", (64, 1, 64), 128, 2), recurrent("lstm batch 8", "LSTM", (64, 8, 64), 128, 2),
     recurrent("gru", "GRU", (200, 1, 256), 256, linear_before_reset=1),
     recurrent("gru batch 8", "GRU", (64, 8, 256), 256, linear_before_reset=1))
-EVERY = (*LAYERS, *RECURRENT)
+COUNTED = (boxes("boxes of many classes", 80, 8400, 3.3), boxes("boxes of one class", 1, 1000, 0.0))
+EVERY = (*LAYERS, *RECURRENT, *COUNTED)
 
 
 def serve(runtime: str, folder: str) -> None:
