@@ -97,7 +97,8 @@ def test_dims_that_are_solved_for(code: Code, size: SymExpr, extents: tuple[int,
 
 RATE = st.one_of(st.integers(0, 999), st.integers(0, (1 << 62) - 1))
 BY_KIND = st.dictionaries(st.sampled_from(("blocks", "rows", "none")), RATE, max_size=3).map(lambda d: tuple(d.items()))
-SEEN = st.dictionaries(st.integers(0, 1 << 62), st.integers(0, 3000), max_size=4).map(lambda d: tuple(sorted(d.items())))
+SEEN = st.dictionaries(st.tuples(st.integers(1, 5), st.integers(0, 1 << 62)), st.integers(0, 3000), max_size=6).map(
+    lambda d: tuple((*place, ratio) for place, ratio in sorted(d.items())))
 RATES = st.builds(Rates, RATE, BY_KIND, BY_KIND, BY_KIND, st.integers(1, 4), SEEN)
 
 

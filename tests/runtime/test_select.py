@@ -85,10 +85,11 @@ def test_what_is_hardly_cheaper_is_not_worth_it() -> None:
 
 def test_times_that_were_seen() -> None:
     """By a tenth more at 1000 and a tenth less at 3000: in the middle as the sum has it, outside as at the nearest end."""
-    rates = Rates(0, (("blocks", 100),), seen=((1000, 1100), (3000, 900)))
+    rates = Rates(0, (("blocks", 100),), seen=((1, 1000, 1100), (1, 3000, 900), (4, 1000, 2000)))
     assert [total(rates.terms(blocks, {}, 1)) for blocks in (0, 5, 10, 15, 20, 30, 60)] == [
         0, 550, 1100, 1575, 2000, 2700, 5400]
     assert rates.terms(20, {}, 1) == {"launch": 0, "wave's blocks": 2000, "else": 0}
+    assert [total(rates.terms(40, {}, units)) for units in (4, 3, 8, 2)] == [2000, 2800, 1000, 2000]  # as on the nearest number
 
 
 def test_the_first_of_equals_runs() -> None:
@@ -147,6 +148,6 @@ def test_costs_that_are_none(wrong: object) -> None:
 
 def test_costs_round_trip() -> None:
     minutes = 10**17
-    seen = Cost(Rates(minutes, (("a", minutes),), (("b", 3),), (("c", 4),), 5, ((6, 7), (minutes, 9))), ())
+    seen = Cost(Rates(minutes, (("a", minutes),), (("b", 3),), (("c", 4),), 5, ((1, 6, 7), (1, minutes, 9), (2, 3, 4))), ())
     for cost in (None, FEW.calls[0].cost, seen):
         assert cost_from_json(json.loads(json.dumps(cost_to_json(cost)))) == cost

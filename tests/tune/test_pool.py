@@ -55,7 +55,7 @@ def test_what_waits_what_is_busy_and_what_is_shared() -> None:
 def test_rates_of_many_sizes_and_long_times_can_be_kept() -> None:
     known = [record(TALL, rows, 10**6 * rows * (2 + rows % 3)) for rows in range(1, 300)]
     found = fitted(known)
-    assert 32 < len(found.seen) <= MAX_SEEN and found.seen[-1][0] > 1 << 47
+    assert 32 < len(found.seen) <= MAX_SEEN and found.seen[-1][1] > 1 << 47
     cost = Cost(found, ())
     assert cost_from_json(json.loads(json.dumps(cost_to_json(cost)))) == cost
 

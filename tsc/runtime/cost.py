@@ -31,14 +31,15 @@ ByKind = tuple[tuple[str, int], ...]
 class Rates:
     """Femtoseconds that a function takes: to `launch` it; of a `wave`, what a block of it takes for its work; of a `unit`, what
     each of its blocks adds; of the `device`, what each of all blocks adds. `resident` blocks share a unit at a time. `seen` are
-    sums of all that, in rising order, at which the time was another, each with that time in thousandths of the sum."""
+    sums of all that at which the time was another: on how many units, the sum, and that time in thousandths of it, in rising
+    order."""
 
     launch: int = 0
     wave: ByKind = ()
     unit: ByKind = ()
     device: ByKind = ()
     resident: int = 1
-    seen: tuple[tuple[int, int], ...] = ()
+    seen: tuple[tuple[int, int, int], ...] = ()
 
     def terms(self, blocks: int, work: Mapping[str, int], units: int) -> dict[str, float]:
         """The femtoseconds that a run of `blocks` blocks takes on a device with so many `units`, by what they go into. Work
@@ -48,12 +49,18 @@ class Rates:
         for part, rates, times in (("wave", self.wave, waves), ("unit", self.unit, turns), ("device", self.device, blocks)):
             for kind, rate in rates:
                 found[f"{part}'s {kind}"] = float(rate) * counts.get(kind, 0) * times / max(1, blocks)
-        return found if not self.seen else found | {"else": self._else(total(found))}
+        return found if not self.seen else found | {"else": self._else(total(found), units)}
 
-    def _else(self, time: float) -> float:
+    def seen_on(self, units: int) -> list[tuple[int, int]]:
+        """The sums and thousandths that were seen on so many units, or on the nearest number of them."""
+        nearest = min((abs(own - units), own) for own, _, _ in self.seen)[1] if self.seen else units
+        return [(place, ratio) for own, place, ratio in self.seen if own == nearest]
+
+    def _else(self, time: float, units: int) -> float:
         """What a time is beside a sum, between two that were seen by their distances."""
-        above = next((k for k, (place, _) in enumerate(self.seen) if place > time), len(self.seen))
-        (low, first), (high, second) = self.seen[max(0, above - 1)], self.seen[min(above, len(self.seen) - 1)]
+        seen = self.seen_on(units)
+        above = next((k for k, (place, _) in enumerate(seen) if place > time), len(seen))
+        (low, first), (high, second) = seen[max(0, above - 1)], seen[min(above, len(seen) - 1)]
         between = first + (second - first) * (time - low) / (high - low) if high > low else float(first)
         return time * (between - 1000) / 1000
 
@@ -103,7 +110,7 @@ def cost_to_json(cost: Cost | None) -> Any:
         return None
     rates = cost.rates
     parts = [dict(part) for part in (rates.wave, rates.unit, rates.device)]
-    seen, work = [list(pair) for pair in rates.seen], [[w.kind, str(w.count)] for w in cost.work]
+    seen, work = [list(row) for row in rates.seen], [[w.kind, str(w.count)] for w in cost.work]
     return [[rates.launch, *parts, rates.resident, seen], work]
 
 
@@ -121,11 +128,11 @@ def cost_from_json(value: Any) -> Cost | None:
 
 def _rates(value: Any) -> Rates:
     launch, wave, unit, device, resident, seen = schema.items(value, "rates", 6)
-    pairs = [tuple(_rate(n) for n in schema.items(pair, "rates", 2)) for pair in schema.items(seen, "rates")]
-    if len(pairs) > MAX_SEEN or any(a >= b for (a, _), (b, _) in pairwise(pairs)):
-        raise ValueError(f"rates have {len(pairs)} sums, expected at most {MAX_SEEN} in rising order")
+    rows = [tuple(_rate(n) for n in schema.items(row, "rates", 3)) for row in schema.items(seen, "rates")]
+    if len(rows) > MAX_SEEN or any(a[:2] >= b[:2] for a, b in pairwise(rows)):
+        raise ValueError(f"rates have {len(rows)} sums, expected at most {MAX_SEEN} in rising order")
     return Rates(_rate(launch), _by_kind(wave), _by_kind(unit), _by_kind(device),
-                 schema.whole(resident, "resident blocks", 1), tuple((a, b) for a, b in pairs))
+                 schema.whole(resident, "resident blocks", 1), tuple((units, place, ratio) for units, place, ratio in rows))
 
 
 def _by_kind(value: Any) -> ByKind:

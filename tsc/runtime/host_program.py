@@ -60,7 +60,7 @@ class HostProgram:
 
     def __init__(self, binder: Binder, bounds: Bounds, module: CpuModule, base: Sequence[int], fixed: Sequence[int],
                  functions: Mapping[str, int], units: int) -> None:
-        made = _Maker(binder, bounds, functions)
+        made = _Maker(binder, bounds, functions, units)
         self._bind, self._units = module.bind, units
         self._ranks = [len(spec.shape) for spec in binder.plan.outputs]
         storages = np.array([(f, b, *made.storages[i], 0) for i, (b, f) in enumerate(zip(base, fixed))], _STORAGE)
@@ -103,8 +103,8 @@ def _narrow(rows: Sequence[int] | Sequence[tuple[int, ...]], width: int = 0) -> 
 class _Maker:
     """Writes the tables; each method adds what one part of a Plan has to say."""
 
-    def __init__(self, binder: Binder, bounds: Bounds, functions: Mapping[str, int]) -> None:
-        self._binder, self._bounds, self._functions = binder, bounds, functions
+    def __init__(self, binder: Binder, bounds: Bounds, functions: Mapping[str, int], units: int) -> None:
+        self._binder, self._bounds, self._functions, self._units = binder, bounds, functions, units
         self.assembly = Assembly()
         self.checks: dict[tuple[int, int, int], None] = {}  # each once
         self.launches: list[tuple[int, int, int, int]] = []
@@ -279,8 +279,9 @@ class _Maker:
             rates, counts = cost.rates, {BLOCKS: blocks, **{w.kind: self._names.emit(w.count) for w in cost.work}}
             terms = [(part, counts[kind], rate) for part, own in enumerate((rates.wave, rates.unit, rates.device))
                      for kind, rate in own if kind in counts]
-            self.costs += [rates.launch, rates.resident, len(terms), len(rates.seen)]
-            self.costs += [number for row in (*terms, *rates.seen) for number in row]
+            seen = rates.seen_on(self._units)
+            self.costs += [rates.launch, rates.resident, len(terms), len(seen)]
+            self.costs += [number for row in (*terms, *seen) for number in row]
         return begin
 
     def _copy(self, copy: Copy) -> None:

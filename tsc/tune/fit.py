@@ -34,15 +34,18 @@ def fitted(records: Sequence[Record]) -> Rates:
     return replace(found, seen=_seen(found, records))
 
 
-def _seen(rates: Rates, records: Sequence[Record]) -> tuple[tuple[int, int], ...]:
+def _seen(rates: Rates, records: Sequence[Record]) -> tuple[tuple[int, int, int], ...]:
     """Where times are others than Rates have it, as they do where caches end, and how: equal sums have the mean."""
-    ratios: dict[int, list[float]] = {}
+    ratios: dict[int, dict[int, list[float]]] = {}
     for record in records:
         expected = round(total(rates.terms(record.blocks, record.work or {}, record.units)))
-        ratios.setdefault(expected, []).append((record.nanoseconds or 1) * _FEMTO / max(1, expected))
-    found = sorted((expected, round(1000 * sum(own) / len(own))) for expected, own in ratios.items())
-    found = found[::-(-len(found) // MAX_SEEN)]  # of many sizes some
-    return tuple(found) if any(abs(ratio - 1000) > _EXACT for _, ratio in found) else ()
+        own = ratios.setdefault(record.units, {}).setdefault(expected, [])
+        own.append((record.nanoseconds or 1) * _FEMTO / max(1, expected))
+    most, found = MAX_SEEN // max(1, len(ratios)), list[tuple[int, int, int]]()
+    for units, sums in sorted(ratios.items()):
+        rows = sorted((units, expected, round(1000 * sum(own) / len(own))) for expected, own in sums.items())
+        found += rows[::-(-len(rows) // most)]  # of many sizes some
+    return tuple(found) if any(abs(ratio - 1000) > _EXACT for _, _, ratio in found) else ()
 
 
 def non_negative(table: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
