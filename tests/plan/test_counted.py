@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_what_has_a_counted_size_waits_for_the_count() -> None:
     late, reads, apart = launch("late", (1, 3), e), launch("reads", (3, 4), ONE), launch("apart", (0, 5), n)
     twice, guard, copy = Eval("e", 2 * d), Guard("<=", d, n, ""), Copy(4, 6, n)
     assert ordered([bind, twice, guard, late, early, reads, counts, apart, copy, told]) == [
-        bind, early, counts, apart, told, twice, guard, late, reads, copy]
+        bind, early, counts, told, twice, guard, late, reads, apart, copy]
 
 
 def test_steps_without_counts_stand_as_they_are() -> None:
@@ -145,8 +146,62 @@ def test_a_count_that_meets_an_inputs_size_is_held_to_it() -> None:
     nodes = [node("Compress", "x c", "u", axis=0), node("Add", "u w", "z")]
     executable = check(model(nodes, {**X, **CONDITION, "w": (FLOAT, ("k",))}, "z"),
                        {"x": sparse(1, 9), "c": np.arange(9) < 4, "w": sparse(1, 4)})
-    with pytest.raises(ShapeError, match="counted"):
-        executable.run(None, {"x": sparse(1, 9), "c": np.arange(9) < 5, "w": sparse(1, 4)})
+    for count in (0, 3, 5, 9):
+        with pytest.raises(ShapeError, match="counted"):
+            executable.run(None, {"x": sparse(1, 9), "c": np.arange(9) < count, "w": sparse(1, 4)})
+
+
+def test_a_size_that_is_linear_in_a_count_is_held_to_it() -> None:
+    """No input tells the count, nor does the count tell the input's dim; and names that look like ours are taken."""
+    nodes = [node("Compress", "x c", "u", axis=0), node("Concat", "u u one", "v", axis=0), node("Add", "v w", "z")]
+    inputs = {"x": (FLOAT, ("u_count",)), "c": (BOOL, ("u_count",)), "one": (FLOAT, ("u_count_told",)), "w": (FLOAT, ("k",))}
+    made = model(nodes, inputs, "z")
+    feeds = [{"x": sparse(1, 9), "c": np.arange(9) < n, "one": sparse(1, 3), "w": sparse(1, 2 * n + 3)} for n in (0, 1, 4, 9)]
+    executable = check(made, *feeds)
+    with pytest.raises(ShapeError):
+        executable.run(None, {**feeds[2], "w": sparse(1, 12)})
+
+
+def test_a_count_that_must_be_a_number_is_held_to_it() -> None:
+    nodes = [node("Compress", "x c", "u", axis=0), node("Add", "u three", "z")]
+    made = model(nodes, {**X, **CONDITION, "three": (FLOAT, (3,))}, "z")
+    executable = check(made, {"x": sparse(1, 9), "c": np.arange(9) < 3, "three": sparse(1, 3)})
+    for count in (0, 2, 4, 9):
+        with pytest.raises(ShapeError, match="counted"):
+            executable.run(None, {"x": sparse(1, 9), "c": np.arange(9) < count, "three": sparse(1, 3)})
+
+
+def test_nothing_is_counted_in_nothing() -> None:
+    made = model([node("NonZero", "x", "i"), helper.make_node("Unique", ["x"], ["y", "i1", "i2", "i3"], axis=0)],
+                 {"x": (FLOAT, ("a", 3))}, "i", "y", "i1", "i2", "i3")
+    executable = tsc.compile(made, dims={"a": (0, 40)})
+    for rows, counts in ((0, (0, 0)), (1, (3, 1)), (40, (120, 40)), (0, (0, 0))):
+        x = 1 + np.arange(3 * rows).reshape(rows, 3).astype(np.float32)
+        places, parts, first, inverse, each = executable.run(None, {"x": x})
+        assert (places.shape, parts.shape, inverse.shape) == ((2, counts[0]), (counts[1], 3), (rows,))
+        assert first.tolist() == list(range(rows)) and (each == 1).all()
+
+
+def test_what_is_no_number_is_like_itself_and_comes_last() -> None:
+    made = model([helper.make_node("Unique", ["x"], ["y", "i1", "i2", "i3"]), node("NonZero", "x", "i")], X,
+                 "y", "i1", "i2", "i3", "i")
+    x = np.array([np.nan, 2, -np.inf, np.nan, 0, -0.0, np.inf, 2], np.float32)
+    found, places = tsc.compile(made).run(None, {"x": x})[:4], tsc.compile(made).run(None, {"x": x})[4]
+    for got, want in zip(found, np.unique(x, return_index=True, return_inverse=True, return_counts=True), strict=True):
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(places, np.nonzero(x))
+
+
+def test_threads_have_counts_of_their_own() -> None:
+    executable = tsc.compile(model([node("NonZero", "x", "i")], {"x": (FLOAT, ("a", 8))}, "i"))
+
+    def runs(seed: int) -> bool:
+        rng = np.random.default_rng(seed)
+        feeds = [(rng.random((rng.integers(1, 60), 8)) < rng.random()).astype(np.float32) for _ in range(60)]
+        return all(np.array_equal(executable.run(None, {"x": x})[0], np.nonzero(x)) for x in feeds)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(runs, range(8)))
 
 
 def test_kernels_of_all_kinds_have_counted_sizes() -> None:

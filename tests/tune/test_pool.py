@@ -75,6 +75,20 @@ def test_the_least_squares_without_negative_ones(seed: int) -> None:
     assert (x >= 0).all() and (gradient > -1e-9).all() and np.abs(gradient[x > 0]).max(initial=0) < 1e-9
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_least_squares_of_columns_like_each_other(seed: int) -> None:
+    """As rates have them: no negative numbers, columns that are multiples of others or nearly, sizes far apart."""
+    rng = np.random.default_rng(seed)
+    table = np.exp(rng.normal(0, 4, (12, 1))) * rng.random((12, 11)) ** 3
+    table[:, 3], table[:, 4] = 1e6 * table[:, 1], table[:, 2] * (1 + 1e-9 * rng.random(12))
+    table[:, 5:7] *= rng.random((12, 2)) < 0.3
+    values = table @ np.maximum(rng.normal(0, 1, 11), 0) if seed % 2 else np.ones(12)
+    x = non_negative(table, values)
+    scale = np.linalg.norm(table, axis=0) * np.linalg.norm(values)
+    gradient = table.T @ (table @ x - values) / np.where(scale > 0, scale, 1)
+    assert (x >= 0).all() and (gradient > -1e-7).all() and np.abs(gradient[x > 0]).max(initial=0) < 1e-7
+
+
 def test_columns_of_zeros_and_single_records() -> None:
     assert fitted([record(TALL, 0, 30, blocks=0, work={})]) == Rates(30_000_000)
     assert non_negative(np.zeros((2, 3)), np.ones(2)).tolist() == [0, 0, 0]

@@ -14,15 +14,16 @@ from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.define import CUSTOM, CustomOp
 from tsc.ops.movement import positions, reshape, shape_operand
+from tsc.ops.reduce import cast
 from tsc.ops.samples import bools, floats, ints
-from tsc.ops.shapes import NUMBERS, Shape, canonical, expect_rank, tensor, where
+from tsc.ops.shapes import Shape, canonical, expect_rank, tensor, where
 from tsc.sym import GREATEST, ONE, ZERO, SymExpr, product
 from tsc.te import Scalar, Tensor
 
 
 def _found(builder: Builder, marks: str, extent: SymExpr) -> str:
     """The places of the marks among `extent` bools, which tell the node's `count`, in their order."""
-    return spots_of(builder, builder.emit("Cast", reshape(builder, marks, (extent,)), to=NUMBERS["int64"]), extent)
+    return spots_of(builder, cast(builder, reshape(builder, marks, (extent,)), "bool", "int64"), extent)
 
 
 def spots_of(builder: Builder, marks: str, extent: SymExpr, number: int = 0) -> str:
@@ -67,7 +68,7 @@ def _nonzero(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     shape = canonical(ctx, 0)
     x = ctx.node.inputs[0]
-    marks = x if ctx.type(0).dtype == "bool" else builder.emit("Cast", x, to=NUMBERS["bool"])
+    marks = cast(builder, x, ctx.type(0).dtype, "bool")
     places = _found(builder, marks, product(shape))
     if not shape:  # no index along no axis
         none = shape_operand(builder, (ZERO, ctx.count(product(shape))))

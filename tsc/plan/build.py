@@ -56,14 +56,13 @@ def build_plan(graph: Graph, env: ShapeEnv, calls: Sequence[KernelCall], root: C
     definitions = env.definitions()
     values = _Values(graph, env, calls, root, late_names(env, graph.counts, definitions))
     inputs = tuple(_input(graph, env, name) for name in graph.inputs)
-    binds = binds_of(inputs, env.ranges, definitions.keys())
     evals = (Eval(name, value) for name, value in definitions.items())
     nobodys = env.counted.keys() - graph.counts.keys()  # of nodes that no output needs
     guards = (guard for guard in env.remaining_guards() if not (guard.left.dims() | guard.right.dims()) & nobodys)
-    steps: Region = (*binds, *evals, *guards, *values.launches(), *values.copies())
+    steps: Region = (*binds_of(inputs, env.ranges, definitions.keys()), *evals, *guards, *values.launches(), *values.copies())
     if graph.counts:
         counts = {name: values.storage(value) for name, value in graph.counts.items()}
-        steps = tuple(in_order((*steps, *count_binds(env, counts, {bind.name for bind in binds})), values.written.__getitem__))
+        steps = tuple(in_order((*steps, *count_binds(env, counts)), values.written.__getitem__))
     storages, arenas = place(values.storages, steps, env)
     plan = Plan(
         inputs=inputs,

@@ -21,14 +21,13 @@ def check_counts(graph: Graph, spec: DeviceSpec) -> None:
                                f"'{spec.name}' cannot do; compile for a CPU")
 
 
-def count_binds(env: ShapeEnv, storages: Mapping[str, int], known: Collection[str]) -> list[Step]:
-    """Steps that read the counted Dims of these names, each from its storage. One that something else tells too, as what is
-    `known` does, is held to that."""
+def count_binds(env: ShapeEnv, storages: Mapping[str, int]) -> list[Step]:
+    """Steps that read the counted Dims of these names, each from its storage. What has become another size is held to it."""
     steps: list[Step] = []
     for name, storage in storages.items():
         size, own = env.canon(dim(name)), name
-        if size.as_dim() != Dim(name) or name in known:
-            own = f"{name}_told"
+        if size != dim(name):
+            own, = env.fresh(f"{name}_told").dims()
         most = env.canon(env.counted[name])
         steps.append(Bind(own, Element(storage, "int64"), env.ranges[name], most, f"as many as there are for '{name}'"))
         if own != name:
@@ -36,24 +35,41 @@ def count_binds(env: ShapeEnv, storages: Mapping[str, int], known: Collection[st
     return steps
 
 
-def in_order(steps: Iterable[Step], writes: Callable[[Launch], Collection[int]]) -> list[Step]:
-    """Steps as they stand, but for those that have to wait for a name, or for a storage that such a step writes."""
-    waiting, found = list(steps), list[Step]()
-    unbound = {step.name for step in waiting if isinstance(step, Bind | Eval)}
-    while waiting:
-        later, late = list[Step](), set[int]()
-        for step in waiting:
-            names = frozenset[str]().union(*(expr.dims() for expr in expressions_of(step)))
-            if names & unbound or late & {*storages_of(step)}:
-                later.append(step)
-                late |= set(writes(step)) if isinstance(step, Launch) else set()
-            else:
-                found.append(step)
-                unbound -= {step.name} if isinstance(step, Bind | Eval) else set()
-        if len(later) == len(waiting):
-            raise InternalError(f"a plan counts what it has to know before: {', '.join(sorted(unbound))}")
-        waiting = later
-    return found
+def in_order(steps: Sequence[Step], writes: Callable[[Launch], Collection[int]]) -> list[Step]:
+    """Steps in an order in which all that a step needs comes before it. Each count is read as soon as what it is made of is
+    there, and what is held to it follows at once: nothing else runs with sizes that may be wrong. Else steps stand as they
+    stood."""
+    needs, found = _Needs(steps, writes), dict[int, None]()
+    counts = {n: step.name for n, step in enumerate(steps) if isinstance(step, Bind) and isinstance(step.source, Element)}
+    plain = [n for n, step in enumerate(steps) if isinstance(step, Bind | Eval | Guard) and n not in counts]
+    for count, name in counts.items():
+        found |= dict.fromkeys(n for n in plain if needs.all_of(n).isdisjoint(counts.keys() - found.keys()))
+        needed = needs.all_of(count)
+        if not needed.isdisjoint(counts.keys() - found.keys()):
+            raise InternalError(f"a plan counts what it has to know before: {name}")
+        found |= dict.fromkeys((*sorted(needed), count))
+    found |= dict.fromkeys((*plain, *range(len(steps))))
+    return [steps[n] for n in found]
+
+
+class _Needs:
+    """Which of some steps, by their numbers, a step needs: those that bind its names, and write its storages."""
+
+    def __init__(self, steps: Sequence[Step], writes: Callable[[Launch], Collection[int]]) -> None:
+        self._steps = steps
+        self._binds = {step.name: n for n, step in enumerate(steps) if isinstance(step, Bind | Eval)}
+        self._writes = {s: n for n, step in enumerate(steps) if isinstance(step, Launch) for s in writes(step)}
+
+    def all_of(self, number: int) -> set[int]:
+        """Those that it needs, and those need; itself only where it does."""
+        found, waiting = set[int](), [number]
+        while waiting:
+            step = self._steps[own := waiting.pop()]
+            names = (self._binds.get(name) for expr in expressions_of(step) for name in expr.dims())
+            fresh = {n for n in (*names, *map(self._writes.get, storages_of(step))) if n is not None and n != own} - found
+            found |= fresh
+            waiting += fresh
+        return found
 
 
 def late_names(env: ShapeEnv, names: Iterable[str], definitions: Mapping[str, SymExpr]) -> dict[str, SymExpr]:

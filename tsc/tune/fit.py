@@ -41,8 +41,8 @@ def _seen(rates: Rates, records: Sequence[Record]) -> tuple[tuple[int, int, int]
         expected = round(total(rates.terms(record.blocks, record.work or {}, record.units)))
         own = ratios.setdefault(record.units, {}).setdefault(expected, [])
         own.append((record.nanoseconds or 1) * _FEMTO / max(1, expected))
-    most, found = MAX_SEEN // max(1, len(ratios)), list[tuple[int, int, int]]()
-    for units, sums in sorted(ratios.items()):
+    most, found = max(1, MAX_SEEN // len(ratios)), list[tuple[int, int, int]]()
+    for units, sums in sorted(ratios.items())[:MAX_SEEN]:
         rows = sorted((units, expected, round(1000 * sum(own) / len(own))) for expected, own in sums.items())
         found += rows[::-(-len(rows) // most)]  # of many sizes some
     return tuple(found) if any(abs(ratio - 1000) > _EXACT for _, _, ratio in found) else ()
@@ -67,9 +67,10 @@ def non_negative(table: NDArray[np.float64], values: NDArray[np.float64]) -> NDA
             if not negative.any():
                 found[taken] = wanted
                 break
-            step = float((here[negative] / (here[negative] - wanted[negative])).min())  # as far as none is negative
-            found[taken] = here + step * (wanted - here)
-            given_up = [k for k, low in zip(taken, negative) if low and found[k] <= _AS_GOOD * float(found.max())]
+            steps, falls = np.full(len(taken), np.inf), (here - wanted)[negative]
+            steps[negative] = here[negative] / np.where(falls > 0, falls, 1)
+            found[taken] = here + steps.min() * (wanted - here)  # as far as none is negative
+            given_up = [k for k, step in zip(taken, steps) if step == steps.min()]
             found[given_up] = 0
             taken = [k for k in taken if k not in given_up]
     return found / np.where(scale > 0, scale, 1)
