@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tests.runtime.plans import plan_of
+from tests.runtime.plans import counts_of, plan_of, settled
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.config import Options
@@ -121,8 +121,10 @@ def computed_with_unwritten(model: Executable | Package, feeds: Mapping[str, Any
 
 
 def run_all(model: Executable | Package, feeds: Mapping[str, Any], runs: Sequence[Run]) -> list[Ran]:
-    """What each run gives, all of them in one child. Raises as `run_guarded` does."""
+    """What each run gives, all of them in one child; what is counted is counted by a run before. Raises as `run_guarded`
+    does."""
     package = model if isinstance(model, Package) else model._package
+    package = settled(package, counts_of(package, feeds))
     binder = Binder(plan_of(package))
     arrays = binder.arrays(feeds)
     binding = binder.bind(binder.sizes(tuple(a.shape for a in arrays)))
@@ -205,7 +207,7 @@ class Memory:
         constants = [np.ascontiguousarray(package.constants[name]) for name in plan.constants]
         self.storages = [self._region(plan, binding, s, feeds, constants, flush) for s in plan.storages]
         self.calls = calls_of(plan)
-        self.scratch = [Region(f"the scratch of '{call.function}'", call.scratch.evaluate(binding.dims), flush)
+        self.scratch = [Region(f"the scratch of '{call.function}'", call.scratch.evaluate(binding.names), flush)
                         for _, call, _ in self.calls]
         self.read_only = {i for i, s in enumerate(plan.storages) if s.kind in ("input", "constant")}
         for i in self.read_only:

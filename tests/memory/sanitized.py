@@ -27,7 +27,7 @@ import numpy as np
 from tests.memory.cases import Case, command
 from tests.memory.guarded import calls_of
 from tests.memory.mutate import Mutation
-from tests.runtime.plans import plan_of
+from tests.runtime.plans import counts_of, plan_of, settled
 from tsc.codegen_c import build
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.emit import emit_c
@@ -39,6 +39,7 @@ from tsc.pipeline import build_package
 from tsc.runtime.bind import Binder, Binding
 from tsc.runtime.memory import Array
 from tsc.runtime.package import Package
+from tsc.runtime.plan import Bind, Element
 from tsc.target import DeviceSpec
 
 HEADERS = Path(build.__file__).parent
@@ -99,6 +100,16 @@ class Captured:
         return arrays, binder.bind(binder.sizes(tuple(a.shape for a in arrays)))
 
 
+    @property
+    def counts(self) -> bool:
+        """Whether there are sizes that only the data tell."""
+        return any(isinstance(step, Bind) and isinstance(step.source, Element) for step in plan_of(self.package).body)
+
+    def at(self, whole: Package | None, feeds: Mapping[str, Any]) -> Captured:
+        """The same with what `whole`, which can be run, counts in these feeds."""
+        return self if whole is None else replace(self, package=settled(self.package, counts_of(whole, feeds)))
+
+
 #: The name of a model, the model, and feeds for it.
 Work: TypeAlias = tuple[str, Captured, Mapping[str, Any]]
 
@@ -130,11 +141,13 @@ def prepared(cases: Iterable[Case], target: str, sizes: int) -> list[Work]:
     work = []
     for case in cases:
         made = captured(case, target)
-        work += [(case.name, made, feeds) for feeds in case.feeds]
+        whole = build_package(case.source, case.dims, workshop("cpu", None)) if made.counts else None
+        work += [(case.name, made.at(whole, feeds), feeds) for feeds in case.feeds]
         for feeds in case.resized(random.Random(case.name), sizes):
             with contextlib.suppress(TscError):  # such a size is refused
-                made.binding(feeds)
-                work.append((case.name, made, feeds))
+                found = made.at(whole, feeds)
+                found.binding(feeds)
+                work.append((case.name, found, feeds))
     return work
 
 
@@ -227,7 +240,7 @@ def _run(name: str, made: Captured, feeds: Mapping[str, Any], symbols: Sequence[
     calls = calls_of(plan)
     yield words(len(calls))
     for number, call, own in calls:
-        sizes = [size.evaluate(binding.dims) for size in plan.launches[number].sizes]
-        blocks, scratch = (size.evaluate(binding.dims) for size in (call.blocks, call.scratch))
+        sizes = [size.evaluate(binding.names) for size in plan.launches[number].sizes]
+        blocks, scratch = (size.evaluate(binding.names) for size in (call.blocks, call.scratch))
         text = words(symbols.index(call.function), blocks, scratch, len(own), *own, len(sizes), *sizes)
         yield words(len(text)) + text

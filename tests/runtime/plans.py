@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from tsc.runtime.executable import Executable
 from tsc.runtime.interface import BufferUse, KernelInterface
+from tsc.runtime.interpret import Run
 from tsc.runtime.package import Package
 from tsc.runtime.places import binds_of
-from tsc.runtime.plan import HOST, Axis, Bind, Call, Copy, Launch, Plan, Step, Storage, TensorSpec, Variant
+from tsc.runtime.plan import HOST, Axis, Bind, Call, Copy, Element, Eval, Launch, Plan, Step, Storage, TensorSpec, Variant
 from tsc.sym import ONE, ZERO, Guard, Range, SymExpr
 
 
@@ -28,6 +31,34 @@ def plan_of(package: Package) -> Plan:
     """The Plan of a Package for one target."""
     (plan,) = package.plans.values()
     return plan
+
+
+def counts_of(package: Package, feeds: Mapping[str, Any]) -> dict[str, int]:
+    """The names of a Plan that only the data tell, at these: a run finds them. Raises what `Executable.run` does."""
+    if not any(map(_is_told, plan_of(package).body)):
+        return {}
+    found: dict[str, int] = {}
+    read = Run._read
+
+    def reading(run: Run, bind: Bind, source: Element) -> int:
+        found[bind.name] = read(run, bind, source)
+        return found[bind.name]
+
+    with mock.patch.object(Run, "_read", reading):
+        Executable(package).run(None, feeds)
+    return found
+
+
+def settled(package: Package, counts: Mapping[str, int]) -> Package:
+    """A Package whose Plan is straight, since what the data told is said in it."""
+    plan = plan_of(package)
+    return with_plan(package, replace(plan, body=tuple(
+        Eval(step.name, SymExpr.of(counts[step.name])) if isinstance(step, Bind) and _is_told(step) else step
+        for step in plan.body))) if counts else package
+
+
+def _is_told(step: Step) -> bool:
+    return isinstance(step, Bind) and isinstance(step.source, Element)
 
 
 def with_plan(package: Package, plan: Plan) -> Package:
