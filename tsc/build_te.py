@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tsc.attempts import compile_definitions
 from tsc.config import Options
 from tsc.errors import InputError, ModelError, ShapeError, typed
+from tsc.graph.views import resolve
 from tsc.ir import Graph, TensorType
 from tsc.kernels import workshop
 from tsc.pipeline import check_request, link
+from tsc.plan.build import Part
 from tsc.poly.extents import check_reads
 from tsc.runtime.executable import Executable
 from tsc.sym import ShapeEnv
@@ -47,7 +50,8 @@ def build(outputs: Tensor | list[Tensor] | tuple[Tensor, ...], inputs: Sequence[
     check_reads(made.definitions, env)
     graph = _graph(name, wanted, inputs, made, env)
     pairs = compile_definitions(made.definitions, graph.outputs, graph, env, shop)  # Computes -> kernels and their calls
-    return Executable(link(graph, env, pairs, shop), threads=threads)  # kernels       -> Executable
+    part = Part(graph, env, [call for call, _ in pairs], partial(resolve, producers=graph.producers()))
+    return Executable(link(part, pairs, shop), threads=threads)     # kernels          -> Executable
 
 
 def _checked(outputs: Sequence[Tensor], inputs: Sequence[Tensor] | None) -> list[Tensor]:

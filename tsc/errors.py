@@ -23,11 +23,13 @@ class UnsupportedError(ModelError):
 
 
 class DataDependentError(UnsupportedError):
-    """A node needs a value of the model while it is compiled that only the run knows: `value`, by name."""
+    """A node needs a value of the model while it is compiled that only the run knows: `value`, by name; `fractions` says that
+    its elements need not be whole numbers."""
 
-    def __init__(self, message: str, value: str) -> None:
+    def __init__(self, message: str, value: str, fractions: bool = False) -> None:
         super().__init__(message)
         self.value = value
+        self.fractions = fractions
 
 
 class InputError(TscError):

@@ -16,6 +16,8 @@ from tsc.sym import SymExpr
 DeclaredType = tuple[str, tuple[int | None, ...] | None]
 #: Symbolic contents of a small integer (or bool) tensor: an object array of SymExpr.
 Contents = NDArray[np.object_]
+#: How finely sizes see real numbers: a float32 from 2^-7 on is a whole number of steps, and one of 2^17 a size at its limit.
+STEPS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,10 @@ class Graph:
     """Nodes in topological order over named values.
 
     `types` holds what is known of each value (all of them after shape inference); `constants` are initializers and folded
-    values; `contents` the symbolic contents of values that are shape arithmetic; `declared` is what the file says of outputs;
-    `outside` what an input or output is to whoever calls, where kernels see its bits as another type; `counts` the values that
-    tell Dims which only data decide, by Dim: they are made as outputs are, and are the last of `outputs`.
+    values; `contents` the symbolic contents of values that are shape arithmetic, `fractions` of inputs whose elements need not
+    be whole, in steps of 1 / STEPS; `declared` is what the file says of outputs; `outside` what an input or output is to
+    whoever calls, where kernels see its bits as another type; `counts` the values that tell Dims which only data decide, by
+    Dim: they are made as outputs are, and are the last of `outputs`.
     The nodes are the model's own, to which the standard's rules apply, until they are decomposed into `primitives`.
     """
 
@@ -72,6 +75,7 @@ class Graph:
     outside: Mapping[str, str] = field(default_factory=dict)
     primitives: bool = False
     counts: Mapping[str, str] = field(default_factory=dict)
+    fractions: Mapping[str, Contents] = field(default_factory=dict)
 
     def told(self) -> dict[str, Contents]:
         """What inputs hold that sizes depend on, by input."""

@@ -11,8 +11,7 @@ from typing import Any
 from tsc.attempts import compile_definitions, made_of
 from tsc.codegen_c.build import Ahead
 from tsc.config import DEFAULT_LIMITS, Limits, Options
-from tsc.errors import InputError, SlowKernelWarning, typed
-from tsc.graph.branches import choose_branches
+from tsc.errors import InputError, SlowKernelWarning, UnsupportedError, typed
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fusion.fuse import fuse
@@ -20,15 +19,17 @@ from tsc.graph.fusion.group import Decision, FusionGroup, split_group
 from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.onnx.file import Source
 from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.regions import with_regions
 from tsc.graph.rewriting.halves import compute_wide
 from tsc.graph.rewriting.narrow import narrow_factors
 from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
 from tsc.graph.views import resolve
-from tsc.ir import Graph, format_graph
+from tsc.ir import Graph, Node, format_graph
 from tsc.kernels import Workshop, bind, compile_program, shared, workshop
+from tsc.ops.control import runs_graphs
 from tsc.ops.define import CustomOp, is_custom
-from tsc.plan.build import KernelCall, build_plan, packed_constants
+from tsc.plan.build import KernelCall, Part, RegionCall, build_plan, packed_constants
 from tsc.plan.counted import check_counts
 from tsc.plan.kernel import Kernel
 from tsc.poly.extents import check_reads
@@ -66,18 +67,9 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
     graph, env, groups = front(source, dims, shop.recorder, shop.device, ops,
                                shop.options.limits)               # path             -> [FusionGroup]
     check_inputs(graph, env, shop.options.limits)
-    pairs: list[tuple[KernelCall, Kernel]] = []
-    programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different
-    with (shop.device.ahead(shop.device.spec, shop.options) as compile_ahead,
-          scheduling_ahead(programs.values(), graph, shop, compile_ahead) as shop):
-        for done, group in enumerate(groups):
-            shop.options.tell("scheduling kernels", done, len(groups))
-            made = compile_group(group, graph, env, shop, programs.get(done))  # te.Program -> kernels and their calls
-            pairs += made
-            for _, kernel in made:
-                for source in kernel.sources.values():
-                    compile_ahead(source)                           # C -> objects, while others are scheduled
-    package = link(graph, env, pairs, shop, compile_ahead)          # Graph + kernels  -> Package
+    with shop.device.ahead(shop.device.spec, shop.options) as compile_ahead:
+        part, pairs = compile_part(graph, env, groups, shop, compile_ahead)  # [FusionGroup] -> kernels and their calls
+    package = link(part, pairs, shop, compile_ahead)                # calls + kernels  -> Package
     split = sum(decision.stage == "split" for decision in shop.recorder.decisions)
     return replace(package, stats={"groups": len(groups), "split": split})
 
@@ -87,8 +79,14 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, de
     """From a model to the groups that become kernels."""
     graph, env = import_onnx(source, dims, ops, limits)             # path             -> Graph
     graph = record(recorder, "import", graph)
-    graph = choose_branches(graph, env, limits)                     # Graph            -> Graph without control flow
+    graph = with_regions(graph, env, limits)                        # Graph            -> Graph, those in its nodes as Bodies
     graph = record(recorder, "shapes", infer_shapes(graph, env, limits))  # Graph      -> Graph + ShapeEnv
+    return to_groups(graph, env, recorder, device, limits)
+
+
+def to_groups(graph: Graph, env: ShapeEnv, recorder: Recorder, device: Target,
+              limits: Limits = DEFAULT_LIMITS) -> tuple[Graph, ShapeEnv, Sequence[FusionGroup]]:
+    """From an inferred graph, a model's or one within a node, to the groups that become kernels."""
     graph = compute_wide(graph, env, limits)                        # Graph            -> Graph that computes in float32
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     check_counts(graph, device.spec)
@@ -101,10 +99,43 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, de
     return graph, env, fuse(graph, env, device.spec)                # Graph            -> [FusionGroup]
 
 
-def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop,
-         ahead: Ahead | None = None) -> Package:
+def compile_part(graph: Graph, env: ShapeEnv, groups: Sequence[FusionGroup], shop: Workshop,
+                 ahead: Ahead) -> tuple[Part, list[tuple[KernelCall, Kernel]]]:
+    """Groups to the calls that compute a graph, and their kernels, those of graphs in its nodes among them."""
+    calls: list[KernelCall | RegionCall] = []
+    pairs: list[tuple[KernelCall, Kernel]] = []
+    programs = lower_groups(groups, graph, env, shop)               # [FusionGroup]    -> te.Programs, few of them different
+    with scheduling_ahead(programs.values(), graph, shop, ahead) as own:
+        for done, group in enumerate(groups):
+            own.options.tell("scheduling kernels", done, len(groups))
+            if runs_graphs(group.anchor):
+                call, made = compile_regions(group.anchor, own, ahead)
+                calls.append(call)
+            else:
+                made = compile_group(group, graph, env, own, programs.get(done))  # te.Program -> kernels and their calls
+                calls += [call for call, _ in made]
+            pairs += made
+            for source in (source for _, kernel in made for source in kernel.sources.values()):
+                ahead(source)                                       # C -> objects, while others are scheduled
+    return Part(graph, env, tuple(calls), partial(resolve, producers=graph.producers())), pairs
+
+
+def compile_regions(node: Node, shop: Workshop, ahead: Ahead) -> tuple[RegionCall, list[tuple[KernelCall, Kernel]]]:
+    """The graphs of a node, each compiled as a model's is."""
+    if shop.device.spec.gpu is not None:
+        raise UnsupportedError(f"node '{node.name}' runs graphs of its own, which target '{shop.device.spec.name}' cannot do; "
+                               "compile for a CPU")
+    parts, pairs = list[Part](), list[tuple[KernelCall, Kernel]]()
+    for body in node.attrs["bodies"]:
+        graph, env, groups = to_groups(body.graph, body.env, shop.recorder, shop.device, shop.options.limits)
+        part, made = compile_part(graph, env, groups, shop, ahead)
+        parts.append(part)
+        pairs += made
+    return RegionCall(node, tuple(parts)), pairs
+
+
+def link(part: Part, pairs: Sequence[tuple[KernelCall, Kernel]], shop: Workshop, ahead: Ahead | None = None) -> Package:
     """Kernels and their calls to a Package; `ahead` has compiled some of them."""
-    calls = [call for call, _ in pairs]
     for call, kernel in pairs:
         for complaint in filter(None, (code.complaint for code in kernel.codes)):
             warnings.warn(f"node '{call.node}' is computed element by element, since a check refused its vectors and tiles; "
@@ -116,12 +147,11 @@ def link(graph: Graph, env: ShapeEnv, pairs: Sequence[tuple[KernelCall, Kernel]]
     interfaces = {symbol: kernel.interface for symbol, kernel in kernels.items()}
     binary = shop.device.build(sources, spec, shop.options, interfaces, ahead)  # sources -> one binary
     shop.options.tell("compiling kernels", len(sources), len(sources))
-    root = partial(resolve, producers=graph.producers())
     shop.options.tell("planning memory", 0, 1)
-    plan = build_plan(graph, env, calls, root)                      # Graph + calls    -> Plan
+    plan = build_plan(part)                                         # calls            -> Plan
     decided = [f"{k.symbol}: {line.rstrip()}" for k in kernels.values() for code in k.codes for line in code.log]
     return Package(                                                 # Plan + binary    -> Package
-        {spec.name: plan}, packed_constants(graph, env, calls, plan, root), {spec.name: Module(binary, spec.cpu_flags)},
+        {spec.name: plan}, packed_constants(part, plan), {spec.name: Module(binary, spec.cpu_flags)},
         log=(*map(str, shop.recorder.decisions), *decided))
 
 
@@ -155,7 +185,7 @@ def told(recorder: Recorder, stage: str, decision: Decision) -> None:
 
 def lower_groups(groups: Sequence[FusionGroup], graph: Graph, env: ShapeEnv, shop: Workshop) -> dict[int, LoweredGroup]:
     """The Program of each group by its place; those equal up to constants are one. What users wrote is lowered later."""
-    places = [k for k, group in enumerate(groups) if not is_custom(group.anchor)]
+    places = [k for k, group in enumerate(groups) if not is_custom(group.anchor) and not runs_graphs(group.anchor)]
     lowered = [lower_group(groups[k], graph, env) for k in places]  # FusionGroup      -> te.Program
     return dict(zip(places, shared(lowered, shop.recorder, shop.cache) if shop.options.share_kernels else lowered))
 

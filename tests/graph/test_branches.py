@@ -13,8 +13,8 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tsc
 from tsc.errors import ModelError, UnsupportedError
-from tsc.graph.branches import choose_branches
 from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.regions import with_regions
 
 ZERO = numpy_helper.from_array(np.array(0), "zero")
 
@@ -110,7 +110,7 @@ def test_what_is_not_taken_is_not_inferred() -> None:
 
 def test_nodes_say_where_they_come_from() -> None:
     found, env = import_onnx(model([choice(NEG, ABS)], [numpy_helper.from_array(np.array(True), "c")]))
-    chosen = choose_branches(found, env, tsc.Limits())
+    chosen = with_regions(found, env, tsc.Limits())
     assert [n.name for n in chosen.nodes] == ["choice/Neg of x", "choice/y"] and found.nodes[0].op == "If"
 
 

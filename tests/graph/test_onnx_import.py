@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.graph.models import model
 from tsc.errors import InternalError, ModelError, ShapeError, TscError, UnsupportedError
-from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.onnx.importer import OLDEST_OPSET, import_onnx
 from tsc.graph.onnx.input_dims import identifier
 from tsc.graph.shapes import infer_shapes
 from tsc.sym import Range
@@ -192,12 +192,26 @@ def test_all_unsupported_operators_are_listed_at_once() -> None:
     assert "Relu" not in str(error.value)
 
 
+def test_opsets_before_the_oldest() -> None:
+    """Operators that have not changed since are read as the oldest's; Add has, by its broadcasts."""
+    proto = model("y = Not(x)", "bool[n] x", "bool[n] y")
+    proto.opset_import[0].version = 1
+    assert import_onnx(proto)[0].opset == OLDEST_OPSET
+    proto = model("y = Add(x, x)", "float[n] x", "float[n] y")
+    proto.opset_import[0].version = 6
+    with pytest.raises(UnsupportedError, match=r"opset 6, whose Add .*version_converter"):
+        import_onnx(proto)
+
+
 def test_opsets_and_input_kinds_out_of_reach() -> None:
     for version in (6, onnx.defs.onnx_opset_version() + 1):
         proto = simple()
         proto.opset_import[0].version = version
         with pytest.raises(UnsupportedError, match=f"opset {version}"):
             import_onnx(proto)
+    proto.opset_import[0].version = 0
+    with pytest.raises(ModelError, match="opset 0"):
+        import_onnx(proto)
     proto = model("y = Identity(x)", "string[n] x", "string[n] y")
     with pytest.raises(UnsupportedError, match=r"input 'x'.*STRING"):
         import_onnx(proto)

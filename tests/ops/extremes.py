@@ -30,6 +30,7 @@ CONVENTIONS: dict[str, str] = {
     "LpNormalization": "the reference adds numbers, not magnitudes, for p 1: ONNX Runtime is asked",
     "LpPool": "the reference averages what is inside and multiplies by the size of the window: ONNX Runtime is asked",
     "LogSoftmax": "the reference takes the logarithm of a rounded softmax, which is -inf where the result is finite",
+    "MelWeightMatrix": "the reference writes out of bounds for edges that are no frequencies",
     "MaxPool": "both oracles skip what is no number, in some of their loops; here it is the greatest, as in Max and ReduceMax",
     "Mean": "the reference does not broadcast, ONNX Runtime has float32 only",
     "OneHot": "the reference takes a fraction's remainder; the standard casts indices that are no integers to int64",

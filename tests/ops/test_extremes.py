@@ -32,7 +32,7 @@ _INTEGERS_LEFT = {
     "Gemm", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp", "Shrink", "Pow", "ReduceSumSquare", "OneHot", "ReduceL2",
     "QuantizeLinear"}
 _BY_TEXT = {"MaxPool", "GlobalMaxPool", "ReduceLogSumExp", "Resize", "RMSNormalization", "PRelu", "LogSoftmax", "LRN", "DFT",
-            "STFT", "DeformConv", "RoiAlign", "LinearAttention"}
+            "STFT", "MelWeightMatrix", "DeformConv", "RoiAlign", "LinearAttention"}
 _BY_RUNTIME = {"AveragePool", "Conv", "Softsign", "Mean", "Pad", "LpPool", "GlobalLpPool", "LpNormalization", "QuantizeLinear"}
 
 

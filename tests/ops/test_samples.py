@@ -22,7 +22,7 @@ OPSET = NEWEST_OPSET
 CASES = [pytest.param(op, sample, id=f"{op.name}-{k}")
          for op in all_ops() if op.samples is not None for k, sample in enumerate(op.samples())]
 #: dims that must be static: (operator, input, dim from the end)
-STATIC = {("GatherND", "x1", -1), ("ScatterND", "x1", -1), ("DFT", "x0", -1),
+STATIC = {("Det", "x0", -1), ("Det", "x0", -2), ("GatherND", "x1", -1), ("ScatterND", "x1", -1), ("DFT", "x0", -1),
           ("DeformConv", "x1", -1), ("DeformConv", "x1", -2),
           *(("LinearAttention", f"x{k}", -1) for k in range(6)), ("LinearAttention", "x3", -2), ("LinearAttention", "x3", -3),
           ("CausalConvWithState", "x1", -1), ("CausalConvWithState", "x1", -3)}
@@ -87,6 +87,7 @@ def test_sample(op: OpDef, sample: Sample, naming: str) -> None:
 
 def test_every_standard_operator_has_samples_and_one_meaning() -> None:
     for op in all_ops():
-        assert (op.te is None) != (op.decompose is None) or (op.name == CUSTOM and op.te is None), op.name
+        assert (op.te is None) != (op.decompose is None) or (
+            op.te is None and (op.region is not None or op.name in (CUSTOM, "Choose", "Repeat"))), op.name
         assert op.samples is not None or op.domain == "tsc", op.name
         assert find(op.name, op.domain) is op

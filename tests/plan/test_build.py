@@ -9,7 +9,7 @@ import pytest
 
 from tsc.errors import InternalError, ShapeError
 from tsc.ir import Graph, TensorType
-from tsc.plan.build import KernelCall, build_plan, packed_constants
+from tsc.plan.build import KernelCall, Part, build_plan, packed_constants
 from tsc.plan.pack import packed
 from tsc.runtime.plan import Call, Plan, Storage, Variant
 from tsc.sym import ZERO, ShapeEnv, SymExpr, dim
@@ -41,7 +41,7 @@ def kinds(plan: Plan) -> list[list[str]]:
 
 
 def test_chain() -> None:
-    plan = build_plan(graph("x", "y", "t u y"), ShapeEnv(), [call("x t", "t"), call("t u", "u"), call("u t y", "y")])
+    plan = build_plan(Part(graph("x", "y", "t u y"), ShapeEnv(), [call("x t", "t"), call("t u", "u"), call("u t y", "y")]))
     assert kinds(plan) == [["input0", "arena"], ["arena", "arena"], ["arena", "arena", "output0"]]
     assert plan.copies == () and plan.arena_bytes.evaluate({"B": 4}) == 128
     assert plan.inputs[0].shape == (B, SymExpr.of(4)) and list(plan.ranges) == ["B"]
@@ -49,15 +49,15 @@ def test_chain() -> None:
 
 
 def test_an_output_that_is_read_again_stays_an_output() -> None:
-    plan = build_plan(graph("x", "t y", "t y"), ShapeEnv(), [call("x t", "t"), call("t y", "y")])
+    plan = build_plan(Part(graph("x", "t y", "t y"), ShapeEnv(), [call("x t", "t"), call("t y", "y")]))
     assert kinds(plan) == [["input0", "output0"], ["output0", "output1"]] and plan.arena_bytes == ZERO
 
 
 def test_outputs_without_a_kernel_are_copied() -> None:
     constants = {"w": np.ones((1, 4), np.float32)}
     roots = {"xv": "x", "tv": "t"}
-    plan = build_plan(graph("x", "x xv w t tv", "xv t tv", constants), ShapeEnv(), [call("x t", "t")],
-                      lambda v: roots.get(v, v))
+    plan = build_plan(Part(graph("x", "x xv w t tv", "xv t tv", constants), ShapeEnv(), [call("x t", "t")],
+                           lambda v: roots.get(v, v)))
     assert kinds(plan) == [["input0", "output3"]]
     found = {plan.storages[c.target].index: (plan.storages[c.source], c.bytes) for c in plan.copies}
     assert found == {0: (Storage("input"), 16 * B), 1: (Storage("input"), 16 * B), 2: (Storage("constant"), SymExpr.of(16)),
@@ -66,14 +66,15 @@ def test_outputs_without_a_kernel_are_copied() -> None:
 
 
 def test_an_output_that_is_a_view_is_written_through_its_root() -> None:
-    plan = build_plan(graph("x", "tv", "t tv"), ShapeEnv(), [call("x t", "t")], {"tv": "t", "t": "t", "x": "x"}.__getitem__)
+    roots = {"tv": "t", "t": "t", "x": "x"}
+    plan = build_plan(Part(graph("x", "tv", "t tv"), ShapeEnv(), [call("x t", "t")], roots.__getitem__))
     assert kinds(plan) == [["input0", "output0"]] and not plan.copies
 
 
 def test_views_share_memory_and_lifetime() -> None:
     roots = {"tv": "t"}
-    plan = build_plan(graph("x", "y", "t tv u y"), ShapeEnv(), [call("x t", "t"), call("x u", "u"), call("tv u y", "y")],
-                      lambda v: roots.get(v, v))
+    plan = build_plan(Part(graph("x", "y", "t tv u y"), ShapeEnv(), [call("x t", "t"), call("x u", "u"), call("tv u y", "y")],
+                           lambda v: roots.get(v, v)))
     assert plan.launches[0].args[1] == plan.launches[2].args[0]
     assert len({plan.storages[plan.launches[i].args[1]].offset for i in (0, 1)}) == 2
 
@@ -85,9 +86,9 @@ def test_packed_constants() -> None:
     calls = [call("x w t", "t", buffers=seen("x", "w", (10, 4), (1, 16), "t")),
              call("t w u", "u", buffers=seen("t", "w", (2, 5, 4), (1, 16), "u")),
              call("u w y", "y", buffers=seen("u", "w", (40,), None, "y"))]
-    plan = build_plan(model, ShapeEnv(), calls)
+    plan = build_plan(Part(model, ShapeEnv(), calls))
     assert kinds(plan) == [["input0", "constant0", "arena"], ["arena", "constant1", "arena"], ["arena", "constant2", "output0"]]
-    first, second, plain = packed_constants(model, ShapeEnv(), calls, plan).values()
+    first, second, plain = packed_constants(Part(model, ShapeEnv(), calls), plan).values()
     np.testing.assert_array_equal(first, packed(w.reshape(shapes[0]), panels(len(shapes[0]), 1, 16)))
     np.testing.assert_array_equal(second, packed(w.reshape(shapes[1]), panels(len(shapes[1]), 1, 16)))
     assert plain is w
@@ -105,14 +106,14 @@ def seen(before: str, name: str, shape: tuple[int, ...], panel: tuple[int, int] 
 def test_a_constant_that_is_not_what_its_kernel_reads(shape: tuple[int, ...], dtype: str) -> None:
     model = graph("x", "y", "y", {"w": np.zeros((10, 4), np.dtype(dtype))})
     calls = [call("x w y", "y", buffers=seen("x", "w", shape, (0, 16), "y"))]
-    plan = build_plan(model, ShapeEnv(), calls)
+    plan = build_plan(Part(model, ShapeEnv(), calls))
     with pytest.raises(InternalError, match="constant 'w'"):
-        packed_constants(model, ShapeEnv(), calls, plan)
+        packed_constants(Part(model, ShapeEnv(), calls), plan)
 
 
 def test_only_constants_are_packed() -> None:
     with pytest.raises(InternalError, match="no constant"):
-        build_plan(graph("x", "y", "y"), ShapeEnv(), [call("x y", "y", buffers=seen("x", "y", (4, 4), (0, 16), "y")[1:])])
+        build_plan(Part(graph("x", "y", "y"), ShapeEnv(), [call("x y", "y", buffers=seen("x", "y", (4, 4), (0, 16), "y")[1:])]))
 
 
 def test_guards_over_representatives() -> None:
@@ -122,15 +123,15 @@ def test_guards_over_representatives() -> None:
     env.assume_le(b, 512, "Slice")
     model = graph("x", "y", "y")
     model = Graph("g", ("x", "z"), ("y",), (), {**model.types, "z": TensorType("float32", (c,))})
-    plan = build_plan(model, env, [call("x z y", "y")])
+    plan = build_plan(Part(model, env, [call("x z y", "y")]))
     assert list(plan.ranges) == ["B"] and [str(g) for g in plan.guards] == ["B <= 512"] and plan.inputs[1].shape == (b,)
 
 
 def test_broken_contracts() -> None:
     with pytest.raises(InternalError):
-        build_plan(graph("x", "y", "t y"), ShapeEnv(), [call("t y", "y")])
+        build_plan(Part(graph("x", "y", "t y"), ShapeEnv(), [call("t y", "y")]))
 
 
 def test_a_size_that_no_input_tells() -> None:
     with pytest.raises(ShapeError, match="'node' has sizes that no input's shape tells: Q"):
-        build_plan(graph("x", "y", "y"), ShapeEnv(), [replace(call("x y", "y"), sizes=(dim("Q"),))])
+        build_plan(Part(graph("x", "y", "y"), ShapeEnv(), [replace(call("x y", "y"), sizes=(dim("Q"),))]))

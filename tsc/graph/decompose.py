@@ -16,6 +16,7 @@ from tsc.graph.shapes import Knowledge
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
 from tsc.ops.base import MOST_OPERANDS, Builder
+from tsc.ops.control import runs_graphs
 from tsc.ops.elementwise import copy_node
 from tsc.sym import ShapeEnv, SymExpr
 
@@ -32,7 +33,7 @@ def decompose(graph: Graph, env: ShapeEnv) -> Graph:
     read = _read(replace(graph, nodes=nodes))
     counts = {env.counts[key]: made for key, made in expansion.counts.items() if key[0] in read}
     return replace(graph, nodes=nodes, types=known.types, constants=expansion.constants, contents=known.contents,
-                   primitives=True, counts=counts, outputs=(*graph.outputs, *counts.values()))
+                   fractions=known.fractions, primitives=True, counts=counts, outputs=(*graph.outputs, *counts.values()))
 
 
 def _read(graph: Graph) -> set[str]:
@@ -65,6 +66,8 @@ class _Expansion:
             for part in self._narrowed(node) if definition(node).associative else (node,):
                 self.known.infer(part)
                 yield part
+            keys = [(output, 0) for output in node.outputs if runs_graphs(node)]  # which may be the count of its trips
+            self.counts.update((key, key[0]) for key in keys if key in self.known.env.counts)
             return
         made: list[Node] = []
         results = rule(Builder(

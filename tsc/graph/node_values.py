@@ -18,7 +18,7 @@ from tsc.ops.derive import compute_of
 from tsc.sym import SymExpr, product
 from tsc.te.compute import Axis, Program
 from tsc.te.evaluate import evaluate
-from tsc.te.expr import Buffer, Expr, Load, Var
+from tsc.te.expr import Buffer, Expr, Load, Size, Var, walk
 
 
 @dataclass(slots=True)
@@ -90,7 +90,10 @@ def node_program(node: Node, output: int, ctx: InferContext, out: Sequence[Tenso
 
 
 def _static_count(program: Program) -> int | None:
-    """How many points its Computes have, those that are reduced among them; None where that depends on a Dim."""
+    """How many points its Computes have, those that are reduced among them; None where that, or what they hold, depends on a
+    Dim."""
+    if any(isinstance(part, Size) and part.value.dims() for c in program.computes for part in walk(c.body)):
+        return None
     counts = [product(a.extent for a in (*c.axes, *c.reduce_axes)).as_int() for c in program.computes]
     return None if None in counts else sum(c for c in counts if c is not None)
 

@@ -8,10 +8,10 @@ consumers go back on the worklist. Contents of shape arithmetic flow with the ty
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from tsc.ops import definition
 from tsc.ops.base import InferContext, OpDef, symbolic
 from tsc.ops.shapes import DTYPES, Values, constant_contents
 from tsc.sym import GREATEST, OversizeError, ShapeEnv, SymExpr, identifier
+
+Found = TypeVar("Found")
 
 #: Nodes over constants are computed while shapes are inferred where they have at most this many bytes: sizes are that small.
 _COMPUTED_BYTES = 64
@@ -56,7 +58,7 @@ def infer_shapes(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -
         _propagate(known, _readers(known.refresh(), consumers), graph, consumers)
     known.refresh()
     _check_declared(graph, known.types)
-    return replace(graph, types=known.types, contents=known.contents)
+    return replace(graph, types=known.types, contents=known.contents, fractions=known.fractions)
 
 
 def check_inputs(graph: Graph, env: ShapeEnv, limits: Limits) -> None:
@@ -152,6 +154,7 @@ class Knowledge:
     types: dict[str, TensorType]
     constants: Mapping[str, NDArray[Any]]
     contents: dict[str, Contents]
+    fractions: dict[str, Contents] = field(default_factory=dict)
     from_constants: dict[str, Contents | None] = field(default_factory=dict)
     computed: dict[str, NDArray[Any]] = field(default_factory=dict)
     limits: Limits = DEFAULT_LIMITS
@@ -162,8 +165,8 @@ class Knowledge:
     @staticmethod
     def of(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -> Knowledge:
         """What `graph` already says."""
-        return Knowledge(env, graph.opset, dict(graph.types), graph.constants, dict(graph.contents), limits=limits,
-                         standard=not graph.primitives, inputs=frozenset(graph.inputs))
+        return Knowledge(env, graph.opset, dict(graph.types), graph.constants, dict(graph.contents), dict(graph.fractions),
+                         limits=limits, standard=not graph.primitives, inputs=frozenset(graph.inputs))
 
     def context(self, node: Node) -> InferContext:
         """What the rules of `node`'s OpDef see now."""
@@ -173,12 +176,13 @@ class Knowledge:
                 raise InternalError(f"node '{node.name}' ({node.op}) reads '{value}', whose type is not known")
         return InferContext(
             node, self.opset, tuple(self._type(i) if i else None for i in present),
-            tuple(self._constant(i) if i else None for i in present),
-            tuple(self.contents_of(i) if i else None for i in present), self.env)
+            tuple(self.constant_of(i) if i else None for i in present),
+            tuple(self.contents_of(i) if i else None for i in present), self.env,
+            tuple(self.fractions.get(i) if i else None for i in present))
 
     def contents_of(self, value: str) -> Contents | None:
         """Symbolic contents of a value of shape arithmetic or of a small integer constant."""
-        found, constant = self.contents.get(value), self._constant(value)
+        found, constant = self.contents.get(value), self.constant_of(value)
         if found is not None or constant is None:
             return found
         if value not in self.from_constants:
@@ -195,9 +199,22 @@ class Knowledge:
         try:
             return self._infer(node)
         except DataDependentError as error:
-            if not (changed := self._tell(error.value)):
-                raise
-            return changed | self.infer(node)
+            return self._learned(error) | self.infer(node)
+
+    def asked(self, node: Node, rule: Callable[[InferContext], Found]) -> Found:
+        """What a rule says of a node, with values as in `infer`."""
+        try:
+            return rule(self.context(node))
+        except DataDependentError as error:
+            self._learned(error)
+            return self.asked(node, rule)
+
+    def _learned(self, error: DataDependentError) -> set[str]:
+        """The names of which more is known where what a node lacked are sizes from now on. Raises it where they cannot be."""
+        changed = self._tell_steps(error.value) if error.fractions else self._tell(error.value)
+        if not changed:
+            raise error
+        return changed
 
     def _tell(self, value: str) -> set[str]:
         """Make the elements of all inputs that `value` is computed from Dims; the names of which more is known, none where that
@@ -205,12 +222,12 @@ class Knowledge:
         pending, chain, found = [value], set[str](), set[str]()
         while pending:
             name = pending.pop()
-            if name in chain or name in found or self.contents_of(name) is not None or self._constant(name) is not None:
+            if name in chain or name in found or self.contents_of(name) is not None or self.constant_of(name) is not None:
                 continue
             if name in self.makers:
                 chain.add(name)
                 pending += filter(None, self.makers[name].inputs)
-            elif name in self.inputs and self._may_be_sizes(self._type(name)):
+            elif name in self.inputs and name not in self.fractions and self._may_be_sizes(self._type(name)):
                 found.add(name)
             else:
                 return set()
@@ -218,6 +235,14 @@ class Knowledge:
             self._set_contents(name, self._told(name))
         between = {id(node): node for name, node in self.makers.items() if name in chain}
         return found.union(*map(self.infer, between.values()))
+
+    def _tell_steps(self, name: str) -> set[str]:
+        """Make the elements of an input, in steps of 1 / STEPS, Dims; its name, or nothing where that cannot be."""
+        known = self._type(name)
+        if name not in self.inputs or name in self.contents or known.dtype != "float32" or not self._may_be_sizes(known):
+            return set()
+        self.fractions[name] = self._told(name)
+        return {name}
 
     @staticmethod
     def _may_be_sizes(known: TensorType) -> bool:
@@ -259,7 +284,8 @@ class Knowledge:
         held = (None if c is None else _held(c, t.dtype, self.env) for c, t in zip(contents, types))
         return changed | {n for n, c in zip(node.outputs, held) if n and c is not None and self._set_contents(n, c)}
 
-    def _constant(self, value: str) -> NDArray[Any] | None:
+    def constant_of(self, value: str) -> NDArray[Any] | None:
+        """The array of a constant, or of what is computed from constants while shapes are; None where it is none."""
         return self.constants[value] if value in self.constants else self.computed.get(value)
 
     def _compute(self, node: Node, ctx: InferContext, types: tuple[TensorType, ...]) -> None:
@@ -275,6 +301,7 @@ class Knowledge:
     def refresh(self) -> set[str]:
         """Bring all that is known up to date with the facts; the names that changed."""
         changed = {name for name, t in self.types.items() if self._set_type(name, t)}
+        changed |= {name for name, c in self.fractions.items() if self._set(self.fractions, name, c)}
         return changed | {name for name, c in self.contents.items() if self._set_contents(name, c)}
 
     def _type(self, value: str) -> TensorType:
@@ -290,11 +317,14 @@ class Knowledge:
         return True
 
     def _set_contents(self, name: str, found: Contents) -> bool:
+        return self._set(self.contents, name, found)
+
+    def _set(self, table: dict[str, Contents], name: str, found: Contents) -> bool:
         canonical = symbolic(canon_all(found.ravel(), self.env), found.shape)
-        old = self.contents.get(name)
+        old = table.get(name)
         if old is not None and old.shape == canonical.shape and bool(np.all(old == canonical)):
             return False
-        self.contents[name] = canonical
+        table[name] = canonical
         return True
 
 

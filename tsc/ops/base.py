@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.errors import DataDependentError, ModelError
-from tsc.ir import Contents, Graph, Node, TensorType
+from tsc.ir import Contents, Node, TensorType
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis, Monoid
 from tsc.te.expr import Expr, Var
@@ -56,7 +56,8 @@ class InferContext:
     """What a shape rule or a value rule sees: the node, what is known of its inputs, and the ShapeEnv.
 
     `types[i]` is None for an absent input; `constants[i]` is the array of a constant input, else None; `contents[i]` the
-    symbolic contents (object array of SymExpr) of a shape-arithmetic input (constants of integer dtype included), else None.
+    symbolic contents (object array of SymExpr) of a shape-arithmetic input (constants of integer dtype included), else None;
+    `fractions[i]` the same of an input of the model whose elements need not be whole, in steps of 1 / STEPS.
     """
 
     node: Node
@@ -65,6 +66,7 @@ class InferContext:
     constants: Sequence[NDArray[Any] | None]
     contents: Sequence[Contents | None]
     env: ShapeEnv
+    fractions: Sequence[Contents | None] = ()
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute or its default."""
@@ -99,6 +101,17 @@ class InferContext:
                 f"node '{self.node.name}' ({self.node.op}) has a data-dependent {what}, not supported yet: only the run knows "
                 f"'{self.node.inputs[i]}'; store it in the model as a constant, or compute it from the shapes of inputs or "
                 "from lists of whole numbers that are inputs", self.node.inputs[i])
+        return found
+
+    def steps(self, i: int, what: str) -> Contents:
+        """The elements of an input in steps of 1 / STEPS, which must be known at compile time, at least symbolically. Raises
+        DataDependentError if not."""
+        found = self.fractions[i] if i < len(self.fractions) else None
+        if found is None:
+            raise DataDependentError(
+                f"node '{self.node.name}' ({self.node.op}) has {what} that only the run knows, not supported yet; store "
+                f"'{self.node.inputs[i]}' in the model as a constant, make it an input, or export the model with sizes in its "
+                "place", self.node.inputs[i], fractions=True)
         return found
 
 
@@ -179,8 +192,8 @@ class OpDef:
     broadcasts_from: int | None = None
     #: the array that a node's attributes hold, where they hold all that it is; the text cites the node in errors
     literal: Callable[[Mapping[str, Any], str], NDArray[Any]] | None = None
-    #: which of a node's graphs stands for it; no such node is left when types are inferred
-    chosen: Callable[[InferContext], Graph] | None = None
+    #: what stands for a node with graphs: one of them, or what says how the plan runs them (`tsc.ops.control`)
+    region: Callable[[InferContext], object] | None = None
 
 
 #: An associative operator's node has at most this many operands, more become a tree of nodes: kernels of one body take isl and

@@ -1,48 +1,201 @@
-"""Control flow: If, where constants or sizes say which of its graphs stands for it."""
+"""Control flow: If, Loop and Scan. Of an If constants or sizes may say which of its graphs stands for it; all else is run by
+the plan, graph by graph."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tsc.errors import ModelError, UnsupportedError
-from tsc.ir import Graph, Node
-from tsc.ops.base import Builder, InferContext, OpDef, PatternKind
-from tsc.ops.shapes import where
+from tsc.errors import InternalError, ModelError
+from tsc.ir import Graph, Node, TensorType
+from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind
+from tsc.ops.shapes import canonical, scalar_contents, tensor, unify, where
+from tsc.sym import GREATEST, SymExpr
+from tsc.te.expr import Expr, index
+
+#: The trips of a loop that only its condition ends.
+_ENDLESS = SymExpr.of(GREATEST)
 
 
-def _chosen(ctx: InferContext) -> Graph:
-    """The graph that a condition chooses. Raises UnsupportedError where only the run knows."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of two graphs without inputs, as the first input says."""
+
+    then: Graph
+    otherwise: Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a graph reads or makes a slice of in each trip: a value along an axis, from its end on where it is `reverse`."""
+
+    value: str
+    axis: int = 0
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """A graph that runs `trips` times, or while it says so.
+
+    `number` is its input that counts the trips ("": none). It hands on `states`: each has the value it begins with, the input
+    that holds it and the output that is it in the next trip. It goes on while `condition`, another state, is true (None:
+    always). In each trip its inputs `taken` are slices of values outside, and its outputs `given` are slices of what it makes.
+    """
+
+    body: Graph
+    trips: SymExpr
+    number: str
+    states: tuple[tuple[str, str, str], ...]
+    condition: tuple[str, str, str] | None
+    taken: tuple[tuple[str, Piece], ...]
+    given: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """How the graph of a repetition is run: a Dim that counts the trips, and how many there are at most. The first inputs and
+    outputs are the `states`, of which number `condition` says whether there is another trip; what else it makes are slices,
+    from the end on where these are `reverse`."""
+
+    index: str
+    count: SymExpr
+    states: int
+    condition: int | None
+    reverse: tuple[bool, ...]
+
+
+# -- If --------------------------------------------------------------------------------------------------------
+
+def _if(ctx: InferContext) -> Graph | Choice:
+    """The graph that a condition chooses, both where only the run knows."""
     if ctx.type(0).dtype != "bool":
         raise ModelError(f"{where(ctx)} has a condition of {ctx.type(0).dtype}, expected bool; cast it")
     held = ctx.contents[0]
     if held is not None and held.size != 1:
         raise ModelError(f"{where(ctx)} has {held.size} conditions, expected 1")
+    for size in () if held is not None else canonical(ctx, 0):
+        ctx.env.assume_eq(size, 1, f"{where(ctx)}: it has one condition")
+    branches = [ctx.attr(name) for name in ("then_branch", "else_branch")]
+    for name, branch in zip(("then_branch", "else_branch"), branches):
+        assert isinstance(branch, Graph)
+        if branch.inputs:
+            raise ModelError(f"{where(ctx)} has a graph '{name}' with inputs, expected none; export it again")
     known = None if held is None else held.reshape(()).item().as_int()
-    if known is None:
-        _undecided(ctx)
-    branch = ctx.attr("then_branch" if known else "else_branch")
-    assert isinstance(branch, Graph)
-    if len(branch.outputs) != len(ctx.node.outputs):
-        raise ModelError(f"{where(ctx)} has {len(ctx.node.outputs)} outputs, but its graph makes {len(branch.outputs)}")
-    return branch
+    for branch in branches if known is None else (branches[0 if known else 1],):
+        if len(branch.outputs) != len(ctx.node.outputs):
+            raise ModelError(f"{where(ctx)} has {len(ctx.node.outputs)} outputs, but its graph makes {len(branch.outputs)}")
+    return Choice(*branches) if known is None else branch
 
 
-def _undecided(ctx: InferContext) -> NoReturn:
-    raise UnsupportedError(f"{where(ctx)} depends on the condition '{ctx.node.inputs[0]}', which neither constants nor the "
-                           "sizes of inputs decide; where it is one of sizes, give dims that decide it (dims={'length': (512, "
-                           "576)}), else export the model without it")
+# -- Loop, Scan ------------------------------------------------------------------------------------------------
+
+def _loop(ctx: InferContext) -> Repetition:
+    body, starts, outputs = ctx.attr("body"), ctx.node.inputs[2:], ctx.node.outputs
+    assert isinstance(body, Graph)
+    _check_counts(ctx, body, len(starts) + 2, len(outputs) + 1)
+    number, condition, *states = body.inputs
+    made, *results = body.outputs
+    count = len(states)
+    pieces = tuple(Piece(value) for value in results[count:])
+    trips = scalar_contents(ctx, 0, "number of trips") if ctx.has(0) else _ENDLESS
+    goes_on = (ctx.node.inputs[1] if ctx.has(1) else "", condition, made)
+    return Repetition(body, trips, number, tuple(zip(starts, states, results)), goes_on, (), pieces)
 
 
-def _never(builder: Builder) -> tuple[str, ...]:
-    _undecided(builder.infer)
+def _scan(ctx: InferContext) -> Repetition:
+    body, outputs = ctx.attr("body"), ctx.node.outputs
+    assert isinstance(body, Graph)
+    given = ctx.node.inputs
+    if ctx.opset < 9:
+        raise ModelError(f"{where(ctx)} is that of opset 8, which has a batch; convert the model with onnx.version_converter")
+    scanned = int(ctx.attr("num_scan_inputs", 0))
+    states = len(given) - scanned
+    if not 1 <= scanned <= len(given):
+        raise ModelError(f"{where(ctx)} scans {scanned} of {len(given)} inputs")
+    _check_counts(ctx, body, len(given), len(outputs))
+    taken, pieces = [], []
+    for k, (value, own) in enumerate(zip(given[states:], body.inputs[states:])):
+        axis = ctx.axis(_nth(ctx, "scan_input_axes", k, scanned), ctx.type(states + k).rank)
+        taken.append((own, Piece(value, axis, bool(_nth(ctx, "scan_input_directions", k, scanned)))))
+    lengths = [canonical(ctx, states + k)[piece.axis] for k, (_, piece) in enumerate(taken)]
+    for length in lengths[1:]:
+        unify(ctx.env, lengths[0], length, f"{where(ctx)}: what it scans has one length")
+    for k, value in enumerate(body.outputs[states:]):
+        many = len(body.outputs) - states
+        pieces.append(Piece(value, _nth(ctx, "scan_output_axes", k, many), bool(_nth(ctx, "scan_output_directions", k, many))))
+    handed = tuple(zip(given[:states], body.inputs[:states], body.outputs[:states]))
+    return Repetition(body, ctx.env.canon(lengths[0]), "", handed, None, tuple(taken), tuple(pieces))
 
 
-def handed_on(value: str, output: str, name: str) -> Node:
-    """A node that gives a value another name."""
-    return Node("Identity", (value,), (output,), {}, name)
+def _nth(ctx: InferContext, name: str, k: int, count: int) -> int:
+    """Number `k` of an attribute that has one number for each of `count`, or none."""
+    given = ctx.attr(name, (0,) * count)
+    if len(given) != count:
+        raise ModelError(f"{where(ctx)} has {len(given)} {name}, expected {count}")
+    return int(given[k])
+
+
+def _check_counts(ctx: InferContext, body: Graph, inputs: int, outputs: int) -> None:
+    if len(body.inputs) != inputs or len(body.outputs) != outputs:
+        raise ModelError(f"{where(ctx)} has a graph of {len(body.inputs)} inputs and {len(body.outputs)} outputs, expected "
+                         f"{inputs} and {outputs}; export it again")
+
+
+# -- primitives: what the plan runs, and a slice of what is scanned ------------------------------------------------
+
+def choose_node(condition: str, read: Sequence[str], outputs: Sequence[str], types: Sequence[TensorType],
+                bodies: Sequence[object], name: str) -> Node:
+    """A node that runs one of two graphs, both of which read the same values."""
+    return Node("Choose", (condition, *read), tuple(outputs), {"bodies": tuple(bodies), "types": tuple(types)}, name)
+
+
+def repeat_node(read: Sequence[str], outputs: Sequence[str], types: Sequence[TensorType], body: object, trips: Trips,
+                name: str) -> Node:
+    """A node that runs a graph trip by trip; of what it reads the first are states."""
+    return Node("Repeat", tuple(read), tuple(outputs), {"bodies": (body,), "types": tuple(types), "trips": trips}, name)
+
+
+def trips_of(node: Node) -> Trips | None:
+    """How a node's graph is repeated; None of one that chooses."""
+    found: Trips | None = node.attrs.get("trips")
+    return found
+
+
+def runs_graphs(node: Node) -> bool:
+    """Whether a node's graphs are run by the plan, as its attribute `bodies`."""
+    return "bodies" in node.attrs
+
+
+def slice_node(value: str, axis: int, place: SymExpr, output: str, name: str) -> Node:
+    """A node that gives the slice of a value at a place of an axis."""
+    return Node("SliceAt", (value,), (output,), {"axis": axis, "place": place}, name)
+
+
+def _told_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tuple(TensorType(t.dtype, tuple(map(ctx.env.canon, t.shape))) for t in ctx.attr("types"))
+
+
+def _slice_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    axis, shape = ctx.attr("axis"), canonical(ctx, 0)
+    return tensor(ctx.type(0).dtype, (*shape[:axis], *shape[axis + 1:]))
+
+
+def _slice_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    axis, place = lowering.infer.attr("axis"), lowering.infer.env.canon(lowering.infer.attr("place"))
+    return lowering.read(0, (*at[:axis], index(place), *at[axis:]))
+
+
+def _gone(ctx: InferContext) -> tuple[TensorType, ...]:
+    raise InternalError(f"{where(ctx)} has graphs; another node should stand for it")
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("If", PatternKind.OPAQUE, _undecided, decompose=_never, samples=list, chosen=_chosen,
-          reads=("then_branch", "else_branch")),
+    OpDef("If", PatternKind.OPAQUE, _gone, samples=list, region=_if, reads=("then_branch", "else_branch")),
+    OpDef("Loop", PatternKind.OPAQUE, _gone, samples=list, region=_loop, reads=("body",)),
+    OpDef("Scan", PatternKind.OPAQUE, _gone, samples=list, region=_scan, reads=(
+        "body", "num_scan_inputs", "scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")),
+    OpDef("Choose", PatternKind.OPAQUE, _told_types, domain="tsc"),
+    OpDef("Repeat", PatternKind.OPAQUE, _told_types, domain="tsc"),
+    OpDef("SliceAt", PatternKind.INJECTIVE, _slice_types, te=_slice_te, domain="tsc"),
 )

@@ -308,6 +308,11 @@ def copy_node(source: str, output: str, name: str) -> Node:
     return Node("Identity", (source,), (output,), {}, name)
 
 
+def is_copy(node: Node) -> bool:
+    """Whether a node's output is a copy of its input."""
+    return node.op == "Identity"
+
+
 def cast_node(source: str, output: str, dtype: str, name: str) -> Node:
     """A node that converts `source` to `dtype`."""
     return Node("Cast", (source,), (output,), {"to": NUMBERS[dtype]}, name)

@@ -1,10 +1,12 @@
-"""Pooling: MaxPool, AveragePool, their global forms, and the primitives WindowSum and WindowCount."""
+"""Pooling: MaxPool, AveragePool, their global forms, and the primitives over windows that they are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+
+import numpy as np
 
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
@@ -13,9 +15,9 @@ from tsc.ops.contraction import padding, positives, scalar_operand
 from tsc.ops.generate import converted, typed
 from tsc.ops.reduce import mean, reduction
 from tsc.ops.samples import floats
-from tsc.ops.shapes import at_least_zero, canonical, expect_rank, tensor, where
+from tsc.ops.shapes import at_least_zero, canonical, delinearised, expect_rank, is_float, linear_index, tensor, where
 from tsc.sym import ONE, ZERO, ShapeEnv, SymExpr, ceildiv, product, sym_min
-from tsc.te.compute import MAX, SUM, Axis, Monoid
+from tsc.te.compute import MAX, MIN, SUM, Axis, Monoid
 from tsc.te.expr import Expr, add, call, index, mul, select
 
 #: The most elements that a window may have of which none is known to lie outside of the tensor in every window.
@@ -80,8 +82,6 @@ def _count(ctx: InferContext, extent: SymExpr, span: SymExpr, stride: int, begin
 
 def pool_types(ctx: InferContext) -> tuple[TensorType, ...]:
     """The type of what a window operator gives."""
-    if len(ctx.node.outputs) > 1:
-        raise UnsupportedError(f"{where(ctx)} asks for the indices of the maxima, not supported yet")
     windows = _windows(ctx)
     sizes = [w.narrowed(ctx.env).size for w in windows]
     if prod(sizes) > _MOST:
@@ -90,12 +90,14 @@ def pool_types(ctx: InferContext) -> tuple[TensorType, ...]:
     return tensor(ctx.type(0).dtype, (*canonical(ctx, 0)[:2], *(w.count for w in windows)))
 
 
-def _window_reduction(lowering: Lowering, at: tuple[Expr, ...], monoid: Monoid) -> Reduction:
-    """`monoid` over each window; its identity stands for what lies outside the tensor."""
+def _window_reduction(lowering: Lowering, at: tuple[Expr, ...], monoid: Monoid,
+                      of: Callable[[Expr, Sequence[Expr]], Expr] = lambda value, places: value) -> Reduction:
+    """`monoid` over each window, of its elements or of something `of` them and their places; the identity stands for what lies
+    outside the tensor."""
     windows = [w.narrowed(lowering.infer.env) for w in _windows(lowering.infer)]
     axes: tuple[Axis, ...] = tuple(lowering.axis("w", SymExpr.of(w.size)) for w in windows)
     places = [w.place(o, lowering.var(a)) for w, o, a in zip(windows, at[2:], axes)]
-    value = lowering.read(0, (*at[:2], *places))
+    value = of(lowering.read(0, (*at[:2], *places)), places)
     outside = typed(monoid.identity(value.dtype), value.dtype)
     for window, place in zip(windows, places):
         if not window.inside:
@@ -105,8 +107,56 @@ def _window_reduction(lowering: Lowering, at: tuple[Expr, ...], monoid: Monoid) 
     return Reduction(monoid, axes, value)
 
 
-def _max_pool_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+def _max_pool_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    values, = pool_types(ctx)
+    return (values, TensorType("int64", values.shape))[:len(ctx.node.outputs)]
+
+
+def _max_pool(builder: Builder) -> tuple[str, ...]:
+    node = builder.infer.node
+    values = builder.emit("WindowMax", node.inputs[0], **node.attrs)
+    if not any(node.outputs[1:]):
+        return (values,)
+    spots = builder.emit("WindowSpot", node.inputs[0], values, **node.attrs)
+    order = node.attrs.get("storage_order", 0)
+    return values, builder.emit("SpotIndex", spots, shape=canonical(builder.infer, 0), storage_order=order)
+
+
+def _window_max_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
     return _window_reduction(lowering, at, MAX)
+
+
+def _window_spot_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor("int64", canonical(ctx, 1))
+
+
+def _window_spot_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
+    """Where the first of the greatest elements lies (what is no number is the greatest), as a row-major number in its image."""
+    extents, top = canonical(lowering.infer, 0)[2:], lowering.read(1, at)
+
+    def spot(value: Expr, places: Sequence[Expr]) -> Expr:
+        found = call("eq", value, top)
+        if is_float(value.dtype):
+            found = call("or", found, call("isnan", value))
+        return select(found, linear_index(places, extents), index(product(extents)))
+
+    return _window_reduction(lowering, at, MIN, spot)
+
+
+def _spot_index_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor("int64", canonical(ctx, 0))
+
+
+def _spot_index_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    """Its number in the whole tensor; the axes of an image count from the last on, or (storage_order) from the first. A window
+    in which nothing lies gets the image's last."""
+    ctx = lowering.infer
+    shape = [ctx.env.canon(s) for s in ctx.attr("shape")]
+    images, extents = shape[:2], shape[2:]
+    spot = call("min", lowering.read(0, at), index(product(extents) - 1))
+    if ctx.attr("storage_order", 0):
+        spot = linear_index(delinearised(spot, extents)[::-1], extents[::-1])
+    return add(mul(linear_index(at[:2], images), index(product(extents))), spot)
 
 
 def _window_sum_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
@@ -176,6 +226,13 @@ def _pools() -> Sequence[Sample]:
             Sample([floats(1, 2, 9)], {"kernel_shape": (3,), "dilations": (2,), "pads": (2, 1)})]
 
 
+def _max_pools() -> Sequence[Sample]:
+    even = np.round(floats(2, 2, 5, 6))
+    places = [Sample([x], {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1), "storage_order": o}, outputs=2)
+              for x in (floats(2, 3, 7, 8), even) for o in (0, 1)]
+    return [*_pools(), *places, Sample([floats(1, 2, 9)], {"kernel_shape": (3,), "dilations": (2,)}, outputs=2)]
+
+
 def _averages() -> Sequence[Sample]:
     return [*_pools(), *(Sample(s.inputs, {**s.attrs, "count_include_pad": 1}) for s in _pools()[1:2])]
 
@@ -185,12 +242,15 @@ def _wholes() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("MaxPool", PatternKind.REDUCE, pool_types, te=_max_pool_te, samples=_pools,
-          reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode"), ignores=("storage_order",)),
+    OpDef("MaxPool", PatternKind.REDUCE, _max_pool_types, decompose=_max_pool, samples=_max_pools,
+          reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "storage_order")),
     OpDef("AveragePool", PatternKind.REDUCE, pool_types, decompose=_average_pool, samples=_averages,
           reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "count_include_pad")),
     OpDef("GlobalAveragePool", PatternKind.REDUCE, global_types, decompose=_global_average, samples=_wholes),
     OpDef("GlobalMaxPool", PatternKind.REDUCE, global_types, decompose=_global_max, samples=_wholes),
+    OpDef("WindowMax", PatternKind.REDUCE, pool_types, te=_window_max_te, domain="tsc"),
+    OpDef("WindowSpot", PatternKind.REDUCE, _window_spot_types, te=_window_spot_te, domain="tsc"),
+    OpDef("SpotIndex", PatternKind.INJECTIVE, _spot_index_types, te=_spot_index_te, domain="tsc"),
     OpDef("WindowSum", PatternKind.REDUCE, pool_types, te=_window_sum_te, domain="tsc"),
     OpDef("WindowCount", PatternKind.INJECTIVE, _window_count_types, te=_window_count_te, domain="tsc", static_inputs=(0,)),
 )

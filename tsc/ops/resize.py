@@ -2,7 +2,8 @@
 
 The standard gives the source coordinate of an output position as a real number. Sizes and float scales are ratios of integers,
 so here it is an exact quotient of integers: no rounding decides which element is the nearest, and where the scale is known
-(2: a half of the position) the access is affine. Only the bounds of a crop (`roi`) are data; then it is a float64.
+(2: a half of the position) the access is affine. Scales that are fed are ratios of a Dim, that the run tells, and STEPS. Only
+the bounds of a crop (`roi`) are data; then it is a float64.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tsc.errors import ModelError, UnsupportedError
-from tsc.ir import TensorType
+from tsc.ir import STEPS, TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Reduction, Sample
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.generate import converted, typed
@@ -123,10 +124,12 @@ def _by_sizes(ctx: InferContext, extents: list[SymExpr]) -> Iterator[tuple[SymEx
 def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
     given = ctx.attr("scales")  # an attribute of Upsample up to opset 8
     at = 2 if ctx.opset >= 11 else 1
-    scales = np.array(given) if given is not None else ctx.constants[at] if ctx.has(at) else None
+    if given is None and not ctx.has(at):
+        raise ModelError(f"{where(ctx)} has neither scales nor sizes, expected one of them")
+    scales = np.array(given) if given is not None else ctx.constants[at]
     if scales is None:
-        raise UnsupportedError(f"{where(ctx)} has scales that only the run knows, not supported yet; store them in the "
-                               "model as a constant, or export it with sizes that follow from the shapes of inputs")
+        yield from _by_told_scales(ctx, at, extents)
+        return
     if scales.size != len(extents):
         raise ModelError(f"{where(ctx)} has {scales.size} scales for {len(extents)} axes, expected one an axis")
     for scale, extent in zip(scales.ravel(), extents):
@@ -134,6 +137,21 @@ def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[
             raise ModelError(f"{where(ctx)} has the scale {scale}, expected a positive one that makes sizes of at most 2^31")
         one, other = map(SymExpr.of, Fraction(float(scale)).as_integer_ratio())
         yield ctx.env.canon(extent * one // other), one, other
+
+
+def _by_told_scales(ctx: InferContext, at: int, extents: Sequence[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
+    """By scales that are an input of the model, or computed from sizes."""
+    scales, whole = ctx.contents[at], 1
+    if scales is None:
+        scales, whole = ctx.steps(at, "scales"), STEPS
+    if scales.size != len(extents):
+        raise ModelError(f"{where(ctx)} has {scales.size} scales for {len(extents)} axes, expected one an axis")
+    for k, (scale, extent) in enumerate(zip(map(ctx.env.canon, scales.ravel()), extents)):
+        if ctx.opset >= 11:
+            ctx.env.assume_le(1, scale, f"{where(ctx)}: a scale is positive")
+        else:  # which element is the nearest where a dim becomes smaller was left open
+            ctx.env.assume_le(whole, scale, f"{where(ctx)}: a scale that only the run knows is at least 1 before opset 11")
+        yield named(ctx, f"scaled_{k}", extent * scale // whole), scale, SymExpr.of(whole)
 
 
 def _old_attributes(scaled: _Scaled, env: ShapeEnv) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""DFT and STFT: products with matrices of cosines and sines, which are computed where the lengths are known."""
+"""DFT and STFT: products with matrices of cosines and sines, which are computed where the lengths are known; mel bands."""
 
 from __future__ import annotations
 
@@ -9,13 +9,27 @@ import numpy as np
 
 from tsc.errors import ModelError
 from tsc.ir import TensorType
-from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample
+from tsc.ops.generate import converted, typed
 from tsc.ops.movement import positions, reshape, size_operand
 from tsc.ops.reduce import cast
 from tsc.ops.samples import floats, scalar
-from tsc.ops.shapes import Shape, as_object, canonical, expect_list, known_ints, scalar_contents, tensor, where
+from tsc.ops.shapes import (
+    NUMBERS,
+    Shape,
+    as_object,
+    canonical,
+    element_type,
+    expect_list,
+    known_ints,
+    named,
+    scalar_contents,
+    tensor,
+    where,
+)
 from tsc.ops.told_axes import are_told, around, replaced
 from tsc.sym import ONE, SymExpr, product
+from tsc.te.expr import Cast, Expr, add, call, index, mul, select
 
 REAL, COMPLEX = ONE, SymExpr.of(2)
 
@@ -133,7 +147,7 @@ def _dft_told(builder: Builder) -> tuple[str, ...]:
 
 # -- STFT ------------------------------------------------------------------------------------------------------
 
-def _stft_lengths(ctx: InferContext) -> tuple[SymExpr, int]:
+def _stft_lengths(ctx: InferContext) -> tuple[SymExpr, SymExpr]:
     """How long a frame is, and how far the next one begins behind it."""
     if ctx.has(3):
         length = scalar_contents(ctx, 3, "frame_length")
@@ -141,9 +155,10 @@ def _stft_lengths(ctx: InferContext) -> tuple[SymExpr, int]:
         length = canonical(ctx, 2)[0]
     else:
         raise ModelError(f"{where(ctx)} has neither a window nor a frame_length, expected one")
-    step, = known_ints(ctx, 1, "frame_step", scalar=True)
-    if step < 1:
+    step = scalar_contents(ctx, 1, "frame_step")
+    if ctx.env.prove_lt(step, 1):
         raise ModelError(f"{where(ctx)} has frame_step {step}, expected at least 1")
+    ctx.env.assume_le(1, step, f"{where(ctx)}: frame_step is at least 1")
     return length, step
 
 
@@ -157,6 +172,7 @@ def _stft_types(ctx: InferContext) -> tuple[TensorType, ...]:
     ctx.env.assume_le(1, length, f"{where(ctx)}: a frame has elements")
     ctx.env.assume_le(length, signal[1], f"{where(ctx)}: a frame must fit into the signal")
     frames = ctx.env.canon((signal[1] - length) // step + 1)
+    frames = frames if step.as_int() is not None else named(ctx, "frames", frames)
     return tensor(ctx.type(0).dtype, (signal[0], frames, _stft_made(ctx, length), COMPLEX))
 
 
@@ -165,17 +181,95 @@ def _stft_made(ctx: InferContext, length: SymExpr) -> SymExpr:
 
 
 def _stft(builder: Builder) -> tuple[str, ...]:
-    """A convolution whose kernels are the rows of the matrix, times the window."""
+    """A convolution whose kernels are the rows of the matrix, times the window; where the step between frames is no constant,
+    they are copied, and multiplied."""
     ctx = builder.infer
     (length, step), parts, dtype = _stft_lengths(ctx), _parts(ctx), ctx.type(0).dtype
     batch, frames, made, _ = _stft_types(ctx)[0].shape
     matrix = _matrix(builder, length, made, length, parts, False, False, dtype)
     if ctx.has(2):
         matrix = builder.emit("Mul", matrix, reshape(builder, ctx.node.inputs[2], (length, ONE, ONE, ONE)))
+    if step.as_int() is None:
+        listed = builder.emit("Frames", ctx.node.inputs[0], frames=frames, length=length, step=step)
+        listed = reshape(builder, listed, (batch, frames, length * parts))
+        matrix = reshape(builder, matrix, (length * parts, made * COMPLEX))
+        return (reshape(builder, builder.emit("MatMul", listed, matrix), (batch, frames, made, COMPLEX)),)
     kernels = reshape(builder, builder.emit("Transpose", matrix, perm=(2, 3, 1, 0)), (made * 2, parts, length))
     signal = builder.emit("Transpose", ctx.node.inputs[0], perm=(0, 2, 1))
-    found = builder.emit("Convolve", signal, kernels, strides=(step,))
+    found = builder.emit("Convolve", signal, kernels, strides=(step.as_int(),))
     return (reshape(builder, builder.emit("Transpose", found, perm=(0, 2, 1)), (batch, frames, made, COMPLEX)),)
+
+
+def _frames_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    batch, _, parts = canonical(ctx, 0)
+    return tensor(ctx.type(0).dtype, (batch, *(ctx.env.canon(ctx.attr(name)) for name in ("frames", "length")), parts))
+
+
+def _frames_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    batch, frame, position, part = at
+    step = lowering.infer.env.canon(lowering.infer.attr("step"))
+    return lowering.read(0, (batch, add(mul(frame, index(step)), position), part))
+
+
+# -- MelWeightMatrix -------------------------------------------------------------------------------------------
+
+def _mel_lengths(ctx: InferContext) -> Shape:
+    """How many bands there are, and how long the transformed signal was."""
+    bands, length = (scalar_contents(ctx, i, what) for i, what in enumerate(("num_mel_bins", "dft_length")))
+    for size, what in ((bands, "num_mel_bins"), (length, "dft_length")):
+        ctx.env.assume_le(0, size, f"{where(ctx)}: {what} is not negative")
+    return bands, length
+
+
+def _mel_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    bands, length = _mel_lengths(ctx)
+    return tensor(element_type(ctx, ctx.attr("output_datatype", 1)), (ctx.env.canon(length // 2 + 1), bands))
+
+
+def _mel(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    bands, length = _mel_lengths(ctx)
+    edges = builder.emit("MelEdges", *ctx.node.inputs[2:5], bands=bands, length=length)
+    made, = _mel_types(ctx)
+    return (builder.emit("Cast", builder.emit("MelWeights", edges, rows=made.shape[0]), to=NUMBERS[made.dtype]),)
+
+
+def _mel_edges_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor("int64", (ctx.env.canon(ctx.attr("bands") + 2),))
+
+
+def _mel_edges_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    """The bin in which edge i of the bands lies, evenly apart in mels, of which f hertz are 2595 log10(1 + f / 700)."""
+    ctx = lowering.infer
+    rate, low, high = (Cast(lowering.read(i, (index(0),) * ctx.type(i).rank), "float64") for i in range(3))
+    bands, length = (ctx.env.canon(ctx.attr(name)) for name in ("bands", "length"))
+    first, last = (call("log", add(_double(1), call("div", hertz, _double(700)))) for hertz in (low, high))
+    apart = call("div", call("sub", last, first), converted(index(bands + 2), "float64"))
+    hertz = mul(_double(700), call("sub", call("exp", add(mul(converted(at[0], "float64"), apart), first)), _double(1)))
+    return Cast(call("floor", call("div", mul(converted(index(length + 1), "float64"), hertz), rate)), "int64")
+
+
+def _mel_weights_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor("float64", (ctx.env.canon(ctx.attr("rows")), ctx.env.canon(canonical(ctx, 0)[0] - 2)))
+
+
+def _mel_weights_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    """A triangle over each band: up from its first edge to the second, where it is 1, and down to the third."""
+    row, band = at
+    first, middle, last = (lowering.read(0, (add(band, index(k)),)) for k in range(3))
+    up, down = (_share(call("sub", a, b), call("sub", c, d))
+                for a, b, c, d in ((row, first, middle, first), (last, row, last, middle)))
+    rises = call("and", call("le", first, row), call("le", row, middle))
+    falls = call("and", call("le", middle, row), call("lt", row, last))
+    return select(call("eq", row, middle), _double(1), select(falls, down, select(rises, up, _double(0))))
+
+
+def _share(part: Expr, whole: Expr) -> Expr:
+    return call("div", Cast(part, "float64"), Cast(call("max", whole, index(1)), "float64"))
+
+
+def _double(value: float) -> Expr:
+    return typed(value, "float64")
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -196,10 +290,21 @@ def _stfts() -> Sequence[Sample]:
             Sample([signal, step, None, scalar(5, "int64")])]
 
 
+def _mels() -> Sequence[Sample]:
+    return [Sample([*(scalar(v, "int64") for v in (bands, length, rate)), *(scalar(v, "float32") for v in (low, high))], attrs)
+            for bands, length, rate, low, high, attrs in (
+                (8, 16, 8192, 0, 4096, {}), (5, 32, 16000, 100, 7000, {"output_datatype": 11}), (3, 3, 100, 1, 40, {}))]
+
+
 OPS: tuple[OpDef, ...] = (
     OpDef("DFT", PatternKind.CONTRACTION, _dft_types, decompose=_dft, samples=_dfts, told=_dft_told, axes=2,
           static_inputs=(1, 2),
           reads=("axis", "inverse", "onesided")),
     OpDef("STFT", PatternKind.CONTRACTION, _stft_types, decompose=_stft, samples=_stfts, static_inputs=(1, 3),
           reads=("onesided",)),
+    OpDef("Frames", PatternKind.INJECTIVE, _frames_types, te=_frames_te, domain="tsc"),
+    OpDef("MelWeightMatrix", PatternKind.OPAQUE, _mel_types, decompose=_mel, samples=_mels, static_inputs=(0, 1),
+          reads=("output_datatype",)),
+    OpDef("MelEdges", PatternKind.INJECTIVE, _mel_edges_types, te=_mel_edges_te, domain="tsc"),
+    OpDef("MelWeights", PatternKind.INJECTIVE, _mel_weights_types, te=_mel_weights_te, domain="tsc"),
 )

@@ -69,7 +69,8 @@ class _Sizes:
         calls = [call for launch in launches for call in launch.calls]
         self.selection = Selection(launches, units)
         groups = [[size for launch in launches for size in launch.sizes], [call.blocks for call in calls],
-                  [call.scratch for call in calls], [copy.bytes for copy in copies], self.selection.counts]
+                  [call.scratch for call in calls], [copy.bytes for copy in copies], [copy.at for copy in copies],
+                  self.selection.counts]
         self.lengths = [len(group) for group in groups]
         self.tape = Tape(segment.names, [expr for group in groups for expr in group])
 
@@ -89,7 +90,7 @@ class Binder:
         self.evals = {name: value for name, value in static_names(plan).items() if value is not None}
         self._inputs = tuple((spec.name, spec.numpy, len(spec.shape)) for spec in plan.inputs)
         self._names = frozenset(spec.name for spec in plan.inputs)
-        told = tuple(len(spec.contents) for spec in plan.inputs)
+        told = tuple((len(spec.contents), spec.steps) if spec.contents else None for spec in plan.inputs)
         self._told = told if any(told) else ()  # most models have none, and a run asks each time
         binds = [step for step in plan.body if isinstance(step, Bind) and isinstance(step.source, Axis)]
         sizes = dict(axes_of(plan.inputs))
@@ -143,15 +144,17 @@ class Binder:
         another number of these, and InputError for one that is no whole number."""
         if not self._told:
             return tuple([a.shape for a in arrays])
-        return tuple([(*a.shape, *self._whole(name, a, told)) if told else a.shape
+        return tuple([(*a.shape, *self._whole(name, a, *told)) if told else a.shape
                       for (name, _, _), a, told in zip(self._inputs, arrays, self._told)])
 
-    def _whole(self, name: str, array: Array, count: int) -> list[int]:
+    def _whole(self, name: str, array: Array, count: int, steps: int) -> list[int]:
         if array.size != count:
             raise ShapeError(f"input '{name}' has shape {array.shape}, expected {format_shape(self._spec(name).shape)}")
         if array.dtype.kind == "f":
+            array = array if steps == 1 else array.astype(np.float64) * steps
             for value in array[array != np.trunc(array)].ravel().tolist():  # or NaN
-                raise InputError(f"input '{name}' holds {value}, expected whole numbers, on which sizes depend")
+                expected = "whole numbers" if steps == 1 else f"multiples of 1 / {steps}"
+                raise InputError(f"input '{name}' holds {value / steps}, expected {expected}, on which sizes depend")
             if not np.isfinite(array).all():
                 raise InputError(f"input '{name}' holds an infinity, expected numbers on which sizes depend")
         return [int(value) for value in array.ravel().tolist()]
@@ -226,7 +229,9 @@ class Binder:
         name, _, rank = self._inputs[place[0].input]
         if place[0].axis < rank:
             return f"input '{name}' has size {_size_at(place, shapes)} at axis {place[0].axis}"
-        return f"input '{name}' holds {_size_at(place, shapes)}" + (f" at place {place[0].axis - rank}" if rank else "")
+        held, steps = _size_at(place, shapes), self._spec(name).steps
+        at = f" at place {place[0].axis - rank}" if rank else ""
+        return f"input '{name}' holds {held if steps == 1 else held / steps}{at}"
 
     def _contradiction(self, place: Place, expected: int, first: Mapping[str, Place], shapes: Shapes) -> ShapeError:
         what = self._describe(place, shapes)
@@ -298,12 +303,12 @@ class Binder:
     def _bound(self, segment: Segment, layout: Layout, names: Mapping[str, int], at: str, dims: Mapping[str, int]) -> Bound:
         known = self._sizes[segment.number]
         numbers = iter(self._evaluate(known.tape, [names[name] for name in segment.names], at))
-        sizes, blocks, scratch, copies, work = (list(islice(numbers, length)) for length in known.lengths)
+        sizes, blocks, scratch, copies, places, work = (list(islice(numbers, length)) for length in known.lengths)
         if max(*sizes, *scratch, *blocks, 0, 0) > MAX_NUMBER or min(sizes, default=0) < LEAST_NUMBER:
             raise self.short("a kernel needs a size beyond any memory", dims)
         if self._bounds is not None:
             writes = self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), grouped(blocks, known.calls),
-                                                         grouped(scratch, known.calls), copies, layout.bytes))
+                                                         grouped(scratch, known.calls), copies, places, layout.bytes))
             # where nothing is written because a dim is 0, another may be as large as no memory is
             runs = [own for own, count in zip(writes, known.calls) for _ in range(count)]
             blocks, scratch = ([n if own else 0 for n, own in zip(numbers, runs)] for numbers in (blocks, scratch))
@@ -311,7 +316,8 @@ class Binder:
         offsets, of_rows, each = layout.offsets, np.array(blocks, np.int64)[rows.calls], np.array(scratch, np.int64)[rows.calls]
         return Bound(
             rows, flat, of_rows, np.array([offsets[s] for s in rows.storages], np.int64),
-            tuple((c.source, offsets[c.source], c.target, offsets[c.target], size) for c, size in zip(segment.copies, copies)),
+            tuple((c.source, offsets[c.source], c.target, offsets[c.target] + at, size)
+                  for c, size, at in zip(segment.copies, copies, places)),
             round_up(int(each.max(initial=0))), max((n * size for n, size in zip(of_rows.tolist(), each.tolist())), default=0))
 
     def short(self, what: str, dims: Mapping[str, int]) -> LaunchError:
@@ -393,8 +399,9 @@ def format_shape(shape: Sequence[SymExpr]) -> str:
 
 
 def format_spec(spec: TensorSpec) -> str:
-    """`ids: int64[batch, seq]`, or `shape: int64[2] = [shape_0, shape_1]` where sizes depend on what it holds."""
-    told = f" = {format_shape(spec.contents)}" if spec.contents else ""
+    """`ids: int64[batch, seq]`, or `shape: int64[2] = [shape_0, shape_1]` where sizes depend on what it holds, or
+    `scales: float32[2] = [scales_0, scales_1] / 1024` where that need not be whole."""
+    told = f" = {format_shape(spec.contents)}{f' / {spec.steps}' if spec.steps > 1 else ''}" if spec.contents else ""
     return f"{spec.name}: {spec.dtype}{format_shape(spec.shape)}{told}"
 
 

@@ -178,7 +178,9 @@ class _Checker:
                 yield from self._name(name, scope)
             case Launch():
                 yield from self._launch(step, scope)
-            case Copy(source=source_index, target=target):
+            case Copy(source=source_index, target=target, at=place):
+                if place != ZERO and not scope.level:
+                    yield "has a copy to a place within a storage outside of any loop"
                 if source_index not in scope.written or self.plan.storages[target].kind not in ("arena", "output"):
                     yield "has a copy of what nobody has written, or to what is neither output nor arena"
                 scope.written.add(target)
@@ -254,6 +256,9 @@ class _Checker:
         for c in step.carried:
             if c.next not in inside.written:
                 yield f"has a loop that does not write storage {c.next}, which it carries"
+        if any(self.plan.storages[s].kind != "arena" for s in step.filled) or not inside.written >= {*step.filled}:
+            yield "has a loop that does not write what it fills, or fills what is in no arena"
+        scope.written |= {*step.filled}
         if not scope.written <= inside.written:
             yield f"has a loop whose trips leave storage {min(scope.written - inside.written)} unwritten"
 

@@ -10,7 +10,7 @@ from tsc.runtime.cost import total
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region, expressions_of
 from tsc.runtime.select import least, terms_at
-from tsc.sym import Guard, SymExpr
+from tsc.sym import ZERO, Guard, SymExpr
 
 
 def explain(package: Package, target: str, threads: int, binding: Binding | None, peak: int | str) -> str:
@@ -65,8 +65,9 @@ def _steps(plan: Plan, region: Region, names: Mapping[str, int], threads: int, n
                 others = [name for name in step.nodes if name != step.node]
                 yield from [f"{indent}    with {', '.join(others)}"] if others else []
                 yield f"{indent}    " + ", ".join(_place(plan, storage, names) for storage in step.args)
-            case Copy(source=source, target=target, bytes=size):
-                where = f"{_place(plan, target, names)} from {_place(plan, source, names)}"
+            case Copy(source=source, target=target, bytes=size, at=at):
+                on = f" from byte {_number(at, names)} on" if at != ZERO else ""
+                where = f"{_place(plan, target, names)}{on} from {_place(plan, source, names)}"
                 yield f"{indent}copy {_number(size, names)} bytes to {where}"
             case If(condition=condition, then=then, otherwise=otherwise):
                 yield f"{indent}if {condition if isinstance(condition, str) else _source(plan, condition)}"

@@ -21,7 +21,7 @@ import numpy as np
 from tsc.runtime.cost import Cost
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
-PLAN_VERSION = 10
+PLAN_VERSION = 11
 #: No Plan has more steps or storages; nor more inputs, outputs or regions; nor regions so deep in each other.
 MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
 #: No kernel has more variants, and no variant more calls or temporaries.
@@ -40,12 +40,14 @@ Kind = Literal["input", "output", "constant", "arena"]
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A named model input or output. An output's shape may have names that the root region binds while it runs. `contents` are
-    the elements of an input that sizes depend on: they are told before anything runs, as its shape is."""
+    the elements of an input that sizes depend on, in steps of 1 / `steps`: they are told before anything runs, as its shape
+    is."""
 
     name: str
     dtype: str
     shape: tuple[SymExpr, ...]
     contents: tuple[SymExpr, ...] = ()
+    steps: int = 1
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -185,12 +187,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The first `bytes` bytes of one storage to another, which may lie in another memory. It waits as a Launch does."""
+    """The first `bytes` bytes of one storage to another, which may lie in another memory, from byte `at` of that on. It waits
+    as a Launch does."""
 
     source: int
     target: int
     bytes: SymExpr
     after: tuple[int, ...] | None = None
+    at: SymExpr = ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +221,14 @@ class Carried:
 class Loop:
     """`body`, `trips` times (not at all where that is not positive) or until the Element `condition` is zero, which is looked
     at before each trip. The name `index` counts the trips from 0. What a trip writes is unwritten after it, unless it was
-    written before the Loop or is carried."""
+    written before the Loop or is carried; but what the trips together have `filled`, each a part, is written after the Loop."""
 
     index: str
     trips: SymExpr
     body: Region
     carried: tuple[Carried, ...] = ()
     condition: Element | None = None
+    filled: tuple[int, ...] = ()
 
 
 Step: TypeAlias = Bind | Eval | Guard | Launch | Copy | If | Loop
@@ -312,8 +317,8 @@ def expressions_of(step: Step) -> Iterator[SymExpr]:
                 yield from () if call.cost is None else (work.count for work in call.cost.work)
             for variant in variants:
                 yield from variant.temporaries
-        case Copy(bytes=size):
-            yield size
+        case Copy(bytes=size, at=at):
+            yield from (size, at)
         case If(condition=condition):
             yield from _indices(condition)
         case Loop(trips=trips, condition=ends):
@@ -330,8 +335,9 @@ def storages_of(step: Step) -> tuple[int, ...]:
             return source, target
         case Bind(source=Element(storage=storage)) | If(condition=Element(storage=storage)):
             return (storage,)
-        case Loop(carried=carried, condition=ends):
-            return (*(s for c in carried for s in (c.start, c.current, c.next)), *(() if ends is None else (ends.storage,)))
+        case Loop(carried=carried, condition=ends, filled=filled):
+            read = () if ends is None else (ends.storage,)
+            return (*(s for c in carried for s in (c.start, c.current, c.next)), *read, *filled)
     return ()
 
 

@@ -110,7 +110,8 @@ def _step(data: Any, levels: int) -> Step:
         return Loop(schema.text(x["index"], "a loop's index"), schema.size(x["trips"], "a loop's trips"),
                     _region(x["body"], "a loop's body", levels - 1),
                     tuple(map(_carried, schema.items(x["carried"], "what a loop carries"))),
-                    None if x["condition"] is None else _element(x["condition"]))
+                    None if x["condition"] is None else _element(x["condition"]),
+                    tuple(schema.whole(s, "a storage") for s in schema.items(x["filled"], "what a loop fills")))
     return _PLAIN_STEPS[kind](x)
 
 
@@ -174,7 +175,8 @@ def _call(data: Any) -> Call:
 
 def _copy(x: dict[str, Any]) -> Copy:
     return Copy(schema.whole(x["source"], "a copy's source"), schema.whole(x["target"], "a copy's target"),
-                schema.size(x["bytes"], "a copy's bytes"), _after(x["after"]))
+                schema.size(x["bytes"], "a copy's bytes"), _after(x["after"]),
+                schema.size(x["at"], "where a copy begins"))
 
 
 _PLAIN_STEPS: dict[type[Step], Callable[[dict[str, Any]], Step]] = {
@@ -209,10 +211,11 @@ def _storage(data: Any) -> Storage:
 
 
 def _spec(data: Any) -> TensorSpec:
-    name, dtype, shape, contents = schema.items(data, "an input or output", 4)
+    name, dtype, shape, contents, steps = schema.items(data, "an input or output", 5)
     what = f"'{schema.text(name, 'a name')}'"
     told = schema.items(contents, f"the contents of {what}")
     if len(told) > MAX_NAMES:
         raise ValueError(f"{what} has {len(told)} elements that sizes depend on, more than any model")
     return TensorSpec(name, schema.dtype(dtype, f"the dtype of {what}"), schema.shape(shape, f"the shape of {what}"),
-                      tuple(schema.size(size, f"the contents of {what}") for size in told))
+                      tuple(schema.size(size, f"the contents of {what}") for size in told),
+                      schema.whole(steps, f"the steps of {what}"))

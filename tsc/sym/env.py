@@ -34,6 +34,15 @@ class Guard:
         return f"{self.left} {self.relation} {self.right}"
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a fork of a ShapeEnv began with: how many Guards, which Dims were computed, and which were replaced."""
+
+    guards: int = 0
+    defined: frozenset[str] = frozenset()
+    equal: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True)
 class ShapeEnv:
     """The facts about Dims: ranges, divisors, equalities (union-find), and the Guards that assumptions left.
@@ -41,7 +50,8 @@ class ShapeEnv:
     `equal` maps a Dim's name to the expression that replaces it; apply `canon` before comparing or storing. `asked` names
     the Dims that the user declared: no assumption may turn one into a constant. `defined` are Dims that a run computes from
     others, `counted` those that it reads from what a kernel makes, with the most that each can be, and `counts` their names by
-    the values that have so many. `version` grows with every fact.
+    the values that have so many. `version` grows with every fact. What holds in one region of a plan alone is in a `fork`;
+    no name is `taken` twice in all of them, and what was there when it was made is `outside`.
     """
 
     ranges: dict[str, Range] = field(default_factory=dict)
@@ -53,6 +63,8 @@ class ShapeEnv:
     counted: dict[str, SymExpr] = field(default_factory=dict)
     counts: dict[tuple[str, int], str] = field(default_factory=dict)
     version: int = 0
+    taken: set[str] = field(default_factory=set)
+    outside: Outside = field(default_factory=lambda: Outside())
     _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
     _known: Sequence[SymExpr] | None = field(default=None, repr=False)
     _facts: dict[frozenset[str], Facts] = field(default_factory=dict, repr=False)
@@ -75,6 +87,7 @@ class ShapeEnv:
             raise ShapeError(f"dim '{name}' has no size left between {lo} and {most}; widen its range")
         if asked:
             self.asked.add(name)
+        self.taken.add(name)
         if self.ranges.get(name) != Range(lo, hi, divisor):
             self.ranges[name] = Range(lo, hi, divisor)
             self._learned()
@@ -83,7 +96,7 @@ class ShapeEnv:
     def fresh(self, hint: str, lo: int = 0, hi: int | None = None) -> SymExpr:
         """A new Dim with a name not yet used, made from `hint`."""
         name = hint
-        while name in self.ranges:
+        while name in self.ranges or name in self.taken:
             self.fresh_count += 1
             name = f"{hint}_{self.fresh_count}"
         return self.declare(name, lo, hi)
@@ -111,6 +124,13 @@ class ShapeEnv:
             self.counts[key], = made.dims()
             self.counted[self.counts[key]] = most
         return self.canon(dim(self.counts[key]))
+
+    def fork(self) -> ShapeEnv:
+        """All that is known here, to which what holds only in a region of the plan is added; names are new to both."""
+        outside = Outside(len(self.guards), frozenset(self.defined), frozenset(self.equal))
+        return replace(self, ranges=dict(self.ranges), equal=dict(self.equal), guards=list(self.guards), asked=set(self.asked),
+                       defined=dict(self.defined), counted=dict(self.counted), counts=dict(self.counts), outside=outside,
+                       _canon={}, _known=None, _facts={})
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -163,14 +183,14 @@ class ShapeEnv:
         return self._divides(divisor, self.canon(expr))
 
     def remaining_guards(self) -> tuple[Guard, ...]:
-        """The Guards in terms of the Dims that are left, without those that became `x == x`.
+        """The Guards in terms of the Dims that are left, without those that became `x == x`; of a fork its own.
 
         What is dropped here is checked by binding: a Dim that stands for two is bound by two inputs, which must agree.
         """
         kept: dict[tuple[str, SymExpr, SymExpr], Guard] = {}
         replaced = (Guard("==", value, self.equal[name], f"'{name}' is computed") for name, value in self.defined.items()
-                    if name in self.equal)
-        for guard in (*self.guards, *replaced):
+                    if name in self.equal and name not in self.outside.equal)
+        for guard in (*self.guards[self.outside.guards:], *replaced):
             left, right = self._substituted(guard.left), self._substituted(guard.right)
             if left != right:
                 kept.setdefault((guard.relation, left, right), replace(guard, left=left, right=right))

@@ -232,6 +232,7 @@ class Draft:
     constant_share: float = 0.25
     fed_share: float = 0.1  # of parameters
     scale: Scale = SMALL
+    generation: int = 0  # of recipes: what a later one draws besides leaves the Cases of earlier ones as they were
 
     def chance(self, p: float) -> bool:
         """True with probability `p`."""

@@ -8,7 +8,7 @@ from random import Random
 
 from onnx import defs
 
-from tests.fuzz.operators import elementwise, layers, movement, placing, quantised, sequences, states
+from tests.fuzz.operators import elementwise, layers, movement, placing, quantised, sequences, states, trips
 from tests.fuzz.operators.around import surround
 from tests.fuzz.operators.broken import break_draft
 from tests.fuzz.operators.case import LARGE, NEWEST, SMALL, Case, Draft, Scale
@@ -17,7 +17,8 @@ from tests.fuzz.operators.values import fixed, places, within
 
 RECIPES: dict[str, Recipe] = {
     **elementwise.RECIPES, **movement.RECIPES, **layers.RECIPES, **quantised.RECIPES, **sequences.RECIPES,
-    **placing.RECIPES, **states.RECIPES, **placing.COUNTED}
+    **placing.RECIPES, **states.RECIPES, **placing.COUNTED, "Det": layers.det,
+    **sequences.FORMULAS, **trips.RECIPES}
 #: How often an operator is drawn, where not once.
 _WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 8, "Reshape": 3, "Slice": 4, "Concat": 3, "Pad": 3, "Gather": 3, "Softmax": 2,
             "LayerNormalization": 2, "Resize": 3, "MaxPool": 3, "AveragePool": 3, "Cast": 2, "Div": 2, "Where": 2, "Split": 2,
@@ -27,7 +28,8 @@ _SINCE = {"RNN": 1, "GRU": 1, "LSTM": 1, "If": 2, **dict.fromkeys((
     "Einsum", "ConvTranspose", "LpNormalization", "LRN", "LpPool", "GlobalLpPool", "Hardmax", *elementwise.ANGLES), 3),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift"), 4),
     **dict.fromkeys(("CumProd", "GridSample", "Col2Im", *quantised.RECIPES, *sequences.RECIPES), 5),
-    **dict.fromkeys((*placing.RECIPES, *states.RECIPES), 6), **dict.fromkeys(placing.COUNTED, 7)}
+    **dict.fromkeys((*placing.RECIPES, *states.RECIPES), 6), **dict.fromkeys(placing.COUNTED, 7),
+    **dict.fromkeys(("Det", "MelWeightMatrix", *trips.RECIPES), 8)}
 NOW = max(_SINCE.values())
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]
@@ -168,7 +170,7 @@ def opset_for(op: str, rng: Random) -> int:
         choices = {7, 8, 9}
     elif op == "Scatter":
         choices = {9, 10}
-    elif op == "Constant":
+    elif op == "Scan" or op == "Constant":  # before it had a batch
         choices -= {7, 8}
     return rng.choice(sorted(o for o in choices if 7 <= o <= NEWEST and defs.has(op, o, "") and o >= min(versions)))
 
@@ -189,10 +191,10 @@ def random_case(seed: int, number: int, scale: Scale = SMALL, generation: int = 
     if pick < 0.72:
         recipes = [op for op in RECIPES if _SINCE.get(op, 0) <= generation]
         op = rng.choices(recipes, [_WEIGHTS.get(n, 1) for n in recipes])[0]
-        d = Draft(rng, opset_for(op, rng), scale=scale)
+        d = Draft(rng, opset_for(op, rng), scale=scale, generation=generation)
         title, recipe = op, RECIPES[op]
     else:
-        d = Draft(rng, rng.choice((13, 17, 18, 21, 24)), scale=scale)
+        d = Draft(rng, rng.choice((13, 17, 18, 21, 24)), scale=scale, generation=generation)
         title, recipe = ("chain", chain) if pick < 0.94 else rng.choice(list(movement.SHAPE_CHAINS.items()))
     if generation < 5:
         d.fed_share = 0.03

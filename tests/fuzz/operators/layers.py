@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+
+import numpy as np
 
 from tests.fuzz.operators.case import Dims, Draft
 from tests.fuzz.operators.elementwise import Recipe, rank, stretched
-from tests.fuzz.operators.values import Draw, fixed, mood, plain, within
+from tests.fuzz.operators.values import Array, Draw, Sizes, fixed, mood, plain, within
 
 REDUCTIONS = ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare",
               "ReduceLogSum", "ReduceLogSumExp")
@@ -77,6 +80,13 @@ def gemm(d: Draft) -> None:
     factors = (2, -1) if not dtype.startswith("float") else (0.5, -1.25, 0.0)
     d.node("Gemm", inputs, alpha=d.maybe(0.4, float(d.rng.choice(factors))), beta=d.maybe(0.4, float(d.rng.choice(factors))),
            transA=ta, transB=tb)
+
+
+def det(d: Draft) -> None:
+    """Small matrices, some of them singular."""
+    count, outer = d.rng.choice((1, 2, 3, 4, 6)), d.extents(d.rng.choice((0, 1, 1, 2)))
+    dtype = d.dtype("Det")
+    d.node("Det", [d.operand((*outer, count, count), dtype, within(dtype, -2, 2))])
 
 
 def einsum(d: Draft) -> None:
@@ -195,7 +205,10 @@ def pool(op: str, d: Draft) -> None:
         attributes["p"] = d.maybe(0.6, d.rng.choice((1, 2, 3)))
     if d.opset >= (18 if op == "LpPool" else 10):
         attributes["ceil_mode"] = d.maybe(0.4, d.rng.choice((0, 1)))
-    d.node(op, [x], kernel_shape=kernel, **attributes)
+    places = op == "MaxPool" and d.opset >= 8 and d.generation >= 8 and d.chance(0.4)
+    if places:
+        attributes["storage_order"] = d.maybe(0.5, d.rng.choice((0, 1)))
+    d.node(op, [x], 1 + places, kernel_shape=kernel, **attributes)
 
 
 def global_pool(op: str, d: Draft) -> None:
@@ -259,8 +272,9 @@ def resize(d: Draft) -> None:
     x = d.operand(dims, dtype, plain(dtype))
     mode = d.rng.choice(("nearest", "nearest", "linear", "cubic"))
     factors = [d.rng.choice((0.5, 1.0, 1.5, 2.0, 3.0, 0.75)) for _ in range(2)]
+    later = (0.3, 0.6, 1.0, 1.75, 2.0) if d.generation >= 8 else ()  # in other runs, where they are fed
     if d.opset == 10:
-        scales = d.constant(fixed([1.0, 1.0, *factors], "float32"), (4,), "float32")
+        scales = d.constant(_scales([1.0, 1.0, *factors], (2, 3), later), (4,), "float32")
         d.node("Resize", [x, scales], mode=mode if mode != "cubic" else "linear")
         return
     axes = d.rng.choice(([2, 3], [3, 2], [-1, -2], [3], [2])) if d.opset >= 18 and d.chance(0.3) else None
@@ -273,7 +287,8 @@ def resize(d: Draft) -> None:
         if d.opset >= 18 and (axes is not None or d.chance(0.1)):
             policy = d.maybe(0.6, d.rng.choice(("stretch", "not_larger", "not_smaller")))
     else:
-        last = [d.constant(fixed([[1.0, 1.0, *factors][a] for a in own], "float32"), (len(own),), "float32")]
+        changed = [k for k, a in enumerate(own) if a >= 2]
+        last = [d.constant(_scales([[1.0, 1.0, *factors][a] for a in own], changed, later), (len(own),), "float32")]
     coordinates = d.maybe(0.8, d.rng.choice(_coordinates(d.opset)))
     crop = [0.0] * len(own) + [1.0] * len(own)
     if coordinates == "tf_crop_and_resize":
@@ -290,6 +305,17 @@ def resize(d: Draft) -> None:
            cubic_coeff_a=d.maybe(0.3, -0.5), exclude_outside=d.maybe(0.2, 1) if mode == "cubic" else None,
            extrapolation_value=d.maybe(0.5, 2.5) if coordinates == "tf_crop_and_resize" else None,
            antialias=d.maybe(0.1, 1) if d.opset >= 18 else None, keep_aspect_ratio_policy=policy)
+
+
+def _scales(first: list[float], changed: Sequence[int], later: Sequence[float]) -> Draw:
+    """These scales, or (`later`) for the axes that are `changed` any others."""
+    def drawn(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        found = np.asarray(first, np.float32)
+        for k in changed if later and gen.random() < 0.5 else ():
+            found[k] = gen.choice(later)
+        return found
+
+    return drawn
 
 
 def _coordinates(opset: int) -> list[str]:

@@ -8,7 +8,7 @@ from onnx import GraphProto, helper
 
 from tests.fuzz.operators.case import Dims, Draft
 from tests.fuzz.operators.elementwise import Recipe, rank
-from tests.fuzz.operators.values import FAR, Array, Sizes, at, computed, fixed, places, shape_at
+from tests.fuzz.operators.values import FAR, Array, Sizes, at, computed, fixed, places, plain, shape_at
 
 
 def _axis(d: Draft, count: int) -> int:
@@ -284,10 +284,12 @@ def range_of(d: Draft) -> None:
 # -- If --------------------------------------------------------------------------------------------------------
 
 def branch(d: Draft) -> None:
-    """One of two graphs over x, by a constant or by a size of x; of sizes that do not decide it must be refused."""
+    """One of two graphs over x, by a constant, a size of x or a bool that is fed."""
     dims, dtype = d.extents(rank(d, 1)), d.rng.choice(("float32", "int64"))
     x, role = d.operand(dims, dtype, role="feed"), d.rng.choice(("initializer", "node"))
-    if d.chance(0.3):
+    if d.generation >= 8 and d.chance(0.3):
+        condition = d.operand((), "bool", plain("bool"), "feed")
+    elif d.chance(0.3):
         condition = d.operand((), "bool", fixed(d.chance(0.5), "bool"), role)
     else:
         sizes, = d.node("Shape", [x])

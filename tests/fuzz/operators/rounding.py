@@ -12,7 +12,8 @@ EXACT = {
     "Dropout", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "Hardmax", "MaxPool", "GlobalMaxPool", "Constant", "IsNaN",
     "IsInf", "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Range", "And", "Or", "Xor", "Not",
     "ThresholdedRelu", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift",
-    "If"}  # recipes put nothing into it that rounds
+    "MelWeightMatrix",  # but for the bin of an edge, which recipes put within one
+    "If", "Loop", "Scan"}  # recipes put nothing into it that rounds
 #: Each element is one of the operands' or minus that: a kernel may compute what was rounded before anew behind them as well.
 PASS = {"Identity", "Relu", "Max", "Min", "Neg", "Abs", "Where", "Clip", "Dropout", "ReduceMax", "ReduceMin", "MaxPool",
          "GlobalMaxPool", "ThresholdedRelu", "If"}
@@ -24,8 +25,8 @@ ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
 COMPOUND = {**dict.fromkeys((
     "ReduceLogSumExp", "ReduceLogSum", "ReduceL2", "Resize", "Upsample", "Gelu", "HardSigmoid", "Softmax", "LogSoftmax",
     "Softplus", "LpNormalization", "LpPool", "GlobalLpPool", "LRN", "DFT", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh",
-    "Asinh", "Acosh", "Atanh"), 1), "Pow": 2, "GridSample": 2, "Attention": 3, "STFT": 3, "BatchNormalization": 5, "RNN": 6,
-    "GRU": 6, "LSTM": 8}
+    "Asinh", "Acosh", "Atanh"), 1), "Pow": 2, "Det": 1, "GridSample": 2, "Attention": 3, "STFT": 3, "BatchNormalization": 5,
+    "RNN": 6, "GRU": 6, "LSTM": 8}
 #: Has a body that overflows, in float64 too, where the function itself does not.
 WHOLE = {"Softplus"}
 #: Float attributes and constants of these are float32 by the standard, whatever the elements are.

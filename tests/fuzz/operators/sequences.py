@@ -58,10 +58,20 @@ def stft(d: Draft) -> None:
     x = d.operand((d.rng.choice((1, 2)), d.size(length, 65), parts), "float32", within("float32", -2, 2))
     form = d.rng.choice(("window", "length", "both"))
     window = "" if form == "length" else d.operand((length,), "float32", within("float32", 0, 1))
-    inputs = [x, d.operand((), "int64", fixed(d.rng.choice((1, 2, 5))), d.rng.choice(("initializer", "node"))), window]
+    step, role = fixed(d.rng.choice((1, 2, 5))), d.rng.choice(("initializer", "node"))
+    inputs = [x, d.constant(step, ()) if d.generation >= 8 else d.operand((), "int64", step, role), window]
     if form != "window":
         inputs.append(d.constant(fixed(length), ()))
     d.node("STFT", inputs, onesided=0 if parts == 2 else d.maybe(0.5, d.rng.choice((0, 1))))
 
 
+def mel_weights(d: Draft) -> None:
+    """Edges that lie well within a bin, and bands of several bins."""
+    bands, length, rate = d.rng.choice((1, 3, 8)), d.rng.choice((16, 64, 255)), d.rng.choice((100, 8000))
+    inputs = [d.constant(fixed(v), ()) for v in (bands, length, rate)]
+    inputs += [d.operand((), "float32", within("float32", low * rate, high * rate)) for low, high in ((0.01, 0.1), (0.3, 0.45))]
+    d.node("MelWeightMatrix", inputs, output_datatype=d.maybe(0.3, d.rng.choice((1, 11))))
+
+
 RECIPES: dict[str, Recipe] = {"Attention": attention, "DFT": dft, "STFT": stft}
+FORMULAS: dict[str, Recipe] = {"MelWeightMatrix": mel_weights}

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper
 
-from tests.fuzz.operators.mended import pooled
 from tests.fuzz.operators.values import Array
+from tests.fuzz.operators.windows import pooled
 
 #: Linear in the first operands: the same node over their magnitudes says how large the terms are that cancel.
 _LINEAR = {"MatMul": 2, "Gemm": 3, "Conv": 3, "ConvTranspose": 3, "ReduceSum": 1, "ReduceMean": 1, "CumSum": 1,

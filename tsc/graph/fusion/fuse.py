@@ -14,6 +14,7 @@ from tsc.graph.fusion.reduce import reduce_level
 from tsc.graph.fusion.state import Draft, Fusion, analyse, group_inputs, path_nodes, pulled, pulled_loads
 from tsc.ir import Graph
 from tsc.ops.base import PatternKind
+from tsc.ops.control import runs_graphs
 from tsc.ops.shapes import HALVES
 from tsc.sym import ONE, ShapeEnv
 from tsc.target import DeviceSpec
@@ -187,6 +188,10 @@ def injective_level(fusion: Fusion, spec: DeviceSpec) -> None:
             draft = fusion.start(value, kind if kind is PatternKind.OPAQUE else PatternKind.INJECTIVE)
             if kind is not PatternKind.OPAQUE:
                 _grow_backward(fusion, draft)
+            elif runs_graphs(fusion.items[value].node):
+                for other in fusion.items[value].node.outputs:
+                    if other in fusion.items and other != value:
+                        fusion.join(draft, other, "one node makes both")
 
 
 def _grow_backward(fusion: Fusion, draft: Draft) -> None:

@@ -19,7 +19,7 @@ from tsc.graph.onnx.data import dtype_name, read_attribute, read_tensor
 from tsc.graph.onnx.file import Source, all_nodes, load, plain_domain
 from tsc.graph.onnx.inline import IsKnown, inline_bodies, inline_functions
 from tsc.graph.onnx.input_dims import DeclaredInput, DimsArgument, input_shapes
-from tsc.graph.onnx.schema import attribute_defaults, check_node, refuse_unread
+from tsc.graph.onnx.schema import attribute_defaults, check_node, find_schema, refuse_unread
 from tsc.ir import DeclaredType, Graph, Node, TensorType
 from tsc.ops.define import CustomOp, custom_node
 from tsc.sym import ShapeEnv, SymExpr
@@ -48,6 +48,8 @@ def import_onnx(source: Source, dims: DimsArgument | None = None, custom: Sequen
     opset = _opset(model, label)
     known = {(c.domain, c.name): c for c in custom}
     is_known = partial(_supported, custom=known)
+    if opset < OLDEST_OPSET:
+        opset = _as_of_oldest(model, opset, label, limits)
     model = inline_bodies(inline_functions(model, label, limits), opset, is_known, label, limits)
     _refuse_unknown(model, is_known, label, limits)
     return _Reader(model.graph, folder, opset, label, known).read(dims or {})
@@ -79,7 +81,7 @@ class _Reader:
         self.check_outputs()
         graph = Graph(self.proto.name, tuple(i.name for i in inputs), tuple(o.name for o in self.proto.output), nodes,
                       types | self.constant_types(), self.constants, {}, self.opset,
-                      dict(self._declared_outputs(sizes=not dims)))
+                      dict(_declared_types(self.proto.output, sizes=not dims)))
         return graph, env
 
     def read_initializers(self) -> None:
@@ -94,15 +96,6 @@ class _Reader:
         for name in (output.name for output in self.proto.output):
             if name not in self.defined:
                 raise ModelError(f"{self.label}: output '{name}' is made by no node; the file is altered, export it again")
-
-    def _declared_outputs(self, sizes: bool) -> Iterator[tuple[str, DeclaredType]]:
-        """What the file says of its outputs; fixed `sizes` only where the user gives no dims, which may change them."""
-        for output in self.proto.output:
-            tensor = output.type.tensor_type
-            if output.type.WhichOneof("value") == "tensor_type" and tensor.elem_type:
-                found = [_dim(d) if sizes else None for d in tensor.shape.dim]
-                yield output.name, (dtype_name(tensor.elem_type, f"output '{output.name}'"), tuple(
-                    d if isinstance(d, int) else None for d in found) if tensor.HasField("shape") else None)
 
     def nodes(self) -> Iterator[Node]:
         names = _node_names(self.proto.node)
@@ -130,7 +123,7 @@ class _Reader:
                 raise ModelError(f"{where} refers to the attribute '{attribute.ref_attr_name}' of a function, but is in none")
         check_node(proto, self.opset, where)
         operator = None if (key := (_domain(proto), proto.op_type)) in self.custom else ops.find(key[1], key[0])
-        read = self._graph if operator is not None and operator.chosen else partial(read_attribute, folder=self.folder)
+        read = self._graph if operator is not None and operator.region else partial(read_attribute, folder=self.folder)
         given = {a.name: read(a, where=where) for a in proto.attribute}
         if operator is None:
             return given
@@ -138,20 +131,35 @@ class _Reader:
         refuse_unread(given, (*operator.reads, *operator.ignores), defaults, where)
         return {**defaults, **given}
 
-    def _graph(self, proto: AttributeProto, where: str) -> Graph:
+    def _graph(self, proto: AttributeProto, where: str) -> Any:
         """A graph within a node: it sees what is defined so far, and what it defines stays its own."""
-        if proto.g.input:
-            raise ModelError(f"{where} has a graph '{proto.name}' with inputs, expected none; export it again")
+        if proto.type != AttributeProto.GRAPH:
+            return read_attribute(proto, self.folder, where)
         inner = _Reader(proto.g, self.folder, self.opset, self.label, self.custom, {}, dict(self.defined))
         inner.read_initializers()
+        inputs = [i for i in proto.g.input if i.name not in inner.constants]
+        for value in inputs:
+            inner._define(value.name, f"input '{value.name}' of a graph of {where}")
         nodes, outputs = tuple(inner.nodes()), tuple(o.name for o in proto.g.output)
         inner.check_outputs()
-        return Graph(proto.g.name, (), outputs, nodes, inner.constant_types(), inner.constants, opset=self.opset)
+        declared = dict(_declared_types(inputs))
+        return Graph(proto.g.name, tuple(i.name for i in inputs), outputs, nodes, inner.constant_types(), inner.constants,
+                     opset=self.opset, declared=declared)
 
     def _define(self, value: str, by: str) -> None:
         if value in self.defined:
             raise ModelError(f"{self.label}: value {value!r} is defined twice, by {self.defined[value]} and by {by}")
         self.defined[value] = by
+
+
+def _declared_types(values: Iterable[ValueInfoProto], sizes: bool = False) -> Iterator[tuple[str, DeclaredType]]:
+    """What a file says of values; fixed `sizes` only where the user gives no dims, which may change them."""
+    for value in values:
+        tensor = value.type.tensor_type
+        if value.type.WhichOneof("value") == "tensor_type" and tensor.elem_type:
+            found = [_dim(d) if sizes else None for d in tensor.shape.dim]
+            yield value.name, (dtype_name(tensor.elem_type, f"'{value.name}'"), tuple(
+                d if isinstance(d, int) else None for d in found) if tensor.HasField("shape") else None)
 
 
 # -- the file --------------------------------------------------------------------------------------------------
@@ -164,10 +172,24 @@ def _opset(model: ModelProto, label: str) -> int:
     found = next(iter(versions), None)
     if found is None:
         raise UnsupportedError(f"{label} imports no opset of the standard operators (domain 'ai.onnx'); export it again")
-    if not OLDEST_OPSET <= found <= newest:
-        raise UnsupportedError(f"{label} is of opset {found}, but {OLDEST_OPSET} to {newest} are supported; "
-                               "convert it with onnx.version_converter or export it again")
+    if found < 1:
+        raise ModelError(f"{label} is of opset {found}, which there is not; export it again")
+    if found > newest:
+        raise UnsupportedError(f"{label} is of opset {found}, but {newest} is the newest that is supported; export it for that")
     return int(found)
+
+
+def _as_of_oldest(model: ModelProto, opset: int, label: str, limits: Limits) -> int:
+    """The oldest opset whose operators are known, as which a model of an older one is read where its own mean the same there.
+    Raises UnsupportedError for one that does not."""
+    for node in all_nodes(model.graph.node, label, limits):
+        if plain_domain(node.domain):
+            continue
+        own, oldest = (find_schema(node.op_type, version) for version in (opset, OLDEST_OPSET))
+        if own is not None and (oldest is None or own.since_version != oldest.since_version):
+            raise UnsupportedError(f"{label} is of opset {opset}, whose {node.op_type} (node '{node.name}') is not that of "
+                                   f"opset {OLDEST_OPSET}, the oldest supported; convert it with onnx.version_converter")
+    return OLDEST_OPSET
 
 
 def _declared(value: ValueInfoProto, dims: Mapping[str, Any]) -> DeclaredInput:

@@ -8,7 +8,7 @@ Of bfloat16, for which NumPy and C have no type, kernels see the bits (`Graph.ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 
 from tsc.config import DEFAULT_LIMITS, Limits
@@ -17,6 +17,7 @@ from tsc.graph.shapes import Knowledge, infer_shapes
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
 from tsc.ops.bits import from_bfloat_node, to_bfloat_node
+from tsc.ops.control import runs_graphs
 from tsc.ops.elementwise import cast_node
 from tsc.ops.shapes import HALVES
 from tsc.sym import ShapeEnv
@@ -66,7 +67,10 @@ class _Widening:
                 yield self._opened(value, dtypes[value])
         for node in self.graph.nodes:
             made = [o for o in node.outputs if o and dtypes[o] in HALVES]
-            node = self._widened(node)
+            if runs_graphs(node):
+                node = yield from self._as_it_is(node, dtypes)
+            else:
+                node = self._widened(node)
             if definition(node).converts and BFLOAT in map(dtypes.get, made):
                 yield from self._rounded(node)
                 continue
@@ -83,6 +87,18 @@ class _Widening:
                     raise UnsupportedError(f"node '{node.name}' ({node.op}) makes bfloat16 of other types, which is not "
                                            "supported; make float32 and cast that")
                 yield self._opened(value, dtypes[value])
+
+    def _as_it_is(self, node: Node, dtypes: Mapping[str, str]) -> Generator[Node, None, Node]:
+        """A node whose graphs read halves, which are made of the wide values first."""
+        read: dict[str, str] = {}
+        for value in node.inputs:
+            if dtypes[value] in HALVES and value not in self._known.types:
+                read[value] = unused_name(f"{value}/{dtypes[value]}", self._names)
+                yield self._closed(self.wide[value], read[value], dtypes[value])
+        if BFLOAT in (*map(dtypes.get, node.inputs), *map(dtypes.get, node.outputs)):
+            raise UnsupportedError(f"node '{node.name}' ({node.op}) hands bfloat16 to its graphs, which is not supported; "
+                                   "convert it to float32 first")
+        return replace(node, inputs=tuple(read.get(value, value) for value in node.inputs))
 
     def _rounded(self, node: Node) -> Iterator[Node]:
         """A conversion to bfloat16: of a float32, and back for whatever reads it."""

@@ -1,0 +1,247 @@
+"""Loops as nodes that the plan runs trip by trip: what their graphs hand on, and how its shapes change from trip to trip.
+
+A state keeps its shape, or each trip makes an axis of it longer by the same: then it is as long as it began and so much for
+each trip, which is proved by induction: if the graph is given that length it makes that of the next trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tsc.errors import ModelError, ShapeError, UnsupportedError
+from tsc.graph.bodies import Body, Scope, fitting
+from tsc.ir import Node, TensorType, unused_name
+from tsc.ops.control import Repetition, Trips, repeat_node, slice_node
+from tsc.ops.elementwise import copy_node, is_copy
+from tsc.ops.generate import sizes_node
+from tsc.ops.movement import transpose_node
+from tsc.ops.shapes import as_object
+from tsc.sym import ZERO, ShapeEnv, SymExpr, dim, identifier, sym_max
+
+#: An axis of a state: the state's number and the axis's.
+Place = tuple[int, int]
+
+
+def repeat(scope: Scope, node: Node, repetition: Repetition) -> None:
+    """Add what stands for a node that runs a graph trip by trip. Raises UnsupportedError, naming the node, for shapes that
+    change otherwise."""
+    loop = _Loop(scope, node, repetition)
+    grows = loop.growth()
+    if grows and loop.condition is not None:
+        loop.counted = True
+    trip = loop.trip([_grown(shape, k, grows, loop.at) for k, shape in enumerate(loop.shapes)])
+    trip.check(grows)
+    loop.add(trip, grows)
+
+
+def _grown(shape: Sequence[SymExpr], state: int, grows: dict[Place, SymExpr], trips: SymExpr) -> list[SymExpr]:
+    return [size + grows.get((state, axis), ZERO) * trips for axis, size in enumerate(shape)]
+
+
+@dataclass(slots=True)
+class _Loop:
+    """A repetition in the making: the values that its states begin with, with their shapes, and the Dim that counts trips."""
+
+    scope: Scope
+    node: Node
+    repetition: Repetition
+    states: list[tuple[str, str, str]] = field(init=False)
+    condition: int | None = None
+    counted: bool = False
+    index: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.states = [*self.repetition.states]
+        if self.repetition.condition is not None and not _always(self.scope, self.repetition):
+            start, own, made = self.repetition.condition
+            self.condition = len(self.states)
+            self.states.append((start or self.scope.constant(f"{self.node.name}/goes_on", np.array(True)), own, made))
+            self.counted = bool(self.repetition.given)
+        env, most = self.scope.env, self.scope.env.bounds(self.repetition.trips)[1]
+        last = None if most is None else max(most - 1, 0)
+        self.index, = env.fork().fresh(identifier(f"{self.node.name}_trip"), 0, last).dims()
+
+    @property
+    def at(self) -> SymExpr:
+        return dim(self.index)
+
+    @property
+    def where(self) -> str:
+        return f"node '{self.node.name}' ({self.node.op})"
+
+    @property
+    def trips(self) -> SymExpr:
+        """How many trips there are at most."""
+        count = self.scope.env.canon(self.repetition.trips)
+        return count if self.scope.env.prove_le(0, count) else sym_max(count, 0)
+
+    @property
+    def starts(self) -> list[TensorType]:
+        return [self.scope.known.types[start] for start, _, _ in self.states]
+
+    @property
+    def shapes(self) -> list[tuple[SymExpr, ...]]:
+        return [tuple(map(self.scope.env.canon, start.shape)) for start in self.starts]
+
+    def growth(self) -> dict[Place, SymExpr]:
+        """By how much each trip makes which axes of states longer."""
+        unknown: set[Place] = set()
+        while True:
+            env = self.fork()
+            dims = {place: env.fresh(f"{self.index}_size") for place in sorted(unknown)}
+            trip = self.trip([[dims.get((k, axis), size) for axis, size in enumerate(shape)]
+                              for k, shape in enumerate(self.shapes)], env)
+            changed = {place for place, (size, made) in trip.sizes().items() if not env.prove_eq(size, made)}
+            if changed <= unknown:
+                steps = {place: self._step(trip, place, dims) for place in sorted(changed)}
+                return {place: step for place, step in steps.items() if step is not None}
+            unknown |= changed
+
+    def _step(self, trip: _Trip, place: Place, dims: dict[Place, SymExpr]) -> SymExpr | None:
+        """By how much a trip makes an axis longer; None where that is not the same for all trips."""
+        size, made = trip.sizes()[place]
+        names = {name for own in dims.values() for name in own.dims()} | {self.index}
+        found = self.scope.outer(made - size, trip.body.env, names)
+        return None if found is None or found.dims() & names else found
+
+    def fork(self) -> ShapeEnv:
+        """What is known within a trip."""
+        env = self.scope.env.fork()
+        most = env.bounds(self.repetition.trips)[1]
+        env.declare(self.index, 0, None if most is None else max(most - 1, 0))
+        env.assume_le(self.at + 1, self.repetition.trips, f"{self.where}: a trip is one of all")
+        return env
+
+    def trip(self, shapes: Sequence[Sequence[SymExpr]], env: ShapeEnv | None = None) -> _Trip:
+        """A trip whose states have these shapes."""
+        env, scope, node = env or self.fork(), self.scope, self.node
+        opened = scope.opened(self.repetition.body, node)
+        inputs = {opened.names[own]: TensorType(start.dtype, tuple(shape))
+                  for (_, own, _), start, shape in zip(self.states, self.starts, shapes)}
+        before, read = list[Node](), scope.captured(opened)
+        if self.repetition.number:
+            declared = self.repetition.body.declared.get(self.repetition.number, ("int64", ()))[1]
+            contents = as_object(self.at).reshape((1,) * len(declared or ()))
+            before.append(sizes_node(contents, "int64", opened.names[self.repetition.number], f"{node.name}/trip"))
+        if self.repetition.condition is not None and self.condition is None:
+            opened.constants[opened.names[self.repetition.condition[1]]] = np.array(True)
+        for own, piece in self.repetition.taken:
+            place = self.repetition.trips - 1 - self.at if piece.reverse else self.at
+            before.append(slice_node(piece.value, piece.axis, env.canon(place), opened.names[own], f"{node.name}/{own}"))
+            read = [*read, *(v for v in (piece.value,) if v not in read)]
+        outputs, after = [opened.names.get(v, v) for _, _, v in self.states], list[Node]()
+        if self.counted:
+            outputs.append(unused_name(f"{node.name}/count", scope.taken))
+            inputs[unused_name(f"{node.name}/counted", scope.taken)] = TensorType("int64", ())
+            after.append(sizes_node(as_object(self.at + 1), "int64", outputs[-1], outputs[-1]))
+        outputs += [opened.names.get(piece.value, piece.value) for piece in self.repetition.given]
+        body = scope.body(opened, env, inputs, read, before, after, _apart(outputs, after, scope))
+        return _Trip(self, body, read, [*inputs.values()])
+
+    def add(self, trip: _Trip, grows: dict[Place, SymExpr]) -> None:
+        """Add the node, and before and behind it what it needs."""
+        scope, node = self.scope, self.node
+        made = self.trips
+        starts, outputs = [start for start, _, _ in self.states], list[str]()
+        for k, output in enumerate(node.outputs[:len(self.repetition.states)]):
+            outputs.append(output or unused_name(f"{node.name}/state_{k}", scope.taken))
+        if self.condition is not None:
+            outputs.append(unused_name(f"{node.name}/went_on", scope.taken))
+        counter = ""
+        if self.counted:
+            starts.append(scope.constant(f"{node.name}/none", np.array(0, np.int64)))
+            counter = unused_name(f"{node.name}/made", scope.taken)
+            outputs.append(counter)
+            made = scope.env.count(counter, made)
+        types = [TensorType(start.dtype, tuple(map(scope.env.canon, _grown(shape, k, grows, made))))
+                 for k, (start, shape) in enumerate(zip(self.starts, self.shapes))]
+        types += [TensorType("int64", ())] if self.counted else []
+        behind = list[Node]()
+        for place, piece in enumerate(self.repetition.given):
+            known = trip.body.graph.types[trip.body.graph.outputs[len(starts) + place]]
+            shape = [scope.outer(size, trip.body.env) for size in known.shape]
+            if None in shape:
+                raise UnsupportedError(f"{self.where} puts slices {known} together, whose shape changes from trip to trip, "
+                                       "which is not supported")
+            slices = tuple(size for size in shape if size is not None)
+            types.append(TensorType(known.dtype, (made, *slices)))
+            output = node.outputs[len(self.repetition.states) + place]
+            axis = _normal(piece.axis, len(slices) + 1, self.where)
+            if axis and output:
+                apart = unused_name(f"{output}/slices", scope.taken)
+                order = [*range(1, axis + 1), 0, *range(axis + 1, len(slices) + 1)]
+                behind.append(transpose_node(apart, tuple(order), output, f"{node.name}/{output}"))
+                output = apart
+            outputs.append(output or unused_name(f"{node.name}/slices_{place}", scope.taken))
+        trips = Trips(self.index, scope.env.canon(self.repetition.trips), len(starts), self.condition,
+                      tuple(piece.reverse for piece in self.repetition.given))
+        scope.add(repeat_node([*starts, *trip.read], outputs, types, trip.body, trips, node.name))
+        for one in behind:
+            scope.add(one)
+
+
+def _normal(axis: int, rank: int, where: str) -> int:
+    if not -rank <= axis < rank:
+        raise ModelError(f"{where} puts slices together along axis {axis}, but their rank is {rank}")
+    return axis % rank
+
+
+def _apart(outputs: Sequence[str], after: list[Node], scope: Scope) -> list[str]:
+    """The outputs, each by a name of its own."""
+    made: list[str] = []
+    for value in outputs:
+        if value in made:
+            name = unused_name(value, scope.taken)
+            after.append(copy_node(value, name, name))
+            value = name
+        made.append(value)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Trip:
+    """The graph of one trip, whose states have some types, and what it reads from outside."""
+
+    loop: _Loop
+    body: Body
+    read: Sequence[str]
+    states: Sequence[TensorType]
+
+    def made(self, state: int) -> TensorType:
+        """The type of a state in the next trip."""
+        return self.body.graph.types[self.body.graph.outputs[state]]
+
+    def sizes(self) -> dict[Place, tuple[SymExpr, SymExpr]]:
+        """The sizes of the states' axes, in this trip and the next. Raises ModelError for other types."""
+        found: dict[Place, tuple[SymExpr, SymExpr]] = {}
+        for k, known in enumerate(self.states):
+            made = self.made(k)
+            fitting(made, known, f"{self.loop.where}: what its graph hands on as '{self.body.graph.inputs[k]}'")
+            found |= {(k, axis): (size, there) for axis, (size, there) in enumerate(zip(known.shape, made.shape))}
+        return found
+
+    def check(self, grows: dict[Place, SymExpr]) -> None:
+        """Hold the states to what they should become, where that is not proved. Raises UnsupportedError where they never do."""
+        for (k, axis), (size, made) in self.sizes().items():
+            own, reason = self.body.graph.inputs[k], f"{self.loop.where}: a state keeps its shape, or grows by the same"
+            try:
+                self.body.env.assume_eq(made, size + grows.get((k, axis), ZERO), reason)
+            except ShapeError as error:
+                raise UnsupportedError(f"{self.loop.where} hands on '{own}', whose axis {axis} becomes {made} where it was "
+                                       f"{size}, which is not supported; export it so that it keeps its shape, or becomes "
+                                       "longer by the same in each trip") from error
+
+
+def _always(scope: Scope, repetition: Repetition) -> bool:
+    """Whether a loop's condition is known to hold, before each trip."""
+    assert repetition.condition is not None
+    start, own, made = repetition.condition
+    first = scope.known.constant_of(start) if start else np.array(True)
+    copies = {node.outputs[0]: node.inputs[0] for node in repetition.body.nodes if is_copy(node)}
+    while made in copies:
+        made = copies[made]
+    then = repetition.body.constants.get(made)
+    return first is not None and bool(np.all(first)) and (made == own or (then is not None and bool(np.all(then))))
