@@ -114,11 +114,9 @@ def test_nodes_say_where_they_come_from() -> None:
     assert [n.name for n in chosen.nodes] == ["choice/Neg of x", "choice/y"] and found.nodes[0].op == "If"
 
 
-@pytest.mark.parametrize("fed, op", [("c", ""), ("", "Equal")])
-def test_what_only_the_run_knows_is_refused(fed: str, op: str) -> None:
-    nodes, held = by_rows(op, 4) if op else ([], [])
-    with pytest.raises(UnsupportedError, match=r"'choice' \(If\) depends on the condition 'c'.*dims"):
-        tsc.compile(model([*nodes, choice(NEG, ABS)], held, fed=fed))
+def test_sizes_that_do_not_decide_choose_in_the_run() -> None:
+    nodes, held = by_rows("Equal", 4)
+    check(model([*nodes, choice(NEG, ABS)], held), [1, 4, 5])
 
 
 @pytest.mark.parametrize("change, says", [

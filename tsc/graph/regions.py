@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tsc.config import Limits
-from tsc.errors import UnsupportedError
+from tsc.errors import DataDependentError, UnsupportedError
 from tsc.graph.bodies import Body, Scope, renamed
 from tsc.graph.repeats import repeat
 from tsc.ir import Graph, Node, TensorType, unused_name
@@ -41,13 +41,17 @@ def _walk(scope: Scope) -> None:
         if rule is None:
             scope.add(node)
             continue
-        match scope.known.asked(node, rule):
-            case Graph() as branch:
-                pending.extendleft(reversed([*_inlined(scope, branch, node)]))
-            case Choice() as choice:
-                _choose(scope, node, choice)
-            case Repetition() as repetition:
-                repeat(scope, node, repetition)
+        try:
+            match scope.known.asked(node, rule):
+                case Graph() as branch:
+                    pending.extendleft(reversed([*_inlined(scope, branch, node)]))
+                case Choice() as choice:
+                    _choose(scope, node, choice)
+                case Repetition() as repetition:
+                    repeat(scope, node, repetition)
+        except DataDependentError as error:  # of a node within, which reads something from here
+            scope.known.learn(error)
+            pending.appendleft(node)
 
 
 def _inlined(scope: Scope, branch: Graph, node: Node) -> Iterator[Node]:

@@ -112,7 +112,8 @@ class _Loop:
         env = self.scope.env.fork()
         most = env.bounds(self.repetition.trips)[1]
         env.declare(self.index, 0, None if most is None else max(most - 1, 0))
-        env.assume_le(self.at + 1, self.repetition.trips, f"{self.where}: a trip is one of all")
+        if not env.prove_le(self.repetition.trips, 0):
+            env.assume_le(self.at + 1, self.repetition.trips, f"{self.where}: a trip is one of all")
         return env
 
     def trip(self, shapes: Sequence[Sequence[SymExpr]], env: ShapeEnv | None = None) -> _Trip:

@@ -164,9 +164,10 @@ class Knowledge:
 
     @staticmethod
     def of(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -> Knowledge:
-        """What `graph` already says."""
+        """What `graph` already says. What a graph within a node reads is told, if at all, where it comes from."""
+        inputs = frozenset(graph.inputs if env.outside is None else ())
         return Knowledge(env, graph.opset, dict(graph.types), graph.constants, dict(graph.contents), dict(graph.fractions),
-                         limits=limits, standard=not graph.primitives, inputs=frozenset(graph.inputs))
+                         limits=limits, standard=not graph.primitives, inputs=inputs)
 
     def context(self, node: Node) -> InferContext:
         """What the rules of `node`'s OpDef see now."""
@@ -199,17 +200,17 @@ class Knowledge:
         try:
             return self._infer(node)
         except DataDependentError as error:
-            return self._learned(error) | self.infer(node)
+            return self.learn(error) | self.infer(node)
 
     def asked(self, node: Node, rule: Callable[[InferContext], Found]) -> Found:
         """What a rule says of a node, with values as in `infer`."""
         try:
             return rule(self.context(node))
         except DataDependentError as error:
-            self._learned(error)
+            self.learn(error)
             return self.asked(node, rule)
 
-    def _learned(self, error: DataDependentError) -> set[str]:
+    def learn(self, error: DataDependentError) -> set[str]:
         """The names of which more is known where what a node lacked are sizes from now on. Raises it where they cannot be."""
         changed = self._tell_steps(error.value) if error.fractions else self._tell(error.value)
         if not changed:

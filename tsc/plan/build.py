@@ -302,7 +302,8 @@ class _Values:
 
 def _own_definitions(env: ShapeEnv) -> dict[str, SymExpr]:
     """The Dims that a region computes."""
-    return {name: value for name, value in env.definitions().items() if name not in env.outside.defined}
+    known = frozenset[str]() if env.outside is None else env.outside.defined
+    return {name: value for name, value in env.definitions().items() if name not in known}
 
 
 def _input(graph: Graph, env: ShapeEnv, name: str) -> TensorSpec:

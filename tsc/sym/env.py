@@ -38,9 +38,9 @@ class Guard:
 class Outside:
     """What a fork of a ShapeEnv began with: how many Guards, which Dims were computed, and which were replaced."""
 
-    guards: int = 0
-    defined: frozenset[str] = frozenset()
-    equal: frozenset[str] = frozenset()
+    guards: int
+    defined: frozenset[str]
+    equal: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class ShapeEnv:
     the Dims that the user declared: no assumption may turn one into a constant. `defined` are Dims that a run computes from
     others, `counted` those that it reads from what a kernel makes, with the most that each can be, and `counts` their names by
     the values that have so many. `version` grows with every fact. What holds in one region of a plan alone is in a `fork`;
-    no name is `taken` twice in all of them, and what was there when it was made is `outside`.
+    no name is `taken` twice in all of them, and what was there when it was made is `outside` (None: it is no fork).
     """
 
     ranges: dict[str, Range] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class ShapeEnv:
     counts: dict[tuple[str, int], str] = field(default_factory=dict)
     version: int = 0
     taken: set[str] = field(default_factory=set)
-    outside: Outside = field(default_factory=lambda: Outside())
+    outside: Outside | None = None
     _canon: dict[SymExpr, SymExpr] = field(default_factory=dict, repr=False)
     _known: Sequence[SymExpr] | None = field(default=None, repr=False)
     _facts: dict[frozenset[str], Facts] = field(default_factory=dict, repr=False)
@@ -188,9 +188,10 @@ class ShapeEnv:
         What is dropped here is checked by binding: a Dim that stands for two is bound by two inputs, which must agree.
         """
         kept: dict[tuple[str, SymExpr, SymExpr], Guard] = {}
+        first, known = (0, frozenset[str]()) if self.outside is None else (self.outside.guards, self.outside.equal)
         replaced = (Guard("==", value, self.equal[name], f"'{name}' is computed") for name, value in self.defined.items()
-                    if name in self.equal and name not in self.outside.equal)
-        for guard in (*self.guards[self.outside.guards:], *replaced):
+                    if name in self.equal and name not in known)
+        for guard in (*self.guards[first:], *replaced):
             left, right = self._substituted(guard.left), self._substituted(guard.right)
             if left != right:
                 kept.setdefault((guard.relation, left, right), replace(guard, left=left, right=right))

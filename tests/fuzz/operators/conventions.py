@@ -57,6 +57,12 @@ def _same_and_dilated(node: NodeProto, inputs: Values, opset: int) -> bool:
     return str(attribute(node, "auto_pad", "")).startswith("SAME") and any(r != 1 for r in attribute(node, "dilations", ()))
 
 
+def _no_trip(node: NodeProto, inputs: Values, opset: int) -> bool:
+    """A loop that ends before its first trip."""
+    trips, condition = inputs[:2]
+    return (trips is not None and int(np.ravel(trips)[0]) <= 0) or (condition is not None and not bool(np.all(condition)))
+
+
 def _valid_and_rounded_up(node: NodeProto, inputs: Values, opset: int) -> bool:
     """auto_pad VALID with ceil_mode."""
     return attribute(node, "auto_pad") == "VALID" and bool(attribute(node, "ceil_mode"))
@@ -335,6 +341,8 @@ CONVENTIONS: tuple[Convention, ...] = (
                "'ceil((input_spatial_shape[i] - ((kernel_spatial_shape[i] - 1) * dilations[i] + 1) + 1) / "
                "strides_spatial_shape[i])' is the same number with and without; ONNX Runtime rounds up",
                _valid_and_rounded_up),
+    Convention(_names("Loop"), "slices that no trip makes", "reference",
+               "they have the shape that they would have; ONNX Runtime has 0 for each size that it does not know", _no_trip),
     Convention(_names("Reshape"), "-1, of no elements", "open",
                "what -1 is beside a dim of 0 is a quotient of 0 by 0, which both oracles refuse; we divide sizes before their "
                "values are known", lambda node, inputs, opset: _empty(node, inputs, opset) and -1 in np.ravel(inputs[1])),

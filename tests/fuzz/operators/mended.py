@@ -13,6 +13,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from tests.fuzz.operators.distinct import Unique
+from tests.fuzz.operators.repeated import Loop
 from tests.fuzz.operators.resizing import GridSample, Resize, Upsample
 from tests.fuzz.operators.windows import AveragePool, LpPool, MaxPool, spatial
 
@@ -416,7 +417,7 @@ def _of_distinct_axes(name: str) -> type[OpRun]:
 
 
 MENDED: list[type[OpRun]] = [
-    Unique, Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, Hardmax, GlobalMaxPool,
+    Unique, Loop, Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, Hardmax, GlobalMaxPool,
     BatchNormalization,
     GroupNormalization, Slice, Pad, MaxPool, AveragePool, LpPool, Conv, ConvTranspose, LpNormalization, LRN, Gemm,
     CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample, GridSample,

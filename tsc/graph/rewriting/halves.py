@@ -22,7 +22,7 @@ from tsc.ops.elementwise import cast_node
 from tsc.ops.shapes import HALVES
 from tsc.sym import ShapeEnv
 
-BFLOAT, WIDE = "bfloat16", "float32"
+HALF, BFLOAT, WIDE = "float16", "bfloat16", "float32"
 #: What the bits of a bfloat16 are stored as.
 BITS = "uint16"
 
@@ -92,9 +92,9 @@ class _Widening:
         """A node whose graphs read halves, which are made of the wide values first."""
         read: dict[str, str] = {}
         for value in node.inputs:
-            if dtypes[value] in HALVES and value not in self._known.types:
-                read[value] = unused_name(f"{value}/{dtypes[value]}", self._names)
-                yield self._closed(self.wide[value], read[value], dtypes[value])
+            if dtypes[value] == HALF and (value not in self._known.types or self._known.types[value].dtype != HALF):
+                read[value] = unused_name(f"{value}/{HALF}", self._names)
+                yield self._closed(self.wide.get(value, value), read[value], HALF)
         if BFLOAT in (*map(dtypes.get, node.inputs), *map(dtypes.get, node.outputs)):
             raise UnsupportedError(f"node '{node.name}' ({node.op}) hands bfloat16 to its graphs, which is not supported; "
                                    "convert it to float32 first")
