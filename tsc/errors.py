@@ -23,12 +23,12 @@ class UnsupportedError(ModelError):
 
 
 class DataDependentError(UnsupportedError):
-    """A node needs a value of the model while it is compiled that only the run knows: `value`, by name; `fractions` says that
-    its elements need not be whole numbers."""
+    """A node needs a value of the model while it is compiled that only the run knows, by name, or those of its graph's inputs
+    that it is computed from: `values`; `fractions` says that its elements need not be whole numbers."""
 
-    def __init__(self, message: str, value: str, fractions: bool = False) -> None:
+    def __init__(self, message: str, *values: str, fractions: bool = False) -> None:
         super().__init__(message)
-        self.value = value
+        self.values = values
         self.fractions = fractions
 
 

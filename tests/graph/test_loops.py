@@ -213,7 +213,7 @@ def test_trips_that_nobody_tells_before() -> None:
 def test_graphs_that_do_not_fit() -> None:
     for body in ("b (int64 i, bool c) => (bool d, float[n] w) { d = Identity(c)  w = Neg(x) }",
                  "b (int64 i, bool c, float[n] v) => (bool d) { d = Identity(c) }"):
-        with pytest.raises(ModelError, match="has a graph of . inputs and . outputs, expected 3 and 2"):
+        with pytest.raises(ModelError, match=r"has a graph of . inputs and . outputs, expected 3 and 2"):
             tsc.compile(loop(body))
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tsc.errors import ModelError, ShapeError, UnsupportedError
-from tsc.graph.bodies import Body, Scope, fitting
+from tsc.errors import DataDependentError, ModelError, ShapeError, UnsupportedError
+from tsc.graph.bodies import Body, Opened, Scope, fitting
 from tsc.ir import Node, TensorType, unused_name
-from tsc.ops.control import Repetition, Trips, repeat_node, slice_node
+from tsc.ops.control import Repetition, Trips, number_node, repeat_node, slice_node
 from tsc.ops.elementwise import copy_node, is_copy
 from tsc.ops.generate import sizes_node
 from tsc.ops.movement import transpose_node
@@ -29,7 +29,13 @@ def repeat(scope: Scope, node: Node, repetition: Repetition) -> None:
     """Add what stands for a node that runs a graph trip by trip. Raises UnsupportedError, naming the node, for shapes that
     change otherwise."""
     loop = _Loop(scope, node, repetition)
-    grows = loop.growth()
+    try:
+        grows = loop.growth()
+    except DataDependentError as error:
+        if not {*error.values} <= loop.numbers:
+            raise
+        loop.told = True  # sizes within a trip depend on which one it is
+        grows = loop.growth()
     if grows and loop.condition is not None:
         loop.counted = True
     trip = loop.trip([_grown(shape, k, grows, loop.at) for k, shape in enumerate(loop.shapes)])
@@ -43,7 +49,9 @@ def _grown(shape: Sequence[SymExpr], state: int, grows: dict[Place, SymExpr], tr
 
 @dataclass(slots=True)
 class _Loop:
-    """A repetition in the making: the values that its states begin with, with their shapes, and the Dim that counts trips."""
+    """A repetition in the making: the values that its states begin with, with their shapes, and the Dim that counts trips. The
+    number of a trip is another state, read as data; it is `told` as that Dim where sizes depend on it. `counted` says that
+    sizes behind the loop depend on how many trips there were, `numbers` what the trip's has been called."""
 
     scope: Scope
     node: Node
@@ -51,6 +59,8 @@ class _Loop:
     states: list[tuple[str, str, str]] = field(init=False)
     condition: int | None = None
     counted: bool = False
+    told: bool = False
+    numbers: set[str] = field(default_factory=set)
     index: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +122,7 @@ class _Loop:
         env = self.scope.env.fork()
         most = env.bounds(self.repetition.trips)[1]
         env.declare(self.index, 0, None if most is None else max(most - 1, 0))
-        if not env.prove_le(self.repetition.trips, 0):
+        if self.told and not env.prove_le(self.repetition.trips, 0):
             env.assume_le(self.at + 1, self.repetition.trips, f"{self.where}: a trip is one of all")
         return env
 
@@ -122,25 +132,44 @@ class _Loop:
         opened = scope.opened(self.repetition.body, node)
         inputs = {opened.names[own]: TensorType(start.dtype, tuple(shape))
                   for (_, own, _), start, shape in zip(self.states, self.starts, shapes)}
-        before, read = list[Node](), scope.captured(opened)
-        if self.repetition.number:
-            declared = self.repetition.body.declared.get(self.repetition.number, ("int64", ()))[1]
-            contents = as_object(self.at).reshape((1,) * len(declared or ()))
-            before.append(sizes_node(contents, "int64", opened.names[self.repetition.number], f"{node.name}/trip"))
+        before, after, read = list[Node](), list[Node](), scope.captured(opened)
+        number = self._number(opened, inputs, before, after)
         if self.repetition.condition is not None and self.condition is None:
             opened.constants[opened.names[self.repetition.condition[1]]] = np.array(True)
         for own, piece in self.repetition.taken:
-            place = self.repetition.trips - 1 - self.at if piece.reverse else self.at
-            before.append(slice_node(piece.value, piece.axis, env.canon(place), opened.names[own], f"{node.name}/{own}"))
+            at = number
+            if piece.reverse:
+                at = unused_name(f"{node.name}/from_the_end", scope.taken)
+                before.append(number_node(number, (), -1, env.canon(self.repetition.trips - 1), at))
+            before.append(slice_node(piece.value, piece.axis, at, opened.names[own], f"{node.name}/{own}"))
             read = [*read, *(v for v in (piece.value,) if v not in read)]
-        outputs, after = [opened.names.get(v, v) for _, _, v in self.states], list[Node]()
-        if self.counted:
-            outputs.append(unused_name(f"{node.name}/count", scope.taken))
-            inputs[unused_name(f"{node.name}/counted", scope.taken)] = TensorType("int64", ())
-            after.append(sizes_node(as_object(self.at + 1), "int64", outputs[-1], outputs[-1]))
+        outputs = [opened.names.get(v, v) for _, _, v in self.states]
+        outputs += [node.outputs[0] for node in after]
         outputs += [opened.names.get(piece.value, piece.value) for piece in self.repetition.given]
         body = scope.body(opened, env, inputs, read, before, after, _apart(outputs, after, scope))
         return _Trip(self, body, read, [*inputs.values()])
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the number of a trip is a state."""
+        return bool(self.repetition.number and not self.told) or bool(self.repetition.taken) or self.counted
+
+    def _number(self, opened: Opened, inputs: dict[str, TensorType], before: list[Node], after: list[Node]) -> str:
+        """The number of a trip: an input, from which the next one's is made, and the graph's own value, a size or that."""
+        scope, own = self.scope, self.repetition.number and opened.names[self.repetition.number]
+        rank = len(self.repetition.body.declared.get(self.repetition.number, ("", ()))[1] or ())
+        if own and self.told:
+            before.append(sizes_node(as_object(self.at).reshape((1,) * rank), "int64", own, own))
+        if not self.numbered:
+            return own
+        state = unused_name(f"{self.node.name}/number", scope.taken)
+        inputs[state] = TensorType("int64", ())
+        if own and not self.told:
+            self.numbers |= {state, own}
+            before.append(number_node(state, (1,) * rank, 1, 0, own))
+        following = unused_name(f"{self.node.name}/following", scope.taken)
+        after.append(number_node(state, (), 1, 1, following))
+        return state
 
     def add(self, trip: _Trip, grows: dict[Place, SymExpr]) -> None:
         """Add the node, and before and behind it what it needs."""
@@ -151,15 +180,13 @@ class _Loop:
             outputs.append(output or unused_name(f"{node.name}/state_{k}", scope.taken))
         if self.condition is not None:
             outputs.append(unused_name(f"{node.name}/went_on", scope.taken))
-        counter = ""
-        if self.counted:
+        if self.numbered:
             starts.append(scope.constant(f"{node.name}/none", np.array(0, np.int64)))
-            counter = unused_name(f"{node.name}/made", scope.taken)
-            outputs.append(counter)
-            made = scope.env.count(counter, made)
+            outputs.append(unused_name(f"{node.name}/made", scope.taken))
+            made = scope.env.count(outputs[-1], made) if self.counted else made
         types = [TensorType(start.dtype, tuple(map(scope.env.canon, _grown(shape, k, grows, made))))
                  for k, (start, shape) in enumerate(zip(self.starts, self.shapes))]
-        types += [TensorType("int64", ())] if self.counted else []
+        types += [TensorType("int64", ())] if self.numbered else []
         behind = list[Node]()
         for place, piece in enumerate(self.repetition.given):
             known = trip.body.graph.types[trip.body.graph.outputs[len(starts) + place]]

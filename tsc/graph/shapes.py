@@ -160,14 +160,16 @@ class Knowledge:
     limits: Limits = DEFAULT_LIMITS
     standard: bool = False  # whether the nodes are held to the standard's element types and the limits
     inputs: frozenset[str] = frozenset()
+    from_outside: frozenset[str] = frozenset()  # the inputs of a graph within a node
     makers: dict[str, Node] = field(default_factory=dict)  # of each value inferred, in that order
 
     @staticmethod
     def of(graph: Graph, env: ShapeEnv, limits: Limits = DEFAULT_LIMITS) -> Knowledge:
         """What `graph` already says. What a graph within a node reads is told, if at all, where it comes from."""
-        inputs = frozenset(graph.inputs if env.outside is None else ())
+        inputs, outside = (frozenset(graph.inputs), frozenset[str]()) if env.outside is None else (
+            frozenset[str](), frozenset(graph.inputs))
         return Knowledge(env, graph.opset, dict(graph.types), graph.constants, dict(graph.contents), dict(graph.fractions),
-                         limits=limits, standard=not graph.primitives, inputs=inputs)
+                         limits=limits, standard=not graph.primitives, inputs=inputs, from_outside=outside)
 
     def context(self, node: Node) -> InferContext:
         """What the rules of `node`'s OpDef see now."""
@@ -212,30 +214,48 @@ class Knowledge:
 
     def learn(self, error: DataDependentError) -> set[str]:
         """The names of which more is known where what a node lacked are sizes from now on. Raises it where they cannot be."""
-        changed = self._tell_steps(error.value) if error.fractions else self._tell(error.value)
+        if error.fractions:
+            changed = self._tell_steps(error.values[0])
+        else:
+            found, outside = self._sources(error.values)
+            if outside and not found:
+                raise DataDependentError(str(error), *outside) from error
+            changed = set() if outside else self._tell(found, error.values)
         if not changed:
             raise error
         return changed
 
-    def _tell(self, value: str) -> set[str]:
-        """Make the elements of all inputs that `value` is computed from Dims; the names of which more is known, none where that
-        cannot be."""
-        pending, chain, found = [value], set[str](), set[str]()
+    def _sources(self, values: Iterable[str]) -> tuple[set[str], list[str]]:
+        """The inputs that values are computed from whose elements may be sizes; and those which are from outside, where this
+        is a graph within a node. None where something else is among them."""
+        pending, seen, found, outside = [*values], set[str](), set[str](), list[str]()
         while pending:
             name = pending.pop()
-            if name in chain or name in found or self.contents_of(name) is not None or self.constant_of(name) is not None:
+            if name in seen or self.contents_of(name) is not None or self.constant_of(name) is not None:
                 continue
+            seen.add(name)
             if name in self.makers:
-                chain.add(name)
                 pending += filter(None, self.makers[name].inputs)
             elif name in self.inputs and name not in self.fractions and self._may_be_sizes(self._type(name)):
                 found.add(name)
+            elif name in self.from_outside:
+                outside.append(name)
             else:
-                return set()
+                return set(), []
+        return found, outside
+
+    def _tell(self, found: set[str], values: Iterable[str]) -> set[str]:
+        """Make the elements of inputs Dims, from which `values` are computed; the names of which more is known."""
+        chain, pending = set[str](), [*values]
+        while pending:
+            name = pending.pop()
+            if name in self.makers and name not in chain:
+                chain.add(name)
+                pending += filter(None, self.makers[name].inputs)
         for name in found:
             self._set_contents(name, self._told(name))
         between = {id(node): node for name, node in self.makers.items() if name in chain}
-        return found.union(*map(self.infer, between.values()))
+        return found.union(*map(self.infer, between.values())) if found else found
 
     def _tell_steps(self, name: str) -> set[str]:
         """Make the elements of an input, in steps of 1 / STEPS, Dims; its name, or nothing where that cannot be."""

@@ -11,7 +11,7 @@ from tsc.ir import Graph, Node, TensorType
 from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind
 from tsc.ops.shapes import canonical, scalar_contents, tensor, unify, where
 from tsc.sym import GREATEST, SymExpr
-from tsc.te.expr import Expr, index
+from tsc.te.expr import Expr, add, call, index
 
 #: The trips of a loop that only its condition ends.
 _ENDLESS = SymExpr.of(GREATEST)
@@ -142,7 +142,7 @@ def _check_counts(ctx: InferContext, body: Graph, inputs: int, outputs: int) -> 
                          f"{inputs} and {outputs}; export it again")
 
 
-# -- primitives: what the plan runs, and a slice of what is scanned ------------------------------------------------
+# -- primitives: what the plan runs, and what counts its trips -----------------------------------------------------
 
 def choose_node(condition: str, read: Sequence[str], outputs: Sequence[str], types: Sequence[TensorType],
                 bodies: Sequence[object], name: str) -> Node:
@@ -167,23 +167,28 @@ def runs_graphs(node: Node) -> bool:
     return "bodies" in node.attrs
 
 
-def slice_node(value: str, axis: int, place: SymExpr, output: str, name: str) -> Node:
-    """A node that gives the slice of a value at a place of an axis."""
-    return Node("SliceAt", (value,), (output,), {"axis": axis, "place": place}, name)
+def slice_node(value: str, axis: int, place: str, output: str, name: str) -> Node:
+    """A node that gives the slice of a value at a place of an axis, which is data."""
+    return Node("Gather", (value, place), (output,), {"axis": axis}, name)
+
+
+def number_node(number: str, shape: tuple[int, ...], factor: int, offset: SymExpr | int, output: str) -> Node:
+    """A node that makes a number, times 1 or -1, plus an offset, of a shape of one element."""
+    return Node("Number", (number,), (output,), {"shape": shape, "factor": factor, "offset": offset}, output)
 
 
 def _told_types(ctx: InferContext) -> tuple[TensorType, ...]:
     return tuple(TensorType(t.dtype, tuple(map(ctx.env.canon, t.shape))) for t in ctx.attr("types"))
 
 
-def _slice_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    axis, shape = ctx.attr("axis"), canonical(ctx, 0)
-    return tensor(ctx.type(0).dtype, (*shape[:axis], *shape[axis + 1:]))
+def _number_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    return tensor("int64", tuple(map(SymExpr.of, ctx.attr("shape"))))
 
 
-def _slice_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
-    axis, place = lowering.infer.attr("axis"), lowering.infer.env.canon(lowering.infer.attr("place"))
-    return lowering.read(0, (*at[:axis], index(place), *at[axis:]))
+def _number_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    ctx = lowering.infer
+    number, offset = lowering.read(0, ()), index(ctx.env.canon(ctx.attr("offset")))
+    return add(number, offset) if ctx.attr("factor") == 1 else call("sub", offset, number)
 
 
 def _gone(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -197,5 +202,5 @@ OPS: tuple[OpDef, ...] = (
         "body", "num_scan_inputs", "scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")),
     OpDef("Choose", PatternKind.OPAQUE, _told_types, domain="tsc"),
     OpDef("Repeat", PatternKind.OPAQUE, _told_types, domain="tsc"),
-    OpDef("SliceAt", PatternKind.INJECTIVE, _slice_types, te=_slice_te, domain="tsc"),
+    OpDef("Number", PatternKind.INJECTIVE, _number_types, te=_number_te, domain="tsc"),
 )

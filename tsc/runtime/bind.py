@@ -69,8 +69,7 @@ class _Sizes:
         calls = [call for launch in launches for call in launch.calls]
         self.selection = Selection(launches, units)
         groups = [[size for launch in launches for size in launch.sizes], [call.blocks for call in calls],
-                  [call.scratch for call in calls], [copy.bytes for copy in copies], [copy.at for copy in copies],
-                  self.selection.counts]
+                  [call.scratch for call in calls], [copy.bytes for copy in copies], self.selection.counts]
         self.lengths = [len(group) for group in groups]
         self.tape = Tape(segment.names, [expr for group in groups for expr in group])
 
@@ -303,12 +302,12 @@ class Binder:
     def _bound(self, segment: Segment, layout: Layout, names: Mapping[str, int], at: str, dims: Mapping[str, int]) -> Bound:
         known = self._sizes[segment.number]
         numbers = iter(self._evaluate(known.tape, [names[name] for name in segment.names], at))
-        sizes, blocks, scratch, copies, places, work = (list(islice(numbers, length)) for length in known.lengths)
+        sizes, blocks, scratch, copies, work = (list(islice(numbers, length)) for length in known.lengths)
         if max(*sizes, *scratch, *blocks, 0, 0) > MAX_NUMBER or min(sizes, default=0) < LEAST_NUMBER:
             raise self.short("a kernel needs a size beyond any memory", dims)
         if self._bounds is not None:
             writes = self._bounds.check(segment, Numbers(at, grouped(sizes, known.counts), grouped(blocks, known.calls),
-                                                         grouped(scratch, known.calls), copies, places, layout.bytes))
+                                                         grouped(scratch, known.calls), copies, layout.bytes))
             # where nothing is written because a dim is 0, another may be as large as no memory is
             runs = [own for own, count in zip(writes, known.calls) for _ in range(count)]
             blocks, scratch = ([n if own else 0 for n, own in zip(numbers, runs)] for numbers in (blocks, scratch))
@@ -316,8 +315,7 @@ class Binder:
         offsets, of_rows, each = layout.offsets, np.array(blocks, np.int64)[rows.calls], np.array(scratch, np.int64)[rows.calls]
         return Bound(
             rows, flat, of_rows, np.array([offsets[s] for s in rows.storages], np.int64),
-            tuple((c.source, offsets[c.source], c.target, offsets[c.target] + at, size)
-                  for c, size, at in zip(segment.copies, copies, places)),
+            tuple((c.source, offsets[c.source], c.target, offsets[c.target], size) for c, size in zip(segment.copies, copies)),
             round_up(int(each.max(initial=0))), max((n * size for n, size in zip(of_rows.tolist(), each.tolist())), default=0))
 
     def short(self, what: str, dims: Mapping[str, int]) -> LaunchError:

@@ -34,15 +34,14 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A Segment at its sizes: `sizes` of each launch, `blocks` and `scratch` of each of its calls, bytes of each copy and
-    where it begins, and bytes of every storage."""
+    """A Segment at its sizes: `sizes` of each launch, `blocks` and `scratch` of each of its calls, bytes of each copy, and of
+    every storage."""
 
     at: str
     sizes: Sequence[Sequence[int]]
     blocks: Sequence[Sequence[int]]
     scratch: Sequence[Sequence[int]]
     copies: Sequence[int]
-    places: Sequence[int]
     bytes: Sequence[int]
 
 
@@ -91,10 +90,10 @@ class Bounds:
             if isinstance(needs, str) or problem:
                 raise self.wrong(f"launches '{launch.kernel}' for node '{launch.node}', but {problem}", at.at)
             writes.append(needs.writes)
-        for copy, size, place in zip(segment.copies, at.copies, at.places):
-            exact, room = self._plan.storages[copy.target].kind == "output", at.bytes[copy.target] - place
-            if place < 0 or size > min(at.bytes[copy.source], room) or (exact and size != room):
-                raise self.wrong(f"copies {size} bytes from {at.bytes[copy.source]} to {room}", at.at)
+        for copy, size in zip(segment.copies, at.copies):
+            exact = self._plan.storages[copy.target].kind == "output"
+            if size > min(at.bytes[copy.source], at.bytes[copy.target]) or (exact and size != at.bytes[copy.target]):
+                raise self.wrong(f"copies {size} bytes from {at.bytes[copy.source]} to {at.bytes[copy.target]}", at.at)
         return writes
 
     def _misfit(self, launch: Launch, number: int, needs: _Needs, at: Numbers) -> str | None:

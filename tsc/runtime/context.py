@@ -26,6 +26,8 @@ from tsc.runtime.segments import Segment
 
 LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
 
+#: So many ways in which a Segment runs are kept: a loop that carries values has two of each.
+MOST_IMAGES = 4
 #: A storage, by its number, and a byte in it.
 Spot = tuple[int, int]
 
@@ -133,7 +135,7 @@ class TableContext:
         self._table = np.empty((engine.rows, LAUNCH_BYTES), np.uint8)
         self._pointers = np.empty(engine.arguments, np.int64)
         self._room = address(self._table), address(self._pointers)
-        self._images: list[tuple[Bound, Image] | None] = [None] * len(engine.functions)
+        self._images: list[dict[int, tuple[Bound, Image]]] = [{} for _ in engine.functions]  # by the Bound, which they keep
         self._ready: Binding | Ready | None = None
         self._arena, self._scratch = Block("the arena"), Block("scratch memory")
         self._per_worker: NDArray[np.int64] = np.zeros(engine.threads, np.int64)
@@ -184,9 +186,12 @@ class TableContext:
     def _image(self, segment: Segment, bound: Bound) -> Image:
         if bound.scratch_bytes > self._scratch_bytes:
             self._reserve_scratch(bound.scratch_bytes)
-        known = self._images[segment.number]
-        if known is None or known[0] is not bound:
-            known = self._images[segment.number] = bound, self._engine.image(segment, bound)
+        own = self._images[segment.number]
+        known = own.get(id(bound))
+        if known is None:
+            if len(own) >= MOST_IMAGES:
+                own.clear()
+            known = own[id(bound)] = bound, self._engine.image(segment, bound)
         return known[1]
 
     def _call(self, image: Image, begin: int, end: int) -> int:

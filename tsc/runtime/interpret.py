@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,15 +34,15 @@ def perform(binder: Binder, context: Context, binding: Binding | Ready, results:
     context.end()
 
 
-def launch(context: Context, segment: Segment, bound: Bound | Image) -> None:
-    """Run a Segment."""
+def launch(context: Context, segment: Segment, bound: Bound | Image, begins: Sequence[int] | None = None) -> None:
+    """Run a Segment, whose copies begin at these bytes of their targets (None: at their first)."""
     wrong = context.launch(segment, bound)
     if wrong is not None:
         step, code = segment.launches[wrong[0]], wrong[1]
         known = step.messages[code - 1] if code <= len(step.messages) else f"status {code}"
         raise InputError(f"{known} (in the kernel of node '{step.node}')")
-    for source, source_offset, target, target_offset, size in bound.copies:
-        context.copy((target, target_offset), (source, source_offset), size)
+    for k, (source, source_offset, target, target_offset, size) in enumerate(bound.copies):
+        context.copy((target, target_offset + begins[k] if begins else target_offset), (source, source_offset), size)
 
 
 class Run:
@@ -60,7 +61,8 @@ class Run:
         for node in code:
             match node:
                 case Segment():
-                    launch(self._context, node, self._part(node))
+                    bound = self._part(node)
+                    launch(self._context, node, bound, self._begins(node, bound) if node.moves else None)
                 case Bind(source=Element() as source):
                     names[node.name] = self._read(node, source)
                 case Eval(name=name, value=value):
@@ -91,6 +93,17 @@ class Run:
                 parts.clear()
             parts[key] = bound
         return bound
+
+    def _begins(self, segment: Segment, bound: Bound) -> list[int]:
+        """Where in its target each copy begins."""
+        found, layout = list[int](), self._binding.layout
+        for copy, (_, _, target, _, size) in zip(segment.copies, bound.copies):
+            at = evaluated(copy.at, self._names, "where a copy begins")
+            room = layout.bytes[self._places[target]] - at
+            if at < 0 or size > room:
+                raise self._binder.outside(f"copies {size} bytes to {room}", layout.at)
+            found.append(at)
+        return found
 
     # -- values ------------------------------------------------------------------------------------------------------
 

@@ -24,13 +24,13 @@ from tsc.runtime.plan import (
     static_names,
     storages_of,
 )
-from tsc.sym import Guard
+from tsc.sym import ZERO, Guard
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Launches that follow each other, the Plan's from number `first` on, then copies. Its numbers depend on `names`, and it
-    touches `outputs` (numbers of the Plan's)."""
+    """Launches that follow each other, the Plan's from number `first` on, then copies. Its numbers depend on `names`, but for
+    where copies begin, and it touches `outputs` (numbers of the Plan's)."""
 
     number: int
     first: int
@@ -38,6 +38,11 @@ class Segment:
     copies: tuple[Copy, ...]
     names: tuple[str, ...]
     outputs: tuple[int, ...]
+
+    @property
+    def moves(self) -> bool:
+        """Whether a copy begins within its target."""
+        return any(copy.at != ZERO for copy in self.copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ class _Maker:
         steps: tuple[Step, ...] = (*launches, *copies)
         used = {storage for step in steps for storage in storages_of(step)}
         outputs = sorted({place.index for place in (self._plan.storages[a] for a in used) if place.kind == "output"})
-        exprs = [e for step in steps for e in expressions_of(step)]
+        exprs = [e for step in launches for e in expressions_of(step)] + [copy.bytes for copy in copies]
         exprs += [size for output in outputs for size in self._plan.outputs[output].shape]
         names = sorted(frozenset().union(*(e.dims() for e in exprs)))
         made = Segment(self._segments, self._launches, launches, copies, tuple(names), tuple(outputs))
