@@ -217,6 +217,13 @@ def test_graphs_that_do_not_fit() -> None:
             tsc.compile(loop(body))
 
 
+def test_a_state_without_a_beginning() -> None:
+    proto = loop("b (int64 i, bool c, float[n] v) => (bool d, float[n] w) { d = Identity(c)  w = Neg(v) }")
+    proto.graph.node[1].input[2] = ""
+    with pytest.raises(ModelError, match="lacks its required input 2"):
+        tsc.compile(proto)
+
+
 def test_a_package_with_regions(tmp_path: Path) -> None:
     """Saved and loaded, by many threads at once, each at sizes of its own."""
     executable = check(loop("""b (int64 i, bool c, float[n] v) => (bool d, float[n] w, float[n] s) {

@@ -94,6 +94,8 @@ def _loop(ctx: InferContext) -> Repetition:
     body, starts, outputs = ctx.attr("body"), ctx.node.inputs[2:], ctx.node.outputs
     assert isinstance(body, Graph)
     _check_counts(ctx, body, len(starts) + 2, len(outputs) + 1)
+    for k in range(len(starts)):
+        ctx.type(2 + k)  # raises where there is none
     number, condition, *states = body.inputs
     made, *results = body.outputs
     count = len(states)
@@ -114,6 +116,8 @@ def _scan(ctx: InferContext) -> Repetition:
     if not 1 <= scanned <= len(given):
         raise ModelError(f"{where(ctx)} scans {scanned} of {len(given)} inputs")
     _check_counts(ctx, body, len(given), len(outputs))
+    for k in range(len(given)):
+        ctx.type(k)  # raises where there is none
     taken, pieces = [], []
     for k, (value, own) in enumerate(zip(given[states:], body.inputs[states:])):
         axis = ctx.axis(_nth(ctx, "scan_input_axes", k, scanned), ctx.type(states + k).rank)
