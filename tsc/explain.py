@@ -22,8 +22,9 @@ from tsc.graph.onnx.importer import import_onnx
 from tsc.ir import Graph
 from tsc.kernels import CheckedLoops, Workshop, checked_loops, order_of, workshop
 from tsc.loop_ir.nodes import Func
+from tsc.ops.control import runs_graphs
 from tsc.ops.define import CustomOp, is_custom
-from tsc.pipeline import check_request, front, lower_groups
+from tsc.pipeline import check_request, front, lower_groups, to_groups
 from tsc.poly.pattern import Wanted
 from tsc.poly.schedule import ScheduledProgram
 from tsc.poly.steps import Steps, Traffic
@@ -47,15 +48,26 @@ def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[
     for name in sizes or ():
         if name not in env.ranges:
             raise ShapeError(f"there is no dim '{name}'; this model's dims are {', '.join(env.ranges) or 'none'}")
-    found = [g for g in groups if any(_is(node, n.name, n.outputs) for n in g.nodes)]
+    parts = [*_parts(graph, env, groups, shop)]
+    found = [(part, g) for part in parts for g in part[2] if any(_is(node, n.name, n.outputs) for n in g.nodes)]
     if not found:
-        raise InputError(_absent(node, import_onnx(source, dims, ops)[0], groups))
-    programs = {groups[k].name: lowered for k, lowered in lower_groups(groups, graph, env, shop).items()}
-    model = Model(graph, env, groups, programs, shop, sizes or {})
+        raise InputError(_absent(node, import_onnx(source, dims, ops)[0], [g for part in parts for g in part[2]]))
     lines = [f"node '{node}' is computed in {len(found)} group{'s' if len(found) > 1 else ''}"]
-    for group in found:
-        lines += ["", *_about(group, model)]
+    for (graph, env, groups), group in found:
+        programs = {groups[k].name: lowered for k, lowered in lower_groups(groups, graph, env, shop).items()}
+        lines += ["", *_about(group, Model(graph, env, groups, programs, shop, sizes or {}))]
     return "\n".join(lines)
+
+
+def _parts(graph: Graph, env: ShapeEnv, groups: Sequence[FusionGroup], shop: Workshop) -> Iterator[Part]:
+    """A graph with its groups, and those within its nodes."""
+    yield graph, env, groups
+    for body in (body for group in groups if runs_graphs(group.anchor) for body in group.anchor.attrs["bodies"]):
+        yield from _parts(*to_groups(body.graph, body.env, shop.recorder, shop.device, shop.options.limits), shop)
+
+
+#: A graph, what is known of its sizes, and its groups.
+Part = tuple[Graph, ShapeEnv, Sequence[FusionGroup]]
 
 
 def _check_question(node: object, sizes: object) -> None:
@@ -105,6 +117,9 @@ def _about(group: FusionGroup, model: Model) -> Iterator[str]:
     refused = [f"{d.node} not with {d.anchor}: {d.reason}" for g in model.groups for d in g.decisions
                if not d.fused and (g is group or d.node in names)]
     yield from _section("refused alternatives", list(dict.fromkeys(refused)))
+    if runs_graphs(group.anchor):
+        yield "its graphs are regions of the plan; each of their nodes can be asked for"
+        return
     attempt = partial(_scheduled, graph=graph, shop=model.shop)
     if is_custom(group.anchor):
         recorder = Recorder()

@@ -23,6 +23,7 @@ from tsc.ops.define import CustomOp
 from tsc.pipeline import build_package
 from tsc.plan.kernel import Kernel
 from tsc.runtime.package import Package
+from tsc.runtime.plan import Plan, static_names
 from tsc.sym import Range
 from tsc.tune.batch import write_batch
 from tsc.tune.coverage import Coverage, Origin, coverage_of
@@ -51,12 +52,24 @@ def groups_of(source: Source, dims: Mapping[str, Any] | None, shop: Workshop, tr
             raise InputError(f"traffic {'lacks' if odd in plan.ranges else 'has an unknown'} dim '{odd}'; the model's dims are "
                              f"{', '.join(plan.ranges) or 'none'}")
     found: dict[str, Group] = {}
+    everywhere = [_with_computed(point, plan) for point in points]
     for order, lowered in shop.orders:
-        sizes = [{name: size.evaluate(point) for name, size in lowered.sizes.items()} for point in points]
+        if any(size.dims() - everywhere[0].keys() for size in lowered.sizes.values()):
+            continue  # only a run tells its sizes
+        sizes = [{name: size.evaluate(point) for name, size in lowered.sizes.items()} for point in everywhere]
         known = found.get(order.group, Group(order, (), 0))
         distinct = {place_of(s): s for s in (*known.sizes, *sizes)}
         found[order.group] = Group(known.order, tuple(distinct.values()), known.launches + 1)
     return [group for group in found.values() if group.order.factoring is None], package
+
+
+def _with_computed(point: Sizes, plan: Plan) -> dict[str, int]:
+    """The sizes of inputs, and those that a run computes from them."""
+    found = dict(point)
+    for name, value in static_names(plan).items():
+        if value is not None:
+            found[name] = value.evaluate(found)
+    return found
 
 
 def points_of(ranges: Mapping[str, Range], count: int, seed: int) -> list[dict[str, int]]:

@@ -15,6 +15,10 @@ import pytest
 
 import tsc
 from tsc.errors import ModelError, UnsupportedError
+from tsc.explain import explain_node
+from tsc.graph.onnx.importer import import_onnx
+from tsc.kernels import workshop
+from tsc.tuning import groups_of
 
 Array = np.ndarray[Any, Any]
 
@@ -249,6 +253,26 @@ def test_a_package_with_regions(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_nodes_in_graphs_are_explained() -> None:
+    proto = loop("b (int64 i, bool c, float[n] v) => (bool d, float[n] w) { d = Identity(c)  w = Neg(v) }")
+    *_, name = (node.name for node in import_onnx(proto)[0].nodes)
+    assert "regions of the plan" in explain_node(proto, name)
+    assert "--- statements" in explain_node(proto, f"{name}/Neg_1")
+
+
+def test_kernels_in_graphs_are_tuned_where_their_sizes_are_known() -> None:
+    """Not the sum of rows, of which there are as many as the trip says."""
+    proto = model("""g (float[l, n] x, int64 m, float[n] s) => (float[n] y) {
+        yes = Constant <value = bool {1}> ()  zero = Constant <value = int64[1] {0}> ()
+        one = Constant <value = int64[1] {1}> ()
+        y = Loop (m, yes, s) <body = b (int64 i, bool c, float[n] v) => (bool d, float[n] w) {
+            d = Identity(c)  j = Reshape(i, one)  e = Add(j, one)  rows = Slice(x, zero, e, zero)
+            u = ReduceSum <keepdims = 0> (rows, zero)  k = Add(v, u)  w = Relu(k) }> }""")
+    shop = workshop("cpu", tsc.Options())
+    groups, _ = groups_of(proto, {"n": (1, 8), "l": (1, 8)}, shop)
+    assert len(groups) < len({order.group for order, _ in shop.orders})
 
 
 def test_a_gpu_refuses_graphs() -> None:
