@@ -79,7 +79,7 @@ def test_branches_of_other_shapes_are_refused() -> None:
     proto = model("""g (float[n] x, bool c) => (float[m] y) {
         y = If (c) <then_branch = a () => (float[m] p) { p = Concat <axis = 0> (x, x) },
                     else_branch = b () => (float[m] q) { q = Neg(x) }> }""")
-    with pytest.raises(UnsupportedError, match=r"makes 'y' as float32\[2\*n\] or float32\[n\], as data decide"):
+    with pytest.raises(UnsupportedError, match=r"makes 'y' as float32\[2\*n\] or float32\[n\], as only the run decides"):
         tsc.compile(proto)
 
 
