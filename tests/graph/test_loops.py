@@ -162,6 +162,61 @@ def test_only_its_condition_ends_it() -> None:
     check(proto, *({"x": floats(n)} for n in (1, 8)))
 
 
+def most_of_all(condition: str, before: str = "Less(zero, most)", step: int = 1) -> onnx.ModelProto:
+    """What exporters make of `while i < most and max(v) < limit`, gathering rows: its most trips are the greatest number."""
+    return model(f"""g (float[n] x, int64 most, float limit) => (float[r] y, int64 z) {{
+        no = Constant <value = bool {{0}}> ()  zero = Constant <value = int64 {{0}}> ()
+        ever = Constant <value = int64 {{9223372036854775807}}> ()  begins = {before}
+        last, y, z = Loop (ever, begins, x, x, zero) <body = b (int64 t, bool c, float[n] v, float[p] g, int64 i)
+                                                     => (bool d, float[n] w, float[q] h, int64 j) {{
+            step = Constant <value = int64 {{{step}}}> ()
+            w = Add(v, v)  h = Concat <axis = 0> (g, w)  j = Add(i, step)  {condition} }}> }}""")
+
+
+SHORT_CIRCUIT = """a = Abs(w)  m = ReduceMax <keepdims = 0> (a)  few = Less(j, most)
+    d = If (few) <then_branch = h1 () => (bool e) { e = Less(m, limit) },
+                  else_branch = h2 () => (bool e2) { e2 = Identity(no) }>"""
+
+
+@pytest.mark.parametrize("condition", [SHORT_CIRCUIT, "d = Less(j, most)", "d = Greater(most, j)", "d = LessOrEqual(j, most)",
+                                       "f = GreaterOrEqual(most, j)  ok = Identity(f)  d = And(ok, c)"])
+@pytest.mark.parametrize("step", [1, 3])
+def test_numbers_that_count_limit_what_ends_by_itself(condition: str, step: int) -> None:
+    feeds = [{"x": floats(n), "most": m, "limit": np.float32(limit)} for n in (1, 5) for m in (1, 2, 7) for limit in (9, 1e9)]
+    check(most_of_all(condition, step=step), *feeds)
+
+
+@pytest.mark.parametrize("condition", ["a = Abs(w)  m = ReduceMax <keepdims = 0> (a)  d = Less(m, limit)", "d = Less(most, j)",
+                                       "f = Less(j, most)  d = Not(f)"])
+def test_what_nothing_limits_has_no_memory(condition: str) -> None:
+    with pytest.raises(UnsupportedError, match="whose most is not seen"):
+        tsc.compile(most_of_all(condition))
+
+
+LISTS = """g (float[k, n] x, float[n] s) => (float[k, n] y, float[p] z, float[n] last) {
+    yes = Constant <value = bool {1}> ()  zero = Constant <value = int64 {0}> ()
+    sizes = Shape(x)  rows = Gather <axis = 0> (sizes, zero)
+    a = SequenceEmpty()  b = SequenceEmpty <dtype = 1> ()
+    last, l, m = Loop (rows, yes, s, a, b) <body = t (int64 i, bool c, float[n] v, seq(float[n]) u, seq(float[n]) q)
+                                           => (bool d, float[n] w, seq(float[n]) u2, seq(float[n]) q2) {
+        d = Identity(c)  e = Gather <axis = 0> (x, i)  w = Add(v, e)  o = Neg(w)
+        u2 = SequenceInsert(u, w)  q2 = SequenceInsert(q, o) }>
+    y = ConcatFromSequence <axis = 0, new_axis = 1> (l)  z = ConcatFromSequence <axis = 0> (m) }"""
+
+
+def test_lists_that_a_loop_appends_to() -> None:
+    runs = [{"x": floats(k, n), "s": floats(n)} for k in (1, 4) for n in (1, 6)]
+    check(model(LISTS), *runs)
+    check(model(LISTS.replace("axis = 0, new_axis = 1", "axis = -1, new_axis = 1")), *runs)
+
+
+def test_other_lists_are_refused() -> None:
+    for change in (("SequenceInsert(u, w)", "SequenceInsert(u, w, i)"), ("}>\n    y = ", "}>\n    more = SequenceInsert(l, s)  y = "),
+                   ("SequenceInsert(q, o)", "SequenceInsert(u, o)")):
+        with pytest.raises(UnsupportedError, match=r"not supported: .*Sequence"):
+            tsc.compile(model(LISTS.replace(*change)))
+
+
 def test_a_loop_in_a_loop_in_a_choice() -> None:
     proto = model("""g (float[n] x, int64 m, bool c) => (float[n] y) {
         yes = Constant <value = bool {1}> ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from tsc.config import Limits
 from tsc.errors import ModelError, UnsupportedError
 from tsc.graph.onnx.file import allow
 from tsc.graph.shapes import Knowledge, infer_shapes
-from tsc.ir import Graph, Node, TensorType, unused_name
+from tsc.ir import Contents, Graph, Node, TensorType, unused_name
 from tsc.ops.generate import sizes_node
 from tsc.sym import ShapeEnv, SymExpr
 
@@ -77,23 +78,24 @@ class Scope:
         return Opened(inner, names, nodes, constants, read)
 
     def body(self, opened: Opened, env: ShapeEnv, inputs: Mapping[str, TensorType], read: Sequence[str],
-             before: Iterable[Node] = (), after: Iterable[Node] = (), outputs: Sequence[str] | None = None) -> Body:
-        """The graph as a Body in `env`, with inputs of its own and those that it reads from outside; nodes `before` and `after`
-        its own; it makes `outputs`, by default its own."""
+             before: Iterable[Node] = (), after: Iterable[Node] = (), outputs: Sequence[str] | None = None,
+             contents: Mapping[str, Contents] = MappingProxyType({})) -> Body:
+        """The graph as a Body in `env`, with inputs of its own, of which some hold `contents`, and those that it reads from
+        outside; nodes `before` and `after` its own; it makes `outputs`, by default its own."""
         constants, known = dict(opened.constants), self.known
         settled, types = list[Node](), dict(inputs) | {v: known.types[v] for v in read}
         for value in opened.read:
-            array, contents = known.constant_of(value), known.contents_of(value)
+            array, held = known.constant_of(value), known.contents_of(value)
             if value in types:
                 continue
             if array is not None:
                 constants[value] = array
-            elif contents is not None:
-                settled.append(sizes_node(contents, known.types[value].dtype, value, f"{opened.inner.name}/{value}"))
+            elif held is not None:
+                settled.append(sizes_node(held, known.types[value].dtype, value, f"{opened.inner.name}/{value}"))
         types |= {v: TensorType(a.dtype.name, tuple(map(SymExpr.of, a.shape))) for v, a in constants.items()}
         results = [opened.names.get(v, v) for v in opened.inner.outputs] if outputs is None else outputs
         graph = Graph(opened.inner.name, (*inputs, *read), tuple(results), (*settled, *before, *opened.nodes, *after), types,
-                      constants, opset=self.graph.opset)
+                      constants, contents, self.graph.opset)
         graph = self.nested(graph, env, self.limits)
         return Body(infer_shapes(graph, env, self.limits), env)
 

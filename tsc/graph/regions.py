@@ -77,9 +77,9 @@ def _choose(scope: Scope, node: Node, choice: Choice) -> None:
         made = [_type_of(scope, body, place) for body in bodies]
         if made[0] is None or made[0] != made[1]:
             kinds = " or ".join(str(body.graph.types[body.graph.outputs[place]]) for body in bodies)
-            raise UnsupportedError(f"node '{node.name}' ({node.op}) makes '{output}' as {kinds}, as only the run decides, which "
-                                   "is not supported; export it so that both have one shape or, where sizes decide, give dims "
-                                   "that do (dims={'length': (512, 576)})")
+            raise UnsupportedError(f"node '{node.name}' ({node.op}) makes '{output}' as {kinds}, as only the run decides, "
+                                   "which is not supported; export it so that both have one shape or, where sizes decide, "
+                                   "give dims that do (dims={'length': (512, 576)})")
         types.append(made[0])
     scope.add(choose_node(node.inputs[0], read, outputs, types, bodies, node.name))
 

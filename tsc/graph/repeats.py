@@ -6,20 +6,21 @@ each trip, which is proved by induction: if the graph is given that length it ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from tsc.errors import DataDependentError, ModelError, ShapeError, UnsupportedError
 from tsc.graph.bodies import Body, Opened, Scope, fitting
-from tsc.ir import Node, TensorType, unused_name
-from tsc.ops.control import Repetition, Trips, number_node, repeat_node, slice_node
+from tsc.ir import Contents, Graph, Node, TensorType, unused_name
+from tsc.ops.control import ENDLESS, Repetition, Trips, implied, number_node, ordered, repeat_node, slice_node
 from tsc.ops.elementwise import copy_node, is_copy
 from tsc.ops.generate import sizes_node
 from tsc.ops.movement import transpose_node
-from tsc.ops.shapes import as_object
-from tsc.sym import ZERO, ShapeEnv, SymExpr, dim, identifier, sym_max
+from tsc.ops.shapes import as_object, constant_contents
+from tsc.sym import GREATEST, ZERO, ShapeEnv, SymExpr, dim, identifier, sym_max
 
 #: An axis of a state: the state's number and the axis's.
 Place = tuple[int, int]
@@ -38,6 +39,8 @@ def repeat(scope: Scope, node: Node, repetition: Repetition) -> None:
         grows = loop.growth()
     if grows and loop.condition is not None:
         loop.counted = True
+    if loop.counted and repetition.trips == ENDLESS and (most := most_trips(loop)) is not None:
+        loop.repetition = replace(repetition, trips=most)
     trip = loop.trip([_grown(shape, k, grows, loop.at) for k, shape in enumerate(loop.shapes)])
     trip.check(grows)
     loop.add(trip, grows)
@@ -126,8 +129,9 @@ class _Loop:
             env.assume_le(self.at + 1, self.repetition.trips, f"{self.where}: a trip is one of all")
         return env
 
-    def trip(self, shapes: Sequence[Sequence[SymExpr]], env: ShapeEnv | None = None) -> _Trip:
-        """A trip whose states have these shapes."""
+    def trip(self, shapes: Sequence[Sequence[SymExpr]], env: ShapeEnv | None = None,
+             held: Mapping[int, Contents] = MappingProxyType({})) -> _Trip:
+        """A trip whose states have these shapes, and some of them these contents."""
         env, scope, node = env or self.fork(), self.scope, self.node
         opened = scope.opened(self.repetition.body, node)
         inputs = {opened.names[own]: TensorType(start.dtype, tuple(shape))
@@ -146,7 +150,8 @@ class _Loop:
         outputs = [opened.names.get(v, v) for _, _, v in self.states]
         outputs += [node.outputs[0] for node in after]
         outputs += [opened.names.get(piece.value, piece.value) for piece in self.repetition.given]
-        body = scope.body(opened, env, inputs, read, before, after, _apart(outputs, after, scope))
+        contents = {name: held[k] for k, name in enumerate(inputs) if k in held}
+        body = scope.body(opened, env, inputs, read, before, after, _apart(outputs, after, scope), contents)
         return _Trip(self, body, read, [*inputs.values()])
 
     @property
@@ -209,6 +214,88 @@ class _Loop:
         scope.add(repeat_node([*starts, *trip.read], outputs, types, trip.body, trips, node.name))
         for one in behind:
             scope.add(one)
+
+
+# -- loops that only their condition ends ------------------------------------------------------------------------
+
+def most_trips(loop: _Loop) -> SymExpr | None:
+    """How many trips a loop makes at most, which goes on only while a number that each trip raises is below another that stays
+    as it is; None where that is not seen."""
+    found = _counters(loop)
+    if found is None:
+        return None
+    trip, starts, steps = found
+    graph, env, producers = trip.body.graph, trip.body.env, trip.body.graph.producers()
+    assert loop.condition is not None
+    pending, seen = [graph.outputs[loop.condition]], set[str]()
+    while pending:
+        value = pending.pop()
+        node = producers.get(value)
+        if node is None or value in seen:
+            continue
+        seen.add(value)
+        pending += implied(node, _is_false)
+        order = ordered(node)
+        small, large = (None, None) if order is None else (_number(graph, name) for name in order[:2])
+        if order is not None and small is not None and large is None and _told(loop, trip, order[1]):
+            return most_trips(loop)
+        if order is None or small is None or large is None:
+            continue
+        for name, step in steps.items():
+            rest, last = env.canon(small - dim(name)), loop.scope.outer(env.canon(large), env)
+            offset = None if name in rest.dims() else loop.scope.outer(rest, env)
+            if offset is not None and last is not None:  # start + step * t + offset + apart <= last, for the next trip to be
+                room = last - offset - order[2] - starts[name] + step
+                return loop.scope.env.canon(sym_max(room // step, 0) + 1)
+    return None
+
+
+def _counters(loop: _Loop) -> tuple[_Trip, dict[str, SymExpr], dict[str, int]] | None:
+    """A trip in which each state that counts is a Dim; by these what they begin with, and by how much a trip raises them."""
+    env, starts, held = loop.fork(), dict[str, SymExpr](), dict[int, Contents]()
+    places: dict[str, int] = {}
+    for k, (start, _, _) in enumerate(loop.states):
+        known, contents = loop.scope.known.types[start], loop.scope.known.contents_of(start)
+        if known.dtype == "int64" and contents is not None and contents.size == 1:
+            counter = env.fresh(f"{loop.index}_counter", -GREATEST, GREATEST)
+            name, = counter.dims()
+            starts[name], places[name], held[k] = contents.ravel()[0], k, as_object(counter).reshape(contents.shape)
+    if not held:
+        return None
+    trip = loop.trip(loop.shapes, env, held)
+    made = {name: _number(trip.body.graph, trip.body.graph.outputs[k]) for name, k in places.items()}
+    changes = {name: None if number is None else env.canon(number - dim(name)).as_int() for name, number in made.items()}
+    steps = {name: step for name, step in changes.items() if step is not None and step > 0}
+    return (trip, starts, steps) if steps else None
+
+
+def _number(graph: Graph, value: str) -> SymExpr | None:
+    """The one integer that a value is known to hold."""
+    found = graph.contents.get(value)
+    if found is None and value in graph.constants:
+        found = constant_contents(graph.constants[value])
+    return None if found is None or found.size != 1 else SymExpr.of(found.ravel()[0])
+
+
+def _told(loop: _Loop, trip: _Trip, value: str) -> bool:
+    """Whether a number of a trip that comes from outside is known from now on."""
+    if value not in trip.read:
+        return False
+    try:
+        return bool(loop.scope.known.learn(DataDependentError(f"{loop.where} ends by '{value}', which only data tell", value)))
+    except DataDependentError:
+        if loop.scope.env.outside is not None:
+            raise  # for whoever is around it
+        return False
+
+
+def _is_false(body: object) -> bool:
+    """Whether a graph makes nothing but False."""
+    assert isinstance(body, Body)
+    producers, value = body.graph.producers(), body.graph.outputs[0]
+    while value in producers and is_copy(producers[value]):
+        value = producers[value].inputs[0]
+    return _number(body.graph, value) == ZERO
 
 
 def _normal(axis: int, rank: int, where: str) -> int:

@@ -3,18 +3,19 @@ the plan, graph by graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tsc.errors import InternalError, ModelError
 from tsc.ir import Graph, Node, TensorType
-from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind
+from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind
+from tsc.ops.movement import reshape
 from tsc.ops.shapes import canonical, scalar_contents, tensor, unify, where
 from tsc.sym import GREATEST, SymExpr
 from tsc.te.expr import Expr, add, call, index
 
 #: The trips of a loop that only its condition ends.
-_ENDLESS = SymExpr.of(GREATEST)
+ENDLESS = SymExpr.of(GREATEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ def _loop(ctx: InferContext) -> Repetition:
     made, *results = body.outputs
     count = len(states)
     pieces = tuple(Piece(value) for value in results[count:])
-    trips = scalar_contents(ctx, 0, "number of trips") if ctx.has(0) else _ENDLESS
+    trips = scalar_contents(ctx, 0, "number of trips") if ctx.has(0) else ENDLESS
+    trips = ENDLESS if (trips.as_int() or 0) > GREATEST else trips  # exporters give the greatest number there is
     goes_on = (ctx.node.inputs[1] if ctx.has(1) else "", condition, made)
     return Repetition(body, trips, number, tuple(zip(starts, states, results)), goes_on, (), pieces)
 
@@ -144,6 +146,28 @@ def _check_counts(ctx: InferContext, body: Graph, inputs: int, outputs: int) -> 
     if len(body.inputs) != inputs or len(body.outputs) != outputs:
         raise ModelError(f"{where(ctx)} has a graph of {len(body.inputs)} inputs and {len(body.outputs)} outputs, expected "
                          f"{inputs} and {outputs}; export it again")
+
+
+# -- what a condition says ---------------------------------------------------------------------------------------
+
+#: What stands first and last in an order, and how much apart they are at least, of the operands of a comparison.
+_ORDERS = {"Less": (0, 1, 1), "LessOrEqual": (0, 1, 0), "Greater": (1, 0, 1), "GreaterOrEqual": (1, 0, 0)}
+_HANDED_ON = frozenset({"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def ordered(node: Node) -> tuple[str, str, int] | None:
+    """The values a and b and the number k where a node says whether a + k <= b, of integers."""
+    found = _ORDERS.get(node.op)
+    return None if found is None else (node.inputs[found[0]], node.inputs[found[1]], found[2])
+
+
+def implied(node: Node, is_false: Callable[[object], bool]) -> tuple[str, ...]:
+    """The values that are true where the bool that a node makes is; `is_false` says whether a graph makes nothing else."""
+    if node.op == "And":
+        return node.inputs
+    if node.op in _HANDED_ON:
+        return node.inputs[:1]
+    return node.inputs[:1] if runs_graphs(node) and trips_of(node) is None and is_false(node.attrs["bodies"][1]) else ()
 
 
 # -- primitives: what the plan runs, and what counts its trips -----------------------------------------------------
@@ -195,6 +219,32 @@ def _number_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     return add(number, offset) if ctx.attr("factor") == 1 else call("sub", offset, number)
 
 
+def _join_axis(ctx: InferContext) -> int:
+    """The axis of the slices that is new, or along which they are joined."""
+    rank = ctx.type(0).rank
+    return ctx.axis(int(ctx.attr("axis", 0)), rank if ctx.attr("new_axis", 0) else rank - 1)
+
+
+def _join_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    """Of slices that lie behind one another, as a list's elements in ConcatFromSequence."""
+    count, *shape = canonical(ctx, 0)
+    axis = _join_axis(ctx)
+    if ctx.attr("new_axis", 0):
+        shape.insert(axis, count)
+    else:
+        shape[axis] = ctx.env.canon(shape[axis] * count)
+    return tensor(ctx.type(0).dtype, tuple(shape))
+
+
+def _join(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    axis, rank = _join_axis(ctx), ctx.type(0).rank
+    moved = ctx.node.inputs[0]
+    if axis:
+        moved = builder.emit("Transpose", moved, perm=(*range(1, axis + 1), 0, *range(axis + 1, rank)))
+    return (reshape(builder, moved, _join_types(ctx)[0].shape),)
+
+
 def _gone(ctx: InferContext) -> tuple[TensorType, ...]:
     raise InternalError(f"{where(ctx)} has graphs; another node should stand for it")
 
@@ -206,5 +256,6 @@ OPS: tuple[OpDef, ...] = (
         "body", "num_scan_inputs", "scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")),
     OpDef("Choose", PatternKind.OPAQUE, _told_types, domain="tsc"),
     OpDef("Repeat", PatternKind.OPAQUE, _told_types, domain="tsc"),
+    OpDef("JoinSlices", PatternKind.INJECTIVE, _join_types, decompose=_join, domain="tsc", reads=("axis", "new_axis")),
     OpDef("Number", PatternKind.INJECTIVE, _number_types, te=_number_te, domain="tsc"),
 )
