@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tsc
+from tests.fuzz.operators.repeated import Loop
 from tests.runtime import region_plans
 from tsc.codegen_c.build import build_module
 from tsc.codegen_c.specs import CPU_SPECS, host_spec, machine_name
@@ -125,8 +127,25 @@ def _told(rng: np.random.Generator) -> tuple[Any, tuple[Feeds, ...]]:
                         for size, shape, axis in (((4, 6), (2, -1, 3), 1), ((4, 6), (0, 3, 2), -1), ((1, 35), (7, 1, 5), 0)))
 
 
+def _repeated(rng: np.random.Generator) -> tuple[Any, tuple[Feeds, ...]]:
+    """A loop with slices, a state that grows and an end of its own, and once more in one of two graphs that a bool chooses."""
+    body = onnx.parser.parse_graph("""b (int64 i, bool c, float[n] v, float[p] g)
+                                      => (bool d, float[n] w, float[q] h, float[n] o) {
+        w = Add(v, x)  t = ReduceMax <keepdims = 0> (w)  d = Less(t, most)  h = Concat <axis = 0> (g, w)  o = Neg(w) }""")
+    held = [numpy_helper.from_array(np.array(v, t), n) for n, v, t in (("m", 4, np.int64), ("most", 3, np.float32))]
+    loop = helper.make_node("Loop", ["m", "", "x", "x"], ["u", "z", "s"], "loop", body=body)
+    then = helper.make_graph([helper.make_node("Loop", ["m", "", "x", "x"], ["a", "e", "f"], "inner", body=body)], "then", [],
+                             [_value("a", None)])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["a"])], "else", [], [_value("a", None)])
+    nodes = [helper.make_node("If", ["go"], ["y"], "choice", then_branch=then, else_branch=other), loop]
+    graph = helper.make_graph(nodes, "repeated", [_value("x", ["n"]), _value("go", [], TensorProto.BOOL)],
+                              [_value(name, None) for name in "yzs"], held)
+    return graph, tuple({"x": np.full(n, x, np.float32), "go": np.array(go)} for n, x, go in (
+        (1, 0.25, True), (7, 1.0, False), (33, 2.0, True)))
+
+
 PREY: dict[str, Callable[[np.random.Generator], tuple[Any, tuple[Feeds, ...]]]] = {
-    "dense": _dense, "lookup": _lookup, "image": _image, "told": _told}
+    "dense": _dense, "lookup": _lookup, "image": _image, "told": _told, "repeated": _repeated}
 #: Written by hand, with branches, loops and sizes from memory, for a second target, too.
 REGIONS = "regions"
 #: The first, with several Variants a kernel, of which another is the cheapest at each size.
@@ -145,7 +164,7 @@ def compiled(name: str) -> Prey:
         return _regions()
     graph, requests = PREY["dense" if name == TUNED else name](np.random.default_rng(0))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    executable, reference = tuned(model) if name == TUNED else tsc.compile(model), ReferenceEvaluator(model)
+    executable, reference = tuned(model) if name == TUNED else tsc.compile(model), ReferenceEvaluator(model, new_ops=[Loop])
     expected = tuple(tuple(executable.run(None, feeds)) for feeds in requests)
     for feeds, got in zip(requests, expected):
         for one, other in zip(got, reference.run(None, feeds)):

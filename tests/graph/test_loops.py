@@ -211,7 +211,8 @@ def test_lists_that_a_loop_appends_to() -> None:
 
 
 def test_other_lists_are_refused() -> None:
-    for change in (("SequenceInsert(u, w)", "SequenceInsert(u, w, i)"), ("}>\n    y = ", "}>\n    more = SequenceInsert(l, s)  y = "),
+    for change in (("SequenceInsert(u, w)", "SequenceInsert(u, w, i)"),
+                   ("}>\n    y = ", "}>\n    more = SequenceInsert(l, s)  y = "),
                    ("SequenceInsert(q, o)", "SequenceInsert(u, o)")):
         with pytest.raises(UnsupportedError, match=r"not supported: .*Sequence"):
             tsc.compile(model(LISTS.replace(*change)))

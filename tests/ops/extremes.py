@@ -58,7 +58,7 @@ ZEROS = {"Sum": "one operand is itself", "PRelu": "x < 0 is false of -0", "Selu"
          "Einsum": "0 + -0 is +0", "ConvTranspose": "0 + -0 is +0",
          "Mod": "fmod of -0",
          "AveragePool": "0 + -0 is +0", "GlobalAveragePool": "0 + -0 is +0", "Resize": "0 + -0 is +0",
-         "GridSample": "0 + -0 is +0", "ScatterElements": "0 + -0 is +0", "ScatterND": "0 + -0 is +0",
+         "Det": "each swap of two rows negates it", "GridSample": "0 + -0 is +0", "ScatterElements": "0 + -0 is +0", "ScatterND": "0 + -0 is +0",
          "Clip": "max(-0, 0) is either", "Max": "max(-0, 0) is either", "Min": "min(-0, 0) is either",
          "Relu": "max(0, -0) is either",
          "BatchNormalization": "0 + -0 is +0", "InstanceNormalization": "0 + -0 is +0", "GroupNormalization": "0 + -0 is +0",

@@ -20,15 +20,6 @@ def model(signature: str, body: str, opset: int = 21) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> g {signature} {{ {body} }}')
 
 
-def beside_onnxruntime(proto: onnx.ModelProto, *fed: dict[str, Array]) -> None:
-    executable = tsc.compile(proto)
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    for feeds in fed:
-        for got, want in zip(executable.run(None, feeds), session.run(None, feeds), strict=True):
-            assert got.dtype == want.dtype
-            np.testing.assert_array_equal(got, want)
-
-
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
 def test_ties_go_to_the_even_before_the_zero_point_is_added(dtype: str) -> None:
     limits, zero = np.iinfo(dtype), 3
@@ -80,7 +71,10 @@ def test_products_of_bytes() -> None:
     signature = "(uint8[m, k] a, int8[k, n] b, uint8 za, int8[n] zb) => (int32[m, n] y)"
     fed = [{"a": rng.integers(0, 256, (m, k)).astype(np.uint8), "b": rng.integers(-128, 128, (k, n)).astype(np.int8),
             "za": np.array(7, np.uint8), "zb": rng.integers(-9, 9, n).astype(np.int8)} for m, k, n in ((1, 1, 1), (5, 33, 17))]
-    beside_onnxruntime(model(signature, "y = MatMulInteger(a, b, za, zb)"), *fed)
+    columns = tsc.compile(model(signature, "y = MatMulInteger(a, b, za, zb)"))
+    for feeds in fed:  # by NumPy: where ONNX Runtime has only AVX2 to multiply bytes, sums of two products saturate
+        a, b, za, zb = (feeds[name].astype(np.int64) for name in ("a", "b", "za", "zb"))
+        np.testing.assert_array_equal(columns.run(None, feeds)[0], (a - za) @ (b - zb))
     rows = tsc.compile(model(signature.replace("uint8 za", "uint8[m] za"), "y = MatMulInteger(a, b, za, zb)"))
     for feeds in fed:  # a zero point a row, which ONNX Runtime refuses and the reference broadcasts along columns
         feeds["za"] = rng.integers(0, 256, len(feeds["a"])).astype(np.uint8)

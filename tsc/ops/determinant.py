@@ -102,7 +102,7 @@ def _dets() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("Det", PatternKind.OPAQUE, _det_types, decompose=_det, samples=_dets),
+    OpDef("Det", PatternKind.REDUCE, _det_types, decompose=_det, samples=_dets),
     OpDef("PivotSizes", PatternKind.INJECTIVE, _sizes_types, te=_sizes_te, domain="tsc"),
     OpDef("Pivot", PatternKind.INJECTIVE, _pivot_types, te=_pivot_te, domain="tsc"),
     OpDef("Eliminate", PatternKind.INJECTIVE, _eliminate_types, te=_eliminate_te, domain="tsc"),

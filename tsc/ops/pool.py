@@ -250,7 +250,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef("GlobalMaxPool", PatternKind.REDUCE, global_types, decompose=_global_max, samples=_wholes),
     OpDef("WindowMax", PatternKind.REDUCE, pool_types, te=_window_max_te, domain="tsc"),
     OpDef("WindowSpot", PatternKind.REDUCE, _window_spot_types, te=_window_spot_te, domain="tsc"),
-    OpDef("SpotIndex", PatternKind.INJECTIVE, _spot_index_types, te=_spot_index_te, domain="tsc"),
+    OpDef("SpotIndex", PatternKind.ELEMENTWISE, _spot_index_types, te=_spot_index_te, domain="tsc"),
     OpDef("WindowSum", PatternKind.REDUCE, pool_types, te=_window_sum_te, domain="tsc"),
     OpDef("WindowCount", PatternKind.INJECTIVE, _window_count_types, te=_window_count_te, domain="tsc", static_inputs=(0,)),
 )

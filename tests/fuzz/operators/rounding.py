@@ -51,4 +51,4 @@ def passes(node: NodeProto) -> bool:
 def _moves(node: NodeProto) -> bool:
     op = find(node.op_type)
     moves = op is not None and op.kind in (PatternKind.INJECTIVE, PatternKind.BROADCAST)
-    return moves and node.op_type not in ("GridSample", "QuantizeLinear", "DequantizeLinear")
+    return moves and node.op_type not in ("GridSample", "QuantizeLinear", "DequantizeLinear", "MelWeightMatrix")
