@@ -305,6 +305,6 @@ OPS: tuple[OpDef, ...] = (
     OpDef("Frames", PatternKind.INJECTIVE, _frames_types, te=_frames_te, domain="tsc"),
     OpDef("MelWeightMatrix", PatternKind.INJECTIVE, _mel_types, decompose=_mel, samples=_mels, static_inputs=(0, 1),
           reads=("output_datatype",)),
-    OpDef("MelEdges", PatternKind.INJECTIVE, _mel_edges_types, te=_mel_edges_te, domain="tsc"),
+    OpDef("MelEdges", PatternKind.ELEMENTWISE, _mel_edges_types, te=_mel_edges_te, domain="tsc"),
     OpDef("MelWeights", PatternKind.INJECTIVE, _mel_weights_types, te=_mel_weights_te, domain="tsc"),
 )
