@@ -75,6 +75,24 @@ def test_only_what_is_chosen_runs() -> None:
         executable.run(None, {"x": floats(5), "i": far, "c": np.array(True)})
 
 
+def test_sizes_are_held_only_where_it_runs() -> None:
+    """One graph needs two inputs of one length, the other does not; behind, three are taken for one."""
+    proto = model("""g (float[n] x, float[m] u, bool c) => (float[n] y) {
+        y = If (c) <then_branch = a () => (float[n] p) { p = Add(x, u) },
+                    else_branch = b () => (float[n] q) { q = Neg(x) }> }""")
+    executable = check(proto, {"x": floats(3), "u": floats(3), "c": True}, {"x": floats(3), "u": floats(5), "c": False})
+    with pytest.raises(tsc.ShapeError, match="n == m"):
+        executable.run(None, {"x": floats(3), "u": floats(5), "c": np.array(True)})
+    proto = model("""g (float[n] x, float[m] u, float[k] v, bool c) => (float[n] y) {
+        t = If (c) <then_branch = a () => (float[n] p) { p = Add(x, u) },
+                    else_branch = b () => (float[n] q) { q = Neg(x) }>
+        s = Add(x, v)  y = Add(t, s) }""")
+    runs = [{"x": floats(3), "u": floats(k), "v": floats(3), "c": c} for k, c in ((3, True), (5, False))]
+    executable = check(proto, *runs)
+    with pytest.raises(tsc.ShapeError):
+        executable.run(None, {"x": floats(3), "u": floats(5), "v": floats(3), "c": np.array(True)})
+
+
 def test_branches_of_other_shapes_are_refused() -> None:
     proto = model("""g (float[n] x, bool c) => (float[m] y) {
         y = If (c) <then_branch = a () => (float[m] p) { p = Concat <axis = 0> (x, x) },

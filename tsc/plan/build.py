@@ -170,7 +170,8 @@ class _Values:
     own)."""
 
     def __init__(self, part: Part, late: Late, memory: Memory, given: Mapping[str, int] | None = None,
-                 targets: Sequence[int | None] | None = None) -> None:
+                 targets: Sequence[int | None] | None = None, around: _Values | None = None) -> None:
+        self._around = around
         self.part, self.graph, self.env, self.root, self.late, self.memory = (
             part, part.graph, part.env, part.root, late, memory)
         self.results = self.graph.outputs[:len(self.graph.outputs) - len(self.graph.counts)]
@@ -182,6 +183,11 @@ class _Values:
         for i, name in enumerate(self.results):
             if self.root(name) in written and (targets is None or targets[i] is not None):
                 self._outputs.setdefault(self.root(name), i)
+
+    def canon(self, size: SymExpr) -> SymExpr:
+        """A size by the Dims that are bound: what is around a region may know two to be one that the region does not."""
+        own = self.env.canon(size)
+        return own if self._around is None else self._around.canon(own)
 
     def steps(self) -> Iterator[Step]:
         """The steps of each call."""
@@ -223,12 +229,12 @@ class _Values:
     def bytes(self, value: str) -> SymExpr:
         """How many bytes a value has."""
         known = self.graph.types[value]
-        return self.env.canon(product(known.shape) * np.dtype(known.dtype).itemsize)
+        return self.canon(product(known.shape) * np.dtype(known.dtype).itemsize)
 
     def _launch(self, call: KernelCall) -> Launch:
         args = tuple(self.storage(*argument, argument[0] in call.outputs) for argument in call.arguments(self.env))
-        variants = tuple(variant.over(self.env.canon) for variant in call.variants)
-        launch = Launch(call.symbol, args, tuple(map(self.env.canon, call.sizes)), variants, call.node, call.messages,
+        variants = tuple(variant.over(self.canon) for variant in call.variants)
+        launch = Launch(call.symbol, args, tuple(map(self.canon, call.sizes)), variants, call.node, call.messages,
                         call.nodes, temporaries=tuple(self._arena(sym_max(*sizes)) for sizes in zip_longest(
                             *(variant.temporaries for variant in variants), fillvalue=ZERO)))
         written = {index for index, value in zip(launch.args, call.values) if value in call.outputs}
@@ -279,25 +285,30 @@ class _Values:
         read = [*(c.current for c in carried), *(self.storage(value) for value in node.inputs[trips.states:])]
         filled = [self.storage(output, writes=True) for output in node.outputs[trips.states:]]
         targets = [*(c.next for c in carried), *(None for _ in filled)]
-        inner = self._inner(part, read, targets, {trips.index: sym_max(trips.count - 1, 0)})
+        inner = self._inner(part, read, targets, {trips.index: sym_max(self.canon(trips.count) - 1, 0)})
         steps = inner.region()
         for slices, target, reverse in zip(inner.results[trips.states:], filled, trips.reverse):
             size = inner.bytes(slices)
             place = trips.count - 1 - dim(trips.index) if reverse else dim(trips.index)
             steps += (Copy(inner.storage(slices), target, size, at=inner.env.canon(place * size)),)
         ends = None if trips.condition is None else Element(carried[trips.condition].current, "bool")
-        yield Loop(trips.index, trips.count, steps, tuple(carried), ends, tuple(filled))
+        yield Loop(trips.index, self.canon(trips.count), steps, tuple(carried), ends, tuple(filled))
 
     def _inner(self, part: Part, read: Sequence[int], targets: Sequence[int | None], mosts: Mapping[str, SymExpr]) -> _Values:
         """The values of a region that reads and writes these storages."""
         counted = {name: part.env.counted[name] for name in part.graph.counts}
-        late = late_names(part.env, {**mosts, **counted}, _own_definitions(part.env), self.late, everything=True)
-        return _Values(part, late, self.memory, dict(zip(part.graph.inputs, read)), targets)
+        definitions = {name: self.canon(value) for name, value in _own_definitions(part.env).items()}
+        late = late_names(part.env, {**mosts, **counted}, definitions, self.late, everything=True)
+        return _Values(part, late, self.memory, dict(zip(part.graph.inputs, read)), targets, self)
 
     def region(self) -> Region:
         """The steps of a region, with what is computed and held of sizes in it alone."""
-        evals = (Eval(name, value) for name, value in _own_definitions(self.env).items())
-        return self.counting((*evals, *self.env.remaining_guards(), *self.steps(), *self.copies()))
+        assert self._around is not None
+        around = self._around.canon
+        evals = (Eval(name, around(value)) for name, value in _own_definitions(self.env).items())
+        guards = (replace(g, left=around(g.left), right=around(g.right)) for g in self.env.remaining_guards())
+        held = (g for g in guards if g.left != g.right)
+        return self.counting((*evals, *held, *self.steps(), *self.copies()))
 
 
 def _own_definitions(env: ShapeEnv) -> dict[str, SymExpr]:

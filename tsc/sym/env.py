@@ -36,8 +36,9 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a fork of a ShapeEnv began with: how many Guards, which Dims were computed, and which were replaced."""
+    """What a fork of a ShapeEnv began with: its Dims, how many Guards, which Dims were computed, and which were replaced."""
 
+    names: frozenset[str]
     guards: int
     defined: frozenset[str]
     equal: frozenset[str]
@@ -127,7 +128,7 @@ class ShapeEnv:
 
     def fork(self) -> ShapeEnv:
         """All that is known here, to which what holds only in a region of the plan is added; names are new to both."""
-        outside = Outside(len(self.guards), frozenset(self.defined), frozenset(self.equal))
+        outside = Outside(frozenset(self.ranges), len(self.guards), frozenset(self.defined), frozenset(self.equal))
         return replace(self, ranges=dict(self.ranges), equal=dict(self.equal), guards=list(self.guards), asked=set(self.asked),
                        defined=dict(self.defined), counted=dict(self.counted), counts=dict(self.counts), outside=outside,
                        _canon={}, _known=None, _facts={})
@@ -185,14 +186,16 @@ class ShapeEnv:
     def remaining_guards(self) -> tuple[Guard, ...]:
         """The Guards in terms of the Dims that are left, without those that became `x == x`; of a fork its own.
 
-        What is dropped here is checked by binding: a Dim that stands for two is bound by two inputs, which must agree.
+        What is dropped here is checked by binding: a Dim that stands for two is bound by two inputs, which must agree. But
+        those from outside of a fork are bound there, where they need not.
         """
         kept: dict[tuple[str, SymExpr, SymExpr], Guard] = {}
         first, known = (0, frozenset[str]()) if self.outside is None else (self.outside.guards, self.outside.equal)
+        bound = frozenset[str]() if self.outside is None else self.outside.names - self.outside.equal
         replaced = (Guard("==", value, self.equal[name], f"'{name}' is computed") for name, value in self.defined.items()
                     if name in self.equal and name not in known)
         for guard in (*self.guards[first:], *replaced):
-            left, right = self._substituted(guard.left), self._substituted(guard.right)
+            left, right = (self._substituted(side, bound) for side in (guard.left, guard.right))
             if left != right:
                 kept.setdefault((guard.relation, left, right), replace(guard, left=left, right=right))
         return tuple(kept.values())
@@ -363,9 +366,9 @@ class ShapeEnv:
         if divisor is not None and divisor > 0 and abs(c) == 1:
             self._narrow(atom.args[0] + constant * divisor if c > 0 else constant * divisor + divisor - 1 - atom.args[0])
 
-    def _substituted(self, expr: SymExpr) -> SymExpr:
-        while self.equal and expr.dims() & self.equal.keys():
-            expr = expr.substitute(self.equal)
+    def _substituted(self, expr: SymExpr, kept: frozenset[str] = frozenset()) -> SymExpr:
+        while self.equal and (names := (expr.dims() & self.equal.keys()) - kept):
+            expr = expr.substitute({name: self.equal[name] for name in names})
         return expr
 
     def _simplified(self, expr: SymExpr) -> SymExpr:
