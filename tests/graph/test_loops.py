@@ -140,6 +140,20 @@ def test_a_state_grows(start: str) -> None:
         made="float[r] y", before="none = Constant <value = float[0] {}> ()"), *runs(0, 1, 3))
 
 
+def test_nothing_is_handed_on() -> None:
+    """Of states without elements all begin at one place."""
+    proto = model("""g (float[0] x, float[0] u, int64 m) => (float[0] y, float[0] z, float[k, 0] s) {
+        yes = Constant <value = bool {1}> ()
+        y, z, s = Loop (m, yes, x, x) <body = b (int64 i, bool c, float[0] v, float[0] w)
+                                              => (bool d, float[0] p, float[0] q, float[0] r) {
+            d = Identity(c)  f = Cast <to = 1> (i)  a = Add(w, f)  t = Add(w, a)  q = Sign(t)  e = Add(u, a)
+            r = Sub(e, v)  p = Identity(v) }> }""")
+    executable = tsc.compile(proto)
+    for m in (0, 1, 3):
+        found = executable.run(None, {"x": floats(0), "u": floats(0), "m": np.array(m)})
+        assert [y.shape for y in found] == [(0,), (0,), (m, 0)]
+
+
 def test_two_axes_grow_apart() -> None:
     proto = model("""g (float[n, k] x, int64 m) => (float[p, k] y, float[n, q] z) {
         yes = Constant <value = bool {1}> ()

@@ -31,7 +31,7 @@ def place(storages: Sequence[Storage], region: Region, env: ShapeEnv) -> tuple[t
 
 def order(region: Region, storages: Sequence[Storage], writes: Writes) -> Region:
     """The region with every Launch and Copy waiting for those before it, from the last barrier on, whose memory it uses.
-    Storages that begin at one offset of an arena are the same memory: `place` lets others lie apart."""
+    Storages that begin at one offset of an arena are the same memory: `place` lets others lie apart, but empty ones."""
     made: list[Step] = []
     waits = Waits()
     for position, step in enumerate(region):
@@ -52,7 +52,7 @@ def order(region: Region, storages: Sequence[Storage], writes: Writes) -> Region
             case _:
                 made.append(step)
                 continue
-        after = waits.note(position, *({_memory(storages[s]) for s in used} for used in (reads, changes)))
+        after = waits.note(position, *({*used, *(_memory(storages[s]) for s in used)} for used in (reads, changes)))
         made.append(replace(step, after=tuple(sorted(after))))
     return tuple(made)
 
