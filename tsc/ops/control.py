@@ -14,6 +14,9 @@ from tsc.ops.shapes import canonical, scalar_contents, tensor, unify, where
 from tsc.sym import GREATEST, SymExpr
 from tsc.te.expr import Expr, add, call, index
 
+#: The operators by which programs gather what a loop makes in a list; and the domain and name of what joins slices instead.
+LOOP, EMPTY_LIST, APPEND, JOIN_LIST = "Loop", "SequenceEmpty", "SequenceInsert", "ConcatFromSequence"
+JOIN_SLICES = ("tsc", "JoinSlices")
 #: The trips of a loop that only its condition ends.
 ENDLESS = SymExpr.of(GREATEST)
 

@@ -19,9 +19,10 @@ from tsc.graph.onnx.data import dtype_name, read_attribute, read_tensor
 from tsc.graph.onnx.file import Source, all_nodes, load, plain_domain
 from tsc.graph.onnx.inline import IsKnown, inline_bodies, inline_functions
 from tsc.graph.onnx.input_dims import DeclaredInput, DimsArgument, input_shapes
-from tsc.graph.onnx.lists import JOIN, without_lists
+from tsc.graph.onnx.lists import without_lists
 from tsc.graph.onnx.schema import attribute_defaults, check_node, find_schema, refuse_unread
 from tsc.ir import DeclaredType, Graph, Node, TensorType
+from tsc.ops.control import JOIN_SLICES
 from tsc.ops.define import CustomOp, custom_node
 from tsc.sym import ShapeEnv, SymExpr
 
@@ -51,7 +52,7 @@ def import_onnx(source: Source, dims: DimsArgument | None = None, custom: Sequen
     is_known = partial(_supported, custom=known)
     if opset < OLDEST_OPSET:
         opset = _as_of_oldest(model, opset, label, limits)
-    _refuse_unknown(model, lambda proto: _domain(proto) != JOIN[0], label, limits)
+    _refuse_unknown(model, lambda proto: _domain(proto) != JOIN_SLICES[0], label, limits)
     model = inline_bodies(without_lists(inline_functions(model, label, limits)), opset, is_known, label, limits)
     _refuse_unknown(model, is_known, label, limits)
     return _Reader(model.graph, folder, opset, label, known).read(dims or {})
@@ -256,5 +257,5 @@ def _supported(proto: NodeProto, custom: Custom) -> bool:
     """Whether there is an OpDef. The compiler's own primitives are no operators of a model."""
     domain = _domain(proto)
     found = ops.find(proto.op_type, domain)
-    is_own = domain == "tsc" and (domain, proto.op_type) != JOIN
+    is_own = domain == "tsc" and (domain, proto.op_type) != JOIN_SLICES
     return (domain, proto.op_type) in custom or (found is not None and found.domain == domain and not is_own)

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from tsc.graph.onnx.file import plain_domain
-
-#: What becomes of a node that joins such a list: it is a tensor then, of one dim more.
-JOIN = ("tsc", "JoinSlices")
-_EMPTY, _APPEND, _JOINED = "SequenceEmpty", "SequenceInsert", "ConcatFromSequence"
+from tsc.ops.control import APPEND, EMPTY_LIST, JOIN_LIST, JOIN_SLICES, LOOP
 
 
 def without_lists(model: ModelProto) -> ModelProto:
     """The model with slices in place of lists that begin empty, get one element in each trip of a loop, and are only joined
     behind it; the model itself where there are none."""
-    if not any(_is(node, _EMPTY) for node in _all(model.graph)):
+    if not any(_is(node, EMPTY_LIST) for node in _all(model.graph)):
         return model
     made = ModelProto()
     made.CopyFrom(model)
@@ -28,13 +25,13 @@ def _rewrite(graph: GraphProto) -> None:
     for node in graph.node:
         for inner in _inner(node):
             _rewrite(inner)
-    empty = {node.output[0] for node in graph.node if _is(node, _EMPTY)}
+    empty = {node.output[0] for node in graph.node if _is(node, EMPTY_LIST)}
     for node in graph.node:
-        if _is(node, "Loop"):
+        if _is(node, LOOP):
             _slice(graph, node, empty)
     used = {*_read(graph), *(output.name for output in graph.output)}
     for k in reversed(range(len(graph.node))):
-        if _is(graph.node[k], _EMPTY) and graph.node[k].output[0] not in used:
+        if _is(graph.node[k], EMPTY_LIST) and graph.node[k].output[0] not in used:
             del graph.node[k]
 
 
@@ -44,12 +41,12 @@ def _slice(graph: GraphProto, loop: NodeProto, empty: set[str]) -> None:
     joins: list[NodeProto] = []
     for k in reversed(range(min(len(loop.input) - 2, len(loop.output)))):
         own, made, result = body.input[2 + k].name, body.output[1 + k].name, loop.output[k]
-        appends = [n for n in body.node if _is(n, _APPEND) and list(n.output) == [made] and len(n.input) == 2]
+        appends = [n for n in body.node if _is(n, APPEND) and list(n.output) == [made] and len(n.input) == 2]
         readers = [n for n in graph.node if result in n.input]
         if (loop.input[2 + k] not in empty or not appends or appends[0].input[0] != own
                 or [*_read(body)].count(own) != 1 or made in _read(body)
                 or [o.name for o in body.output].count(made) != 1 or any(o.name == result for o in graph.output)
-                or [*_read(graph)].count(result) != len(readers) or not all(_is(n, _JOINED) for n in readers)):
+                or [*_read(graph)].count(result) != len(readers) or not all(_is(n, JOIN_LIST) for n in readers)):
             continue
         element = appends[0].input[1]
         body.node.remove(appends[0])
@@ -58,7 +55,7 @@ def _slice(graph: GraphProto, loop: NodeProto, empty: set[str]) -> None:
         loop.output.append(result)
         joins += readers
     for reader in joins:
-        reader.domain, reader.op_type = JOIN
+        reader.domain, reader.op_type = JOIN_SLICES
 
 
 def _is(node: NodeProto, op: str) -> bool:
