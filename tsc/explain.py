@@ -59,7 +59,7 @@ def explain_node(source: str | Path | onnx.ModelProto, node: str, dims: Mapping[
     return "\n".join(lines)
 
 
-def _parts(graph: Graph, env: ShapeEnv, groups: Sequence[FusionGroup], shop: Workshop) -> Iterator[Part]:
+def _parts(graph: Graph, env: ShapeEnv, groups: Sequence[FusionGroup], shop: Workshop) -> Iterator[Front]:
     """A graph with its groups, and those within its nodes."""
     yield graph, env, groups
     for body in (body for group in groups if runs_graphs(group.anchor) for body in group.anchor.attrs["bodies"]):
@@ -67,7 +67,7 @@ def _parts(graph: Graph, env: ShapeEnv, groups: Sequence[FusionGroup], shop: Wor
 
 
 #: A graph, what is known of its sizes, and its groups.
-Part = tuple[Graph, ShapeEnv, Sequence[FusionGroup]]
+Front = tuple[Graph, ShapeEnv, Sequence[FusionGroup]]
 
 
 def _check_question(node: object, sizes: object) -> None:

@@ -219,7 +219,8 @@ def test_numbers_that_count_limit_what_ends_by_itself(condition: str, step: int)
 
 
 @pytest.mark.parametrize("condition", ["a = Abs(w)  m = ReduceMax <keepdims = 0> (a)  d = Less(m, limit)", "d = Less(most, j)",
-                                       "f = Less(j, most)  d = Not(f)"])
+                                       "f = Less(j, most)  d = Not(f)",
+                                       "u = Shape(h)  k = ReduceMax <keepdims = 0> (u)  d = Less(j, k)"])
 def test_what_nothing_limits_has_no_memory(condition: str) -> None:
     with pytest.raises(UnsupportedError, match="whose most is not seen"):
         tsc.compile(most_of_all(condition))
@@ -272,6 +273,16 @@ def test_sizes_depend_on_the_trip() -> None:
             d = Identity(c)  j = Reshape(i, one)  e = Add(j, one)  rows = Slice(x, zero, e, zero)
             u = ReduceSum <keepdims = 0> (rows, zero)  w = Add(v, u)  t = Gather <axis = 0> (x, i) }> }""")
     check(proto, *({"x": floats(9, n), "m": m, "s": floats(n)} for n in (1, 5) for m in (1, 4, 9)))
+
+
+def test_sizes_depend_on_the_trip_and_on_what_is_fed() -> None:
+    proto = model("""g (float[l, n] x, int64 m, float[n] s, int64[1] o) => (float[n] y) {
+        yes = Constant <value = bool {1}> ()
+        zero = Constant <value = int64[1] {0}> ()  one = Constant <value = int64[1] {1}> ()
+        y = Loop (m, yes, s) <body = b (int64 i, bool c, float[n] v) => (bool d, float[n] w) {
+            d = Identity(c)  j = Reshape(i, one)  e = Add(j, o)  rows = Slice(x, j, e, zero)
+            u = ReduceSum <keepdims = 0> (rows, zero)  w = Add(v, u) }> }""")
+    check(proto, *({"x": floats(9, 3), "m": m, "s": floats(3), "o": np.array([o])} for o in (1, 2, 4) for m in (1, 4)))
 
 
 def test_what_a_loop_counts_is_a_size_behind_it() -> None:

@@ -12,13 +12,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tsc.errors import DataDependentError, ModelError, ShapeError, UnsupportedError
+from tsc.errors import DataDependentError, ShapeError, UnsupportedError
 from tsc.graph.bodies import Body, Opened, Scope, fitting
 from tsc.ir import Contents, Graph, Node, TensorType, unused_name
-from tsc.ops.control import ENDLESS, Repetition, Trips, implied, number_node, ordered, repeat_node, slice_node
+from tsc.ops.control import ENDLESS, Repetition, Trips, implied, number_node, ordered, repeat_node, slice_node, stack_node
 from tsc.ops.elementwise import copy_node, is_copy
 from tsc.ops.generate import sizes_node
-from tsc.ops.movement import transpose_node
 from tsc.ops.shapes import as_object, constant_contents
 from tsc.sym import GREATEST, ZERO, ShapeEnv, SymExpr, dim, identifier, sym_max
 
@@ -33,15 +32,15 @@ def repeat(scope: Scope, node: Node, repetition: Repetition) -> None:
     try:
         grows = loop.growth()
     except DataDependentError as error:
-        if not {*error.values} <= loop.numbers:
-            raise
+        if others := [value for value in error.values if value not in loop.numbers]:
+            raise DataDependentError(str(error), *others) from error  # for whoever can tell them
         loop.told = True  # sizes within a trip depend on which one it is
         grows = loop.growth()
     if grows and loop.condition is not None:
         loop.counted = True
-    if loop.counted and repetition.trips == ENDLESS and (most := most_trips(loop)) is not None:
+    if loop.counted and repetition.trips == ENDLESS and (most := most_trips(loop, grows)) is not None:
         loop.repetition = replace(repetition, trips=most)
-    trip = loop.trip([_grown(shape, k, grows, loop.at) for k, shape in enumerate(loop.shapes)])
+    trip = loop.trip(loop.grown(grows))
     trip.check(grows)
     loop.add(trip, grows)
 
@@ -98,6 +97,10 @@ class _Loop:
     @property
     def shapes(self) -> list[tuple[SymExpr, ...]]:
         return [tuple(map(self.scope.env.canon, start.shape)) for start in self.starts]
+
+    def grown(self, grows: dict[Place, SymExpr]) -> list[list[SymExpr]]:
+        """The shapes of the states in a trip."""
+        return [_grown(shape, k, grows, self.at) for k, shape in enumerate(self.shapes)]
 
     def growth(self) -> dict[Place, SymExpr]:
         """By how much each trip makes which axes of states longer."""
@@ -202,11 +205,9 @@ class _Loop:
             slices = tuple(size for size in shape if size is not None)
             types.append(TensorType(known.dtype, (made, *slices)))
             output = node.outputs[len(self.repetition.states) + place]
-            axis = _normal(piece.axis, len(slices) + 1, self.where)
-            if axis and output:
+            if piece.axis and output:
                 apart = unused_name(f"{output}/slices", scope.taken)
-                order = [*range(1, axis + 1), 0, *range(axis + 1, len(slices) + 1)]
-                behind.append(transpose_node(apart, tuple(order), output, f"{node.name}/{output}"))
+                behind.append(stack_node(apart, piece.axis, output, f"{node.name}/{output}"))
                 output = apart
             outputs.append(output or unused_name(f"{node.name}/slices_{place}", scope.taken))
         trips = Trips(self.index, scope.env.canon(self.repetition.trips), len(starts), self.condition,
@@ -218,10 +219,10 @@ class _Loop:
 
 # -- loops that only their condition ends ------------------------------------------------------------------------
 
-def most_trips(loop: _Loop) -> SymExpr | None:
+def most_trips(loop: _Loop, grows: dict[Place, SymExpr]) -> SymExpr | None:
     """How many trips a loop makes at most, which goes on only while a number that each trip raises is below another that stays
     as it is; None where that is not seen."""
-    found = _counters(loop)
+    found = _counters(loop, grows)
     if found is None:
         return None
     trip, starts, steps = found
@@ -238,7 +239,7 @@ def most_trips(loop: _Loop) -> SymExpr | None:
         order = ordered(node)
         small, large = (None, None) if order is None else (_number(graph, name) for name in order[:2])
         if order is not None and small is not None and large is None and _told(loop, trip, order[1]):
-            return most_trips(loop)
+            return most_trips(loop, grows)
         if order is None or small is None or large is None:
             continue
         for name, step in steps.items():
@@ -250,8 +251,9 @@ def most_trips(loop: _Loop) -> SymExpr | None:
     return None
 
 
-def _counters(loop: _Loop) -> tuple[_Trip, dict[str, SymExpr], dict[str, int]] | None:
-    """A trip in which each state that counts is a Dim; by these what they begin with, and by how much a trip raises them."""
+def _counters(loop: _Loop, grows: dict[Place, SymExpr]) -> tuple[_Trip, dict[str, SymExpr], dict[str, int]] | None:
+    """A trip in which each state that counts is a Dim; by these what they begin with, and by how much a trip raises them,
+    whichever it is: shapes of states that grow depend on the trip."""
     env, starts, held = loop.fork(), dict[str, SymExpr](), dict[int, Contents]()
     places: dict[str, int] = {}
     for k, (start, _, _) in enumerate(loop.states):
@@ -262,7 +264,7 @@ def _counters(loop: _Loop) -> tuple[_Trip, dict[str, SymExpr], dict[str, int]] |
             starts[name], places[name], held[k] = contents.ravel()[0], k, as_object(counter).reshape(contents.shape)
     if not held:
         return None
-    trip = loop.trip(loop.shapes, env, held)
+    trip = loop.trip(loop.grown(grows), env, held)
     made = {name: _number(trip.body.graph, trip.body.graph.outputs[k]) for name, k in places.items()}
     changes = {name: None if number is None else env.canon(number - dim(name)).as_int() for name, number in made.items()}
     steps = {name: step for name, step in changes.items() if step is not None and step > 0}
@@ -296,12 +298,6 @@ def _is_false(body: object) -> bool:
     while value in producers and is_copy(producers[value]):
         value = producers[value].inputs[0]
     return _number(body.graph, value) == ZERO
-
-
-def _normal(axis: int, rank: int, where: str) -> int:
-    if not -rank <= axis < rank:
-        raise ModelError(f"{where} puts slices together along axis {axis}, but their rank is {rank}")
-    return axis % rank
 
 
 def _apart(outputs: Sequence[str], after: list[Node], scope: Scope) -> list[str]:

@@ -203,6 +203,12 @@ def slice_node(value: str, axis: int, place: str, output: str, name: str) -> Nod
     return Node("Gather", (value, place), (output,), {"axis": axis}, name)
 
 
+def stack_node(slices: str, axis: int, output: str, name: str) -> Node:
+    """A node that gives slices, which lie behind one another, along another axis."""
+    domain, op = JOIN_SLICES
+    return Node(op, (slices,), (output,), {"axis": axis, "new_axis": 1}, name, domain)
+
+
 def number_node(number: str, shape: tuple[int, ...], factor: int, offset: SymExpr | int, output: str) -> Node:
     """A node that makes a number, times 1 or -1, plus an offset, of a shape of one element."""
     return Node("Number", (number,), (output,), {"shape": shape, "factor": factor, "offset": offset}, output)
