@@ -64,6 +64,14 @@ def test_sizes_that_nobody_limits_choose_in_the_run() -> None:
     check(proto, *({"x": floats(n)} for n in (1, 3, 4, 9)))
 
 
+def test_fed_scales_within_a_graph() -> None:
+    proto = model("""g (float[n, k] x, float[2] s, bool c) => (float[p, q] y) {
+        y = If (c) <
+            then_branch = a () => (float[p, q] u) { t = Resize <mode = "nearest"> (x, , s)  u = Neg(t) },
+            else_branch = b () => (float[p, q] v) { v = Resize <mode = "nearest"> (x, , s) }> }""")
+    check(proto, *({"x": floats(2, 3), "s": np.float32(s), "c": c} for s in ((1, 2), (2, 1)) for c in (True, False)))
+
+
 def test_only_what_is_chosen_runs() -> None:
     """An index out of bounds in the other graph is no error."""
     proto = model("""g (float[n] x, int64[m] i, bool c) => (float[m] y) {

@@ -95,7 +95,8 @@ class Scope:
         types |= {v: TensorType(a.dtype.name, tuple(map(SymExpr.of, a.shape))) for v, a in constants.items()}
         results = [opened.names.get(v, v) for v in opened.inner.outputs] if outputs is None else outputs
         graph = Graph(opened.inner.name, (*inputs, *read), tuple(results), (*settled, *before, *opened.nodes, *after), types,
-                      constants, contents, self.graph.opset)
+                      constants, contents, self.graph.opset,
+                      fractions={v: known.fractions[v] for v in read if v in known.fractions})
         graph = self.nested(graph, env, self.limits)
         return Body(infer_shapes(graph, env, self.limits), env)
 

@@ -260,7 +260,8 @@ class Knowledge:
     def _tell_steps(self, name: str) -> set[str]:
         """Make the elements of an input, in steps of 1 / STEPS, Dims; its name, or nothing where that cannot be."""
         known = self._type(name)
-        if name not in self.inputs or name in self.contents or known.dtype != "float32" or not self._may_be_sizes(known):
+        taken = self.contents.keys() | self.fractions.keys()
+        if name not in self.inputs - taken or known.dtype != "float32" or not self._may_be_sizes(known):
             return set()
         self.fractions[name] = self._told(name)
         return {name}
