@@ -60,6 +60,9 @@ class Lowered:
         op = find(node.op, node.domain)
         assert op is not None, node.op
         ctx = self.context(node)
+        if op.types is None:
+            self._decompose(node, op, ctx)
+            return
         types = op.types(ctx)
         assert len(types) == len(node.outputs), node.op
         self.types.update(zip(node.outputs, types))
@@ -86,9 +89,9 @@ class Lowered:
         made = op.decompose(Builder(ctx, several, self.constant, lambda value, number: self.counts.__setitem__(
             self.env.counts[node.outputs[0], number], value)))
         for name, value in zip(node.outputs, made, strict=True):
-            expected = self.types[name]
+            expected = self.types.get(name)
             self.add(Node("Identity", (value,), (name,), {}, name))
-            assert self.types[name] == expected, f"{node.op} decomposes to {self.types[name]}, declared {expected}"
+            assert expected in (None, self.types[name]), f"{node.op} decomposes to {self.types[name]}, declared {expected}"
 
     def _define(self, node: Node, ctx: InferContext) -> None:
         """The Computes that a node brings, over the names of its values."""

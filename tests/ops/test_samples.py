@@ -19,7 +19,7 @@ from tsc.ops.base import OpDef, Sample
 from tsc.ops.define import CUSTOM
 
 OPSET = NEWEST_OPSET
-CASES = [pytest.param(op, sample, id=f"{op.name}-{k}")
+CASES = [pytest.param(op, sample, id=f"{op.domain}{'.' if op.domain else ''}{op.name}-{k}")
          for op in all_ops() if op.samples is not None for k, sample in enumerate(op.samples())]
 #: dims that must be static: (operator, input, dim from the end)
 STATIC = {("Det", "x0", -1), ("Det", "x0", -2), ("GatherND", "x1", -1), ("ScatterND", "x1", -1), ("DFT", "x0", -1),
@@ -46,12 +46,14 @@ def _model(op: OpDef, sample: Sample, opset: int) -> tuple[onnx.ModelProto, Node
     inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()]
     infos = [helper.make_value_info(n, onnx.TypeProto()) for n in outputs]
     graph = helper.make_graph([node], "sample", inputs, infos)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    return model, Node(op.name, tuple(names), tuple(outputs), dict(sample.attrs), "node", op.domain), feeds
+    others = [helper.make_opsetid(op.domain, 1)] if op.domain else []
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *others], ir_version=10)
+    defaults = {} if op.form is None else dict(op.form.defaults)
+    return model, Node(op.name, tuple(names), tuple(outputs), defaults | dict(sample.attrs), "node", op.domain), feeds
 
 
 def _expected(op: OpDef, sample: Sample, opset: int) -> list[np.ndarray[Any, Any]]:
-    if op.name in BY_RUNTIME or opset < OPSET:  # the reference evaluator does not know old semantics
+    if op.name in BY_RUNTIME or op.form is not None or opset < OPSET:  # the reference evaluator does not know old semantics
         model, _, feeds = _model(op, sample, min(opset, 21))
         session = onnxruntime.InferenceSession(onnx.shape_inference.infer_shapes(model).SerializeToString())
         return [np.asarray(y) for y in session.run(None, feeds)]

@@ -8,7 +8,7 @@ consumers go back on the worklist. Contents of shape arithmetic flow with the ty
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeVar
@@ -22,9 +22,9 @@ from tsc.graph.equal_dims import assume_counted_dims
 from tsc.graph.node_values import Budget, known_outputs
 from tsc.graph.onnx.file import allow
 from tsc.graph.onnx.schema import check_dtypes
-from tsc.ir import Contents, Graph, Node, TensorType
+from tsc.ir import Contents, Graph, Node, TensorType, unused_name
 from tsc.ops import definition
-from tsc.ops.base import InferContext, OpDef, symbolic
+from tsc.ops.base import Builder, InferContext, OpDef, symbolic
 from tsc.ops.shapes import DTYPES, Values, constant_contents
 from tsc.sym import GREATEST, OversizeError, ShapeEnv, SymExpr, identifier
 
@@ -289,8 +289,8 @@ class Knowledge:
         if self.standard:
             check_dtypes(node.op, node.domain, self.opset, dtypes, where)
         try:
-            types = operator.types(ctx)
-            contents = _contents(operator, ctx)
+            types, contents = self._by_parts(node, operator) if operator.types is None else (
+                operator.types(ctx), _contents(operator, ctx))
         except OversizeError as error:
             raise UnsupportedError(f"{where}: {error}") from error
         except TscError:
@@ -305,6 +305,32 @@ class Knowledge:
         changed = {name for name, t in zip(node.outputs, types) if name and self._set_type(name, t)}
         held = (None if c is None else _held(c, t.dtype, self.env) for c, t in zip(contents, types))
         return changed | {n for n, c in zip(node.outputs, held) if n and c is not None and self._set_contents(n, c)}
+
+    def _by_parts(self, node: Node, operator: OpDef) -> tuple[tuple[TensorType, ...], Values]:
+        """Types and contents of the outputs of a node, as the nodes have them that it is made of."""
+        own = [i for i in node.inputs if i]
+        known = {name: array for name in own if (array := self.constant_of(name)) is not None}
+        inner = Knowledge(
+            self.env, self.opset, {name: self.types[name] for name in own}, known,
+            {name: held for name in own if (held := self.contents_of(name)) is not None},
+            {name: self.fractions[name] for name in own if name in self.fractions}, limits=self.limits,
+            from_outside=frozenset(own))
+        taken = {*own}
+
+        def several(op: str, inputs: Sequence[str], count: int, **attrs: Any) -> tuple[str, ...]:
+            names = tuple(unused_name(f"{node.name}/{op}", taken) for _ in range(count))
+            inner.infer(Node(op, tuple(inputs), names, attrs, names[0]))
+            return names
+
+        def constant(array: NDArray[Any]) -> str:
+            name = unused_name(f"{node.name}/constant", taken)
+            known[name], inner.types[name] = array, TensorType(array.dtype.name, tuple(map(SymExpr.of, array.shape)))
+            return name
+
+        if operator.decompose is None:
+            raise InternalError(f"node '{node.name}' ({node.op}) has neither a rule for its types nor parts")
+        made = operator.decompose(Builder(inner.context(node), several, constant, lambda value, number: None))
+        return tuple(inner.types[name] for name in made), tuple(inner.contents_of(name) for name in made)
 
     def constant_of(self, value: str) -> NDArray[Any] | None:
         """The array of a constant, or of what is computed from constants while shapes are; None where it is none."""

@@ -22,6 +22,7 @@ from tsc.ops import (
     indexing,
     linear_attention,
     logical,
+    microsoft,
     movement,
     normalization,
     norms,
@@ -46,7 +47,7 @@ _OPS: tuple[OpDef, ...] = (
     *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
     *grid_sample.OPS, *quantize.OPS, *fold.OPS, *attention.OPS, *spectral.OPS, *recurrent.OPS, *control.OPS, *trigonometry.OPS,
     *scatter.OPS, *topk.OPS, *counted.OPS, *unique.OPS, *suppression.OPS, *sampled.OPS, *linear_attention.OPS, *causal_conv.OPS,
-    *determinant.OPS,
+    *determinant.OPS, *microsoft.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

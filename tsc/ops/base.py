@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tsc.errors import DataDependentError, ModelError
 from tsc.ir import Contents, Node, TensorType
+from tsc.ops.form import Form
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.compute import Axis, Monoid
 from tsc.te.expr import Expr, Var
@@ -153,15 +154,15 @@ class Builder:
 class OpDef:
     """One operator: shape rule, value rule, te body or decomposition, kind and samples.
 
-    `types` gives the output types. `contents` gives the outputs' symbolic contents where the inputs' are known (or None).
-    Exactly one of `te` and `decompose` is set (neither for `te.custom`, whose nodes bring their own): `te(lowering, output,
-    index)` is the element of output number `output` at `index`; `decompose(builder)` returns the names that replace the
-    outputs. `samples` make models for tests.
+    `types` gives the output types, by default those of what it is made of. `contents` gives the outputs' symbolic contents
+    where the inputs' are known (or None). Exactly one of `te` and `decompose` is set (neither for `te.custom`, whose nodes
+    bring their own): `te(lowering, output, index)` is the element of output number `output` at `index`; `decompose(builder)`
+    returns the names that replace the outputs. `samples` make models for tests.
     """
 
     name: str
     kind: PatternKind
-    types: Callable[[InferContext], tuple[TensorType, ...]]
+    types: Callable[[InferContext], tuple[TensorType, ...]] | None = None
     contents: Callable[[InferContext], tuple[Contents | None, ...]] | None = None
     te: Callable[[Lowering, int, tuple[Expr, ...]], Body] | None = None
     decompose: Callable[[Builder], tuple[str, ...]] | None = None
@@ -174,6 +175,8 @@ class OpDef:
     #: output dtype is an index or view of the input's memory in the same row-major order (Reshape, Squeeze, …)
     is_view: bool = False
     domain: str = ""
+    #: what its nodes may be where the standard has no schema
+    form: Form | None = None
     #: attributes that the rules read, and those that are of no consequence here (Dropout's seed); import refuses a node that
     #: gives any other one a value which is not the standard's default
     reads: tuple[str, ...] = ()

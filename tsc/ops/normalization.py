@@ -8,6 +8,7 @@ from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
+from tsc.ops.form import FLOATS, Form
 from tsc.ops.movement import reshape, size_operand
 from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats
@@ -102,12 +103,14 @@ def _rms_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _rms(builder: Builder) -> tuple[str, ...]:
+    """x / sqrt(mean of squares + epsilon) * scale, and the inverse of the root."""
     ctx = builder.infer
     x, stash = _stash(builder)
     axes, extent = _trailing(ctx)
     square = _mean(builder, builder.emit("Mul", x, x), axes, extent, stash)
-    normal = builder.emit("Mul", x, _inverse_root(builder, square, stash))
-    return (_scaled(builder, cast(builder, normal, stash, ctx.type(1).dtype), 1, None),)
+    inverse = _inverse_root(builder, square, stash)
+    scaled = _scaled(builder, cast(builder, builder.emit("Mul", x, inverse), stash, ctx.type(1).dtype), 1, None)
+    return (scaled, inverse)[:len(ctx.node.outputs)]
 
 
 # -- normalisations by channel ---------------------------------------------------------------------------------
@@ -215,9 +218,17 @@ def _groups() -> Sequence[Sample]:
             Sample([floats(1, 4, 5), floats(4), floats(4)], {"num_groups": 4})]
 
 
+def _simples() -> Sequence[Sample]:
+    return [Sample([floats(2, 3, 8), floats(8)]), Sample([floats(5, 7), floats(7)], {"epsilon": 0.25, "axis": 1}, 2)]
+
+
 OPS: tuple[OpDef, ...] = (
     OpDef("LayerNormalization", PatternKind.REDUCE, _layer_types, decompose=_layer, samples=_layers,
           reads=("axis", "epsilon", "stash_type")),
+    OpDef("SimplifiedLayerNormalization", PatternKind.REDUCE, decompose=_rms, samples=_simples,  # ONNX Runtime's own
+          reads=("axis", "epsilon", "stash_type"),
+          form=Form("X:T scale:V", "Y:V inv_std_var?:U", {"T": FLOATS, "V": FLOATS, "U": FLOATS}, {
+              "axis": -1, "epsilon": 1e-5, "stash_type": 1})),
     OpDef("RMSNormalization", PatternKind.REDUCE, _rms_types, decompose=_rms, samples=_rmses,
           reads=("axis", "epsilon", "stash_type")),
     OpDef("BatchNormalization", PatternKind.ELEMENTWISE, _batch_types, decompose=_batch, samples=_batches,

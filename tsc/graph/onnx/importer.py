@@ -20,7 +20,7 @@ from tsc.graph.onnx.file import Source, all_nodes, load, plain_domain
 from tsc.graph.onnx.inline import IsKnown, inline_bodies, inline_functions
 from tsc.graph.onnx.input_dims import DeclaredInput, DimsArgument, input_shapes
 from tsc.graph.onnx.lists import without_lists
-from tsc.graph.onnx.schema import attribute_defaults, check_node, find_schema, refuse_unread
+from tsc.graph.onnx.schema import attribute_defaults, check_node, find_schema, newest_of, refuse_unread
 from tsc.ir import DeclaredType, Graph, Node, TensorType
 from tsc.ops.control import JOIN_SLICES
 from tsc.ops.define import CustomOp, custom_node
@@ -55,7 +55,7 @@ def import_onnx(source: Source, dims: DimsArgument | None = None, custom: Sequen
     _refuse_unknown(model, lambda proto: _domain(proto) != JOIN_SLICES[0], label, limits)
     model = inline_bodies(without_lists(inline_functions(model, label, limits)), opset, is_known, label, limits)
     _refuse_unknown(model, is_known, label, limits)
-    return _Reader(model.graph, folder, opset, label, known).read(dims or {})
+    return _Reader(model.graph, folder, opset, label, known, _opsets(model, label, limits)).read(dims or {})
 
 
 @dataclass(slots=True)
@@ -67,6 +67,7 @@ class _Reader:
     opset: int
     label: str
     custom: Custom
+    opsets: Mapping[str, int] = field(default_factory=dict)  # of other domains
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
     defined: dict[str, str] = field(default_factory=dict)  # value name -> what defines it
 
@@ -124,13 +125,14 @@ class _Reader:
         for attribute in proto.attribute:
             if attribute.ref_attr_name:
                 raise ModelError(f"{where} refers to the attribute '{attribute.ref_attr_name}' of a function, but is in none")
-        check_node(proto, self.opset, where)
+        opset = self.opsets.get(_domain(proto), self.opset)
+        check_node(proto, opset, where)
         operator = None if (key := (_domain(proto), proto.op_type)) in self.custom else ops.find(key[1], key[0])
         read = self._graph if operator is not None and operator.region else partial(read_attribute, folder=self.folder)
         given = {a.name: read(a, where=where) for a in proto.attribute}
         if operator is None:
             return given
-        defaults = attribute_defaults(operator.name, self.opset)
+        defaults = attribute_defaults(operator.name, opset, operator.domain)
         refuse_unread(given, (*operator.reads, *operator.ignores), defaults, where)
         return {**defaults, **given}
 
@@ -138,7 +140,7 @@ class _Reader:
         """A graph within a node: it sees what is defined so far, and what it defines stays its own."""
         if proto.type != AttributeProto.GRAPH:
             return read_attribute(proto, self.folder, where)
-        inner = _Reader(proto.g, self.folder, self.opset, self.label, self.custom, {}, dict(self.defined))
+        inner = _Reader(proto.g, self.folder, self.opset, self.label, self.custom, self.opsets, {}, dict(self.defined))
         inner.read_initializers()
         inputs = [i for i in proto.g.input if i.name not in inner.constants]
         for value in inputs:
@@ -180,6 +182,18 @@ def _opset(model: ModelProto, label: str) -> int:
     if found > newest:
         raise UnsupportedError(f"{label} is of opset {found}, but {newest} is the newest that is supported; export it for that")
     return int(found)
+
+
+def _opsets(model: ModelProto, label: str, limits: Limits) -> dict[str, int]:
+    """The opsets of the domains besides the standard's that nodes are of. Raises UnsupportedError for one that is newer than
+    what is known."""
+    used = {_domain(node) for node in all_nodes(model.graph.node, label, limits)} - {""}
+    found = {o.domain: int(o.version) for o in model.opset_import if o.domain in used}
+    for domain, version in found.items():
+        if version > newest_of(domain) > 1:
+            raise UnsupportedError(f"{label} is of opset {version} of '{domain}', but {newest_of(domain)} is the newest that "
+                                   "is supported; export it for that")
+    return found
 
 
 def _as_of_oldest(model: ModelProto, opset: int, label: str, limits: Limits) -> int:

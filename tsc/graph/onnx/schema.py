@@ -8,18 +8,23 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto
+from onnx import NodeProto, helper
 from onnx.defs import OpSchema
 
+from tsc import ops
 from tsc.errors import ModelError, UnsupportedError
 from tsc.graph.onnx.data import read_attribute
+from tsc.graph.onnx.file import plain_domain
+from tsc.ops.form import Form
 
 
 def check_node(node: NodeProto, opset: int, where: str) -> None:
-    """Raise ModelError for a node that is not of the standard's form. Other domains are not checked."""
-    if node.domain not in ("", "ai.onnx"):
+    """Raise ModelError for a node that is not of its operator's form at an opset of its domain. What users define is not
+    checked."""
+    domain = plain_domain(node.domain)
+    schema = find_schema(node.op_type, opset, domain)
+    if schema is None and domain:
         return
-    schema = find_schema(node.op_type, opset)
     if schema is None:
         raise ModelError(f"{where} is no operator of opset {opset}, which the model imports; export it again for a newer one")
     for what, count, least, most in (("inputs", len(node.input), schema.min_input, schema.max_input),
@@ -54,23 +59,23 @@ def refuse_unread(attrs: Mapping[str, Any], known: Collection[str], defaults: Ma
 
 
 @lru_cache(maxsize=4096)
-def attribute_defaults(op: str, opset: int) -> Mapping[str, Any]:
+def attribute_defaults(op: str, opset: int, domain: str = "") -> Mapping[str, Any]:
     """What the standard says of the attributes that a node leaves out."""
-    return {proto.name: read_attribute(proto, None, f"the schema of {op}") for proto in default_protos(op, opset)}
+    return {proto.name: read_attribute(proto, None, f"the schema of {op}") for proto in default_protos(op, opset, domain)}
 
 
-def default_protos(op: str, opset: int) -> Iterator[onnx.AttributeProto]:
+def default_protos(op: str, opset: int, domain: str = "") -> Iterator[onnx.AttributeProto]:
     """The attributes with a default, as a node would state them."""
-    schema = find_schema(op, opset)
+    schema = find_schema(op, opset, domain)
     for attribute in () if schema is None else schema.attributes.values():
         if attribute.default_value.type:
             yield attribute.default_value
 
 
 def check_dtypes(op: str, domain: str, opset: int, dtypes: Sequence[str | None], where: str) -> None:
-    """Raise ModelError where an operand is of an element type that the standard does not allow for it, or where operands that
-    it wants of one type are of several."""
-    schema = None if domain else find_schema(op, opset)
+    """Raise ModelError where an operand is of an element type that its operator does not allow for it, or where operands that
+    it wants of one type are of several; an opset is the standard's, other domains count as their newest."""
+    schema = find_schema(op, newest_of(domain) if domain else opset, domain)
     seen: dict[str, str] = {}
     for k, dtype in enumerate(dtypes):
         if schema is None or not schema.inputs or dtype is None:
@@ -98,7 +103,33 @@ def _span(least: int, most: int) -> str:
     return f"{least} or more" if most > 1 << 16 else str(least) if least == most else f"{least} to {most}"
 
 
+def newest_of(domain: str) -> int:
+    """The newest opset of a domain other than the standard's that was read against the OpDefs."""
+    return 5 if domain == "ai.onnx.ml" else 1
+
+
 @lru_cache(maxsize=4096)
-def find_schema(op: str, opset: int) -> OpSchema | None:
-    """The standard's schema of an operator at an opset; None where it has none."""
-    return onnx.defs.get_schema(op, opset, "") if onnx.defs.has(op, opset, "") else None
+def find_schema(op: str, opset: int, domain: str = "") -> OpSchema | None:
+    """The standard's schema of an operator at an opset, or one made of the form that its OpDef states; None where there is
+    neither."""
+    if onnx.defs.has(op, opset, domain):
+        return onnx.defs.get_schema(op, opset, domain)
+    operator = ops.find(op, domain)
+    return None if operator is None or operator.form is None else _schema(operator.form, op, domain)
+
+
+def _schema(form: Form, op: str, domain: str) -> OpSchema:
+    attributes = [OpSchema.Attribute(name, helper.make_attribute(name, value)) for name, value in form.defaults.items()]
+    for kinds, required in ((form.optional, False), (form.required, True)):
+        attributes += [OpSchema.Attribute(name, getattr(OpSchema.AttrType, kind.upper()), required=required)
+                       for name, kind in kinds.items()]
+    types = [(key, [f"tensor({_ONNX_NAMES.get(dtype, dtype)})" for dtype in dtypes], "") for key, dtypes in form.types.items()]
+    inputs, outputs = ([_operand(word) for word in words.split()] for words in (form.inputs, form.outputs))
+    return OpSchema(op, domain, 1, "", inputs=inputs, outputs=outputs, type_constraints=types, attributes=attributes)
+
+
+def _operand(word: str) -> OpSchema.FormalParameter:
+    name, _, key = word.partition(":")
+    options = OpSchema.FormalParameterOption
+    option = {"?": options.Optional, "*": options.Variadic}.get(name[-1], options.Single)
+    return OpSchema.FormalParameter(name.rstrip("?*"), key, param_option=option)

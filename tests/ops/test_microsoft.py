@@ -1,0 +1,105 @@
+"""Operators that are not the standard's, compiled with symbolic dims, against ONNX Runtime; their forms against its schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+import tsc
+from tests.ops.test_samples import CASES, _expected, _model, _sizes
+from tsc.errors import ModelError, UnsupportedError
+from tsc.ops import all_ops
+from tsc.ops.base import OpDef, Sample
+
+OWN = [case for case in CASES if case.values[0].form is not None]
+FORMED = [op for op in all_ops() if op.form is not None]
+OPSET = 17
+SCHEMAS = {(schema.domain, schema.name): schema for schema in runtime.get_all_operator_schema()}
+
+
+def symbolic(op: OpDef, sample: Sample) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """A sample as a model whose dims have names, and its feeds; what must be constant is."""
+    proto, _, feeds = _model(op, sample, OPSET)
+    names = _sizes(op, feeds, "shared")
+    for value in proto.graph.input:
+        for name, dim in zip(names[value.name], value.type.tensor_type.shape.dim):
+            if name:
+                dim.dim_param = name
+    fixed = [value for value in proto.graph.input if int(value.name[1:]) in op.static_inputs]
+    for value in fixed:
+        proto.graph.input.remove(value)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(feeds.pop(value.name), value.name))
+    return proto, feeds
+
+
+@pytest.mark.parametrize(("op", "sample"), OWN)
+def test_compiled(op: OpDef, sample: Sample) -> None:
+    proto, feeds = symbolic(op, sample)
+    for got, want in zip(tsc.compile(proto, threads=1).run(None, feeds), _expected(op, sample, OPSET), strict=True):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        if want.dtype.kind == "f":
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+        else:
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("op", FORMED, ids=lambda op: op.name)
+def test_forms_are_those_of_onnx_runtime(op: OpDef) -> None:
+    own, schema = op.form, SCHEMAS.get((op.domain, op.name)) or SCHEMAS["com.microsoft", op.name]
+    assert own is not None
+    for words, formals in ((own.inputs, schema.inputs), (own.outputs, schema.outputs)):
+        assert [word.partition(":")[0].rstrip("?*") for word in words.split()] == [f.name for f in formals][:len(words.split())]
+    inputs = [word.partition(":")[0] for word in own.inputs.split()]
+    assert sum(name[-1] not in "?*" for name in inputs) >= schema.min_input or schema.min_input <= len(inputs)
+    known: dict[str, Any] = {}
+    for name, attribute in schema.attributes.items():
+        proto = onnx.AttributeProto()
+        proto.ParseFromString(attribute._default_value or b"")
+        known[name] = helper.get_attribute_value(proto) if attribute._default_value else None
+        assert (name in own.required) == attribute.required, name
+    stated = {**dict.fromkeys((*own.optional, *own.required)), **own.defaults}
+    assert stated.keys() <= known.keys()
+    for name, value in stated.items():
+        found = known[name].decode() if isinstance(known[name], bytes) else known[name]
+        assert found == pytest.approx(value) if isinstance(value, float) else found == value, name
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda node: node.input.append("x0"), "has 3 inputs"),
+    (lambda node: node.attribute.append(helper.make_attribute("beta", 1.0)), "'beta', which"),
+    (lambda node: node.attribute.append(helper.make_attribute("alpha", 1)), "'alpha' of another type"),
+    (lambda node: node.attribute.append(helper.make_attribute("transA", 2)), "'transA' = 2, expected 0 or 1"),
+    (lambda node: node.input.__setitem__(1, ""), "lacks its input 'B'")])
+def test_nodes_of_another_form(change: Any, says: str) -> None:
+    op = next(op for op in FORMED if op.name == "FusedMatMul")
+    proto, _, _ = _model(op, Sample([np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)]), OPSET)
+    change(proto.graph.node[0])
+    with pytest.raises(ModelError, match=says):
+        tsc.compile(proto)
+
+
+def test_element_types_that_an_operator_does_not_take() -> None:
+    op = next(op for op in FORMED if op.name == "FusedMatMul")
+    for other in (np.ones((3, 2), np.float64), np.ones((3, 2), np.int32)):
+        proto, _, _ = _model(op, Sample([np.ones((2, 3), np.float32), other]), OPSET)
+        with pytest.raises(ModelError, match="node 'node'.*FusedMatMul"):
+            tsc.compile(proto)
+
+
+def test_what_is_made_of_parts_names_its_node() -> None:
+    op = next(op for op in FORMED if op.name == "FusedMatMul")
+    proto, _, _ = _model(op, Sample([np.ones((2, 3), np.float32), np.ones((4, 2), np.float32)]), OPSET)
+    with pytest.raises(tsc.TscError, match="node 'node"):
+        tsc.compile(proto)
+
+
+def test_an_activation_that_is_not_known() -> None:
+    op = next(op for op in FORMED if op.name == "FusedGemm")
+    proto, _, _ = _model(op, Sample([np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)], {"activation": "Mish"}), OPSET)
+    with pytest.raises(UnsupportedError, match="activation 'Mish'"):
+        tsc.compile(proto)

@@ -1,0 +1,11 @@
+"""ONNX Runtime's fused operators (domain com.microsoft), which its optimisers and exporters write, by what they are made of.
+
+Their definitions are `ContribOperators.md` of ONNX Runtime, where that is silent what its CPU kernels do.
+"""
+
+from __future__ import annotations
+
+from tsc.ops.base import OpDef
+from tsc.ops.microsoft import fused, normalized
+
+OPS: tuple[OpDef, ...] = (*fused.OPS, *normalized.OPS)

@@ -1,0 +1,102 @@
+"""Norms with the residual, the bias or the embedding that stands before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tsc.ops.base import Builder, OpDef, PatternKind, Sample
+from tsc.ops.form import FLOATS, Form
+from tsc.ops.microsoft.fused import DOMAIN
+from tsc.ops.movement import shape_operand
+from tsc.ops.reduce import cast, reduction
+from tsc.ops.samples import floats, ints
+from tsc.ops.shapes import canonical, where
+from tsc.sym import ZERO
+
+IDS, SEGMENTS, WORDS, PLACES, KINDS, GAMMA, BETA, MASK, PLACE_IDS = range(9)
+
+
+def _residual(builder: Builder, bias: int) -> str:
+    """The sum of the first two inputs, and of a bias."""
+    inputs = builder.infer.node.inputs
+    total = builder.emit("Add", inputs[0], inputs[1])
+    return builder.emit("Add", total, inputs[bias]) if builder.infer.has(bias) else total
+
+
+def _skip_layer(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    total = _residual(builder, 4)
+    scales = [name for name in ctx.node.inputs[2:4] if name]
+    made = builder.several("LayerNormalization", (total, *scales), 3, axis=-1, epsilon=ctx.attr("epsilon"))
+    return (*made, total)[:len(ctx.node.outputs)]
+
+
+def _skip_simplified(builder: Builder) -> tuple[str, ...]:
+    ctx = builder.infer
+    total = _residual(builder, 3)
+    y, inverse = builder.several("SimplifiedLayerNormalization", (total, ctx.node.inputs[2]), 2, axis=-1,
+                                 epsilon=ctx.attr("epsilon"))
+    return (y, inverse, inverse, total)[:len(ctx.node.outputs)]
+
+
+def _embedding(builder: Builder) -> tuple[str, ...]:
+    """The norm of the sum of what words, their places and segments stand for; how many places a mask shows; and the sum."""
+    ctx = builder.infer
+    inputs, (batch, length) = ctx.node.inputs, canonical(ctx, IDS)
+    ctx.env.assume_le(length, canonical(ctx, PLACES)[0], f"{where(ctx)}: each word has a place")
+    first = (shape_operand(builder, (part,)) for part in (ZERO, length, ZERO))
+    places = builder.emit("Gather", inputs[PLACES], inputs[PLACE_IDS], axis=0) if ctx.has(PLACE_IDS) else builder.emit(
+        "Slice", inputs[PLACES], *first)
+    total = builder.emit("Add", builder.emit("Gather", inputs[WORDS], inputs[IDS], axis=0), places)
+    if ctx.has(SEGMENTS) and ctx.has(KINDS):
+        total = builder.emit("Add", total, builder.emit("Gather", inputs[KINDS], inputs[SEGMENTS], axis=0))
+    y = builder.emit("LayerNormalization", total, inputs[GAMMA], inputs[BETA], axis=-1, epsilon=ctx.attr("epsilon"))
+    if ctx.has(MASK):
+        shown = cast(builder, builder.emit("Equal", inputs[MASK], builder.constant(np.array(1, np.int32))), "bool", "int32")
+        count = reduction(builder, "ReduceSum", shown, (1,), keepdims=0)
+    else:
+        count = builder.emit("Expand", builder.constant(np.array(0, np.int32)), shape_operand(builder, (batch,)))
+    return (y, count, total)[:len(ctx.node.outputs)]
+
+
+# -- samples -----------------------------------------------------------------------------------------------------
+
+def _skips() -> Sequence[Sample]:
+    x, skip, gamma, beta, bias = floats(2, 3, 8), floats(2, 3, 8), floats(8), floats(8), floats(8)
+    return [Sample([x, skip, gamma, beta, bias]), Sample([x, skip, gamma], {"epsilon": 0.5}),
+            Sample([x, floats(3, 8), gamma, beta]), Sample([floats(4, 8), floats(4, 8), gamma, None, bias])]
+
+
+def _simple_skips() -> Sequence[Sample]:
+    x, skip, gamma, bias = floats(2, 3, 8), floats(2, 3, 8), floats(8), floats(8)
+    return [Sample([x, skip, gamma, bias]), Sample([x, floats(3, 8), gamma], {"epsilon": 0.5})]
+
+
+def _embeddings() -> Sequence[Sample]:
+    ids, segments, mask = ints(2, 5, low=0, high=9, dtype="int32"), ints(2, 5, low=0, high=2, dtype="int32"), np.array(
+        [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    words, places, kinds = floats(9, 8), floats(7, 8), floats(2, 8)
+    return [Sample([ids, segments, words, places, kinds, floats(8), floats(8), mask], {}, 2),
+            Sample([ids, None, words, places, None, floats(8), floats(8)], {"epsilon": 0.25}, 2),
+            Sample([ids, segments, words, places, kinds, floats(8), floats(8), None, ints(2, 5, low=0, high=7, dtype="int32")],
+                   {}, 2)]
+
+
+_EPSILON = {"epsilon": 1e-12}
+_RESULTS = "output:T mean?:U inv_std_var?:U input_skip_bias_sum?:T"
+_SUMS = {"T": FLOATS, "U": ("float32",)}
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("SkipLayerNormalization", PatternKind.REDUCE, decompose=_skip_layer, samples=_skips, domain=DOMAIN,
+          reads=("epsilon",), form=Form("input:T skip:T gamma:T beta?:T bias?:T", _RESULTS, _SUMS, _EPSILON)),
+    OpDef("SkipSimplifiedLayerNormalization", PatternKind.REDUCE, decompose=_skip_simplified, samples=_simple_skips,
+          domain=DOMAIN, reads=("epsilon",),
+          form=Form("input:T skip:T gamma:T bias?:T", _RESULTS, _SUMS, _EPSILON)),
+    OpDef("EmbedLayerNormalization", PatternKind.REDUCE, decompose=_embedding, samples=_embeddings, domain=DOMAIN,
+          reads=("epsilon",), ignores=("mask_index_type",),
+          form=Form("input_ids:I segment_ids?:I word_embedding:T position_embedding:T segment_embedding?:T gamma:T beta:T "
+                    "mask?:I position_ids?:I", "output:T mask_index?:I embedding_sum?:T", {"T": FLOATS, "I": ("int32",)},
+                    _EPSILON, {"mask_index_type": "int"})),
+)
