@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnxruntime
 import pytest
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
@@ -87,7 +89,7 @@ def test_element_types_that_an_operator_does_not_take() -> None:
     op = next(op for op in FORMED if op.name == "FusedMatMul")
     for other in (np.ones((3, 2), np.float64), np.ones((3, 2), np.int32)):
         proto, _, _ = _model(op, Sample([np.ones((2, 3), np.float32), other]), OPSET)
-        with pytest.raises(ModelError, match="node 'node'.*FusedMatMul"):
+        with pytest.raises(ModelError, match=r"node 'node'.*FusedMatMul"):
             tsc.compile(proto)
 
 
@@ -103,3 +105,53 @@ def test_an_activation_that_is_not_known() -> None:
     proto, _, _ = _model(op, Sample([np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)], {"activation": "Mish"}), OPSET)
     with pytest.raises(UnsupportedError, match="activation 'Mish'"):
         tsc.compile(proto)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def attention(body: str, inputs: str, outputs: str) -> onnx.ModelProto:
+    text = f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\nmain ({inputs}) => ({outputs}) {{ {body} }}'
+    return onnx.parser.parse_model(text)
+
+
+def compare(proto: onnx.ModelProto, *runs: dict[str, Any]) -> None:
+    """A model's outputs beside ONNX Runtime's."""
+    compiled, session = tsc.compile(proto, threads=1), onnxruntime.InferenceSession(proto.SerializeToString())
+    for feeds in runs:
+        for got, want in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+def test_masks_that_say_where_sequences_begin_and_end() -> None:
+    proto = attention(
+        "mask = Concat<axis = 0>(ends, starts)\n y = com.microsoft.Attention<num_heads = 2>(x, w, , mask)",
+        "float[B, L, 6] x, float[6, 24] w, int32[B] ends, int32[B] starts", "float[B, L, 8] y")
+    compare(proto, *({"x": numbers(b, length, 6), "w": numbers(6, 24), "starts": np.arange(b).astype(np.int32),
+                      "ends": np.arange(length, length - b, -1).astype(np.int32)} for b, length in ((1, 3), (2, 5), (3, 17))))
+
+
+PARTED = "float[B, L, 8] q, float[B, M, 8] k, float[B, M, 8] v"
+
+
+@pytest.mark.parametrize(("body", "inputs", "packed"), [
+    ("com.microsoft.MultiHeadAttention<num_heads = 2>(qkv)", "float[B, L, 2, 3, 4] qkv", lambda q, k, v: {
+        "qkv": np.stack([x.reshape(*x.shape[:2], 2, 4) for x in (q, k, v)], 3)}),
+    ("com.microsoft.MultiHeadAttention<num_heads = 2>(q, kv)", "float[B, L, 8] q, float[B, M, 2, 2, 4] kv", lambda q, k, v: {
+        "q": q, "kv": np.stack([x.reshape(*x.shape[:2], 2, 4) for x in (k, v)], 3)})], ids=["all", "keys and values"])
+def test_packed_operands(body: str, inputs: str, packed: Any) -> None:
+    """ONNX Runtime has them on GPUs alone: beside its attention of operands that are not packed."""
+    proto = attention(f"y = {body}", inputs, "float[B, L, 8] y")
+    parted = attention("y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v)", PARTED, "float[B, L, 8] y")
+    compiled, session = tsc.compile(proto, threads=1), onnxruntime.InferenceSession(parted.SerializeToString())
+    for batch, length in ((1, 1), (2, 5)):
+        operands = [numbers(batch, length, 8) for _ in range(3)]
+        got, = compiled.run(None, packed(*operands))
+        want, = session.run(None, dict(zip("qkv", operands)))
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)

@@ -19,7 +19,14 @@ from tsc.ops.base import OpDef, Sample
 from tsc.ops.define import CUSTOM
 
 OPSET = NEWEST_OPSET
-CASES = [pytest.param(op, sample, id=f"{op.domain}{'.' if op.domain else ''}{op.name}-{k}")
+
+
+def named(op: OpDef) -> str:
+    """An operator with its domain, where that is not the standard's."""
+    return ".".join(filter(None, (op.domain, op.name)))
+
+
+CASES = [pytest.param(op, sample, id=f"{named(op)}-{k}")
          for op in all_ops() if op.samples is not None for k, sample in enumerate(op.samples())]
 #: dims that must be static: (operator, input, dim from the end)
 STATIC = {("Det", "x0", -1), ("Det", "x0", -2), ("GatherND", "x1", -1), ("ScatterND", "x1", -1), ("DFT", "x0", -1),

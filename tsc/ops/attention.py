@@ -85,8 +85,8 @@ def _attention(builder: Builder) -> tuple[str, ...]:
         k, v = (builder.emit("Concat", ctx.node.inputs[past], now, axis=2) for past, now in ((PAST_K, k), (PAST_V, v)))
     (batch, heads, rows, size), (_, groups, _, width) = _split(ctx, Q), _split(ctx, V)
     total, dtype = _total(ctx), ctx.type(Q).dtype
-    scaled = builder.emit("Mul", q, _scale(builder, ctx.attr("scale"), size, dtype))
-    keys, values = (_shared(builder, x, (batch, groups, total, d), heads) for x, d in ((k, size), (v, width)))
+    scaled = builder.emit("Mul", q, scale_operand(builder, ctx.attr("scale"), size, dtype))
+    keys, values = (shared_heads(builder, x, (batch, groups, total, d), heads) for x, d in ((k, size), (v, width)))
     values = cast(builder, values, ctx.type(V).dtype, dtype)
     scores = raw = builder.emit("MatMul", scaled, builder.emit("Transpose", keys, perm=(0, 1, 3, 2)))
     cap = float(ctx.attr("softcap", 0.0))
@@ -115,7 +115,7 @@ def _attention(builder: Builder) -> tuple[str, ...]:
     return (y, k, v, shown)[:len(ctx.node.outputs)]
 
 
-def _scale(builder: Builder, given: float | None, size: SymExpr, dtype: str) -> str:
+def scale_operand(builder: Builder, given: float | None, size: SymExpr, dtype: str) -> str:
     """The factor of scores: what is `given`, or one over the root of a head's size."""
     if given is not None:
         return scalar_operand(builder, float(given), dtype)
@@ -134,7 +134,7 @@ def _by_heads(builder: Builder, i: int) -> str:
     return builder.emit("Transpose", reshape(builder, ctx.node.inputs[i], (batch, length, heads, size)), perm=(0, 2, 1, 3))
 
 
-def _shared(builder: Builder, value: str, shape: Shape, heads: SymExpr) -> str:
+def shared_heads(builder: Builder, value: str, shape: Shape, heads: SymExpr) -> str:
     """Keys or values of `shape`, those of a group for each of its `heads`."""
     batch, groups, length, size = shape
     if groups == heads:
