@@ -121,9 +121,9 @@ def attention(body: str, inputs: str, outputs: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(text)
 
 
-def compare(proto: onnx.ModelProto, *runs: dict[str, Any]) -> None:
+def compare(proto: onnx.ModelProto, *runs: dict[str, Any], dims: dict[str, Any] | None = None) -> None:
     """A model's outputs beside ONNX Runtime's."""
-    compiled, session = tsc.compile(proto, threads=1), onnxruntime.InferenceSession(proto.SerializeToString())
+    compiled, session = tsc.compile(proto, dims=dims, threads=1), onnxruntime.InferenceSession(proto.SerializeToString())
     for feeds in runs:
         for got, want in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
@@ -155,3 +155,54 @@ def test_packed_operands(body: str, inputs: str, packed: Any) -> None:
         got, = compiled.run(None, packed(*operands))
         want, = session.run(None, dict(zip("qkv", operands)))
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+DECODER = """
+    ones = ReduceSum<keepdims = 0>(mask, last_axis)
+    before = Sub(ones, one)
+    last = Cast<to = 6>(before)
+    size = Shape<start = 1, end = 2>(mask)
+    all = Squeeze(size)
+    total = Cast<to = 6>(all)
+    y, keys, values = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, do_rotary = 1>(
+        q, k, v, past_k, past_v, last, total, cos, sin)"""
+
+
+def decoder() -> onnx.ModelProto:
+    """Grouped attention as exporters of language models have it: lengths are those of a mask."""
+    proto = attention(
+        DECODER, "float[B, S, 64] q, float[B, S, 32] k, float[B, S, 32] v, float[B, 2, P, 16] past_k, "
+        "float[B, 2, P, 16] past_v, int64[B, T] mask, float[40, 8] cos, float[40, 8] sin",
+        "float[B, S, 64] y, float[B, 2, C, 16] keys, float[B, 2, C, 16] values")
+    proto.graph.initializer.extend([onnx.numpy_helper.from_array(np.array(1), "one"),
+                                    onnx.numpy_helper.from_array(np.array([1]), "last_axis")])
+    return proto
+
+
+def test_a_decoder_with_a_cache_that_grows_and_one_with_room() -> None:
+    """A prompt, then token by token, and some at once; a cache of past keys alone, and one of fixed size."""
+    cos, sin = numbers(40, 8), numbers(40, 8)
+
+    def feeds(batch: int, rows: int, past: int, total: int, hidden: int = 0) -> dict[str, Any]:
+        mask = np.ones((batch, total), np.int64)
+        mask[batch - 1, :hidden] = 0
+        made = {"q": numbers(batch, rows, 64), "k": numbers(batch, rows, 32), "v": numbers(batch, rows, 32)}
+        return made | {"past_k": numbers(batch, 2, past, 16), "past_v": numbers(batch, 2, past, 16), "mask": mask, "cos": cos,
+                       "sin": sin}
+
+    compare(decoder(), feeds(2, 5, 0, 5), feeds(2, 1, 5, 6), feeds(3, 1, 6, 7, 2), feeds(1, 4, 7, 11), feeds(2, 1, 16, 9),
+            feeds(1, 1, 0, 1), feeds(1, 3, 32, 12), dims={"P": (0, None)})
+
+
+def test_a_prompt_that_is_padded_behind() -> None:
+    """Rows behind a sequence's end are nobody's."""
+    compiled = tsc.compile(decoder(), dims={"P": (0, None)}, threads=1)
+    session = onnxruntime.InferenceSession(decoder().SerializeToString())
+    feeds = {"q": numbers(2, 5, 64), "k": numbers(2, 5, 32), "v": numbers(2, 5, 32), "past_k": numbers(2, 2, 0, 16),
+             "past_v": numbers(2, 2, 0, 16), "mask": np.array([[1] * 5, [1, 1, 1, 0, 0]]), "cos": numbers(40, 8),
+             "sin": numbers(40, 8)}
+    got, want = compiled.run(None, feeds), session.run(None, feeds)
+    for k, length in enumerate((5, 3)):
+        np.testing.assert_allclose(got[0][k, :length], want[0][k, :length], rtol=2e-5, atol=2e-6)
+        for mine, own in zip(got[1:], want[1:]):
+            np.testing.assert_allclose(mine[k, :, :length], own[k, :, :length], rtol=2e-5, atol=2e-6)

@@ -6,6 +6,6 @@ Their definitions are `ContribOperators.md` of ONNX Runtime, where that is silen
 from __future__ import annotations
 
 from tsc.ops.base import OpDef
-from tsc.ops.microsoft import attention, fused, normalized
+from tsc.ops.microsoft import attention, fused, grouped, normalized
 
-OPS: tuple[OpDef, ...] = (*fused.OPS, *normalized.OPS, *attention.OPS)
+OPS: tuple[OpDef, ...] = (*fused.OPS, *normalized.OPS, *attention.OPS, *grouped.OPS)
