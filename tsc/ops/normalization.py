@@ -102,7 +102,7 @@ def _rms_types(ctx: InferContext) -> tuple[TensorType, ...]:
     return tensor(ctx.type(1).dtype, canonical(ctx, 0))
 
 
-def _rms(builder: Builder) -> tuple[str, ...]:
+def rms(builder: Builder) -> tuple[str, ...]:
     """x / sqrt(mean of squares + epsilon) * scale, and the inverse of the root."""
     ctx = builder.infer
     x, stash = _stash(builder)
@@ -218,18 +218,12 @@ def _groups() -> Sequence[Sample]:
             Sample([floats(1, 4, 5), floats(4), floats(4)], {"num_groups": 4})]
 
 
-def _simples() -> Sequence[Sample]:
-    return [Sample([floats(2, 3, 8), floats(8)]), Sample([floats(5, 7), floats(7)], {"epsilon": 0.25, "axis": 1}, 2)]
-
-
 OPS: tuple[OpDef, ...] = (
     OpDef("LayerNormalization", PatternKind.REDUCE, _layer_types, decompose=_layer, samples=_layers,
-          reads=("axis", "epsilon", "stash_type")),
-    OpDef("SimplifiedLayerNormalization", PatternKind.REDUCE, decompose=_rms, samples=_simples,  # ONNX Runtime's own
-          reads=("axis", "epsilon", "stash_type"),
-          form=Form("X:T scale:V", "Y:V inv_std_var?:U", {"T": FLOATS, "V": FLOATS, "U": FLOATS}, {
-              "axis": -1, "epsilon": 1e-5, "stash_type": 1})),
-    OpDef("RMSNormalization", PatternKind.REDUCE, _rms_types, decompose=_rms, samples=_rmses,
+          reads=("axis", "epsilon", "stash_type"), form=Form(  # as ONNX Runtime writes it into files of opsets before 17
+              "X:T Scale:T B?:T", "Y:T Mean?:U InvStdDev?:U", {"T": FLOATS, "U": FLOATS}, {
+                  "axis": -1, "epsilon": 1e-5, "stash_type": 1})),
+    OpDef("RMSNormalization", PatternKind.REDUCE, _rms_types, decompose=rms, samples=_rmses,
           reads=("axis", "epsilon", "stash_type")),
     OpDef("BatchNormalization", PatternKind.ELEMENTWISE, _batch_types, decompose=_batch, samples=_batches,
           reads=("epsilon", "training_mode", "spatial"), ignores=("momentum",)),

@@ -24,6 +24,7 @@ from tsc.graph.onnx.schema import attribute_defaults, check_node, find_schema, n
 from tsc.ir import DeclaredType, Graph, Node, TensorType
 from tsc.ops.control import JOIN_SLICES
 from tsc.ops.define import CustomOp, custom_node
+from tsc.ops.microsoft.domain import IN_STANDARD, MICROSOFT
 from tsc.sym import ShapeEnv, SymExpr
 
 #: The opsets whose operators were read against the OpDefs; a newer onnx package knows more, which nobody has looked at.
@@ -126,7 +127,7 @@ class _Reader:
             if attribute.ref_attr_name:
                 raise ModelError(f"{where} refers to the attribute '{attribute.ref_attr_name}' of a function, but is in none")
         opset = self.opsets.get(_domain(proto), self.opset)
-        check_node(proto, opset, where)
+        check_node(proto, _domain(proto), opset, where)
         operator = None if (key := (_domain(proto), proto.op_type)) in self.custom else ops.find(key[1], key[0])
         read = self._graph if operator is not None and operator.region else partial(read_attribute, folder=self.folder)
         given = {a.name: read(a, where=where) for a in proto.attribute}
@@ -264,7 +265,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _domain(proto: NodeProto) -> str:
-    return plain_domain(proto.domain)
+    own = plain_domain(proto.domain)
+    return MICROSOFT if not own and proto.op_type in IN_STANDARD else own
 
 
 def _supported(proto: NodeProto, custom: Custom) -> bool:

@@ -14,14 +14,12 @@ from onnx.defs import OpSchema
 from tsc import ops
 from tsc.errors import ModelError, UnsupportedError
 from tsc.graph.onnx.data import read_attribute
-from tsc.graph.onnx.file import plain_domain
 from tsc.ops.form import Form
 
 
-def check_node(node: NodeProto, opset: int, where: str) -> None:
+def check_node(node: NodeProto, domain: str, opset: int, where: str) -> None:
     """Raise ModelError for a node that is not of its operator's form at an opset of its domain. What users define is not
     checked."""
-    domain = plain_domain(node.domain)
     schema = find_schema(node.op_type, opset, domain)
     if schema is None and domain:
         return

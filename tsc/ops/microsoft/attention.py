@@ -9,7 +9,7 @@ import numpy as np
 from tsc.errors import ModelError
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.form import FLOATS, Form
-from tsc.ops.microsoft.fused import DOMAIN
+from tsc.ops.microsoft.domain import MICROSOFT
 from tsc.ops.microsoft.heads import (
     Heads,
     angles,
@@ -214,18 +214,18 @@ _MASKED = {"unidirectional": 0}
 _SCALES = {"scale": "float", "mask_filter_value": "float"}
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("Attention", PatternKind.CONTRACTION, decompose=_attention, samples=_attentions, domain=DOMAIN,
+    OpDef("Attention", PatternKind.CONTRACTION, decompose=_attention, samples=_attentions, domain=MICROSOFT,
           reads=("num_heads", "qkv_hidden_sizes", "unidirectional", "scale", "mask_filter_value"),
           form=Form("input:T weights:T bias?:T mask_index?:M past?:T attention_bias?:T past_sequence_length?:M",
                     "output:T present?:T", {"T": FLOATS, "M": ("int32",)}, _MASKED, {
                         **_SCALES, "qkv_hidden_sizes": "ints", "do_rotary": "int", "past_present_share_buffer": "int",
                         "rotary_embedding_dim": "int"}, {"num_heads": "int"})),
-    OpDef("MultiHeadAttention", PatternKind.CONTRACTION, decompose=_multi_head, samples=_multi_heads, domain=DOMAIN,
+    OpDef("MultiHeadAttention", PatternKind.CONTRACTION, decompose=_multi_head, samples=_multi_heads, domain=MICROSOFT,
           reads=("num_heads", "unidirectional", "scale", "mask_filter_value"),
           form=Form("query:T key?:T value?:T bias?:T key_padding_mask?:M attention_bias?:T past_key?:T past_value?:T "
                     "past_sequence_length?:M cache_indirection?:M", "output:T present_key?:T present_value?:T qk?:T",
                     {"T": FLOATS, "M": ("int32",)}, _MASKED, _SCALES, {"num_heads": "int"})),
-    OpDef("RotaryEmbedding", PatternKind.INJECTIVE, decompose=_rotary, samples=_rotaries, domain=DOMAIN,
+    OpDef("RotaryEmbedding", PatternKind.INJECTIVE, decompose=_rotary, samples=_rotaries, domain=MICROSOFT,
           reads=("num_heads", "interleaved"), ignores=("rotary_embedding_dim",),
           form=Form("input:T position_ids:M cos_cache:T sin_cache:T", "output:T", {"T": FLOATS, "M": ("int64",)}, {}, {
               name: "int" for name in ("num_heads", "interleaved", "rotary_embedding_dim", "is_packed_batching")})),

@@ -9,10 +9,10 @@ from tsc.errors import UnsupportedError
 from tsc.ops.base import Builder, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.form import FLOATS, Form
+from tsc.ops.microsoft.domain import MICROSOFT
 from tsc.ops.samples import floats
 from tsc.ops.shapes import where
 
-DOMAIN = "com.microsoft"
 _CONV = {"kernel_shape": "ints", "pads": "ints", "strides": "ints", "dilations": "ints"}
 
 
@@ -138,24 +138,24 @@ _T = {"T": FLOATS}
 _SIDES = {"transA": 0, "transB": 0, "alpha": 1.0}
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("Gelu", PatternKind.ELEMENTWISE, decompose=_gelu("none", None), samples=_wide, domain=DOMAIN,
+    OpDef("Gelu", PatternKind.ELEMENTWISE, decompose=_gelu("none", None), samples=_wide, domain=MICROSOFT,
           form=Form("X:T", "Y:T", _T)),
     OpDef("FastGelu", PatternKind.ELEMENTWISE, decompose=_gelu("tanh", 1), samples=lambda: [*_wide(), *_biased()],
-          domain=DOMAIN, form=Form("X:T bias?:T", "Y:T", _T)),
-    OpDef("BiasGelu", PatternKind.ELEMENTWISE, decompose=_gelu("none", 1), samples=_biased, domain=DOMAIN,
+          domain=MICROSOFT, form=Form("X:T bias?:T", "Y:T", _T)),
+    OpDef("BiasGelu", PatternKind.ELEMENTWISE, decompose=_gelu("none", 1), samples=_biased, domain=MICROSOFT,
           form=Form("A:T B:T", "C:T", _T)),
-    OpDef("QuickGelu", PatternKind.ELEMENTWISE, decompose=_quick_gelu, samples=_wide, domain=DOMAIN,
+    OpDef("QuickGelu", PatternKind.ELEMENTWISE, decompose=_quick_gelu, samples=_wide, domain=MICROSOFT,
           form=Form("X:T", "Y:T", _T, {"alpha": 1.702}), reads=("alpha",)),
     OpDef("FusedMatMul", PatternKind.CONTRACTION, decompose=_product, samples=lambda: [*_products(), *_batched()],
-          domain=DOMAIN, form=Form("A:T B:T", "Y:T", _T, {**_SIDES, "transBatchA": 0, "transBatchB": 0}),
+          domain=MICROSOFT, form=Form("A:T B:T", "Y:T", _T, {**_SIDES, "transBatchA": 0, "transBatchB": 0}),
           reads=(*_SIDES, "transBatchA", "transBatchB")),
-    OpDef("TransposeMatMul", PatternKind.CONTRACTION, decompose=_product, samples=_products, domain=DOMAIN,
+    OpDef("TransposeMatMul", PatternKind.CONTRACTION, decompose=_product, samples=_products, domain=MICROSOFT,
           form=Form("A:T B:T", "Y:T", _T, _SIDES), reads=(*_SIDES,)),
-    OpDef("FusedGemm", PatternKind.CONTRACTION, decompose=_gemm, samples=_gemms, domain=DOMAIN,
+    OpDef("FusedGemm", PatternKind.CONTRACTION, decompose=_gemm, samples=_gemms, domain=MICROSOFT,
           form=Form("A:T B:T C?:T", "Y:T", _T, {**_SIDES, "beta": 1.0}, {
               "activation": "string", "activation_alpha": "float", "activation_beta": "float", "activation_gamma": "float"}),
           reads=(*_SIDES, "beta", "activation", "activation_alpha", "activation_beta", "activation_gamma")),
-    OpDef("FusedConv", PatternKind.CONTRACTION, decompose=_conv, samples=_convs, domain=DOMAIN,
+    OpDef("FusedConv", PatternKind.CONTRACTION, decompose=_conv, samples=_convs, domain=MICROSOFT,
           form=Form("X:T W:T B?:T Z?:T", "Y:T", _T, {"auto_pad": "NOTSET", "group": 1}, {
               **_CONV, "activation": "string", "activation_params": "floats"}),
           reads=(*_CONV, "auto_pad", "group", "activation", "activation_params")),

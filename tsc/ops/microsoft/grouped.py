@@ -11,7 +11,7 @@ from tsc.errors import UnsupportedError
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.form import FLOATS, Form
-from tsc.ops.microsoft.fused import DOMAIN
+from tsc.ops.microsoft.domain import MICROSOFT
 from tsc.ops.microsoft.heads import Heads, angles, apart, attend, evenly, expect_heads, refuse, turned
 from tsc.ops.movement import positions, reshape, shape_operand, size_operand
 from tsc.ops.samples import floats
@@ -39,7 +39,7 @@ def _grouped(builder: Builder) -> tuple[str, ...]:
         ZERO, total, SymExpr.of(2)))) for x in cached]
     keys = Heads(new.batch, new.count, total, new.size)
     bias = _seen(builder, queries, total, places)
-    y, _ = attend(builder, q, *shown, (queries, keys, keys), bias, float(ctx.attr("softcap", 0.0)))
+    y, _ = attend(builder, q, shown[0], shown[1], (queries, keys, keys), bias, float(ctx.attr("softcap", 0.0)))
     return (y, *cached)[:len(ctx.node.outputs)]
 
 
@@ -139,7 +139,7 @@ def _samples() -> Sequence[Sample]:
 _NUMBERS = {"do_rotary": "int", "rotary_interleaved": "int", "softcap": "float", "scale": "float"}
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("GroupQueryAttention", PatternKind.CONTRACTION, decompose=_grouped, samples=_samples, domain=DOMAIN,
+    OpDef("GroupQueryAttention", PatternKind.CONTRACTION, decompose=_grouped, samples=_samples, domain=MICROSOFT,
           static_inputs=(TOTAL,), reads=("num_heads", "kv_num_heads", "local_window_size", *_NUMBERS),
           form=Form("query:T key?:T value?:T past_key?:T past_value?:T seqlens_k:M total_sequence_length:M cos_cache?:T "
                     "sin_cache?:T position_ids?:I attention_bias?:T head_sink?:T k_scale?:S v_scale?:S q_norm_weight?:T "

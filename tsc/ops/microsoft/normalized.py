@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tsc.errors import UnsupportedError
 from tsc.ops.base import Builder, OpDef, PatternKind, Sample
 from tsc.ops.form import FLOATS, Form
-from tsc.ops.microsoft.fused import DOMAIN
+from tsc.ops.microsoft.domain import MICROSOFT
 from tsc.ops.movement import shape_operand
+from tsc.ops.normalization import rms
 from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats, ints
 from tsc.ops.shapes import canonical, where
@@ -35,10 +37,11 @@ def _skip_layer(builder: Builder) -> tuple[str, ...]:
 
 def _skip_simplified(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
+    if any(ctx.node.outputs[1:3]):
+        raise UnsupportedError(f"{where(ctx)} gives its statistics, which is not supported")
     total = _residual(builder, 3)
-    y, inverse = builder.several("SimplifiedLayerNormalization", (total, ctx.node.inputs[2]), 2, axis=-1,
-                                 epsilon=ctx.attr("epsilon"))
-    return (y, inverse, inverse, total)[:len(ctx.node.outputs)]
+    y = builder.emit("RMSNormalization", total, ctx.node.inputs[2], axis=-1, epsilon=ctx.attr("epsilon"))
+    return (y, total, total, total)[:len(ctx.node.outputs)]
 
 
 def _embedding(builder: Builder) -> tuple[str, ...]:
@@ -74,6 +77,10 @@ def _simple_skips() -> Sequence[Sample]:
     return [Sample([x, skip, gamma, bias]), Sample([x, floats(3, 8), gamma], {"epsilon": 0.5})]
 
 
+def _simples() -> Sequence[Sample]:
+    return [Sample([floats(2, 3, 8), floats(8)]), Sample([floats(5, 7), floats(7)], {"epsilon": 0.25, "axis": 1}, 2)]
+
+
 def _embeddings() -> Sequence[Sample]:
     ids, segments, mask = ints(2, 5, low=0, high=9, dtype="int32"), ints(2, 5, low=0, high=2, dtype="int32"), np.array(
         [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
@@ -89,12 +96,16 @@ _RESULTS = "output:T mean?:U inv_std_var?:U input_skip_bias_sum?:T"
 _SUMS = {"T": FLOATS, "U": ("float32",)}
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("SkipLayerNormalization", PatternKind.REDUCE, decompose=_skip_layer, samples=_skips, domain=DOMAIN,
+    OpDef("SkipLayerNormalization", PatternKind.REDUCE, decompose=_skip_layer, samples=_skips, domain=MICROSOFT,
           reads=("epsilon",), form=Form("input:T skip:T gamma:T beta?:T bias?:T", _RESULTS, _SUMS, _EPSILON)),
     OpDef("SkipSimplifiedLayerNormalization", PatternKind.REDUCE, decompose=_skip_simplified, samples=_simple_skips,
-          domain=DOMAIN, reads=("epsilon",),
+          domain=MICROSOFT, reads=("epsilon",),
           form=Form("input:T skip:T gamma:T bias?:T", _RESULTS, _SUMS, _EPSILON)),
-    OpDef("EmbedLayerNormalization", PatternKind.REDUCE, decompose=_embedding, samples=_embeddings, domain=DOMAIN,
+    OpDef("SimplifiedLayerNormalization", PatternKind.REDUCE, decompose=rms, samples=_simples, domain=MICROSOFT,
+          reads=("axis", "epsilon", "stash_type"),
+          form=Form("X:T scale:V", "Y:V inv_std_var?:U", {"T": FLOATS, "V": FLOATS, "U": FLOATS}, {
+              "axis": -1, "epsilon": 1e-5, "stash_type": 1})),
+    OpDef("EmbedLayerNormalization", PatternKind.REDUCE, decompose=_embedding, samples=_embeddings, domain=MICROSOFT,
           reads=("epsilon",), ignores=("mask_index_type",),
           form=Form("input_ids:I segment_ids?:I word_embedding:T position_embedding:T segment_embedding?:T gamma:T beta:T "
                     "mask?:I position_ids?:I", "output:T mask_index?:I embedding_sum?:T", {"T": FLOATS, "I": ("int32",)},
