@@ -54,7 +54,7 @@ def test_what_is_read_is_declared_and_what_is_declared_is_read(monkeypatch: pyte
         return plain(self, name, default)
 
     monkeypatch.setattr(InferContext, "attr", attr)
-    newer: list[tuple[OpDef | None, int, Sample]] = [(case.values[0], OPSET, case.values[1]) for case in CASES]
+    newer: list[tuple[Any, int, Any]] = [(case.values[0], OPSET, case.values[1]) for case in CASES]
     upsampled = Sample([np.ones((1, 1, 2, 2), np.float32)], {"scales": (1.0, 1.0, 2.0, 2.0)})
     older = [(find(name), opset, sample) for name, opset, sample in (*OLDER, ("Upsample", 7, upsampled))]
     for op, opset, sample in (*newer, *older):
