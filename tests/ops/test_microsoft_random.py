@@ -119,7 +119,8 @@ def _norm(d: Draw) -> None:
 
 
 def _mask(d: Draw, rows: str, total: str) -> None:
-    """A mask of any kind, or none; no row of one sees nothing but by lengths, which leave a key at least."""
+    """A mask of any kind, or none. Each row sees a key at least: where it sees none, -10000 is added to all its scores, of which
+    float32 leaves three digits."""
     kind = d.rng.choice(("none", "lengths", "keys", "rows"))
     if kind == "none":
         d.absent()
@@ -127,6 +128,9 @@ def _mask(d: Draw, rows: str, total: str) -> None:
         d.whole("b", below=lambda run: run[total] + 1, least=1)
     else:
         d.whole(*(("b", total) if kind == "keys" else ("b", rows, total)), below=lambda run: 2)
+        name = d.inputs[-1]
+        drawn = d.values[name]
+        d.values[name] = lambda rng, shape, run: np.maximum(drawn(rng, shape, run), np.arange(shape[-1]) == 0).astype(np.int32)
 
 
 def _attention(d: Draw) -> None:
@@ -144,7 +148,7 @@ def _attention(d: Draw) -> None:
         d.outputs = 2
     else:
         d.absent()
-    if d.rng.random() < 0.3:
+    if not past and d.rng.random() < 0.3:
         d.operand(*d.rng.choice((("b", heads, "l", "t"), (1, heads, "l", "t"), ("b", 1, "l", "t"))))
     d.sizes = _runs(d, b=3, l=9, p=5)
     for run in d.sizes:
