@@ -6,6 +6,6 @@ Their definitions are `ContribOperators.md` of ONNX Runtime, where that is silen
 from __future__ import annotations
 
 from tsc.ops.base import OpDef
-from tsc.ops.microsoft import fused, normalized
+from tsc.ops.microsoft import fused, normalized, quantized
 
-OPS: tuple[OpDef, ...] = (*fused.OPS, *normalized.OPS)
+OPS: tuple[OpDef, ...] = (*fused.OPS, *normalized.OPS, *quantized.OPS)
