@@ -134,23 +134,30 @@ def _global_average(builder: Builder) -> tuple[str, ...]:
 
 # -- products ----------------------------------------------------------------------------------------------------
 
-def _scaled(builder: Builder, product: str, scales: Sequence[str], bias: int) -> str:
-    """An int32 product in floats, with a bias."""
+def product_in_floats(builder: Builder, factors: tuple[int, int], zero_points: tuple[int, int], steps: tuple[int, int],
+                      bias: int) -> str:
+    """An exact product of two inputs less their zero points, in the product of their scales, with a bias; the second one may
+    have a scale and a zero point for each column. All are numbers of inputs, which may be left out but for scales."""
     ctx = builder.infer
-    value = builder.emit("Mul", cast(builder, product, "int32", "float32"), builder.emit("Mul", *scales))
+    columns = canonical(ctx, zero_points[1]) if ctx.has(zero_points[1]) else ()
+    left = centred(builder, factors[0], zero_points[0], ())
+    product = builder.emit("MatMul", left, centred(builder, factors[1], zero_points[1], columns))
+    scale = cast(builder, one(builder, steps[0]), ctx.type(steps[0]).dtype, "float32")
+    return _scaled(builder, product, scale, steps[1], bias)
+
+
+def _scaled(builder: Builder, product: str, scale: str, columns: int, bias: int) -> str:
+    """An int32 product in floats by a scale and those of columns, with a bias."""
+    ctx = builder.infer
+    other = cast(builder, in_shape(builder, columns, canonical(ctx, columns)), ctx.type(columns).dtype, "float32")
+    value = builder.emit("Mul", cast(builder, product, "int32", "float32"), builder.emit("Mul", scale, other))
     if not ctx.has(bias):
         return value
-    own = ctx.type(bias).dtype
-    return builder.emit("Add", value, cast(builder, ctx.node.inputs[bias], own, "float32"))
+    return builder.emit("Add", value, cast(builder, ctx.node.inputs[bias], ctx.type(bias).dtype, "float32"))
 
 
 def _to_float(builder: Builder) -> tuple[str, ...]:
-    ctx = builder.infer
-    columns = canonical(ctx, 5) if ctx.has(5) else ()
-    product = builder.emit("MatMul", centred(builder, 0, 4, ()), centred(builder, 1, 5, columns))
-    dtype = ctx.type(2).dtype
-    steps = [cast(builder, in_shape(builder, i, canonical(ctx, i)), dtype, "float32") for i in (2, 3)]
-    return (cast(builder, _scaled(builder, product, steps, 6), "float32", dtype),)
+    return (cast(builder, product_in_floats(builder, (0, 1), (4, 5), (2, 3), 6), "float32", builder.infer.type(2).dtype),)
 
 
 def _dynamic(builder: Builder) -> tuple[str, ...]:
@@ -158,8 +165,7 @@ def _dynamic(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     whole, scale = spanned(builder, ctx.node.inputs[0], ctx.type(0).rank)
     columns = canonical(ctx, 3) if ctx.has(3) else ()
-    product = builder.emit("MatMul", whole, centred(builder, 1, 3, columns))
-    return (_scaled(builder, product, [scale, in_shape(builder, 2, canonical(ctx, 2))], 4),)
+    return (_scaled(builder, builder.emit("MatMul", whole, centred(builder, 1, 3, columns)), scale, 2, 4),)
 
 
 def spanned(builder: Builder, x: str, rank: int) -> tuple[str, str]:
