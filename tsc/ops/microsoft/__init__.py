@@ -6,6 +6,7 @@ Their definitions are `ContribOperators.md` of ONNX Runtime, where that is silen
 from __future__ import annotations
 
 from tsc.ops.base import OpDef
-from tsc.ops.microsoft import blockwise, fused, normalized, quantized, quantized_layers
+from tsc.ops.microsoft import blockwise, fused, normalized, quantized, quantized_layers, quantized_lstm
 
-OPS: tuple[OpDef, ...] = (*fused.OPS, *normalized.OPS, *quantized.OPS, *blockwise.OPS, *quantized_layers.OPS)
+OPS: tuple[OpDef, ...] = (
+    *fused.OPS, *normalized.OPS, *quantized.OPS, *blockwise.OPS, *quantized_layers.OPS, *quantized_lstm.OPS)
