@@ -45,18 +45,18 @@ def _fitted(builder: Builder, i: int, shape: Shape) -> str:
     return reshape(builder, ctx.node.inputs[i], shape)
 
 
-def _unpacked(builder: Builder, value: str, shape: Shape, bits: int, length: SymExpr) -> str:
-    """The first `length` numbers along the last axis of bytes of `shape`, which hold several each, the lowest bits first."""
+def _unpacked(builder: Builder, value: str, shape: Shape, axis: int, bits: int, length: SymExpr) -> str:
+    """The first `length` numbers along an axis of bytes of `shape`, which hold several each, the lowest bits first."""
     each = 8 // bits
     if each == 1:
         return value
-    ctx = builder.infer
-    places = builder.constant(np.arange(0, 8, bits, dtype=np.uint8))
-    apart = builder.emit("BitShift", reshape(builder, value, (*shape, ONE)), places, direction="RIGHT")
+    ctx, before, behind = builder.infer, shape[:axis + 1], shape[axis + 1:]
+    places = builder.constant(np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, *(1,) * len(behind)))
+    apart = builder.emit("BitShift", reshape(builder, value, (*before, ONE, *behind)), places, direction="RIGHT")
     low = builder.emit("BitwiseAnd", apart, builder.constant(np.array((1 << bits) - 1, np.uint8)))
-    count = ctx.env.canon(shape[-1] * each)
-    made = reshape(builder, low, (*shape[:-1], count))
-    return made if count == length else _first(builder, made, len(shape) - 1, length)
+    count = ctx.env.canon(shape[axis] * each)
+    made = reshape(builder, low, (*shape[:axis], count, *behind))
+    return made if count == length else _first(builder, made, axis, length)
 
 
 def _first(builder: Builder, value: str, axis: int, length: SymExpr) -> str:
@@ -76,35 +76,36 @@ def _product(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     if ctx.has(ORDER):
         raise UnsupportedError(f"{where(ctx)} has the input g_idx, which is not supported; export the model without reordering")
-    made = builder.emit("MatMul", ctx.node.inputs[A], builder.emit("Transpose", _weights(builder), perm=(1, 0)))
+    made = builder.emit("MatMul", ctx.node.inputs[A], _weights(builder))
     return (builder.emit("Add", made, ctx.node.inputs[BIAS]) if ctx.has(BIAS) else made,)
 
 
 def _weights(builder: Builder) -> str:
+    """Weights in columns. They are turned while they are bytes, which a compiler does to constants of any size."""
     ctx, bits, block, dtype = builder.infer, _bits(builder.infer), _block(builder.infer), builder.infer.type(SCALES).dtype
-    rows, length = (SymExpr.of(int(ctx.attr(name))) for name in "NK")
-    blocks, size = ceildiv(length, block), SymExpr.of(block)
-    shape = rows, blocks, SymExpr.of(block * bits // 8)
-    steps = cast(builder, _unpacked(builder, _fitted(builder, B, shape), shape, bits, size), "uint8", dtype)
-    centred = builder.emit("Sub", steps, _zero_points(builder, rows, blocks, bits))
-    scaled = builder.emit("Mul", centred, reshape(builder, _fitted(builder, SCALES, (rows, blocks)), (rows, blocks, ONE)))
+    columns, length = (SymExpr.of(int(ctx.attr(name))) for name in "NK")
+    blocks, size = ceildiv(length, block), SymExpr.of(block * bits // 8)
+    turned = builder.emit("Transpose", _fitted(builder, B, (columns, blocks, size)), perm=(1, 2, 0))
+    steps = _unpacked(builder, turned, (blocks, size, columns), 1, bits, SymExpr.of(block))
+    centred = builder.emit("Sub", cast(builder, steps, "uint8", dtype), _zero_points(builder, columns, blocks, bits))
+    scale = builder.emit("Transpose", _fitted(builder, SCALES, (columns, blocks)), perm=(1, 0))
+    scaled = builder.emit("Mul", centred, reshape(builder, scale, (blocks, ONE, columns)))
     padded = ctx.env.canon(blocks * block)
-    made = reshape(builder, scaled, (rows, padded))
-    return made if padded == length else _first(builder, made, 1, length)
+    made = reshape(builder, scaled, (padded, columns))
+    return made if padded == length else _first(builder, made, 0, length)
 
 
-def _zero_points(builder: Builder, rows: SymExpr, blocks: SymExpr, bits: int) -> str:
+def _zero_points(builder: Builder, columns: SymExpr, blocks: SymExpr, bits: int) -> str:
     """That of each block: in floats, or in as many bits as weights, several in a byte."""
     ctx, dtype = builder.infer, builder.infer.type(SCALES).dtype
     if not ctx.has(ZERO_POINTS):
         return _middle(builder, bits, dtype)
     own = ctx.type(ZERO_POINTS).dtype
-    if is_float(own):
-        found = _fitted(builder, ZERO_POINTS, (rows, blocks))
-    else:
-        shape = rows, ceildiv(blocks * bits, 8)
-        found = _unpacked(builder, _fitted(builder, ZERO_POINTS, shape), shape, bits, blocks)
-    return reshape(builder, cast(builder, found, own, dtype), (rows, blocks, ONE))
+    held = blocks if is_float(own) else ceildiv(blocks * bits, 8)
+    found = builder.emit("Transpose", _fitted(builder, ZERO_POINTS, (columns, held)), perm=(1, 0))
+    if not is_float(own):
+        found = _unpacked(builder, found, (held, columns), 0, bits, blocks)
+    return reshape(builder, cast(builder, found, own, dtype), (blocks, ONE, columns))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ def _looked_up(builder: Builder, i: int, shape: Shape, bits: int, length: SymExp
     """The rows of input `i`, which is of this shape, unpacked to `length` numbers each."""
     found = builder.emit("Gather", _fitted(builder, i, shape), builder.infer.node.inputs[INDICES], axis=0)
     rows = (*canonical(builder.infer, INDICES), *shape[1:])
-    return _unpacked(builder, found, tuple(map(builder.infer.env.canon, rows)), bits, length)
+    return _unpacked(builder, found, tuple(map(builder.infer.env.canon, rows)), len(rows) - 1, bits, length)
 
 
 def _spread(builder: Builder, value: str, length: SymExpr) -> str:
