@@ -46,14 +46,17 @@ def _fitted(builder: Builder, i: int, shape: Shape) -> str:
 
 
 def _unpacked(builder: Builder, value: str, shape: Shape, axis: int, bits: int, length: SymExpr) -> str:
-    """The first `length` numbers along an axis of bytes of `shape`, which hold several each, the lowest bits first."""
-    each = 8 // bits
+    """The first `length` numbers along an axis of bytes of `shape`, which hold several each, the lowest bits first, as float32:
+    shifts and masks of bytes have no vector form, products with powers of two have and are exact."""
+    value, each = cast(builder, value, "uint8", "float32"), 8 // bits
     if each == 1:
         return value
     ctx, before, behind = builder.infer, shape[:axis + 1], shape[axis + 1:]
-    places = builder.constant(np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, *(1,) * len(behind)))
-    apart = builder.emit("BitShift", reshape(builder, value, (*before, ONE, *behind)), places, direction="RIGHT")
-    low = builder.emit("BitwiseAnd", apart, builder.constant(np.array((1 << bits) - 1, np.uint8)))
+    apart = reshape(builder, value, (*before, ONE, *behind))
+    places = 0.5 ** np.arange(0, 8, bits, dtype=np.float32).reshape(-1, *(1,) * len(behind))
+    here, above = (builder.emit("Floor", builder.emit("Mul", apart, builder.constant(unit.astype(np.float32)))) for unit in (
+        places, places / 2**bits))
+    low = builder.emit("Sub", here, builder.emit("Mul", above, scalar_operand(builder, 2.0**bits, "float32")))
     count = ctx.env.canon(shape[axis] * each)
     made = reshape(builder, low, (*shape[:axis], count, *behind))
     return made if count == length else _first(builder, made, axis, length)
@@ -87,7 +90,7 @@ def _weights(builder: Builder) -> str:
     blocks, size = ceildiv(length, block), SymExpr.of(block * bits // 8)
     turned = builder.emit("Transpose", _fitted(builder, B, (columns, blocks, size)), perm=(1, 2, 0))
     steps = _unpacked(builder, turned, (blocks, size, columns), 1, bits, SymExpr.of(block))
-    centred = builder.emit("Sub", cast(builder, steps, "uint8", dtype), _zero_points(builder, columns, blocks, bits))
+    centred = builder.emit("Sub", cast(builder, steps, "float32", dtype), _zero_points(builder, columns, blocks, bits))
     scale = builder.emit("Transpose", _fitted(builder, SCALES, (columns, blocks)), perm=(1, 0))
     scaled = builder.emit("Mul", centred, reshape(builder, scale, (blocks, ONE, columns)))
     padded = ctx.env.canon(blocks * block)
@@ -104,7 +107,7 @@ def _zero_points(builder: Builder, columns: SymExpr, blocks: SymExpr, bits: int)
     held = blocks if is_float(own) else ceildiv(blocks * bits, 8)
     found = builder.emit("Transpose", _fitted(builder, ZERO_POINTS, (columns, held)), perm=(1, 0))
     if not is_float(own):
-        found = _unpacked(builder, found, (held, columns), 0, bits, blocks)
+        found, own = _unpacked(builder, found, (held, columns), 0, bits, blocks), "float32"
     return reshape(builder, cast(builder, found, own, dtype), (blocks, ONE, columns))
 
 
@@ -121,20 +124,24 @@ def _gather(builder: Builder) -> tuple[str, ...]:
                                f"{axes[1]}, which is not supported; use the first and the last axis")
     length = ctx.env.canon(data[-1] * (8 // bits))
     blocks = ceildiv(length, block)
-    steps = cast(builder, _looked_up(builder, DATA, data, bits, length), "uint8", dtype)
+    steps = cast(builder, _numbers(builder, DATA, data, bits, length), "float32", dtype)
     zero_point = _middle(builder, bits, dtype)
     if ctx.has(ZERO_POINTS):
-        stored = _looked_up(builder, ZERO_POINTS, (*data[:-1], ceildiv(blocks * bits, 8)), bits, blocks)
-        zero_point = _spread(builder, cast(builder, stored, "uint8", dtype), length)
-    scale = _spread(builder, _looked_up(builder, SCALES, (*data[:-1], blocks), 8, blocks), length)
+        stored = _numbers(builder, ZERO_POINTS, (*data[:-1], ceildiv(blocks * bits, 8)), bits, blocks)
+        zero_point = _spread(builder, cast(builder, stored, "float32", dtype), length)
+    scale = _spread(builder, _looked_up(builder, SCALES, (*data[:-1], blocks)), length)
     return (builder.emit("Mul", builder.emit("Sub", steps, zero_point), scale),)
 
 
-def _looked_up(builder: Builder, i: int, shape: Shape, bits: int, length: SymExpr) -> str:
+def _looked_up(builder: Builder, i: int, shape: Shape) -> str:
+    """The rows of input `i`, which is of this shape."""
+    return builder.emit("Gather", _fitted(builder, i, shape), builder.infer.node.inputs[INDICES], axis=0)
+
+
+def _numbers(builder: Builder, i: int, shape: Shape, bits: int, length: SymExpr) -> str:
     """The rows of input `i`, which is of this shape, unpacked to `length` numbers each."""
-    found = builder.emit("Gather", _fitted(builder, i, shape), builder.infer.node.inputs[INDICES], axis=0)
-    rows = (*canonical(builder.infer, INDICES), *shape[1:])
-    return _unpacked(builder, found, tuple(map(builder.infer.env.canon, rows)), len(rows) - 1, bits, length)
+    rows = tuple(map(builder.infer.env.canon, (*canonical(builder.infer, INDICES), *shape[1:])))
+    return _unpacked(builder, _looked_up(builder, i, shape), rows, len(rows) - 1, bits, length)
 
 
 def _spread(builder: Builder, value: str, length: SymExpr) -> str:
