@@ -170,11 +170,11 @@ def _dynamic(builder: Builder) -> tuple[str, ...]:
 
 def spanned(builder: Builder, x: str, rank: int) -> tuple[str, str]:
     """Numbers as int32 in steps of a scale, 255 of which span all of them and 0; and that scale."""
-    zero, one_, most = (builder.constant(np.array(n, np.float32)) for n in (0, 1, 255))
+    zero, unit, most = (builder.constant(np.array(n, np.float32)) for n in (0, 1, 255))
     low = builder.emit("Min", reduction(builder, "ReduceMin", x, range(rank), keepdims=0), zero)
     high = builder.emit("Max", reduction(builder, "ReduceMax", x, range(rank), keepdims=0), zero)
     scale = builder.emit("Div", builder.emit("Sub", high, low), most)
-    scale = builder.emit("Where", builder.emit("Equal", high, low), one_, scale)
+    scale = builder.emit("Where", builder.emit("Equal", high, low), unit, scale)
     zero_point = builder.emit("Round", builder.emit("Clip", builder.emit("Div", builder.emit("Neg", low), scale), zero, most))
     steps = builder.emit("Add", builder.emit("Round", builder.emit("Div", x, scale)), zero_point)
     whole = builder.emit("Sub", builder.emit("Clip", steps, zero, most), zero_point)
