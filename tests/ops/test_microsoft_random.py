@@ -119,8 +119,8 @@ def _norm(d: Draw) -> None:
 
 
 def _mask(d: Draw, rows: str, total: str) -> None:
-    """A mask of any kind, or none. Each row sees a key at least: where it sees none, -10000 is added to all its scores, of which
-    float32 leaves three digits."""
+    """A mask of any kind, or none. Each row sees a key at least: where it sees none, -10000 is added to all its scores, which
+    leaves three digits of them in float32."""
     kind = d.rng.choice(("none", "lengths", "keys", "rows"))
     if kind == "none":
         d.absent()
@@ -130,7 +130,8 @@ def _mask(d: Draw, rows: str, total: str) -> None:
         d.whole(*(("b", total) if kind == "keys" else ("b", rows, total)), below=lambda run: 2)
         name = d.inputs[-1]
         drawn = d.values[name]
-        d.values[name] = lambda rng, shape, run: np.maximum(drawn(rng, shape, run), np.arange(shape[-1]) == 0).astype(np.int32)
+        d.values[name] = lambda rng, shape, run: np.where(
+            np.arange(shape[-1]) == 0, 1, drawn(rng, shape, run)).astype(np.int32)
 
 
 def _attention(d: Draw) -> None:

@@ -14,9 +14,10 @@ BYTES = ("uint8", "int8")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`inputs` and `outputs` are words "name:T", "name?:T" (it may be left out) and "name*:T" (any number of them), where T is
-    a key of `types`: operands of one key are of one of its element types. `defaults` are those of attributes; `optional` and
-    `required` are attributes without one, each with its kind: "int", "ints", "float", "floats" or "string"."""
+    """`inputs` and `outputs` are words "name:T", "name?:T" (it may be left out), "name*:T" (any number of them) and "name**:T"
+    (each of a type of its own), where T is a key of `types`: operands of one key are of one of its element types. `defaults`
+    are those of attributes; `optional` and `required` are attributes without one, each with its kind: "int", "ints", "float",
+    "floats", "string" or "strings"."""
 
     inputs: str
     outputs: str

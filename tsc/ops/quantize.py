@@ -18,7 +18,7 @@ from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sa
 from tsc.ops.contraction import conv_types, matmul_types, scalar_operand
 from tsc.ops.movement import reshape
 from tsc.ops.reduce import cast
-from tsc.ops.samples import floats, ints
+from tsc.ops.samples import floats, ints, octets, scales
 from tsc.ops.shapes import Shape, canonical, element_type, is_float, tensor, unify, where
 from tsc.sym import ONE, ceildiv
 from tsc.te.expr import Expr, call, index
@@ -90,7 +90,7 @@ def _quantize_types(ctx: InferContext) -> tuple[TensorType, ...]:
     return tensor(_stored_type(ctx, 2), canonical(ctx, 0))
 
 
-def _rounded(builder: Builder, value: str, working: str, zero_point: str | None, dtype: str) -> str:
+def rounded(builder: Builder, value: str, working: str, zero_point: str | None, dtype: str) -> str:
     """The nearest integers of `value`, of type `working`, plus a zero point in it, cut to what `dtype` holds; what is no number
     becomes the least, as in ONNX Runtime."""
     made = builder.emit("Round", value)
@@ -111,7 +111,7 @@ def _quantize(builder: Builder) -> tuple[str, ...]:
                            cast(builder, _spread(builder, 1), scale, working))
     dtype = _stored_type(ctx, 2)
     zero_point = cast(builder, _spread(builder, 2), dtype, working) if ctx.has(2) else None
-    return (_rounded(builder, divided, working, zero_point, dtype),)
+    return (rounded(builder, divided, working, zero_point, dtype),)
 
 
 def _dequantize_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -149,17 +149,17 @@ def _product(result: Callable[[InferContext], tuple[TensorType, ...]], w: int, q
     return types
 
 
-def _centred(builder: Builder, i: int, zero_point: int, shape: Shape) -> str:
+def centred(builder: Builder, i: int, zero_point: int, shape: Shape) -> str:
     """Input `i` less its zero point, in `shape`, as int32."""
     ctx = builder.infer
     value = cast(builder, ctx.node.inputs[i], ctx.type(i).dtype, "int32")
     if not ctx.has(zero_point):
         return value
-    less = cast(builder, _in_shape(builder, zero_point, shape), ctx.type(zero_point).dtype, "int32")
+    less = cast(builder, in_shape(builder, zero_point, shape), ctx.type(zero_point).dtype, "int32")
     return builder.emit("Sub", value, less)
 
 
-def _in_shape(builder: Builder, i: int, shape: Shape) -> str:
+def in_shape(builder: Builder, i: int, shape: Shape) -> str:
     """Input `i`, in `shape` where it is a list of several numbers; one number is a scalar."""
     own, name = canonical(builder.infer, i), builder.infer.node.inputs[i]
     if own == (ONE,):
@@ -171,11 +171,11 @@ def _scaled(builder: Builder, product: str, w: int, shape: Shape) -> str:
     """An int32 product of inputs 0 and `w`, each before its scale, in the scale of the result; that of `w` in `shape`."""
     ctx = builder.infer
     dtype = ctx.type(1).dtype
-    factor = builder.emit("Mul", _in_shape(builder, 1, (*canonical(ctx, 1), ONE)), _in_shape(builder, w + 1, shape))
-    factor = builder.emit("Div", factor, _in_shape(builder, 6, ()))
+    factor = builder.emit("Mul", in_shape(builder, 1, (*canonical(ctx, 1), ONE)), in_shape(builder, w + 1, shape))
+    factor = builder.emit("Div", factor, in_shape(builder, 6, ()))
     value = builder.emit("Mul", cast(builder, product, "int32", dtype), factor)
     stored = _stored_type(ctx, 7)
-    return _rounded(builder, value, dtype, cast(builder, _in_shape(builder, 7, ()), stored, dtype), stored)
+    return rounded(builder, value, dtype, cast(builder, in_shape(builder, 7, ()), stored, dtype), stored)
 
 
 def _matmul_integer(builder: Builder) -> tuple[str, ...]:
@@ -183,13 +183,13 @@ def _matmul_integer(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     rows = (*canonical(ctx, 2), ONE) if ctx.has(2) else ()
     columns = canonical(ctx, 3) if ctx.has(3) else ()
-    return (builder.emit("MatMul", _centred(builder, 0, 2, rows), _centred(builder, 1, 3, columns)),)
+    return (builder.emit("MatMul", centred(builder, 0, 2, rows), centred(builder, 1, 3, columns)),)
 
 
 def _qlinear_matmul(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     rows, columns = (*canonical(ctx, 2), ONE), canonical(ctx, 5)
-    product = builder.emit("MatMul", _centred(builder, 0, 2, rows), _centred(builder, 3, 5, columns))
+    product = builder.emit("MatMul", centred(builder, 0, 2, rows), centred(builder, 3, 5, columns))
     return (_scaled(builder, product, 3, canonical(ctx, 4)),)
 
 
@@ -200,62 +200,54 @@ def _kernels(ctx: InferContext, i: int, w: int) -> Shape:
 
 def _conv_integer(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
-    w = _centred(builder, 1, 3, _kernels(ctx, 3, 1) if ctx.has(3) else ())
-    return (builder.emit("Conv", _centred(builder, 0, 2, ()), w, **ctx.node.attrs),)
+    w = centred(builder, 1, 3, _kernels(ctx, 3, 1) if ctx.has(3) else ())
+    return (builder.emit("Conv", centred(builder, 0, 2, ()), w, **ctx.node.attrs),)
 
 
 def _qlinear_conv(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     bias = ctx.node.inputs[8:9] if ctx.has(8) else ()
-    x, w = _centred(builder, 0, 2, ()), _centred(builder, 3, 5, _kernels(ctx, 5, 3))
+    x, w = centred(builder, 0, 2, ()), centred(builder, 3, 5, _kernels(ctx, 5, 3))
     product = builder.emit("Conv", x, w, *bias, **ctx.node.attrs)
     return (_scaled(builder, product, 3, _kernels(ctx, 4, 3)[:-1]),)
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
 
-def _bytes(*shape: int, signed: bool = False) -> np.ndarray[tuple[int, ...], np.dtype[np.integer]]:
-    return ints(*shape, low=-128 if signed else 0, high=128 if signed else 256, dtype="int8" if signed else "uint8")
-
-
-def _scales(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.floating]]:
-    return floats(*shape, low=0.01, high=0.1)
-
-
 def _quantizes() -> Sequence[Sample]:
     x = floats(3, 4, 5) * 7
-    return [Sample([x, _scales(), _bytes()]), Sample([x, _scales()]), Sample([x, _scales(4), _bytes(4, signed=True)]),
-            Sample([x, _scales(3), _bytes(3)], {"axis": -3})]
+    return [Sample([x, scales(), octets()]), Sample([x, scales()]), Sample([x, scales(4), octets(4, signed=True)]),
+            Sample([x, scales(3), octets(3)], {"axis": -3})]
 
 
 def _dequantizes() -> Sequence[Sample]:
-    return [Sample([_bytes(3, 4, 5), _scales(), _bytes()]), Sample([_bytes(3, 4, 5, signed=True), _scales(5)], {"axis": 2}),
-            Sample([_bytes(3, 4), _scales(4), _bytes(4)]), Sample([ints(3, 4, dtype="int32"), _scales()]),
-            Sample([_bytes(3, 8), _scales(3, 3), _bytes(3, 3)], {"block_size": 3})]
+    return [Sample([octets(3, 4, 5), scales(), octets()]), Sample([octets(3, 4, 5, signed=True), scales(5)], {"axis": 2}),
+            Sample([octets(3, 4), scales(4), octets(4)]), Sample([ints(3, 4, dtype="int32"), scales()]),
+            Sample([octets(3, 8), scales(3, 3), octets(3, 3)], {"block_size": 3})]
 
 
 def _integer_products() -> Sequence[Sample]:
-    a, b = _bytes(3, 7), _bytes(7, 5, signed=True)
-    return [Sample([a, b]), Sample([a, b, _bytes(), _bytes(signed=True)]), Sample([a, b, _bytes(), _bytes(5, signed=True)]),
-            Sample([_bytes(2, 3, 7), b, _bytes()])]
+    a, b = octets(3, 7), octets(7, 5, signed=True)
+    return [Sample([a, b]), Sample([a, b, octets(), octets(signed=True)]), Sample([a, b, octets(), octets(5, signed=True)]),
+            Sample([octets(2, 3, 7), b, octets()])]
 
 
 def _quantised_products() -> Sequence[Sample]:
-    a, b = _bytes(3, 7), _bytes(7, 5, signed=True)
-    return [Sample([a, _scales(), _bytes(), b, _scales(), _bytes(signed=True), _scales(), _bytes()]),
-            Sample([a, _scales(), _bytes(), b, _scales(5), _bytes(5, signed=True), _scales(), _bytes()])]
+    a, b = octets(3, 7), octets(7, 5, signed=True)
+    return [Sample([a, scales(), octets(), b, scales(), octets(signed=True), scales(), octets()]),
+            Sample([a, scales(), octets(), b, scales(5), octets(5, signed=True), scales(), octets()])]
 
 
 def _integer_convolutions() -> Sequence[Sample]:
-    x, w = _bytes(1, 2, 6, 5), _bytes(4, 2, 3, 3)
-    return [Sample([x, w, _bytes(), _bytes()], {"pads": (1, 1, 1, 1)}), Sample([x, w], {"strides": (2, 1)})]
+    x, w = octets(1, 2, 6, 5), octets(4, 2, 3, 3)
+    return [Sample([x, w, octets(), octets()], {"pads": (1, 1, 1, 1)}), Sample([x, w], {"strides": (2, 1)})]
 
 
 def _quantised_convolutions() -> Sequence[Sample]:
-    x, w, bias = _bytes(1, 2, 6, 5), _bytes(4, 2, 3, 3, signed=True), ints(4, low=-999, high=999, dtype="int32")
-    return [Sample([x, _scales(), _bytes(), w, _scales(4), _bytes(4, signed=True) * 0, _scales() * 9, _bytes(), bias],
+    x, w, bias = octets(1, 2, 6, 5), octets(4, 2, 3, 3, signed=True), ints(4, low=-999, high=999, dtype="int32")
+    return [Sample([x, scales(), octets(), w, scales(4), octets(4, signed=True) * 0, scales() * 9, octets(), bias],
                    {"pads": (1, 1, 1, 1)}),
-            Sample([x, _scales(), _bytes(), w, _scales(), _bytes(signed=True), _scales() * 9, _bytes()])]
+            Sample([x, scales(), octets(), w, scales(), octets(signed=True), scales() * 9, octets()])]
 
 
 _WINDOWS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")

@@ -8,7 +8,7 @@ rows of W and R (GRU: update, reset, new; LSTM: input, output, forget, cell).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class _Kind:
     gates: int
     activations: tuple[str, ...]
     outputs: int
-    step: Callable[[_Step], tuple[Tensor, ...]]
+    step: Callable[[Step], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """A layer over its tensors: the projection `x` [T, B, gates * H], `weights` [gates * H, H] and what else is `given`."""
 
     layer: Layer
@@ -103,7 +103,7 @@ class _Step:
         return te.where(t < te.cast(self.given["lengths"][b], "int64"), new, old) if "lengths" in self.given else new
 
 
-def _rnn(step: _Step) -> tuple[Tensor, ...]:
+def _rnn(step: Step) -> tuple[Tensor, ...]:
     h = step.state("h")
     before = step.before(h, "first")
     mixed = step.mixed("mixed", 1, before)
@@ -111,7 +111,7 @@ def _rnn(step: _Step) -> tuple[Tensor, ...]:
         step.active(0, step.gate(0, mixed[t, b, j], t, b, j)), before[t, b, j], t, b)),)
 
 
-def _gru(step: _Step) -> tuple[Tensor, ...]:
+def _gru(step: Step) -> tuple[Tensor, ...]:
     """With `reset_after` (linear_before_reset) the reset gate scales what the state was multiplied to, else the state."""
     h, after, hidden = step.state("h"), step.layer.reset_after, step.shape[2]
     before = step.before(h, "first")
@@ -139,7 +139,7 @@ def _gru(step: _Step) -> tuple[Tensor, ...]:
     return (te.scan(h, lambda t, b, j: new(lambda *at: candidates[at], t, b, j)),)
 
 
-def _lstm(step: _Step) -> tuple[Tensor, ...]:
+def _lstm(step: Step) -> tuple[Tensor, ...]:
     h, c, hidden = step.state("h"), step.state("c"), step.shape[2]
     before, cell_before = step.before(h, "first"), step.before(c, "first_cell")
     mixed = step.mixed("mixed", 4, before)
@@ -170,9 +170,12 @@ def _lstm(step: _Step) -> tuple[Tensor, ...]:
 
 
 def _recurrence(x: Tensor, weights: Tensor, *others: Tensor, layer: Layer) -> tuple[Tensor, ...]:
+    return carried_states(Step(layer, x, weights, dict(zip(layer.given, others, strict=True))))
+
+
+def carried_states(step: Step) -> tuple[Tensor, ...]:
     """Every state of one direction [T, B, H]: with 0 beyond a row's length where it has one, then as it is carried."""
-    step = _Step(layer, x, weights, dict(zip(layer.given, others, strict=True)))
-    carried = _KINDS[layer.op].step(step)
+    carried = _KINDS[step.layer.op].step(step)
     if "lengths" not in step.given:
         return carried
     first = carried[0]
@@ -210,10 +213,10 @@ _ACTIVATIONS = {
 _BY_LOWER_CASE = {name.lower(): name for name in _ACTIVATIONS}
 
 
-def _activations(ctx: InferContext, directions: int) -> list[tuple[str, float, float]]:
+def _activations(ctx: InferContext, op: str, directions: int) -> list[tuple[str, float, float]]:
     """Those of all directions, one after the other; alphas and betas go to those that use one, in order."""
-    names = ctx.attr("activations") or _KINDS[ctx.node.op].activations * directions
-    wanted = len(_KINDS[ctx.node.op].activations) * directions
+    names = ctx.attr("activations") or _KINDS[op].activations * directions
+    wanted = len(_KINDS[op].activations) * directions
     if len(names) < wanted:  # the standard's default for an RNN has those of two directions
         raise ModelError(f"{where(ctx)} has {len(names)} activations, expected {wanted}")
     given = {name: iter(ctx.attr(f"activation_{name}") or ()) for name in ("alpha", "beta")}
@@ -243,24 +246,32 @@ def _directions(ctx: InferContext) -> tuple[bool, ...]:
 
 
 def _types(ctx: InferContext) -> tuple[TensorType, ...]:
-    kind, count, batch_first = _KINDS[ctx.node.op], len(_directions(ctx)), bool(ctx.attr("layout", 0))
+    return layer_types(ctx, ctx.node.op)
+
+
+def layer_types(ctx: InferContext, op: str, turned: bool = False) -> tuple[TensorType, ...]:
+    """The types of the outputs of a layer of kind `op`, whose weights may be `turned`: with gates along the last axis. Raises
+    ModelError or ShapeError for inputs that do not fit."""
+    kind, count, batch_first = _KINDS[op], len(_directions(ctx)), bool(ctx.attr("layout", 0))
     dtype = ctx.type(X).dtype
     if not is_float(dtype):
         raise ModelError(f"{where(ctx)} is of {dtype}, expected a floating-point type")
-    _activations(ctx, count)
+    _activations(ctx, op, count)
     for i, rank in ((X, 3), (W, 3), (R, 3), (B, 2), (LENGTHS, 1), (FIRST, 3), (FIRST_CELL, 3), (PEEPHOLES, 2)):
         if ctx.has(i) and ctx.type(i).rank != rank:
             raise ModelError(f"{where(ctx)} has an input {i} of rank {ctx.type(i).rank}, expected {rank}")
     steps, rows, width = canonical(ctx, X)
     if batch_first:
         steps, rows = rows, steps
-    hidden = canonical(ctx, R)[2]
+    along = 1 if turned else 2
+    hidden = canonical(ctx, R)[along]
     if ctx.attr("hidden_size") is not None:
-        hidden = _same(ctx, R, 2, SymExpr.of(int(ctx.attr("hidden_size"))))
+        hidden = _same(ctx, R, along, SymExpr.of(int(ctx.attr("hidden_size"))))
     state = (rows, SymExpr.of(count), hidden) if batch_first else (SymExpr.of(count), rows, hidden)
-    wanted = {W: (count, hidden * kind.gates, width), R: (count, hidden * kind.gates, hidden),
-              B: (count, hidden * kind.gates * 2), LENGTHS: (rows,), FIRST: state, FIRST_CELL: state,
-              PEEPHOLES: (count, hidden * 3)}
+    gates = hidden * kind.gates
+    wanted = {W: (count, width, gates) if turned else (count, gates, width),
+              R: (count, hidden, gates) if turned else (count, gates, hidden), B: (count, gates * 2), LENGTHS: (rows,),
+              FIRST: state, FIRST_CELL: state, PEEPHOLES: (count, hidden * 3)}
     for i, shape in wanted.items():
         for k, extent in enumerate(shape if ctx.has(i) else ()):
             _same(ctx, i, k, SymExpr.of(extent))
@@ -278,18 +289,40 @@ def _same(ctx: InferContext, i: int, k: int, extent: SymExpr) -> SymExpr:
 
 # -- decomposition ---------------------------------------------------------------------------------------------
 
+#: Of a direction: what enters its gates but for biases, the weights of its state, and what else its recurrence is given.
+Product = Callable[[int], tuple[str, str, Mapping[str, str]]]
+
+
 def _decompose(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
-    directions, batch_first = _directions(ctx), bool(ctx.attr("layout", 0))
-    if len(ctx.node.outputs) > _KINDS[ctx.node.op].outputs:
-        raise ModelError(f"{where(ctx)} has {len(ctx.node.outputs)} outputs, expected at most {_KINDS[ctx.node.op].outputs}")
     x = ctx.node.inputs[X]
-    if batch_first:
+    if ctx.attr("layout", 0):
         x = builder.emit("Transpose", x, perm=(1, 0, 2))
-    count = len(_KINDS[ctx.node.op].activations)
-    activations = _activations(ctx, len(directions))
-    made = [_direction(builder, x, d, reverse, tuple(activations[d * count:(d + 1) * count]))
-            for d, reverse in enumerate(directions)]
+
+    def product(d: int) -> tuple[str, str, Mapping[str, str]]:
+        w = builder.emit("Transpose", of_direction(builder, W, d), perm=(1, 0))
+        return builder.emit("MatMul", x, w), of_direction(builder, R, d), {}
+
+    return layers(builder, ctx.node.op, product, _recurrence)
+
+
+def layers(builder: Builder, op: str, product: Product, recurrence: Callable[..., tuple[Tensor, ...]]) -> tuple[str, ...]:
+    """The outputs of a layer of kind `op`, all directions of it."""
+    ctx = builder.infer
+    directions, batch_first = _directions(ctx), bool(ctx.attr("layout", 0))
+    if len(ctx.node.outputs) > _KINDS[op].outputs:
+        raise ModelError(f"{where(ctx)} has {len(ctx.node.outputs)} outputs, expected at most {_KINDS[op].outputs}")
+    count = len(_KINDS[op].activations)
+    activations = _activations(ctx, op, len(directions))
+    made = []
+    for d, reverse in enumerate(directions):
+        projected, weights, given = product(d)
+        own = tuple(activations[d * count:(d + 1) * count])
+        layer, x, tensors = _layer_of(builder, Layer(op, reverse, own, None, ()), d, projected, given)
+        states = builder.several(CUSTOM, (x, weights, *tensors), _KINDS[op].outputs - 1 + ("lengths" in layer.given),
+                                 definition=CustomOp("ai.onnx", op, recurrence), attributes={"layer": layer})
+        end = builder.constant(np.array(0 if reverse else -1))
+        made.append((states[0], *(builder.emit("Gather", state, end, axis=0) for state in states[-(_KINDS[op].outputs - 1):])))
     every = _joined(builder, [y for y, *_ in made], 1)
     lasts = [_joined(builder, [state[k] for _, *state in made], 1 if batch_first else 0) for k in range(len(made[0]) - 1)]
     if batch_first:
@@ -303,20 +336,19 @@ def _joined(builder: Builder, values: Sequence[str], axis: int) -> str:
     return apart[0] if len(apart) == 1 else builder.emit("Concat", *apart, axis=axis)
 
 
-def _direction(builder: Builder, x: str, d: int, reverse: bool,
-               activations: tuple[tuple[str, float, float], ...]) -> tuple[str, ...]:
-    """Every state of direction `d`, then the last one of each kind."""
+def of_direction(builder: Builder, i: int, d: int, axis: int = 0) -> str:
+    """Input `i` of direction `d`."""
+    return builder.emit("Gather", builder.infer.node.inputs[i], builder.constant(np.array(d)), axis=axis)
+
+
+def _layer_of(builder: Builder, layer: Layer, d: int, projected: str, others: Mapping[str, str]) -> tuple[
+        Layer, str, tuple[str, ...]]:
+    """A layer of direction `d` with all that its node says, what enters its gates, and what it is given."""
     ctx = builder.infer
-    kind, batch_first = _KINDS[ctx.node.op], bool(ctx.attr("layout", 0))
-    reset_after = bool(ctx.attr("linear_before_reset", 0))
-
-    def own(i: int, axis: int = 0) -> str:
-        return builder.emit("Gather", ctx.node.inputs[i], builder.constant(np.array(d)), axis=axis)
-
-    projected = builder.emit("MatMul", x, builder.emit("Transpose", own(W), perm=(1, 0)))
+    batch_first, reset_after = bool(ctx.attr("layout", 0)), bool(ctx.attr("linear_before_reset", 0))
     given: dict[str, str] = {}
     if ctx.has(B):
-        halves = builder.emit("Reshape", own(B), builder.constant(np.array([2, -1])))
+        halves = builder.emit("Reshape", of_direction(builder, B, d), builder.constant(np.array([2, -1])))
         entering, carried = (builder.emit("Gather", halves, builder.constant(np.array(k)), axis=0) for k in range(2))
         if reset_after:  # what is multiplied to the state is scaled with its bias
             given["bias"] = carried
@@ -325,14 +357,13 @@ def _direction(builder: Builder, x: str, d: int, reverse: bool,
         projected = builder.emit("Add", projected, entering)
     for name, i in (("lengths", LENGTHS), ("first", FIRST), ("first_cell", FIRST_CELL), ("peepholes", PEEPHOLES)):
         if ctx.has(i):
-            given[name] = ctx.node.inputs[i] if i == LENGTHS else own(i, 1 if batch_first and i != PEEPHOLES else 0)
+            axis = 1 if batch_first and i != PEEPHOLES else 0
+            given[name] = ctx.node.inputs[i] if i == LENGTHS else of_direction(builder, i, d, axis)
+    given |= others
     clip = ctx.attr("clip")
-    layer = Layer(ctx.node.op, reverse, activations, None if clip is None else float(clip), tuple(given),
-                  bool(ctx.attr("input_forget", 0)), reset_after)
-    states = builder.several(CUSTOM, (projected, own(R), *given.values()), kind.outputs - 1 + ("lengths" in given),
-                             definition=CustomOp("ai.onnx", ctx.node.op, _recurrence), attributes={"layer": layer})
-    end = builder.constant(np.array(0 if reverse else -1))
-    return (states[0], *(builder.emit("Gather", state, end, axis=0) for state in states[-(kind.outputs - 1):]))
+    made = replace(layer, clip=None if clip is None else float(clip), given=tuple(given),
+                   coupled=bool(ctx.attr("input_forget", 0)), reset_after=reset_after)
+    return made, projected, tuple(given.values())
 
 
 # -- the operators ---------------------------------------------------------------------------------------------

@@ -177,14 +177,19 @@ def _log_sum_exp(builder: Builder) -> tuple[str, ...]:
 
 
 def softmax_axes(ctx: InferContext) -> tuple[int, ...]:
+    """Those that shares are of, as the model's opset has them."""
+    return softmax_axes_of(ctx, ctx.opset, int(ctx.attr("axis", -1 if ctx.opset >= 13 else 1)))
+
+
+def softmax_axes_of(ctx: InferContext, opset: int, axis: int) -> tuple[int, ...]:
     """One axis since opset 13; before, the input is coerced to 2-D: all axes from `axis` on together. Before opset 11 the text
     does not say whether that may be none of them, ONNX Runtime refuses it."""
     rank = ctx.type(0).rank
-    if ctx.opset >= 13:
-        return (ctx.axis(int(ctx.attr("axis", -1)), rank),)
+    if opset >= 13:
+        return (ctx.axis(axis, rank),)
     if not rank:
         raise ModelError(f"{where(ctx)} has an operand without axes, expected one at least")
-    return tuple(range(ctx.axis(int(ctx.attr("axis", 1)), rank), rank))
+    return tuple(range(ctx.axis(axis, rank), rank))
 
 
 def _softmax_types(ctx: InferContext) -> tuple[TensorType, ...]:

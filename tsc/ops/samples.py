@@ -29,3 +29,13 @@ def vector(*values: int) -> NDArray[np.int64]:
 def scalar(value: float, dtype: str = "float32") -> NDArray[np.generic]:
     """A 0-D tensor."""
     return np.array(value, dtype=dtype)
+
+
+def octets(*shape: int, signed: bool = False) -> NDArray[np.integer]:
+    """Any integers of 8 bits."""
+    return ints(*shape, low=-128 if signed else 0, high=128 if signed else 256, dtype="int8" if signed else "uint8")
+
+
+def scales(*shape: int) -> NDArray[np.floating]:
+    """What steps of integers of few bits stand for."""
+    return floats(*shape, low=0.01, high=0.1)

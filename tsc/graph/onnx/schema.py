@@ -130,4 +130,4 @@ def _operand(word: str) -> OpSchema.FormalParameter:
     name, _, key = word.partition(":")
     options = OpSchema.FormalParameterOption
     option = {"?": options.Optional, "*": options.Variadic}.get(name[-1], options.Single)
-    return OpSchema.FormalParameter(name.rstrip("?*"), key, param_option=option)
+    return OpSchema.FormalParameter(name.rstrip("?*"), key, param_option=option, is_homogeneous=not name.endswith("**"))

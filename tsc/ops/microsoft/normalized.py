@@ -15,7 +15,7 @@ from tsc.ops.normalization import rms
 from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats, ints
 from tsc.ops.shapes import canonical, where
-from tsc.sym import ZERO
+from tsc.sym import ZERO, SymExpr
 
 IDS, SEGMENTS, WORDS, PLACES, KINDS, GAMMA, BETA, MASK, PLACE_IDS = range(9)
 
@@ -56,12 +56,16 @@ def _embedding(builder: Builder) -> tuple[str, ...]:
     if ctx.has(SEGMENTS) and ctx.has(KINDS):
         total = builder.emit("Add", total, builder.emit("Gather", inputs[KINDS], inputs[SEGMENTS], axis=0))
     y = builder.emit("LayerNormalization", total, inputs[GAMMA], inputs[BETA], axis=-1, epsilon=ctx.attr("epsilon"))
-    if ctx.has(MASK):
-        shown = cast(builder, builder.emit("Equal", inputs[MASK], builder.constant(np.array(1, np.int32))), "bool", "int32")
-        count = reduction(builder, "ReduceSum", shown, (1,), keepdims=0)
-    else:
-        count = builder.emit("Expand", builder.constant(np.array(0, np.int32)), shape_operand(builder, (batch,)))
-    return (y, count, total)[:len(ctx.node.outputs)]
+    return (y, shown_words(builder, MASK, batch), total)[:len(ctx.node.outputs)]
+
+
+def shown_words(builder: Builder, mask: int, batch: SymExpr) -> str:
+    """How many places input number `mask` shows of each row, none where it is left out."""
+    ctx = builder.infer
+    if not ctx.has(mask):
+        return builder.emit("Expand", builder.constant(np.array(0, np.int32)), shape_operand(builder, (batch,)))
+    shown = builder.emit("Equal", ctx.node.inputs[mask], builder.constant(np.array(1, np.int32)))
+    return reduction(builder, "ReduceSum", cast(builder, shown, "bool", "int32"), (1,), keepdims=0)
 
 
 # -- samples -----------------------------------------------------------------------------------------------------

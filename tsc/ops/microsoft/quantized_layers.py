@@ -1,0 +1,165 @@
+"""Layers of transformers on numbers of 8 bits: attention and embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tsc.errors import ModelError, UnsupportedError
+from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
+from tsc.ops.contraction import scalar_operand
+from tsc.ops.form import BYTES, FLOAT32, Form
+from tsc.ops.microsoft.domain import MICROSOFT
+from tsc.ops.microsoft.normalized import shown_words
+from tsc.ops.microsoft.quantized import one, product_in_floats
+from tsc.ops.movement import positions, reshape, shape_operand
+from tsc.ops.reduce import cast
+from tsc.ops.samples import floats, ints, octets, scalar, scales
+from tsc.ops.shapes import canonical, expect_rank, where
+from tsc.sym import ONE, ZERO, SymExpr
+
+X, WEIGHT, BIAS, X_SCALE, WEIGHT_SCALE, MASK, X_ZERO, WEIGHT_ZERO, PAST = range(9)
+IDS, SEGMENTS, WORDS, PLACES, KINDS, GAMMA, BETA, SHOWN = range(8)
+#: The scales and zero points of the tables and norms that are in bytes.
+_STEPS = {WORDS: (8, 13), PLACES: (9, 14), KINDS: (10, 15), GAMMA: (11, 16), BETA: (12, 17)}
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+def _attention(builder: Builder) -> tuple[str, ...]:
+    """Queries, keys and values are one product of bytes; what follows is in floats."""
+    ctx = builder.infer
+    for name in ("do_rotary", "past_present_share_buffer"):
+        if ctx.attr(name, 0):
+            raise UnsupportedError(f"{where(ctx)} has {name} = {ctx.attr(name)}, which is not supported; only 0 is")
+    expect_rank(ctx, X, 3)
+    expect_rank(ctx, WEIGHT, 2)
+    heads, dtype = int(ctx.attr("num_heads")), ctx.type(BIAS).dtype
+    if heads < 1:
+        raise ModelError(f"{where(ctx)} has {heads} heads, expected at least 1")
+    columns = canonical(ctx, WEIGHT)[1]
+    ctx.env.assume_eq(columns % (3 * heads), ZERO, f"{where(ctx)}: {heads} heads share each third of its weights")
+    made = product_in_floats(builder, (X, WEIGHT), (X_ZERO, WEIGHT_ZERO), (X_SCALE, WEIGHT_SCALE), BIAS)
+    parts = builder.several("Split", (cast(builder, made, "float32", dtype),), 3, axis=2, num_outputs=3)
+    past = [builder.emit("Gather", ctx.node.inputs[PAST], builder.constant(np.array(k)), axis=0) for k in range(
+        2 if ctx.has(PAST) else 0)]
+    scale = {"scale": float(ctx.attr("scale"))} if ctx.attr("scale") else {}
+    y, keys, values = builder.several("Attention", (*parts, _bias(builder, dtype), *past), 3, q_num_heads=heads,
+                                      kv_num_heads=heads, is_causal=int(ctx.attr("unidirectional")), **scale)
+    present = builder.emit("Concat", *(builder.emit("Unsqueeze", part, axes=(0,)) for part in (keys, values)), axis=0)
+    return (y, present)[:len(ctx.node.outputs)]
+
+
+def _total(ctx: InferContext) -> SymExpr:
+    """How many keys there are, past ones among them."""
+    if not ctx.has(PAST):
+        return canonical(ctx, X)[1]
+    expect_rank(ctx, PAST, 5)
+    return ctx.env.canon(canonical(ctx, X)[1] + canonical(ctx, PAST)[3])
+
+
+def _bias(builder: Builder, dtype: str) -> str:
+    """What is added to scores: nothing where a mask shows a key, a number far below 0 where not; "" without a mask. A mask has
+    a number for each key, or for each query and key, or says where keys end and, behind all ends, where they begin."""
+    ctx = builder.infer
+    if not ctx.has(MASK):
+        return ""
+    own, batch, total = canonical(ctx, MASK), canonical(ctx, X)[0], _total(ctx)
+    name = ctx.node.inputs[MASK]
+    if len(own) == 2 and own[1] == ONE:  # which stands for no mask, and hides nothing where there is one key
+        return ""
+    if len(own) in (2, 3):
+        seen = builder.emit("Greater", name, builder.constant(np.array(0, np.int32)))
+        shape = (batch, ONE, ONE, total) if len(own) == 2 else (batch, ONE, canonical(ctx, X)[1], total)
+    elif len(own) == 1:
+        shape = batch, ONE, ONE, total
+        seen = _between(builder, name, batch, total, own[0] == ctx.env.canon(batch * 2))
+    else:
+        raise ModelError(f"{where(ctx)} has a mask of rank {len(own)}, expected 1 to 3")
+    far = -10000.0 if ctx.attr("mask_filter_value") is None else float(ctx.attr("mask_filter_value"))
+    hidden = builder.emit("Where", seen, *(scalar_operand(builder, value, dtype) for value in (0.0, far)))
+    return reshape(builder, hidden, shape)
+
+
+def _between(builder: Builder, ends: str, batch: SymExpr, total: SymExpr, begin: bool) -> str:
+    """Whether each key lies before the end, and where there are beginnings not before them, of its row."""
+    keys = cast(builder, positions(builder, total), "int64", "int32")
+    if not begin:
+        return builder.emit("Less", keys, reshape(builder, ends, (batch, ONE)))
+    both = reshape(builder, ends, (SymExpr.of(2), batch, ONE))
+    end, start = (builder.emit("Gather", both, builder.constant(np.array(k)), axis=0) for k in range(2))
+    return builder.emit("And", builder.emit("Less", keys, end), builder.emit("GreaterOrEqual", keys, start))
+
+
+# -- embeddings --------------------------------------------------------------------------------------------------
+
+def _embedding(builder: Builder) -> tuple[str, ...]:
+    """The norm of the sum of what words, their places and segments stand for; and how many places a mask shows."""
+    ctx = builder.infer
+    inputs, (batch, length) = ctx.node.inputs, canonical(ctx, IDS)
+    ctx.env.assume_le(length, canonical(ctx, PLACES)[0], f"{where(ctx)}: each word has a place")
+    first = (shape_operand(builder, (part,)) for part in (ZERO, length, ZERO))
+    total = builder.emit("Add", _in_floats(builder, WORDS, builder.emit("Gather", inputs[WORDS], inputs[IDS], axis=0)),
+                         _in_floats(builder, PLACES, builder.emit("Slice", inputs[PLACES], *first)))
+    if ctx.has(SEGMENTS) and ctx.has(KINDS):
+        found = builder.emit("Gather", inputs[KINDS], inputs[SEGMENTS], axis=0)
+        total = builder.emit("Add", total, _in_floats(builder, KINDS, found))
+    norm = (_in_floats(builder, i, inputs[i]) for i in (GAMMA, BETA))
+    y = builder.emit("LayerNormalization", total, *norm, axis=-1, epsilon=ctx.attr("epsilon"))
+    return (y, shown_words(builder, SHOWN, batch))
+
+
+def _in_floats(builder: Builder, i: int, value: str) -> str:
+    """Elements of input `i` in its scale."""
+    return builder.emit("DequantizeLinear", value, *(one(builder, k) for k in _STEPS[i]))
+
+
+# -- samples -----------------------------------------------------------------------------------------------------
+
+def _attentions() -> Sequence[Sample]:
+    x, bias, past = octets(3, 5, 6), floats(24), floats(2, 3, 2, 7, 4)
+    w = ints(6, 24, low=-60, high=60, dtype="int8")
+    one_scale = [x, w, bias, scalar(0.01), scalar(0.011)]
+    zero_points = [scalar(120, "uint8"), scalar(3, "int8")]
+    rows, ends = np.array([[1, 0, 1, 1, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32), np.array([3, 5, 1], np.int32)
+    whole = np.array([[1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1], [1] * 12, [0] * 6 + [1] * 6], np.int32)
+    each = np.tril(np.ones((3, 5, 5), np.int32))
+    some = {"num_heads": 2}
+    return [Sample(one_scale, some), Sample([*one_scale, rows, *zero_points], some),
+            Sample([*one_scale[:4], scales(24), ends, zero_points[0], ints(24, low=-9, high=9, dtype="int8")],
+                   {**some, "scale": 0.3}),
+            Sample([*one_scale, whole, *zero_points, past], {**some, "unidirectional": 1}, 2),
+            Sample([*one_scale, each, *zero_points], {**some, "mask_filter_value": -2.0}),
+            Sample([*one_scale, None, *zero_points, past], some, 2), Sample([*one_scale, None, *zero_points], {
+                **some, "unidirectional": 1}, 2)]
+
+
+def _embeddings() -> Sequence[Sample]:
+    ids, segments = ints(2, 5, low=0, high=9, dtype="int32"), ints(2, 5, low=0, high=2, dtype="int32")
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    tables, norm = [octets(9, 8), octets(7, 8), octets(2, 8)], [octets(8), octets(8)[::-1].copy()]
+    steps = [scalar(step) for step in (0.021, 0.032, 0.043, 0.054, 0.065)]
+    zero_points = [scalar(point, "uint8") for point in (120, 100, 90, 130, 127)]
+    without = [*steps[:2], None, *steps[3:], *zero_points[:2], None, *zero_points[3:]]
+    return [Sample([ids, segments, *tables, *norm, mask, *steps, *zero_points], {"epsilon": 0.001}, 2),
+            Sample([ids, None, *tables[:2], None, *norm, None, *without], {}, 2)]
+
+
+_ROTARY = {"do_rotary": "int", "past_present_share_buffer": "int"}
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("QAttention", PatternKind.CONTRACTION, decompose=_attention, samples=_attentions, domain=MICROSOFT,
+          reads=("num_heads", "unidirectional", "mask_filter_value", "scale", *_ROTARY),
+          form=Form("input:X weight:W bias:T input_scale:T weight_scale:T mask_index?:I input_zero_point?:X "
+                    "weight_zero_point?:W past?:T", "output:T present?:T", {
+                        "X": BYTES, "W": BYTES, "T": ("float32", "float16"), "I": ("int32",)},
+                    {"unidirectional": 0}, {"mask_filter_value": "float", "scale": "float", **_ROTARY}, {"num_heads": "int"})),
+    OpDef("QEmbedLayerNormalization", PatternKind.REDUCE, decompose=_embedding, samples=_embeddings, domain=MICROSOFT,
+          reads=("epsilon",),
+          form=Form("input_ids:I segment_ids?:I word_embedding_quant:Q position_embedding_quant:Q segment_embedding?:Q "
+                    "gamma_quant:Q beta_quant:Q mask?:I word_embedding_scale:T position_embedding_scale:T "
+                    "segment_embedding_scale?:T gamma_scale:T beta_scale:T word_embedding_zero_point:Q "
+                    "position_embedding_zero_point:Q segment_embedding_zero_point?:Q gamma_zero_point:Q beta_zero_point:Q",
+                    "layernorm_out:T mask_index_out:I", {"I": ("int32",), "Q": BYTES, "T": FLOAT32}, {"epsilon": 1e-12})),
+)
