@@ -36,33 +36,46 @@ Q, K, V, ALL_BIAS, PADDING, ADDED, PAST_K, PAST_V = range(8)
 def _attention(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     refuse(ctx, {6: "a buffer of past keys and values"})
-    (batch, rows, _), inputs, env = canonical(ctx, X), ctx.node.inputs, ctx.env
-    count, widths = expect_heads(ctx, "num_heads"), _widths(ctx)
-    own = [Heads(batch, count, rows, evenly(ctx, width, count, "what is projected")) for width in widths]
-    projected = builder.emit("MatMul", inputs[X], inputs[WEIGHTS])
+    inputs = ctx.node.inputs
+    made = builder.emit("MatMul", inputs[X], inputs[WEIGHTS])
     if ctx.has(BIAS):
-        projected = builder.emit("Add", projected, inputs[BIAS])
+        made = builder.emit("Add", made, inputs[BIAS])
+    return of_projection(builder, made, _widths(ctx), ctx.type(X).dtype, MASK, PAST, SCORES_BIAS)
+
+
+def of_projection(builder: Builder, projected: str, widths: Sequence[SymExpr], dtype: str, mask: int, past: int,
+                  added: int | None = None) -> tuple[str, ...]:
+    """Attention of queries, keys and values of these `widths`, which are side by side in what was projected; the numbers of
+    the inputs that are its mask, past keys and values, and what is added to scores."""
+    ctx, count = builder.infer, expect_heads(builder.infer, "num_heads")
+    batch, rows, _ = canonical(ctx, X)
+    own = [Heads(batch, count, rows, evenly(ctx, width, count, "what is projected")) for width in widths]
     parts = builder.several("Split", (projected, shape_operand(builder, widths)), 3, axis=2)
     q, k, v = (apart(builder, part, heads) for part, heads in zip(parts, own))
-    past, kept = ZERO, []
-    if ctx.has(PAST):
-        past = canonical(ctx, PAST)[3]
-        k, v = (builder.emit("Concat", builder.emit("Gather", inputs[PAST], builder.constant(np.array(n)), axis=0), x, axis=2)
+    before, kept = ZERO, []
+    if ctx.has(past):
+        before, whole = canonical(ctx, past)[3], ctx.node.inputs[past]
+        k, v = (builder.emit("Concat", builder.emit("Gather", whole, builder.constant(np.array(n)), axis=0), x, axis=2)
                 for n, x in enumerate((k, v)))
     if len(ctx.node.outputs) > 1:
         kept = [builder.emit("Concat", *(builder.emit("Unsqueeze", x, axes=(0,)) for x in (k, v)), axis=0)]
-    total = env.canon(past + rows)
+    total = ctx.env.canon(before + rows)
     keys, values = (Heads(batch, count, total, heads.size) for heads in own[1:])
-    bias = _with_added(builder, mask_bias(builder, MASK, own[0], total, past), SCORES_BIAS)
-    return (attend(builder, q, k, v, (own[0], keys, values), bias)[0], *kept)
+    bias = _with_added(builder, mask_bias(builder, mask, own[0], total, before, dtype), added)
+    return (attend(builder, q, k, v, (own[0], keys, values), dtype, bias)[0], *kept)
+
+
+def thirds(ctx: InferContext, weights: int) -> tuple[SymExpr, SymExpr, SymExpr]:
+    """How many columns of the weights that are input number `weights` make queries, keys and values: as many each."""
+    third = evenly(ctx, canonical(ctx, weights)[1], SymExpr.of(3), "the columns of the weights")
+    return third, third, third
 
 
 def _widths(ctx: InferContext) -> tuple[SymExpr, SymExpr, SymExpr]:
     """How many columns of the weights make queries, keys and values."""
     columns, given = canonical(ctx, WEIGHTS)[1], ctx.attr("qkv_hidden_sizes")
     if given is None:
-        third = evenly(ctx, columns, SymExpr.of(3), "the columns of the weights")
-        return third, third, third
+        return thirds(ctx, WEIGHTS)
     if len(given) != 3 or min(given) < 1:
         raise ModelError(f"{where(ctx)} has qkv_hidden_sizes {tuple(given)}, expected three sizes")
     unify(ctx.env, columns, SymExpr.of(sum(given)), f"{where(ctx)}: the weights make queries, keys and values")
@@ -70,10 +83,10 @@ def _widths(ctx: InferContext) -> tuple[SymExpr, SymExpr, SymExpr]:
     return q, k, v
 
 
-def _with_added(builder: Builder, bias: str | None, added: int) -> str | None:
+def _with_added(builder: Builder, bias: str | None, added: int | None) -> str | None:
     """A bias of scores and what input `added` has of it."""
     ctx = builder.infer
-    if not ctx.has(added):
+    if added is None or not ctx.has(added):
         return bias
     own = ctx.node.inputs[added]
     return own if bias is None else builder.emit("Add", own, bias)
@@ -94,8 +107,8 @@ def _multi_head(builder: Builder) -> tuple[str, ...]:
         k, v = (builder.emit("Concat", ctx.node.inputs[i], x, axis=2) for i, x in ((PAST_K, k), (PAST_V, v)))
     total = ctx.env.canon(past + own[1].length)
     queries, keys, values = own[0], *(Heads(h.batch, h.count, total, h.size) for h in own[1:])
-    bias = _with_added(builder, mask_bias(builder, PADDING, queries, total, past), ADDED)
-    y, scores = attend(builder, q, k, v, (queries, keys, values), bias)
+    bias = _with_added(builder, mask_bias(builder, PADDING, queries, total, past, ctx.type(Q).dtype), ADDED)
+    y, scores = attend(builder, q, k, v, (queries, keys, values), ctx.type(Q).dtype, bias)
     return (y, k, v, scores)[:len(ctx.node.outputs)]
 
 

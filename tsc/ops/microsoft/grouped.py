@@ -39,7 +39,8 @@ def _grouped(builder: Builder) -> tuple[str, ...]:
         ZERO, total, SymExpr.of(2)))) for x in cached]
     keys = Heads(new.batch, new.count, total, new.size)
     bias = _seen(builder, queries, total, places)
-    y, _ = attend(builder, q, shown[0], shown[1], (queries, keys, keys), bias, float(ctx.attr("softcap", 0.0)))
+    y, _ = attend(builder, q, shown[0], shown[1], (queries, keys, keys), ctx.type(Q).dtype, bias,
+                  float(ctx.attr("softcap", 0.0)))
     return (y, *cached)[:len(ctx.node.outputs)]
 
 

@@ -47,12 +47,11 @@ def together(builder: Builder, value: str, heads: Heads) -> str:
     return reshape(builder, rows, (heads.batch, heads.length, builder.infer.env.canon(heads.count * heads.size)))
 
 
-def attend(builder: Builder, q: str, k: str, v: str, of: tuple[Heads, Heads, Heads], bias: str | None,
+def attend(builder: Builder, q: str, k: str, v: str, of: tuple[Heads, Heads, Heads], dtype: str, bias: str | None,
            softcap: float = 0.0) -> tuple[str, str]:
     """softmax(scale * q @ k.T + bias) @ v, rows with all heads side by side, and the scores that the softmax is of. A group of
     queries' heads shares one of keys and values."""
     ctx, (queries, keys, values) = builder.infer, of
-    dtype = ctx.type(0).dtype
     scaled = builder.emit("Mul", q, scale_operand(builder, ctx.attr("scale") or None, queries.size, dtype))
     k, v = (shared_heads(builder, x, own.shape, queries.count) for x, own in ((k, keys), (v, values)))
     scores = builder.emit("MatMul", scaled, builder.emit("Transpose", k, perm=(0, 1, 3, 2)))
@@ -67,11 +66,11 @@ def attend(builder: Builder, q: str, k: str, v: str, of: tuple[Heads, Heads, Hea
 
 # -- masks -------------------------------------------------------------------------------------------------------
 
-def mask_bias(builder: Builder, mask: int, queries: Heads, total: SymExpr, past: SymExpr) -> str | None:
+def mask_bias(builder: Builder, mask: int, queries: Heads, total: SymExpr, past: SymExpr, dtype: str) -> str | None:
     """What is added to scores of `total` keys: the attribute mask_filter_value where input `mask` hides a key, the least number
     behind a row's own place where attention is unidirectional. None where all is seen."""
     ctx = builder.infer
-    dtype, causal = ctx.type(0).dtype, bool(ctx.attr("unidirectional", 0))
+    causal = bool(ctx.attr("unidirectional", 0))
     filtered = ctx.attr("mask_filter_value")
     hidden = scalar_operand(builder, -10000.0 if filtered is None else float(filtered), dtype)
     shown = _shown(builder, mask, queries, total) if ctx.has(mask) and not _is_dummy(ctx, mask, total, causal) else None

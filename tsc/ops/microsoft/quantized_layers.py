@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tsc.errors import ModelError, UnsupportedError
-from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
-from tsc.ops.contraction import scalar_operand
+from tsc.errors import UnsupportedError
+from tsc.ops.base import Builder, OpDef, PatternKind, Sample
 from tsc.ops.form import BYTES, FLOAT32, Form
+from tsc.ops.microsoft.attention import of_projection, thirds
 from tsc.ops.microsoft.domain import MICROSOFT
 from tsc.ops.microsoft.normalized import shown_words
 from tsc.ops.microsoft.quantized import one, product_in_floats
-from tsc.ops.movement import positions, reshape, shape_operand
+from tsc.ops.movement import shape_operand
 from tsc.ops.reduce import cast
 from tsc.ops.samples import floats, ints, octets, scalar, scales
 from tsc.ops.shapes import canonical, expect_rank, where
-from tsc.sym import ONE, ZERO, SymExpr
+from tsc.sym import ZERO
 
 X, WEIGHT, BIAS, X_SCALE, WEIGHT_SCALE, MASK, X_ZERO, WEIGHT_ZERO, PAST = range(9)
 IDS, SEGMENTS, WORDS, PLACES, KINDS, GAMMA, BETA, SHOWN = range(8)
@@ -35,61 +35,9 @@ def _attention(builder: Builder) -> tuple[str, ...]:
             raise UnsupportedError(f"{where(ctx)} has {name} = {ctx.attr(name)}, which is not supported; only 0 is")
     expect_rank(ctx, X, 3)
     expect_rank(ctx, WEIGHT, 2)
-    heads, dtype = int(ctx.attr("num_heads")), ctx.type(BIAS).dtype
-    if heads < 1:
-        raise ModelError(f"{where(ctx)} has {heads} heads, expected at least 1")
-    columns = canonical(ctx, WEIGHT)[1]
-    ctx.env.assume_eq(columns % (3 * heads), ZERO, f"{where(ctx)}: {heads} heads share each third of its weights")
+    dtype = ctx.type(BIAS).dtype
     made = product_in_floats(builder, (X, WEIGHT), (X_ZERO, WEIGHT_ZERO), (X_SCALE, WEIGHT_SCALE), BIAS)
-    parts = builder.several("Split", (cast(builder, made, "float32", dtype),), 3, axis=2, num_outputs=3)
-    past = [builder.emit("Gather", ctx.node.inputs[PAST], builder.constant(np.array(k)), axis=0) for k in range(
-        2 if ctx.has(PAST) else 0)]
-    scale = {"scale": float(ctx.attr("scale"))} if ctx.attr("scale") else {}
-    y, keys, values = builder.several("Attention", (*parts, _bias(builder, dtype), *past), 3, q_num_heads=heads,
-                                      kv_num_heads=heads, is_causal=int(ctx.attr("unidirectional")), **scale)
-    present = builder.emit("Concat", *(builder.emit("Unsqueeze", part, axes=(0,)) for part in (keys, values)), axis=0)
-    return (y, present)[:len(ctx.node.outputs)]
-
-
-def _total(ctx: InferContext) -> SymExpr:
-    """How many keys there are, past ones among them."""
-    if not ctx.has(PAST):
-        return canonical(ctx, X)[1]
-    expect_rank(ctx, PAST, 5)
-    return ctx.env.canon(canonical(ctx, X)[1] + canonical(ctx, PAST)[3])
-
-
-def _bias(builder: Builder, dtype: str) -> str:
-    """What is added to scores: nothing where a mask shows a key, a number far below 0 where not; "" without a mask. A mask has
-    a number for each key, or for each query and key, or says where keys end and, behind all ends, where they begin."""
-    ctx = builder.infer
-    if not ctx.has(MASK):
-        return ""
-    own, batch, total = canonical(ctx, MASK), canonical(ctx, X)[0], _total(ctx)
-    name = ctx.node.inputs[MASK]
-    if len(own) == 2 and own[1] == ONE:  # which stands for no mask, and hides nothing where there is one key
-        return ""
-    if len(own) in (2, 3):
-        seen = builder.emit("Greater", name, builder.constant(np.array(0, np.int32)))
-        shape = (batch, ONE, ONE, total) if len(own) == 2 else (batch, ONE, canonical(ctx, X)[1], total)
-    elif len(own) == 1:
-        shape = batch, ONE, ONE, total
-        seen = _between(builder, name, batch, total, own[0] == ctx.env.canon(batch * 2))
-    else:
-        raise ModelError(f"{where(ctx)} has a mask of rank {len(own)}, expected 1 to 3")
-    far = -10000.0 if ctx.attr("mask_filter_value") is None else float(ctx.attr("mask_filter_value"))
-    hidden = builder.emit("Where", seen, *(scalar_operand(builder, value, dtype) for value in (0.0, far)))
-    return reshape(builder, hidden, shape)
-
-
-def _between(builder: Builder, ends: str, batch: SymExpr, total: SymExpr, begin: bool) -> str:
-    """Whether each key lies before the end, and where there are beginnings not before them, of its row."""
-    keys = cast(builder, positions(builder, total), "int64", "int32")
-    if not begin:
-        return builder.emit("Less", keys, reshape(builder, ends, (batch, ONE)))
-    both = reshape(builder, ends, (SymExpr.of(2), batch, ONE))
-    end, start = (builder.emit("Gather", both, builder.constant(np.array(k)), axis=0) for k in range(2))
-    return builder.emit("And", builder.emit("Less", keys, end), builder.emit("GreaterOrEqual", keys, start))
+    return of_projection(builder, cast(builder, made, "float32", dtype), thirds(ctx, WEIGHT), dtype, MASK, PAST)
 
 
 # -- embeddings --------------------------------------------------------------------------------------------------
