@@ -52,8 +52,8 @@ def check_node(node: NodeProto, opset: int, where: str) -> None:
 
 def refuse_unread(attrs: Mapping[str, Any], known: Collection[str], defaults: Mapping[str, Any], where: str,
                   instead: Mapping[str, str]) -> None:
-    """Raise UnsupportedError for an attribute that is neither `known` to the operator's rules nor at its default; `instead` says
-    of some what to do."""
+    """Raise UnsupportedError for an attribute that is neither `known` to the operator's rules nor at its default; `instead`
+    says of some what to do."""
     for name, value in attrs.items():
         if name in instead:
             if not np.size(value):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tsc.errors import ModelError
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
-from tsc.ops.ml.common import DOMAIN, STRINGS, chosen, features, in_floats, listed, numbers, working
+from tsc.ops.ml.common import DOMAIN, STRINGS, chosen, features, in_floats, listed, working
 from tsc.ops.movement import reshape, shape_operand
 from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats, ints, vector
@@ -90,7 +90,8 @@ def _vectorizer(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     counts = listed(ctx, "inputdimensions", "int64").tolist()
     if len(counts) != len(ctx.types) or min(counts) < 0:
-        raise ModelError(f"{where(ctx)} has the inputdimensions {counts[:20]} for {len(ctx.types)} inputs, expected a size of each")
+        raise ModelError(f"{where(ctx)} has the inputdimensions {counts[:20]} for {len(ctx.types)} inputs, expected a size of "
+                         "each")
     parts = [_wide(builder, i, count) for i, count in enumerate(counts)]
     return (builder.emit("Concat", *parts, axis=1) if len(parts) > 1 else parts[0],)
 
@@ -146,7 +147,8 @@ def _label_encoder(builder: Builder) -> tuple[str, ...]:
     if default.size != 1:
         raise ModelError(f"{where(ctx)} has a default of {default.size} elements, expected one")
     if keys.dtype.name != ctx.type(0).dtype:
-        raise ModelError(f"{where(ctx)} has an input of type {ctx.type(0).dtype} and keys of type {keys.dtype.name}, expected one")
+        raise ModelError(f"{where(ctx)} has an input of type {ctx.type(0).dtype} and keys of type {keys.dtype.name}, expected "
+                         "one type")
     place, _ = _first(builder, ctx.node.inputs[0], keys)
     table = np.concatenate([values, default.reshape(1).astype(values.dtype)])
     return (builder.emit("Gather", builder.constant(table), place, axis=0),)
@@ -155,7 +157,8 @@ def _label_encoder(builder: Builder) -> tuple[str, ...]:
 def _column(ctx: InferContext, what: str) -> NDArray[Any]:
     """The keys or the values, of which there is one attribute."""
     types = {"int64s": "int64", "floats": "float32", "tensor": None}
-    found = [np.asarray(ctx.attr(f"{what}_{kind}"), dtype) for kind, dtype in types.items() if ctx.attr(f"{what}_{kind}") is not None]
+    given = {dtype: ctx.attr(f"{what}_{kind}") for kind, dtype in types.items()}
+    found = [np.asarray(values, dtype) for dtype, values in given.items() if values is not None]
     found = [array for array in found if array.size] or found
     if len(found) != 1 or found[0].ndim != 1:
         raise ModelError(f"{where(ctx)} has {len(found)} lists of {what}, expected one")
@@ -166,12 +169,14 @@ def _column(ctx: InferContext, what: str) -> NDArray[Any]:
 
 def _scales() -> Sequence[Sample]:
     many = {"offset": (0.5, -1.0, 2.0), "scale": (2.0, 0.25, -1.0)}
-    return [Sample([floats(5, 3)], many), Sample([floats(3)], many), Sample([floats(4, 2)], {"offset": (0.5,), "scale": (3.0,)})]
+    return [Sample([floats(5, 3)], many), Sample([floats(3)], many),
+            Sample([floats(4, 2)], {"offset": (0.5,), "scale": (3.0,)})]
 
 
 def _norms() -> Sequence[Sample]:
     x = np.concatenate([floats(4, 3), np.zeros((1, 3), np.float32)])
-    return [Sample([x + np.float32(norm == "MAX") * 3], {"norm": norm}) for norm in ("MAX", "L1", "L2")] + [Sample([abs(floats(2, 5))])]
+    return [*(Sample([x + np.float32(norm == "MAX") * 3], {"norm": norm}) for norm in ("MAX", "L1", "L2")),
+            Sample([abs(floats(2, 5))])]
 
 
 def _thresholds() -> Sequence[Sample]:

@@ -1,8 +1,8 @@
 """Trees as tables: what attributes say of nodes and leaves, checked, and made what a walk reads.
 
-A walk goes from the root down by one table, `child`, whose columns are what comparing a feature with a threshold may find: it is
-less, equal, greater, or one of both is no number. So a table of any modes is walked alike, and columns that are the same in all
-nodes are one. A leaf is its own child.
+A walk goes from the root down by one table, `child`, whose columns are what comparing a feature with a threshold may find: it
+is less, equal, greater, or one of both is no number. So a table of any modes is walked alike, and columns that are the same in
+all nodes are one. A leaf is its own child.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Votes:
 
 
 def walk_of(nodes: Nodes, roots: Ints, where: str) -> Walk:
-    """The tables of a walk from roots; the last leaf is one more, which no node leads to. Raises ModelError for nodes that are no trees, UnsupportedError for too deep ones."""
+    """The tables of a walk from roots; the last leaf is one more, which no node leads to. Raises ModelError for nodes that are no
+    trees, UnsupportedError for too deep ones."""
     count, leaves = len(nodes.feature), nodes.leaves
     children = np.stack([nodes.yes, nodes.no])
     if not _within(children, count + leaves) or not _within(roots, count + leaves):
@@ -151,7 +152,8 @@ class Names:
         found = (self._trees[of] == trees) & (self._nodes[rank] == nodes) & (self._keys[at] == keys)
         if not found.all():
             k = int(np.flatnonzero(~found)[0])
-            raise ModelError(f"{self._where} has {what} of node {nodes[k]} of tree {trees[k]}, which does not exist; export it again")
+            raise ModelError(f"{self._where} has {what} of node {nodes[k]} of tree {trees[k]}, which does not exist; export it "
+                             "again")
         return np.asarray(self._order[at], np.int64)
 
 

@@ -17,11 +17,11 @@ from tsc.ops.shapes import where
 
 def _product(builder: Builder, count: int) -> tuple[str, str]:
     """The sums of `count` rows of coefficients for each row of the input, and their type."""
-    ctx = builder.infer
-    dtype, coefficients, intercepts = working(ctx), listed(ctx, "coefficients", "float32"), numbers(ctx, "intercepts", "float32")
+    ctx, dtype = builder.infer, working(builder.infer)
+    coefficients, intercepts = listed(ctx, "coefficients", "float32"), numbers(ctx, "intercepts", "float32")
     if count < 1 or len(coefficients) % count or len(intercepts) not in (0, count):
-        raise ModelError(f"{where(ctx)} has {len(coefficients)} coefficients and {len(intercepts)} intercepts for {count} rows, "
-                         "expected as many for each")
+        raise ModelError(f"{where(ctx)} has {len(coefficients)} coefficients and {len(intercepts)} intercepts for {count} rows,"
+                         " expected as many for each")
     weights = coefficients.reshape(count, -1).T.astype(dtype)
     x = rows(builder, dtype)
     if len(weights) > 1 or ctx.type(0).rank == 1:
@@ -76,7 +76,8 @@ def _regressions() -> Sequence[Sample]:
 
 def _classes() -> Sequence[Sample]:
     three = {"coefficients": _list(3, 4), "intercepts": _list(3), "classlabels_ints": (7, -1, 3)}
-    return [*(Sample([floats(6, 4)], three | {"post_transform": t}, 2) for t in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")),
+    transforms = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")
+    return [*(Sample([floats(6, 4)], three | {"post_transform": t}, 2) for t in transforms),
             Sample([floats(6, 4)], {"coefficients": _list(4), "intercepts": (0.25,), "classlabels_ints": (4, 2),
                                     "post_transform": "LOGISTIC"}, 2)]
 

@@ -47,8 +47,8 @@ def both(builder: Builder, score: str, transform: str, dtype: str, centre: int) 
     """The scores of two classes, of which [rows, 1] is that of the second: those of the first and the second add up to
     `centre`, unless their LOGISTIC is taken. Of other transforms ONNX Runtime does none."""
     if transform == "PROBIT":
-        raise UnsupportedError(f"{where(builder.infer)} has the post_transform PROBIT of one score for two classes, which is not "
-                               "supported; export it with NONE")
+        raise UnsupportedError(f"{where(builder.infer)} has the post_transform PROBIT of one score for two classes, which is "
+                               "not supported; export it with NONE")
     opposite = builder.emit("Neg", score)
     if centre and transform != "LOGISTIC":
         opposite = builder.emit("Sub", scalar_operand(builder, centre, dtype), score)
