@@ -31,7 +31,7 @@ STATIC = {("Det", "x0", -1), ("Det", "x0", -2), ("GatherND", "x1", -1), ("Scatte
 #: pads, a global pool that reduces the channels too, no GlobalLpPool, local responses of as many channels as images
 #: ; of ai.onnx.ml, no scores of two classes by one
 BY_RUNTIME = {"Mean", "Softsign", "Pad", "GlobalMaxPool", "RNN", "GRU", "LSTM", "GlobalLpPool", "LRN", "LinearClassifier",
-              "TreeEnsembleClassifier"}
+              "TreeEnsembleClassifier", "SVMRegressor", "SVMClassifier"}
 
 
 def _onnx_attr(value: Any) -> Any:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tsc.ops.base import OpDef
-from tsc.ops.ml import features, linear, trees
+from tsc.ops.ml import features, linear, svm, trees
 from tsc.ops.ml.common import DOMAIN
 
-OPS: tuple[OpDef, ...] = (*features.OPS, *linear.OPS, *trees.OPS)
+OPS: tuple[OpDef, ...] = (*features.OPS, *linear.OPS, *trees.OPS, *svm.OPS)
 
 __all__ = ["DOMAIN", "INSTEAD", "OPS"]
 
