@@ -127,6 +127,8 @@ def _one_hot(builder: Builder) -> tuple[str, ...]:
     """1 at the category that an element is, along a new axis; where `zeros` is 0 it must be one."""
     ctx = builder.infer
     keys = listed(ctx, "cats_int64s", "int64")
+    if len(np.unique(keys)) < len(keys):
+        raise ModelError(f"{where(ctx)} names a category twice, expected each once; export it again")
     place, same = _first(builder, cast(builder, ctx.node.inputs[0], ctx.type(0).dtype, "int64"), keys)
     if not ctx.attr("zeros"):
         known = builder.emit("Gather", builder.constant(np.arange(len(keys))), place, axis=0)

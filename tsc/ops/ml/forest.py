@@ -69,8 +69,8 @@ class Votes:
 
 
 def walk_of(nodes: Nodes, roots: Ints, where: str) -> Walk:
-    """The tables of a walk from roots; the last leaf is one more, which no node leads to. Raises ModelError for nodes that are no
-    trees, UnsupportedError for too deep ones."""
+    """The tables of a walk from roots; the last leaf is one more, which no node leads to. Raises ModelError for nodes that are
+    no trees, UnsupportedError for too deep ones."""
     count, leaves = len(nodes.feature), nodes.leaves
     children = np.stack([nodes.yes, nodes.no])
     if not _within(children, count + leaves) or not _within(roots, count + leaves):
@@ -105,9 +105,12 @@ def _sides(holds: NDArray[np.bool_]) -> tuple[str, list[int]]:
 
 def _depth(children: Ints, roots: Ints, count: int, where: str) -> int:
     """How many steps lead from a root to the farthest leaf. Nodes may have several parents, but none is below itself."""
-    reached, level = np.zeros(count, bool), np.unique(roots[roots < count])
+    too_deep = UnsupportedError(f"{where} has trees of more than {MOST_LEVELS} levels, which are not supported")
+    reached, level, levels = np.zeros(count, bool), np.unique(roots[roots < count]), 0
     while level.size:
-        reached[level] = True
+        reached[level], levels = True, levels + 1
+        if levels > MOST_LEVELS:
+            raise too_deep
         below = np.unique(children[:, level])
         level = below[below < count]
         level = level[~reached[level]]
@@ -117,7 +120,7 @@ def _depth(children: Ints, roots: Ints, count: int, where: str) -> int:
     level, depth, seen = inner[parents[inner] == 0], 0, 0
     while level.size:
         if depth == MOST_LEVELS:
-            raise UnsupportedError(f"{where} has trees of more than {MOST_LEVELS} levels, which are not supported")
+            raise too_deep
         depth, seen = depth + 1, seen + len(level)
         below, times = np.unique(children[:, level], return_counts=True)
         below, times = below[below < count], times[below < count]
@@ -189,7 +192,7 @@ def by_target(votes: Votes, walk: Walk) -> NDArray[np.int64] | None:
     """The trees [targets, as many of each] in the order of the one target that each votes for, -1 where there are too few.
     None where trees vote for several, or where too many would be too few."""
     trees, of = len(walk.roots), trees_of(walk)
-    if of is None:
+    if of is None or votes.targets > 2 * trees + 16:
         return None
     tree, target = of[votes.leaf], votes.target
     tree, target = tree[tree >= 0], target[tree >= 0]

@@ -32,7 +32,8 @@ def _kernel(builder: Builder, count: int, dtype: str) -> str:
     vectors = vectors.reshape(count, -1).astype(dtype)
     features(ctx, vectors.shape[1])
     x = rows(builder, dtype)
-    gamma, offset, degree = (scalar_operand(builder, value, dtype) for value in given or (0, 0, 0))
+    gamma, offset, degree = (scalar_operand(builder, value, dtype) for value in (
+        given if len(given) == 3 else (0, 0, 0)))
     if kernel == "RBF":
         apart = builder.emit("Sub", builder.emit("Unsqueeze", x, axes=(1,)), builder.constant(vectors))
         squares = reduction(builder, "ReduceSum", builder.emit("Mul", apart, apart), (2,), keepdims=0)
@@ -94,12 +95,12 @@ def _classifier(builder: Builder) -> tuple[str, ...]:
         raise UnsupportedError(f"{where(ctx)} has the attribute 'prob_a', which is not supported: fit the model with "
                                "probability=False, or calibrate it by another model, and export it again")
     if len(counts) < 2 or min(counts) < 0 or sum(counts) < 1:
-        raise UnsupportedError(f"{where(ctx)} has support vectors of {len(counts)} classes, but two or more only are supported; "
-                               "export a linear model as such")
+        raise UnsupportedError(f"{where(ctx)} has support vectors of {len(counts)} classes, but two or more only are "
+                               "supported; export a linear model as such")
     coefficients = listed(ctx, "coefficients", "float32")
     if len(coefficients) != sum(counts) * (len(counts) - 1):
-        raise ModelError(f"{where(ctx)} has {len(coefficients)} coefficients for {sum(counts)} support vectors of {len(counts)} "
-                         "classes, expected one of each vector for each other class")
+        raise ModelError(f"{where(ctx)} has {len(coefficients)} coefficients for {sum(counts)} support vectors of "
+                         f"{len(counts)} classes, expected one of each vector for each other class")
     table, votes = _pairs(ctx, counts, coefficients.reshape(len(counts) - 1, -1))
     scores = _sums(builder, _kernel(builder, sum(counts), dtype), table, dtype)
     first = builder.emit("Greater", scores, scalar_operand(builder, 0, dtype))
