@@ -53,7 +53,7 @@ def test_what_is_read_is_declared_and_what_is_declared_is_read(monkeypatch: pyte
         return plain(self, name, default)
 
     monkeypatch.setattr(InferContext, "attr", attr)
-    newer = [(case.values[0].name, OPSET, case.values[1]) for case in CASES]
+    newer = [(case.values[0].name, OPSET, case.values[1]) for case in CASES if not case.values[0].domain]
     for name, opset, sample in (*newer, *OLDER, ("Upsample", 7, Sample([np.ones((1, 1, 2, 2), np.float32)], {
             "scales": (1.0, 1.0, 2.0, 2.0)}))):
         op = find(name)
@@ -170,7 +170,7 @@ def test_an_attribute_given_twice_and_operators_of_no_opset() -> None:
 
 @pytest.mark.defect(19)
 def test_the_compilers_own_primitives_are_no_operators_of_a_model() -> None:
-    for op in (o for o in all_ops() if o.domain):
+    for op in (o for o in all_ops() if o.domain == "tsc"):
         if op.name.isidentifier():
             for domain in ("", "tsc"):
                 proto = model("y = Relu(a)", "float[n] a", "float[n] y")

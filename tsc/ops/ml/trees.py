@@ -101,16 +101,17 @@ def _voters(word: str) -> tuple[str, ...]:
     return tuple(f"{word}_{name}" for name in ("treeids", "nodeids", "ids", "weights", "weights_as_tensor"))
 
 
-def _op(name: str, decompose: Callable[[Builder], tuple[str, ...]], **others: Any) -> OpDef:
-    return OpDef(name, PatternKind.OPAQUE, decompose=decompose, domain=DOMAIN, **others)
+def _op(name: str, kind: PatternKind, decompose: Callable[[Builder], tuple[str, ...]], **others: Any) -> OpDef:
+    """An operator of the kind that its parts besides the walk are of, which brings its own."""
+    return OpDef(name, kind, decompose=decompose, domain=DOMAIN, **others)
 
 
 OPS: tuple[OpDef, ...] = (
-    _op("TreeEnsembleRegressor", _regressor, samples=regressors, ignores=_HITS,
+    _op("TreeEnsembleRegressor", PatternKind.ELEMENTWISE, _regressor, samples=regressors, ignores=_HITS,
         reads=(*_NODES, *_BASE, *_voters("target"), "n_targets", "aggregate_function")),
-    _op("TreeEnsembleClassifier", _classifier, samples=classifiers, ignores=_HITS, instead=STRINGS,
+    _op("TreeEnsembleClassifier", PatternKind.REDUCE, _classifier, samples=classifiers, ignores=_HITS, instead=STRINGS,
         reads=(*_NODES, *_BASE, *_voters("class"), "classlabels_int64s")),
-    _op("TreeEnsemble", _ensemble, samples=ensembles, ignores=("nodes_hitrates",), reads=(
+    _op("TreeEnsemble", PatternKind.ELEMENTWISE, _ensemble, samples=ensembles, ignores=("nodes_hitrates",), reads=(
         "nodes_featureids", "nodes_splits", "nodes_modes", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs",
         "nodes_falseleafs", "nodes_missing_value_tracks_true", "membership_values", "leaf_targetids", "leaf_weights",
         "tree_roots", "n_targets", "aggregate_function", "post_transform")),
