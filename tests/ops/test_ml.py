@@ -151,6 +151,18 @@ def test_one_row_may_be_a_list() -> None:
     same(tsc.compile(proto, threads=1).run(None, {"x": x}), runtime(whole, {"x": x[None]}))
 
 
+@pytest.mark.parametrize(("number", "transform"), [
+    (1, lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)), (2, lambda x: 1 / (1 + np.exp(-x)))])
+def test_transforms_are_numbered_as_the_standard_does(number: int, transform: Any) -> None:
+    """ONNX Runtime has the first two of them exchanged."""
+    op = find("TreeEnsemble", DOMAIN)
+    assert op is not None and op.samples is not None
+    sample = op.samples()[0]
+    plain, after = (_model(op, Sample(sample.inputs, {**sample.attrs, "post_transform": k}), OPSET) for k in (0, number))
+    want = transform(np.asarray(ReferenceEvaluator(plain[0]).run(None, plain[2])[0]))
+    np.testing.assert_allclose(tsc.compile(after[0], threads=1).run(None, after[2])[0], want, rtol=2e-5)
+
+
 # -- other corners -------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("op", "attrs", "x"), [

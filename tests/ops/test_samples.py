@@ -28,10 +28,10 @@ STATIC = {("Det", "x0", -1), ("Det", "x0", -2), ("GatherND", "x1", -1), ("Scatte
           *(("LinearAttention", f"x{k}", -1) for k in range(6)), ("LinearAttention", "x3", -2), ("LinearAttention", "x3", -3),
           ("CausalConvWithState", "x1", -1), ("CausalConvWithState", "x1", -3)}
 #: where the reference evaluator of onnx 1.23 is wrong or incomplete: no broadcasting Mean, no scalar Softsign, no negative
-#: pads, a global pool that reduces the channels too, no GlobalLpPool, local responses of as many channels as images
-#: ; of ai.onnx.ml, no scores of two classes by one
+#: pads, a global pool that reduces the channels too, no GlobalLpPool, local responses of as many channels as images; of
+#: classical models no scores of two classes by one, and no transforms of what TreeEnsemble says
 BY_RUNTIME = {"Mean", "Softsign", "Pad", "GlobalMaxPool", "RNN", "GRU", "LSTM", "GlobalLpPool", "LRN", "LinearClassifier",
-              "TreeEnsembleClassifier", "SVMRegressor", "SVMClassifier"}
+              "TreeEnsembleClassifier", "TreeEnsemble"}
 
 
 def _onnx_attr(value: Any) -> Any:

@@ -67,5 +67,5 @@ def ensembles() -> Sequence[Sample]:
             "membership_values": np.array([1.0, 2.0, -1.0, np.nan, 0.5, np.nan], np.float32)}
     x = np.round(floats(9, 3) * 2) / 2
     single = {**attrs, "leaf_targetids": (0,) * 5, "n_targets": 1}
-    return [Sample([floats(9, 3)], attrs), Sample([x], sets), *(Sample([x], {**single, "aggregate_function": how})
-                                                                for how in (2, 3))]
+    return [Sample([floats(9, 3)], attrs), Sample([x], sets), Sample([x], {**attrs, "post_transform": 3}),
+            *(Sample([x], {**single, "aggregate_function": how}) for how in (2, 3))]

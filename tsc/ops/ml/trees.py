@@ -111,7 +111,7 @@ OPS: tuple[OpDef, ...] = (
         reads=(*_NODES, *_BASE, *_voters("target"), "n_targets", "aggregate_function")),
     _op("TreeEnsembleClassifier", PatternKind.REDUCE, _classifier, samples=classifiers, ignores=_HITS, instead=STRINGS,
         reads=(*_NODES, *_BASE, *_voters("class"), "classlabels_int64s")),
-    _op("TreeEnsemble", PatternKind.ELEMENTWISE, _ensemble, samples=ensembles, ignores=("nodes_hitrates",), reads=(
+    _op("TreeEnsemble", PatternKind.REDUCE, _ensemble, samples=ensembles, ignores=("nodes_hitrates",), reads=(
         "nodes_featureids", "nodes_splits", "nodes_modes", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs",
         "nodes_falseleafs", "nodes_missing_value_tracks_true", "membership_values", "leaf_targetids", "leaf_weights",
         "tree_roots", "n_targets", "aggregate_function", "post_transform")),
