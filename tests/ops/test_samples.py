@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.ops.harness import run_node
 from tsc.graph.onnx.importer import NEWEST_OPSET
+from tsc.graph.onnx.schema import attribute_defaults, find_schema, newest_of
 from tsc.ir import Node
 from tsc.ops import all_ops, find
 from tsc.ops.base import OpDef, Sample
@@ -35,14 +36,23 @@ STATIC = {("Det", "x0", -1), ("Det", "x0", -2), ("GatherND", "x1", -1), ("Scatte
           *(("LinearAttention", f"x{k}", -1) for k in range(6)), ("LinearAttention", "x3", -2), ("LinearAttention", "x3", -3),
           ("CausalConvWithState", "x1", -1), ("CausalConvWithState", "x1", -3)}
 #: where the reference evaluator of onnx 1.23 is wrong or incomplete: no broadcasting Mean, no scalar Softsign, no negative
-#: pads, a global pool that reduces the channels too, no GlobalLpPool, local responses of as many channels as images
-BY_RUNTIME = {"Mean", "Softsign", "Pad", "GlobalMaxPool", "RNN", "GRU", "LSTM", "GlobalLpPool", "LRN"}
+#: pads, a global pool that reduces the channels too, no GlobalLpPool, local responses of as many channels as images; of
+#: classical models no scores of two classes by one, and no transforms of what TreeEnsemble says
+BY_RUNTIME = {"Mean", "Softsign", "Pad", "GlobalMaxPool", "RNN", "GRU", "LSTM", "GlobalLpPool", "LRN", "LinearClassifier",
+              "TreeEnsembleClassifier", "TreeEnsemble"}
 
 
 def _onnx_attr(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return numpy_helper.from_array(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def domain_opset(op: OpDef) -> int:
+    """The newest opset of an operator's own domain that has it and does not advise against it."""
+    newest = newest_of(op.domain)
+    return next((opset for opset in range(newest, 1, -1) if (
+        schema := find_schema(op.name, opset, op.domain)) is not None and not schema.deprecated), 1)
 
 
 def _model(op: OpDef, sample: Sample, opset: int) -> tuple[onnx.ModelProto, Node, dict[str, np.ndarray[Any, Any]]]:
@@ -55,9 +65,10 @@ def _model(op: OpDef, sample: Sample, opset: int) -> tuple[onnx.ModelProto, Node
     inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()]
     infos = [helper.make_value_info(n, onnx.TypeProto()) for n in outputs]
     graph = helper.make_graph([node], "sample", inputs, infos)
-    others = [helper.make_opsetid(op.domain, 1)] if op.domain else []
+    own = domain_opset(op)
+    others = [helper.make_opsetid(op.domain, own)] if op.domain else []
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *others], ir_version=10)
-    defaults = {} if op.form is None else dict(op.form.defaults)
+    defaults = dict(attribute_defaults(op.name, own, op.domain)) if op.domain else {}
     return model, Node(op.name, tuple(names), tuple(outputs), defaults | dict(sample.attrs), "node", op.domain), feeds
 
 

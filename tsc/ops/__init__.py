@@ -23,6 +23,7 @@ from tsc.ops import (
     linear_attention,
     logical,
     microsoft,
+    ml,
     movement,
     normalization,
     norms,
@@ -47,7 +48,7 @@ _OPS: tuple[OpDef, ...] = (
     *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
     *grid_sample.OPS, *quantize.OPS, *fold.OPS, *attention.OPS, *spectral.OPS, *recurrent.OPS, *control.OPS, *trigonometry.OPS,
     *scatter.OPS, *topk.OPS, *counted.OPS, *unique.OPS, *suppression.OPS, *sampled.OPS, *linear_attention.OPS, *causal_conv.OPS,
-    *determinant.OPS, *microsoft.OPS,
+    *determinant.OPS, *microsoft.OPS, *ml.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 
@@ -64,6 +65,11 @@ def definition(node: Node) -> OpDef:
     if found is None:
         raise InternalError(f"node '{node.name}' ({node.op}) came past import without an OpDef")
     return found
+
+
+def instead(op: str, domain: str) -> str:
+    """What to do about an operator that is not supported, where there is something."""
+    return ml.INSTEAD.get(op, "") if domain == ml.DOMAIN else ""
 
 
 def all_ops() -> tuple[OpDef, ...]:

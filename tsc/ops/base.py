@@ -181,6 +181,8 @@ class OpDef:
     #: gives any other one a value which is not the standard's default
     reads: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    #: what is said of attributes that import refuses and of what to do instead, where that is known
+    instead: Mapping[str, str] = field(default_factory=dict)
     #: whether it takes any number of operands and may take some of them before the others, in their order
     associative: bool = False
     #: what operand `k` may hold everywhere for the result to be the other of two operands, bit for bit

@@ -134,7 +134,7 @@ class _Reader:
         if operator is None:
             return given
         defaults = attribute_defaults(operator.name, opset, operator.domain)
-        refuse_unread(given, (*operator.reads, *operator.ignores), defaults, where)
+        refuse_unread(given, (*operator.reads, *operator.ignores), defaults, where, operator.instead)
         return {**defaults, **given}
 
     def _graph(self, proto: AttributeProto, where: str) -> Any:
@@ -256,7 +256,9 @@ def _refuse_unknown(model: ModelProto, is_known: IsKnown, label: str, limits: Li
         for proto in missing:
             op = ".".join(filter(None, (_domain(proto), proto.op_type)))
             by_op.setdefault(op, []).append(f"'{named.get(id(proto)) or (proto.name if proto.name.isprintable() else op)}'")
-        listing = "; ".join(f"{op} at {_some(nodes)}" for op, nodes in sorted(by_op.items()))
+        advice = {".".join(filter(None, (_domain(p), p.op_type))): ops.instead(p.op_type, _domain(p)) for p in missing}
+        listing = "; ".join(f"{op} at {_some(nodes)}" + (f" ({advice[op]})" if advice[op] else "")
+                            for op, nodes in sorted(by_op.items()))
         raise UnsupportedError(f"{label} uses operators that are not supported: {listing}")
 
 

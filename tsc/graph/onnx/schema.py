@@ -48,9 +48,15 @@ def check_node(node: NodeProto, domain: str, opset: int, where: str) -> None:
         raise ModelError(f"{where} lacks the attribute '{missing[0]}', which opset {opset} requires; export it again")
 
 
-def refuse_unread(attrs: Mapping[str, Any], known: Collection[str], defaults: Mapping[str, Any], where: str) -> None:
-    """Raise UnsupportedError for an attribute that is neither `known` to the operator's rules nor at its default."""
+def refuse_unread(attrs: Mapping[str, Any], known: Collection[str], defaults: Mapping[str, Any], where: str,
+                  instead: Mapping[str, str]) -> None:
+    """Raise UnsupportedError for an attribute that is neither `known` to the operator's rules nor at its default; `instead`
+    says of some what to do."""
     for name, value in attrs.items():
+        if name in instead:
+            if not np.size(value):
+                continue
+            raise UnsupportedError(f"{where} has the attribute '{name}' = {str(value)[:60]}: {instead[name]}")
         if name not in known and not (name in defaults and np.array_equal(value, defaults[name])):
             raise UnsupportedError(f"{where} has the attribute '{name}' = {str(value)[:60]}, which is not supported; only its "
                                    f"default ({defaults.get(name, 'to be left out')}) is")
