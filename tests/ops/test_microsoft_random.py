@@ -17,7 +17,7 @@ import tsc
 
 Array = np.ndarray[Any, Any]
 #: How many draws of each operator, by default and with `-m slow`.
-FEW, MANY = 3, 40
+FEW, MANY = 1, 40
 #: Sizes of a dim in a model's runs.
 RUNS = 3
 

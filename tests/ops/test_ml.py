@@ -20,7 +20,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Missin
 import tsc
 from tests.ops.forests import MODES, Attrs, forest, model, rows
 from tests.ops.test_microsoft import OPSET, symbolic
-from tests.ops.test_samples import CASES, _model
+from tests.ops.test_samples import _model, of_domain
 from tsc.errors import ModelError, TscError, UnsupportedError
 from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.onnx.schema import find_schema, newest_of
@@ -30,7 +30,7 @@ from tsc.ops.base import OpDef, Sample
 
 Array = NDArray[Any]
 DOMAIN = "ai.onnx.ml"
-OWN = [case for case in CASES if case.values[0].domain == DOMAIN]
+OWN = of_domain(DOMAIN, 14)
 TREES = {"TreeEnsembleRegressor": "target", "TreeEnsembleClassifier": "class"}
 
 
