@@ -1,0 +1,69 @@
+"""Shared models as ONNX Runtime's tools quantise them: by scales that a run finds, in pairs of nodes, in operators on bytes.
+
+Weights have seven bits: where there is only AVX2 ONNX Runtime's products of bytes saturate with eight.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnxruntime import quantization
+
+import tsc
+from tests.models.test_shared_models import ENTRIES, FOLDER, RECIPES
+
+#: The first two are run by default. Where sums of floats are rounded to few bits, one that falls the other way is a whole step,
+#: so that only models are here in which none does.
+CASES = [pytest.param("bert.ts", "dynamic", id="bert, dynamic"), pytest.param("mobilenet_v2.ts", "operators", id="mobilenet"),
+         *(pytest.param(name, kind, marks=pytest.mark.slow) for name, kind in (
+             ("bert.ts", "pairs"), ("bert.ts", "operators"), ("gpt2.ts", "dynamic"),
+             ("gpt2.ts", "pairs"), ("vit.ts", "pairs"), ("vit.ts", "operators"), ("bert.ts", "four bits")))]
+
+pytestmark = pytest.mark.skipif(RECIPES is None, reason=f"no shared model files at {FOLDER}")
+
+
+class Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]
+    """Feeds of the first shapes that are listed for a model."""
+
+    def __init__(self, entry: Any) -> None:
+        self.feeds = iter([RECIPES.feeds(entry, shape, seed) for seed, shape in enumerate(entry["shapes"][:2])])
+
+    def get_next(self) -> Any:
+        return next(self.feeds, None)
+
+
+def quantised(entry: Any, kind: str, target: Path) -> None:
+    source = str(FOLDER / entry["file"])
+    if kind == "dynamic":
+        quantization.quantize_dynamic(source, str(target), reduce_range=True)
+        return
+    if kind == "four bits":
+        tool = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer", reason="what it requires is absent")
+        made = tool.MatMulNBitsQuantizer(onnx.load(source), block_size=32, is_symmetric=False)
+        made.process()
+        made.model.save_model_to_file(str(target))
+        return
+    form = quantization.QuantFormat.QDQ if kind == "pairs" else quantization.QuantFormat.QOperator
+    quantization.quantize_static(
+        source, str(target), Calibration(entry), quant_format=form, activation_type=quantization.QuantType.QUInt8,
+        weight_type=quantization.QuantType.QInt8, per_channel=kind == "pairs", reduce_range=True)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the tool's, of channels that are zero
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_as_onnx_runtime_quantises_it(name: str, kind: str, tmp_path: Path) -> None:
+    entry, path = ENTRIES[name], tmp_path / "quantised.onnx"
+    quantised(entry, kind, path)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # else it leaves out roundings
+    reference, executable = onnxruntime.InferenceSession(str(path), options), tsc.compile(path)
+    for seed, shape in enumerate(entry["shapes"][:3]):
+        feeds = RECIPES.feeds(entry, shape, seed)
+        for got, want in zip(executable.run(None, feeds), reference.run(None, feeds), strict=True):
+            assert got.dtype == want.dtype and got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * float(np.abs(want).max()), err_msg=str(shape))
