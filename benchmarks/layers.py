@@ -55,7 +55,8 @@ class Layer:
         y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
         made = [numpy_helper.from_array(value, name) for name, value in self.weights.items()]
         graph = helper.make_graph(list(self.nodes), self.name, [x], [y], made)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ai.onnx.ml", 3)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def feeds(self) -> dict[str, NDArray[np.float32]]:
         return {"x": np.random.default_rng(1).standard_normal(self.shape).astype(np.float32)}
@@ -124,6 +125,33 @@ def boxes(name: str, classes: int, count: int, score: float) -> Layer:
     return Layer(name, nodes, (1, "C", count), (1, classes, count), {n: w.astype(np.float32) for n, w in weights.items()}, 0.0)
 
 
+def forest(name: str, rows: int, features: int, trees: int, depth: int) -> Layer:
+    """Complete trees, summed up, of rows of features."""
+    rng, inner, each = np.random.default_rng(0), (1 << depth) - 1, (2 << depth) - 1
+    nodes, leaves, split = np.arange(each), np.arange(inner, each), np.arange(each) < inner
+    attrs: dict[str, Any] = {
+        "nodes_treeids": np.repeat(np.arange(trees), each), "nodes_nodeids": np.tile(nodes, trees),
+        "nodes_featureids": rng.integers(0, features, trees * each), "nodes_values": rng.standard_normal(trees * each),
+        "nodes_truenodeids": np.tile(np.where(split, 2 * nodes + 1, 0), trees),
+        "nodes_falsenodeids": np.tile(np.where(split, 2 * nodes + 2, 0), trees),
+        "target_treeids": np.repeat(np.arange(trees), len(leaves)), "target_nodeids": np.tile(leaves, trees),
+        "target_ids": np.zeros(trees * len(leaves), np.int64), "target_weights": rng.standard_normal(trees * len(leaves))}
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1,
+                            nodes_modes=np.tile(np.where(split, "BRANCH_LEQ", "LEAF"), trees).tolist(),
+                            **{key: value.tolist() for key, value in attrs.items()})
+    return Layer(name, (node,), ("R", features), (rows, features), {}, float(rows * trees * depth))
+
+
+def few_bits(name: str, rows: int, depth: int, width: int) -> Layer:
+    """A product with weights of 4 bits, in blocks of 32."""
+    rng = np.random.default_rng(0)
+    weights: dict[str, Any] = {"w": rng.integers(0, 256, (width, depth // 32, 16), np.uint8), "s": rng.random(
+        (width, depth // 32), np.float32) / math.sqrt(depth)}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=depth, N=width, bits=4,
+                            block_size=32)
+    return Layer(name, (node,), ("R", depth), (rows, depth), weights, 2.0 * rows * depth * width)
+
+
 LAYERS = (
     conv("conv 3x3 64", (1, 64, 56, 56), 64, 3), conv("conv 3x3 256", (1, 256, 14, 14), 256, 3),
     conv("conv 3x3/2 128", (1, 128, 28, 28), 256, 3, 2), conv("conv 7x7/2 stem", (1, 3, 224, 224), 64, 7, 2),
@@ -145,7 +173,10 @@ RECURRENT = (
     recurrent("gru", "GRU", (200, 1, 256), 256, linear_before_reset=1),
     recurrent("gru batch 8", "GRU", (64, 8, 256), 256, linear_before_reset=1))
 COUNTED = (boxes("boxes of many classes", 80, 8400, 3.3), boxes("boxes of one class", 1, 1000, 0.0))
-EVERY = (*LAYERS, *RECURRENT, *COUNTED)
+OTHERS = (
+    forest("forest", 1000, 20, 100, 8), forest("forest of one row", 1, 20, 100, 8),
+    few_bits("4 bits, a row", 1, 2048, 2048), few_bits("4 bits, 64 rows", 64, 2048, 2048))
+EVERY = (*LAYERS, *RECURRENT, *COUNTED, *OTHERS)
 
 
 def serve(runtime: str, folder: str) -> None:
