@@ -16,7 +16,7 @@ import tsc
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "models"
 #: Run by default: every family in one form at least, here or as it is optimised. The others take `-m slow`.
 CHOSEN = ("bert.dynamo", "albert.dynamo", "gpt2.ts", "vit.dynamo", "clip_vision.dynamo", "gpt2_kv.dynamo", "llama_kv.dynamo",
-          "t5.dynamo", "vit_hw.dynamo", "swin.ts", "nafnet.dynamo",
+          "t5.dynamo", "vit_hw.dynamo", "swin.ts",
           "super_resolution", "lgbm_regressor", "mnist_cntk", "byte_bidi_lstm", "silero*")
 #: Of basic_pitch's logarithm of a spectrum ONNX Runtime itself is out of tolerance.
 LEFT_OUT = ("basic_pitch*",)

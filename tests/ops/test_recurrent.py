@@ -66,9 +66,12 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
     "lstm, coupled": ("LSTM", "forward", ("b",), {"input_forget": 1}),
     "lstm, other activations": ("LSTM", "bidirectional", ("b", "h0", "c0"), others("LSTM", 2)),
 }
+#: What others have, too, together with something else.
+REPEATED = {"rnn", "gru", "lstm", "gru, reset after", "rnn, both ways", "lstm, other activations"}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if name in REPEATED else ()) for name in CASES])
 def test_a_layer_at_any_length_and_batch(name: str) -> None:
     op, direction, inputs, attributes = CASES[name]
     made = model(op, direction, inputs, **attributes)
