@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import tsc
 from tests.graph.models import model
 from tests.ops.test_samples import _expected, _model, _sizes, of_domain
 from tsc.errors import ModelError, UnsupportedError
+from tsc.graph.onnx.importer import import_onnx
+from tsc.graph.onnx.schema import FLAGS
 from tsc.ops import all_ops
 from tsc.ops.base import OpDef, Sample
 
@@ -84,6 +87,17 @@ def test_nodes_of_another_form(change: Any, says: str) -> None:
     change(proto.graph.node[0])
     with pytest.raises(ModelError, match=says):
         tsc.compile(proto)
+
+
+@pytest.mark.parametrize(("op", "flag"), [(op, flag) for op in all_ops() if op.domain for flag in sorted(FLAGS & {*op.reads})],
+                         ids=lambda value: value if isinstance(value, str) else value.name)
+def test_a_flag_is_0_or_1(op: OpDef, flag: str) -> None:
+    """Found by mutated models: ONNX Runtime takes unidirectional = 64 for no."""
+    assert op.samples is not None
+    sample = op.samples()[0]
+    proto, _, _ = _model(op, replace(sample, attrs={**sample.attrs, flag: 64}), OPSET)
+    with pytest.raises(ModelError, match=f"'{flag}' = 64, expected 0 or 1"):
+        import_onnx(proto)
 
 
 def test_element_types_that_an_operator_does_not_take() -> None:

@@ -95,9 +95,11 @@ def check_dtypes(op: str, domain: str, opset: int, dtypes: Sequence[str | None],
 
 #: Attributes that say yes or no. Runtimes differ on what any other number means.
 FLAGS = frozenset({
-    "allowzero", "antialias", "ceil_mode", "count_include_pad", "detect_negative", "detect_positive", "exclude_outside",
-    "exclusive", "fmod", "is_causal", "keepdims", "noop_with_empty_axes", "reverse", "select_last_index", "spatial",
-    "storage_order", "training_mode", "transA", "transB", "upper"})
+    "allowzero", "antialias", "causal", "ceil_mode", "channels_last", "count_include_pad", "detect_negative", "detect_positive",
+    "do_rotary", "exclude_outside", "exclusive", "fmod", "interleaved", "is_causal", "is_packed_batching", "keepdims",
+    "noop_with_empty_axes", "one_class", "past_present_share_buffer", "reverse", "rotary_interleaved", "select_last_index",
+    "spatial", "storage_order", "training_mode", "transA", "transB", "transBatchA", "transBatchB", "unidirectional", "upper",
+    "zeros"})
 
 #: The standard's names of element types where they are not NumPy's.
 _ONNX_NAMES = {"float32": "float", "float64": "double"}
