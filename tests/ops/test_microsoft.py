@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 import tsc
 from tests.graph.models import model
 from tests.ops.test_samples import _expected, _model, _sizes, of_domain
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import ModelError, TscError, UnsupportedError
 from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.onnx.schema import FLAGS
 from tsc.ops import all_ops
@@ -97,6 +97,19 @@ def test_a_flag_is_0_or_1(op: OpDef, flag: str) -> None:
     sample = op.samples()[0]
     proto, _, _ = _model(op, replace(sample, attrs={**sample.attrs, flag: 64}), OPSET)
     with pytest.raises(ModelError, match=f"'{flag}' = 64, expected 0 or 1"):
+        import_onnx(proto)
+
+
+@pytest.mark.parametrize(("domain", "version", "says"), [
+    ("com.microsoft", 2**40, "1 is the newest"), ("com.microsoft", 0, "which there is not"),
+    ("ai.onnx.ml", 6, "5 is the newest"), ("ai.onnx.ml", -1, "which there is not")])
+def test_opsets_of_other_domains(domain: str, version: int, says: str) -> None:
+    """Found by mutated models: a version beyond 32 bits was an untyped error."""
+    op = next(op for op in all_ops() if op.domain == domain and op.samples is not None)
+    assert op.samples is not None
+    proto, _, _ = _model(op, op.samples()[0], OPSET)
+    next(o for o in proto.opset_import if o.domain == domain).version = version
+    with pytest.raises(TscError, match=f"is of opset {version} of '{domain}'.*{says}"):
         import_onnx(proto)
 
 

@@ -186,12 +186,15 @@ def _opset(model: ModelProto, label: str) -> int:
 
 
 def _opsets(model: ModelProto, label: str, limits: Limits) -> dict[str, int]:
-    """The opsets of the domains besides the standard's that nodes are of. Raises UnsupportedError for one that is newer than
-    what is known."""
-    used = {_domain(node) for node in all_nodes(model.graph.node, label, limits)} - {""}
+    """The opsets of the domains besides the standard's that nodes are of and OpDefs, too. Raises ModelError or UnsupportedError
+    for one that there is not, or that is newer than what is known."""
+    known = {op.domain for op in ops.all_ops()} - {""}
+    used = known & {_domain(node) for node in all_nodes(model.graph.node, label, limits)}
     found = {o.domain: int(o.version) for o in model.opset_import if o.domain in used}
     for domain, version in found.items():
-        if version > newest_of(domain) > 1:
+        if version < 1:
+            raise ModelError(f"{label} is of opset {version} of '{domain}', which there is not; export it again")
+        if version > newest_of(domain):
             raise UnsupportedError(f"{label} is of opset {version} of '{domain}', but {newest_of(domain)} is the newest that "
                                    "is supported; export it for that")
     return found
