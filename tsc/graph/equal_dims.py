@@ -8,6 +8,7 @@ the te bodies say.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 from tsc.graph.dataflow import dynamic_inputs, element_at, element_of
 from tsc.ir import Graph, Node
@@ -15,6 +16,9 @@ from tsc.ops import definition
 from tsc.ops.base import PatternKind
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.expr import Cast, CheckedIndex, Expr, Load, Var, walk
+
+#: An index of more operations is no position.
+MOST_NODES = 512
 
 
 def assume_counted_dims(graph: Graph, env: ShapeEnv) -> None:
@@ -44,7 +48,7 @@ def _looks_up(graph: Graph, node: Node, producers: Mapping[str, Node]) -> bool:
 def _count(place: Expr, extents: Mapping[str, SymExpr], producers: Mapping[str, Node], graph: Graph,
            env: ShapeEnv) -> SymExpr | None:
     """D where `place` is 0, 1, .. D-1 along an axis, through whatever moves or converts it; else None."""
-    while True:
+    while _is_small(place):
         match place:
             case Var(name=name):
                 return extents[name]
@@ -57,3 +61,9 @@ def _count(place: Expr, extents: Mapping[str, SymExpr], producers: Mapping[str, 
                 place = found
             case _:
                 return None
+    return None
+
+
+def _is_small(place: Expr) -> bool:
+    """Whether an index may be a position that was moved: what looks up in what was looked up, again and again, doubles."""
+    return sum(1 for _ in islice(walk(place), MOST_NODES)) < MOST_NODES
