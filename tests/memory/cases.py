@@ -22,6 +22,7 @@ import tsc
 from tests.emulated import avx512
 from tests.models import test_shared_models as shared
 from tests.ops import test_compiled_samples as compiled
+from tests.ops import test_samples as operators
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.executable import Executable
@@ -64,7 +65,7 @@ class Case:
 def samples() -> dict[str, Case]:
     """Every operator sample with symbolic dims, by name."""
     found = {}
-    for parameter in compiled.CASES:
+    for parameter in (*compiled.CASES, *(case for case in operators.CASES if case.values[0].domain)):
         op, sample = parameter.values
         model, dims, shapes, feeds = compiled.sample_model(op, sample)
         found[str(parameter.id)] = Case(str(parameter.id), model, dims, {n: tuple(shapes[n]) for n in feeds}, (feeds,))

@@ -24,10 +24,12 @@ CASES = [pytest.param(*case.values, id=case.id, marks=() if case.id in CHOSEN el
 
 
 def model(nodes: list[onnx.NodeProto], feeds: dict[str, Any], shapes: dict[str, Any], static: dict[str, Any],
-          outputs: list[onnx.ValueInfoProto], opset: int = samples.OPSET) -> onnx.ModelProto:
+          outputs: list[onnx.ValueInfoProto], opset: int = samples.OPSET,
+          domains: dict[str, int] | None = None) -> onnx.ModelProto:
     inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), shapes[n]) for n, x in feeds.items()]
     graph = helper.make_graph(nodes, "sample", inputs, outputs, [numpy_helper.from_array(x, n) for n, x in static.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    opsets = [helper.make_opsetid(domain, version) for domain, version in {"": opset, **(domains or {})}.items()]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def sample_model(op: OpDef, sample: Sample) -> tuple[onnx.ModelProto, dict[str, Any] | None, dict[str, Any], dict[str, Any]]:
@@ -39,10 +41,12 @@ def sample_model(op: OpDef, sample: Sample) -> tuple[onnx.ModelProto, dict[str, 
               for n, names in samples._sizes(op, values, "shared").items()}
     names = ["" if x is None else f"x{i}" for i, x in enumerate(sample.inputs)]
     outputs = [f"y{i}" for i in range(sample.outputs)]
-    node = helper.make_node(op.name, names, outputs, "node", **{k: samples._onnx_attr(v) for k, v in sample.attrs.items()})
+    attrs = {k: samples._onnx_attr(v) for k, v in sample.attrs.items()}
+    node = helper.make_node(op.name, names, outputs, "node", domain=samples.domain_in_files(op), **attrs)
     infos = [helper.make_value_info(n, onnx.TypeProto()) for n in outputs]
     empty = {name: (0, None) for n, x in feeds.items() for name, size in zip(shapes[n], x.shape) if size == 0 and name}
-    return model([node], feeds, shapes, static, infos), empty or None, shapes, feeds
+    domains = {op.domain: samples.domain_opset(op)} if op.domain else None
+    return model([node], feeds, shapes, static, infos, domains=domains), empty or None, shapes, feeds
 
 
 def compiled_sample(op: OpDef, sample: Sample) -> list[np.ndarray[Any, Any]]:

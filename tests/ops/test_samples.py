@@ -56,6 +56,11 @@ def _onnx_attr(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def domain_in_files(op: OpDef) -> str:
+    """The domain of an operator's nodes."""
+    return "" if op.name in IN_STANDARD else op.domain
+
+
 def domain_opset(op: OpDef) -> int:
     """The newest opset of an operator's own domain that has it and does not advise against it."""
     newest = newest_of(op.domain)
@@ -68,8 +73,7 @@ def _model(op: OpDef, sample: Sample, opset: int) -> tuple[onnx.ModelProto, Node
     outputs = [f"y{i}" for i in range(sample.outputs)]
     feeds = {n: np.asarray(x) for n, x in zip(names, sample.inputs) if x is not None}
     attrs = {k: _onnx_attr(v) for k, v in sample.attrs.items()}
-    domain = "" if op.name in IN_STANDARD else op.domain
-    node = helper.make_node(op.name, names, outputs, name="node", domain=domain, **attrs)
+    node = helper.make_node(op.name, names, outputs, name="node", domain=domain_in_files(op), **attrs)
     inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()]
     infos = [helper.make_value_info(n, onnx.TypeProto()) for n in outputs]
     graph = helper.make_graph([node], "sample", inputs, infos)
