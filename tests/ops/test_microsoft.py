@@ -18,7 +18,7 @@ from tests.graph.models import model
 from tests.ops.test_samples import _expected, _model, _sizes, of_domain
 from tsc.errors import ModelError, TscError, UnsupportedError
 from tsc.graph.onnx.importer import import_onnx
-from tsc.graph.onnx.schema import FLAGS
+from tsc.graph.onnx.schema import FLAGS, find_schema
 from tsc.ops import all_ops
 from tsc.ops.base import OpDef, Sample
 
@@ -60,8 +60,10 @@ def test_forms_are_those_of_onnx_runtime(op: OpDef) -> None:
     assert own is not None
     for words, formals in ((own.inputs, schema.inputs), (own.outputs, schema.outputs)):
         assert [word.partition(":")[0].rstrip("?*") for word in words.split()] == [f.name for f in formals][:len(words.split())]
-    inputs = [word.partition(":")[0] for word in own.inputs.split()]
-    assert sum(name[-1] not in "?*" for name in inputs) >= schema.min_input or schema.min_input <= len(inputs)
+    made = find_schema(op.name, 1, op.domain)
+    assert made is not None
+    assert (made.min_input, made.max_input) == (schema.min_input, schema.max_input)
+    assert made.min_output == schema.min_output and made.max_output <= schema.max_output
     known: dict[str, Any] = {}
     for name, attribute in schema.attributes.items():
         proto = onnx.AttributeProto()
@@ -70,6 +72,7 @@ def test_forms_are_those_of_onnx_runtime(op: OpDef) -> None:
         assert (name in own.required) == attribute.required, name
     stated = {**dict.fromkeys((*own.optional, *own.required)), **own.defaults}
     assert stated.keys() <= known.keys()
+    assert own.off.keys() <= stated.keys() - {*op.reads, *op.ignores}
     for name, value in stated.items():
         found = known[name].decode() if isinstance(known[name], bytes) else known[name]
         assert found == pytest.approx(value) if isinstance(value, float) else found == value, name
@@ -98,6 +101,17 @@ def test_a_flag_is_0_or_1(op: OpDef, flag: str) -> None:
     proto, _, _ = _model(op, replace(sample, attrs={**sample.attrs, flag: 64}), OPSET)
     with pytest.raises(ModelError, match=f"'{flag}' = 64, expected 0 or 1"):
         import_onnx(proto)
+
+
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op in FORMED for name in getattr(op.form, "off", {})],
+                         ids=lambda value: value if isinstance(value, str) else value.name)
+def test_what_is_not_done_may_be_said_and_not_asked_for(op: OpDef, name: str) -> None:
+    """Exporters of language models write attributes of what they do not use."""
+    assert op.samples is not None and op.form is not None
+    sample = next(s for s in op.samples() if s.attrs.get(name) == op.form.off[name])
+    import_onnx(_model(op, sample, OPSET)[0])
+    with pytest.raises(UnsupportedError, match=f"'{name}' = 1, which is not supported"):
+        import_onnx(_model(op, replace(sample, attrs={**sample.attrs, name: 1}), OPSET)[0])
 
 
 @pytest.mark.parametrize(("domain", "version", "says"), [

@@ -17,7 +17,8 @@ class Form:
     """`inputs` and `outputs` are words "name:T", "name?:T" (it may be left out), "name*:T" (any number of them) and "name**:T"
     (each of a type of its own), where T is a key of `types`: operands of one key are of one of its element types. `defaults`
     are those of attributes; `optional` and `required` are attributes without one, each with its kind: "int", "ints", "float",
-    "floats", "string" or "strings"."""
+    "floats", "string" or "strings". `off` are values of attributes that no rule reads by which a node says, too, that something
+    is not done."""
 
     inputs: str
     outputs: str
@@ -25,3 +26,4 @@ class Form:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     optional: Mapping[str, str] = field(default_factory=dict)
     required: Mapping[str, str] = field(default_factory=dict)
+    off: Mapping[str, Any] = field(default_factory=dict)

@@ -126,15 +126,16 @@ class _Reader:
         for attribute in proto.attribute:
             if attribute.ref_attr_name:
                 raise ModelError(f"{where} refers to the attribute '{attribute.ref_attr_name}' of a function, but is in none")
-        opset = self.opsets.get(_domain(proto), self.opset)
-        check_node(proto, _domain(proto), opset, where)
-        operator = None if (key := (_domain(proto), proto.op_type)) in self.custom else ops.find(key[1], key[0])
+        domain = _domain(proto)
+        opset = self.opsets.get(domain, self.opset)
+        check_node(proto, domain, opset, where)
+        operator = None if (domain, proto.op_type) in self.custom else ops.find(proto.op_type, domain)
         read = self._graph if operator is not None and operator.region else partial(read_attribute, folder=self.folder)
         given = {a.name: read(a, where=where) for a in proto.attribute}
         if operator is None:
             return given
         defaults = attribute_defaults(operator.name, opset, operator.domain)
-        refuse_unread(given, (*operator.reads, *operator.ignores), defaults, where, operator.instead)
+        refuse_unread(given, operator, defaults, where)
         return {**defaults, **given}
 
     def _graph(self, proto: AttributeProto, where: str) -> Any:
@@ -255,13 +256,13 @@ def _refuse_unknown(model: ModelProto, is_known: IsKnown, label: str, limits: Li
     missing = [p for p in all_nodes(model.graph.node, label, limits) if not is_known(p)]
     if missing:
         named = dict(zip(map(id, model.graph.node), _node_names(model.graph.node)))
-        by_op: dict[str, list[str]] = {}
+        by_op: dict[tuple[str, str], list[str]] = {}
         for proto in missing:
             op = ".".join(filter(None, (_domain(proto), proto.op_type)))
-            by_op.setdefault(op, []).append(f"'{named.get(id(proto)) or (proto.name if proto.name.isprintable() else op)}'")
-        advice = {".".join(filter(None, (_domain(p), p.op_type))): ops.instead(p.op_type, _domain(p)) for p in missing}
-        listing = "; ".join(f"{op} at {_some(nodes)}" + (f" ({advice[op]})" if advice[op] else "")
-                            for op, nodes in sorted(by_op.items()))
+            name = f"'{named.get(id(proto)) or (proto.name if proto.name.isprintable() else op)}'"
+            by_op.setdefault((op, ops.instead(proto.op_type, _domain(proto))), []).append(name)
+        listing = "; ".join(f"{op} at {_some(nodes)}" + (f" ({advice})" if advice else "")
+                            for (op, advice), nodes in sorted(by_op.items()))
         raise UnsupportedError(f"{label} uses operators that are not supported: {listing}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from onnx.defs import OpSchema
 from tsc import ops
 from tsc.errors import ModelError, UnsupportedError
 from tsc.graph.onnx.data import read_attribute
+from tsc.ops.base import OpDef
 from tsc.ops.form import Form
 
 
@@ -48,16 +49,17 @@ def check_node(node: NodeProto, domain: str, opset: int, where: str) -> None:
         raise ModelError(f"{where} lacks the attribute '{missing[0]}', which opset {opset} requires; export it again")
 
 
-def refuse_unread(attrs: Mapping[str, Any], known: Collection[str], defaults: Mapping[str, Any], where: str,
-                  instead: Mapping[str, str]) -> None:
-    """Raise UnsupportedError for an attribute that is neither `known` to the operator's rules nor at its default; `instead`
-    says of some what to do."""
+def refuse_unread(attrs: Mapping[str, Any], operator: OpDef, defaults: Mapping[str, Any], where: str) -> None:
+    """Raise UnsupportedError for an attribute that no rule of an operator reads, unless it is at its default or says that
+    something is not done."""
+    harmless = (defaults, {} if operator.form is None else operator.form.off)
     for name, value in attrs.items():
-        if name in instead:
+        if name in operator.instead:
             if not np.size(value):
                 continue
-            raise UnsupportedError(f"{where} has the attribute '{name}' = {str(value)[:60]}: {instead[name]}")
-        if name not in known and not (name in defaults and np.array_equal(value, defaults[name])):
+            raise UnsupportedError(f"{where} has the attribute '{name}' = {str(value)[:60]}: {operator.instead[name]}")
+        if name not in (*operator.reads, *operator.ignores) and not any(
+                name in known and np.array_equal(value, known[name]) for known in harmless):
             raise UnsupportedError(f"{where} has the attribute '{name}' = {str(value)[:60]}, which is not supported; only its "
                                    f"default ({defaults.get(name, 'to be left out')}) is")
 

@@ -199,7 +199,8 @@ def _attentions() -> Sequence[Sample]:
     x, w, b = floats(2, 5, 6), floats(6, 24), floats(24)
     lengths, shown = np.array([3, 5], np.int32), np.array([[1, 1, 1, 0, 1], [0, 1, 1, 1, 1]], np.int32)
     heads = {"num_heads": 2}
-    return [Sample([x, w, b], heads | {"scale": 0.25}), Sample([x, w, None, lengths], heads),
+    off = {"do_rotary": 0, "past_present_share_buffer": 0, "rotary_embedding_dim": 0}
+    return [Sample([x, w, b], heads | {"scale": 0.25}), Sample([x, w, None, lengths], heads | off),
             Sample([x, w, b, shown], heads | {"unidirectional": 1}),
             Sample([x, w, b, ints(2, 5, 5, low=0, high=2, dtype="int32")], heads | {"mask_filter_value": -5.0}),
             Sample([x, w, b, None, floats(2, 2, 2, 3, 4)], heads | {"unidirectional": 1}, 2),
@@ -218,7 +219,7 @@ def _multi_heads() -> Sequence[Sample]:
 
 def _rotaries() -> Sequence[Sample]:
     x, places, cache = floats(2, 3, 16), np.array([[0, 1, 2], [4, 3, 5]]), (floats(6, 4), floats(6, 4))
-    return [Sample([x, places, *cache]), Sample([x, np.array([2]), *cache], {"interleaved": 1}),
+    return [Sample([x, places, *cache], {"is_packed_batching": 0}), Sample([x, np.array([2]), *cache], {"interleaved": 1}),
             Sample([floats(2, 2, 3, 8), places, *cache]),
             Sample([floats(2, 3, 24), places, *cache], {"num_heads": 2, "rotary_embedding_dim": 8})]
 
@@ -232,7 +233,8 @@ OPS: tuple[OpDef, ...] = (
           form=Form("input:T weights:T bias?:T mask_index?:M past?:T attention_bias?:T past_sequence_length?:M",
                     "output:T present?:T", {"T": FLOATS, "M": ("int32",)}, _MASKED, {
                         **_SCALES, "qkv_hidden_sizes": "ints", "do_rotary": "int", "past_present_share_buffer": "int",
-                        "rotary_embedding_dim": "int"}, {"num_heads": "int"})),
+                        "rotary_embedding_dim": "int"}, {"num_heads": "int"},
+                    {"do_rotary": 0, "past_present_share_buffer": 0, "rotary_embedding_dim": 0})),
     OpDef("MultiHeadAttention", PatternKind.CONTRACTION, decompose=_multi_head, samples=_multi_heads, domain=MICROSOFT,
           reads=("num_heads", "unidirectional", "scale", "mask_filter_value"),
           form=Form("query:T key?:T value?:T bias?:T key_padding_mask?:M attention_bias?:T past_key?:T past_value?:T "
@@ -241,5 +243,6 @@ OPS: tuple[OpDef, ...] = (
     OpDef("RotaryEmbedding", PatternKind.INJECTIVE, decompose=_rotary, samples=_rotaries, domain=MICROSOFT,
           reads=("num_heads", "interleaved"), ignores=("rotary_embedding_dim",),
           form=Form("input:T position_ids:M cos_cache:T sin_cache:T", "output:T", {"T": FLOATS, "M": ("int64",)}, {}, {
-              name: "int" for name in ("num_heads", "interleaved", "rotary_embedding_dim", "is_packed_batching")})),
+              name: "int" for name in ("num_heads", "interleaved", "rotary_embedding_dim", "is_packed_batching")},
+                    off={"is_packed_batching": 0})),
 )

@@ -134,7 +134,7 @@ def _samples() -> Sequence[Sample]:
                    heads | {"do_rotary": 1, "rotary_interleaved": 1}, 3),
             Sample([*one, floats(2, 2, 9, 16), floats(2, 2, 9, 16), ends, total, *caches], heads | {
                 "local_window_size": 2, "do_rotary": 1}, 3),
-            Sample(two, heads | {"softcap": 3.0}, 3)]
+            Sample(two, heads | {"softcap": 3.0, "smooth_softmax": 0, "kv_cache_bit_width": 0}, 3)]
 
 
 _NUMBERS = {"do_rotary": "int", "rotary_interleaved": "int", "softcap": "float", "scale": "float"}
@@ -148,5 +148,6 @@ OPS: tuple[OpDef, ...] = (
                     {"T": FLOATS, "M": ("int32",), "I": ("int64",), "S": ("float32",)}, {
                         "local_window_size": -1, "causal": 1, "smooth_softmax": -1, "qk_output": 0, "sliding_window_cache": 0,
                         "k_quant_type": "NONE", "v_quant_type": "NONE", "qk_norm_epsilon": 1e-6}, {
-                            **_NUMBERS, "kv_cache_bit_width": "int"}, {"num_heads": "int", "kv_num_heads": "int"})),
+                            **_NUMBERS, "kv_cache_bit_width": "int"}, {"num_heads": "int", "kv_num_heads": "int"},
+                    {"smooth_softmax": 0, "kv_cache_bit_width": 0})),
 )

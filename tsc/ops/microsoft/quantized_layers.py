@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tsc.errors import UnsupportedError
 from tsc.ops.base import Builder, OpDef, PatternKind, Sample
 from tsc.ops.form import BYTES, FLOAT32, Form
 from tsc.ops.microsoft.attention import of_projection, thirds
@@ -21,6 +20,8 @@ from tsc.sym import ZERO
 
 X, WEIGHT, BIAS, X_SCALE, WEIGHT_SCALE, MASK, X_ZERO, WEIGHT_ZERO, PAST = range(9)
 IDS, SEGMENTS, WORDS, PLACES, KINDS, GAMMA, BETA, SHOWN = range(8)
+#: What a node may say is not done.
+_OFF = {"do_rotary": 0, "past_present_share_buffer": 0}
 #: The scales and zero points of the tables and norms that are in bytes.
 _STEPS = {WORDS: (8, 13), PLACES: (9, 14), KINDS: (10, 15), GAMMA: (11, 16), BETA: (12, 17)}
 
@@ -30,9 +31,6 @@ _STEPS = {WORDS: (8, 13), PLACES: (9, 14), KINDS: (10, 15), GAMMA: (11, 16), BET
 def _attention(builder: Builder) -> tuple[str, ...]:
     """Queries, keys and values are one product of bytes; what follows is in floats."""
     ctx = builder.infer
-    for name in ("do_rotary", "past_present_share_buffer"):
-        if ctx.attr(name, 0):
-            raise UnsupportedError(f"{where(ctx)} has {name} = {ctx.attr(name)}, which is not supported; only 0 is")
     expect_rank(ctx, X, 3)
     expect_rank(ctx, WEIGHT, 2)
     dtype = ctx.type(BIAS).dtype
@@ -74,7 +72,7 @@ def _attentions() -> Sequence[Sample]:
     whole = np.array([[1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1], [1] * 12, [0] * 6 + [1] * 6], np.int32)
     each = np.tril(np.ones((3, 5, 5), np.int32))
     some = {"num_heads": 2}
-    return [Sample(one_scale, some), Sample([*one_scale, rows, *zero_points], some),
+    return [Sample(one_scale, some | _OFF), Sample([*one_scale, rows, *zero_points], some),
             Sample([*one_scale[:4], scales(24), ends, zero_points[0], ints(24, low=-9, high=9, dtype="int8")],
                    {**some, "scale": 0.3}),
             Sample([*one_scale, whole, *zero_points, past], {**some, "unidirectional": 1}, 2),
@@ -94,15 +92,14 @@ def _embeddings() -> Sequence[Sample]:
             Sample([ids, None, *tables[:2], None, *norm, None, *without], {}, 2)]
 
 
-_ROTARY = {"do_rotary": "int", "past_present_share_buffer": "int"}
-
 OPS: tuple[OpDef, ...] = (
     OpDef("QAttention", PatternKind.CONTRACTION, decompose=_attention, samples=_attentions, domain=MICROSOFT,
-          reads=("num_heads", "unidirectional", "mask_filter_value", "scale", *_ROTARY),
+          reads=("num_heads", "unidirectional", "mask_filter_value", "scale"),
           form=Form("input:X weight:W bias:T input_scale:T weight_scale:T mask_index?:I input_zero_point?:X "
                     "weight_zero_point?:W past?:T", "output:T present?:T", {
                         "X": BYTES, "W": BYTES, "T": ("float32", "float16"), "I": ("int32",)},
-                    {"unidirectional": 0}, {"mask_filter_value": "float", "scale": "float", **_ROTARY}, {"num_heads": "int"})),
+                    {"unidirectional": 0}, {"mask_filter_value": "float", "scale": "float", **dict.fromkeys(_OFF, "int")},
+                    {"num_heads": "int"}, _OFF)),
     OpDef("QEmbedLayerNormalization", PatternKind.REDUCE, decompose=_embedding, samples=_embeddings, domain=MICROSOFT,
           reads=("epsilon",),
           form=Form("input_ids:I segment_ids?:I word_embedding_quant:Q position_embedding_quant:Q segment_embedding?:Q "
