@@ -85,15 +85,11 @@ def _attention(builder: Builder) -> tuple[str, ...]:
         k, v = (builder.emit("Concat", ctx.node.inputs[past], now, axis=2) for past, now in ((PAST_K, k), (PAST_V, v)))
     (batch, heads, rows, size), (_, groups, _, width) = _split(ctx, Q), _split(ctx, V)
     total, dtype = _total(ctx), ctx.type(Q).dtype
-    scaled = builder.emit("Mul", q, scale_operand(builder, ctx.attr("scale"), size, dtype))
     keys, values = (shared_heads(builder, x, (batch, groups, total, d), heads) for x, d in ((k, size), (v, width)))
     values = cast(builder, values, ctx.type(V).dtype, dtype)
-    scores = raw = builder.emit("MatMul", scaled, builder.emit("Transpose", keys, perm=(0, 1, 3, 2)))
-    cap = float(ctx.attr("softcap", 0.0))
-    if cap > 0:
-        limit = scalar_operand(builder, cap, dtype)
-        scores = builder.emit("Mul", builder.emit("Tanh", builder.emit("Div", raw, limit)), limit)
-    capped, bias = scores, _bias(builder, rows, total, dtype)
+    raw = scores_of(builder, q, keys, ctx.attr("scale"), size, dtype)
+    scores = capped = softly_capped(builder, raw, float(ctx.attr("softcap", 0.0)), dtype)
+    bias = _bias(builder, rows, total, dtype)
     if bias is not None:
         scores = builder.emit("Add", capped, bias)
     biased = scores
@@ -108,14 +104,28 @@ def _attention(builder: Builder) -> tuple[str, ...]:
         shares = builder.emit("Where", hidden, scalar_operand(builder, 0.0, dtype), shares)
     y = builder.emit("MatMul", shares, values)
     if ctx.type(Q).rank == 3:
-        y = reshape(builder, builder.emit("Transpose", y, perm=(0, 2, 1, 3)), (batch, rows, heads * width))
+        y = together(builder, y, (batch, heads, rows, width))
     shown = {0: raw, 1: capped, 2: biased, 3: shares}.get(int(ctx.attr("qk_matmul_output_mode", 0)))
     if shown is None:
         raise ModelError(f"{where(ctx)} has qk_matmul_output_mode {ctx.attr('qk_matmul_output_mode')}, expected 0 to 3")
     return (y, k, v, shown)[:len(ctx.node.outputs)]
 
 
-def scale_operand(builder: Builder, given: float | None, size: SymExpr, dtype: str) -> str:
+def scores_of(builder: Builder, q: str, k: str, scale: float | None, size: SymExpr, dtype: str) -> str:
+    """Of each query and key their product, by a scale or, where none is given, one over the root of a head's size."""
+    scaled = builder.emit("Mul", q, _scale(builder, scale, size, dtype))
+    return builder.emit("MatMul", scaled, builder.emit("Transpose", k, perm=(0, 1, 3, 2)))
+
+
+def softly_capped(builder: Builder, scores: str, cap: float, dtype: str) -> str:
+    """Scores between -cap and cap; as they are where it is not above 0."""
+    if cap <= 0:
+        return scores
+    limit = scalar_operand(builder, cap, dtype)
+    return builder.emit("Mul", builder.emit("Tanh", builder.emit("Div", scores, limit)), limit)
+
+
+def _scale(builder: Builder, given: float | None, size: SymExpr, dtype: str) -> str:
     """The factor of scores: what is `given`, or one over the root of a head's size."""
     if given is not None:
         return scalar_operand(builder, float(given), dtype)
@@ -130,8 +140,20 @@ def _by_heads(builder: Builder, i: int) -> str:
     ctx = builder.infer
     if ctx.type(i).rank == 4:
         return ctx.node.inputs[i]
-    batch, heads, length, size = _split(ctx, i)
-    return builder.emit("Transpose", reshape(builder, ctx.node.inputs[i], (batch, length, heads, size)), perm=(0, 2, 1, 3))
+    return apart(builder, ctx.node.inputs[i], _split(ctx, i))
+
+
+def apart(builder: Builder, value: str, shape: Shape) -> str:
+    """Rows with all heads side by side, in `shape`: batch, heads, rows and size of a head."""
+    batch, heads, length, size = shape
+    return builder.emit("Transpose", reshape(builder, value, (batch, length, heads, size)), perm=(0, 2, 1, 3))
+
+
+def together(builder: Builder, value: str, shape: Shape) -> str:
+    """What is of `shape`, batch, heads, rows and size of a head, as rows with all heads side by side."""
+    batch, heads, length, size = shape
+    rows = builder.emit("Transpose", value, perm=(0, 2, 1, 3))
+    return reshape(builder, rows, (batch, length, builder.infer.env.canon(heads * size)))
 
 
 def shared_heads(builder: Builder, value: str, shape: Shape, heads: SymExpr) -> str:

@@ -7,21 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tsc.errors import ModelError
+from tsc.ops.attention import apart, together
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.form import FLOATS, Form
 from tsc.ops.microsoft.domain import MICROSOFT
-from tsc.ops.microsoft.heads import (
-    Heads,
-    angles,
-    apart,
-    attend,
-    evenly,
-    expect_heads,
-    mask_bias,
-    refuse,
-    together,
-    turned,
-)
+from tsc.ops.microsoft.heads import Heads, angles, attend, evenly, expect_heads, mask_bias, refuse, turned
 from tsc.ops.movement import positions, shape_operand
 from tsc.ops.samples import floats, ints
 from tsc.ops.shapes import Shape, canonical, expect_list, unify, where
@@ -51,7 +41,7 @@ def of_projection(builder: Builder, projected: str, widths: Sequence[SymExpr], d
     batch, rows, _ = canonical(ctx, X)
     own = [Heads(batch, count, rows, evenly(ctx, width, count, "what is projected")) for width in widths]
     parts = builder.several("Split", (projected, shape_operand(builder, widths)), 3, axis=2)
-    q, k, v = (apart(builder, part, heads) for part, heads in zip(parts, own))
+    q, k, v = (apart(builder, part, heads.shape) for part, heads in zip(parts, own))
     before, kept = ZERO, []
     if ctx.has(past):
         before, whole = canonical(ctx, past)[3], ctx.node.inputs[past]
@@ -126,21 +116,21 @@ def _operands(builder: Builder) -> tuple[list[str], list[Heads]]:
     key = canonical(ctx, K)
     if len(key) == 5:  # of each head its key and value
         pair = Heads(batch, count, key[1], key[4])
-        q = apart(builder, _biased(builder, inputs[Q], ZERO, shape[2]), queries)
+        q = apart(builder, _biased(builder, inputs[Q], ZERO, shape[2]), queries.shape)
         return [q, *_unpacked(builder, K, 2)], [queries, pair, pair]
     if not ctx.has(V):
         raise ModelError(f"{where(ctx)} has keys of rank {len(key)} and no values")
     value = canonical(ctx, V)
     if len(key) == 4:  # by heads already
         keys, values = Heads(batch, count, key[2], key[3]), Heads(batch, count, value[2], value[3])
-        q = apart(builder, _biased(builder, inputs[Q], ZERO, shape[2]), queries)
+        q = apart(builder, _biased(builder, inputs[Q], ZERO, shape[2]), queries.shape)
         return [q, inputs[K], inputs[V]], [queries, keys, values]
     keys = Heads(batch, count, key[1], evenly(ctx, key[2], count, "keys"))
     values = Heads(batch, count, value[1], evenly(ctx, value[2], count, "values"))
     starts = ZERO, shape[2], ctx.env.canon(shape[2] + key[2])
     found = [_biased(builder, inputs[i], start, canonical(ctx, i)[2]) for i, start in zip((Q, K, V), starts)]
     own = [queries, keys, values]
-    return [apart(builder, part, heads) for part, heads in zip(found, own)], own
+    return [apart(builder, part, heads.shape) for part, heads in zip(found, own)], own
 
 
 def _biased(builder: Builder, value: str, start: SymExpr, width: SymExpr) -> str:
@@ -167,7 +157,7 @@ def _rotary(builder: Builder) -> tuple[str, ...]:
     x, shape, half = ctx.node.inputs[0], canonical(ctx, 0), canonical(ctx, 2)[1]
     heads = _rotated(ctx, shape, half)
     if len(shape) == 3:
-        x = apart(builder, x, heads)
+        x = apart(builder, x, heads.shape)
     angled: Shape = (heads.batch, ONE, heads.length, half)
     places, given = ctx.node.inputs[1], canonical(ctx, 1)
     if len(given) < 2:
@@ -176,7 +166,7 @@ def _rotary(builder: Builder) -> tuple[str, ...]:
         angled = (ONE, *angled[1:])
     cos, sin = (angles(builder, cache, places, angled) for cache in (2, 3))
     y = turned(builder, x, heads.shape, half, cos, sin, bool(ctx.attr("interleaved", 0)))
-    return (together(builder, y, heads) if len(shape) == 3 else y,)
+    return (together(builder, y, heads.shape) if len(shape) == 3 else y,)
 
 
 def _rotated(ctx: InferContext, shape: Shape, half: SymExpr) -> Heads:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tsc.errors import UnsupportedError
+from tsc.ops.attention import apart
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.form import FLOATS, Form
 from tsc.ops.microsoft.domain import MICROSOFT
-from tsc.ops.microsoft.heads import Heads, angles, apart, attend, evenly, expect_heads, refuse, turned
+from tsc.ops.microsoft.heads import Heads, angles, attend, evenly, expect_heads, refuse, turned
 from tsc.ops.movement import positions, reshape, shape_operand, size_operand
 from tsc.ops.samples import floats
 from tsc.ops.shapes import as_object, canonical, scalar_contents, unify, where
@@ -67,7 +68,7 @@ def _operands(builder: Builder) -> tuple[list[str], Heads, Heads]:
         widths = [ctx.env.canon(n * size) for n in (count, groups, groups)]
         given = [*builder.several("Split", (ctx.node.inputs[Q], shape_operand(builder, widths)), 3, axis=2)]
     queries, new = Heads(batch, count, rows, size), Heads(batch, groups, rows, size)
-    return [apart(builder, part, own) for part, own in zip(given, (queries, new, new))], queries, new
+    return [apart(builder, part, own.shape) for part, own in zip(given, (queries, new, new))], queries, new
 
 
 def _places(builder: Builder, queries: Heads) -> tuple[str, str]:

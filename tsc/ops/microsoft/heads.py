@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tsc.errors import ModelError, UnsupportedError
-from tsc.ops.attention import scale_operand, shared_heads
+from tsc.ops.attention import scores_of, shared_heads, softly_capped, together
 from tsc.ops.base import Builder, InferContext
 from tsc.ops.contraction import scalar_operand
 from tsc.ops.movement import positions, reshape, shape_operand, size_operand
@@ -35,33 +35,17 @@ def evenly(ctx: InferContext, whole: SymExpr, heads: SymExpr, what: str) -> SymE
     return ctx.env.canon(whole // heads)
 
 
-def apart(builder: Builder, value: str, heads: Heads) -> str:
-    """Rows of all heads side by side, as batch, heads, rows and size."""
-    rows = reshape(builder, value, (heads.batch, heads.length, heads.count, heads.size))
-    return builder.emit("Transpose", rows, perm=(0, 2, 1, 3))
-
-
-def together(builder: Builder, value: str, heads: Heads) -> str:
-    """Of batch, heads, rows and size the rows with all heads side by side."""
-    rows = builder.emit("Transpose", value, perm=(0, 2, 1, 3))
-    return reshape(builder, rows, (heads.batch, heads.length, builder.infer.env.canon(heads.count * heads.size)))
-
-
 def attend(builder: Builder, q: str, k: str, v: str, of: tuple[Heads, Heads, Heads], dtype: str, bias: str | None,
            softcap: float = 0.0) -> tuple[str, str]:
     """softmax(scale * q @ k.T + bias) @ v, rows with all heads side by side, and the scores that the softmax is of. A group of
     queries' heads shares one of keys and values."""
     ctx, (queries, keys, values) = builder.infer, of
-    scaled = builder.emit("Mul", q, scale_operand(builder, ctx.attr("scale") or None, queries.size, dtype))
     k, v = (shared_heads(builder, x, own.shape, queries.count) for x, own in ((k, keys), (v, values)))
-    scores = builder.emit("MatMul", scaled, builder.emit("Transpose", k, perm=(0, 1, 3, 2)))
-    if softcap > 0:
-        limit = scalar_operand(builder, softcap, dtype)
-        scores = builder.emit("Mul", builder.emit("Tanh", builder.emit("Div", scores, limit)), limit)
+    scores = softly_capped(builder, scores_of(builder, q, k, ctx.attr("scale") or None, queries.size, dtype), softcap, dtype)
     if bias is not None:
         scores = builder.emit("Add", scores, bias)
     y = builder.emit("MatMul", builder.emit("Softmax", scores, axis=-1), v)
-    return together(builder, y, Heads(queries.batch, queries.count, queries.length, values.size)), scores
+    return together(builder, y, (*queries.shape[:3], values.size)), scores
 
 
 # -- masks -------------------------------------------------------------------------------------------------------
