@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tsc.ops.normalization import rms
 from tsc.ops.reduce import cast, reduction
 from tsc.ops.samples import floats, ints
 from tsc.ops.shapes import canonical, where
-from tsc.sym import ZERO, SymExpr
+from tsc.sym import ZERO
 
 IDS, SEGMENTS, WORDS, PLACES, KINDS, GAMMA, BETA, MASK, PLACE_IDS = range(9)
 
@@ -47,23 +47,33 @@ def _skip_simplified(builder: Builder) -> tuple[str, ...]:
 def _embedding(builder: Builder) -> tuple[str, ...]:
     """The norm of the sum of what words, their places and segments stand for; how many places a mask shows; and the sum."""
     ctx = builder.infer
-    inputs, (batch, length) = ctx.node.inputs, canonical(ctx, IDS)
+    total = embedded(builder, lambda i, value: value, PLACE_IDS)
+    y = builder.emit("LayerNormalization", total, *ctx.node.inputs[GAMMA:BETA + 1], axis=-1, epsilon=ctx.attr("epsilon"))
+    return (y, shown_words(builder, MASK), total)[:len(ctx.node.outputs)]
+
+
+def embedded(builder: Builder, numbers: Callable[[int, str], str], place_ids: int | None = None) -> str:
+    """The sum of what words, their places and segments stand for: rows of tables, whose elements are `numbers` of an input. An
+    input may say the places, else they are counted."""
+    ctx = builder.infer
+    inputs, (_, length) = ctx.node.inputs, canonical(ctx, IDS)
     ctx.env.assume_le(length, canonical(ctx, PLACES)[0], f"{where(ctx)}: each word has a place")
-    first = (shape_operand(builder, (part,)) for part in (ZERO, length, ZERO))
-    places = builder.emit("Gather", inputs[PLACES], inputs[PLACE_IDS], axis=0) if ctx.has(PLACE_IDS) else builder.emit(
-        "Slice", inputs[PLACES], *first)
-    total = builder.emit("Add", builder.emit("Gather", inputs[WORDS], inputs[IDS], axis=0), places)
-    if ctx.has(SEGMENTS) and ctx.has(KINDS):
-        total = builder.emit("Add", total, builder.emit("Gather", inputs[KINDS], inputs[SEGMENTS], axis=0))
-    y = builder.emit("LayerNormalization", total, inputs[GAMMA], inputs[BETA], axis=-1, epsilon=ctx.attr("epsilon"))
-    return (y, shown_words(builder, MASK, batch), total)[:len(ctx.node.outputs)]
+    if place_ids is not None and ctx.has(place_ids):
+        places = builder.emit("Gather", inputs[PLACES], inputs[place_ids], axis=0)
+    else:
+        places = builder.emit("Slice", inputs[PLACES], *(shape_operand(builder, (part,)) for part in (ZERO, length, ZERO)))
+    words = numbers(WORDS, builder.emit("Gather", inputs[WORDS], inputs[IDS], axis=0))
+    total = builder.emit("Add", words, numbers(PLACES, places))
+    if not (ctx.has(SEGMENTS) and ctx.has(KINDS)):
+        return total
+    return builder.emit("Add", total, numbers(KINDS, builder.emit("Gather", inputs[KINDS], inputs[SEGMENTS], axis=0)))
 
 
-def shown_words(builder: Builder, mask: int, batch: SymExpr) -> str:
+def shown_words(builder: Builder, mask: int) -> str:
     """How many places input number `mask` shows of each row, none where it is left out."""
     ctx = builder.infer
     if not ctx.has(mask):
-        return builder.emit("Expand", builder.constant(np.array(0, np.int32)), shape_operand(builder, (batch,)))
+        return builder.emit("Expand", builder.constant(np.array(0, np.int32)), shape_operand(builder, canonical(ctx, IDS)[:1]))
     shown = builder.emit("Equal", ctx.node.inputs[mask], builder.constant(np.array(1, np.int32)))
     return reduction(builder, "ReduceSum", cast(builder, shown, "bool", "int32"), (1,), keepdims=0)
 

@@ -10,16 +10,14 @@ from tsc.ops.base import Builder, OpDef, PatternKind, Sample
 from tsc.ops.form import BYTES, FLOAT32, Form
 from tsc.ops.microsoft.attention import of_projection, thirds
 from tsc.ops.microsoft.domain import MICROSOFT
-from tsc.ops.microsoft.normalized import shown_words
+from tsc.ops.microsoft.normalized import BETA, GAMMA, KINDS, PLACES, WORDS, embedded, shown_words
 from tsc.ops.microsoft.quantized import one, product_in_floats
-from tsc.ops.movement import shape_operand
 from tsc.ops.reduce import cast
 from tsc.ops.samples import floats, ints, octets, scalar, scales
-from tsc.ops.shapes import canonical, expect_rank, where
-from tsc.sym import ZERO
+from tsc.ops.shapes import expect_rank
 
 X, WEIGHT, BIAS, X_SCALE, WEIGHT_SCALE, MASK, X_ZERO, WEIGHT_ZERO, PAST = range(9)
-IDS, SEGMENTS, WORDS, PLACES, KINDS, GAMMA, BETA, SHOWN = range(8)
+SHOWN = 7
 #: What a node may say is not done.
 _OFF = {"do_rotary": 0, "past_present_share_buffer": 0}
 #: The scales and zero points of the tables and norms that are in bytes.
@@ -43,17 +41,10 @@ def _attention(builder: Builder) -> tuple[str, ...]:
 def _embedding(builder: Builder) -> tuple[str, ...]:
     """The norm of the sum of what words, their places and segments stand for; and how many places a mask shows."""
     ctx = builder.infer
-    inputs, (batch, length) = ctx.node.inputs, canonical(ctx, IDS)
-    ctx.env.assume_le(length, canonical(ctx, PLACES)[0], f"{where(ctx)}: each word has a place")
-    first = (shape_operand(builder, (part,)) for part in (ZERO, length, ZERO))
-    total = builder.emit("Add", _in_floats(builder, WORDS, builder.emit("Gather", inputs[WORDS], inputs[IDS], axis=0)),
-                         _in_floats(builder, PLACES, builder.emit("Slice", inputs[PLACES], *first)))
-    if ctx.has(SEGMENTS) and ctx.has(KINDS):
-        found = builder.emit("Gather", inputs[KINDS], inputs[SEGMENTS], axis=0)
-        total = builder.emit("Add", total, _in_floats(builder, KINDS, found))
-    norm = (_in_floats(builder, i, inputs[i]) for i in (GAMMA, BETA))
+    total = embedded(builder, lambda i, value: _in_floats(builder, i, value))
+    norm = (_in_floats(builder, i, ctx.node.inputs[i]) for i in (GAMMA, BETA))
     y = builder.emit("LayerNormalization", total, *norm, axis=-1, epsilon=ctx.attr("epsilon"))
-    return (y, shown_words(builder, SHOWN, batch))
+    return (y, shown_words(builder, SHOWN))
 
 
 def _in_floats(builder: Builder, i: int, value: str) -> str:
