@@ -14,7 +14,7 @@ from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES, matc
 
 #: Run by default.
 CHOSEN = ("bert.ts", "t5_encoder.ts", "bsrn.ts")
-#: Of each symbolic dim its sizes in so many listed shapes.
+#: How many of the shapes that are listed for a model are run.
 SHAPES = 3
 
 pytestmark = pytest.mark.skipif(RECIPES is None, reason=f"no shared model files at {FOLDER}")
