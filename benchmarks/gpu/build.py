@@ -24,12 +24,15 @@ from typing import Any, get_args
 from benchmarks.gpu.cases import SOURCES, make_cases
 from benchmarks.gpu.configs import PRODUCTS
 from benchmarks.gpu.conformance import attempt, write_cases
+from benchmarks.gpu.hollow import write_hollow
+from benchmarks.gpu.language import BUILT, built_name
 from benchmarks.gpu.layers import LAYERS, MULTIPLYING, multiplied, with_weights
 from benchmarks.gpu.models import MODELS, Whole, own, shared
 from benchmarks.gpu.models import write_cases as write_models
 from benchmarks.gpu.printed import PROGRAMS, SEEDS, make_printed
 from benchmarks.gpu.references import REFERENCES
 from benchmarks.gpu.timed import REDUCED, layer_name
+from benchmarks.transformers import TRANSFORMERS
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins, build_emulated
 from tsc.codegen_cuda.resources import read_cubin
@@ -78,12 +81,13 @@ def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What the folder holds: code of `archs`, the emulator's modules too if `emulated`; `models` whole, single `layers`,
-    products in `configs`, and printed kernels of `programs`, with random ones of `seeds`."""
+    `language` models in a precision each, products in `configs`, and printed kernels of `programs`, with random ones of `seeds`."""
 
     archs: tuple[str, ...] = tuple(CUDA_SPECS)
     emulated: bool = False
     models: Mapping[str, Whole] = field(default_factory=lambda: {name: own(name) for name in MODELS})
     layers: tuple[str, ...] = tuple(LAYERS)
+    language: tuple[tuple[str, Precision], ...] = ()
     programs: tuple[str, ...] = PROGRAMS
     seeds: range = SEEDS
     configs: tuple[tuple[Precision, TileConfig], ...] = ()
@@ -122,8 +126,10 @@ def build(out: Path, contents: Contents, options: Options) -> dict[str, Any]:
                        for name, layer in made.items()}
         timed |= _packages(out, multiplying, rounded)
     tried = _build_configs(out, contents, targets, options)
+    language, hollow = _build_language(out, contents.language, targets, options)
     manifest = {"format": 3, "compiler": nvrtc.identity() if cubins else "none", "binaries": binaries, "kernels": kernels,
                 "packages": packages, "layers": timed, "configs": tried,
+                "language": language, "hollow": hollow,
                 "configs_files": {name: entry["files"] for name, entry in tried.items()},
                 "models": "models.npz", "cases": "cases.npz", "printed": "printed.npz",
                 "tolerances": {name: (whole.relative, whole.absolute) for name, whole in contents.models.items()},
@@ -150,6 +156,21 @@ def _build_configs(out: Path, contents: Contents, targets: Sequence[str], option
         found[name] = {"config": json.loads(config_to_json(config)), "product": (n, k), "precision": precision,
                        "resident": resident, "files": files}
     return found
+
+
+def _build_language(out: Path, wanted: Sequence[tuple[str, Precision]], targets: Sequence[str],
+                    options: Options) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+    """Files of language models for each target, and the digests of what was left out of them."""
+    files: dict[str, dict[str, str]] = {}
+    digests: dict[str, dict[str, str]] = {}
+    for net, precision in wanted:
+        name = built_name(net, precision)
+        for target in targets:
+            short = target.partition(":")[0]
+            package = build_package(TRANSFORMERS[net](), {}, workshop(target, replace(options, precision=precision)))
+            digests[name] = write_hollow(out / f"{name}.{short}.tscpack.gz", package)
+            files.setdefault(name, {})[short] = f"{name}.{short}.tscpack.gz"
+    return files, digests
 
 
 def _resident(package: Package, shop: Workshop) -> int:
@@ -199,11 +220,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--emulated", action="store_true", help="put the emulator's modules in too")
     parser.add_argument("--archs", nargs="+", choices=tuple(CUDA_SPECS), default=tuple(CUDA_SPECS), help="only these")
     parser.add_argument("--shared", nargs="*", default=(), help="these shared models too, at listed and 25 random shapes")
+    parser.add_argument("--language", nargs="*", choices=tuple(built_name(*one) for one in BUILT), default=(),
+                        help="these language models too, whose weights are made where they run")
     parser.add_argument("--configs", action="store_true", help="products in many configs too, to fit Rates to")
     chosen = parser.parse_args(arguments)
     models = {name: own(name) for name in MODELS} | {name: shared(name, 25) for name in chosen.shared}
     configs = TRIED if chosen.configs else ()
-    manifest = build(chosen.out, Contents(tuple(chosen.archs), chosen.emulated, models, configs=configs), Options())
+    language = tuple(one for one in BUILT if built_name(*one) in chosen.language)
+    contents = Contents(tuple(chosen.archs), chosen.emulated, models, language=language, configs=configs)
+    manifest = build(chosen.out, contents, Options())
     size = sum(path.stat().st_size for path in chosen.out.iterdir())
     count = sum(map(len, manifest["binaries"].values()))
     print(f"{chosen.out}: {count} binaries, {size / 1e6:.1f} MB, build {manifest['build']}")

@@ -47,9 +47,10 @@ def multiplied(n: int, k: int) -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    nodes = [helper.make_node("MatMul", ["q", "k"], ["s"]), helper.make_node("Mul", ["s", "part"], ["t"]),
+    nodes = [helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]), helper.make_node("MatMul", ["q", "kt"], ["s"]),
+             helper.make_node("Mul", ["s", "part"], ["t"]),
              helper.make_node("Softmax", ["t"], ["p"], axis=-1), helper.make_node("MatMul", ["p", "v"], ["y"])]
-    return _model(nodes, {"q": ["b", 12, "t", 64], "k": ["b", 12, 64, "t"], "v": ["b", 12, "t", 64]},
+    return _model(nodes, {"q": ["b", 12, "t", 64], "k": ["b", 12, "t", 64], "v": ["b", 12, "t", 64]},
                   {"part": np.array(0.125, np.float32)})
 
 

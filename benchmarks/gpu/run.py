@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:  # run as a file, on a machine where nothing is in
 
 import numpy as np  # noqa: E402
 
-from benchmarks.gpu import configs, conformance, interop, launches, throughput, timed, whole  # noqa: E402
+from benchmarks.gpu import configs, conformance, interop, language, launches, throughput, timed, whole  # noqa: E402
 from benchmarks.gpu.references import REFERENCES, SHAPES, execute  # noqa: E402
 from benchmarks.gpu.session import Again, Record, Session, Skip, find_platform, open_record  # noqa: E402
 from tsc.errors import TscError  # noqa: E402
@@ -33,7 +33,8 @@ from tsc.runtime.drivers.protocol import DeviceInfo  # noqa: E402
 
 #: Seconds a process of a part may take, and how many processes it may have: those of the last part go on with its rows.
 _TIME = {"conformance": (30, 20), "printed": (60, 5), "references": (60, 1), "launches": (30, 1), "arrays": (60, 1),
-         "bandwidth": (30, 1), "products": (200, 1), "models": (90, 5), "kernels": (60, 1), "configs": (90, 2)}
+         "bandwidth": (30, 1), "products": (200, 1), "models": (90, 5), "kernels": (60, 1), "configs": (90, 2),
+         "language": (300, 1)}
 _GUARD = 4096
 
 
@@ -66,7 +67,7 @@ def run_part(name: str, session: Session, record: Record) -> None:
         "printed": lambda session: conformance.measure(session, lambda cases, results: None, "printed"),
         "launches": launches.measure, "bandwidth": throughput.bandwidth, "products": throughput.products,
         "models": whole.measure, "arrays": interop.measure, "kernels": timed.measure,
-        "configs": configs.measure}
+        "configs": configs.measure, "language": language.measure}
     entry = record.parts[name]
     start = time.perf_counter()
     try:

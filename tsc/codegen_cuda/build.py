@@ -25,7 +25,7 @@ from tsc.codegen_cuda.resources import CubinInfo, kernel_infos
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options, child_environment, read_environment
 from tsc.errors import InternalError, LaunchError
-from tsc.runtime.interface import TABLE, KernelInterface, ModuleInterface, table_text
+from tsc.runtime.interface import IN_TURN, TABLE, KernelInterface, ModuleInterface, table_text
 from tsc.target import DeviceSpec, parse_target
 
 _HERE = Path(__file__).parent
@@ -141,7 +141,8 @@ def build_cubin_module(sources: Mapping[str, str], spec: DeviceSpec, options: Op
     lines = table_text(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {})).splitlines()
     quoted = "\n".join('"' + line.replace("\\", r"\\").replace('"', r"\"") + '"' for line in lines)
     table = f'extern "C" __device__ char {TABLE}[] =\n{quoted};'
-    text = "\n".join([*(sources[name] for name in sorted(sources)), table, ""])
+    in_turn = f'#if __CUDA_ARCH__ >= 900\nextern "C" __device__ char {IN_TURN}[] = "1";\n#endif'
+    text = "\n".join([*(sources[name] for name in sorted(sources)), table, in_turn, ""])
     return build_cubin(CudaSource("kernels", text), spec.name, options).binary
 
 

@@ -167,6 +167,7 @@ def emit_cuda(func: Func) -> CudaKernel:
     name = identifier(func.name)
     head = ['#include "tsc_device.cuh"', '#include "scalar.cuh"', "", "using namespace tsc;", "",
             f"TSC_KERNEL({name}, {max(threads, WARP)}, 1, {', '.join([*parameters, 'u8* scratch', 'u32* status'])}) {{",
+            "  begin_in_turn();",
             "  const int64_t thread = thread_index().x;",
             "  bool outside = false;",
             "  (void)thread, (void)outside, (void)scratch, (void)status;", *(["  if (thread == 0) {"] if alone else [])]

@@ -82,7 +82,7 @@ class Executable:
         own = placed({name: package.constants[name] for name in self._plan.constants})
         self._package = replace(package, constants={**package.constants, **own})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
-        self._engine = self._loaded(driver, bounds)
+        self._engine = self._loaded(driver, bounds, interface.in_turn)
         self._contexts = ContextPool(self._engine, max(4, 2 * default_threads()))
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
         self._memo: OrderedDict[Shapes, Binding | Ready] = OrderedDict()
@@ -90,12 +90,12 @@ class Executable:
         self._runs = self._shapes = self._hits = 0
         forget_locks_after_fork(self)
 
-    def _loaded(self, driver: Driver | None, bounds: Bounds) -> Engine:
+    def _loaded(self, driver: Driver | None, bounds: Bounds, in_turn: bool) -> Engine:
         """The module, loaded: from here on its code runs."""
         binary = self._package.modules[self._target].binary
         if driver is not None:
             module = driver.load(binary, self._target)
-            return DriverEngine(self._plan, self._binder.segments, driver, module, self._constants)
+            return DriverEngine(self._plan, self._binder.segments, driver, module, self._constants, in_turn)
         places = [address(a) for a in self._constants]
         return TableEngine(self._binder, bounds, CpuModule(binary, self._target), places, self._threads)
 

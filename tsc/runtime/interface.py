@@ -19,6 +19,8 @@ from tsc.sym.expr import Apply
 
 #: The symbol of the table: JSON text that ends with a zero byte.
 TABLE = "tsc_interface"
+#: The symbol that a cubin has whose kernels wait for the launch before them themselves (`begin_in_turn` in sync.cuh).
+IN_TURN = "tsc_in_turn"
 #: What the runtime in every module exports; no kernel has such a name.
 RUNTIME = ("tsc_run", "tsc_stop", "tsc_bind", "tsc_call")
 #: What a module of the emulator exports.
@@ -48,11 +50,13 @@ class KernelInterface:
 
 @dataclass(frozen=True, slots=True)
 class ModuleInterface:
-    """A module's target, the CPU flags it was compiled for, and its kernels."""
+    """A module's target, the CPU flags it was compiled for, and its kernels; whether these wait for the launch before them
+    themselves."""
 
     target: str
     cpu_flags: tuple[str, ...]
     kernels: Mapping[str, KernelInterface]
+    in_turn: bool = False
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -124,7 +128,8 @@ def read_interface(binary: bytes) -> ModuleInterface:
         for call in (call for variant in kernel.variants for call in variant.calls):
             if not emulated and (call.function not in exports.functions or call.function in RUNTIME):
                 raise ValueError(f"it has no code for its kernel '{name}'")
-    return ModuleInterface(schema.text(table["target"], "its target"), schema.texts(table["cpu_flags"], "its flags"), kernels)
+    return ModuleInterface(schema.text(table["target"], "its target"), schema.texts(table["cpu_flags"], "its flags"), kernels,
+                           in_turn=IN_TURN in exports.data)
 
 
 # -- a call ----------------------------------------------------------------------------------------------------------

@@ -31,10 +31,11 @@ WARP = 32
 
 
 class DriverEngine:
-    """A module's kernels and the constants, on a device."""
+    """A module's kernels and the constants, on a device; `in_turn` says that its kernels wait for the launch before them."""
 
     def __init__(self, plan: Plan, segments: Sequence[Segment], driver: Driver, module: Module,
-                 constants: Sequence[Array]) -> None:
+                 constants: Sequence[Array], in_turn: bool = False) -> None:
+        self.in_turn = in_turn
         self.plan, self.driver, self.is_gpu = plan, driver, driver.info.arch.startswith("sm_")
         names = {call.function for segment in segments for launch in segment.launches for call in launch.calls}
         #: The status words.
@@ -190,7 +191,8 @@ class DriverContext:
                 given.append(np.uint64(scratch))
                 block, shared = (max(own.threads, WARP), 1, 1), own.shared
             arguments = Arguments([*given, np.uint64(words.value + 4 * row)])
-            launches.append(Launch(self._engine.functions[own.function], (blocks, 1, 1), block, arguments, shared))
+            launches.append(Launch(self._engine.functions[own.function], (blocks, 1, 1), block, arguments, shared,
+                                   in_turn=self._engine.in_turn))
             numbers.append(number)
         return launches, numbers
 

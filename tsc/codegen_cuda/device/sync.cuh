@@ -58,4 +58,14 @@ TSC_DEV void fence_device(TSC_AT0) {
 #endif
 }
 
+// Wait until the launch before this one has ended and what it wrote is visible, and from then on let the next one begin
+// (griddepcontrol, 9.7.13.13; CUDA programming guide, programmatic dependent launch). A kernel that begins so may be put on the
+// device while the one before it still runs; launched otherwise it waits for nothing. All threads, before any global access.
+TSC_DEV void begin_in_turn() {
+#if !defined(TSC_EMU) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 }  // namespace tsc

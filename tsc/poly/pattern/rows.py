@@ -101,6 +101,12 @@ def row_relations(scop: Scop, anchor: Compute, axes: Collection[int] | None = No
     return found
 
 
+def leading(scop: Scop, compute: Compute, count: int) -> isl.Map:
+    """The cells of a Compute -> their first `count` coordinates."""
+    written = next(w.relation for w in scop.writes if w.statement == scop.of(compute)[0].name)
+    return written.range().identity().project_out(isl.OUT, count, len(compute.axes) - count)
+
+
 def row_functions(scop: Scop, statement: Statement, relation: isl.Map) -> list[isl.PwAff]:
     """The coordinates of the anchor cell as functions of a statement's instances."""
     written = next(w.relation for w in scop.writes if w.statement == statement.name)

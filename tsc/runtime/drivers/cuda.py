@@ -23,6 +23,7 @@ from tsc.runtime.drivers.cuda_api import (
     check_status,
     cluster_value,
     device_info,
+    edge,
     encode_tensor_map,
     node_params,
     start_driver,
@@ -412,8 +413,11 @@ class CudaDriver:
         for number, launch in enumerate(launches):
             self._ready(launch)
             before = [nodes[other] for other in after[number]] if after is not None else nodes[-1:]
-            what = (graph, before, len(before), node_params(launch))
-            nodes.append(call_driver("add a kernel to a graph", cu.cuGraphAddKernelNode, *what))
+            nodes.append(call_driver("add a kernel to a graph", cu.cuGraphAddKernelNode, graph, None, 0, node_params(launch)))
+            if before:
+                edges = [edge(launch.in_turn and after is None)] * len(before)
+                call_driver("order the kernels of a graph", cu.cuGraphAddDependencies, graph, before, [nodes[-1]] * len(before),
+                            edges, len(before))
             if launch.cluster != ONE:
                 attribute = cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
                 call_driver("give a graph's kernel clusters", cu.cuGraphKernelNodeSetAttribute, nodes[-1], attribute,

@@ -96,6 +96,16 @@ def check_status(status: Any, what: str) -> None:
     raise error(f"the GPU could not {what}: {reason} ({getattr(status, 'name', status)})")
 
 
+def edge(in_turn: bool) -> Any:
+    """What orders two kernels of a graph: the later one after the other's end, or when it lets it begin (programmatic dependent
+    launch)."""
+    made = cu.CUgraphEdgeData()
+    if in_turn:
+        made.from_port = cu.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+        made.type = int(cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    return made
+
+
 def node_params(launch: Launch) -> Any:
     made = cu.CUDA_KERNEL_NODE_PARAMS()
     made.func = cu.CUfunction(launch.function.value)

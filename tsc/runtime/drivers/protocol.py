@@ -187,7 +187,8 @@ def _content(value: Argument) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One run of a kernel over grid blocks of block threads, in clusters of `cluster` blocks, with `shared` bytes of dynamic
-    shared memory (more than 48 KB are asked for where needed)."""
+    shared memory (more than 48 KB are asked for where needed). `in_turn`: its kernel waits itself for the launch before it, so
+    that in a graph it may be put on the device while that one runs."""
 
     function: Function
     grid: Size3
@@ -195,6 +196,7 @@ class Launch:
     args: Arguments
     shared: int = 0
     cluster: Size3 = ONE
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
