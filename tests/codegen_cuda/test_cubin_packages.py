@@ -12,6 +12,7 @@ from tests.test_tiny import tiny_model
 from tsc.cli import cli
 from tsc.codegen_cuda import nvrtc
 from tsc.codegen_cuda.resources import read_cubin
+from tsc.codegen_cuda.sass import disassemble, find_disassembler
 from tsc.config import Options
 from tsc.errors import LaunchError, PackageError
 from tsc.kernels import workshop
@@ -42,6 +43,22 @@ def test_the_table_stands_in_the_cubin(package: Package) -> None:
     assert all(call.threads % 32 == 0 for call in calls)
     with pytest.raises(ValueError, match="damaged"):
         read_interface(binary[:2000])
+
+
+@pytest.mark.parametrize("arch, waits", [("sm_80", False), ("sm_90a", True)])
+def test_kernels_wait_for_the_launch_before_them_where_they_can(arch: str, waits: bool) -> None:
+    try:
+        made = build_package(tiny_model(), None, workshop(arch, Options()))
+    except LaunchError as error:
+        pytest.skip(str(error))
+    binary = made.modules[arch].binary
+    assert read_interface(binary).in_turn is waits
+    if find_disassembler() is not None:
+        for sass in disassemble(binary).values():
+            order = [opcode.partition(".")[0] for opcode in sass.opcodes]
+            assert order.count("ACQBULK") == order.count("PREEXIT") == waits, sass.kernel  # griddepcontrol.wait and what follows
+            touched = [number for number, opcode in enumerate(order) if opcode in ("LDG", "LDGSTS", "STG", "ATOMG", "RED")]
+            assert not waits or order.index("ACQBULK") < min(touched), f"{sass.kernel} does not wait before it looks at memory"
 
 
 def test_without_a_gpu_it_says_so(package: Package) -> None:

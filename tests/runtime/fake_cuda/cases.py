@@ -10,6 +10,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ def graphs(driver: Driver, log: Log) -> None:
     launch, x, y = scale(driver, 5)
     again = Launch(launch.function, (1, 1, 1), (64, 1, 1), Arguments([y, y, np.float32(10), np.int32(5)]))
     graph = driver.build_graph([launch, again])
-    assert log()[-2:] == ["node after 0", "node after 1"]
+    assert log()[-3:] == ["node after 0", "node after 0", "edge 0 0 0"]
     ready = driver.instantiate(graph)
     driver.launch_graph(ready, driver.default_stream)
     assert fetch(driver, y)[4] == 80
@@ -149,7 +150,13 @@ def graphs(driver: Driver, log: Log) -> None:
     assert "run scale 9,1,1 32,1,1 0" in log()
     assert fetch(driver, y).tolist() == [0, 10, 20, 600, 800]
     driver.build_graph([launch, again, again], [(), (), (0, 1)])
-    assert [line for line in log() if line.startswith("node")] == ["node after 0", "node after 0", "node after 2"]
+    assert [line for line in log() if line.startswith(("node", "edge"))] == ["node after 0"] * 3 + ["edge 0 0 0"] * 2
+    turns = [replace(one, in_turn=True) for one in (launch, again, again)]
+    driver.build_graph(turns)
+    driver.build_graph([turns[0], again])
+    driver.build_graph(turns, [(), (), (0, 1)])
+    edges = [line for line in log() if line.startswith("edge")]  # only the one before is waited for by a kernel itself
+    assert edges == ["edge 1 0 1"] * 2 + ["edge 0 0 0"] + ["edge 0 0 0"] * 2
     two = Launch(launch.function, (4, 1, 1), (64, 1, 1), launch.args, 0, (2, 1, 1))
     raises(LaunchError, "cannot become (2, 1, 1)", driver.set_kernel, ready, 0, two)
     clustered = driver.instantiate(driver.build_graph([two]))

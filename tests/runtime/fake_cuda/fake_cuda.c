@@ -211,9 +211,15 @@ int fake_cuGraphDestroy(graph *g) { say("destroy graph\n"); for (int i = 0; i < 
 int fake_cuGraphAddKernelNode(node **made, graph *g, node *const *before, size_t count, const node_params *p) {
   *made = g->nodes[g->count++] = calloc(1, sizeof **made);
   say("node after %zu\n", count);
-  for (size_t i = 0; i < count; i++) if (!before[i]) return BAD_VALUE;
   shape at = {{p->grid[0], p->grid[1], p->grid[2]}, {p->block[0], p->block[1], p->block[2]}, p->shared};
   return take(p->func, at, p->args, *made);
+}
+int fake_cuGraphAddDependencies(graph *g, node *const *from, node *const *to, const unsigned char (*edges)[8], size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (!from[i] || !to[i] || from[i] == to[i]) return BAD_VALUE;
+    say("edge %d %d %d\n", edges[i][0], edges[i][1], edges[i][2]);
+  }
+  return OK;
 }
 int fake_cuGraphKernelNodeSetAttribute(node *n, int what, const unsigned *value) {
   say("node cluster %d %u,%u,%u\n", what, value[0], value[1], value[2]);
