@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
+from tsc.runtime.arrays import AnyArray, DeviceArray
 from tsc.runtime.bounds import Bounds, Layout, Numbers
-from tsc.runtime.memory import Array, as_array, round_up
+from tsc.runtime.memory import round_up
 from tsc.runtime.places import axes_of
 from tsc.runtime.plan import HOST, Axis, Bind, Plan, TensorSpec, static_names
 from tsc.runtime.schema import LEAST_NUMBER, MAX_NUMBER
@@ -117,8 +118,9 @@ class Binder:
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
-    def arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
-        """The feeds in the plan's order, where they lie. Raises InputError for a missing, unknown or ill-typed one."""
+    def arrays(self, feeds: Mapping[str, Any], take: Callable[[Any, str], AnyArray]) -> list[AnyArray]:
+        """The feeds in the plan's order, where they lie, as `take` says of each and what it is called. Raises InputError for a
+        missing, unknown or ill-typed one."""
         if not isinstance(feeds, Mapping):
             raise InputError(f"feeds are a dict from input names to arrays, not a {type(feeds).__name__}; "
                              f"give {{'{next(iter(self._names), 'x')}': array}}")
@@ -126,8 +128,8 @@ class Binder:
             self._wrong_names(feeds)
         result = []
         for name, dtype, rank in self._inputs:
-            array = as_array(feeds[name], f"input '{name}'")
-            if array.dtype != dtype:
+            array = take(feeds[name], f"input '{name}'")
+            if array.dtype != dtype and array.dtype != self._spec(name).dtype:  # a device has bfloat16 where NumPy has none
                 raise InputError(f"input '{name}' has dtype {array.dtype}, expected {dtype}; cast it with .astype('{dtype}')")
             if array.ndim != rank:
                 raise ShapeError(f"input '{name}' has rank {array.ndim} (shape {array.shape}), expected rank {rank}: "
@@ -138,7 +140,7 @@ class Binder:
     def _spec(self, name: str) -> TensorSpec:
         return next(spec for spec in self.plan.inputs if spec.name == name)
 
-    def shapes(self, arrays: Sequence[Array]) -> Shapes:
+    def shapes(self, arrays: Sequence[AnyArray]) -> Shapes:
         """The sizes of each array's axes and, behind them, its elements where sizes depend on them. Raises ShapeError for
         another number of these, and InputError for one that is no whole number."""
         if not self._told:
@@ -146,9 +148,10 @@ class Binder:
         return tuple([(*a.shape, *self._whole(name, a, *told)) if told else a.shape
                       for (name, _, _), a, told in zip(self._inputs, arrays, self._told)])
 
-    def _whole(self, name: str, array: Array, count: int, steps: int) -> list[int]:
-        if array.size != count:
-            raise ShapeError(f"input '{name}' has shape {array.shape}, expected {format_shape(self._spec(name).shape)}")
+    def _whole(self, name: str, given: AnyArray, count: int, steps: int) -> list[int]:
+        if math.prod(given.shape) != count:
+            raise ShapeError(f"input '{name}' has shape {given.shape}, expected {format_shape(self._spec(name).shape)}")
+        array = given.numpy() if isinstance(given, DeviceArray) else given
         if array.dtype.kind == "f":
             array = array if steps == 1 else array.astype(np.float64) * steps
             for value in array[array != np.trunc(array)].ravel().tolist():  # or NaN

@@ -11,17 +11,18 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tsc.runtime.arrays import AnyArray
 from tsc.runtime.bind import Binder, Binding, Bound, Shapes
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.drivers.cpu import CpuModule
 from tsc.runtime.host_program import HostProgram, Ready
 from tsc.runtime.image import Image, image_of
-from tsc.runtime.memory import Array, Block, address, footprint
+from tsc.runtime.memory import Array, Block, address, allocate_at, as_array, footprint
 from tsc.runtime.segments import Segment
 
 LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
@@ -45,12 +46,13 @@ class Context(Protocol):
     def reserve(self, arena: int, scratch: int) -> None:
         """Have at least so many bytes of arena, and of scratch a worker. Raises LaunchError, with less than before."""
 
-    def begin(self, binding: Binding | Ready, feeds: Sequence[Array], results: Sequence[Array | None],
+    def begin(self, binding: Binding | Ready, feeds: Sequence[AnyArray], results: list[AnyArray | None],
               places: Sequence[int]) -> None:
-        """Have the memory that a request needs, and what it is given; `places` are the addresses of the results."""
+        """Have the memory that a request needs, and what it is given; `places` are the addresses of the results. A device makes
+        those results of known shapes that are None."""
 
-    def made(self, output: int, result: Array, place: int) -> None:
-        """An output whose shape was not known when the run began."""
+    def make(self, output: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
+        """An output whose shape was not known when the run began. Raises LaunchError where memory is short."""
 
     def launch(self, segment: Segment, bound: Bound | Image) -> tuple[int, int] | None:
         """Run a Segment's launches. Returns which of them found the data wrong, and its status code; None where all is well."""
@@ -64,6 +66,9 @@ class Context(Protocol):
     def end(self) -> None:
         """All that was asked for is done, and the results are filled."""
 
+    def leave(self) -> None:
+        """A run ended early: let go of what is the caller's."""
+
 
 class Engine(Protocol):
     """A loaded module and its constants, where a Plan runs."""
@@ -75,6 +80,9 @@ class Engine(Protocol):
     @property
     def is_gpu(self) -> bool:
         """Whether scratch is a block's and not a thread's."""
+
+    def take(self, source: Any, what: str) -> AnyArray:
+        """The caller's array where it lies, if this can use it there or copy from there. Raises InputError naming `what`."""
 
     def bind(self, shapes: Shapes) -> Ready | None:
         """What the device itself tells of a request; None where it leaves that to the Binder."""
@@ -90,6 +98,7 @@ class TableEngine:
     """
 
     is_gpu = False
+    take = staticmethod(as_array)
 
     def __init__(self, binder: Binder, bounds: Bounds, module: CpuModule, constants: Sequence[int], threads: int) -> None:
         plan, segments = binder.plan, binder.segments
@@ -162,17 +171,18 @@ class TableContext:
         """What `reserve` took so far."""
         return footprint(self._arena.size) + footprint(self._scratch.size)
 
-    def begin(self, binding: Binding | Ready, feeds: Sequence[Array], results: Sequence[Array | None],
+    def begin(self, binding: Binding | Ready, feeds: Sequence[Any], results: list[AnyArray | None],
               places: Sequence[int]) -> None:
-        """As a Context does."""
+        """As a Context does; all arrays are NumPy's."""
         if self._ready is not binding:
             self.reserve(binding.arena_bytes, binding.scratch_bytes)
             self._ready = binding
         self._bases = [0, self._arena.address, *map(address, feeds), *places]
 
-    def made(self, output: int, result: Array, place: int) -> None:
+    def make(self, output: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """As a Context does."""
-        self._bases[self._engine.outputs + output] = place
+        result, self._bases[self._engine.outputs + output] = allocate_at(shape, dtype, "an output")
+        return result
 
     def launch(self, segment: Segment, bound: Bound | Image) -> tuple[int, int] | None:
         """As a Context does."""
@@ -217,6 +227,9 @@ class TableContext:
 
     def end(self) -> None:
         """Nothing is left to do: the results are where kernels wrote."""
+
+    def leave(self) -> None:
+        """Nothing is kept but addresses."""
 
     def _address(self, place: Spot) -> int:
         storage, offset = place

@@ -11,6 +11,8 @@ from typing import Any
 from tsc.errors import InputError
 
 CPU, CUDA = 1, 2
+#: Kinds of devices whose memory the host reads as its own: CPU, what CUDA and ROCm have page-locked, what CUDA manages.
+HOST_DEVICES = (CPU, 3, 11, 13)
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 _USED_PLAIN, _USED_VERSIONED = b"used_dltensor", b"used_dltensor_versioned"
 _READ_ONLY = 1
@@ -18,6 +20,7 @@ _READ_ONLY = 1
 _CODES = {
     **{f"int{bits}": (0, bits) for bits in (8, 16, 32, 64)}, **{f"uint{bits}": (1, bits) for bits in (8, 16, 32, 64)},
     **{f"float{bits}": (2, bits) for bits in (16, 32, 64)}, "bfloat16": (4, 16), "bool": (6, 8)}
+DTYPES = tuple(_CODES)
 _NAMES = {code: name for name, code in _CODES.items()}
 
 

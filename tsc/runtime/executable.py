@@ -14,6 +14,7 @@ from typing import Any
 
 from tsc.config import default_threads
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
+from tsc.runtime.arrays import AnyArray, DeviceArray
 from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.bounds import Bounds
 from tsc.runtime.check import check_plan
@@ -25,7 +26,7 @@ from tsc.runtime.explain import explain, summary
 from tsc.runtime.host_program import Ready
 from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
-from tsc.runtime.memory import Array, address, allocate_at, contiguous, footprint, give_back, placed
+from tsc.runtime.memory import address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
 from tsc.runtime.outputs import targets_of
 from tsc.runtime.over_driver import DriverEngine
@@ -83,6 +84,7 @@ class Executable:
         self._package = replace(package, constants={**package.constants, **own})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
         self._engine = self._loaded(driver, bounds, interface.in_turn)
+        self._device = self._engine if isinstance(self._engine, DriverEngine) else None
         self._contexts = ContextPool(self._engine, max(4, 2 * default_threads()))
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
         self._memo: OrderedDict[Shapes, Binding | Ready] = OrderedDict()
@@ -130,21 +132,27 @@ class Executable:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None,
-            seconds: list[float] | None = None) -> list[Array]:
+            seconds: list[float] | None = None) -> list[Any]:
         """Compute the named outputs (None: all) from arrays by input name, as `onnxruntime.InferenceSession.run` does.
 
         Contiguous arrays are read in place, others are copied first; nothing is cast. Results are new arrays but for those that
         `out` has arrays for, by output name. Those are written, in place where they are contiguous and no feed lies there, and
         hold anything if the run raises. With `seconds`, a zero for each launch, each runs alone and adds its time there.
 
+        On a GPU feeds, and arrays of `out`, may lie in its memory (DeviceArray, DLPack, CUDA's array interface), among others
+        that do not: they are read and written there, and copied only where they begin at no multiple of 16 bytes. If any feed
+        does, new results are DeviceArrays, else NumPy's. All is done when this returns, whatever the streams.
+
         Raises InputError or ShapeError naming the input, or array of `out`, at fault, before anything runs; InputError too when
         the data are wrong (an index out of bounds); LaunchError when memory is short.
         """
         chosen = self._choose(output_names)
-        given = self._binder.arrays(feeds)
+        take = self._engine.take
+        given: list[Any] = self._binder.arrays(feeds, take)
         binding = self._binding(self._binder.shapes(given))
-        arrays = [contiguous(a, "a copy of an input") for a in given]
-        targets = None if out is None else targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given)
+        arrays = given if self._device is not None else [contiguous(a, "a copy of an input") for a in given]
+        targets = (None if out is None else
+                   targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given, take))
         if self._package.mapped is not None:
             self._package.mapped.check()
         results, places = self._results(binding, arrays, {} if targets is None else targets.direct)
@@ -153,6 +161,9 @@ class Executable:
             self._begin(context, binding, arrays, results, places)
             context.seconds = seconds
             perform(self._binder, context, binding, results)
+        except BaseException:
+            context.leave()
+            raise
         finally:
             context.seconds = None
             self._contexts.give(context)
@@ -161,7 +172,7 @@ class Executable:
         made = [result for result in results if result is not None]
         return made if chosen is None else [made[i] for i in chosen]
 
-    def _begin(self, context: Context, binding: Binding | Ready, feeds: list[Array], results: list[Array | None],
+    def _begin(self, context: Context, binding: Binding | Ready, feeds: list[AnyArray], results: list[AnyArray | None],
                places: list[int]) -> None:
         try:
             context.begin(binding, feeds, results, places)
@@ -169,13 +180,16 @@ class Executable:
             needed = f"{binding.arena_bytes} bytes are needed, and {binding.scratch_bytes} for each thread,"
             raise self._binder.short(needed, self._dims(feeds)) from error
 
-    def _dims(self, feeds: Sequence[Array]) -> dict[str, int]:
+    def _dims(self, feeds: Sequence[AnyArray]) -> dict[str, int]:
         return dict(zip(self._binder.dims, self._binder.sizes(self._binder.shapes(feeds))))
 
-    def _results(self, binding: Binding | Ready, feeds: Sequence[Array],
-                 given: Mapping[int, Array]) -> tuple[list[Array | None], list[int]]:
-        """The outputs and where they lie, as far as their shapes are known: those that are `given`, and new ones."""
-        results: list[Array | None] = []
+    def _results(self, binding: Binding | Ready, feeds: Sequence[AnyArray],
+                 given: Mapping[int, Any]) -> tuple[list[AnyArray | None], list[int]]:
+        """The outputs and where they lie, as far as their shapes are known: those that are `given`, and new ones, which a
+        device makes itself."""
+        if self._device is not None:
+            return [given.get(i) for i in range(len(binding.outputs))], []
+        results: list[AnyArray | None] = []
         places: list[int] = []
         try:
             for shape, dtype in zip(binding.outputs, self._binder.dtypes):
@@ -188,6 +202,13 @@ class Executable:
         except LaunchError as error:
             size = sum(math.prod(shape or (0,)) * dtype.itemsize for shape, dtype in zip(binding.outputs, self._binder.dtypes))
             raise self._binder.short(f"the outputs need {size} bytes", self._dims(feeds)) from error
+
+    def to_device(self, array: Any) -> DeviceArray:
+        """A copy of an array in the GPU's memory, to feed runs with. Raises InputError where this runs on a CPU, or that is no
+        array of numbers; LaunchError when memory is short."""
+        if self._device is None:
+            raise InputError(f"this model runs on '{self._target}', where NumPy's arrays are used where they are; feed them")
+        return self._device.put(array)
 
     def profile(self, feeds: Mapping[str, Any], repeat: int = 5) -> Profile:
         """Time each launch alone, `repeat` times over, and keep each one's best. Printed, the result is a table: kernels, the

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tsc.errors import InputError, ShapeError
+from tsc.runtime.arrays import AnyArray
 from tsc.runtime.bind import Binder, Binding, Bound, broken, evaluated
 from tsc.runtime.context import Context
 from tsc.runtime.host_program import Ready
 from tsc.runtime.image import Image
-from tsc.runtime.memory import Array, allocate_at
 from tsc.runtime.plan import Bind, Element, Eval
 from tsc.runtime.segments import Branch, Code, Repeat, Segment
 from tsc.sym import Guard
@@ -23,7 +23,7 @@ MAX_PARTS = 64
 MAX_TRIPS = 1 << 24
 
 
-def perform(binder: Binder, context: Context, binding: Binding | Ready, results: list[Array | None]) -> None:
+def perform(binder: Binder, context: Context, binding: Binding | Ready, results: list[AnyArray | None]) -> None:
     """Run every step of a plan in a context that has begun; makes those of the results that are None. Raises InputError for
     wrong data, ShapeError for sizes that they must not make, LaunchError where memory is short, PackageError where the plan
     leaves what is its own."""
@@ -48,7 +48,7 @@ def launch(context: Context, segment: Segment, bound: Bound | Image, begins: Seq
 class Run:
     """A run of a plan that is not straight: the names that are bound, which storages have changed places, the results."""
 
-    def __init__(self, binder: Binder, context: Context, binding: Binding, results: list[Array | None]) -> None:
+    def __init__(self, binder: Binder, context: Context, binding: Binding, results: list[AnyArray | None]) -> None:
         self._binder, self._context, self._binding, self._results = binder, context, binding, results
         self._names = dict(binding.names)
         self._places = list(range(len(binder.plan.storages)))
@@ -82,9 +82,7 @@ class Run:
         for output in segment.outputs:
             if self._results[output] is None:
                 shape, dtype = self._binder.shape(output, names), self._binder.dtypes[output]
-                result, place = allocate_at(shape, dtype, "an output")
-                self._results[output] = result
-                self._context.made(output, result, place)
+                self._results[output] = self._context.make(output, shape, dtype)
         key = (segment.number, self._parity, *[names[name] for name in segment.names])
         bound = parts.get(key)
         if bound is None:

@@ -6,28 +6,45 @@ the device, whose address comes before that of the status word.
 
 The launches of a Segment are a graph, which is launched as it is while a shape and its memory stay the same. At another shape
 its nodes get other kernels, grids and arguments: one graph for each number of launches, whatever the shapes (Grape, section 4).
+
+Arrays of the caller's that lie in the device's memory are used there: they are *borrowed* for a run, and let go when it ends.
+Memory that NumPy's arrays are copied to and from is a Context's own, and never handed out.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tsc.errors import InternalError
+from tsc.errors import InputError, InternalError, LaunchError
+from tsc.runtime.arrays import AnyArray, DeviceArray, import_array, item_size
 from tsc.runtime.bind import Binding, Bound, Shapes
 from tsc.runtime.context import Spot
-from tsc.runtime.drivers.protocol import ONE, Arguments, Driver, Function, GraphExec, Launch, Memory, Module
+from tsc.runtime.dlpack import CUDA, DTYPES, HOST_DEVICES
+from tsc.runtime.drivers.protocol import ONE, Arguments, Driver, Function, GraphExec, Launch, Memory, Module, Stream
 from tsc.runtime.host_program import Ready
 from tsc.runtime.image import Image
-from tsc.runtime.memory import Array
+from tsc.runtime.memory import Array, allocate_array, as_array, contiguous
 from tsc.runtime.plan import Plan
 from tsc.runtime.segments import Segment
 
 #: A GPU's block has whole warps.
 WARP = 32
+
+
+class _Incoming(threading.local):
+    """A stream for each thread, which waits for what its borrowed arrays wait for."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.stream = driver.create_stream()
 
 
 class DriverEngine:
@@ -45,6 +62,55 @@ class DriverEngine:
         for memory, array in zip(self.constants, constants):
             driver.upload(memory, array, driver.default_stream)
         driver.synchronize()
+        #: Where the memory of each storage is among the arena, the inputs, the outputs and the constants, one after the other.
+        first = {"arena": 0, "input": 1, "output": 1 + len(plan.inputs), "constant": 1 + len(plan.inputs) + len(plan.outputs)}
+        self.slots = np.array([first[s.kind] + (s.index if s.kind != "arena" else 0) for s in plan.storages], np.int64)
+        self.fixed = np.array([memory.value for memory in self.constants], np.uint64)
+        self._incoming = _Incoming(driver)
+
+    def take(self, source: Any, what: str) -> AnyArray:
+        """The caller's array, where it lies: in the device's memory or the host's. Raises InputError naming `what` where it can
+        be used in neither."""
+        if isinstance(source, np.ndarray) or not self._is_near(source):
+            return as_array(source, what)
+        if isinstance(source, DeviceArray) and source.driver is self.driver:
+            source.let_wait(self._incoming.stream)
+            return source
+        return import_array(source, self.driver, self._incoming.stream, what)
+
+    def _is_near(self, source: Any) -> bool:
+        """Whether an array says that it lies in a device's memory, this one's or another's."""
+        if isinstance(source, DeviceArray) and source.driver is self.driver:
+            return True
+        if hasattr(source, "__dlpack_device__"):
+            with suppress(AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+                return int(source.__dlpack_device__()[0]) not in HOST_DEVICES
+            return False
+        return self.driver.dlpack_device[0] == CUDA and hasattr(source, "__cuda_array_interface__")
+
+    def put(self, array: Any) -> DeviceArray:
+        """A copy of an array of the host's. Raises InputError for one of no numbers, LaunchError where memory is short."""
+        values = contiguous(as_array(array, "the array"), "a copy of the array")
+        if values.dtype.name not in DTYPES or not values.dtype.isnative:
+            raise InputError(f"the array has dtype {values.dtype}; a device has {', '.join(DTYPES)}, in the host's byte order")
+        stream = self._incoming.stream
+        made = self.empty(values.shape, values.dtype.name, stream)
+        self.driver.upload(made.memory, values, stream)
+        self.driver.synchronize(stream)
+        return made
+
+    def empty(self, shape: tuple[int, ...], dtype: str, stream: Stream) -> DeviceArray:
+        """An array to hand out, which is used in `stream` until then. What others do with it is in the default stream at last,
+        unless they say otherwise, so that its memory is given back there."""
+        size = math.prod(shape) * item_size(dtype)
+        memory = self.driver.allocate(size, stream, self.driver.default_stream)
+        return DeviceArray(memory, shape, dtype, self.driver, None)
+
+    def let_wait(self, stream: Stream) -> None:
+        """Make a stream wait for what this thread's borrowed arrays wait for."""
+        event = self.driver.create_event()
+        self.driver.record(event, self._incoming.stream)
+        self.driver.wait(stream, event)
 
     def bind(self, shapes: Shapes) -> Ready | None:
         """Nothing: the Binder has to."""
@@ -57,19 +123,20 @@ class DriverEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The launches of `bound`, with the address of each storage, the scratch memory and the status words in them; `graph` is
-    None where there are none. `numbers` are those that the launches have in their Segment."""
+    """The launches of `bound`, by their rows, and the addresses in them: of scratch memory and status words, of the memory that
+    storages are in, and what these make of each argument. `graph` is None where there are none."""
 
     bound: Bound
-    addresses: tuple[int, ...]
-    launches: list[Launch]
-    numbers: list[int]
+    own: tuple[int, int]
+    memory: tuple[int, ...]
+    arguments: NDArray[np.uint64]
+    launches: dict[int, Launch]
     graph: GraphExec | None
 
 
 class DriverContext:
-    """The Context of a Driver: a stream, an arena, and the feeds and results of the last run, whose memory the next one uses
-    where they are of the same sizes."""
+    """The Context of a Driver: a stream, an arena, and memory for feeds and results of NumPy's, which the next run uses where
+    they are of the same sizes. `_feeds` and `_results` are those of the run that is under way, own memory or borrowed."""
 
     def __init__(self, engine: DriverEngine) -> None:
         self.seconds: list[float] | None = None
@@ -78,16 +145,19 @@ class DriverContext:
         self._arena: Memory | None = None
         self._scratch: Memory | None = None
         self._words: Memory | None = None
+        self._own_feeds: dict[int, Memory] = {}
+        self._own_results: dict[int, Memory] = {}
         self._feeds: dict[int, Memory] = {}
         self._results: dict[int, Memory] = {}
+        self._near = False
         self._filled: dict[int, Array] = {}
         self._prepared: dict[int, _Prepared] = {}
         self._graphs: dict[tuple[int, int], GraphExec] = {}
 
     @property
     def held_bytes(self) -> int:
-        """Of the arena, scratch, feeds and results."""
-        kept = (self._arena, self._scratch, *self._feeds.values(), *self._results.values())
+        """Of the arena, scratch, and what feeds and results are copied to and from."""
+        kept = (self._arena, self._scratch, *self._own_feeds.values(), *self._own_results.values())
         return sum(memory.size for memory in kept if memory is not None)
 
     def reserve(self, arena: int, scratch: int) -> None:
@@ -98,21 +168,48 @@ class DriverContext:
         if scratch:
             self._scratch_of(scratch)
 
-    def begin(self, binding: Binding | Ready, feeds: Sequence[Array], results: Sequence[Array | None],
+    def begin(self, binding: Binding | Ready, feeds: Sequence[AnyArray], results: list[AnyArray | None],
               places: Sequence[int]) -> None:
-        """As a Context does."""
-        self._filled.clear()
+        """As a Context does. New results are on the device if any feed is."""
+        self._let_go()
         self.reserve(binding.arena_bytes, 0)
-        for index, array in enumerate(feeds):
-            self._driver.upload(self._like(self._feeds, index, array), array, self._stream)
-        for number, (result, place) in enumerate(zip(results, places)):
+        self._near = any(isinstance(feed, DeviceArray) for feed in feeds)
+        if self._near or any(isinstance(result, DeviceArray) for result in results):
+            self._engine.let_wait(self._stream)
+        for index, feed in enumerate(feeds):
+            self._feeds[index] = self._fed(index, feed)
+        for number, (result, shape) in enumerate(zip(results, binding.outputs)):
             if result is not None:
-                self.made(number, result, place)
+                self._hold(number, result)
+            elif shape is not None:
+                results[number] = self.make(number, shape, self._engine.plan.outputs[number].numpy)
 
-    def made(self, output: int, result: Array, place: int) -> None:
+    def _fed(self, index: int, feed: AnyArray) -> Memory:
+        """Memory that holds a feed: its own, where kernels can use that, or a copy."""
+        if not isinstance(feed, DeviceArray):
+            memory = self._like(self._own_feeds, index, feed.nbytes)
+            self._driver.upload(memory, contiguous(feed, "a copy of an input"), self._stream)
+        elif feed.aligned:
+            memory = feed.memory
+        else:
+            memory = self._like(self._own_feeds, index, feed.nbytes)
+            self._driver.copy(memory, feed.memory, feed.nbytes, self._stream)
+        return memory
+
+    def make(self, output: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
         """As a Context does."""
-        self._like(self._results, output, result)
-        self._filled[output] = result
+        result = (self._engine.empty(shape, self._engine.plan.outputs[output].dtype, self._stream) if self._near else
+                  allocate_array(shape, dtype, "an output"))
+        self._hold(output, result)
+        return result
+
+    def _hold(self, output: int, result: AnyArray) -> None:
+        """Let kernels write a result: where it is, or where it is copied from at the end."""
+        if isinstance(result, DeviceArray):
+            self._results[output] = result.memory
+        else:
+            self._results[output] = self._like(self._own_results, output, result.nbytes)
+            self._filled[output] = result
 
     def launch(self, segment: Segment, bound: Bound | Image) -> tuple[int, int] | None:
         """As a Context does: one after the other in the stream, each with a status word of its own."""
@@ -125,11 +222,11 @@ class DriverContext:
         self._words = None  # a run that fails leaves no word that may be set
         prepared = self._prepare(segment, bound, words)
         if self.seconds is not None:
-            for number, launch in zip(prepared.numbers, prepared.launches):
+            for row, launch in prepared.launches.items():
                 start = time.perf_counter()
                 driver.launch(launch, self._stream)
                 driver.synchronize(self._stream)
-                self.seconds[segment.first + number] += time.perf_counter() - start
+                self.seconds[segment.first + int(bound.rows.launches[row])] += time.perf_counter() - start
         elif prepared.graph is not None:
             driver.launch_graph(prepared.graph, self._stream)
         driver.download(status, words, self._stream)
@@ -158,51 +255,92 @@ class DriverContext:
             if result.nbytes:
                 self._driver.download(result, self._results[output], self._stream)
         self._driver.synchronize(self._stream)
-        self._filled.clear()
+        self._let_go()
+
+    def leave(self) -> None:
+        """As a Context does; what still uses the caller's arrays ends first."""
+        with suppress(LaunchError):
+            self._driver.synchronize(self._stream)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for held in (self._feeds, self._results, self._filled):
+            held.clear()
 
     def _prepare(self, segment: Segment, bound: Bound, words: Memory) -> _Prepared:
         """The launches of a Segment, and its graph set to them: those of the last run where nothing has changed."""
-        scratch = self._scratch_of(bound.together_bytes)
-        addresses = (words.value, scratch, 0 if self._arena is None else self._arena.value,
-                     *(held[index].value for held in (self._feeds, self._results) for index in sorted(held)))
-        prepared = self._prepared.get(segment.first)
-        if prepared is None or prepared.bound is not bound or prepared.addresses != addresses:
-            launches, numbers = self._launches(segment, bound, scratch, words)
-            graph = self._graph(segment, launches) if launches and self.seconds is None else None
-            prepared = _Prepared(bound, addresses, launches, numbers, graph)
-            if self.seconds is None:
-                self._prepared[segment.first] = prepared
+        own = words.value, self._scratch_of(bound.together_bytes)
+        plan, known = self._engine.plan, self._prepared.get(segment.first)
+        if self._arena is None and not self._engine.slots[bound.rows.storages].all():
+            self.reserve(1, 0)
+        memory = (0 if self._arena is None else self._arena.value, *(self._feeds[i].value for i in range(len(plan.inputs))),
+                  *(self._results[i].value if i in self._results else 0 for i in range(len(plan.outputs))))
+        is_same = known is not None and known.bound is bound and known.own == own
+        if known is not None and is_same and known.memory == memory:
+            return known
+        arguments = self._arguments(bound, memory)
+        if self.seconds is not None:
+            return _Prepared(bound, own, memory, arguments, self._launches(segment, bound, own, arguments), None)
+        self._prepared.pop(segment.first, None)  # until all nodes are set
+        if known is not None and is_same:
+            self._move(known, arguments)
+            prepared = replace(known, memory=memory, arguments=arguments)
+        else:
+            launches = self._launches(segment, bound, own, arguments)
+            prepared = _Prepared(bound, own, memory, arguments, launches, self._graph(segment, list(launches.values())))
+        self._prepared[segment.first] = prepared
         return prepared
 
-    def _launches(self, segment: Segment, bound: Bound, scratch: int, words: Memory) -> tuple[list[Launch], list[int]]:
-        """Those with blocks, and their numbers in the Segment."""
-        rows, launches, numbers = bound.rows, [], []
+    def _arguments(self, bound: Bound, memory: tuple[int, ...]) -> NDArray[np.uint64]:
+        """The address of each argument that is a storage, where memory is at such addresses."""
+        begins = np.concatenate([np.array(memory, np.uint64), self._engine.fixed])
+        return begins[self._engine.slots[bound.rows.storages]] + bound.offsets.astype(np.uint64)
+
+    def _move(self, known: _Prepared, arguments: NDArray[np.uint64]) -> None:
+        """Set the nodes of a graph whose arguments are others now: callers' arrays are elsewhere in each run."""
+        begins = known.bound.rows.arguments
+        changed = (arguments != known.arguments).nonzero()[0]
+        rows = begins.searchsorted(changed, side="right") - 1
+        for number, row in zip(changed.tolist(), rows.tolist()):
+            if row in known.launches:
+                known.launches[row].args.set(number - int(begins[row]), arguments[number])
+        moved = set(rows.tolist())
+        for node, (row, launch) in enumerate(known.launches.items()):
+            if row in moved and known.graph is not None:
+                self._driver.set_kernel(known.graph, node, launch)
+
+    def _launches(self, segment: Segment, bound: Bound, own: tuple[int, int],
+                  arguments: NDArray[np.uint64]) -> dict[int, Launch]:
+        """Those with blocks, by their rows."""
+        rows, launches = bound.rows, dict[int, Launch]()
         calls = [call for launch in segment.launches for call in launch.calls]
-        places = [self._place((int(s), int(o))) for s, o in zip(rows.storages, bound.offsets)]
-        for row, (call, number, first, begin, blocks) in enumerate(zip(
+        words, scratch = own
+        for row, (number_of_call, number, first, begin, blocks) in enumerate(zip(
                 rows.calls.tolist(), rows.launches.tolist(), rows.sizes.tolist(), rows.arguments.tolist(),
                 bound.blocks.tolist())):
             if not blocks:
                 continue
-            own = calls[call]
-            given = [*places[begin:begin + len(own.args)], *bound.sizes[first:first + len(segment.launches[number].sizes)]]
+            call = calls[number_of_call]
+            given = [*arguments[begin:begin + len(call.args)],
+                     *bound.sizes[first:first + len(segment.launches[number].sizes)]]
             block, shared = ONE, bound.scratch_bytes
             if self._engine.is_gpu:
                 given.append(np.uint64(scratch))
-                block, shared = (max(own.threads, WARP), 1, 1), own.shared
-            arguments = Arguments([*given, np.uint64(words.value + 4 * row)])
-            launches.append(Launch(self._engine.functions[own.function], (blocks, 1, 1), block, arguments, shared,
-                                   in_turn=self._engine.in_turn))
-            numbers.append(number)
-        return launches, numbers
+                block, shared = (max(call.threads, WARP), 1, 1), call.shared
+            given.append(np.uint64(words + 4 * row))
+            launches[row] = Launch(self._engine.functions[call.function], (blocks, 1, 1), block, Arguments(given), shared,
+                                   in_turn=self._engine.in_turn)
+        return launches
 
-    def _graph(self, segment: Segment, launches: list[Launch]) -> GraphExec:
+    def _graph(self, segment: Segment, launches: list[Launch]) -> GraphExec | None:
+        """A graph of these launches, if there are any."""
+        if not launches:
+            return None
         key = segment.first, len(launches)
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = self._driver.instantiate(self._driver.build_graph(launches))
         else:
-            self._prepared.pop(segment.first, None)  # its nodes are no longer those
             for node, launch in enumerate(launches):
                 self._driver.set_kernel(graph, node, launch)
         return graph
@@ -221,9 +359,9 @@ class DriverContext:
             self._scratch = self._driver.allocate(max(1, size), self._stream)
         return self._scratch.value
 
-    def _like(self, held: dict[int, Memory], index: int, array: Array) -> Memory:
-        """Memory of exactly an array's size: what reads past its end is then seen to."""
-        size = max(1, array.nbytes)
+    def _like(self, held: dict[int, Memory], index: int, size: int) -> Memory:
+        """Own memory of exactly an array's size: what reads past its end is then seen to."""
+        size = max(1, size)
         if index not in held or held[index].size != size:
             held.pop(index, None)
             held[index] = self._driver.allocate(size, self._stream)
@@ -241,6 +379,3 @@ class DriverContext:
         self.reserve(1, 0)
         assert self._arena is not None
         return self._arena
-
-    def _place(self, spot: Spot) -> np.uint64:
-        return np.uint64(self._memory(spot[0]).value + spot[1])

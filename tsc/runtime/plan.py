@@ -51,18 +51,24 @@ class TensorSpec:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The dtype of its arrays. NumPy has no bfloat16: that is ml_dtypes' or, where that is not installed, uint16 for its
-        bits."""
-        if self.dtype == "bfloat16":
-            with suppress(ImportError):
-                found: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
-                return found
-        return np.dtype(self.stored)
+        """The dtype of its arrays."""
+        return numpy_dtype(self.dtype)
 
     @property
     def stored(self) -> str:
         """The dtype that kernels see."""
         return "uint16" if self.dtype == "bfloat16" else self.dtype
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of that name. NumPy has no bfloat16: that is ml_dtypes' or, where that is not installed, uint16 for its
+    bits."""
+    if name == "bfloat16":
+        with suppress(ImportError):
+            found: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
+            return found
+        return np.dtype(np.uint16)
+    return np.dtype(name)
 
 
 @dataclass(frozen=True, slots=True)

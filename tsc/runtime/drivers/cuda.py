@@ -174,27 +174,28 @@ class CudaDriver:
 
     # ---- memory
 
-    def allocate(self, size: int, stream: Stream | None = None) -> Memory:
+    def allocate(self, size: int, stream: Stream | None = None, last: Stream | None = None) -> Memory:
         """Device memory; what the pool keeps is given back before a lack of memory is reported."""
         self._enter()
         what = f"allocate {size} bytes on {self._info.name}"
-        for last in (False, True):
+        for is_second in (False, True):
             if stream is None:
                 status, pointer = cu.cuMemAlloc(max(size, 1))
             else:
                 status, pointer = cu.cuMemAllocFromPoolAsync(max(size, 1), self._own_pool(), stream.value)
-            if last or status != _RESULT.CUDA_ERROR_OUT_OF_MEMORY:
+            if is_second or status != _RESULT.CUDA_ERROR_OUT_OF_MEMORY:
                 break
             self.trim()
         if status == _RESULT.CUDA_ERROR_OUT_OF_MEMORY:
             use = self.memory_use()
             raise OutOfMemoryError(f"cannot {what}: {use.free} of {use.total} bytes are free; use a smaller shape")
         check_status(status, what)
-        memory = Memory(int(pointer), stream, size=size)
-        if stream is None:
+        last = None if stream is None else last or stream
+        memory = Memory(int(pointer), last, size=size)
+        if last is None:
             memory.on_release(self._context.give_back, cu.cuMemFree, int(pointer))
         else:
-            memory.on_release(self._context.give_back, cu.cuMemFreeAsync, int(pointer), stream.value)
+            memory.on_release(self._context.give_back, cu.cuMemFreeAsync, int(pointer), last.value)
         return memory
 
     def adopt(self, address: int, size: int, owner: object, writable: bool = True) -> Memory:

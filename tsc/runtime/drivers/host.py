@@ -132,7 +132,7 @@ class HostDriver:
 
     # ---- memory
 
-    def allocate(self, size: int, stream: Stream | None = None) -> Memory:
+    def allocate(self, size: int, stream: Stream | None = None, last: Stream | None = None) -> Memory:
         """Host memory with nothing near it. Raises OutOfMemoryError where the device's total would be passed."""
         with self._lock:
             if size < 0 or self._used + size > self._info.total_memory:

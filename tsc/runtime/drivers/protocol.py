@@ -238,9 +238,9 @@ class Driver(Protocol):
     def function(self, module: Module, name: str) -> Function:
         """The kernel called `name`."""
 
-    def allocate(self, size: int, stream: Stream | None = None) -> Memory:
+    def allocate(self, size: int, stream: Stream | None = None, last: Stream | None = None) -> Memory:
         """At least `size` bytes, aligned to 256: from the driver's pool and usable from now on in `stream`, where one is given.
-        Raises OutOfMemoryError."""
+        Such memory is given back after the work that is then in `last`, or else in `stream`. Raises OutOfMemoryError."""
 
     def adopt(self, address: int, size: int, owner: object, writable: bool = True) -> Memory:
         """Memory that somebody else made and that `owner` keeps."""
