@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tsc.errors import InputError, LaunchError, PackageError, ShapeError
 from tsc.runtime.arrays import AnyArray, DeviceArray
 from tsc.runtime.bounds import Bounds, Layout, Numbers
-from tsc.runtime.memory import round_up
+from tsc.runtime.memory import as_array, round_up
 from tsc.runtime.places import axes_of
 from tsc.runtime.plan import HOST, Axis, Bind, Plan, TensorSpec, static_names
 from tsc.runtime.schema import LEAST_NUMBER, MAX_NUMBER
@@ -118,7 +118,7 @@ class Binder:
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
-    def arrays(self, feeds: Mapping[str, Any], take: Callable[[Any, str], AnyArray]) -> list[AnyArray]:
+    def arrays(self, feeds: Mapping[str, Any], take: Callable[[Any, str], AnyArray] = as_array) -> list[AnyArray]:
         """The feeds in the plan's order, where they lie, as `take` says of each and what it is called. Raises InputError for a
         missing, unknown or ill-typed one."""
         if not isinstance(feeds, Mapping):

@@ -22,7 +22,7 @@ from tsc.runtime.bounds import Bounds
 from tsc.runtime.drivers.cpu import CpuModule
 from tsc.runtime.host_program import HostProgram, Ready
 from tsc.runtime.image import Image, image_of
-from tsc.runtime.memory import Array, Block, address, allocate_at, as_array, footprint
+from tsc.runtime.memory import Array, Block, address, allocate_at, footprint
 from tsc.runtime.segments import Segment
 
 LAUNCH_BYTES = 32  # of a tsc_launch: fn, buffers, sizes, blocks
@@ -81,9 +81,6 @@ class Engine(Protocol):
     def is_gpu(self) -> bool:
         """Whether scratch is a block's and not a thread's."""
 
-    def take(self, source: Any, what: str) -> AnyArray:
-        """The caller's array where it lies, if this can use it there or copy from there. Raises InputError naming `what`."""
-
     def bind(self, shapes: Shapes) -> Ready | None:
         """What the device itself tells of a request; None where it leaves that to the Binder."""
 
@@ -98,7 +95,6 @@ class TableEngine:
     """
 
     is_gpu = False
-    take = staticmethod(as_array)
 
     def __init__(self, binder: Binder, bounds: Bounds, module: CpuModule, constants: Sequence[int], threads: int) -> None:
         plan, segments = binder.plan, binder.segments

@@ -26,7 +26,7 @@ from tsc.runtime.explain import explain, summary
 from tsc.runtime.host_program import Ready
 from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
-from tsc.runtime.memory import address, allocate_at, contiguous, footprint, give_back, placed
+from tsc.runtime.memory import address, allocate_at, as_array, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
 from tsc.runtime.outputs import targets_of
 from tsc.runtime.over_driver import DriverEngine
@@ -147,10 +147,11 @@ class Executable:
         the data are wrong (an index out of bounds); LaunchError when memory is short.
         """
         chosen = self._choose(output_names)
-        take = self._engine.take
+        device = self._device
+        take = as_array if device is None else device.take
         given: list[Any] = self._binder.arrays(feeds, take)
         binding = self._binding(self._binder.shapes(given))
-        arrays = given if self._device is not None else [contiguous(a, "a copy of an input") for a in given]
+        arrays = [contiguous(a, "a copy of an input") for a in given] if device is None else given
         targets = (None if out is None else
                    targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given, take))
         if self._package.mapped is not None:

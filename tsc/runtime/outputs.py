@@ -10,6 +10,7 @@ import numpy as np
 
 from tsc.errors import InputError, ShapeError
 from tsc.runtime.arrays import AnyArray, DeviceArray, share_memory, write
+from tsc.runtime.memory import as_array
 from tsc.runtime.plan import TensorSpec
 from tsc.runtime.schema import shown
 
@@ -46,6 +47,7 @@ def targets_of(out: Mapping[str, Any], specs: Sequence[TensorSpec], dtypes: Sequ
     array that can be written, of another dtype or in another's place, ShapeError for another shape."""
     if not isinstance(out, Mapping):
         raise InputError(f"out is a dict from output names to arrays, not {shown(out)}")
+    meet: Callable[[Any, Any], bool] = np.may_share_memory if take is as_array else share_memory
     numbers = {spec.name: number for number, spec in enumerate(specs)}
     direct: dict[int, AnyArray] = {}
     copied: dict[int, AnyArray] = {}
@@ -61,16 +63,12 @@ def targets_of(out: Mapping[str, Any], specs: Sequence[TensorSpec], dtypes: Sequ
         if shape is not None and target.shape != tuple(shape):
             raise ShapeError(f"the array for output '{name}' has shape {target.shape}, expected {tuple(shape)}")
         for other in (*direct.values(), *copied.values()):
-            if share_memory(target, other):
+            if meet(target, other):
                 raise InputError(f"the array for output '{name}' lies where another output's lies; give each its own")
-        inside = shape is not None and _is_plain(target) and not any(share_memory(target, feed) for feed in feeds)
+        plain = target.aligned if isinstance(target, DeviceArray) else target.flags.c_contiguous and target.flags.aligned
+        inside = plain and shape is not None and not any(meet(target, feed) for feed in feeds)
         (direct if inside else copied)[number] = target
     return Targets(direct, copied)
-
-
-def _is_plain(array: AnyArray) -> bool:
-    """Whether kernels can write it where it is."""
-    return array.aligned if isinstance(array, DeviceArray) else array.flags.c_contiguous and array.flags.aligned
 
 
 def _writable(value: Any, what: str, take: Callable[[Any, str], AnyArray]) -> AnyArray:
