@@ -114,6 +114,9 @@ def memory(driver: Driver, log: Log) -> None:
     driver.release(big)  # once is enough
     assert log().count("free in stream") == 1
     assert (driver.memory_use().pool_used, driver.memory_use().pool_reserved) == (0, 700_000)
+    driver.allocate(10, stream, driver.default_stream)  # others may use it in the default stream at last
+    gc.collect()
+    assert "free in default" in log()
     driver.allocate(500_000)  # fits only once the pool is trimmed
     assert "trim" in log()
     keep = driver.allocate(900_000)
