@@ -1,5 +1,5 @@
-"""`Executable.run` with arrays that lie in a device's memory, fed and given, beside NumPy's: same values, no copies, and nobody's
-memory but who it belongs to is written."""
+"""`Executable.run` with arrays that lie in a device's memory, fed and given, beside NumPy's: the same values, no copies, and no
+memory of others is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.gpu.models import block, block_feeds
 from tests.runtime.region_plans import PLANS, request
 from tests.runtime.test_replay import Counted, opened
 from tsc.config import Options
-from tsc.errors import InputError, LaunchError, ShapeError
+from tsc.errors import InputError, ShapeError
 from tsc.kernels import workshop
 from tsc.loop_ir.gpu import widen
 from tsc.pipeline import build_package
@@ -313,7 +313,8 @@ def test_branches_loops_and_computed_sizes(made: Made, name: str) -> None:
             near = {"x": driven.to_device(feeds["x"]), "ids": driven.to_device(feeds["ids"])}
             targets = [np.empty_like(array) for array in want]
             out = {spec.name: borrowed(driven, a) for spec, a in zip(plan.outputs, targets)}
-            for found in (driven.run(None, near), driven.run(None, {**feeds, "x": near["x"]}, out), driven.run(None, feeds, out)):
+            for given, target in ((near, None), ({**feeds, "x": near["x"]}, out), (feeds, out)):
+                found = driven.run(None, given, target)
                 assert all(isinstance(array, DeviceArray) for array in found)
                 for got, wanted in zip(found, want, strict=True):
                     np.testing.assert_array_equal(got.numpy(), wanted)
@@ -364,58 +365,14 @@ def test_arrays_of_other_libraries(chain: Package, expected: Callable[..., np.nd
     for feeds, out, words in (
             ({"x": Interface(x.T, strides=x.T.strides), "w": w}, {}, "input 'x' is not dense"),
             ({"x": Elsewhere(x, (2, 1)), "w": w}, {}, r"input 'x' lies on DLPack's device \(2, 1\)"),
-            ({"x": Elsewhere(x, (2, 0), RuntimeError("requires grad")), "w": w}, {}, "input 'x' cannot be read .*requires grad"),
+            ({"x": Elsewhere(x, (2, 0), RuntimeError("has a gradient")), "w": w}, {}, "input 'x' cannot be .*a gradient"),
             ({"x": x, "w": Interface(w.astype(np.float16))}, {}, "input 'w' has dtype float16, expected float32"),
             ({"x": x, "w": w}, {"y": Interface(y)}, "output 'y' is read-only")):
         with pytest.raises(InputError, match=words):
             executable.run(None, feeds, out)
 
 
-# -- how it is launched ------------------------------------------------------------------------------------------------
-
-def test_only_nodes_whose_arguments_moved_are_set() -> None:
-    executable, driver = opened(build_package(block(), None, workshop("emu:sm_80", Options(variants=1))))
-    feeds, launches = block_feeds(2, 3), executable.stats["launches"]
-    want = executable.run(None, feeds)
-    near = [{name: executable.to_device(array) for name, array in feeds.items()} for _ in range(2)]
-    out = {spec.name: executable.to_device(array) for spec, array in zip(executable.outputs, want)}
-    executable.run(None, near[0], out)
-    for number, moved in ((0, 0), (1, len(near)), (1, 0)):
-        driver.calls.clear()
-        found = executable.run(None, near[number], out)
-        assert driver.calls["launch_graph"] == 1 and driver.calls["build_graph"] == 0
-        assert (0 < driver.calls["set_kernel"] < launches) if moved else driver.calls["set_kernel"] == 0
-        for got, wanted in zip(found, want, strict=True):
-            np.testing.assert_array_equal(got.numpy(), wanted)
-    for shape in ((3, 5), (2, 3), (1, 7)):  # after other shapes, and between runs of NumPy's
-        feeds = block_feeds(*shape)
-        want = executable.run(None, feeds)
-        for _ in range(2):
-            for got, wanted in zip(executable.run(None, {k: executable.to_device(a) for k, a in feeds.items()}), want):
-                np.testing.assert_array_equal(got.numpy(), wanted)
-
-
-def test_a_run_waits_for_what_it_borrows(chain: Package) -> None:
-    driver = StubDriver()
-    executable = Executable(chain, 1, driver)
-    values, w = np.ones((4, 2), np.float32), np.ones(2, np.float32)
-    x, theirs = executable.to_device(values), driver.create_stream()
-    late = DeviceArray(x.memory, x.shape, x.dtype, driver, theirs)
-    executable.run(None, {"x": x, "w": w})
-    for feed, out in ((late, None), (values, {"y": late})):
-        driver.calls.clear()
-        executable.run(None, {"x": feed, "w": w}, out)
-        names = [name for name, _ in driver.calls]
-        streams = [arguments[name == "record"] for name, arguments in driver.calls if name in ("record", "wait")]
-        first, incoming, again, own = streams
-        assert first is theirs and incoming is again and own is executable._contexts._idle[0]._stream  # type: ignore[attr-defined]
-        assert [name for name in names if name in ("record", "wait", "launch_graph")] == [
-            "record", "wait", "record", "wait", "launch_graph"]
-    driver.calls.clear()
-    y, _ = executable.run(None, {"x": x, "w": w})
-    np.from_dlpack(y)
-    assert [name for name, _ in driver.calls].count("record") == 1  # what was handed out is done
-
+# -- other questions, and threads --------------------------------------------------------------------------------------
 
 def test_profiles_between_runs(two: Executable) -> None:
     x, w = data(9), data(9, 1)
@@ -423,48 +380,6 @@ def test_profiles_between_runs(two: Executable) -> None:
         feeds = {"x": two.to_device(x), "w": two.to_device(w)}
         assert len(two.profile(feeds, repeat=1).kernels) == two.stats["kernels"]
         np.testing.assert_array_equal(two.run(["y"], {**feeds, "x": two.to_device(x + 1)})[0].numpy(), np.maximum(x + 1 + w, 0))
-
-
-@pytest.mark.parametrize("method", ["allocate", "upload", "wait", "launch_graph", "download", "set_kernel", "synchronize"])
-def test_a_device_that_fails_keeps_nothing(chain: Package, method: str) -> None:
-    driver = StubDriver()
-    executable = Executable(chain, 1, driver)
-
-    def run() -> None:
-        x, w = executable.to_device(np.ones((4, 2), np.float32)), np.ones(2, np.float32)
-        for context in executable._contexts._idle:
-            assert not context._feeds and not context._results  # type: ignore[attr-defined]
-        executable.run(None, {"x": x, "w": w})
-
-    run()
-    for number in range(1, 12):
-        driver.fail_at, before = {method: driver._counts[method] + number}, driver._counts[method]
-        try:
-            run()
-        except LaunchError as error:
-            assert "the stub was told to fail" in str(error) or "not enough memory" in str(error)
-        if driver._counts[method] < before + number:
-            break
-    driver.fail_at, driver.error = {}, LaunchError("")
-    run()
-    executable.trim()
-    driver.calls.clear()
-    driver.runs.clear()
-    gc.collect()
-    assert driver.memory_use().pool_used == 0
-
-
-def test_counts_and_prepared_memory(chain: Package) -> None:
-    driver = Counted(CpuDriver(1))
-    executable = Executable(chain, 1, driver)  # type: ignore[arg-type]  # it is what it wraps
-    executable.prepare(n=4, c=2)
-    x, w = executable.to_device(np.ones((4, 2), np.float32)), executable.to_device(np.ones(2, np.float32))
-    driver.sizes.clear()
-    for _ in range(3):
-        executable.run(None, {"x": x, "w": w})
-    assert executable.stats["runs"] == 3 and executable.stats["shapes"] == 1 and executable.stats["memo_hits"] == 2
-    assert sorted(driver.sizes) == [8, *[32] * 6]  # status words, and what was handed out
-    assert executable.trim() > 0
 
 
 def test_many_threads_at_once(two: Executable) -> None:
@@ -493,7 +408,7 @@ def test_a_cpu_reads_what_the_host_can_read(chain: Package, expected: Callable[.
     found = Executable(chain, 1).run(None, {"x": two.to_device(x), "w": w})
     assert isinstance(found[0], np.ndarray)
     np.testing.assert_array_equal(found[0], expected(x, w))
-    with pytest.raises(InputError, match="input 'x' is a Elsewhere of which no array can be made .*there"):
+    with pytest.raises(InputError, match=r"input 'x' is a Elsewhere of which no array can be made .*there"):
         Executable(chain, 1).run(None, {"x": Elsewhere(x, error=BufferError("there")), "w": w})
 
 
