@@ -12,6 +12,8 @@ from benchmarks.gpu.session import Session, Skip
 from tsc.errors import InputError
 from tsc.runtime.arrays import DeviceArray, empty_array, import_array
 from tsc.runtime.drivers.protocol import Arguments, Launch
+from tsc.runtime.executable import Executable
+from tsc.runtime.package import Package
 
 _SHAPES = ((), (1,), (7,), (3, 5), (0, 4), (2, 1, 129))
 _TYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
@@ -51,6 +53,7 @@ def _checks(session: Session, library: Any, name: str) -> Iterator[Callable[[], 
             yield lambda dtype=dtype, shape=shape: _round_trip(session, library, theirs, numpy_of, dtype, shape)  # type: ignore[misc]
     yield lambda: _written(session, theirs, numpy_of)
     yield lambda: _refused(session, theirs)
+    yield lambda: _fed(session, library, theirs, numpy_of)
     if on_gpu:
         yield lambda: _in_order(session, library, name)
 
@@ -98,6 +101,29 @@ def _refused(session: Session, theirs: Callable[[Any], Any]) -> None:
             assert "the input 'x'" in str(error)
         else:
             raise AssertionError("an array that cannot be used was taken")
+
+
+def _fed(session: Session, library: Any, theirs: Callable[[Any], Any], numpy_of: Callable[[Any], Any]) -> None:
+    """A model that takes and gives their arrays gives what it does with NumPy's, in them and in memory that it hands out."""
+    name = next(iter(session.manifest["packages"]))
+    path = session.package(name)
+    if path is None:
+        return
+    executable = Executable(Package.read(path), driver=session.driver)
+    with np.load(session.folder / session.manifest["models"]) as file:
+        shapes = list(dict.fromkeys(key.split("/")[1] for key in file if key.startswith(f"{name}/")))
+        for shape in shapes[:1] if session.small else shapes:
+            begin = f"{name}/{shape}/in/"
+            feeds = {key.removeprefix(begin): file[key] for key in file if key.startswith(begin)}
+            want = executable.run(None, feeds)
+            for _ in range(3):  # in memory that was let go a run before, too
+                given = {key: theirs(array) for key, array in feeds.items()}
+                for got, wanted in zip(executable.run(None, given), want, strict=True):
+                    np.testing.assert_array_equal(numpy_of(library.from_dlpack(got)), wanted)
+                out = {spec.name: theirs(np.zeros_like(array)) for spec, array in zip(executable.outputs, want)}
+                executable.run(None, given, out)
+                for array, wanted in zip(out.values(), want, strict=True):
+                    np.testing.assert_array_equal(numpy_of(array), wanted)
 
 
 def _in_order(session: Session, library: Any, name: str) -> None:

@@ -23,17 +23,18 @@ from tsc.runtime.package import Package
 
 def test_only_nodes_whose_arguments_moved_are_set() -> None:
     executable, driver = opened(build_package(block(), None, workshop("emu:sm_80", Options(variants=1))))
-    feeds, launches = block_feeds(2, 3), executable.stats["launches"]
-    want = executable.run(None, feeds)
-    near = [{name: executable.to_device(array) for name, array in feeds.items()} for _ in range(2)]
-    out = {spec.name: executable.to_device(array) for spec, array in zip(executable.outputs, want)}
+    first, launches = block_feeds(2, 3), executable.stats["launches"]
+    both = first, {"ids": 10 - first["ids"], "mask": 2 * first["mask"] + 1}
+    wants = [executable.run(None, feeds) for feeds in both]
+    near = [{name: executable.to_device(array) for name, array in feeds.items()} for feeds in both]
+    out = {spec.name: executable.to_device(array) for spec, array in zip(executable.outputs, wants[0])}
     executable.run(None, near[0], out)
-    for number, moved in ((0, 0), (1, len(near)), (1, 0)):
+    for number, is_moved in ((0, False), (1, True), (1, False), (0, True)):
         driver.calls.clear()
         found = executable.run(None, near[number], out)
         assert driver.calls["launch_graph"] == 1 and driver.calls["build_graph"] == 0
-        assert (0 < driver.calls["set_kernel"] < launches) if moved else driver.calls["set_kernel"] == 0
-        for got, wanted in zip(found, want, strict=True):
+        assert (0 < driver.calls["set_kernel"] < launches) if is_moved else driver.calls["set_kernel"] == 0
+        for got, wanted in zip(found, wants[number], strict=True):
             np.testing.assert_array_equal(got.numpy(), wanted)
     for shape in ((3, 5), (2, 3), (1, 7)):  # after other shapes, and between runs of NumPy's
         feeds = block_feeds(*shape)
