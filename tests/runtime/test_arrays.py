@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tsc.errors import InputError
 from tsc.runtime import dlpack
-from tsc.runtime.arrays import DeviceArray, empty_array, import_array, item_size
+from tsc.runtime.arrays import DeviceArray, empty_array, import_array, item_size, share_memory
 from tsc.runtime.drivers.emu import EmuPlatform
 from tsc.runtime.drivers.protocol import Driver
 from tsc.runtime.drivers.stub import StubDriver
@@ -156,6 +156,19 @@ def test_arrays_of_the_same_device(driver: Driver) -> None:
 def test_dense_strides(shape: list[int]) -> None:
     wanted = tuple(step // 4 for step in np.empty([max(size, 1) for size in shape], np.float32).strides)
     assert dlpack.dense_strides(tuple(max(size, 1) for size in shape)) == wanted
+
+
+def test_what_shares_memory_is_what_numpy_says(driver: Driver) -> None:
+    room = np.zeros((6, 8), np.float32)
+    dense = [room[a:b] for a in range(6) for b in range(a, 7)]
+    others = [*dense, room[:, 2:5], room[::-2], room[3:1:-1, 4:], room[1::3, ::-1], room[2, 3:3], np.zeros(4)]
+    for one in dense:
+        near = import_array(one, driver, driver.default_stream, "x")
+        for array in others:
+            want = np.may_share_memory(one, array)
+            assert share_memory(near, array) == share_memory(array, near) == want
+            if array.flags.c_contiguous:
+                assert share_memory(near, import_array(array, driver, driver.default_stream, "x")) == want
 
 
 def test_item_sizes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.gpu.models import block, block_feeds
 from tests.runtime.test_replay import Counted, opened
 from tsc.config import Options
-from tsc.errors import LaunchError
+from tsc.errors import InputError, LaunchError
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
 from tsc.runtime.arrays import DeviceArray
@@ -42,6 +42,23 @@ def test_only_nodes_whose_arguments_moved_are_set() -> None:
         for _ in range(2):
             for got, wanted in zip(executable.run(None, {k: executable.to_device(a) for k, a in feeds.items()}), want):
                 np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+def test_status_words_that_are_elsewhere() -> None:
+    """After wrong data a run has new ones: all nodes get their address, though arrays and shape are the same."""
+    executable, _ = opened(build_package(block(), None, workshop("emu:sm_80", Options(variants=1))))
+    feeds = block_feeds(2, 3)
+    near, wrong = ({name: executable.to_device(array) for name, array in given.items()}
+                   for given in (feeds, {**feeds, "ids": np.full((2, 3), 11)}))
+    want = [array.numpy() for array in executable.run(None, near)]
+    old = executable._contexts._idle[0]._words  # type: ignore[attr-defined]  # its address is not used again
+    out = {spec.name: executable.to_device(array) for spec, array in zip(executable.outputs, want)}
+    for _ in range(2):
+        with pytest.raises(InputError, match="'ids' holds an index that is out of bounds"):
+            executable.run(None, wrong, out)
+    for got, wanted in zip(executable.run(None, near, out), want, strict=True):
+        np.testing.assert_array_equal(got.numpy(), wanted)
+    assert old is not None
 
 
 def test_a_run_waits_for_what_it_borrows(chain: Package) -> None:

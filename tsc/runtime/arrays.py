@@ -204,7 +204,7 @@ def share_memory(one: AnyArray, other: AnyArray) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.may_share_memory(one, other)
     (begin, end), (first, last) = _bounds(one), _bounds(other)
-    return begin < last and first < end
+    return max(begin, first) < min(end, last)
 
 
 def _bounds(array: AnyArray) -> tuple[int, int]:

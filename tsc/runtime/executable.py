@@ -156,7 +156,9 @@ class Executable:
                    targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given, take))
         if self._package.mapped is not None:
             self._package.mapped.check()
-        results, places = self._results(binding, arrays, {} if targets is None else targets.direct)
+        direct = {} if targets is None else targets.direct
+        results, places = (self._results(binding, arrays, direct) if device is None else
+                           ([direct.get(i) for i in range(len(binding.outputs))], []))  # it makes those that are missing
         context = self._contexts.take()
         try:
             self._begin(context, binding, arrays, results, places)
@@ -186,10 +188,7 @@ class Executable:
 
     def _results(self, binding: Binding | Ready, feeds: Sequence[AnyArray],
                  given: Mapping[int, Any]) -> tuple[list[AnyArray | None], list[int]]:
-        """The outputs and where they lie, as far as their shapes are known: those that are `given`, and new ones, which a
-        device makes itself."""
-        if self._device is not None:
-            return [given.get(i) for i in range(len(binding.outputs))], []
+        """The outputs and where they lie, as far as their shapes are known: those that are `given`, and new ones."""
         results: list[AnyArray | None] = []
         places: list[int] = []
         try:
