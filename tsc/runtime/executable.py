@@ -26,7 +26,7 @@ from tsc.runtime.explain import explain, summary
 from tsc.runtime.host_program import Ready
 from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
-from tsc.runtime.memory import address, allocate_at, as_array, contiguous, footprint, give_back, placed
+from tsc.runtime.memory import address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
 from tsc.runtime.outputs import targets_of
 from tsc.runtime.over_driver import DriverEngine
@@ -146,22 +146,42 @@ class Executable:
         Raises InputError or ShapeError naming the input, or array of `out`, at fault, before anything runs; InputError too when
         the data are wrong (an index out of bounds); LaunchError when memory is short.
         """
+        if self._device is not None:
+            return self._run_on(self._device, output_names, feeds, {} if out is None else out, seconds)
         chosen = self._choose(output_names)
-        device = self._device
-        take = as_array if device is None else device.take
-        given: list[Any] = self._binder.arrays(feeds, take)
+        given: list[Any] = self._binder.arrays(feeds)
         binding = self._binding(self._binder.shapes(given))
-        arrays = [contiguous(a, "a copy of an input") for a in given] if device is None else given
-        targets = (None if out is None else
-                   targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given, take))
+        arrays: list[AnyArray] = [contiguous(a, "a copy of an input") for a in given]
+        targets = None if out is None else targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given)
         if self._package.mapped is not None:
             self._package.mapped.check()
-        direct = {} if targets is None else targets.direct
-        results, places = (self._results(binding, arrays, direct) if device is None else
-                           ([direct.get(i) for i in range(len(binding.outputs))], []))  # it makes those that are missing
+        results, places = self._results(binding, arrays, {} if targets is None else targets.direct)
         context = self._contexts.take()
         try:
             self._begin(context, binding, arrays, results, places)
+            context.seconds = seconds
+            perform(self._binder, context, binding, results)
+        finally:
+            context.seconds = None
+            self._contexts.give(context)
+        if targets is not None:
+            targets.finish(results, self._plan.outputs)
+        made = [result for result in results if result is not None]
+        return made if chosen is None else [made[i] for i in chosen]
+
+    def _run_on(self, device: DriverEngine, output_names: Sequence[str] | None, feeds: Mapping[str, Any],
+                out: Mapping[str, Any], seconds: list[float] | None) -> list[AnyArray]:
+        """The same on a device: a Context copies what is not there, and makes the results."""
+        chosen = self._choose(output_names)
+        given = self._binder.arrays(feeds, device.take)
+        binding = self._binding(self._binder.shapes(given))
+        targets = targets_of(out, self._plan.outputs, self._binder.dtypes, binding.outputs, given, device.take)
+        if self._package.mapped is not None:
+            self._package.mapped.check()
+        results = [targets.direct.get(number) for number in range(len(binding.outputs))]
+        context = self._contexts.take()
+        try:
+            self._begin(context, binding, given, results, [])
             context.seconds = seconds
             perform(self._binder, context, binding, results)
         except BaseException:
@@ -170,8 +190,7 @@ class Executable:
         finally:
             context.seconds = None
             self._contexts.give(context)
-        if targets is not None:
-            targets.finish(results, self._plan.outputs)
+        targets.finish(results, self._plan.outputs)
         made = [result for result in results if result is not None]
         return made if chosen is None else [made[i] for i in chosen]
 

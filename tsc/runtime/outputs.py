@@ -42,7 +42,7 @@ class Targets:
 
 def targets_of(out: Mapping[str, Any], specs: Sequence[TensorSpec], dtypes: Sequence[np.dtype[Any]],
                shapes: Sequence[tuple[int, ...] | None], feeds: Sequence[AnyArray],
-               take: Callable[[Any, str], AnyArray]) -> Targets:
+               take: Callable[[Any, str], AnyArray] = as_array) -> Targets:
     """What `out` says by output name, each array as `take` says, checked before anything runs. Raises InputError for what is no
     array that can be written, of another dtype or in another's place, ShapeError for another shape."""
     if not isinstance(out, Mapping):
