@@ -11,6 +11,7 @@ _FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "max": max, "min": min}
 #: What can be done to two numbers; an operation is known by its place here.
 OPERATIONS = tuple(_FUNCTIONS)
+_COMPUTE = tuple(_FUNCTIONS.values())
 
 
 class Assembly:
@@ -52,6 +53,12 @@ class Assembly:
         for slot in slots:
             made = self.apply("*", made, slot)
         return made
+
+
+def run_operations(operations: Iterable[tuple[int, int, int, int]], slots: list[int]) -> None:
+    """Compute what an Assembly's `operations` say, in place. Raises ZeroDivisionError as the expressions would."""
+    for number, result, a, b in operations:
+        slots[result] = _COMPUTE[number](slots[a], slots[b])
 
 
 class Names:
@@ -98,12 +105,10 @@ class Tape:
         names = Names(assembly, {name: assembly.given() for name in dims})
         self._roots = [names.emit(expr) for expr in roots]
         self._rest = assembly.values[len(dims):]
-        functions = tuple(_FUNCTIONS.values())
-        self._operations = [(functions[number], result, a, b) for number, result, a, b in assembly.operations]
+        self._operations = assembly.operations
 
     def evaluate(self, sizes: Sequence[int]) -> list[int]:
         """The values of the roots, in order, for the dims' `sizes`. Raises ZeroDivisionError as the expressions would."""
         slots = [*sizes, *self._rest]
-        for fn, result, a, b in self._operations:
-            slots[result] = fn(slots[a], slots[b])
+        run_operations(self._operations, slots)
         return [slots[r] for r in self._roots]

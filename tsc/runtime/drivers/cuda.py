@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 
 from tsc.errors import InternalError, LaunchError
 from tsc.runtime.drivers.cuda_api import (
+    Known,
     call_driver,
     check_status,
     cluster_value,
     device_info,
     edge,
     encode_tensor_map,
+    new_rows,
     node_params,
+    set_nodes,
     start_driver,
 )
 from tsc.runtime.drivers.protocol import (
@@ -39,6 +42,7 @@ from tsc.runtime.drivers.protocol import (
     GraphExec,
     Handle,
     Launch,
+    LaunchTable,
     Memory,
     MemoryUse,
     Module,
@@ -55,7 +59,6 @@ from tsc.runtime.drivers.protocol import (
 )
 from tsc.runtime.memory import address
 
-_PLAIN_SHARED = 48 << 10  # dynamic shared memory above this must be asked for
 _KEEP_ALL = (1 << 64) - 1
 _RESULT = cu.CUresult
 _WRONG_ARCH = (_RESULT.CUDA_ERROR_NO_BINARY_FOR_GPU, _RESULT.CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
@@ -92,15 +95,6 @@ class _Context:
         call(*arguments)
 
 
-@dataclass(slots=True)
-class _Known:
-    """What is remembered of a kernel: its parameters' sizes, and the dynamic shared memory it is allowed."""
-
-    sizes: tuple[int, ...]
-    shared: int = _PLAIN_SHARED
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class CudaDriver:
     """The Driver protocol over one GPU."""
 
@@ -111,7 +105,7 @@ class CudaDriver:
         weakref.finalize(context, _leave, context.value, context.pools, self._device).atexit = False
         self._opened: _Context | None = context
         self._lock = threading.Lock()
-        self._functions: dict[int, _Known] = {}
+        self._functions: dict[int, Known] = {}
         self._captures: dict[int, list[int]] = {}  # the driver's number of a capture -> its kernel nodes
         self._clusters: dict[int, Size3] = {}  # kernel node -> its cluster, where it has one
         self._default = Stream(0)
@@ -169,7 +163,7 @@ class CudaDriver:
             if status != _RESULT.CUDA_SUCCESS:  # past the last parameter
                 break
             sizes.append(int(size))
-        self._functions[int(function)] = _Known(tuple(sizes))
+        self._functions[int(function)] = Known(tuple(sizes))
         return Function(int(function), module, name=name)
 
     # ---- memory
@@ -442,6 +436,13 @@ class CudaDriver:
         if cluster != launch.cluster:
             raise LaunchError(f"the cluster {cluster} of a graph's kernel cannot become {launch.cluster}; build another")
         call_driver("change a graph's kernel", cu.cuGraphExecKernelNodeSetParams, graph.value, node, node_params(launch))
+
+    def set_kernels(self, graph: GraphExec, table: LaunchTable, rows: Sequence[int]) -> None:
+        """cuGraphExecKernelNodeSetParams for each."""
+        for row in new_rows(table, self._functions, self._info):
+            self._ready(table.launch(row))
+        self._enter()
+        set_nodes(graph, table, rows)
 
     def launch_graph(self, graph: GraphExec, stream: Stream) -> None:
         """cuGraphLaunch."""

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+import numpy as np
 from cuda.bindings import driver as cu
 
 from tsc.errors import LaunchError
 from tsc.runtime.drivers.protocol import (
     DeviceInfo,
     DriverVersionError,
+    GraphExec,
     Launch,
+    LaunchTable,
     NoDriverError,
     OutOfMemoryError,
     Size3,
     TensorMap,
 )
+from tsc.runtime.memory import address
 
 #: The oldest driver that runs what the NVRTC of the [cuda] extra makes, as cuDriverGetVersion says it.
 OLDEST_DRIVER = 13000
@@ -26,6 +33,21 @@ _ATTRIBUTE = cu.CUdevice_attribute
 _TENSOR_MAP_BYTES = 128
 _Pointer, _Int, _U32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
 _EncodeTiled = ctypes.CFUNCTYPE(_Int, _Pointer, _Int, _U32, *[_Pointer] * 5, *[_Int] * 4)
+
+_PLAIN_SHARED = 48 << 10  # dynamic shared memory above this must be asked for
+_SetParams = ctypes.CFUNCTYPE(_Int, _Pointer, _Pointer, _Pointer)
+#: CUDA_KERNEL_NODE_PARAMS_v2.
+_NODE = np.dtype([("function", "<u8"), ("grid", "<u4", 3), ("block", "<u4", 3), ("shared", "<u4"), ("unused", "<u4"),
+                  ("arguments", "<u8"), ("extra", "<u8"), ("kernel", "<u8"), ("context", "<u8")])
+
+
+@dataclass(slots=True)
+class Known:
+    """What is remembered of a kernel: its parameters' sizes, and the dynamic shared memory it is allowed."""
+
+    sizes: tuple[int, ...]
+    shared: int = _PLAIN_SHARED
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def start_driver() -> int:
@@ -114,6 +136,39 @@ def node_params(launch: Launch) -> Any:
     made.sharedMemBytes = launch.shared
     made.kernelParams = launch.args.table
     return made
+
+
+def new_rows(table: LaunchTable, known: Mapping[int, Known], info: DeviceInfo) -> list[int]:
+    """The rows that have to be looked at before they are set: of functions whose parameters have other sizes, or that may use
+    less shared memory than they are to have, and those beyond what a device can run."""
+    beyond = (table.blocks >= 1 << 31) | (table.threads > 1024) | (table.shared > info.shared_per_block)
+    rows = {function.value: row for row, function in enumerate(table.functions)}
+    counts, shared = np.diff(table.first).tolist(), table.shared.tolist()
+    unlike = [row for number, row in rows.items()
+              if known[number].sizes != (8,) * counts[row] or known[number].shared < shared[row]]
+    return unlike + beyond.nonzero()[0].tolist()
+
+
+def set_nodes(graph: GraphExec, table: LaunchTable, rows: Sequence[int]) -> None:
+    """cuGraphExecKernelNodeSetParams for rows of a table, called without its binding, whose objects cost more than the call."""
+    pointers = address(table.values) + 8 * np.arange(max(1, len(table.values)))
+    params = np.zeros(len(table), _NODE)
+    params["function"] = [function.value for function in table.functions]
+    params["grid"], params["block"] = 1, 1
+    params["grid"][:, 0], params["block"][:, 0], params["shared"] = table.blocks, table.threads, table.shared
+    params["arguments"] = address(pointers) + 8 * table.first[:-1]
+    call, begin = _set_params(), address(params)
+    for row in rows:
+        status = call(graph.value, graph.kernels[row], begin + row * _NODE.itemsize)
+        if status:
+            check_status(_RESULT(status), "change a graph's kernel")
+
+
+@cache
+def _set_params() -> Callable[[int, int, int], int]:
+    name = b"cuGraphExecKernelNodeSetParams"
+    entry, _ = call_driver(f"find {name.decode()}", cu.cuGetProcAddress, name, 12000, 0)
+    return _SetParams(int(entry))
 
 
 def cluster_value(cluster: Size3) -> Any:

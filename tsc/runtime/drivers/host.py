@@ -23,6 +23,7 @@ from tsc.runtime.drivers.protocol import (
     GraphExec,
     Handle,
     Launch,
+    LaunchTable,
     Memory,
     MemoryUse,
     Module,
@@ -331,6 +332,11 @@ class HostDriver:
         self._graphs[made.value] = list(self._graphs[graph.value])
         made.on_release(self._graphs.pop, made.value, None)
         return made
+
+    def set_kernels(self, graph: GraphExec, table: LaunchTable, rows: Sequence[int]) -> None:
+        """Replace launches, one by one."""
+        for row in rows:
+            self.set_kernel(graph, row, table.launch(row))
 
     def set_kernel(self, graph: GraphExec, kernel: int, launch: Launch) -> None:
         """Replace one launch."""

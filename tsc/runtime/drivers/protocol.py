@@ -199,6 +199,38 @@ class Launch:
     in_turn: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchTable:
+    """Launches in rows: whose kernels, over how many `blocks` of how many `threads`, with how many bytes of `shared` memory.
+    Arguments have 64 bits each: those of row i are `values[first[i]:first[i + 1]]`."""
+
+    functions: tuple[Function, ...]
+    blocks: NDArray[np.int64]
+    threads: NDArray[np.int64]
+    shared: NDArray[np.int64]
+    first: NDArray[np.int64]
+    values: NDArray[np.int64]
+    in_turn: bool = False
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    def launch(self, row: int) -> Launch:
+        """One of them."""
+        own = self.values[self.first[row]:self.first[row + 1]]
+        return Launch(self.functions[row], (int(self.blocks[row]), 1, 1), (int(self.threads[row]), 1, 1), Arguments(list(own)),
+                      int(self.shared[row]), in_turn=self.in_turn)
+
+    def changed(self, before: LaunchTable | None) -> Sequence[int]:
+        """The rows that are not as they were `before`; all where these were others."""
+        if before is None or self.functions != before.functions or not np.array_equal(self.first, before.first):
+            return range(len(self))
+        other = (self.blocks != before.blocks) | (self.threads != before.threads) | (self.shared != before.shared)
+        other[np.searchsorted(self.first, (self.values != before.values).nonzero()[0], "right") - 1] = True
+        rows: list[int] = other.nonzero()[0].tolist()
+        return rows
+
+
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """What a bulk tensor copy needs to know of a tensor in global memory (CUtensorMap): all sequences innermost dimension
@@ -316,6 +348,9 @@ class Driver(Protocol):
     def set_kernel(self, graph: GraphExec, kernel: int, launch: Launch) -> None:
         """Replace kernel number `kernel`: function, grid, block, shared memory and arguments, for the launches to come. The
         cluster stays as it is."""
+
+    def set_kernels(self, graph: GraphExec, table: LaunchTable, rows: Sequence[int]) -> None:
+        """Replace kernels number `rows` by those rows of a table."""
 
     def launch_graph(self, graph: GraphExec, stream: Stream) -> None:
         """Run a graph."""
