@@ -1,4 +1,5 @@
-"""Every shape that a host program is asked for is given to the Binder, too: the two must say the same.
+"""Every shape that a host program is asked for is given to the Binder, too: the two must say the same, and so must, of every
+eighth Plan, the host program in NumPy.
 
 `watch` is called for the whole suite and in the children of the fuzzers, so that whatever runs anywhere is compared.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,7 +17,9 @@ import numpy as np
 
 from tsc.errors import TscError
 from tsc.runtime.bind import Binder, Binding, Bound, Shapes
+from tsc.runtime.bounds import Bounds
 from tsc.runtime.context import TableEngine
+from tsc.runtime.host_numpy import NumpyProgram
 from tsc.runtime.host_program import Ready
 from tsc.runtime.image import ARGUMENT_COUNT, ARGUMENTS, COPIES, COPY, COPY_COUNT, ROW_COUNT, ROWS, SIZES
 from tsc.runtime.plan_json import plan_to_json
@@ -23,6 +28,7 @@ from tsc.runtime.plan_json import plan_to_json
 SMALL = 1 << 12
 
 _binders: WeakKeyDictionary[TableEngine, Binder] = WeakKeyDictionary()
+_in_numpy: WeakKeyDictionary[TableEngine, NumpyProgram] = WeakKeyDictionary()
 _written: WeakKeyDictionary[Binder, tuple[int, ...]] = WeakKeyDictionary()
 _init, _bind = TableEngine.__init__, TableEngine.bind
 
@@ -33,13 +39,17 @@ class DisagreementError(AssertionError):
 
 def watch() -> None:
     """Compare from here on; a difference raises DisagreementError where the request is made. May be called again."""
-    def init(engine: TableEngine, binder: Binder, *args: Any) -> None:
-        _init(engine, binder, *args)
+    def init(engine: TableEngine, binder: Binder, bounds: Bounds, *args: Any) -> None:
+        _init(engine, binder, bounds, *args)
         _binders[engine] = binder
+        if engine._host is not None and zlib.crc32(" ".join(binder.plan.functions).encode()) % 8 == 0:
+            _in_numpy[engine] = NumpyProgram(binder, bounds, engine.threads)
 
     def bind(engine: TableEngine, shapes: Shapes) -> Ready | None:
         found = _bind(engine, shapes)
         problem = None if engine._host is None else difference(engine, _binders[engine], shapes, found)
+        if problem is None and engine in _in_numpy:
+            problem = numpy_difference(_in_numpy[engine], _binders[engine], shapes)
         if problem is not None:
             raise DisagreementError(f"{problem} at {shapes}")
         return found
@@ -75,6 +85,31 @@ def difference(engine: TableEngine, binder: Binder, shapes: Shapes, found: Ready
     if [words[k] for k in (ROW_COUNT, ARGUMENT_COUNT)] != [expected[k] for k in (ROW_COUNT, ARGUMENT_COUNT)]:
         return "another number of rows or arguments"
     return None if _copies(words) == _expected_copies(engine, binding) else "copies differ"
+
+
+def numpy_difference(program: NumpyProgram, binder: Binder, shapes: Shapes) -> str | None:
+    """How the answer of a host program in NumPy differs from the Binder's."""
+    found = program.bind(shapes)
+    try:
+        want = binder.bind(binder.sizes(shapes))
+    except TscError as error:
+        return None if found is None else f"the host program in NumPy takes what the Binder refuses ({error})"
+    if found is None:
+        large = max(map(abs, (want.arena_bytes, *want.names.values(), *written(binder))), default=0) >= SMALL ** 3
+        return None if large else "the host program in NumPy gives up"
+    one, other = found.whole, want.whole
+    assert isinstance(one, Bound) and isinstance(other, Bound)
+    told, wanted = ((ready.outputs, ready.arena_bytes, ready.scratch_bytes) for ready in (found, want))
+    if told != wanted:
+        return f"{told} is not {wanted}"
+    for name in ("copies", "scratch_bytes", "together_bytes"):
+        if getattr(one, name) != getattr(other, name):
+            return f"{name}: {getattr(one, name)} is not {getattr(other, name)}"
+    for name in ("sizes", "blocks", "offsets", "rows.calls", "rows.launches", "rows.sizes", "rows.arguments", "rows.storages"):
+        mine, theirs = (attrgetter(name)(bound).tolist() for bound in (one, other))
+        if mine != theirs:
+            return f"{name}: {mine} are not {theirs}"
+    return None
 
 
 def written(binder: Binder) -> tuple[int, ...]:

@@ -81,7 +81,8 @@ def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What the folder holds: code of `archs`, the emulator's modules too if `emulated`; `models` whole, single `layers`,
-    `language` models in a precision each, products in `configs`, and printed kernels of `programs`, with random ones of `seeds`."""
+    `language` models in a precision each, products in `configs`, and printed kernels of `programs`, with random ones of
+    `seeds`."""
 
     archs: tuple[str, ...] = tuple(CUDA_SPECS)
     emulated: bool = False

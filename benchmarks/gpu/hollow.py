@@ -34,7 +34,8 @@ def write_hollow(path: Path, package: Package) -> dict[str, str]:
 
 
 def read_hollow(path: Path, digests: Mapping[str, str], weights: Arrays) -> Package:
-    """What `write_hollow` left, with constants made of a model's weights by name. Raises ValueError where one is not as it was."""
+    """What `write_hollow` left, with constants made of a model's weights by name. Raises ValueError where one is not as it
+    was."""
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.tscpack"
         whole.write_bytes(gzip.decompress(path.read_bytes()))

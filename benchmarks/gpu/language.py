@@ -186,8 +186,8 @@ def _gpt2(torch: Any, library: Any, weights: dict[str, NDArray[Any]]) -> Any:
     model = library.GPT2Model(library.GPT2Config(attn_implementation="sdpa", use_cache=False))
     names = ["wte.weight", "wpe.weight"]
     for layer in range(12):
-        names += [f"h.{layer}.{name}.{part}" for name in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
-                  for part in ("weight", "bias")]
+        of = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+        names += [f"h.{layer}.{name}.{part}" for name in of for part in ("weight", "bias")]
     return _filled(torch, model, [*names, "ln_f.weight", "ln_f.bias"], _floats(weights), turned=False)
 
 

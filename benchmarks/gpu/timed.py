@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.gpu.session import Session, Skip
 from benchmarks.gpu.throughput import torch_graph
 from tsc.config import Precision
-from tsc.runtime.drivers.protocol import Graph, GraphExec, Launch, Memory, Stream
+from tsc.runtime.drivers.protocol import Graph, GraphExec, Launch, LaunchTable, Memory, Stream
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import Package
 
@@ -65,7 +65,8 @@ def _timed(torch: Any, small: bool) -> dict[str, Timed]:
         found[f"product of {m} rows"] = Timed("product", {"x": (m, _WIDE), "w": (_WIDE, _WIDE)}, torch.mm, 2.0 * m * _WIDE**2)
     for b, t in ((1, 5),) if small else ((1, 77), (8, 64), (8, 512)):
         found[f"attention of {b}x{t}"] = Timed(
-            "attention", {name: (b, 12, t, 64) for name in "qkv"}, functional.scaled_dot_product_attention, 4.0 * b * 12 * t * t * 64)
+            "attention", {name: (b, 12, t, 64) for name in "qkv"}, functional.scaled_dot_product_attention,
+            4.0 * b * 12 * t * t * 64)
         wide = 768
         shapes: Shapes = {"x": (b, t, wide), **{f"w{name}": (wide, wide) for name in "qkvo"},
                           **{name: (wide,) for name in ("bq", "bk", "bv", "bo", "s1", "t1", "s2", "t2", "b2")},
@@ -101,8 +102,8 @@ class Kept:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)
 
-    def allocate(self, size: int, stream: Stream | None = None) -> Memory:
-        self.memory.append(self._driver.allocate(size, stream))
+    def allocate(self, size: int, *streams: Stream | None) -> Memory:
+        self.memory.append(self._driver.allocate(size, *streams))
         return self.memory[-1]
 
     def build_graph(self, launches: Sequence[Launch]) -> Graph:
@@ -110,9 +111,9 @@ class Kept:
         graph: Graph = self._driver.build_graph(launches)
         return graph
 
-    def set_kernel(self, graph: GraphExec, node: int, launch: Launch) -> None:
-        self.launches.append(launch)
-        self._driver.set_kernel(graph, node, launch)
+    def set_kernels(self, graph: GraphExec, table: LaunchTable, rows: Sequence[int]) -> None:
+        self.launches += map(table.launch, range(len(table)))
+        self._driver.set_kernels(graph, table, rows)
 
 
 def measure(session: Session) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_kernels_wait_for_the_launch_before_them_where_they_can(arch: str, waits
     if find_disassembler() is not None:
         for sass in disassemble(binary).values():
             order = [opcode.partition(".")[0] for opcode in sass.opcodes]
-            assert order.count("ACQBULK") == order.count("PREEXIT") == waits, sass.kernel  # griddepcontrol.wait and what follows
+            assert order.count("ACQBULK") == order.count("PREEXIT") == waits, sass.kernel  # griddepcontrol
             touched = [number for number, opcode in enumerate(order) if opcode in ("LDG", "LDGSTS", "STG", "ATOMG", "RED")]
             assert not waits or order.index("ACQBULK") < min(touched), f"{sass.kernel} does not wait before it looks at memory"
 

@@ -97,7 +97,7 @@ class Executable:
         binary = self._package.modules[self._target].binary
         if driver is not None:
             module = driver.load(binary, self._target)
-            return DriverEngine(self._plan, self._binder.segments, driver, module, self._constants, in_turn)
+            return DriverEngine(self._binder, bounds, driver, module, self._constants, in_turn)
         places = [address(a) for a in self._constants]
         return TableEngine(self._binder, bounds, CpuModule(binary, self._target), places, self._threads)
 

@@ -121,9 +121,8 @@ def _choices(made: Tables, launches: Sequence[Launch]) -> list[_Choice]:
     found: list[_Choice] = []
     calls = iter(made.calls)
     for launch in launches:
-        choice = tuple([_timed(made, [(call.cost, own[1]) for call, own in zip(variant.calls, calls)])
-                        for variant in launch.variants])
-        found.append(choice if launch.selects else ())
+        variants = [[(call.cost, own[1]) for call, own in zip(variant.calls, calls)] for variant in launch.variants]
+        found.append(tuple([_timed(made, variant) for variant in variants]) if launch.selects else ())
     return found
 
 

@@ -19,9 +19,10 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """`rows` are those that run, of a Segment's `of`. Of the values of all launches, those at `argument_at` are the addresses of
-    `arguments` (numbers among the arguments of all rows), those at `size_at` the `sizes` (among the sizes of all launches); the
-    last of each launch, at `status_at`, is where its status word is, and on a GPU the one before that is its scratch memory."""
+    """`rows` are those that run, of all rows `of` a Segment. Of the values of all launches, those at `argument_at` are the
+    addresses of `arguments` (numbers among the arguments of all rows), those at `size_at` the `sizes` (among the sizes of all
+    launches); the last of each launch, at `status_at`, is where its status word is, and on a GPU the one before that is its
+    scratch memory."""
 
     of: Rows
     rows: Numbers
@@ -34,18 +35,20 @@ class Frame:
     size_at: Numbers
     sizes: Numbers
     status_at: Numbers
+    are_sizes: NDArray[np.bool_]
     is_gpu: bool
 
     def table(self, bound: Bound, addresses: NDArray[np.uint64], scratch: int, words: int, in_turn: bool) -> LaunchTable:
         """The launches of `bound`, whose arguments have such addresses, with scratch memory and status words where they are."""
-        values = np.empty(int(self.first[-1]), np.int64)
-        values[self.argument_at] = addresses[self.arguments].view(np.int64)
-        values[self.size_at] = bound.sizes[self.sizes]
+        values = np.empty(int(self.first[-1]), np.uint64)
+        values[self.argument_at] = addresses[self.arguments]
+        values[self.size_at] = bound.sizes[self.sizes].view(np.uint64)
         if self.is_gpu:
             values[self.status_at - 1] = scratch
-        values[self.status_at] = words + 4 * self.rows
+        values[self.status_at] = np.uint64(words) + 4 * self.rows.astype(np.uint64)
         shared = self.shared if self.is_gpu else np.full(len(self.rows), bound.scratch_bytes)
-        return LaunchTable(self.functions, bound.blocks[self.rows], self.threads, shared, self.first, values, in_turn)
+        return LaunchTable(self.functions, bound.blocks[self.rows], self.threads, shared, self.first, values,
+                           self.are_sizes, in_turn)
 
 
 def frame_of(segment: Segment, bound: Bound, functions: Mapping[str, Function], is_gpu: bool) -> Frame:
@@ -58,10 +61,12 @@ def frame_of(segment: Segment, bound: Bound, functions: Mapping[str, Function], 
     first = np.concatenate([[0], np.cumsum(arguments + sizes + (2 if is_gpu else 1))])
     begins = first[:-1]
     threads = [max(call.threads, WARP) if is_gpu else 1 for call in own]
+    size_at, are_sizes = _runs(begins + arguments, sizes), np.zeros(first[-1], np.bool_)
+    are_sizes[size_at] = True
     return Frame(of, kept, tuple([functions[call.function] for call in own]), np.array(threads, np.int64),
                  np.array([call.shared for call in own], np.int64), first,
                  _runs(begins, arguments), _runs(of.arguments[kept], arguments),
-                 _runs(begins + arguments, sizes), _runs(of.sizes[kept], sizes), first[1:] - 1, is_gpu)
+                 size_at, _runs(of.sizes[kept], sizes), first[1:] - 1, are_sizes, is_gpu)
 
 
 def _runs(begins: Numbers, counts: Numbers) -> Numbers:

@@ -24,6 +24,7 @@ from tsc.runtime.drivers.protocol import (
     Driver,
     DriverVersionError,
     Launch,
+    LaunchTable,
     NoDriverError,
     OutOfMemoryError,
     TensorMap,
@@ -173,6 +174,37 @@ def graphs(driver: Driver, log: Log) -> None:
     assert {"destroy exec", "destroy graph"} <= set(log())
 
 
+def tables(driver: Driver, log: Log) -> None:
+    launch, x, y = scale(driver, 5)
+    wide = driver.function(driver.load(b"sm_90 and no cubin", "m"), "wide")
+
+    def table(*rows: tuple[int, int, int, int], **other: Any) -> LaunchTable:
+        """Of rows with so many blocks, a factor, a count and so much shared memory."""
+        blocks, factors, counts, shared = np.array(rows, np.int64).T
+        values = np.array([(x.value, y.value, f, n) for f, n in zip(factors, counts)], np.uint64).ravel()
+        made = LaunchTable((wide,) * len(rows), blocks, np.full(len(rows), 64), shared, 4 * np.arange(len(rows) + 1), values,
+                           np.tile([False, False, True, True], len(rows)))
+        return replace(made, **other)
+
+    first, changed = table((1, 2, 5, 0), (2, 3, 2, 0)), table((1, 2, 5, 0), (4, 7, 1, 49 << 10))
+    ready = driver.instantiate(driver.build_graph([first.launch(0), first.launch(1)]))
+    driver.launch_graph(ready, driver.default_stream)
+    assert fetch(driver, y).tolist() == [0, 3, 4, 6, 8]
+    assert list(changed.changed(first)) == [1] and list(first.changed(None)) == [0, 1] and not changed.changed(changed)
+    driver.set_kernels(ready, changed, [1])
+    assert f"attribute 8 {49 << 10}" in log()
+    driver.launch_graph(ready, driver.default_stream)
+    runs = [line for line in log() if line.startswith("run")]
+    assert runs == ["run wide 1,1,1 64,1,1 0", f"run wide 4,1,1 64,1,1 {49 << 10}"]
+    assert fetch(driver, y).tolist() == [0, 2, 4, 6, 8]
+    scaled = table((1, 2, 5, 0), (1, 2, 5, 0), functions=(wide, launch.function))
+    for wrong, words in ((scaled, "takes arguments of (8, 8, 4, 4) bytes, not (8, 8, 8, 8)"),
+                         (table((1, 2, 5, 0), (1 << 31, 2, 5, 0)), "a grid of"),
+                         (table((1, 2, 5, 1 << 20)), "bytes of shared"),
+                         (replace(first, threads=np.array([64, 1056])), "a block of (1056, 1, 1)")):
+        raises(LaunchError, words, driver.set_kernels, ready, wrong, [0])
+
+
 def capture(driver: Driver, log: Log) -> None:
     launch, _, y = scale(driver, 5)
     stream = driver.create_stream()
@@ -296,7 +328,7 @@ def nothing_leaks(driver: Driver, log: Log) -> None:
 
 
 CASES = (
-    launches, shared_memory, clusters, modules, memory, graphs, capture, tensor_maps, threads_and_events, interop,
+    launches, shared_memory, clusters, modules, memory, graphs, tables, capture, tensor_maps, threads_and_events, interop,
     nothing_leaks)
 REFUSALS = {
     "none": (NoDriverError, "no NVIDIA driver"), "old": (DriverVersionError, "CUDA 12.2"),

@@ -26,8 +26,9 @@ static char log_text[1 << 16];
 static size_t log_size;
 static int current, version_calls, captures;
 static size_t used, pool_used;
-static function known[2] = {{0, 48 << 10}, {1, 48 << 10}};
-static const struct { const char *name; int count; size_t sizes[4]; } layouts[2] = {{"scale", 4, {8, 8, 4, 4}}, {"tile", 1, {128}}};
+static function known[3] = {{0, 48 << 10}, {1, 48 << 10}, {2, 48 << 10}};
+static const struct { const char *name; int count; size_t sizes[4]; } layouts[3] = {
+    {"scale", 4, {8, 8, 4, 4}}, {"tile", 1, {128}}, {"wide", 4, {8, 8, 8, 8}}};
 
 static void say(const char *format, ...) {
   va_list list;
@@ -62,6 +63,8 @@ static void run(const node *n) {
     memcpy(&a, &n->values[2], 4);
     memcpy(&count, (const char *)&n->values[2] + 4, 4);
     for (int i = 0; i < count; i++) y[i] = a * x[i];
+  } else if (n->func->kind == 2) {
+    for (uint64_t i = 0; i < n->values[3]; i++) ((float *)n->values[1])[i] = n->values[2] * ((const float *)n->values[0])[i];
   }
 }
 static int launch(function *f, shape at, void **args, stream *s) {
@@ -111,7 +114,7 @@ int fake_cuModuleLoadData(void **module, const void *image) {
 }
 int fake_cuModuleUnload(void *module) { say("unload\n"); return OK; }
 int fake_cuModuleGetFunction(function **f, void *module, const char *name) {
-  for (int i = 0; i < 2; i++) if (!strcmp(name, layouts[i].name)) return *f = &known[i], OK;
+  for (int i = 0; i < 3; i++) if (!strcmp(name, layouts[i].name)) return *f = &known[i], OK;
   return NOT_FOUND;
 }
 int fake_cuFuncGetParamInfo(function *f, size_t index, size_t *offset, size_t *size) {

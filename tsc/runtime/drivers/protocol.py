@@ -202,14 +202,16 @@ class Launch:
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchTable:
     """Launches in rows: whose kernels, over how many `blocks` of how many `threads`, with how many bytes of `shared` memory.
-    Arguments have 64 bits each: those of row i are `values[first[i]:first[i + 1]]`."""
+    Arguments have 64 bits each: those of row i are `values[first[i]:first[i + 1]]`, addresses where they are not `are_sizes`.
+    """
 
     functions: tuple[Function, ...]
     blocks: NDArray[np.int64]
     threads: NDArray[np.int64]
     shared: NDArray[np.int64]
     first: NDArray[np.int64]
-    values: NDArray[np.int64]
+    values: NDArray[np.uint64]
+    are_sizes: NDArray[np.bool_]
     in_turn: bool = False
 
     def __len__(self) -> int:
@@ -217,8 +219,9 @@ class LaunchTable:
 
     def launch(self, row: int) -> Launch:
         """One of them."""
-        own = self.values[self.first[row]:self.first[row + 1]]
-        return Launch(self.functions[row], (int(self.blocks[row]), 1, 1), (int(self.threads[row]), 1, 1), Arguments(list(own)),
+        own = slice(self.first[row], self.first[row + 1])
+        given = [value.view(np.int64) if is_size else value for value, is_size in zip(self.values[own], self.are_sizes[own])]
+        return Launch(self.functions[row], (int(self.blocks[row]), 1, 1), (int(self.threads[row]), 1, 1), Arguments(given),
                       int(self.shared[row]), in_turn=self.in_turn)
 
     def changed(self, before: LaunchTable | None) -> Sequence[int]:
