@@ -2,7 +2,7 @@
 
 torch runs the classes of `transformers`, as they are ("eager"), by a CUDA graph for each shape ("graph"), by torch.compile with
 dynamic shapes ("compiled"), and by that with its CUDA graphs ("reduced"). Times of a call are the host's, from token numbers in
-its memory to outputs there; times on the device are of launches alone.
+its memory to outputs there, or both in the device's ("near"); times on the device are of launches alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -61,8 +61,8 @@ class _Beside:
 
 
 def measure(session: Session) -> dict[str, Any]:
-    """By model and shape: milliseconds of a call, the median, of the first at a shape, on the device, and how far outputs are
-    from torch's in fp32, as a part of the largest value."""
+    """By model and shape: milliseconds of a call, of the first at a shape, and on the device, the median, and how far outputs
+    are from those of torch in fp32, as a part of the largest value."""
     try:
         torch, library = importlib.import_module("torch"), importlib.import_module("transformers")
         nets = importlib.import_module("benchmarks.transformers").TRANSFORMERS
@@ -131,22 +131,39 @@ def _row(session: Session, torch: Any, beside: _Beside, shape: Shape, where: str
     for call in calls.values():  # what records CUDA graphs does so in the second and third call
         for _ in range(0 if session.small else 3):
             call()
-    taken = {name: list[float]() for name in calls}
-    for _ in range(2 if session.small else _CALLS):
-        for name, call in calls.items():
-            taken[name].append(_milliseconds(call))
+    given = {name: torch.from_numpy(array).to(where) for name, array in feeds.items()}
+
+    def near(way: Callable[..., Any]) -> None:
+        with torch.inference_mode():
+            way(**given)
+        if where == "cuda":
+            torch.cuda.synchronize()
+
+    nears: dict[str, Callable[[], object]] = {"ours": lambda: beside.executable.run(None, given),
+                                              **{name: partial(near, way) for name, way in beside.ways.items()}}
+    taken, near_taken = _interleaved(calls, session), _interleaved(nears, session)
     apart_launches = [replace(launch, in_turn=False) for launch in launches]
     device = {name: session.time(some, 1 if session.small else 7) * len(some) / 1e3
               for name, some in (("ours", launches), ("ours, one after the other", apart_launches))}
     if where == "cuda":
-        given = {name: torch.from_numpy(array).to(where) for name, array in feeds.items()}
         with torch.inference_mode():
             device["eager"] = torch_graph(torch, lambda: beside.ways["eager"](**given)) / 1e3
     want = called(beside.exact)
     apart = float(np.abs(ours() - want).max()) / float(np.abs(want).max()) if session.computes else 0.0
-    return {"ms": {name: round(float(np.median(one)), 4) for name, one in taken.items()},
+    return {"ms": taken, "near_ms": near_taken,
             "first_ms": {name: round(one, 3) for name, one in first.items()},
             "device_ms": {name: round(one, 4) for name, one in device.items()}, "launches": len(launches), "apart": apart}
+
+
+def _interleaved(calls: Mapping[str, Callable[[], object]], session: Session) -> dict[str, float]:
+    """The median milliseconds of each call, after a first of each."""
+    taken = {name: list[float]() for name in calls}
+    for turn in range(2 if session.small else _CALLS + 1):
+        for name, call in calls.items():
+            time = _milliseconds(call)
+            if turn:
+                taken[name].append(time)
+    return {name: round(float(np.median(times)), 4) for name, times in taken.items()}
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
