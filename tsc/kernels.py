@@ -151,7 +151,7 @@ def rates_of(order: Order, shop: Workshop) -> Mapping[TileConfig, Rates]:
     """The configs of an order's Variants, with their Rates: from records or, where there are none, the back end's own."""
     device, found = shop.device, shop.pool(order.group)
     if not found and order.wanted is not Wanted.PLAIN:
-        found = dict(islice(device.pool(order.kind, device.spec).items(), shop.options.variants))
+        found = dict(islice(device.pool(order.kind, order.program, device.spec).items(), shop.options.variants))
     return found
 
 

@@ -49,7 +49,7 @@ class Target:
     build: Callable[[Mapping[str, str], DeviceSpec, Options, Mapping[str, KernelInterface], Ahead | None], bytes]
     ahead: Callable[[DeviceSpec, Options], AbstractContextManager[Ahead]]  # compiles while others are scheduled
     factors: str = "float32"  # in which what is multiplied is stored
-    pool: Callable[[PatternKind, DeviceSpec], Mapping[TileConfig, Rates]] = nothing  # of a group that nobody has tuned
+    pool: Callable[[PatternKind, Program, DeviceSpec], Mapping[TileConfig, Rates]] = nothing  # of a group that nobody has tuned
     algebra: Callable[[Program], Program] = as_it_is  # what it makes of a Program before all else
 
 

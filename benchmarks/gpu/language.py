@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.gpu.hollow import read_hollow
 from benchmarks.gpu.session import Session, Skip
 from benchmarks.gpu.throughput import torch_graph
-from benchmarks.gpu.timed import Kept
+from benchmarks.gpu.timed import Seen
 from tsc.config import Precision
 from tsc.runtime.executable import Executable
 
@@ -55,7 +55,7 @@ class _Beside:
     """What is timed in a call: ours, and torch's by what they are called; `exact` is torch's in fp32."""
 
     executable: Executable
-    kept: Kept
+    seen: Seen
     exact: Any
     ways: dict[str, Callable[..., Any]]
 
@@ -95,8 +95,8 @@ def _prepare(session: Session, torch: Any, library: Any, model: Any, what: tuple
     path = session.package(built_name(net, precision), "language")
     assert path is not None
     package = read_hollow(path, session.manifest["hollow"][built_name(net, precision)], weights)
-    kept = Kept(session.driver)
-    executable = Executable(package, driver=kept)  # type: ignore[arg-type]  # it is what it wraps
+    seen = Seen(session.driver)
+    executable = Executable(package, driver=seen)  # type: ignore[arg-type]  # it is what it wraps
     torch.backends.cuda.matmul.allow_tf32 = False
     theirs = _bert(torch, library, weights) if net == "bert_base" else _gpt2(torch, library, weights)
     exact = copy.deepcopy(theirs).to(where).eval()
@@ -107,7 +107,7 @@ def _prepare(session: Session, torch: Any, library: Any, model: Any, what: tuple
             ways["compiled"] = torch.compile(theirs, dynamic=True)
         if (net, precision, "reduced") in _COMPILED:
             ways["reduced"] = torch.compile(theirs, dynamic=True, mode="reduce-overhead")
-    return _Beside(executable, kept, exact, ways)
+    return _Beside(executable, seen, exact, ways)
 
 
 def _row(session: Session, torch: Any, beside: _Beside, shape: Shape, where: str) -> dict[str, Any]:
@@ -125,9 +125,8 @@ def _row(session: Session, torch: Any, beside: _Beside, shape: Shape, where: str
 
     calls: dict[str, Callable[[], NDArray[Any]]] = {"ours": ours, **{name: partial(called, way)
                                                                     for name, way in beside.ways.items()}}
-    before = len(beside.kept.launches)
     first = {name: _milliseconds(call) for name, call in calls.items()}
-    launches = beside.kept.launches[before:]
+    launches = beside.seen.launches
     for call in calls.values():  # what records CUDA graphs does so in the second and third call
         for _ in range(0 if session.small else 3):
             call()

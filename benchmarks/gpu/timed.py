@@ -93,27 +93,42 @@ def _encoder(functional: Any, names: list[str]) -> Callable[..., Any]:
     return run
 
 
-class Kept:
-    """A driver that keeps the launches that pass through it, and the memory that they use."""
+class Seen:
+    """A driver that knows the launches of the last graph that was made or set."""
 
     def __init__(self, driver: Any) -> None:
-        self._driver, self.launches, self.memory = driver, list[Launch](), list[Memory]()
+        self._driver = driver
+        self._last: Sequence[Launch] | LaunchTable = ()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)
 
-    def allocate(self, size: int, *streams: Stream | None) -> Memory:
-        self.memory.append(self._driver.allocate(size, *streams))
-        return self.memory[-1]
+    @property
+    def launches(self) -> list[Launch]:
+        """Those launches."""
+        last = self._last
+        return [last.launch(row) for row in range(len(last))] if isinstance(last, LaunchTable) else list(last)
 
     def build_graph(self, launches: Sequence[Launch]) -> Graph:
-        self.launches += launches
+        self._last = launches
         graph: Graph = self._driver.build_graph(launches)
         return graph
 
     def set_kernels(self, graph: GraphExec, table: LaunchTable, rows: Sequence[int]) -> None:
-        self.launches += map(table.launch, range(len(table)))
+        self._last = table
         self._driver.set_kernels(graph, table, rows)
+
+
+class Kept(Seen):
+    """That also keeps the memory that is allocated."""
+
+    def __init__(self, driver: Any) -> None:
+        super().__init__(driver)
+        self.memory = list[Memory]()
+
+    def allocate(self, size: int, *streams: Stream | None) -> Memory:
+        self.memory.append(self._driver.allocate(size, *streams))
+        return self.memory[-1]
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -149,12 +164,13 @@ def _row(session: Session, torch: Any, where: str, path: Path, timed: Timed) -> 
     if timed.precision == "fp16":
         given = [x.half() for x in given]
     apart = float(np.abs(found - want).max()) / float(np.abs(want).max()) if session.computes else 0.0
-    microseconds = session.time(kept.launches, 1 if session.small else 7) * len(kept.launches)
-    after = session.time([replace(one, in_turn=False) for one in kept.launches], 1 if session.small else 7) * len(kept.launches)
-    each = [] if session.small or len(executable.launches) != len(kept.launches) else [
-        [launch.node, round(session.time([one], 5), 2)] for launch, one in zip(executable.launches, kept.launches)]
+    launches, repeats = kept.launches, 1 if session.small else 7
+    microseconds = session.time(launches, repeats) * len(launches)
+    after = session.time([replace(one, in_turn=False) for one in launches], repeats) * len(launches)
+    each = [] if session.small or len(executable.launches) != len(launches) else [
+        [launch.node, round(session.time([one], 5), 2)] for launch, one in zip(executable.launches, launches)]
     row: dict[str, Any] = {"precision": timed.precision, "microseconds": microseconds,
-                           "one_after_the_other_microseconds": after, "launches": len(kept.launches),
+                           "one_after_the_other_microseconds": after, "launches": len(launches),
                            "apart": apart, "each": each}
     amounts: Sequence[tuple[str, float]] = (
         ("gigabytes_per_second", 4e-3 * (sum(map(prod, shapes.values())) + want.size)), ("gflops", 1e-3 * timed.operations))

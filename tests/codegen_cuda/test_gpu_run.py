@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("gpu") / "built"
     try:
         models = {"perceptron": own("perceptron")}
-        contents = gpu_build.Contents(ARCHS, True, models, ("softmax",), ("gemm", "mma_0"), range(500, 504))
+        contents = gpu_build.Contents(ARCHS, True, models, ("softmax",), (), ("gemm", "mma_0"), range(500, 504))
         gpu_build.build(out, contents, Options(variants=1))
     except LaunchError as error:
         pytest.skip(str(error))
@@ -73,7 +73,7 @@ def test_the_run_passes_without_a_gpu(folder: Path, tmp_path: Path, device: str)
     parts = content["parts"]
     assert {name: part["state"] for name, part in parts.items()} == dict.fromkeys(
         ("conformance", "printed", "references", "launches", "bandwidth", "products", "models"), "done") | dict.fromkeys(
-            ("kernels", "arrays"), "done" if importlib.util.find_spec("torch") else "skipped") | {"configs": "skipped"}
+            ("kernels", "arrays"), "done" if importlib.util.find_spec("torch") else "skipped") | {"configs": "skipped", "language": "skipped"}
     assert parts["conformance"]["results"]["cases"] == len(make_cases())
     if device == "emu":
         assert parts["conformance"]["results"]["not_to_the_bit"] == 0 and parts["conformance"]["results"]["broken"]

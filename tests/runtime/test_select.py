@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.runtime import test_variants
 from tests.runtime.test_variants import N, executable
@@ -19,6 +21,8 @@ from tsc.runtime.select import MEMO, Selection, least
 from tsc.sym import SymExpr, ceildiv
 
 module = test_variants.module
+NUMBERS = st.integers(0, 1 << 40)
+KINDS = st.dictionaries(st.sampled_from(["sums", "bytes", "blocks", "steps"]), NUMBERS).map(lambda rates: tuple(rates.items()))
 
 
 @pytest.mark.parametrize("blocks, steps, units, expected", [
@@ -90,6 +94,12 @@ def test_times_that_were_seen() -> None:
         0, 550, 1100, 1575, 2000, 2700, 5400]
     assert rates.terms(20, {}, 1) == {"launch": 0, "wave's blocks": 2000, "else": 0}
     assert [total(rates.terms(40, {}, units)) for units in (4, 3, 8, 2)] == [2000, 2800, 1000, 2000]  # as on the nearest number
+
+
+@given(rates=st.builds(Rates, NUMBERS, *[KINDS] * 3, st.integers(1, 4), st.just(()) | st.just(((1, 9, 1100), (2, 10**6, 900)))),
+       blocks=NUMBERS, work=st.dictionaries(st.sampled_from(["sums", "bytes", "blocks"]), NUMBERS), units=st.integers(1, 200))
+def test_a_sum_is_that_of_its_terms(rates: Rates, blocks: int, work: dict[str, int], units: int) -> None:
+    assert rates.femtoseconds(blocks, work, units) == total(rates.terms(blocks, work, units))
 
 
 def test_the_first_of_equals_runs() -> None:

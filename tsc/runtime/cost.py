@@ -51,6 +51,15 @@ class Rates:
                 found[f"{part}'s {kind}"] = float(rate) * counts.get(kind, 0) * times / max(1, blocks)
         return found if not self.seen else found | {"else": self._else(total(found), units)}
 
+    def femtoseconds(self, blocks: int, work: Mapping[str, int], units: int) -> float:
+        """The sum of the `terms`, to the last bit, without naming them."""
+        time, most = float(self.launch), max(1, blocks)
+        waves, turns = -(-blocks // (units * self.resident)), -(-blocks // units)
+        for rates, times in ((self.wave, waves), (self.unit, turns), (self.device, blocks)):
+            for kind, rate in rates:
+                time += float(rate) * work.get(kind, blocks if kind == BLOCKS else 0) * times / most
+        return time + self._else(time, units) if self.seen else time
+
     def seen_on(self, units: int) -> list[tuple[int, int]]:
         """The sums and thousandths that were seen on so many units, or on the nearest number of them."""
         nearest = min((abs(own - units), own) for own, _, _ in self.seen)[1] if self.seen else units
@@ -99,7 +108,7 @@ class Cost:
 
     def femtoseconds(self, blocks: int, counts: Sequence[int], units: int) -> float:
         """Their sum."""
-        return total(self.terms(blocks, counts, units))
+        return self.rates.femtoseconds(blocks, {work.kind: count for work, count in zip(self.work, counts)}, units)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tsc.poly.pattern.warps import INSTR_TILE, MATRIX_TILE
 from tsc.poly.tile import TileConfig
 from tsc.runtime.cost import BLOCKS, Rates
 from tsc.target import DeviceSpec
+from tsc.te.compute import Program
 
 _PRODUCT: Mapping[TileConfig, Rates] = {
     TileConfig(INSTR_TILE, (16, 32, 64), warp_tile=(16, 16), stages=4): Rates(
@@ -60,13 +61,16 @@ _HALVES: Mapping[TileConfig, Rates] = {
         ((BLOCKS, 1232837), (STEPS, 439844)), 4)}
 
 
-def untuned(kind: PatternKind, spec: DeviceSpec) -> Mapping[TileConfig, Rates]:
-    """The configs of a group of a kind, the first of which is the best alone; none where its pattern has one of its own."""
+def untuned(kind: PatternKind, program: Program, spec: DeviceSpec) -> Mapping[TileConfig, Rates]:
+    """The configs of a group of a kind, the first of which is the best alone; none where its pattern has one of its own. Those
+    for halves are for factors that are halves: others have tiles of twice the bytes, and other instructions."""
     if kind is not PatternKind.CONTRACTION:
         return {}
-    return _HALVES if MMA_F16.name in spec.intrinsics else _MATRIX if spec.intrinsics else _PRODUCT
+    if MMA_F16.name in spec.intrinsics and sum(buffer.dtype == MMA_F16.dtype for buffer in program.inputs) >= 2:
+        return _HALVES
+    return _MATRIX if spec.intrinsics else _PRODUCT
 
 
-def nothing(kind: PatternKind, spec: DeviceSpec) -> Mapping[TileConfig, Rates]:
+def nothing(kind: PatternKind, program: Program, spec: DeviceSpec) -> Mapping[TileConfig, Rates]:
     """No configs: each pattern has one of its own."""
     return {}
