@@ -27,7 +27,8 @@ def product(dtype: str) -> Program:
 
 def pool_of(precision: str, dtype: str | None = None) -> Mapping[TileConfig, Rates]:
     target = find("sm_90a", precision)  # type: ignore[arg-type]  # one of them
-    return target.pool(PatternKind.CONTRACTION, product(dtype or ("float16" if precision == "fp16" else "float32")), target.spec)
+    factors = product(dtype or ("float16" if precision == "fp16" else "float32"))
+    return target.pool(PatternKind.CONTRACTION, factors, target.spec)
 
 
 @pytest.mark.parametrize(("precision", "mean", "worst"), [
@@ -58,9 +59,10 @@ def test_another_gpu_is_told_nearly_the_same(precision: str, mean: float, worst:
 def test_other_groups_have_their_patterns_own() -> None:
     for name in ("sm_80", "emu:sm_90a"):
         target = find(name)
-        assert not target.pool(PatternKind.REDUCE, target.spec) and target.pool(PatternKind.CONTRACTION, target.spec)
+        of = product("float32"), target.spec
+        assert not target.pool(PatternKind.REDUCE, *of) and target.pool(PatternKind.CONTRACTION, *of)
     cpu = find("cpu")
-    assert not cpu.pool(PatternKind.CONTRACTION, cpu.spec)
+    assert not cpu.pool(PatternKind.CONTRACTION, product("float32"), cpu.spec)
 
 
 @pytest.mark.parametrize(("threads", "registers", "shared", "blocks"), [
