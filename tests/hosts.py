@@ -1,5 +1,5 @@
-"""Every shape that a host program is asked for is given to the Binder, too: the two must say the same, and so must, of every
-eighth Plan, the host program in NumPy.
+"""Every shape that a host program is asked for is given to the Binder, too: the two must say the same, and so must the
+host program in NumPy: that of a device, and one of every eighth Plan.
 
 `watch` is called for the whole suite and in the children of the fuzzers, so that whatever runs anywhere is compared.
 """
@@ -22,6 +22,7 @@ from tsc.runtime.context import TableEngine
 from tsc.runtime.host_numpy import NumpyProgram
 from tsc.runtime.host_program import Ready
 from tsc.runtime.image import ARGUMENT_COUNT, ARGUMENTS, COPIES, COPY, COPY_COUNT, ROW_COUNT, ROWS, SIZES
+from tsc.runtime.over_driver import DriverEngine
 from tsc.runtime.plan_json import plan_to_json
 
 #: Where numbers are this small none is beyond 64 bits on the way, and a host program has no reason to give up.
@@ -30,7 +31,9 @@ SMALL = 1 << 12
 _binders: WeakKeyDictionary[TableEngine, Binder] = WeakKeyDictionary()
 _in_numpy: WeakKeyDictionary[TableEngine, NumpyProgram] = WeakKeyDictionary()
 _written: WeakKeyDictionary[Binder, tuple[int, ...]] = WeakKeyDictionary()
+_binders_on: WeakKeyDictionary[DriverEngine, Binder] = WeakKeyDictionary()
 _init, _bind = TableEngine.__init__, TableEngine.bind
+_init_on, _bind_on = DriverEngine.__init__, DriverEngine.bind
 
 
 class DisagreementError(AssertionError):
@@ -54,7 +57,18 @@ def watch() -> None:
             raise DisagreementError(f"{problem} at {shapes}")
         return found
 
+    def init_on(engine: DriverEngine, binder: Binder, *args: Any) -> None:
+        _init_on(engine, binder, *args)
+        _binders_on[engine] = binder
+
+    def bind_on(engine: DriverEngine, shapes: Shapes) -> Ready | None:
+        problem = None if engine._host is None else numpy_difference(engine._host, _binders_on[engine], shapes)
+        if problem is not None:
+            raise DisagreementError(f"{problem} at {shapes}")
+        return _bind_on(engine, shapes)
+
     TableEngine.__init__, TableEngine.bind = init, bind  # type: ignore[method-assign, assignment]
+    DriverEngine.__init__, DriverEngine.bind = init_on, bind_on  # type: ignore[method-assign, assignment]
 
 
 def difference(engine: TableEngine, binder: Binder, shapes: Shapes, found: Ready | None) -> str | None:
