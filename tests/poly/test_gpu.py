@@ -65,6 +65,16 @@ def with_producers() -> Program:
         exponential, product, replace(last, target=t), Compute(out, (p, q), add(call("tanh", value), value))))
 
 
+def norm_of_an_output() -> Program:
+    """A layer norm of x = words + places, which is an output, too: places do not depend on the batch."""
+    norm = programs.layer_norm(6)
+    x, gamma = norm.inputs
+    words, places = programs.buffer("words", "B", "L", 6), programs.buffer("places", "L", 6)
+    b, i, c = programs.axis("b", "B"), programs.axis("i", "L"), programs.axis("c", 6)
+    made = Compute(x, (b, i, c), add(programs.at(words, b, i, c), programs.at(places, i, c)))
+    return replace(norm, inputs=(words, places, gamma), outputs=(x, *norm.outputs), computes=(made, *norm.computes))
+
+
 CASES: dict[str, tuple[Callable[[], Program], TileConfig, list[dict[str, int]]]] = {
     "gemm": (programs.gemm, FOUR_WARPS, [{"M": 1, "N": 1, "K": 1}, {"M": 5, "N": 11, "K": 18}]),
     "gemm_transposed": (lambda: programs.gemm(transposed=True), ONE_WARP, [{"M": 3, "N": 9, "K": 11}]),
@@ -83,6 +93,7 @@ CASES: dict[str, tuple[Callable[[], Program], TileConfig, list[dict[str, int]]]]
     "softmax": (programs.softmax, TWO_ROWS, [{"R": 1, "C": 1}, {"R": 3, "C": 37}]),
     "softmax_empty": (lambda: programs.softmax(lo=0), TWO_ROWS, [{"R": 0, "C": 3}, {"R": 2, "C": 0}]),
     "layer_norm": (lambda: programs.layer_norm(35), TWO_ROWS, [{"B": 1, "L": 1}, {"B": 2, "L": 3}]),
+    "norm_of_an_output": (norm_of_an_output, TWO_ROWS, [{"B": 1, "L": 1}, {"B": 2, "L": 3}]),
     "embedding": (lambda: programs.layer_norm(6, gather=True), TWO_ROWS, [{"B": 1, "L": 3, "V": 4}]),
 }
 
