@@ -180,6 +180,8 @@ def test_doctor(shell: Shell) -> None:
     facts = shell.json("doctor")
     assert facts["tsc"] == tsc.__version__ and facts["target"].startswith("cpu-")
     assert facts["compiler"] and facts["problem"] == ""
+    for what in ("cuda_compiler", "gpus"):  # there, or said why not
+        assert bool(facts[what]) != bool(facts[f"{what}_problem"]), facts
     code, out, _ = shell("doctor")
     assert code == 0 and facts["target"] in out
 

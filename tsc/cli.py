@@ -12,12 +12,12 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, TypeVar, get_args
 
 import click
 import numpy as np
@@ -29,6 +29,7 @@ from tsc.cli_tune import Seconds, Wanted, tune_model
 from tsc.codegen_c.build import find_compiler
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
+from tsc.codegen_cuda.nvrtc import identity
 from tsc.config import Precision, read_environment
 from tsc.draw import shortened
 from tsc.errors import InternalError, LaunchError, TscError, typed
@@ -36,6 +37,7 @@ from tsc.explain import explain_node
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
 from tsc.runtime.drivers.cpu import read_cpu_flags
+from tsc.runtime.drivers.platform import open_platform
 from tsc.runtime.executable import Executable
 from tsc.runtime.files import open_regular, write_atomically
 from tsc.runtime.memory import allocate_array
@@ -46,6 +48,7 @@ from tsc.tuning import Effort
 EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
 PROFILE_RUNS = 5
 _DIGITS = 100  # of a size
+_T = TypeVar("_T")
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 as_json = click.option("--json", "json_", is_flag=True, help="Print the result as one JSON object.")
@@ -211,23 +214,37 @@ def doctor_command(json_: bool) -> None:
         command, version = " ".join(compiler.command), next(iter(compiler.identity.splitlines()), "")
     except LaunchError as error:
         command, version, problem = "", "", str(error)
+    (cuda, no_cuda), (gpus, no_gpus) = _found(lambda: [identity()]), _found(lambda: open_platform("cuda").devices())
     facts: dict[str, Any] = {
         "tsc": tsc.__version__, "python": platform.python_version(), "platform": platform.platform(),
         "target": host_spec().name, "cpu_flags": sorted(read_cpu_flags()),
         "compiler": command, "compiler_version": version,
+        "cuda_compiler": next(iter(cuda), ""), "cuda_compiler_problem": no_cuda, "gpus_problem": no_gpus,
+        "gpus": [{"name": gpu.name, "arch": gpu.arch, "memory_bytes": gpu.total_memory} for gpu in gpus],
         **{name: _version(name) for name in ("islpy", "onnx", "numpy")},
         "cache": str(folder), "cache_files": len(files), "cache_bytes": sum(files), "problem": problem,
     }
+    named = ", ".join(f"{gpu.name} ({gpu.arch}, {gpu.total_memory / 1e9:.0f} GB)" for gpu in gpus)
     vector = [flag for flag in facts["cpu_flags"] if flag.startswith(("avx", "fma", "amx", "sse4"))]
     _answer(json_, facts, [
         *(f"{key:17} {facts[key]}" for key in ("tsc", "python", "platform", "target")),
         f"{'cpu flags':17} {' '.join(vector)}",
         f"{'compiler':17} {facts['compiler'] or 'none'}" + (f" ({version})" if version else ""),
+        f"{'cuda compiler':17} {facts['cuda_compiler'] or f'none ({no_cuda})'}",
+        f"{'gpus':17} {named or f'none ({no_gpus})'}",
         *(f"{key:17} {facts[key]}" for key in ("islpy", "onnx", "numpy")),
         f"{'cache':17} {folder} ({len(files)} files, {sum(files) / 1e6:.1f} MB)",
         *([problem] if problem else [])])
     if problem:
         raise SystemExit(EXIT_MACHINE)
+
+
+def _found(look: Callable[[], Sequence[_T]]) -> tuple[Sequence[_T], str]:
+    """What there is, or nothing and why."""
+    try:
+        return look(), ""
+    except TscError as error:
+        return (), str(error)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
