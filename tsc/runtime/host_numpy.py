@@ -19,11 +19,9 @@ from tsc.runtime.host_tables import Tables
 from tsc.runtime.memory import round_up
 from tsc.runtime.plan import Launch
 from tsc.runtime.segments import Rows, rows_of
-from tsc.runtime.select import least
+from tsc.runtime.select import MEMO, least
 from tsc.runtime.tape import run_operations
 
-#: Choices of Variants whose rows are kept.
-MEMO = 64
 #: What a Variant is expected to take, by call: its Cost, the slots of its blocks and of its work.
 _Timed = tuple[tuple[Cost, int, tuple[int, ...]], ...]
 _Choice = tuple[_Timed, ...]
@@ -45,9 +43,10 @@ class NumpyProgram:
     def __init__(self, binder: Binder, bounds: Bounds, units: int) -> None:
         plan, self._units = binder.plan, units
         made = Tables(binder, bounds, {name: number for number, name in enumerate(plan.functions)}, units)
-        self._ranks = [len(spec.shape) for spec in plan.outputs]
-        self._ends = list(accumulate(self._ranks, initial=0))
-        self._given, self._rest = made.given, made.assembly.values[made.given:]
+        self._launches = [launch for segment in binder.segments for launch in segment.launches]
+        choices = _choices(made, self._launches)
+        self._ends = list(accumulate([len(spec.shape) for spec in plan.outputs], initial=0))
+        self._rest = made.assembly.values[made.given:]
         self._operations = made.assembly.operations
         self._checks = _columns(list(made.checks), 3)
         self._pairs, self._storages = (bounds.first, bounds.second), _columns(made.storages, 2)
@@ -55,8 +54,6 @@ class NumpyProgram:
         self._arena = made.arena
         self._calls = _columns([call[1:3] for call in made.calls], 2)
         self._copies = made.copies
-        self._launches = [launch for segment in binder.segments for launch in segment.launches]
-        choices = _choices(made, self._launches)
         self._distinct = [choice for choice in dict.fromkeys(choices) if choice]  # layers that are alike choose alike
         numbers = {choice: number for number, choice in enumerate(self._distinct)}
         self._numbers = [numbers[choice] if choice else None for choice in choices]

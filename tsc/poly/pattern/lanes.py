@@ -16,7 +16,7 @@ from tsc.poly.legality import order_of
 from tsc.poly.matrix import ScheduleMatrix, function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import Build, Tree
-from tsc.poly.pattern.rows import completing_axes, leading, row_functions, row_relations
+from tsc.poly.pattern.rows import completing_axes, leading, row_functions, row_relations, unrelated
 from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, guards_of, team_tree
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.promotion.rounded import round_domains
@@ -110,8 +110,8 @@ def _row_functions(scop: Scop) -> dict[str, list[isl.PwAff]]:
         return {s.name: [function(scop, s.name, a.name) for a in s.axes[:count]] for s in scop.statements.values()}
     cells = row_relations(scop, anchor)
     # an output that its readers compute anew is on its own: its row is any, so the one that it has in the anchor's shape
-    own = [c for c in computes if c.name not in cells and [a.extent for a in c.axes[:count]] == [a.extent for a in anchor.axes]]
-    cells |= {c.name: leading(scop, c, count) for c in own}
+    shape, alone = [a.extent for a in anchor.axes], unrelated(scop)
+    cells |= {c.name: leading(scop, c, count) for c in alone if [a.extent for a in c.axes[:count]] == shape}
     missing = [c.name for c in computes if c.name not in cells]
     if missing:
         raise PatternMismatch(f"lanes: the row of {anchor.name} that {missing[0]} belongs to is not affine or not unique")

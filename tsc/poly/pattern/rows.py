@@ -101,6 +101,14 @@ def row_relations(scop: Scop, anchor: Compute, axes: Collection[int] | None = No
     return found
 
 
+def unrelated(scop: Scop) -> list[Compute]:
+    """The Computes that read none of the others, and that none of them reads."""
+    computes = {c.name: c for c in scop.program.computes}
+    reads = {(scop.statements[a.statement].compute.name, a.buffer.name) for a in scop.reads}
+    related = {name for pair in reads if pair[0] != pair[1] and computes.keys() >= set(pair) for name in pair}
+    return [c for name, c in computes.items() if name not in related]
+
+
 def leading(scop: Scop, compute: Compute, count: int) -> isl.Map:
     """The cells of a Compute -> their first `count` coordinates."""
     written = next(w.relation for w in scop.writes if w.statement == scop.of(compute)[0].name)
