@@ -87,7 +87,7 @@ def compare(name: str, candidates: int, drawn: int, variants: int, folder: Path,
     kernel, binary, _ = built(group.order, list(dict.fromkeys([default, *pools["turbo"], *pools["random"]])), shop)
     configs = [code.config for code in kernel.codes]
     trial = Trial(group.order.program, kernel, binary, shop.device.spec.name, group.order.constants)
-    seconds = measured(trial, group.sizes[:1], group.sizes).seconds
+    seconds = measured(trial, group.sizes[:1], group.sizes, enough=math.inf).seconds
 
     def mean(chosen: list[TileConfig]) -> float:
         """The geometric mean over the sizes, each with the fastest of some configs."""

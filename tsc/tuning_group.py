@@ -90,7 +90,7 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
     if len(last) > 1 and not done_before.issuperset(last):
         batch = batch_of(group, space.default, last, shop)
         yield [replace(record, final=True) for units in sorted({1, default_threads()})
-               for record in measured_records(batch, {}, units)]
+               for record in measured_records(batch, {}, units, math.inf)]
 
 
 def finalists(default: TileConfig, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:

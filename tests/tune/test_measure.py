@@ -28,7 +28,7 @@ from tsc.runtime.drivers.cpu_driver import CpuDriver
 from tsc.sym import Range
 from tsc.te.evaluate import evaluate
 from tsc.tune.child import measured
-from tsc.tune.measure import Bench, Trial, functions_of
+from tsc.tune.measure import Bench, Trial, functions_of, settled
 from tsc.tune.records import append, read
 from tsc.tune.search import RandomSearch
 from tsc.tuning import Effort, groups_of, points_of
@@ -92,6 +92,22 @@ def test_other_bits_are_no_variant(tuned: tuple[list[Group], Workshop]) -> None:
     wrong = f"...if (args->sizes[0] == 24) ((int *)args->buffers[{number}])[0] += 1; "
     found = measured(trial(product(tuned[0]), tuned[1], v1=wrong), SIZES[:1], SIZES)
     assert found.wrong.keys() == {1} and "other bits" in found.wrong[1]
+
+
+def test_slow_spells_do_not_count() -> None:
+    """A machine slowed down by up to two thirds in spells of four rounds, which begin and end at any Variant; one Variant is
+    timed in fewer rounds, and single times are off by up to 3 percent."""
+    rng = np.random.default_rng(0)
+    seconds = np.array([1.0, 1.1, 0.93, 1.4, 1.02])
+    for _ in range(50):
+        spells = np.repeat(rng.choice([1.0, 1.0, 1.2, 1.67], 4), 20)[rng.integers(20):][:45]
+        times = seconds * spells.reshape(9, 5) * rng.uniform(1.0, 1.03, (9, 5))
+        times[5:, 3] = np.nan
+        np.testing.assert_allclose(settled(times) / settled(times)[0], seconds, rtol=0.05)
+    whole = np.repeat(rng.choice([1.0, 1.2, 1.67], 9), 5).reshape(9, 5)
+    np.testing.assert_allclose(settled(seconds * whole), seconds * np.quantile(whole[:, 0], 0.25), rtol=1e-9)
+    assert settled(np.empty((9, 0))).shape == (0,)
+    assert settled(np.array([[3.0], [2.0], [np.nan]])) == pytest.approx(2.0 * 1.5 ** 0.25)
 
 
 def test_what_has_no_room_is_said(tuned: tuple[list[Group], Workshop]) -> None:

@@ -24,7 +24,7 @@ from tsc.poly.tile import TileConfig
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.files import open_regular, write_atomically
 from tsc.tune.child import measured
-from tsc.tune.measure import Sizes, Trial
+from tsc.tune.measure import ENOUGH, Sizes, Trial
 from tsc.tune.records import Place, Record, append, place_of, read
 from tsc.tune.search import Times
 
@@ -47,15 +47,16 @@ class Batch:
     cpu_flags: tuple[str, ...] = ()
 
 
-def measured_records(batch: Batch, known: Mapping[TileConfig, Times], units: int = 1) -> list[Record]:
-    """The records of a Batch on so many cores of this machine, where no other is measured meanwhile: times as they would have
-    been when the anchor took what is `known` of it; where nothing is, its own are recorded, too. Raises LaunchError."""
+def measured_records(batch: Batch, known: Mapping[TileConfig, Times], units: int = 1, enough: float = ENOUGH) -> list[Record]:
+    """The records of a Batch on so many cores of this machine, where no other is measured meanwhile, `enough` as `Bench.times`
+    has it: times as they would have been when the anchor took what is `known` of it; where nothing is, its own are recorded,
+    too. Raises LaunchError."""
     target, machine, kernel = batch.trial.target, machine_name(), batch.trial.kernel
     lacking = sorted({*batch.cpu_flags} - read_cpu_flags())
     if lacking:
         raise LaunchError(f"this machine lacks {', '.join(lacking)}, which code for '{target}' needs; measure on another")
     with _alone():
-        found = measured(batch.trial, batch.sizes[:1], batch.sizes, units=units)
+        found = measured(batch.trial, batch.sizes[:1], batch.sizes, units=units, enough=enough)
     records = [Record(batch.group, target, machine, config, {}, reason=reason) for config, reason in batch.refused.items()]
     anchored, place = known.get(batch.anchor), next((k for k, c in enumerate(kernel.codes) if c.config == batch.anchor), None)
     scales, wanted = [1e9] * len(batch.sizes), {*batch.configs}

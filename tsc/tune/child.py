@@ -17,7 +17,7 @@ from typing import IO, Any
 from tsc.errors import LaunchError, TscError
 from tsc.frames import read_frame, spawned, write_frame
 from tsc.runtime.drivers.cpu_driver import CpuDriver
-from tsc.tune.measure import Bench, Sizes, Trial, functions_of, other_bits, wrong_values
+from tsc.tune.measure import ENOUGH, Bench, Sizes, Trial, functions_of, other_bits, wrong_values
 
 #: Seconds that one run of a Variant may take.
 PATIENCE = 30
@@ -34,6 +34,7 @@ class Request:
     without: frozenset[int] = frozenset()
     patience: int = PATIENCE
     units: int = 1
+    enough: float = ENOUGH
 
 
 @dataclass(slots=True)
@@ -74,21 +75,23 @@ def _answer(request: Request, sink: IO[bytes]) -> None:
             bench = Bench(driver, trial, functions, sizes)
             wrong |= other_bits(bench, [k for k in variants if k not in wrong], begins)
             tell("wrong", wrong)
-            tell("seconds", number, bench.times([k for k in variants if k not in wrong], begins))
+            tell("seconds", number, bench.times([k for k in variants if k not in wrong], begins, request.enough))
             signal.alarm(0)
         tell("done", "")
     except (TscError, MemoryError) as error:  # the machine's, not a Variant's
         tell("done", str(error) or "not enough memory")
 
 
-def measured(trial: Trial, checked: Sequence[Sizes], sizes: Sequence[Sizes], patience: int = PATIENCE, units: int = 1) -> Found:
-    """What a child finds of the Variants of a Trial on so many cores. A new one goes on where one ends before it is done,
-    without the Variant that ran then. Raises LaunchError where it ends though none ran, or has no room for the data."""
+def measured(trial: Trial, checked: Sequence[Sizes], sizes: Sequence[Sizes], patience: int = PATIENCE, units: int = 1,
+             enough: float = ENOUGH) -> Found:
+    """What a child finds of the Variants of a Trial on so many cores, `enough` as `Bench.times` has it. A new one
+    goes on where one ends before it is done, without the Variant that ran then. Raises LaunchError where it ends though none
+    ran, or has no room for the data."""
     found = Found()
     while len(found.wrong) < len(trial.kernel.interface.variants):
         left = tuple(s for k, s in enumerate(sizes) if not any(number == k for _, number in found.seconds))
         first = len(sizes) - len(left)
-        ran = _ask(Request(trial, tuple(checked), left, frozenset(found.wrong), patience, units), found, first)
+        ran = _ask(Request(trial, tuple(checked), left, frozenset(found.wrong), patience, units, enough), found, first)
         if ran is None:
             break
         found.wrong[ran] = f"it crashed, or took more than {patience} s"

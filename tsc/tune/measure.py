@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsc.errors import InternalError, LaunchError
 from tsc.plan.kernel import Kernel
@@ -24,6 +25,8 @@ from tsc.te.expr import Buffer
 
 #: Rounds in which each Variant is timed once, at most and, of one that took so many seconds in them, at least.
 ROUNDS, FEWEST, ENOUGH = 9, 3, 0.05
+#: How often what a round and a Variant add to a time is told anew.
+_SWEEPS = 10
 #: Seconds that such a time takes at least, and the most launches of one.
 LEAST, MOST_LAUNCHES = 3e-4, 2000
 #: Constants are read from copies in turn that together are larger than caches: in a model others are read between two launches.
@@ -92,8 +95,9 @@ class Bench:
             raise LaunchError(f"it finds its data wrong (status {status[0]})")
         return found
 
-    def times(self, variants: Sequence[int], begins: Callable[[int], None]) -> dict[int, float]:
-        """The seconds that each of the Variants takes; `begins` is told which one runs."""
+    def times(self, variants: Sequence[int], begins: Callable[[int], None], enough: float = ENOUGH) -> dict[int, float]:
+        """The seconds that each of the Variants takes; `begins` is told which one runs. One that took `enough` seconds is timed
+        in the fewest rounds."""
         graphs: dict[int, tuple[GraphExec, int]] = {}
         once: dict[int, float] = {}
         for variant in variants:
@@ -102,20 +106,20 @@ class Bench:
             self._timed(graph)
             once[variant] = self._timed(graph)
         within = HOPELESS * min(once.values(), default=0)
-        found: dict[int, list[float]] = {variant: [seconds] for variant, seconds in once.items()}
         lasting = [variant for variant in variants if once[variant] <= within]
         for variant in lasting:
             count = max(1, min(MOST_LAUNCHES, math.ceil(LEAST / max(once[variant], 1e-9))))
             graphs[variant] = self._graph(variant, count), count
-            found[variant].clear()
+        found = np.full((ROUNDS, len(lasting)), np.nan)
         for number in range(ROUNDS):
-            for variant in lasting[number % max(1, len(lasting)):] + lasting[:number % max(1, len(lasting))]:
-                graph, count = graphs[variant]
-                if number >= FEWEST and sum(found[variant]) * count > ENOUGH:
+            for turn in range(len(lasting)):
+                place = (number + turn) % len(lasting)
+                graph, count = graphs[lasting[place]]
+                if number >= FEWEST and np.nansum(found[:, place]) * count > enough:
                     continue
-                begins(variant)
-                found[variant].append(self._timed(graph) / count)
-        return {variant: sorted(times)[len(times) // 4] for variant, times in found.items()}
+                begins(lasting[place])
+                found[number, place] = self._timed(graph) / count
+        return once | dict(zip(lasting, settled(found).tolist()))
 
     def _timed(self, graph: GraphExec) -> float:
         driver, stream = self._driver, self._stream
@@ -158,6 +162,23 @@ class Bench:
             driver.upload(memory, np.ascontiguousarray(arrays[name]), driver.default_stream)
         driver.synchronize()
         return held
+
+
+def settled(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The time of each Variant (a column) from rounds (rows) in which it was timed, or was not (NaN). A machine that does other
+    things beside has slow spells, which slow what runs in a round alike: a time is its Variant's times its round's. In turn
+    lower quartiles tell what is the rounds', since spells only slow, and medians what is the Variants' (a polish as in Tukey,
+    Exploratory Data Analysis, 1977)."""
+    rest = np.log(times[~np.isnan(times).all(axis=1)])
+    if not rest.size:
+        return np.empty(times.shape[1])
+    own, spells = np.zeros(rest.shape[1]), np.zeros(rest.shape[0])
+    for _ in range(_SWEEPS):
+        for sums, axis, share in ((spells, 1, 0.25), (own, 0, 0.5)):
+            part = np.nanquantile(rest, share, axis=axis, keepdims=True)
+            sums += part.ravel()
+            rest = rest - part
+    return np.exp(own + np.quantile(spells, 0.25))
 
 
 def functions_of(driver: Driver, trial: Trial) -> dict[str, Function]:
