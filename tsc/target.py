@@ -10,7 +10,8 @@ from tsc.errors import LaunchError
 @dataclass(frozen=True, slots=True)
 class GpuLimits:
     """What one multiprocessor (SM) of a GPU holds, and how many there are. Registers and shared memory are given out in units:
-    `register_unit` registers a warp, `shared_unit` bytes a block, on top of `shared_reserved` bytes that every block costs."""
+    `register_unit` registers a warp, `shared_unit` bytes a block, on top of `shared_reserved` bytes that every block costs.
+    `warp_groups` of four warps may multiply together (wgmma)."""
 
     multiprocessors: int
     threads_per_sm: int
@@ -23,6 +24,7 @@ class GpuLimits:
     register_unit: int = 256
     shared_unit: int = 128
     shared_reserved: int = 1024
+    warp_groups: bool = False
 
     def resident(self, threads: int, registers: int, shared: int) -> int:
         """How many blocks of so many threads, registers a thread and bytes of shared memory a multiprocessor holds at a time

@@ -14,14 +14,15 @@ from tsc.codegen_cuda.emit import emit_cuda
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options, Precision
 from tsc.loop_ir.bounds import Prover
+from tsc.loop_ir.gpu.mma import MMA_F16, MMA_TF32, WGMMA_F16, Mma
 from tsc.loop_ir.gpu.registers import without_registers
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32, Mma
-from tsc.loop_ir.gpu.threads import block_threads, shared_places, team_sizes
+from tsc.loop_ir.gpu.threads import block_threads, has_groups, shared_places, team_sizes
 from tsc.loop_ir.lower import lower, lower_gpu
 from tsc.loop_ir.nodes import Func
 from tsc.ops.base import PatternKind
 from tsc.poly import PatternMismatch
 from tsc.poly.pattern import IN_STRIPS, IN_WARPS, OWN, Forms, as_it_is
+from tsc.poly.pattern.shared import GROUP_ROWS
 from tsc.poly.proof.loop_order import Edges
 from tsc.poly.proof.refine import check_lowered
 from tsc.poly.proof.refine_gpu import check_lowered_gpu
@@ -58,7 +59,7 @@ def find(name: str, precision: Precision = "fp32") -> Target:
     Products may be of a `precision`, where there are instructions for it. Raises LaunchError naming the known ones."""
     spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | CUDA_SPECS | _EMULATED)
     if spec.gpu is not None:
-        spec = replace(spec, intrinsics=tuple(mma.name for mma in _PRECISION[precision]))
+        spec = replace(spec, intrinsics=tuple(m.name for m in _PRECISION[precision] if m.warps == 1 or spec.gpu.warp_groups))
         build = build_emulated_module if name in _EMULATED else build_cubin_module
         made = Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead,
                       pool=untuned)
@@ -67,7 +68,8 @@ def find(name: str, precision: Precision = "fp32") -> Target:
 
 
 #: The matrix instructions that a precision allows.
-_PRECISION: Mapping[Precision, tuple[Mma, ...]] = {"fp32": (), "tf32": (MMA_TF32,), "fp16": (MMA_F16, MMA_TF32)}
+_PRECISION: Mapping[Precision, tuple[Mma, ...]] = {
+    "fp32": (), "tf32": (MMA_TF32,), "fp16": (WGMMA_F16, MMA_F16, MMA_TF32)}
 #: isl's operations for reading a GPU's loops back, half a second: rows take a tenth, products on tiles of 64 x 64 are not done
 #: after ten times as many.
 _READ_BACK = 500_000
@@ -79,11 +81,15 @@ def _lowered_for_cpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder:
 
 
 def _lowered_for_gpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder: Recorder, prover: Prover) -> Func:
-    """Copies in as many stages, up to the config's, as shared memory has room for. Raises PatternMismatch where a block does
-    not fit a multiprocessor."""
-    instructions = tuple(mma for mma in (MMA_F16, MMA_TF32) if mma.name in spec.intrinsics)
+    """Copies in as many stages, up to the config's, as shared memory has room for; on the instructions of warp groups where the
+    config is of theirs, else on those of warps. Raises PatternMismatch where a block does not fit a multiprocessor, or is not
+    what groups multiply."""
+    grouped = config.instr_tile[0] == GROUP_ROWS
+    instructions = tuple(mma for mma in _PRECISION["fp16"] if mma.name in spec.intrinsics and (mma.warps > 1) == grouped)
     for stages in range(config.stages, 0, -1):
         made = lower_gpu(func, stages, instructions, recorder)
+        if grouped and not has_groups(made):
+            raise PatternMismatch(f"no warp group multiplies in {func.name}")
         wanted = _beyond(made, spec)
         if not wanted:
             return made

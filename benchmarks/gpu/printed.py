@@ -18,7 +18,7 @@ from tests.poly import programs
 from tests.poly.support import inputs_for, on_gpu
 from tests.poly.test_tensorize_gpu import halves, scheduled
 from tsc.codegen_cuda.emit import CudaKernel
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16
+from tsc.loop_ir.gpu.mma import MMA_F16
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Func
 from tsc.te.evaluate import evaluate

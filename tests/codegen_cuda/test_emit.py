@@ -22,10 +22,11 @@ from tests.poly.test_gpu import FOUR_WARPS, ONE_WARP
 from tests.poly.test_tensorize_gpu import SHORT, SQUARE, TALL, halves, scheduled
 from tsc.codegen_c.scalar import Scope
 from tsc.codegen_cuda.narrow import comparison_text
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32
+from tsc.loop_ir.gpu.mma import MMA_F16, MMA_TF32, WGMMA_F16
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Func, Intrin, Stmt, Store, map_children, map_exprs, walk
 from tsc.poly import PatternMismatch
+from tsc.poly.tile import TileConfig
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import Program, SizeParam, facts_of
 from tsc.te.evaluate import evaluate
@@ -88,6 +89,42 @@ def test_matrix_instructions(matrix: dict[str, Func], mode: str) -> None:
             assert report.mma_instructions > 0
             want = evaluate(program, inputs, sizes, "float64")["out"]
             np.testing.assert_allclose(found["out"], want, rtol=1e-5, atol=1e-5, err_msg=f"{name} at {sizes}")
+
+
+GROUP = {f"group_{k}": (TileConfig((64, 8, 16), block, warp_tile=(16, block[1]), stages=stages), transposed)
+         for k, (block, stages, transposed) in enumerate([
+             ((64, 16, 16), 2, False), ((64, 64, 64), 3, False), ((128, 128, 64), 3, False), ((64, 32, 32), 2, True),
+             ((128, 256, 32), 2, False), ((64, 128, 64), 4, True)])}
+
+
+@pytest.fixture(scope="module")
+def group() -> dict[str, Func]:
+    """Products of halves by warp groups."""
+    made = {}
+    for name, (config, transposed) in GROUP.items():
+        func = on_gpu(programs.gemm(transposed=transposed, dtype="float16"), config).func
+        made[name] = replace(lower_gpu(func, config.stages, (WGMMA_F16,)), name=name)
+        assert [s.name for s in walk(made[name].body) if isinstance(s, Intrin)] == [WGMMA_F16.name]
+    return made
+
+
+@pytest.mark.parametrize("mode", ["fast", "lazy", "race", "stress"])
+def test_warp_groups(group: dict[str, Func], mode: str) -> None:
+    """As matrix instructions of a warp; what is written to shared memory is fenced for them."""
+    kernels, text = printed(group)
+    module = load(text)
+    for name, func in group.items():
+        program = programs.gemm(transposed=GROUP[name][1], dtype="float16")
+        for sizes in ({"M": 1, "N": 1, "K": 1}, {"M": 67, "N": 131, "K": 75}):
+            check(func, kernels[name], module, program, sizes, mode)
+
+
+def test_what_is_not_fenced_is_found(group: dict[str, Func]) -> None:
+    kernels, text = printed({"group_1": group["group_1"]})
+    module = load(text.replace("fence_async_shared();", ""))
+    inputs = inputs_for(programs.gemm(dtype="float16"), {"M": 3, "N": 5, "K": 7})
+    report, _, _ = launched(group["group_1"], kernels["group_1"], module, inputs, {"M": 3, "N": 5, "K": 7}, "race")
+    assert report is not None and report.ended == "protocol" and "without fence_async_shared" in report.text
 
 
 # -- data errors, names, element types ---------------------------------------------------------------------------

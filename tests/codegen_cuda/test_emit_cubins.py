@@ -23,7 +23,7 @@ from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options
 from tsc.errors import LaunchError
 from tsc.kernels import workshop
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16
+from tsc.loop_ir.gpu.mma import MMA_F16
 from tsc.loop_ir.lower import lower_gpu
 from tsc.pipeline import build_package
 from tsc.plan.kernel import Kernel

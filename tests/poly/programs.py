@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
-from tsc.te.expr import BOOL, INDEX, Buffer, Call, CheckedIndex, Const, Expr, Load, Size, Var, add, call, mul, select
+from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, add, call, mul, select
 
 
 def f32(value: float) -> Const:
@@ -36,19 +36,22 @@ def gelu(x: Expr) -> Expr:
 
 
 def gemm(m: int | str = "M", n: int | str = "N", k: int | str = "K", lo: int = 1, act: str = "relu",
-         transposed: bool = False) -> Program:
-    """out[m, n] = act(sum over k of a[m, k] * w[k, n] + b[n]); `transposed` reads w[n, k]."""
-    a = buffer("a", m, k)
-    w = buffer("w", n, k) if transposed else buffer("w", k, n)
+         transposed: bool = False, dtype: str = "float32") -> Program:
+    """out[m, n] = act(sum over k of a[m, k] * w[k, n] + b[n]); `transposed` reads w[n, k]; a and w are of a dtype."""
+    a, w = buffer("a", m, k, dtype=dtype), buffer("w", *((n, k) if transposed else (k, n)), dtype=dtype)
     b, acc, out = buffer("b", n), buffer("acc", m, n), buffer("out", m, n)
     i, j, r, x, y = axis("i", m), axis("j", n), axis("r", k), axis("x", m), axis("y", n)
     value = add(at(acc, x, y), at(b, y))
     value = call("max", value, f32(0.0)) if act == "relu" else gelu(value)
     return Program(
         (a, w, b), (out,),
-        (Compute(acc, (i, j), mul(at(a, i, r), at(w, j, r) if transposed else at(w, r, j)), (r,), SUM),
+        (Compute(acc, (i, j), mul(as_float(at(a, i, r)), as_float(at(w, j, r) if transposed else at(w, r, j))), (r,), SUM),
          Compute(out, (x, y), value)),
         tuple(SizeParam(s, lo) for s in (m, n, k) if isinstance(s, str)))
+
+
+def as_float(value: Expr) -> Expr:
+    return value if value.dtype == "float32" else Cast(value, "float32")
 
 
 def attention_scores(heads: int = 2, depth: int = 5) -> Program:

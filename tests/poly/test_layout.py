@@ -32,6 +32,7 @@ from tsc.poly.promotion.layout import (
     panel,
     plain,
     swizzle,
+    swizzled_panels,
 )
 from tsc.poly.schedule import check_final, schedule_program
 from tsc.poly.scop import build_scop
@@ -61,7 +62,8 @@ def laid_out(layout: Layout, array: Any, sizes: Mapping[str, int] | None = None)
 
 @pytest.mark.parametrize("layout", [
     plain((3, 5)), panel((4, 12), 1, 4), panel((8, 3), 0, 2), swizzle(16, 32, 2), swizzle(8, 64, 2), swizzle(32, 16, 2),
-    swizzle(8, 16, 4), swizzle(32, 16, 4, 4), diagonal(64, 32), diagonal(8, 64),
+    swizzle(8, 16, 4), swizzle(32, 16, 4, 4), swizzled_panels(16, 256, 2),
+    swizzled_panels(64, 64, 2), swizzled_panels(8, 16, 2), swizzled_panels(32, 64, 4), diagonal(64, 32), diagonal(8, 64),
     accumulator_fragment((64, 32), (32, 16)), a_fragment((32, 32), (16, 32)), b_fragment((16, 32), (8, 16))])
 def test_layouts_are_certified(layout: Layout) -> None:
     certify(layout)

@@ -16,7 +16,7 @@ from tests.poly.test_gpu import CASES, FOUR_WARPS, ONE_WARP
 from tests.poly.test_refine import Change, another, marked, moved, mutated, of, swapped
 from tests.poly.test_tensorize_gpu import halves
 from tsc.errors import InternalError
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32
+from tsc.loop_ir.gpu.mma import MMA_F16, MMA_TF32
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, map_exprs
 from tsc.loop_ir.nodes import children as statements_in

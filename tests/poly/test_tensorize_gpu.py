@@ -14,7 +14,9 @@ from tests.poly import programs
 from tests.poly.support import inputs_for, on_gpu, run
 from tests.poly.test_gpu import FOUR_WARPS
 from tsc.errors import InternalError
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32, Mma, read_mma_tile
+from tsc.loop_ir.gpu.mma import MMA_F16, MMA_TF32, WGMMA_F16, Mma, read_mma_tile
+from tsc.loop_ir.gpu.threads import trips
+from tsc.loop_ir.gpu.warp_group import GroupProduct, read_group_product
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Allocate, For, Func, If, Intrin, Stmt, Store, map_children, map_exprs, walk
 from tsc.loop_ir.verify import verify
@@ -106,6 +108,66 @@ def test_a_meaning_can_be_read() -> None:
         assert isinstance(tile.right, Load) and tile.right.buffer.name == "acc_j_tile"
         assert tile.left.dtype == instruction.dtype
     assert read_mma_tile(For("i", index(0), index(2), Store(tile.acc, tile.registers, Const(0.0, "float32")))) is None
+
+
+# -- warp groups -----------------------------------------------------------------------------------------------
+
+GROUP = TileConfig((64, 8, 16), block_tile=(64, 16, 16), warp_tile=(16, 16))
+GROUPS = TileConfig((64, 8, 16), block_tile=(128, 128, 64), warp_tile=(16, 128), stages=2)
+
+
+@cache
+def of_halves(config: TileConfig, transposed: bool = False) -> Func:
+    """A product of float16 scheduled for a config; what is read of shared memory depends on the bytes of an element."""
+    return on_gpu(programs.gemm(transposed=transposed, dtype="float16"), config).func
+
+
+def group_product(func: Func) -> GroupProduct | str:
+    """What the block's only intrinsic is."""
+    (intrin,), warps = mma(func), {s.var: s for s in walk(func.body) if isinstance(s, For) and s.kind == "warp"}
+    assert intrin.team == "block"
+    return read_group_product(intrin.meaning, "lane", {name: range(trips(loop) or 0) for name, loop in warps.items()})
+
+
+@pytest.mark.parametrize(("config", "sizes"), [
+    (GROUP, {"M": 1, "N": 1, "K": 1}), (GROUP, {"M": 17, "N": 9, "K": 19})], ids=str)
+def test_values_of_a_warp_group_are_those_of_the_loops(config: TileConfig, sizes: dict[str, int]) -> None:
+    loops, made = lower_gpu(of_halves(config), 1), lower_gpu(of_halves(config), config.stages, (WGMMA_F16, MMA_F16))
+    assert [i.name for i in mma(made)] == [WGMMA_F16.name] and not mma(loops)
+    result = executed(made, sizes, "float16")
+    np.testing.assert_array_equal(result, executed(loops, sizes, "float16"))
+    np.testing.assert_allclose(result, expected(sizes), rtol=1e-5, atol=1e-5)
+
+
+def test_operands_of_warp_groups() -> None:
+    """Spans, offsets and steps of k as device/wgmma.cuh has them: bytes of rows along k, or along columns in panels."""
+    found = group_product(lower_gpu(of_halves(GROUPS), 2, (WGMMA_F16,)))
+    assert isinstance(found, GroupProduct) and found.columns == 128
+    a, b = found.left, found.right
+    assert (a.span, a.mn_major, a.stride, a.steps) == (128, False, 8 * 128, (0, 32, 64, 96))
+    assert (b.span, b.mn_major, b.leading, b.stride, b.steps) == (128, True, 64 * 128, 8 * 128, (0, 2048, 4096, 6144))
+    transposed = group_product(lower_gpu(of_halves(GROUPS, transposed=True), 2, (WGMMA_F16,)))
+    assert isinstance(transposed, GroupProduct) and not transposed.right.mn_major and transposed.right.steps == a.steps
+    narrow = group_product(lower_gpu(of_halves(GROUP), 1, (WGMMA_F16,)))
+    assert isinstance(narrow, GroupProduct)
+    assert (narrow.left.span, narrow.left.stride, narrow.right.span, narrow.right.leading) == (32, 256, 32, 0)
+
+
+def test_other_tiles_are_not_those_of_a_warp_group() -> None:
+    assert "not four by four" in refusal(of_halves(replace(GROUP, block_tile=(32, 16, 16))), WGMMA_F16)
+    assert "not those of a warp group" in refusal(of_halves(replace(GROUP, block_tile=(64, 32, 16))), WGMMA_F16)
+    assert "more than 16 rows" in refusal(of_halves(replace(GROUP, block_tile=(128, 16, 16), warp_tile=(32, 16))), WGMMA_F16)
+    assert "do not lie as a warp group reads them" in refusal(of_halves(replace(GROUPS, instr_tile=(16, 8, 16))), WGMMA_F16)
+    assert "its factors are not float16" in refusal(scheduled(GROUP), WGMMA_F16)
+    for change in (lambda i: call("bitxor", i, index(8)), lambda i: call("mod", call("add", i, index(8)), index(64)),
+                   lambda i: call("mod", call("mul", i, index(3)), index(64))):
+        moved = mutated(of_halves(GROUPS), of_last(change), "acc_j_tile")
+        assert "do not lie as a warp group reads them" in refusal(moved, WGMMA_F16)
+
+
+def of_last(change: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+    """A change of swizzled places alone."""
+    return lambda place: change(place) if "bitxor" in repr(place) else place
 
 
 def test_tf32_ignores_the_lower_bits() -> None:

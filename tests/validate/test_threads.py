@@ -14,7 +14,7 @@ from tests.loop_ir import funcs, gpu_funcs
 from tests.poly import programs
 from tests.poly.support import on_gpu
 from tsc.errors import InternalError
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_TF32
+from tsc.loop_ir.gpu.mma import MMA_TF32
 from tsc.loop_ir.lower import lower_gpu
 from tsc.loop_ir.nodes import Func, Intrin, Stmt, Store, map_children
 from tsc.loop_ir.oracle.interpret import interpret

@@ -10,15 +10,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tsc.codegen_c.scalar import Dialect, Scope, offset_text, scalar, size_text
 from tsc.codegen_c.types import C_TYPES, identifier, literal
 from tsc.codegen_cuda.matrix import mma_lines
 from tsc.codegen_cuda.narrow import comparison_text, place_text, quotient_text
+from tsc.codegen_cuda.warp_group import wgmma_lines
 from tsc.errors import InternalError, UnsupportedError
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.gpu.threads import WARP, block_threads, nest_count, shared_places, trips
+from tsc.loop_ir.gpu.threads import WARP, block_threads, has_groups, nest_count, shared_places, trips
 from tsc.loop_ir.gpu.widen import copied
 from tsc.loop_ir.nodes import (
     Allocate,
@@ -163,9 +164,11 @@ def emit_cuda(func: Func) -> CudaKernel:
         scope = scope.with_name("size", size.name)
         parameters.append(f"int64_t {scope.name(f'size {size.name}')}")
     alone = threads == 1  # nothing is spread over threads
-    body = _emit(func.body, scope, _Kernel(warped, threads, func.scratch, places), 1 + alone)
+    grouped = has_groups(func)
+    body = _emit(func.body, scope, _Kernel(warped, threads, func.scratch, places, grouped), 1 + alone)
     name = identifier(func.name)
-    head = ['#include "tsc_device.cuh"', '#include "scalar.cuh"', "", "using namespace tsc;", "",
+    include = ["tsc_device.cuh", *(["hopper.cuh"] if grouped else []), "scalar.cuh"]
+    head = [*(f'#include "{name}"' for name in include), "", "using namespace tsc;", "",
             f"TSC_KERNEL({name}, {max(threads, WARP)}, 1, {', '.join([*parameters, 'u8* scratch', 'u32* status'])}) {{",
             "  begin_in_turn();",
             "  const int64_t thread = thread_index().x;",
@@ -178,13 +181,16 @@ def emit_cuda(func: Func) -> CudaKernel:
 @dataclass(frozen=True, slots=True)
 class _Kernel:
     """A kernel in the making: whether its threads are numbered within warps, how many a block has, the scratch memory of a
-    block, where its buffers in shared memory are, and the variable that numbers the threads here."""
+    block, where its buffers in shared memory are, whether warp groups multiply in it, and the variables that number the threads
+    and the warps here."""
 
     warped: bool
     threads: int
     scratch: SymExpr
     places: Mapping[str, int]
+    grouped: bool
     lane: str = ""
+    warps: Mapping[str, range] = field(default_factory=dict)
 
 
 def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
@@ -230,9 +236,13 @@ def _emit(stmt: Stmt, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
                 yield from _emit(part, scope, kernel, depth)
         case Allocate():
             yield from _emit_allocate(stmt, scope, kernel, depth)
-        case Intrin(name=name, meaning=meaning):
-            yield from ((depth, line) for line in mma_lines(name, meaning, kernel.lane, scope))
+        case Intrin(name=name, meaning=meaning, team=team):
+            lines = mma_lines(name, meaning, kernel.lane, scope) if team == "warp" else (
+                wgmma_lines(name, meaning, kernel.lane, kernel.warps, scope))
+            yield from ((depth, line) for line in lines)
         case Barrier(team=team):
+            if kernel.grouped:
+                yield depth, "fence_async_shared();"
             yield depth, f"{team}_sync();"
         case Commit():
             yield depth, "cp_async_commit();"
@@ -262,11 +272,16 @@ def _emit_team(loop: For, scope: Scope, kernel: _Kernel, depth: int) -> Lines:
                for s in walk(body)):
             raise InternalError(f"of {loop.kind}s that wait for each other only {total} take part")
         yield depth + 1, f"if ({number} < {total}) {{"
-    within = replace(kernel, lane=loop.var) if loop.kind == "thread" else kernel
+    within = replace(kernel, lane=loop.var) if loop.kind == "thread" else replace(kernel, warps=dict(map(_values, loops)))
     yield from _emit(body, inner, within, depth + 1 + (not everybody))
     if not everybody:
         yield depth + 1, "}"
     yield depth, "}"
+
+
+def _values(loop: For) -> tuple[str, range]:
+    assert isinstance(loop.lo, Const) and isinstance(loop.hi, Const)
+    return loop.var, range(int(loop.lo.value), int(loop.hi.value), loop.step)
 
 
 def _emit_allocate(stmt: Allocate, scope: Scope, kernel: _Kernel, depth: int) -> Lines:

@@ -15,7 +15,7 @@ from tsc.codegen_c.scalar import Scope
 from tsc.codegen_cuda.narrow import place_text, split_text
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16, MMA_TF32, MmaTile, read_mma_tile
+from tsc.loop_ir.gpu.mma import MMA_F16, MMA_TF32, MmaTile, read_mma_tile
 from tsc.loop_ir.gpu.threads import trips
 from tsc.loop_ir.gpu.widen import begins_whole
 from tsc.loop_ir.nodes import Block, For, Stmt

@@ -10,8 +10,9 @@ from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.gpu.accumulators import hold_accumulators
 from tsc.loop_ir.gpu.barriers import insert_barriers, without_needless_waits
 from tsc.loop_ir.gpu.fragments import load_fragments
+from tsc.loop_ir.gpu.mma import Mma
 from tsc.loop_ir.gpu.pipeline import copy_asynchronously, software_pipeline
-from tsc.loop_ir.gpu.tensorize_gpu import Mma, tensorize_gpu
+from tsc.loop_ir.gpu.tensorize_gpu import tensorize_gpu
 from tsc.loop_ir.gpu.together import store_together
 from tsc.loop_ir.gpu.unroll import unroll_registers
 from tsc.loop_ir.gpu.verify_sync import verify_synchronised

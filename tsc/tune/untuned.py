@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tsc.loop_ir.gpu.tensorize_gpu import MMA_F16
+from tsc.loop_ir.gpu.mma import MMA_F16
 from tsc.ops.base import PatternKind
 from tsc.poly.pattern.base import STEPS
 from tsc.poly.pattern.warps import INSTR_TILE, MATRIX_TILE

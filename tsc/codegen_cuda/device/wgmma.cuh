@@ -181,6 +181,29 @@ TSC_DEV void wgmma(typename MmaType<T>::Accumulator (&d)[N / 2], const u32 (&a)[
 #endif
 }
 
+// An operand of the products of several steps of k: where its first element is in the shared window, how it is swizzled, and
+// its offsets in bytes as above.
+template <u32 SPAN, bool MN>
+struct WgmmaOperand {
+  u32 address, leading, stride;
+};
+
+// D += A B for STEPS steps of k, which begin so many bytes behind the operands' first elements, and wait for it: 64 rows of A,
+// N columns of B. What was written to shared memory is fenced for it before the barrier in front of it.
+template <class T, int N, int STEPS, u32 A_SPAN, bool A_MN, u32 B_SPAN, bool B_MN>
+TSC_DEV void wgmma_steps(typename MmaType<T>::Accumulator (&d)[N / 2], const WgmmaOperand<A_SPAN, A_MN>& a, const u32 (&a_steps)[STEPS],
+                         const WgmmaOperand<B_SPAN, B_MN>& b, const u32 (&b_steps)[STEPS]) {
+  const u64 first_a = wgmma_descriptor<A_SPAN>(a.address, a.leading, a.stride);
+  const u64 first_b = wgmma_descriptor<B_SPAN>(b.address, b.leading, b.stride);
+  wgmma_pin(d);
+  wgmma_fence();
+  TSC_UNROLL for (int step = 0; step < STEPS; step++)
+    wgmma<T, N, A_MN, B_MN>(d, wgmma_advance(first_a, a_steps[step]), wgmma_advance(first_b, b_steps[step]));
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_pin(d);
+}
+
 // Change how many registers each thread of this warp has (setmaxnreg, 9.7.19.5): all warps of a warp group do so together,
 // producers down, then consumers up, COUNT a multiple of 8 from 24 to 256. The sum over the block must stay what the launch
 // gave it.

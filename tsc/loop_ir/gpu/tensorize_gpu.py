@@ -14,70 +14,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tsc.loop_ir.gpu.mma import COLUMNS, HALF, LANES, PAIR, ROWS, Mma
+from tsc.loop_ir.gpu.warp_group import read_group_product
 from tsc.loop_ir.marks import TILE_COLUMN, TILE_ROW, K
 from tsc.loop_ir.nodes import Allocate, For, Func, Intrin, Let, Stmt, Store, map_children, nest
 from tsc.loop_ir.simplify import substitute_stmt
-from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load, Var, add, call, index, mul, substitute
+from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, mul, substitute
 from tsc.te.index import evaluated
-
-LANES, ROWS, HALF, COLUMNS, PAIR = 32, 16, 8, 8, 2
-
-
-@dataclass(frozen=True, slots=True)
-class Mma:
-    """A matrix instruction: its steps along k, the dtype of its operands, and how they enter a float32 product."""
-
-    name: str
-    depth: int
-    dtype: str
-
-    def operand(self, value: Expr) -> Expr | None:
-        """The element that a factor of a product stands for; None where it is none of this instruction's."""
-        match value:
-            case Cast(value=Load() as load, dtype="float32") if self.dtype == "float16" == load.dtype:
-                return load
-            case Load() if self.dtype == "float32" == value.dtype:
-                return value
-        return None
-
-    def factor(self, load: Expr) -> Expr:
-        """What the instruction multiplies: exact halves, or floats without their lower 13 bits."""
-        return Cast(load, "float32") if self.dtype == "float16" else Call("tf32", (load,), "float32")
-
-
-MMA_F16 = Mma("mma_m16n8k16_f16", 16, "float16")
-MMA_TF32 = Mma("mma_m16n8k8_tf32", 8, "float32")
-
-
-@dataclass(frozen=True, slots=True)
-class MmaTile:
-    """A lane's part of C += A B: `acc[registers] += left * right` for each of the tiles by `rows` and by `columns`, `half`
-    (rows g, g + 8), `pair` (columns 2t, 2t + 1) and step of `k`. `left` is an element of A at row g + 8 half, `right` one of B
-    at column 2t + pair, in shared memory. `rows` and `columns` are None where there is one tile."""
-
-    rows: For | None
-    columns: For | None
-    acc: Buffer
-    registers: tuple[Expr, ...]
-    k: str
-    depth: int
-    half: str
-    pair: str
-    left: Expr
-    right: Expr
-
-
-def read_mma_tile(meaning: Stmt) -> MmaTile | None:
-    """The parts of a statement of the instructions' form, None where it is not one."""
-    tiles: dict[str, For] = {}
-    while isinstance(meaning, For) and meaning.mark in (TILE_ROW, TILE_COLUMN):
-        tiles[meaning.mark], meaning = meaning, meaning.body
-    match meaning:
-        case For(var=k, hi=Const(value=depth), body=For(var=half, body=For(var=pair, body=Store(
-                buffer=acc, index=registers, value=Call(fn="add", args=(Load(), Call(fn="mul", args=(left, right)))))))):
-            a, b = (x.value if isinstance(x, Cast) else x.args[0] if isinstance(x, Call) else x for x in (left, right))
-            return MmaTile(tiles.get(TILE_ROW), tiles.get(TILE_COLUMN), acc, registers, k, int(depth), half, pair, a, b)
-    return None
 
 
 def tensorize_gpu(func: Func, instructions: tuple[Mma, ...]) -> tuple[Func, tuple[str, ...]]:
@@ -151,7 +94,13 @@ def _tensorized(loop: For, around: _Around, instructions: tuple[Mma, ...]) -> St
             return registers
         if not _fits(lane, around, lane.left, lane.right):
             return "its lanes' operands are not those of a matrix instruction"
-        return _built(lane, mma, registers)
+        if mma.warps == 1:
+            return _built(lane, mma, registers)
+        meaning = _steps(lane, mma, registers)
+        product = read_group_product(meaning, around.lane, around.warps)
+        if not isinstance(product, str):
+            return Intrin(mma.name, meaning, "block")
+        reason = product
     return reason
 
 
@@ -273,6 +222,12 @@ def _half(rows: For) -> str:
 
 def _built(lane: _Lane, mma: Mma, registers: Expr) -> Stmt:
     """Steps of the instruction's depth along k, each an Intrin of the whole warp over its tiles of 16 x 8."""
+    steps = _steps(lane, mma, registers)
+    return replace(steps, body=Intrin(mma.name, steps.body, "warp"))
+
+
+def _steps(lane: _Lane, mma: Mma, registers: Expr) -> For:
+    """Those steps, and what a lane does in each."""
     k, rows, columns, pairs = lane.loops
     step, half = f"{k.var}_step", _half(rows)
     mapping: dict[str, Expr] = {k.var: add(Var(k.var), Var(step)), rows.var: add(Var(rows.var), mul(index(HALF), Var(half)))}
@@ -283,5 +238,4 @@ def _built(lane: _Lane, mma: Mma, registers: Expr) -> Stmt:
     value = call("add", Load(moved.buffer, place), call("mul", left, right))
     pair: Stmt = For(pairs.var, pairs.lo, pairs.hi, replace(moved, index=place, value=value))
     one = For(step, index(0), index(mma.depth), For(half, index(0), index(2), pair), mark=mma.name)
-    meaning = replace(rows, step=ROWS, body=replace(columns, body=one))
-    return replace(k, step=mma.depth, body=Intrin(mma.name, meaning, "warp"))
+    return replace(k, step=mma.depth, body=replace(rows, step=ROWS, body=replace(columns, body=one)))

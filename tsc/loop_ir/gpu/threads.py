@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from tsc.errors import InternalError
-from tsc.loop_ir.nodes import Allocate, For, Func, Stmt, children, nest, walk
+from tsc.loop_ir.nodes import Allocate, For, Func, Intrin, Stmt, children, nest, walk
 from tsc.sym import product
 from tsc.te.expr import Const, item_bytes
 
-#: Threads of a warp, and what the places of buffers in shared memory are multiples of: a row of all banks.
-WARP, SHARED_ALIGNMENT = 32, 128
+#: Threads of a warp, and what the places of buffers in shared memory are multiples of: a row of all banks, or eight of them,
+#: the pattern of what a warp group reads.
+WARP, SHARED_ALIGNMENT, PATTERN_ALIGNMENT = 32, 128, 1024
 
 #: Where a statement stands: it is executed by a whole block, by a whole warp, or by one thread.
 Level = Literal["block", "warp", "thread"]
@@ -65,15 +66,20 @@ def shared_places(func: Func) -> tuple[dict[str, int], int]:
     """Where each buffer in shared memory begins, one behind the other, and the bytes of all. Raises InternalError for one whose
     shape is not constant."""
     places: dict[str, int] = {}
-    end = 0
+    end, alignment = 0, PATTERN_ALIGNMENT if has_groups(func) else SHARED_ALIGNMENT
     for stmt in walk(func.body):
         if isinstance(stmt, Allocate) and stmt.scope == "shared":
             count = product(stmt.buffer.shape).as_int()
             if count is None or stmt.buffer.name in places:
                 raise InternalError(f"kernel {func.name}: {stmt.buffer} cannot be in shared memory")
-            places[stmt.buffer.name] = -(-end // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+            places[stmt.buffer.name] = -(-end // alignment) * alignment
             end = places[stmt.buffer.name] + count * item_bytes(stmt.buffer.dtype)
     return places, end
+
+
+def has_groups(func: Func) -> bool:
+    """Whether warp groups multiply in it, which read shared memory by themselves."""
+    return any(isinstance(s, Intrin) and s.team == "block" for s in walk(func.body))
 
 
 def team_sizes(stmt: Stmt) -> tuple[int, int] | None:

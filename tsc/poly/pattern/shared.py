@@ -9,7 +9,7 @@ from tsc.loop_ir.gpu.widen import begins_whole
 from tsc.loop_ir.marks import BLOCK
 from tsc.poly import isl
 from tsc.poly.pattern.teams import Rows, copy_rows
-from tsc.poly.promotion.layout import Layout, plain, swizzle
+from tsc.poly.promotion.layout import Layout, plain, swizzle, swizzled_panels
 from tsc.poly.promotion.promote import Operand, Promoted, promote_operand, zero
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tree import node_below
@@ -17,8 +17,8 @@ from tsc.te.compute import facts_of
 from tsc.te.expr import Call, Const, Expr, Load, item_bytes, variables
 from tsc.te.passes.products import stride, unit_stride
 
-#: Lanes of a warp along the columns of a product, and bytes that a lane copies at once.
-ACROSS, VECTOR_BYTES = 4, 16
+#: Lanes of a warp along the columns of a product, bytes that a lane copies at once, and the rows of a warp group's instruction.
+ACROSS, VECTOR_BYTES, GROUP_ROWS = 4, 16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def share(promoted: Promoted, rounded: Scop, scop: Scop, update: Statement, tile
     along = inner == axis and tile.instr[2] == 1  # a step of k reads along one row
     # lanes read rows of neighbours: every one in turn, but for columns that are neighbours of a row of C
     apart = tile.instr[1] // ACROSS if columns and tile.instr[2] == 1 else 1
-    layout = plain(shape) if along else shared_layout(shape, value.dtype, apart)
+    layout = plain(shape) if along else swizzled_panels(*shape, item_bytes(value.dtype)) if tile.instr[0] == GROUP_ROWS else (
+        shared_layout(shape, value.dtype, apart))
     most = _copied_together(read, value.dtype, inner, scop)
     node = node_below(promoted.schedule, marks, update.name)
 

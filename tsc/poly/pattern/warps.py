@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tsc.loop_ir.gpu.mma import WGMMA_F16
 from tsc.loop_ir.marks import BLOCK, EPILOGUE, INIT, K_TILE, THREAD, TILE_COLUMN, TILE_ROW, WARP, K
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.legality import order_of
@@ -17,7 +18,7 @@ from tsc.poly.matrix import function
 from tsc.poly.normalise import inlined
 from tsc.poly.pattern.base import STEPS, Build, Tree
 from tsc.poly.pattern.contraction import Contraction, match_contraction
-from tsc.poly.pattern.shared import ACROSS, Tile, share
+from tsc.poly.pattern.shared import ACROSS, GROUP_ROWS, Tile, share
 from tsc.poly.pattern.teams import LANES, OnTeams, Rows, below, between, guards_of, team_tree
 from tsc.poly.promotion.layout import accumulator_fragment
 from tsc.poly.promotion.promote import Home, with_locals
@@ -38,8 +39,8 @@ QUADRANT = 8
 #: Without tuning: what a warp's lanes compute at once, rows, columns and k of a block, rows and columns of a warp, and the
 #: shared tiles in flight.
 INSTR_TILE, BLOCK_TILE, WARP_TILE, STAGES = (QUADRANT, 4 * ACROSS, 1), (64, 64, 16), (32, 32), 2
-#: The tile of a matrix instruction on tf32 (rows, columns, k).
-MATRIX_TILE = (16, 8, 8)
+#: The tile of a matrix instruction on tf32, and of a warp group's on halves (rows, columns, k).
+MATRIX_TILE, GROUP_TILE = (16, 8, 8), (GROUP_ROWS, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,11 @@ class Warps(OnTeams, Contraction):
         blocks = (Knob("block_tile", (k,), powers(256, 16)) for k in range(2))
         wide = self.default_config(spec).instr_tile[1]
         warps = Knob("warp_tile", (0,), powers(64, 16)), Knob("warp_tile", (1,), powers(64, wide))
-        knobs = (*blocks, Knob("block_tile", (2,), powers(64, 8)), *warps, Knob("stages", (), (1, 2, 3, 4)))
-        item = max(item_bytes(value.dtype) for value in (self.m_factor, self.n_factor))
+        factors = [as_stored(value) for value in (self.m_factor, self.n_factor)]
+        knobs = [*blocks, Knob("block_tile", (2,), powers(64, 8)), *warps, Knob("stages", (), (1, 2, 3, 4))]
+        if WGMMA_F16.name in spec.intrinsics and all(value.dtype == WGMMA_F16.dtype for value in factors):
+            knobs.append(Knob("instr_tile", (0,), (MATRIX_TILE[0], GROUP_ROWS)))
+        item = max(item_bytes(value.dtype) for value in factors)
 
         def shared(config: TileConfig) -> int:
             high, wide, deep = config.block_tile
@@ -65,11 +69,11 @@ class Warps(OnTeams, Contraction):
         def accumulated(config: TileConfig) -> int:
             return config.warp_tile[0] * config.warp_tile[1] // LANES
 
-        limits = [Limit("registers of a thread", spec.registers // 2, accumulated)]
+        limits = [Limit("registers of a thread", (spec.registers + 1) // 2, accumulated)]
         if spec.gpu is not None:
             limits += [Limit("bytes of shared memory", spec.gpu.shared_per_block, shared),
                        Limit("threads", spec.gpu.threads_per_block, lambda config: LANES * config.warps)]
-        return Space(self.default_config(spec), knobs, tuple(limits), _in_warps)
+        return Space(self.default_config(spec), tuple(knobs), tuple(limits), _in_warps)
 
     def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
         """Whole blocks, in tiles of k."""
@@ -92,7 +96,8 @@ class Warps(OnTeams, Contraction):
             for name, own in tiled.items()})
         schedule = _tree(rounded, self, tiled, config)
         axes = [a.name for a in self.anchor.axes]
-        fragment = accumulator_fragment((high, wide), config.warp_tile, (config.instr_tile[0], config.instr_tile[1]))
+        rows, columns = min(config.instr_tile[0], MATRIX_TILE[0]), config.instr_tile[1]  # a warp's part of a group's
+        fragment = accumulator_fragment((high, wide), config.warp_tile, (rows, columns))
         home = Home(BLOCK_POINT, "", (axes.index(self.m or ""), axes.index(self.n)), (high, wide))
         result = with_locals(schedule, order_of(schedule, build.deps.full), rounded, build.deps, {}, (home,))
         held = tuple(replace(x, storage=replace(x.storage, shape=fragment.storage), layout=fragment) for x in result.locals)
@@ -107,7 +112,11 @@ class Warps(OnTeams, Contraction):
 
 
 def _in_warps(config: TileConfig) -> TileConfig:
-    return replace(config, block_tile=rounded(config.block_tile, config.warp_tile))
+    """Blocks of whole warps; warp groups are below each other, each with all columns."""
+    if config.instr_tile[0] != GROUP_ROWS:
+        return replace(config, block_tile=rounded(config.block_tile, config.warp_tile))
+    block = rounded(config.block_tile, GROUP_TILE)
+    return replace(config, block_tile=block, warp_tile=(GROUP_ROWS // 4, block[1]), instr_tile=GROUP_TILE)
 
 
 def match_warps(scop: Scop) -> Warps:

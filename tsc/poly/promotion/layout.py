@@ -101,6 +101,27 @@ def swizzle(rows: int, columns: int, item_bytes: int, apart: int = 1) -> Layout:
 
     Raises InternalError unless a row is a power of two of at least two chunks.
     """
+    shape = (SymExpr.of(rows), SymExpr.of(columns))
+    return Layout("swizzle", shape, shape, (_axis(0), _swizzled(columns, item_bytes, apart)))
+
+
+def swizzled_panels(rows: int, columns: int, item_bytes: int) -> Layout:
+    """[columns / p][rows][p], p elements being 128 bytes, or as many as all columns are, each panel swizzled: what a warp group
+    multiplies straight from shared memory (device/wgmma.cuh).
+
+    Raises InternalError unless columns are whole panels, of a power of two of at least two chunks.
+    """
+    width = min(columns, BANK_BYTES // item_bytes)
+    if columns % width:
+        raise InternalError(f"{columns} columns of {item_bytes} bytes are no whole panels")
+    box, storage = (rows, columns), (columns // width, rows, width)
+    place = (_div(_axis(1), width), _axis(0), _swizzled(width, item_bytes, panels=True)) if columns > width else (
+        index(0), _axis(0), _swizzled(width, item_bytes))
+    return Layout("swizzled panels", tuple(map(SymExpr.of, box)), tuple(map(SymExpr.of, storage)), place)
+
+
+def _swizzled(columns: int, item_bytes: int, apart: int = 1, panels: bool = False) -> Expr:
+    """Where a column lies in its row of so many columns, or in its row of that of several `panels` that it is in."""
     size = CHUNK_BYTES // item_bytes
     chunks = columns // size
     if chunks < 2 or chunks & (chunks - 1) or columns % size:
@@ -108,9 +129,8 @@ def swizzle(rows: int, columns: int, item_bytes: int, apart: int = 1) -> Layout:
     row, column = _axis(0), _axis(1)
     span = min(chunks, BANK_BYTES // CHUNK_BYTES)
     phase = _mod(_div(row, max(apart, BANK_BYTES // CHUNK_BYTES // span)), span)
-    chunk = Call("bitxor", (_div(column, size), phase), INDEX)
-    shape = (SymExpr.of(rows), SymExpr.of(columns))
-    return Layout("swizzle", shape, shape, (row, _sum((size, chunk), (1, _mod(column, size)))))
+    chunk = _mod(_div(column, size), chunks) if panels else _div(column, size)
+    return _sum((size, Call("bitxor", (chunk, phase), INDEX)), (1, _mod(column, size)))
 
 
 def diagonal(rows: int, columns: int) -> Layout:
