@@ -40,7 +40,7 @@ from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Options, Precision
 from tsc.kernels import Workshop, workshop
 from tsc.pipeline import build_package
-from tsc.poly.pattern.warps import INSTR_TILE, MATRIX_TILE
+from tsc.poly.pattern.warps import GROUP_TILE, INSTR_TILE, MATRIX_TILE
 from tsc.poly.tile import TileConfig, config_to_json
 from tsc.runtime.cost import Rates
 from tsc.runtime.drivers.emu import EmuPlatform
@@ -62,10 +62,14 @@ HALF_CONFIGS = tuple(TileConfig(MATRIX_TILE, block, warp_tile=warp, stages=stage
     ((16, 32, 64), (16, 16), 4), ((16, 64, 64), (16, 16), 4), ((16, 32, 128), (16, 16), 4), ((32, 32, 64), (16, 16), 4),
     ((32, 64, 64), (32, 16), 4), ((64, 64, 32), (32, 32), 4), ((64, 64, 64), (32, 32), 4), ((128, 64, 64), (64, 32), 3),
     ((128, 128, 32), (64, 64), 4), ((128, 128, 64), (64, 32), 3), ((128, 128, 64), (64, 64), 3), ((128, 256, 32), (64, 64), 4)))
+#: Of warp groups, whose blocks have all of their columns.
+GROUP_CONFIGS = tuple(TileConfig(GROUP_TILE, block, warp_tile=(16, block[1]), stages=stages) for block, stages in (
+    ((64, 32, 64), 4), ((64, 64, 64), 4), ((64, 32, 128), 4), ((64, 128, 64), 4), ((64, 256, 64), 3), ((128, 64, 64), 4),
+    ((128, 128, 64), 3), ((128, 128, 64), 4), ((128, 256, 64), 3), ((256, 128, 64), 3)))
 #: What is tried, with the precision of its products.
 TRIED: tuple[tuple[Precision, TileConfig], ...] = (
     *(("fp32", config) for config in CONFIGS), *(("tf32", config) for config in MATRIX_CONFIGS),
-    *(("fp16", config) for config in HALF_CONFIGS))
+    *(("fp16", config) for config in HALF_CONFIGS + GROUP_CONFIGS))
 
 
 def sources() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -151,6 +155,8 @@ def _build_configs(out: Path, contents: Contents, targets: Sequence[str], option
     for number, ((precision, config), (n, k)) in enumerate(product(contents.configs, PRODUCTS)):
         name, files, resident = f"config{number}", {}, 1
         for (target, _), shop in ((key, shop) for key, shop in shops.items() if key[1] == precision):
+            if config in GROUP_CONFIGS and not (shop.device.spec.gpu and shop.device.spec.gpu.warp_groups):
+                continue
             alone = replace(shop, pool=lambda group, config=config: {config: Rates()}, made={}, orders=[])
             files[target] = _package(out, f"{name}.{target}", Whole(multiplied(n, k), {}), alone)
             resident = _resident(Package.read(out / files[target]), shop)

@@ -1,6 +1,8 @@
 """The Rates of configs, fitted to what a GPU was measured to take: the tables of tsc/tune/untuned.py.
 
-    python -m benchmarks.gpu.fit benchmarks/results/gpu-nvidia-h200-configs.json [--precision fp32] [--most 4]
+    python -m benchmarks.gpu.fit benchmarks/results/gpu-nvidia-h200-configs.json [--precision fp32] [--most 4] [--groups]
+
+Those of warp groups are a table of their own (`--groups`): they sum in another order than a warp's instructions.
 """
 
 from __future__ import annotations
@@ -14,19 +16,21 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tsc.config import Precision
+from tsc.poly.pattern.shared import GROUP_ROWS
 from tsc.poly.tile import TileConfig, config_from_json
 from tsc.runtime.cost import Rates, total
 from tsc.tune.pool import Matrix, cover, matrix_of
 from tsc.tune.records import Record, place_of
 
 
-def records_of(content: Mapping[str, Any], precision: str) -> list[Record]:
-    """The measurements of one precision in a result of the GPU run, as records of one group."""
+def records_of(content: Mapping[str, Any], precision: str, groups: bool = False) -> list[Record]:
+    """The measurements of one precision in a result of the GPU run, of warp groups or of all others, as records of one group."""
     device = content["device"]
     return [Record("product", "cuda", device["name"], config_from_json(row["config"]),
                    {name: row[name] for name in ("m", "n", "k")}, device["multiprocessors"], row["blocks"], row["work"],
                    round(row["microseconds"] * 1e3), resident=row["resident"])
-            for row in content["parts"]["configs"]["results"]["rows"] if row["precision"] == precision]
+            for row in content["parts"]["configs"]["results"]["rows"]
+            if row["precision"] == precision and (config_from_json(row["config"]).instr_tile[0] == GROUP_ROWS) == groups]
 
 
 def table(records: Sequence[Record], most: int) -> tuple[Matrix, dict[TileConfig, Rates]]:
@@ -56,8 +60,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("results", type=Path)
     parser.add_argument("--most", type=int, default=4, help="so many configs")
     parser.add_argument("--precision", default="fp32", choices=get_args(Precision))
+    parser.add_argument("--groups", action="store_true", help="the configs of warp groups")
     options = parser.parse_args(arguments)
-    records = records_of(json.loads(options.results.read_text(encoding="utf-8")), options.precision)
+    records = records_of(json.loads(options.results.read_text(encoding="utf-8")), options.precision, options.groups)
     found, rates = table(records, options.most)
     for config, own in rates.items():
         print(f"    {config}: {own},")

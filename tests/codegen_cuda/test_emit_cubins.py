@@ -16,7 +16,7 @@ from tests.codegen_cuda.test_emit_scalars import BOTH, COMPARED, FUNCTIONS, UNAR
 from tests.poly.support import on_gpu
 from tests.poly.test_tensorize_gpu import halves, scheduled
 from tsc.codegen_cuda import nvrtc
-from tsc.codegen_cuda.build import CudaSource, build_cubins
+from tsc.codegen_cuda.build import Cubin, CudaSource, build_cubins
 from tsc.codegen_cuda.emit import emit_cuda
 from tsc.codegen_cuda.sass import disassemble, find_disassembler
 from tsc.codegen_cuda.specs import CUDA_SPECS
@@ -27,7 +27,7 @@ from tsc.loop_ir.gpu.mma import MMA_F16
 from tsc.loop_ir.lower import lower_gpu
 from tsc.pipeline import build_package
 from tsc.plan.kernel import Kernel
-from tsc.poly.pattern.warps import MATRIX_TILE
+from tsc.poly.pattern.warps import GROUP_TILE, MATRIX_TILE
 from tsc.poly.tile import TileConfig
 from tsc.runtime.cost import Rates
 from tsc.te.expr import Call, Cast
@@ -76,21 +76,27 @@ def test_every_function_and_conversion_compiles() -> None:
     assert len(cubin.kernels) == len(FUNCTIONS)
 
 
-def test_few_instructions_a_matrix_instruction() -> None:
-    """A product of halves in tiles of 128 x 256 x 32: the loop over k has at most 2.7 instructions each, and one barrier."""
-    found = TileConfig(MATRIX_TILE, (128, 256, 32), warp_tile=(64, 64), stages=4)
+def product_in(config: TileConfig, target: str, wanted: str) -> tuple[Cubin, str]:
+    """A product of halves, 1024 columns and terms, in a config, whose text has what is wanted: its machine code, and the text."""
     given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 1024]) for name, rows in (("x", "m"), ("w", 1024))]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", given,
                               [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
-    shop = replace(workshop("sm_80", Options(precision="fp16")), pool=lambda group: {found: Rates()})
+    shop = replace(workshop(target, Options(precision="fp16")), pool=lambda group: {config: Rates()})
     try:
         build_package(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), {}, shop)
     except LaunchError as error:
         pytest.skip(str(error))
     (code,) = (code for kernel in shop.made.values() if isinstance(kernel, Kernel) for code in kernel.codes
-               if "mma_tile<f16>" in code.source)
-    assert code.config == found
-    cubin, = build_cubins([(CudaSource("product", code.source), "sm_80")], Options())
+               if wanted in code.source)
+    assert code.config == config
+    cubin, = build_cubins([(CudaSource("product", code.source), target)], Options())
+    return cubin, code.source
+
+
+def test_few_instructions_a_matrix_instruction() -> None:
+    """A product of halves in tiles of 128 x 256 x 32: the loop over k has at most 2.7 instructions each, and one barrier."""
+    found = TileConfig(MATRIX_TILE, (128, 256, 32), warp_tile=(64, 64), stages=4)
+    cubin, _ = product_in(found, "sm_80", "mma_tile<f16>")
     (info,) = cubin.kernels
     assert (info.spill_stores, info.spill_loads, info.stack_frame) == (0, 0, 0)
     if find_disassembler() is None:
@@ -100,6 +106,21 @@ def test_few_instructions_a_matrix_instruction() -> None:
     products = sum(" HMMA" in line for line in loop)
     assert products == 64 and sum("BAR.SYNC" in line for line in loop) == 1
     assert len(loop) <= 2.7 * products
+
+
+def test_a_tile_of_k_of_a_warp_group_is_four_instructions() -> None:
+    """Of 64 numbers of k: each thread's sums stay in registers, copies of 16 bytes and one barrier stand beside them."""
+    found = TileConfig(GROUP_TILE, (128, 256, 64), warp_tile=(16, 256), stages=3)
+    cubin, text = product_in(found, "sm_90a", "wgmma_steps<f16, 256>")
+    (info,) = cubin.kernels
+    assert (info.spill_stores, info.spill_loads, info.stack_frame) == (0, 0, 0) and info.registers <= 255
+    assert "store_shared<" not in text
+    if find_disassembler() is None:
+        pytest.skip("there is no nvdisasm")
+    loop = max(loops(next(iter(disassemble(cubin.binary).values())).text.splitlines()),
+               key=lambda body: sum(" HGMMA" in line for line in body))
+    counts = {name: sum(f" {name}" in line for line in loop) for name in ("HGMMA", "BAR.SYNC", "LDGSTS", "HMMA", "LDL")}
+    assert counts == {"HGMMA": 4, "BAR.SYNC": 1, "LDGSTS": 12, "HMMA": 0, "LDL": 0}
 
 
 def loops(text: list[str]) -> Iterator[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from tsc.explain import explain_node
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
 from tsc.plan.kernel import Kernel
+from tsc.poly.pattern.warps import GROUP_TILE
+from tsc.poly.tile import TileConfig
+from tsc.runtime.cost import Rates
 from tsc.runtime.drivers.emu import EmuOptions, EmuPlatform
 from tsc.runtime.executable import Executable
 from tsc.runtime.package import Package
@@ -103,6 +107,28 @@ def test_models_of_halves(precision: Precision) -> None:
         got, = executable.run(None, {"x": x, "w": w})
         assert got.dtype == np.float16
         np.testing.assert_allclose(got, np.tanh(x.astype(np.float64) @ w.astype(np.float64)), rtol=1e-3, atol=1e-6)
+
+
+def test_products_by_warp_groups() -> None:
+    """A config of theirs is for the architecture that has groups; others have the pattern's own."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[m, 64] x, float[64, n] w, float[n] b) => (float[m, n] y) { h = MatMul(x, w) s = Add(h, b) y = Relu(s) }""")
+    config = TileConfig(GROUP_TILE, (64, 64, 32), warp_tile=(16, 64), stages=3)
+
+    def made(target: str) -> tuple[Package, list[str]]:
+        shop = replace(workshop(target, Options(precision="fp16")), pool=lambda group: {config: Rates()})
+        package = build_package(model, {"n": (8, 512, 8)}, shop)
+        return package, [code.source for k in shop.made.values() if isinstance(k, Kernel) for code in k.codes]
+
+    package, sources = made("emu:sm_90a")
+    assert any("wgmma_steps<f16, 64>" in source for source in sources)
+    rng = np.random.default_rng(7)
+    for m, n in ((1, 8), (65, 136), (130, 64)):
+        feeds = {name: rng.standard_normal(shape, np.float32) for name, shape in (("x", (m, 64)), ("w", (64, n)), ("b", (n,)))}
+        x, w = (feeds[name].astype(np.float16).astype(np.float64) for name in ("x", "w"))
+        got, = emulated(package, "race").run(None, feeds)
+        np.testing.assert_allclose(got, np.maximum(x @ w + feeds["b"], 0), rtol=1e-4, atol=1e-4)
+    assert not any("wgmma" in source for source in made("emu:sm_80")[1])
 
 
 def test_products_in_float64_have_no_matrix_instructions() -> None:
