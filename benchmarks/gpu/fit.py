@@ -24,7 +24,7 @@ from tsc.tune.records import Record, place_of
 
 
 def records_of(content: Mapping[str, Any], precision: str, groups: bool = False) -> list[Record]:
-    """The measurements of one precision in a result of the GPU run, of warp groups or of all others, as records of one group."""
+    """The measurements of one precision in a result of the GPU run, of warp groups or all others, as records of one group."""
     device = content["device"]
     return [Record("product", "cuda", device["name"], config_from_json(row["config"]),
                    {name: row[name] for name in ("m", "n", "k")}, device["multiprocessors"], row["blocks"], row["work"],

@@ -77,7 +77,7 @@ def test_every_function_and_conversion_compiles() -> None:
 
 
 def product_in(config: TileConfig, target: str, wanted: str) -> tuple[Cubin, str]:
-    """A product of halves, 1024 columns and terms, in a config, whose text has what is wanted: its machine code, and the text."""
+    """A product of halves with 1024 columns and terms, in a config, whose text has what is wanted: machine code and text."""
     given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 1024]) for name, rows in (("x", "m"), ("w", 1024))]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", given,
                               [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
