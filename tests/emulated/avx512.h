@@ -53,6 +53,16 @@ EMULATED emulated_float16 emulated_min(emulated_float16 a, emulated_float16 b) {
   return x.whole;
 }
 
+/* To whole numbers: to the even where two are as near (8), below (9), above (10). */
+EMULATED emulated_float16 emulated_rounded(emulated_float16 p, int how) {
+  emulated_floats x = {p};
+  for (int h = 0; h < 2; h++)
+    x.half[h] = how == 8   ? __builtin_ia32_roundps256(x.half[h], 8)
+                : how == 9 ? __builtin_ia32_roundps256(x.half[h], 9)
+                           : __builtin_ia32_roundps256(x.half[h], 10);
+  return x.whole;
+}
+
 /* p * 2^n, rounded once: in double both factors and the product are exact. Lanes of n are whole; beyond 1000 in either direction
  * no float is left but 0 and infinity. */
 EMULATED emulated_float16 emulated_scale(emulated_float16 p, emulated_float16 n) {
@@ -72,5 +82,6 @@ EMULATED emulated_float16 emulated_scale(emulated_float16 p, emulated_float16 n)
 #define __builtin_ia32_maxps512_mask(a, b, other, mask, rounding) emulated_max(a, b)
 #define __builtin_ia32_minps512_mask(a, b, other, mask, rounding) emulated_min(a, b)
 #define __builtin_ia32_scalefps512_mask(p, n, other, mask, rounding) emulated_scale(p, n)
+#define __builtin_ia32_rndscaleps_mask(p, how, other, mask, rounding) emulated_rounded(p, how)
 #define __builtin_ia32_maxps512(a, b, rounding) emulated_max(a, b)
 #define __builtin_ia32_minps512(a, b, rounding) emulated_min(a, b)

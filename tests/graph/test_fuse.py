@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,6 +154,35 @@ def test_what_is_costly_or_read_elsewhere_stays_out_of_the_copy() -> None:
         proto = model(f"{body}\n z = Conv(y, k)", "float[B, 2, H, W] x, float[3, 2, 3, 3] k", outputs)
         groups = check_values(proto, {"x": normal(1, 2, 4, 5), "k": normal(3, 2, 3, 3)})
         assert len(groups) == 2 and reason in reasons(groups)
+
+
+# -- operands of few bytes -------------------------------------------------------------------------------------
+
+def unpacked(dtype: str = "uint8", kept: str = "") -> onnx.ModelProto:
+    """x @ ((w - 8) * scale): weights of few bytes, a scale a column."""
+    outputs = ", float[64, 24] scaled" if kept else ""
+    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[m, 64] x, {dtype}[64, 24] w, float[24] scale) => (float[m, 24] y{outputs}) <float eight = {{8.0}}> {{
+            floats = Cast <to = 1> (w) centred = Sub(floats, eight) scaled = Mul(centred, scale) y = MatMul(x, scaled) }}""")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_what_has_fewer_bytes_is_unpacked_where_it_is_copied(dtype: str) -> None:
+    feeds = {"x": normal(5, 64), "w": np.arange(64 * 24).reshape(64, 24).astype(dtype), "scale": normal(24, seed=1)}
+    (group, _), = check_values(unpacked(dtype), feeds, rtol=1e-4)
+    assert sorted(group.inputs) == ["scale", "w", "x"] and "of fewer bytes" in group.decisions[-1].reason
+
+
+def test_what_is_as_large_or_read_elsewhere_is_unpacked_once() -> None:
+    assert len(groups_of(unpacked("int32"))[1]) == 2  # as many bytes
+    assert len(groups_of(unpacked(kept="scaled"))[1]) == 2
+    turned = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[m, 64] x, uint8[24, 64] w) => (float[m, 24] y) {
+            floats = Cast <to = 1> (w) s = Sqrt(floats) across = Transpose <perm = [1, 0]> (s) y = MatMul(x, across) }""")
+    assert len(groups_of(turned)[1]) == 2  # its columns are no neighbours
+    rows = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[32, 64] w, float[64, 24] x) => (float[32, 24] y) { f = Cast <to = 1> (w) s = Sqrt(f) y = MatMul(s, x) }""")
+    assert len(groups_of(rows)[1]) == 2  # each row is read for every column
 
 
 # -- reduce level ----------------------------------------------------------------------------------------------

@@ -239,7 +239,9 @@ def one(value: Load | Call, *extra: Buffer) -> tuple[Func, tuple[str, ...]]:
     (Load(buffer("t", "N", 3), (Var("i"), index(0))), "t is read with a stride"),
     (Load(buffer("t", "N"), (call("floordiv", Var("i"), index(3)),)), "index of t is not affine"),
     (Load(buffer("t", "N"), (Load(buffer("ids", "N", dtype="int64"), (Var("i"),)),)), "index of t depends on data"),
-    (Load(buffer("t", "N", panel=(0, 64)), (Var("i"),)), "t is stored in panels"),
+    (Load(buffer("t", "N", 64, panel=(1, 64)), (Var("i"), index(0))), "t is stored in panels"),
+    (Load(buffer("t", "N", panel=(0, 64)), (add(Var("i"), index(1)),)), "its vectors are no parts of panels"),
+    (Load(buffer("t", "N", panel=(0, 12)), (Var("i"),)), "its vectors are no parts of panels"),
     (Call("cos", (Load(X, (Var("i"),)),), "float32"), "cos on float32 has no vector form"),
     (Load(Y, (add(Var("i"), index(-1)),)), "y is accessed at different places"),
 ])
@@ -247,6 +249,12 @@ def test_loops_that_stay_scalar_say_why(value: Load | Call, reason: str) -> None
     made, reasons = one(value)
     assert not vectors(made)
     assert len(reasons) == 1 and reason in reasons[0]
+
+
+def test_vectors_that_are_parts_of_panels() -> None:
+    for place in (Var("i"), add(Var("i"), index(32))):
+        made, reasons = one(Load(buffer("t", "N", 3, panel=(0, 64)), (place, index(2))))
+        assert reasons == () and len(vectors(made)) == 2
 
 
 def test_a_guarded_load_splits_the_loop_instead_of_being_made() -> None:

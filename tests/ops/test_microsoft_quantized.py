@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 import tsc
 from tsc.errors import ModelError, UnsupportedError
+from tsc.graph.rewriting import fold
 
 FLOAT = np.float32
 
@@ -48,8 +49,14 @@ def test_ties_of_sums_and_products_go_to_the_even_with_the_zero_point(op: str, s
     np.testing.assert_array_equal(tsc.compile(proto).run(None, {"a": a, "b": b})[0], expected(proto, {"a": a, "b": b})[0])
 
 
+@pytest.mark.parametrize("target", ["cpu", "cpu-generic"])
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_products_with_constant_weights_of_few_bits(bits: int) -> None:
+def test_products_with_constant_weights_of_few_bits(bits: int, large: bool, target: str,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones stay as they are, in panels, and are brought to floats where a product copies them."""
+    if large:
+        monkeypatch.setattr(fold, "MOST_BYTES", 0)
     rng, n, k, block = np.random.default_rng(bits), 33, 80, 32
     blocks = -(-k // block)
     w = {"w": rng.integers(0, 256, (n, blocks, block * bits // 8)).astype(np.uint8),
@@ -57,8 +64,9 @@ def test_products_with_constant_weights_of_few_bits(bits: int) -> None:
          "zero": rng.integers(0, 256, (n, -(-blocks * bits // 8))).astype(np.uint8)}
     proto = model("MatMulNBits", {"x": ("b", "m", k)}, {"x": np.zeros((1, 1, k), FLOAT), **w}, (*w,), N=n, K=k, bits=bits,
                   block_size=block)
-    executable = tsc.compile(proto)
-    for batch, rows in ((1, 1), (2, 17)):
+    executable = tsc.compile(proto, target=target)
+    assert len(executable.launches) == 1
+    for batch, rows in ((1, 1), (2, 17), (3, 50)):
         x = rng.standard_normal((batch, rows, k)).astype(FLOAT)
         want = expected(proto, {"x": x})[0]
         np.testing.assert_allclose(executable.run(None, {"x": x})[0], want, rtol=1e-4, atol=2e-6 * np.abs(want).max())

@@ -147,6 +147,20 @@ TSC_FN F FN(tanh)(F x) {
   return FLOAT(BITS(either) | (BITS(x) & (int32_t)0x80000000));
 }
 
+/* To an integer: even where two are as near, below, above. */
+#if TSC_LANES == 16 && defined __AVX512F__
+TSC_FN F FN(round)(F x) { return __builtin_ia32_rndscaleps_mask(x, 8, x, 0xffff, 4); }
+TSC_FN F FN(floor)(F x) { return __builtin_ia32_rndscaleps_mask(x, 9, x, 0xffff, 4); }
+TSC_FN F FN(ceil)(F x) { return __builtin_ia32_rndscaleps_mask(x, 10, x, 0xffff, 4); }
+#elif TSC_LANES == 8 && defined __AVX__
+TSC_FN F FN(round)(F x) { return __builtin_ia32_roundps256(x, 8); }
+TSC_FN F FN(floor)(F x) { return __builtin_ia32_roundps256(x, 9); }
+TSC_FN F FN(ceil)(F x) { return __builtin_ia32_roundps256(x, 10); }
+#elif TSC_LANES == 4 && defined __SSE4_1__
+TSC_FN F FN(round)(F x) { return __builtin_ia32_roundps(x, 8); }
+TSC_FN F FN(floor)(F x) { return __builtin_ia32_roundps(x, 9); }
+TSC_FN F FN(ceil)(F x) { return __builtin_ia32_roundps(x, 10); }
+#else
 TSC_FN F FN(round)(F x) {
   /* Adding 2^23 drops the fraction, to even; larger numbers have none. */
   F a = FLOAT(BITS(x) & 0x7fffffff);
@@ -163,6 +177,7 @@ TSC_FN F FN(ceil)(F x) {
   F r = FN(round)(x), up = r + 1.0f;
   return PICK(MASK(r < x), FLOAT(BITS(up) | (BITS(x) & (int32_t)0x80000000)), r);
 }
+#endif
 
 #if TSC_LANES > 1
 TSC_FN F FN(min)(F a, F b) { return PICK(a != a, a, FN(smaller)(a, b)); }

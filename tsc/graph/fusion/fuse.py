@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
+from tsc.graph.dataflow import value_type
 from tsc.graph.fusion.chain import chain_level
 from tsc.graph.fusion.group import FusionGroup
 from tsc.graph.fusion.reduce import reduce_level
@@ -18,7 +19,7 @@ from tsc.ops.control import runs_graphs
 from tsc.ops.shapes import HALVES
 from tsc.sym import ONE, ShapeEnv
 from tsc.target import DeviceSpec
-from tsc.te.expr import loads, variables
+from tsc.te.expr import Var, item_bytes, loads, variables
 
 Level = Callable[[Fusion, DeviceSpec], None]
 
@@ -28,6 +29,8 @@ MAX_OUTPUTS = 2
 BODY_LIMIT = 200
 #: A value smaller than what reads it is recomputed in place only if that takes no more operations than this.
 CHEAP = 24
+#: What makes an operand of fewer bytes may take so many operations an element: each block of rows does it again.
+UNPACKING = 64
 
 
 def fuse(graph: Graph, env: ShapeEnv, spec: DeviceSpec, levels: Sequence[Level] | None = None) -> tuple[FusionGroup, ...]:
@@ -46,13 +49,16 @@ def fuse(graph: Graph, env: ShapeEnv, spec: DeviceSpec, levels: Sequence[Level] 
 # -- contraction level -----------------------------------------------------------------------------------------
 
 def contraction_level(fusion: Fusion, spec: DeviceSpec) -> None:
-    """Each contraction anchors a group that grows forward over its epilogue, and back over what its windows read."""
+    """Each contraction anchors a group that grows forward over its epilogue, and back over what its windows read and, where
+    copies are vectors, over what makes its columns of fewer bytes."""
     for value, item in fusion.items.items():
         if item.kind is PatternKind.CONTRACTION:
             draft = fusion.start(value, PatternKind.CONTRACTION)
             _grow_epilogue(fusion, draft)
             _trim_epilogue(fusion, draft)
             _grow_prologue(fusion, draft)
+            if spec.gpu is None:
+                _grow_unpacked(fusion, draft)
 
 
 def _grow_epilogue(fusion: Fusion, draft: Draft) -> None:
@@ -176,6 +182,53 @@ def _in_windows(fusion: Fusion, anchor: str, inner: set[str], value: str) -> boo
             if names & reduced and names - {a.name for a in axes}:
                 return True
     return False
+
+
+def _grow_unpacked(fusion: Fusion, draft: Draft) -> None:
+    """What makes a column operand of half its bytes or less, as weights of few bits are: all of it or nothing, since a part of
+    it in memory is as large as the operand."""
+    for value in fusion.ordered(fusion.sources[draft.anchor]):
+        inner = _made_for(fusion, draft.anchor, value)
+        if not inner or fusion.makes_cycle(draft.members | inner) or not _in_columns(fusion, draft.anchor, value):
+            continue
+        read = {fusion.trace(r)[0] for member in inner for r in fusion.items[member].reads} - inner
+        sizes = [_bytes(fusion, v) for v in (value, *sorted(read))]
+        if None in sizes or 2 * sum(size or 0 for size in sizes[1:]) > (sizes[0] or 0):
+            continue
+        for member in fusion.ordered(inner):
+            fusion.join(draft, member, "prologue: computed where the contraction's operand is copied, of fewer bytes")
+
+
+def _made_for(fusion: Fusion, anchor: str, value: str) -> set[str]:
+    """A value and what else is cheaply computed element by element for it alone; nothing where it is not."""
+    inner, copies, asked = set[str](), {value: 1}, set[str]()
+    while candidates := ({s for m in inner for s in fusion.sources[m]} if inner or asked else {value}) - inner - asked:
+        found = fusion.ordered(candidates)[-1]
+        asked.add(found)
+        item = fusion.items[found]
+        if found in fusion.owner or found in fusion.kept or item.expensive or item.kind in (
+                PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE) or {*fusion.readers[found]} - inner - {anchor}:
+            continue
+        inner.add(found)
+        copies[found] = copies.get(found, 0) + sum(fusion.kernel_reads(m).count(found) * copies[m] for m in inner - {found})
+    return inner if sum(fusion.items[m].weight * copies[m] for m in inner) <= UNPACKING else set()
+
+
+def _in_columns(fusion: Fusion, anchor: str, value: str) -> bool:
+    """Whether the contraction reads `value` in one way, along its own last axis."""
+    element = pulled(fusion, anchor, fusion.free, {value: value})
+    found = {load.index for load in loads(element.body) if load.buffer.name == value}
+    rank = len(fusion.shape(anchor))
+    if len(found) != 1 or not rank:
+        return False
+    *others, column = found.pop()
+    name = list(element.extents)[rank - 1]
+    return column == Var(name) and not any(name in variables(place) for place in others)
+
+
+def _bytes(fusion: Fusion, value: str) -> int | None:
+    count = fusion.count(value).as_int()
+    return None if count is None else count * item_bytes(value_type(fusion.graph, fusion.env, value).dtype)
 
 
 # -- the rest --------------------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from functools import lru_cache
 from typing import Literal
 
 from tsc.loop_ir.bounds import margin_of, within
+from tsc.loop_ir.nodes import For
 from tsc.sym import ONE, ZERO, SymExpr, dim
 from tsc.sym.expr import apply, coefficient_of
 from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
-from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, walk
+from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, substitute, walk
 from tsc.te.index import to_expr, to_sym
 from tsc.te.intrinsics import EXPENSIVE
 
@@ -69,12 +70,24 @@ def check_load(load: Load, var: str) -> Access:
     if any(varies(leaf, var) for leaf in leaves.values()):
         raise Refused(f"the index of {load.buffer.name} depends on data")
     if load.buffer.panel is not None:
-        raise Refused(f"{load.buffer.name} is stored in panels")
+        moved = [d for d, factor in enumerate(factors) if factor != ZERO]
+        if halves or moved != [load.buffer.panel[0]] or factors[moved[0]] != ONE:
+            raise Refused(f"{load.buffer.name} is stored in panels")
+        return "contiguous"  # where it is a part of one (`part_of_panel`)
     if any(f != ZERO for f in (factors if halves else factors[:-1])):
         return "strided"
     if halves:
         return "twice"
     return "contiguous" if factors[-1] == ONE else "spaced" if factors[-1].as_int() in SPACES else "strided"
+
+
+def part_of_panel(load: Load, loop: For, lanes: int, facts: Facts) -> bool:
+    """Whether each vector of a loop that reads along a panel lies within one."""
+    panel, leaves = load.buffer.panel, dict[str, Expr]()
+    if panel is None or not varies(load.index[panel[0]], loop.var):
+        return True
+    first = facts.reduce(to_sym(substitute(load.index[panel[0]], {loop.var: loop.lo}), leaves))
+    return not leaves and panel[1] % lanes == 0 and facts.divisor(first) % lanes == 0
 
 
 def half_of(place: SymExpr, var: str) -> SymExpr | None:

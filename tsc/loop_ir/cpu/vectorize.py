@@ -16,6 +16,7 @@ from tsc.loop_ir.cpu.vector_rules import (
     check_load,
     check_value,
     looks_at_data,
+    part_of_panel,
     split_point,
     unconditional,
     varies,
@@ -74,6 +75,8 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
         lanes = _lanes(loop, stores, spec, facts)
         # a copy is cut at the edges of what it copies, so that its vectors need no masks
         reduced = _check(loop, stores, facts, spec, spec.masks and (loop.mark != COPY or not splits))
+        if not all(part_of_panel(load, loop, lanes, facts) for s in stores for load in loads(s.value)):
+            raise Refused("its vectors are no parts of panels")
         made = _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts))
         complaint = unproved(simplify_stmt(made, facts, keep_marked=True), facts)
         if complaint is not None:

@@ -82,7 +82,7 @@ def _needed(scop: Scop, found: Nest, operand: Expr, width: int) -> bool:
     panels = {load.buffer.panel[1] for load in loads(operand) if load.buffer.panel is not None}
     if any(columns % width for columns in panels):
         raise PatternMismatch(f"tiles of {width} columns are no part of the panels of {min(panels)} in which a constant is")
-    if panels:
+    if panels and unit_stride(operand, found.n):
         return False
     if not isinstance(operand, Load) or not unit_stride(operand, found.n):
         return True

@@ -10,28 +10,23 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tsc.te.compute import Program
-from tsc.te.expr import Buffer, Cast, Expr, Load, Var, loads, map_loads
+from tsc.te.expr import Buffer, Expr, Load, Var, loads, map_loads, variables
 from tsc.te.layout import panels
 
 
 def with_panel(program: Program, factor: Expr, axis: str, width: int, constants: Collection[str]) -> Program:
-    """`program` with the buffer that `factor` reads in panels of `width` along `axis`; unchanged where it cannot be.
-
-    It can be when `factor` is one load (through casts) of a buffer in `constants`, indexed by plain axes, each once, and read
-    nowhere else.
-    """
-    while isinstance(factor, Cast):
-        factor = factor.value
-    if not isinstance(factor, Load) or factor.buffer.name not in constants or factor.buffer.layout:
-        return program
-    names = [i.name for i in factor.index if isinstance(i, Var)]
-    reads = {load for c in program.computes for load in loads(c.body) if load.buffer.name == factor.buffer.name}
-    if axis not in names or len(set(names)) != len(factor.index) or reads != {factor}:
-        return program
-    packed = replace(factor.buffer, layout=panels(len(names), names.index(axis), width))
-    return replace(
-        program, inputs=tuple(packed if b.name == packed.name else b for b in program.inputs),
-        computes=tuple(replace(c, body=with_layouts(c.body, (packed,))) for c in program.computes))
+    """`program` with what `factor` reads of `constants` in panels of `width` along `axis`, as far as it can be: buffers that
+    are read in one way alone, at the axis in one place of their index and nowhere else in it."""
+    for load in dict.fromkeys(loads(factor)):
+        buffer, places = load.buffer, [d for d, place in enumerate(load.index) if axis in variables(place)]
+        reads = {other for c in program.computes for other in loads(c.body) if other.buffer.name == buffer.name}
+        if buffer.name not in constants or buffer.layout or reads != {load} or [load.index[d] for d in places] != [Var(axis)]:
+            continue
+        packed = replace(buffer, layout=panels(len(load.index), places[0], width))
+        program = replace(
+            program, inputs=tuple(packed if b.name == packed.name else b for b in program.inputs),
+            computes=tuple(replace(c, body=with_layouts(c.body, (packed,))) for c in program.computes))
+    return program
 
 
 def with_layouts(expr: Expr, buffers: Iterable[Buffer]) -> Expr:
