@@ -66,8 +66,8 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
     "lstm, coupled": ("LSTM", "forward", ("b",), {"input_forget": 1}),
     "lstm, other activations": ("LSTM", "bidirectional", ("b", "h0", "c0"), others("LSTM", 2)),
 }
-#: What others have, too, together with something else.
-REPEATED = {"rnn", "gru", "lstm", "gru, reset after", "rnn, both ways", "lstm, other activations"}
+#: What others, or the standard's cases below, have, too, together with something else.
+REPEATED = {"rnn", "gru", "lstm", "gru, reset after", "rnn, both ways", "lstm, other activations", "lstm, peepholes, both ways"}
 
 
 @pytest.mark.parametrize("name", [
