@@ -71,9 +71,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("chunk", [1, 16, 32])
-@pytest.mark.parametrize("name", MODELS)
+#: What is run by default beside chunks of 16.
+FEW = {("softmax", 1, True), ("weights", 1, True), ("softmax", 32, False), ("sum of all", 32, True)}
+
+
+@pytest.mark.parametrize(("name", "chunk", "apart"), [
+    pytest.param(name, chunk, apart, marks=() if chunk == 16 or (name, chunk, apart) in FEW else pytest.mark.slow)
+    for name in MODELS for chunk in (1, 16, 32) for apart in (False, True)])
 def test_models(name: str, chunk: int, apart: bool, cache: Path, tmp_path: Path) -> None:
     made, _, in_one = MODELS[name]
     options = tsc.Options(cache_dir=cache, reduction_chunk=chunk, split_reductions=apart)

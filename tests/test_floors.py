@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import onnx.defs
@@ -35,10 +36,16 @@ MAX_VARIABLES = 6
 Check = Callable[[Path], list[str]]
 
 
+@cache
+def parsed(path: Path, changed: int) -> ast.Module:
+    """The tree of a file as it was when it was `changed`."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def sources(root: Path) -> Iterator[tuple[Path, str, ast.Module]]:
     """Each Python file below `root`: path, the floor it stands on, tree."""
     for path in sorted(root.rglob("*.py")):
-        yield path, path.relative_to(root).parts[0].removesuffix(".py"), ast.parse(path.read_text(encoding="utf-8"))
+        yield path, path.relative_to(root).parts[0].removesuffix(".py"), parsed(path, path.stat().st_mtime_ns)
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -29,10 +29,10 @@ Array = np.ndarray[Any, Any]
 
 
 def _cases() -> Iterator[object]:
-    """Every program for this machine, every second one for none in particular; with `-m slow` all, and more configs."""
+    """Programs in turn for this machine and for none in particular; with `-m slow` all for both, and more configs."""
     for number, name in enumerate(PROGRAMS):
         for target in ("host", "cpu-generic"):
-            first = () if target == "host" or number % 2 == 0 else pytest.mark.slow
+            first = () if (target == "host") == (number % 2 == 0) else pytest.mark.slow
             yield pytest.param(name, CONFIGS, target, marks=first)
             yield pytest.param(name, MORE, target, marks=pytest.mark.slow)
 

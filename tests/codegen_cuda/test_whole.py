@@ -62,22 +62,25 @@ def expect_near(rounded: Package, exact: Package, fed: Sequence[dict[str, Any]],
 
 
 def test_products_in_tf32(package: Package) -> None:
-    """On matrix instructions, near what fp32 gives; the CPU computes in fp32, whatever is allowed."""
-    options = Options(precision="tf32", variants=1)
-    shop = workshop("emu:sm_80", options)
+    """On matrix instructions, near what fp32 gives."""
+    shop = workshop("emu:sm_80", Options(precision="tf32", variants=1))
     rounded = build_package(block(), None, shop)
     expect_near(rounded, package, [block_feeds(n, t) for n, t in ((1, 1), (3, 17))])
     kernels = [k for k in shop.made.values() if isinstance(k, Kernel) and k.symbol.startswith("contraction")]
     assert kernels and all("mma_tile<tf32>" in code.source for kernel in kernels for code in kernel.codes)
-    x = block_feeds(2, 3)
-    for one, other in zip(tsc.compile(block(), options=options).run(None, x), tsc.compile(block()).run(None, x), strict=True):
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+def test_a_cpu_computes_in_fp32_whatever_is_allowed(precision: Precision) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 13), np.float32)
+    made, plain = tsc.compile(tiny_model(), options=Options(precision=precision)), tsc.compile(tiny_model())
+    for one, other in zip(made.run(None, {"x": x}), plain.run(None, {"x": x}), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_factors_in_fp16(package: Package) -> None:
     """Stored so, on matrix instructions, near what fp32 gives; what a mask adds is no factor."""
-    options = Options(precision="fp16", variants=1)
-    shop = workshop("emu:sm_80", options)
+    shop = workshop("emu:sm_80", Options(precision="fp16", variants=1))
     rounded = build_package(block(), None, shop)
     fed = [block_feeds(n, t) for n, t in ((1, 1), (3, 17))]
     for feeds in fed:
@@ -89,9 +92,6 @@ def test_factors_in_fp16(package: Package) -> None:
     assert len(halves) == 4 and all("ldmatrix<4, " in source for source in halves)
     assert all("mma_tile<tf32>" in source for source in sources if source not in halves)  # a row of its factor is t long
     assert any("ldmatrix<4, true, " in source for source in halves)  # weights lie along columns
-    x = block_feeds(2, 3)
-    for one, other in zip(tsc.compile(block(), options=options).run(None, x), tsc.compile(block()).run(None, x), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

@@ -71,7 +71,7 @@ from tsc.codegen_c.specs import host_spec
     (20261226, 8990),  # rows of the half of a dim and one more, of which nothing was known but that it is a size
     (20261230, 461),  # no bug: what fourteen pieces of a loop leave out was looked at case by case, and given up
     (20261230, 947),  # a dim of two, which is a quotient by another dim, read at quotients of a distance from its end
-    (20261230, 4261),  # no bug: as 461
+    pytest.param(20261230, 4261, marks=pytest.mark.slow),  # no bug: as 461
     (20270102, 760),  # no bug: at one of the sizes tried the loops would take 2^62 steps, so that values were compared at none
     (20270102, 2305),  # no bug: loops that begin elsewhere, with an index of data between them, were not seen to be the same
     (20271312, 3430),  # the cells that are read were projected before it was asked whether they lie inside: isl gave up

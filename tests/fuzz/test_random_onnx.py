@@ -37,27 +37,35 @@ def _tally(*args: Any) -> Tally:
     return last
 
 
-def test_a_sample() -> None:
-    tally = _tally(7, range(35))
+def _more(value: object) -> object:
+    """A parameter that takes `-m slow`."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("numbers", [range(24), _more(range(24, 59))])
+def test_a_sample(numbers: range) -> None:
+    tally = _tally(7, numbers)
     assert not tally.failures, str(tally)
-    assert tally.outcomes["right"] >= 28, str(tally)
+    assert tally.outcomes["right"] >= 0.8 * len(numbers), str(tally)
     assert not tally.outcomes["with slow kernels"], str(tally)
 
 
-def test_a_sample_at_large_sizes() -> None:
+@pytest.mark.parametrize("numbers", [range(8), _more(range(8, 24))])
+def test_a_sample_at_large_sizes(numbers: range) -> None:
     """Many blocks, and the edges of those: other cases have no size above 65."""
-    tally = _tally(4, range(12), 1, compiled, large_case)
+    tally = _tally(4, numbers, 1, compiled, large_case)
     assert not tally.failures and not tally.outcomes["with slow kernels"], str(tally)
-    assert tally.outcomes["right"] >= 9, str(tally)
-    assert max(size for n in range(12) for run in large_case(4, n).runs for size in run.values()) > 500
+    assert tally.outcomes["right"] >= 0.75 * len(numbers), str(tally)
+    assert max(size for n in numbers for run in large_case(4, n).runs for size in run.values()) > 500
 
 
-def test_a_sample_of_nets() -> None:
+@pytest.mark.parametrize("numbers", [range(3, 5), _more(range(1, 3)), _more(range(5, 9))])
+def test_a_sample_of_nets(numbers: range) -> None:
     """Of ten to a hundred nodes: what is fused, viewed and kept in memory is more than chains have."""
-    tally = _tally(7, range(1, 4), 1, compiled, random_net)
+    tally = _tally(7, numbers, 1, compiled, random_net)
     assert not tally.failures and not tally.outcomes["with slow kernels"], str(tally)
-    assert tally.outcomes["right"] == 3, str(tally)
-    assert max(len(random_net(7, n).nodes) for n in range(1, 4)) > 40
+    assert tally.outcomes["right"] == len(numbers), str(tally)
+    assert max(len(random_net(7, n).nodes) for n in numbers) > 20
 
 
 def test_every_operator_is_drawn() -> None:
@@ -94,9 +102,10 @@ def _oracle(kind: type[Runtime] | type[Reference]) -> Any:
     return subject
 
 
-def test_the_reference_is_right() -> None:
+@pytest.mark.parametrize("seed", [8, _more(2), _more(5)])  # of the others most goes to the DeformConv that they have
+def test_the_reference_is_right(seed: int) -> None:
     """Float32 by other orders of summation than ours, judged by the same tolerances: a Finding here is a fault of the judge."""
-    for case in _cases(2, 70):
+    for case in _cases(seed, 70):
         check(case, _oracle(Reference))
 
 
@@ -121,7 +130,7 @@ def _nudge(amount: float, outputs: list[Array]) -> list[Array]:
 
 def test_one_wrong_element_is_found() -> None:
     """In nearly every case: what remains has no elements, or rounding and the standard leave it open."""
-    cases, found = list(_cases(3, 60)), 0
+    cases, found = list(_cases(8, 60)), 0
     for case in cases:
         try:
             check(case, _spoiled(lambda outputs: _nudge(1e-4, outputs)))

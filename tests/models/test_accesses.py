@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models.test_shared_models import CASES, DIMS, ENTRIES, FOLDER, RECIPES
+from tests.models.test_shared_models import DIMS, ENTRIES, FAMILIES, FOLDER, RECIPES, cases
 from tsc.attempts import cut
 from tsc.config import Options
 from tsc.graph.define import needed
@@ -31,7 +31,7 @@ def programs_of(group: FusionGroup, graph: Graph, env: ShapeEnv) -> list[Program
 
 
 @pytest.mark.defect(23)
-@pytest.mark.parametrize("name", CASES or ["none"])
+@pytest.mark.parametrize("name", cases(FAMILIES) or ["none"])
 def test_only_what_depends_on_data_is_opaque(name: str) -> None:
     shop = workshop("cpu", Options(use_cache=False))
     graph, env, groups = front(FOLDER / ENTRIES[name]["file"], DIMS.get(name), shop.recorder, shop.device)

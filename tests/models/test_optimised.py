@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 
 import tsc
-from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES, matches
+from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES, cases
 
 #: Run by default.
-CHOSEN = ("bert.ts", "t5_encoder.ts", "bsrn.ts")
+CHOSEN = ("bert.ts", "t5_encoder.ts", "mnist_cntk")
 #: How many of the shapes that are listed for a model are run.
 SHAPES = 3
 
@@ -30,10 +30,7 @@ def optimised(source: Path, target: Path) -> onnx.ModelProto:
     return onnx.load(target)
 
 
-CASES = [pytest.param(name, id=name, marks=() if matches(name, CHOSEN) else pytest.mark.slow) for name in sorted(ENTRIES)]
-
-
-@pytest.mark.parametrize("name", CASES or ["none"])
+@pytest.mark.parametrize("name", cases(CHOSEN) or ["none"])
 def test_as_onnx_runtime_optimises_it(name: str, tmp_path: Path) -> None:
     entry = ENTRIES[name]
     model = optimised(FOLDER / entry["file"], tmp_path / "optimised.onnx")

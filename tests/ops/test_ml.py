@@ -87,7 +87,7 @@ def random_forest(seed: int) -> tuple[onnx.ModelProto, Array]:
     return model(op, attrs, {"x": (dtype, ["N", features])}, 2 if word == "class" else 1), rows(rng, 40, features, dtype)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(9), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(9, 40))])
 def test_random_forests(seed: int) -> None:
     proto, x = random_forest(seed)
     executable = tsc.compile(proto, threads=1, dims={"N": (0, None)})
@@ -95,7 +95,7 @@ def test_random_forests(seed: int) -> None:
         same(executable.run(None, {"x": x[:count]}), runtime(proto, {"x": x[:count]}))
 
 
-@pytest.mark.parametrize("how", ["SUM", "MIN", "MAX"])
+@pytest.mark.parametrize("how", ["SUM", "MIN", pytest.param("MAX", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("word", ["target", "class"])
 def test_leaves_that_say_nothing_of_some_targets(word: str, how: str) -> None:
     """A score that nobody votes for is 0, and no candidate for the label."""
@@ -295,8 +295,9 @@ def trained(name: str) -> tuple[onnx.ModelProto, Array]:
 
 
 @pytest.mark.parametrize("name", [
-    "two classes", "three classes", "line", "forest of two classes", "forest of three classes", "forest", "boosted two classes",
-    "boosted three classes", "boosted", "columns", "neighbours", "perceptron", "vectors", "vectors for numbers", "isolation"])
+    "three classes", "line", "forest of three classes", "forest", "boosted three classes", "boosted", "columns", "neighbours",
+    "vectors", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+        "two classes", "forest of two classes", "boosted two classes", "perceptron", "vectors for numbers", "isolation"))])
 def test_trained_by_scikit_learn(name: str) -> None:
     proto, x = trained(name)
     executable = tsc.compile(proto, threads=1, dims={"N": (0, None)})

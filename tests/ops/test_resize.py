@@ -34,7 +34,8 @@ def like(attrs: dict[str, Any]) -> onnx.ModelProto:
 @pytest.mark.parametrize("attrs", [
     {"mode": "linear", "coordinate_transformation_mode": "half_pixel"},
     {"mode": "cubic", "coordinate_transformation_mode": "align_corners"},
-    {"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel", "exclude_outside": 1},
+    pytest.param({"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel", "exclude_outside": 1},
+                 marks=pytest.mark.slow),
     {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
     {"mode": "linear", "antialias": 1, "exclude_outside": 1}, {"mode": "cubic", "antialias": 1, "exclude_outside": 1},
     {"mode": "linear", "antialias": 1},

@@ -139,7 +139,7 @@ def test_a_gpu_s_space() -> None:
     large = replace(space.default, block_tile=(256, 256, 64), stages=4)
     assert space.refusal(large) == "bytes of shared memory: 524288 of 166912"
     rng, right = Random(3), 0
-    while right < 3:
+    while right < 2:
         config = drawn(space, rng)
         if config is None or config.block_tile[0] * config.block_tile[1] > 64 * 64:
             continue

@@ -14,14 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tsc
-from benchmarks.gpu.models import block, block_feeds
 from tests.runtime.region_plans import PLANS, request
 from tests.runtime.test_replay import Counted, opened
-from tsc.config import Options
 from tsc.errors import InputError, ShapeError
-from tsc.kernels import workshop
 from tsc.loop_ir.gpu import widen
-from tsc.pipeline import build_package
 from tsc.runtime.arrays import BASE_ALIGNMENT, DeviceArray, import_array
 from tsc.runtime.drivers.cpu_driver import CpuDriver
 from tsc.runtime.drivers.emu import EmuPlatform
@@ -35,11 +31,11 @@ Made = Callable[..., Executable]
 
 
 def compiled(nodes: list[Any], inputs: list[Any], outputs: list[str], held: dict[str, np.ndarray] | None = None,
-             **options: Any) -> Executable:
+             target: str = "emu:sm_90a", **options: Any) -> Executable:
     made = [helper.make_tensor_value_info(name, F, None) for name in outputs]
     graph = helper.make_graph(nodes, "model", inputs, made, [numpy_helper.from_array(a, n) for n, a in (held or {}).items()])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return tsc.compile(model, target="emu:sm_90a", **options)
+    return tsc.compile(model, target=target, **options)
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +96,15 @@ def test_what_is_fed_is_read_where_it_is(two: Executable) -> None:
 
 
 def test_nothing_is_uploaded_nor_downloaded_but_status_words() -> None:
-    executable, driver = opened(build_package(block(), None, workshop("emu:sm_80", Options(variants=1))))
-    feeds = {name: executable.to_device(array) for name, array in block_feeds(2, 3).items()}
+    """Of a model that looks rows up, multiplies them and reduces: it has data to find wrong, and memory of its own."""
+    rng = np.random.default_rng(0)
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["x"]), helper.make_node("MatMul", ["x", "w"], ["h"]),
+             helper.make_node("Softmax", ["h"], ["y"]), helper.make_node("ReduceSum", ["h", "axes"], ["z"], keepdims=0)]
+    held = {"table": rng.standard_normal((11, 16), np.float32), "w": rng.standard_normal((16, 24), np.float32),
+            "axes": np.array([0])}
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "t"])
+    executable, driver = opened(compiled(nodes, [ids], ["y", "z"], held, "emu:sm_80")._package)
+    feeds = {"ids": executable.to_device(np.array([[3, 0, 10], [5, 5, 1]]))}
     executable.run(None, feeds)
     driver.calls.clear()
     executable.run(None, feeds)

@@ -149,7 +149,7 @@ def test_a_job_writes_it(tmp_path: Path) -> None:
     file, report = tmp_path / "m.onnx", tmp_path / "c.html"
     file.write_bytes(model().SerializeToString())
     result = CliRunner().invoke(cli, ["tune", str(file), "--dim", "n=1:24", "--records", str(tmp_path / "r.jsonl"), "--configs",
-                                      "3", "--report", str(report), "--search", "random"])
+                                      "2", "--report", str(report), "--search", "random"])
     assert result.exit_code == 0, result.output
     assert re.search(r"all kernels together: \d\.\d\d times as fast as untuned", result.output)
     html = report.read_text(encoding="utf-8")

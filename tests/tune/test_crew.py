@@ -65,20 +65,20 @@ def measured_configs(path: Path) -> dict[str, set[object]]:
 
 def test_what_is_built_is_measured_where_there_is_no_compiler(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
     found, shop = tuned
-    folder, path, effort = tmp_path / "batches", tmp_path / "r.jsonl", Effort(3, search="random")
-    assert build(found, shop, path, effort, folder) == 6 and not path.exists()
+    folder, path, effort = tmp_path / "batches", tmp_path / "r.jsonl", Effort(2, search="random")
+    assert build(found, shop, path, effort, folder) == 4 and not path.exists()
     command = [sys.executable, "-c", CHILD, str(folder), str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "6 configs were measured" in done.stdout, done.stderr
+    assert done.returncode == 0 and "4 configs were measured" in done.stdout, done.stderr
     first = measured_configs(path)
-    assert all(record.nanoseconds for record in read(path)) and [len(first[g.order.group]) for g in found] == [3, 3]
+    assert all(record.nanoseconds for record in read(path)) and [len(first[g.order.group]) for g in found] == [2, 2]
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "0 configs were measured" in again.stdout and again.stderr.count("is known") == 2
-    assert build(found, shop, path, effort, tmp_path / "more") == 6  # others: these are known
-    assert measure_folder(tmp_path / "more", path) == 6
-    assert [len(configs) for configs in measured_configs(path).values()] == [6, 6]
-    tune(found, shop, path, Effort(6, search="random"))  # what is left to measure: the best, on all cores
-    assert [len(configs) for configs in measured_configs(path).values()] == [6, 6]
+    assert build(found, shop, path, effort, tmp_path / "more") == 4  # others: these are known
+    assert measure_folder(tmp_path / "more", path) == 4
+    assert [len(configs) for configs in measured_configs(path).values()] == [4, 4]
+    tune(found, shop, path, Effort(4, search="random"))  # what is left to measure: the best, on all cores
+    assert [len(configs) for configs in measured_configs(path).values()] == [4, 4]
     assert {record.units for record in read(path) if record.final} == {1, default_threads()}
 
 
@@ -108,10 +108,10 @@ def test_several_processes_measure_what_one_does(tmp_path: Path, tuned: tuple[li
     found, shop = tuned
     crew, lines = Processes(2), list[str]()
     try:
-        results = tune(found, shop, tmp_path / "two", Effort(5, search="random"), crew, lines.append)
+        results = tune(found, shop, tmp_path / "two", Effort(3, search="random"), crew, lines.append)
     finally:
         crew.stop()
-    tune(found, shop, tmp_path / "one", Effort(5, search="random"))
+    tune(found, shop, tmp_path / "one", Effort(3, search="random"))
     assert measured_configs(tmp_path / "two") == measured_configs(tmp_path / "one")
     assert [r.kernel for r in results] == [g.order.symbol() for g in found] and len(lines) == 2
 
@@ -159,7 +159,7 @@ def test_a_machine_that_slows_down_is_no_slower_config(tuned: tuple[list[Group],
     batch = batch_of(found[0], space.default, configs[:1], shop)
     variants, slow = len(batch.trial.kernel.interface.variants), [1.0]
 
-    def measured(trial: Trial, checked: object, sizes: Sequence[object], units: int) -> Found:
+    def measured(trial: Trial, checked: object, sizes: Sequence[object], units: int, enough: float) -> Found:
         return Found({(v, n): slow[0] * (v + 1) * (n + 1) * 1e-5 for v in range(variants) for n in range(len(sizes))})
 
     monkeypatch.setattr("tsc.tune.batch.measured", measured)
@@ -219,8 +219,8 @@ def cluster() -> Iterator[Ray]:
 def test_a_cluster_of_two_workers(tmp_path: Path, tuned: tuple[list[Group], Workshop], cluster: Ray) -> None:
     found, shop = tuned
     assert cluster.count == 2
-    tune(found, shop, tmp_path / "ray", Effort(5, search="random"), cluster)
-    assert [len(configs) for configs in measured_configs(tmp_path / "ray").values()] == [5, 5]
+    tune(found, shop, tmp_path / "ray", Effort(3, search="random"), cluster)
+    assert [len(configs) for configs in measured_configs(tmp_path / "ray").values()] == [3, 3]
 
 
 @needs_ray

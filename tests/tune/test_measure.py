@@ -42,20 +42,22 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Group], Worksh
     return groups(tmp_path_factory.mktemp("cache"))
 
 
-def trial(group: Group, shop: Workshop, **breaks: str) -> Trial:
-    """Four Variants of a product; `breaks` has what stands at the begin of some of their functions, or behind "..." at the
-    end."""
-    order = group.order
+@pytest.fixture(scope="module")
+def four(tuned: tuple[list[Group], Workshop]) -> Trial:
+    """Four Variants of a product."""
+    order, shop = product(tuned[0]).order, tuned[1]
     analysed = prepared(order.program, shop.device.spec, order.constants)
     assert analysed is not None
-    search = RandomSearch(analysed.found.space(shop.device.spec), 1)
-    kernel, binary, _ = built(order, search.ask(4), shop)
+    kernel, binary, _ = built(order, RandomSearch(analysed.found.space(shop.device.spec), 1).ask(4), shop)
     assert len(kernel.codes) == 4
-    if breaks:
-        kernel = broken(kernel, breaks)
-        spec = shop.device.spec
-        binary = shop.device.build(kernel.sources, spec, shop.options, {kernel.symbol: kernel.interface}, None)
     return Trial(order.program, kernel, binary, shop.device.spec.name, order.constants)
+
+
+def with_breaks(trial: Trial, shop: Workshop, **breaks: str) -> Trial:
+    """With what stands at the begin of some of its functions, or behind "..." at the end."""
+    kernel, spec = broken(trial.kernel, breaks), shop.device.spec
+    binary = shop.device.build(kernel.sources, spec, shop.options, {kernel.symbol: kernel.interface}, None)
+    return replace(trial, kernel=kernel, binary=binary)
 
 
 def broken(kernel: Kernel, breaks: dict[str, str]) -> Kernel:
@@ -70,8 +72,8 @@ def broken(kernel: Kernel, breaks: dict[str, str]) -> Kernel:
     return replace(kernel, codes=tuple(codes))
 
 
-def test_times_of_all_variants(tuned: tuple[list[Group], Workshop]) -> None:
-    found = measured(trial(product(tuned[0]), tuned[1]), SIZES[:1], SIZES)
+def test_times_of_all_variants(four: Trial) -> None:
+    found = measured(four, SIZES[:1], SIZES)
     assert not found.wrong and found.seconds.keys() == {(v, s) for v in range(4) for s in range(2)}
     assert all(1e-8 < seconds < 1 for seconds in found.seconds.values())
 
@@ -79,18 +81,17 @@ def test_times_of_all_variants(tuned: tuple[list[Group], Workshop]) -> None:
 @pytest.mark.parametrize("text, reason", [
     ("__builtin_trap();", "it crashed"), ("*(volatile char *)8 = 1;", "it crashed"), ("return 0;", "wrong values"),
     ("return 1;", "finds its data wrong"), ("for (;;) __asm__ volatile(\"\");", "it crashed, or took more than 2 s")])
-def test_what_fails_is_lost_alone(tuned: tuple[list[Group], Workshop], text: str, reason: str) -> None:
-    found = measured(trial(product(tuned[0]), tuned[1], v2=text), SIZES[:1], SIZES, patience=2)
+def test_what_fails_is_lost_alone(four: Trial, tuned: tuple[list[Group], Workshop], text: str, reason: str) -> None:
+    found = measured(with_breaks(four, tuned[1], v2=text), SIZES[:1], SIZES, patience=2)
     assert found.wrong.keys() == {2} and reason in found.wrong[2]
     assert found.seconds.keys() == {(v, s) for v in (0, 1, 3) for s in range(2)}
 
 
-def test_other_bits_are_no_variant(tuned: tuple[list[Group], Workshop]) -> None:
+def test_other_bits_are_no_variant(four: Trial, tuned: tuple[list[Group], Workshop]) -> None:
     """A last bit that is wrong at a size at which te was not asked: the first Variant says what it should be."""
-    made = trial(product(tuned[0]), tuned[1])
-    number = [b.name for b in made.kernel.buffers].index(made.kernel.outputs[0])
+    number = [b.name for b in four.kernel.buffers].index(four.kernel.outputs[0])
     wrong = f"...if (args->sizes[0] == 24) ((int *)args->buffers[{number}])[0] += 1; "
-    found = measured(trial(product(tuned[0]), tuned[1], v1=wrong), SIZES[:1], SIZES)
+    found = measured(with_breaks(four, tuned[1], v1=wrong), SIZES[:1], SIZES)
     assert found.wrong.keys() == {1} and "other bits" in found.wrong[1]
 
 
@@ -110,17 +111,17 @@ def test_slow_spells_do_not_count() -> None:
     assert settled(np.array([[3.0], [2.0], [np.nan]])) == pytest.approx(2.0 * 1.5 ** 0.25)
 
 
-def test_what_has_no_room_is_said(tuned: tuple[list[Group], Workshop]) -> None:
+def test_what_has_no_room_is_said(four: Trial) -> None:
     with pytest.raises(LaunchError, match=r"cannot be measured: .*allocate"):
-        measured(trial(product(tuned[0]), tuned[1]), (), [{"s0": 1 << 40}])
+        measured(four, (), [{"s0": 1 << 40}])
 
 
-def test_values_are_those_of_the_model(tuned: tuple[list[Group], Workshop]) -> None:
-    made, driver = trial(product(tuned[0]), tuned[1]), CpuDriver(1)
-    bench = Bench(driver, made, functions_of(driver, made), {"s0": 24})
-    expected = evaluate(made.program, bench.inputs, {"s0": 24}, "float64")
+def test_values_are_those_of_the_model(four: Trial) -> None:
+    driver = CpuDriver(1)
+    bench = Bench(driver, four, functions_of(driver, four), {"s0": 24})
+    expected = evaluate(four.program, bench.inputs, {"s0": 24}, "float64")
     values = [bench.values(v) for v in range(4)]
-    for name in made.kernel.outputs:
+    for name in four.kernel.outputs:
         assert len({v[name].tobytes() for v in values}) == 1
         np.testing.assert_allclose(values[0][name], expected[name], 1e-4, 1e-4)
 
@@ -139,7 +140,7 @@ def test_a_tuned_model_gives_the_same_bits(tmp_path: Path, tuned: tuple[list[Gro
     path = tmp_path / "r.jsonl"
     assert len(found) == 2 and all(group.launches == 1 and len(group.sizes) == 3 for group in found)
     for group in found:
-        assert tuned_group(group, shop, path, 5) > 0
+        assert tuned_group(group, shop, path, 3) > 0
     known = read(path)
     assert all(r.nanoseconds or r.reason for r in known)
     plain = tsc.compile(model(), dims=DIMS, options=tsc.Options(cache_dir=tmp_path / "c"))
@@ -154,13 +155,13 @@ def test_a_tuned_model_gives_the_same_bits(tmp_path: Path, tuned: tuple[list[Gro
     made.save(tmp_path / "m.tscpack")
     assert [len(launch.variants) for launch in tsc.load(tmp_path / "m.tscpack")._plan.launches] == variants
     for group in found:  # all of it is known, and nothing is measured again
-        assert tuned_group(group, shop, path, 5) == 0
+        assert tuned_group(group, shop, path, 3) == 0
     assert read(path) == known
 
 
 def test_records_of_the_same_make_the_same_package(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
     path = tmp_path / "r.jsonl"
-    tuned_group(product(tuned[0]), tuned[1], path, 4)
+    tuned_group(product(tuned[0]), tuned[1], path, 3)
     packages = []
     for folder in ("a", "b"):
         options = tsc.Options(cache_dir=tmp_path / folder, records=path)
