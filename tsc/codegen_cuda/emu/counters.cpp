@@ -32,6 +32,7 @@ void Tally::rows(const u32 (&address)[8], u32 at) {
   tsc_emu_line& line = lines_[at];
   line.shared_requests++;
   shared_phase(wide, 8, 16, line);
+  least_wavefronts_ += wavefronts(wide, 8, 16);
 }
 
 void Tally::flush() {
@@ -55,6 +56,11 @@ void Tally::account(const Record& record, Traffic traffic, u32 at) {
         if (record.active >> lane & 1) address[count++] = record.address[lane];
       if (count != 0) shared_phase(address, count, record.bytes, line);
     }
+    u64 address[32];
+    u32 count = 0;
+    for (u32 lane = 0; lane < 32; lane++)
+      if (record.active >> lane & 1) address[count++] = record.address[lane];
+    least_wavefronts_ += wavefronts(address, count, record.bytes);
     return;
   }
   std::vector<u64> sectors, addresses;
@@ -74,7 +80,13 @@ void Tally::account(const Record& record, Traffic traffic, u32 at) {
 
 // Lanes served together: as many wavefronts as the busiest bank has different words. The least possible is one.
 void Tally::shared_phase(const u64* address, u32 count, u32 bytes, tsc_emu_line& line) {
-  u64 words[32][32];
+  const u32 most = wavefronts(address, count, bytes);
+  line.shared_wavefronts += most;
+  line.bank_conflicts += most - 1;
+}
+
+u32 Tally::wavefronts(const u64* address, u32 count, u32 bytes) {
+  u64 words[32][128];
   u32 used[32] = {}, most = 1;
   for (u32 i = 0; i < count; i++)
     for (u64 word = address[i] / 4; word * 4 < address[i] + bytes; word++) {
@@ -82,8 +94,7 @@ void Tally::shared_phase(const u64* address, u32 count, u32 bytes, tsc_emu_line&
       if (std::find(words[bank], words[bank] + used[bank], word) == words[bank] + used[bank]) words[bank][used[bank]++] = word;
       most = std::max(most, used[bank]);
     }
-  line.shared_wavefronts += most;
-  line.bank_conflicts += most - 1;
+  return most;
 }
 
 void Tally::add_to(tsc_emu_report& report) const {
@@ -91,6 +102,7 @@ void Tally::add_to(tsc_emu_report& report) const {
   report.global_store_bytes += bytes_[GLOBAL_STORE];
   report.shared_load_bytes += bytes_[SHARED_LOAD];
   report.shared_store_bytes += bytes_[SHARED_STORE];
+  report.least_wavefronts += least_wavefronts_;
   for (const auto& [at, line] : lines_) {
     report.shared_requests += line.shared_requests;
     report.shared_wavefronts += line.shared_wavefronts;
