@@ -7,7 +7,7 @@ may do more or less.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,13 +26,19 @@ _OPTIONS = EmuOptions(count=True, host_threads=1, timeout_ms=600_000)
 @dataclass(frozen=True, slots=True)
 class Counted:
     """What one block does: what is `known` of its instructions, its `products` on matrix units, wavefronts of shared memory (of
-    128 bytes each; lanes of a warp that want the same words are served together, which the hardware does not always do), and
-    bytes in whole sectors that it asks of L2, if L1 has none of them."""
+    128 bytes each), and bytes in whole sectors that it asks of L2, if L1 has none of them."""
 
     known: Known
     products: float
     wavefronts: float
     l2_bytes: float
+
+    def at_most(self, known: Known) -> Counted:
+        """The same where the machine code accesses no more than is `known`: of two equal loads the compiler leaves one."""
+        own = self.known
+        shared = _part(known.shared_loads + known.shared_stores, own.shared_loads + own.shared_stores)
+        part = _part(known.global_loads + known.global_stores, own.global_loads + own.global_stores)
+        return replace(self, wavefronts=self.wavefronts * shared, l2_bytes=self.l2_bytes * part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +80,15 @@ class Emulated:
         return self._driver.adopt(-(-array.ctypes.data // 256) * 256, max(size, 1), array)
 
 
+def _part(made: float, counted: float) -> float:
+    return min(1.0, made / counted) if counted else 1.0
+
+
 def _counted(counts: Mapping[str, int], matrix: Matrix) -> Counted:
     instructions = counts["mma_instructions"]
     known = Known(instructions * matrix.warps, *(counts[name] for name in (
         "shared_load_bytes", "shared_store_bytes", "global_load_bytes", "global_store_bytes")))
-    wavefronts = counts["least_wavefronts"] + instructions * matrix.shared_bytes / 128
+    wavefronts = counts["paired_wavefronts"] + instructions * matrix.shared_bytes / 128
     return Counted(known, instructions * matrix.products, wavefronts, counts["global_sectors"] * _SECTOR)
 
 

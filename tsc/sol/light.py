@@ -172,5 +172,5 @@ class Light:
         matrix = matrix_of(sass)
         counted = self._emulated.first_block(call, Buffers(own, sizes, call.scratch.evaluate(names)), matrix)
         found = executed(regions_of(sass), counted.known, threads // WARP)
-        block = Block(counted, found, matrix.kind, threads // WARP)
+        block = Block(counted.at_most(found.known), found, matrix.kind, threads // WARP)
         return CallBound(call, grid, cycles(block, grid, self.limits, self.speed, cached), found.unexplained, found.least)

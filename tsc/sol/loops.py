@@ -65,12 +65,14 @@ class Region:
 class Executed:
     """What a block executes: `instructions` of warps, `floats` of them of the pipe for floats. `unexplained` is how far what
     the loops add up to is from what was counted, and can be trusted most, as a part of it; where a loop has nothing that is
-    counted, `least` says that it was taken to be executed as often as what is around it."""
+    counted, `least` says that it was taken to be executed as often as what is around it. `known` is what the instructions do if
+    all lanes take part."""
 
     instructions: float
     floats: float
     unexplained: float
     least: bool
+    known: Known = Known()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,5 +192,6 @@ def executed(regions: Sequence[Region], known: Known, warps: int) -> Executed:
     for k in sorted({*range(1, len(regions))} - {*seen}):
         times[k] = times[regions[k].outer]
     apart = (np.abs(columns @ times - wanted) / wanted)[wanted == wanted.max()] if seen else np.zeros(1)
+    moved = Known(*map(float, times @ np.array([region.known.numbers for region in regions])))
     return Executed(float(times @ [r.instructions for r in regions]), float(times @ [r.floats for r in regions]),
-                    float(apart.max()), len(seen) + 1 < len(regions))
+                    float(apart.max()), len(seen) + 1 < len(regions), moved)

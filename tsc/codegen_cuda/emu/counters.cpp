@@ -32,7 +32,7 @@ void Tally::rows(const u32 (&address)[8], u32 at) {
   tsc_emu_line& line = lines_[at];
   line.shared_requests++;
   shared_phase(wide, 8, 16, line);
-  least_wavefronts_ += wavefronts(wide, 8, 16);
+  paired_wavefronts_ += wavefronts(wide, 8, 16);
 }
 
 void Tally::flush() {
@@ -56,11 +56,14 @@ void Tally::account(const Record& record, Traffic traffic, u32 at) {
         if (record.active >> lane & 1) address[count++] = record.address[lane];
       if (count != 0) shared_phase(address, count, record.bytes, line);
     }
-    u64 address[32];
-    u32 count = 0;
-    for (u32 lane = 0; lane < 32; lane++)
-      if (record.active >> lane & 1) address[count++] = record.address[lane];
-    least_wavefronts_ += wavefronts(address, count, record.bytes);
+    const u32 together = traffic == SHARED_LOAD && lanes < 32 && paired(record) ? 2 * lanes : lanes;
+    for (u32 first = 0; first < 32; first += together) {
+      u64 address[32];
+      u32 count = 0;
+      for (u32 lane = first; lane < first + together; lane++)
+        if (record.active >> lane & 1) address[count++] = record.address[lane];
+      if (count != 0) paired_wavefronts_ += wavefronts(address, count, record.bytes);
+    }
     return;
   }
   std::vector<u64> sectors, addresses;
@@ -78,6 +81,21 @@ void Tally::account(const Record& record, Traffic traffic, u32 at) {
   line.ideal_sectors += (distinct(addresses) * record.bytes + 31) / 32;
 }
 
+// Whether each active lane loads from where the next one does (0 and 1, 2 and 3, ...), or each from where the one two further
+// does (0 and 2, 1 and 3, ...): then registers come back packed
+// (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228/2).
+bool Tally::paired(const Record& record) {
+  for (u32 apart = 1; apart <= 2; apart++) {
+    bool same = true;
+    for (u32 lane = 0; lane < 32; lane++) {
+      const u32 other = lane ^ apart;
+      if ((record.active >> lane & 1) && (record.active >> other & 1)) same &= record.address[lane] == record.address[other];
+    }
+    if (same) return true;
+  }
+  return false;
+}
+
 // Lanes served together: as many wavefronts as the busiest bank has different words. The least possible is one.
 void Tally::shared_phase(const u64* address, u32 count, u32 bytes, tsc_emu_line& line) {
   const u32 most = wavefronts(address, count, bytes);
@@ -86,7 +104,7 @@ void Tally::shared_phase(const u64* address, u32 count, u32 bytes, tsc_emu_line&
 }
 
 u32 Tally::wavefronts(const u64* address, u32 count, u32 bytes) {
-  u64 words[32][128];
+  u64 words[32][32];
   u32 used[32] = {}, most = 1;
   for (u32 i = 0; i < count; i++)
     for (u64 word = address[i] / 4; word * 4 < address[i] + bytes; word++) {
@@ -102,7 +120,7 @@ void Tally::add_to(tsc_emu_report& report) const {
   report.global_store_bytes += bytes_[GLOBAL_STORE];
   report.shared_load_bytes += bytes_[SHARED_LOAD];
   report.shared_store_bytes += bytes_[SHARED_STORE];
-  report.least_wavefronts += least_wavefronts_;
+  report.paired_wavefronts += paired_wavefronts_;
   for (const auto& [at, line] : lines_) {
     report.shared_requests += line.shared_requests;
     report.shared_wavefronts += line.shared_wavefronts;

@@ -35,7 +35,7 @@ _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 _COUNTS = (
     "blocks", "switches", "collectives", "mma_instructions", "global_load_bytes", "global_store_bytes", "shared_load_bytes",
     "shared_store_bytes", "shared_requests", "shared_wavefronts", "bank_conflicts", "global_requests", "global_sectors",
-    "ideal_sectors", "least_wavefronts")
+    "ideal_sectors", "paired_wavefronts")
 _LINE_COUNTS = ("shared_requests", "shared_wavefronts", "bank_conflicts", "global_requests", "global_sectors", "ideal_sectors")
 
 
