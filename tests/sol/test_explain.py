@@ -64,7 +64,7 @@ def test_wrong_questions(shell: Shell, path: Path, tmp_path: Path, monkeypatch: 
 @needs_tools
 def test_what_is_missing(shell: Shell, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = shell("explain", path, "--sol", "--target", "sm_80")
-    assert code == 3 and "batch is missing; give --size batch=" in err
+    assert code == 3 and "a bound wants sizes of the dims batch; give --size batch=" in err
     monkeypatch.setattr(light, "find_disassembler", lambda: None)
     code, _, err = shell("explain", path, "--sol", "--target", "sm_80", "--size", "batch=3")
     assert code == 4 and "no nvdisasm was found" in err

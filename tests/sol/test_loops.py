@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tsc.codegen_cuda.sass import Sass
+from tsc.codegen_cuda.sass import INSTRUCTION, Sass
 from tsc.sol.loops import Known, Region, executed, matrix_of, regions_of
 
 #: A loop over tiles, which copies, with a loop within; behind the end a loop that nobody comes to.
@@ -34,8 +34,8 @@ TEXT = """
 
 
 def sass(text: str) -> Sass:
-    lines = (line.split("*/", 1)[1].split() for line in text.splitlines() if "/*" in line)
-    return Sass("kernel", text, tuple(next(w for w in words if not w.startswith("@")).rstrip(";") for words in lines))
+    found = map(INSTRUCTION.match, text.splitlines())
+    return Sass("kernel", text, tuple(match[1] for match in found if match))
 
 
 def test_regions() -> None:
@@ -70,7 +70,9 @@ def test_matrix_instructions() -> None:
     assert matrix_of(sass(TEXT)).kind == "mma.f16" and matrix_of(sass(TEXT)).products == 16 * 8 * 16
     narrow = matrix_of(Sass("kernel", "", ("HMMA.1688.F32.TF32",)))
     assert (narrow.kind, narrow.products, narrow.warps) == ("mma.tf32", 16 * 8 * 8, 1)
-    group = matrix_of(Sass("kernel", "", ("HGMMA.64x128x16.F32",)))
+    group = matrix_of(sass("        /*0000*/                   HGMMA.64x128x16.F32 R24, gdesc[UR8], R24, gsb0 ;"))
     assert (group.kind, group.products, group.warps) == ("wgmma.f16", 64 * 128 * 16, 4)
     assert group.shared_bytes == (64 + 128) * 16 * 2
+    (own,) = regions_of(sass("        /*0000*/                   HGMMA.64x128x16.F32 R24, gdesc[UR8], R24, gsb0 ;"))
+    assert own.known == Known(1, group.shared_bytes / 4)
     assert matrix_of(Sass("kernel", "", ("FFMA",))).kind == ""

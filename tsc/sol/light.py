@@ -88,11 +88,11 @@ def check_tools(spec: DeviceSpec) -> GpuSpeed:
 
 
 def check_sizes(source: Source, dims: Mapping[str, Any] | None, sizes: Mapping[str, int]) -> None:
-    """Raise ShapeError, before anything is compiled, where the size of a dim is missing."""
+    """Raise ShapeError, before anything is compiled, where there are dims and no sizes. (Which dims are equal, so that some
+    need none, is known later.)"""
     _, env = import_onnx(source, dims)
-    missing = sorted(env.ranges.keys() - sizes.keys())
-    if missing:
-        raise ShapeError(f"a bound wants a size of every dim, and {', '.join(missing)} is missing; give --size {missing[0]}=…")
+    if env.ranges and not sizes:
+        raise ShapeError(f"a bound wants sizes of the dims {', '.join(sorted(env.ranges))}; give --size {min(env.ranges)}=…")
 
 
 def make(source: Source, dims: Mapping[str, Any] | None, shop: Workshop) -> Made:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tsc.codegen_cuda.sass import Sass
+from tsc.codegen_cuda.sass import INSTRUCTION, Sass
 
 _LABEL = re.compile(r"^\s*(\.L_x_\d+):")
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 _TARGET = re.compile(r"\((\.L_x_\d+)\)")
 _GROUP = re.compile(r"(\d+)x(\d+)x(\d+)")
 _LANES, _MATRIX_BYTES, _GROUP_WARPS = 32, 128, 4
@@ -36,7 +35,8 @@ _TRUST = (100.0, 10.0, 1.0, 1.0, 1.0)
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a block does in all, or instructions of one warp: matrix instructions (of warps; one of a warp group is four), and
-    bytes moved between registers and memories, all lanes together (a copy from global into shared memory is both)."""
+    bytes moved between registers and memories, all lanes together (a copy from global into shared memory is both; what a warp
+    group multiplies is loaded by its warps)."""
 
     matrix: float = 0
     shared_loads: float = 0
@@ -131,7 +131,7 @@ def _read(text: str) -> tuple[list[str], list[tuple[int, str]], dict[str, int]]:
     jumps: list[tuple[int, str]] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
-        label, instruction = _LABEL.match(line), _INSTRUCTION.match(line)
+        label, instruction = _LABEL.match(line), INSTRUCTION.match(line)
         if label:
             labels[label[1]] = len(opcodes)
         elif instruction:
@@ -156,6 +156,7 @@ def _moves(opcode: str) -> Iterator[tuple[str, int]]:
     match name:
         case "HMMA" | "HGMMA":
             yield "matrix", 1
+            yield "shared_loads", int(_matrix(opcode).shared_bytes) // _GROUP_WARPS
         case "LDSM":
             yield "shared_loads", _MATRIX_BYTES * next((int(part) for part in parts if part in ("2", "4")), 1)
         case "LDS":
