@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TSC_EMU_ABI_VERSION 1
+#define TSC_EMU_ABI_VERSION 2
 
 typedef struct {
   uint32_t x, y, z;

@@ -23,7 +23,7 @@ from tsc.runtime.drivers.protocol import (
     check_arguments,
 )
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _MODES = {"fast": 0, "lazy": 1, "race": 2, "stress": 3}
 _STATUSES = (
     "ok", "bad launch", "race", "out of bounds", "misaligned", "uninitialised", "deadlock", "diverged", "protocol", "timeout")
