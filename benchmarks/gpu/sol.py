@@ -61,7 +61,7 @@ def compared(rows: Sequence[Row], device: str, out: Path) -> Iterator[Compared]:
     last = light.plan.launches[-1]  # behind those that round its operands
     for row in rows:
         binding = light.bind({"m": row["m"]})
-        fits = sum(binding.layout.bytes[number] for number in last.args) <= light.spec.l2_bytes
+        fits = sum(light.bytes(number, binding) for number in last.args) <= light.spec.l2_bytes
         found = light.launch(last, binding, cached=fits)
         assert found.variants, found.reason
         (call,) = found.variants[0].calls

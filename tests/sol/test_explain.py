@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import tsc
 from tests.test_cli import Shell, shell
@@ -23,7 +24,8 @@ needs_tools = pytest.mark.skipif(not nvrtc.available() or find_disassembler() is
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1024]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "twice")], "small", [x], [y])
+    nodes = [helper.make_node("Add", ["x", "x"], ["a"], "twice"), helper.make_node("Mul", ["a", "w"], ["y"], "scaled")]
+    graph = helper.make_graph(nodes, "small", [x], [y], [numpy_helper.from_array(np.ones(1024, np.float32), "w")])
     found = tmp_path_factory.mktemp("sol") / "small.onnx"
     onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(found))
     return found
@@ -31,13 +33,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_tools
 def test_what_memory_bounds(shell: Shell, path: Path) -> None:
-    """10000 rows of 4096 bytes come, once, and go: 81.92 MB at 3.35 TB/s are 24.45 us, 48418 cycles of 1.98 GHz."""
+    """10000 rows of 4096 bytes come, once, and go, and 4096 bytes of weights: 81.924 MB at 3.35 TB/s are 24.45 us, 48421 cycles of
+    1.98 GHz. Of L2 each row asks for three times 4096 bytes."""
     code, out, err = shell("explain", path, "--sol", "--size", "batch=10000", "--target", "sm_90a")
     assert code == 0, err
     assert "H100 SXM: 132 multiprocessors at 1.98 GHz) at batch=10000" in out
     assert "bound by DRAM" in out and "all that runs, one after the other: at least 24.45 us" in out
-    found = re.search(r"tensor cores 0, shared memory 0, instructions (\d+), L2 16000, DRAM 48418", out)
-    assert found is not None and 0 < int(found[1]) < 48418
+    found = re.search(r"tensor cores 0, shared memory 0, instructions (\d+), L2 24000, DRAM 48421", out)
+    assert found is not None and 0 < int(found[1]) < 48421
     answer = shell.json("explain", path, "--sol", "--size", "batch=10000", "--target", "sm_90a")
     assert answer["explain"] == out.rstrip("\n").splitlines()
 

@@ -136,6 +136,13 @@ class Light:
         binder = Binder(self.plan, None, self.limits.multiprocessors)
         return binder.bind(binder.given(sizes))
 
+    def bytes(self, storage: int, binding: Binding) -> int:
+        """The bytes of a storage where the plan is bound."""
+        own = self.plan.storages[storage]
+        if own.kind == "constant":
+            return self._made.package.constants[self.plan.constants[own.index]].nbytes
+        return binding.layout.bytes[storage]
+
     def launches(self, sizes: Mapping[str, int], cached: bool = False) -> Iterator[LaunchBound]:
         """The bounds of all launches; `cached`: all that they touch is in L2 already."""
         binding = self.bind(sizes)
@@ -159,7 +166,7 @@ class Light:
         return LaunchBound(launch, tuple(VariantBound(own, time, number == runs) for number, (own, time) in pairs))
 
     def _call(self, call: Call, launch: Launch, variant: Variant, binding: Binding, cached: bool) -> CallBound:
-        names, known = binding.names, [binding.layout.bytes[number] for number in launch.args]
+        names, known = binding.names, [self.bytes(number, binding) for number in launch.args]
         buffers = [*known, *(size.evaluate(names) for size in variant.temporaries)]
         own, blocks = tuple(buffers[number] for number in call.args), call.blocks.evaluate(names)
         sizes = tuple(size.evaluate(names) for size in launch.sizes)
