@@ -25,7 +25,7 @@ needs_tools = pytest.mark.skipif(not nvrtc.available() or find_disassembler() is
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1024]) for name in "xy")
     nodes = [helper.make_node("Add", ["x", "x"], ["a"], "twice"), helper.make_node("Mul", ["a", "w"], ["y"], "scaled")]
-    graph = helper.make_graph(nodes, "small", [x], [y], [numpy_helper.from_array(np.ones(1024, np.float32), "w")])
+    graph = helper.make_graph(nodes, "small", [x], [y], [numpy_helper.from_array(np.arange(1024, dtype=np.float32), "w")])
     found = tmp_path_factory.mktemp("sol") / "small.onnx"
     onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(found))
     return found
@@ -33,7 +33,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_tools
 def test_what_memory_bounds(shell: Shell, path: Path) -> None:
-    """10000 rows of 4096 bytes come, once, and go, and 4096 bytes of weights: 81.924 MB at 3.35 TB/s are 24.45 us, 48421 cycles of
+    """10000 rows of 4096 bytes come, once, and go, and 4096 of weights: 81.924 MB at 3.35 TB/s are 24.45 us, 48421 cycles of
     1.98 GHz. Of L2 each row asks for three times 4096 bytes."""
     code, out, err = shell("explain", path, "--sol", "--size", "batch=10000", "--target", "sm_90a")
     assert code == 0, err
