@@ -18,14 +18,15 @@ PACKAGE = ROOT / "tsc"
 FLOORS = (
     "errors", "config", "progress", "frames", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir", "ops",
     "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers", "attempts",
-    "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "cli_tune", "cli",
-    "__main__")
+    "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "sol", "cli_tune",
+    "cli", "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
 #: What `runtime` may import besides NumPy, where it is installed: the driver's binding, in the modules that are imported when a
 #: GPU is asked for, and a type that NumPy lacks.
 OPTIONAL = {"cuda": ("runtime/drivers/cuda.py", "runtime/drivers/cuda_api.py"), "ml_dtypes": ("runtime/plan.py",)}
 #: Where third-party modules other than NumPy may be imported, if they are confined at all.
-WALLS = {"islpy": ("poly/isl.py",), "onnx": ("graph/", "ops/", "pipeline.py", "explain.py", "onnx_backend.py"),
+WALLS = {"islpy": ("poly/isl.py",),
+         "onnx": ("graph/", "ops/", "pipeline.py", "explain.py", "sol/explain.py", "onnx_backend.py"),
          "click": ("cli.py", "cli_tune.py"), "rich": ("cli.py",),
          **dict.fromkeys(("torch", "botorch", "gpytorch"), ("tune/gaussian.py",)),
          "ray": ("tuning_crew.py",),

@@ -30,6 +30,7 @@ from tsc.codegen_c.build import find_compiler
 from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
 from tsc.codegen_cuda.nvrtc import identity
+from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Precision, read_environment
 from tsc.draw import shortened
 from tsc.errors import InternalError, LaunchError, TscError, typed
@@ -43,6 +44,7 @@ from tsc.runtime.files import open_regular, write_atomically
 from tsc.runtime.memory import allocate_array
 from tsc.runtime.package import is_package
 from tsc.runtime.plan import TensorSpec
+from tsc.sol.explain import explain_light
 from tsc.tuning import Effort
 
 EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
@@ -143,19 +145,29 @@ def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, rep
 @cli.command("explain")
 @click.argument("file", type=FILE)
 @click.option("--node", default=None, metavar="NAME", help="Tell all about the kernel of one node (of an ONNX model).")
+@click.option("--sol", is_flag=True, help="Speed of light: how fast a GPU could run each Variant at most, and what bounds it.")
+@click.option("--precision", type=click.Choice(get_args(Precision)), default=None, help="Of products, for --sol.")
 @sizes_option
 @ranges_option
 @shapes_option
 @target_option
 @threads_option
 @as_json
-def explain_command(file: Path, node: str | None, sizes: Sequence[str], dims: Sequence[str], shapes: Sequence[str], target: str,
-                    threads: int | None, json_: bool) -> None:
+def explain_command(file: Path, node: str | None, sol: bool, precision: Precision | None, sizes: Sequence[str],
+                    dims: Sequence[str], shapes: Sequence[str], target: str, threads: int | None, json_: bool) -> None:
     """Say what FILE compiles to: kernels, what was fused or not and why, memory; with --size, at that shape.
 
     With --node: why its kernel was fused, its statements, dependences and schedule after each step, and its memory traffic.
+    With --sol, a --target that is a GPU and a --size of every dim: the cycles that tensor cores, shared memory, instructions,
+    L2 and DRAM take at least; no GPU is needed.
     """
-    if node is None:
+    if precision is not None and not sol:
+        raise click.UsageError("--precision is for --sol here")
+    if sol:
+        _check_sol(file, node, target)
+        with _compiling(file, target) as options:
+            text = explain_light(file, _sizes(sizes), target, _dims(dims, shapes), options, precision or "fp32")
+    elif node is None:
         text = _open(file, _dims(dims, shapes), target, threads).explain(**_sizes(sizes))
     elif is_package(file):
         raise click.UsageError("--node wants an ONNX model; a Package keeps kernels, not how they were made")
@@ -316,6 +328,16 @@ def _open(file: Path, dims: dict[str, Any] | None, target: str, threads: int | N
     if dims:
         raise click.UsageError("--dim and --shape want an ONNX model; a Package is compiled already")
     return tsc.load(file, threads=threads)
+
+
+def _check_sol(file: Path, node: str | None, target: str) -> None:
+    """Raise UsageError where --sol makes no sense."""
+    if node is not None:
+        raise click.UsageError("--sol is about all launches of a model; leave --node out")
+    if is_package(file):
+        raise click.UsageError("--sol wants an ONNX model; a Package keeps kernels, not their text")
+    if target not in CUDA_SPECS:
+        raise click.UsageError(f"--sol is about GPUs, and '{target}' is none; give --target one of {', '.join(CUDA_SPECS)}")
 
 
 def _answer(json_: bool, facts: dict[str, Any], lines: Sequence[str]) -> None:

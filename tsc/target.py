@@ -37,6 +37,23 @@ class GpuLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSpeed:
+    """How fast a `board` is at most: cycles a second at its highest `clock`, bytes a second of its `dram`. In one cycle its L2
+    gives `l2` bytes (None: not documented) to all multiprocessors together; each of these issues `issue` instructions of warps,
+    serves `shared` bytes of shared memory, multiplies and adds `fp32` pairs of floats, and on its tensor cores as many pairs as
+    `tensor` says of each kind of instruction ("mma.f16", "mma.tf32", "wgmma.f16"), dense, with sums in fp32."""
+
+    board: str
+    clock: int
+    dram: int
+    l2: int | None
+    fp32: int
+    tensor: tuple[tuple[str, int], ...]
+    shared: int = 128
+    issue: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """One device. `name` is what users write ("cpu-avx512"), `kind` chooses the back end.
 
@@ -44,7 +61,8 @@ class DeviceSpec:
     instruction set has, `instr_tile` the register tile (rows, columns) of an fp32 micro-kernel, `l2_bytes` the cache a block
     should fit, `cpu_flags` what the machine must report before code for this device may run on it, `compile_flags` what selects
     it in gcc and clang; `gpu` what a GPU's multiprocessors hold (its `registers` are one thread's, its `instr_tile` one matrix
-    instruction's). A chain of stages takes about `chain_rows` rows at a time, a panel is asked for `ahead` bytes ahead.
+    instruction's), `speed` how fast it is at most. A chain of stages takes about `chain_rows` rows at a time, a panel is asked
+    for `ahead` bytes ahead.
 
     What its code has beside scalars: `intrinsics` by name (`codegen_c/intrinsics.py`), the functions with a vector form as
     (function, dtype of the operands) in `vector_calls`, and `masks` for the loads and stores of some lanes of a vector.
@@ -59,6 +77,7 @@ class DeviceSpec:
     cpu_flags: tuple[str, ...] = ()
     compile_flags: tuple[str, ...] = ()
     gpu: GpuLimits | None = None
+    speed: GpuSpeed | None = field(default=None, repr=False)  # no kernel depends on it
     chain_rows: int = 64
     ahead: int = 4096
     intrinsics: tuple[str, ...] = ()

@@ -48,7 +48,8 @@ class LineRecord(ctypes.Structure):
 class Report(ctypes.Structure):
     _fields_ = [("struct_size", U32), ("status", ctypes.c_int32), ("message", ctypes.c_char * 1024),
                 ("kernel", ctypes.c_char * 128), ("access", AccessRecord * 2), ("address", U64), ("shared", U32),
-                ("line_count", U32), *[(name, U64) for name in (*WORK, *BYTES, *TRAFFIC)], ("lines", LineRecord * 128)]
+                ("line_count", U32), *[(name, U64) for name in (*WORK, *BYTES, *TRAFFIC, "paired_wavefronts")],
+                ("lines", LineRecord * 128)]
 
     @property
     def ended(self) -> str:

@@ -17,7 +17,8 @@ from tsc.errors import InternalError, LaunchError
 
 _WHEEL = "nvidia-cuda-nvdisasm"
 _FUNCTION = re.compile(r"^\.text\.(\S+):")
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+#: A line with an instruction, and its opcode.
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +79,5 @@ def _functions(text: str) -> dict[str, list[str]]:
 
 
 def _opcodes(lines: list[str]) -> tuple[str, ...]:
-    matches = (_INSTRUCTION.match(line) for line in lines)
+    matches = (INSTRUCTION.match(line) for line in lines)
     return tuple(match[1] for match in matches if match)

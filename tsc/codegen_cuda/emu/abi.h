@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TSC_EMU_ABI_VERSION 1
+#define TSC_EMU_ABI_VERSION 2
 
 typedef struct {
   uint32_t x, y, z;
@@ -120,6 +120,8 @@ typedef struct {
   uint64_t global_load_bytes, global_store_bytes, shared_load_bytes, shared_store_bytes; /* counters on, as all below */
   uint64_t shared_requests, shared_wavefronts, bank_conflicts;
   uint64_t global_requests, global_sectors, ideal_sectors;
+  uint64_t paired_wavefronts; /* those of shared memory where twice as many lanes are served together if neighbours, or all
+                                 those two apart, load from the same address (compute capability 7.0 and up) */
   tsc_emu_line lines[TSC_EMU_LINES]; /* ascending by line; the first TSC_EMU_LINES of them */
 } tsc_emu_report;
 

@@ -32,6 +32,7 @@ void Tally::rows(const u32 (&address)[8], u32 at) {
   tsc_emu_line& line = lines_[at];
   line.shared_requests++;
   shared_phase(wide, 8, 16, line);
+  paired_wavefronts_ += wavefronts(wide, 8, 16);
 }
 
 void Tally::flush() {
@@ -55,6 +56,14 @@ void Tally::account(const Record& record, Traffic traffic, u32 at) {
         if (record.active >> lane & 1) address[count++] = record.address[lane];
       if (count != 0) shared_phase(address, count, record.bytes, line);
     }
+    const u32 together = traffic == SHARED_LOAD && lanes < 32 && paired(record) ? 2 * lanes : lanes;
+    for (u32 first = 0; first < 32; first += together) {
+      u64 address[32];
+      u32 count = 0;
+      for (u32 lane = first; lane < first + together; lane++)
+        if (record.active >> lane & 1) address[count++] = record.address[lane];
+      if (count != 0) paired_wavefronts_ += wavefronts(address, count, record.bytes);
+    }
     return;
   }
   std::vector<u64> sectors, addresses;
@@ -72,8 +81,29 @@ void Tally::account(const Record& record, Traffic traffic, u32 at) {
   line.ideal_sectors += (distinct(addresses) * record.bytes + 31) / 32;
 }
 
+// Whether each active lane loads from where the next one does (0 and 1, 2 and 3, ...), or each from where the one two further
+// does (0 and 2, 1 and 3, ...): then registers come back packed
+// (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228/2).
+bool Tally::paired(const Record& record) {
+  for (u32 apart = 1; apart <= 2; apart++) {
+    bool same = true;
+    for (u32 lane = 0; lane < 32; lane++) {
+      const u32 other = lane ^ apart;
+      if ((record.active >> lane & 1) && (record.active >> other & 1)) same &= record.address[lane] == record.address[other];
+    }
+    if (same) return true;
+  }
+  return false;
+}
+
 // Lanes served together: as many wavefronts as the busiest bank has different words. The least possible is one.
 void Tally::shared_phase(const u64* address, u32 count, u32 bytes, tsc_emu_line& line) {
+  const u32 most = wavefronts(address, count, bytes);
+  line.shared_wavefronts += most;
+  line.bank_conflicts += most - 1;
+}
+
+u32 Tally::wavefronts(const u64* address, u32 count, u32 bytes) {
   u64 words[32][32];
   u32 used[32] = {}, most = 1;
   for (u32 i = 0; i < count; i++)
@@ -82,8 +112,7 @@ void Tally::shared_phase(const u64* address, u32 count, u32 bytes, tsc_emu_line&
       if (std::find(words[bank], words[bank] + used[bank], word) == words[bank] + used[bank]) words[bank][used[bank]++] = word;
       most = std::max(most, used[bank]);
     }
-  line.shared_wavefronts += most;
-  line.bank_conflicts += most - 1;
+  return most;
 }
 
 void Tally::add_to(tsc_emu_report& report) const {
@@ -91,6 +120,7 @@ void Tally::add_to(tsc_emu_report& report) const {
   report.global_store_bytes += bytes_[GLOBAL_STORE];
   report.shared_load_bytes += bytes_[SHARED_LOAD];
   report.shared_store_bytes += bytes_[SHARED_STORE];
+  report.paired_wavefronts += paired_wavefronts_;
   for (const auto& [at, line] : lines_) {
     report.shared_requests += line.shared_requests;
     report.shared_wavefronts += line.shared_wavefronts;

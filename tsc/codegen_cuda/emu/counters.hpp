@@ -37,11 +37,13 @@ class Tally {
     std::deque<Record> records;
   };
   void account(const Record& record, Traffic traffic, u32 at);
+  static bool paired(const Record& record);
   void shared_phase(const u64* address, u32 count, u32 bytes, tsc_emu_line& line);
+  static u32 wavefronts(const u64* address, u32 count, u32 bytes);
 
   std::unordered_map<u64, Stream> streams_;
   std::map<u32, tsc_emu_line> lines_;
-  u64 bytes_[4] = {};
+  u64 bytes_[4] = {}, paired_wavefronts_ = 0;
 };
 
 }  // namespace tsc::emu

@@ -23,7 +23,7 @@ from tsc.runtime.drivers.protocol import (
     check_arguments,
 )
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _MODES = {"fast": 0, "lazy": 1, "race": 2, "stress": 3}
 _STATUSES = (
     "ok", "bad launch", "race", "out of bounds", "misaligned", "uninitialised", "deadlock", "diverged", "protocol", "timeout")
@@ -35,7 +35,7 @@ _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 _COUNTS = (
     "blocks", "switches", "collectives", "mma_instructions", "global_load_bytes", "global_store_bytes", "shared_load_bytes",
     "shared_store_bytes", "shared_requests", "shared_wavefronts", "bank_conflicts", "global_requests", "global_sectors",
-    "ideal_sectors")
+    "ideal_sectors", "paired_wavefronts")
 _LINE_COUNTS = ("shared_requests", "shared_wavefronts", "bank_conflicts", "global_requests", "global_sectors", "ideal_sectors")
 
 
