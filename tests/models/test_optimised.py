@@ -13,7 +13,7 @@ import tsc
 from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES, cases
 
 #: Run by default.
-CHOSEN = ("bert.ts", "t5_encoder.ts", "mnist_cntk")
+CHOSEN = ("bert.ts", "mnist_cntk")
 #: How many of the shapes that are listed for a model are run.
 SHAPES = 3
 

@@ -296,8 +296,8 @@ def trained(name: str) -> tuple[onnx.ModelProto, Array]:
 
 @pytest.mark.parametrize("name", [
     "three classes", "line", "forest of three classes", "forest", "boosted three classes", "boosted", "columns", "neighbours",
-    "vectors", *(pytest.param(name, marks=pytest.mark.slow) for name in (
-        "two classes", "forest of two classes", "boosted two classes", "perceptron", "vectors for numbers", "isolation"))])
+    "vectors for numbers", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+        "two classes", "forest of two classes", "boosted two classes", "perceptron", "vectors", "isolation"))])
 def test_trained_by_scikit_learn(name: str) -> None:
     proto, x = trained(name)
     executable = tsc.compile(proto, threads=1, dims={"N": (0, None)})
