@@ -6,9 +6,9 @@ No GPU is needed. Each config is compiled for sm_90a and one block of it emulate
 device's facts are those of tsc/codegen_cuda/specs.py, written down before. Products were measured in a row on the same
 operands, which therefore are in L2 already where they fit.
 
-Of how things are counted, one was changed when the first products of fp32 on an H200 had been compared: 16 bytes loaded by
+No number was fitted, but two rules of counting came after a first look at measurements of fp32 on an H200: 16 bytes loaded by
 each lane were taken to be served by quarters of a warp, then all at once where they are the same (neither is what the hardware
-does), and now as `paired_wavefronts` of codegen_cuda/emu/abi.h has it. No number was fitted.
+does), and now as `paired_wavefronts` of codegen_cuda/emu/abi.h has it; and a warp keeps one scheduler busy, not all.
 """
 
 from __future__ import annotations
