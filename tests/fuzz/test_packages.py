@@ -16,7 +16,7 @@ from tsc.runtime.drivers.cpu import load_library
 
 
 @pytest.mark.defect(16)
-@pytest.mark.parametrize("numbers", [range(30), pytest.param(range(30, 120), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("numbers", [range(60), pytest.param(range(60, 120), marks=pytest.mark.slow)])
 def test_mutated_packages_end_in_package_errors(numbers: range) -> None:
     tally = run_batch(2, numbers)
     assert not tally.failures, str(tally)
