@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 
 import tsc
-from benchmarks.gpu.models import block, block_feeds
+from benchmarks.gpu.models import block, block_feeds, perceptron
 from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES
 from tests.test_tiny import tiny_model
 from tsc.config import Options, Precision
@@ -61,11 +61,12 @@ def expect_near(rounded: Package, exact: Package, fed: Sequence[dict[str, Any]],
                 np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3, err_msg=mode)
 
 
-def test_products_in_tf32(package: Package) -> None:
-    """On matrix instructions, near what fp32 gives."""
+def test_products_in_tf32() -> None:
+    """On matrix instructions, near what fp32 gives; a block's are beside those of halves below."""
     shop = workshop("emu:sm_80", Options(precision="tf32", variants=1))
-    rounded = build_package(block(), None, shop)
-    expect_near(rounded, package, [block_feeds(n, t) for n, t in ((1, 1), (3, 17))])
+    rounded = build_package(perceptron(), None, shop)
+    exact = build_package(perceptron(), None, workshop("emu:sm_80", Options(variants=1)))
+    expect_near(rounded, exact, [{"x": np.random.default_rng(n).standard_normal((n, 40), np.float32)} for n in (1, 33)])
     kernels = [k for k in shop.made.values() if isinstance(k, Kernel) and k.symbol.startswith("contraction")]
     assert kernels and all("mma_tile<tf32>" in code.source for kernel in kernels for code in kernel.codes)
 
@@ -99,7 +100,7 @@ def test_models_of_halves(precision: Precision) -> None:
     """What comes as halves is multiplied as that, where this is allowed: no kernel rounds it again. Else one widens each."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         g (float16[m, 16] x, float16[16, 8] w) => (float16[m, 8] y) { h = MatMul(x, w) y = Tanh(h) }""")
-    executable = tsc.compile(model, target="emu:sm_80", options=Options(precision=precision))
+    executable = tsc.compile(model, target="emu:sm_80", options=Options(precision=precision, variants=1))
     assert len(executable.launches) == (1 if precision == "fp16" else 3)
     rng = np.random.default_rng(5)
     for m in (1, 33):

@@ -17,9 +17,10 @@ FOLDER = Path(__file__).resolve().parents[3] / "shared" / "models"
 #: Run by default: one of each kind, namely an encoder, a decoder with a past, an image of any height and width, convolutions,
 #: layers that carry a state, branches, trees. The others take `-m slow`.
 CHOSEN = ("bert.dynamo", "llama_kv.dynamo", "vit_hw.dynamo", "super_resolution", "lgbm_regressor",
-          "mnist_cntk", "byte_bidi_lstm", "silero*")
+          "mnist_cntk", "silero*")
 #: Where nothing but the front end runs, every family in one form at least.
-FAMILIES = (*CHOSEN, "albert.dynamo", "gpt2.ts", "gpt2_kv.dynamo", "vit.dynamo", "clip_vision.dynamo", "t5.dynamo", "swin.ts")
+FAMILIES = (*CHOSEN, "albert.dynamo", "gpt2.ts", "gpt2_kv.dynamo", "vit.dynamo", "clip_vision.dynamo", "t5.dynamo", "swin.ts",
+            "byte_bidi_lstm")
 #: Of basic_pitch's logarithm of a spectrum ONNX Runtime itself is out of tolerance.
 LEFT_OUT = ("basic_pitch*",)
 #: What a model's If nodes choose by, where they are decided: its note says which sizes are valid.
