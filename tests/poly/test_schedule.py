@@ -254,3 +254,12 @@ def test_default_tiles_follow_the_device() -> None:
     assert scheduled(programs.gemm(), spec=WIDE).config.instr_tile == (7, 64)
     assert scheduled(programs.attention_values(), spec=WIDE).config.instr_tile[1] == 32
     assert scheduled(programs.gemm(), spec=SMALL).config.instr_tile == (2, 4)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_constant_in_panels_is_read_where_it_lies(transposed: bool) -> None:
+    """Whatever its order of dims was: in panels its columns are neighbours."""
+    program = programs.gemm("M", 70, 33, transposed=transposed)
+    fed, constant = (schedule_program(program, SMALL, None, None, "gemm", names).func for names in ([], ["w"]))
+    panels = [any(isinstance(s, Allocate) and s.buffer.name == "acc_panel" for s in walk(f.body)) for f in (fed, constant)]
+    assert panels == [True, False]

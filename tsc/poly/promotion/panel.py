@@ -19,7 +19,7 @@ from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, repla
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
 from tsc.te.expr import Buffer, Expr, Load, Var, loads, variables
-from tsc.te.passes.products import unit_stride
+from tsc.te.passes.products import unit_stride, without_casts
 
 
 def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, width: int) -> Promoted:
@@ -82,7 +82,7 @@ def _needed(scop: Scop, found: Nest, operand: Expr, width: int) -> bool:
     panels = {load.buffer.panel[1] for load in loads(operand) if load.buffer.panel is not None}
     if any(columns % width for columns in panels):
         raise PatternMismatch(f"tiles of {width} columns are no part of the panels of {min(panels)} in which a constant is")
-    if panels and unit_stride(operand, found.n):
+    if panels and isinstance(without_casts(operand), Load):
         return False
     if not isinstance(operand, Load) or not unit_stride(operand, found.n):
         return True

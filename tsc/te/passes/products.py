@@ -13,8 +13,7 @@ MOST_APART = 4
 
 def product_of(body: Expr) -> tuple[Expr, Expr] | None:
     """The two factors of a product that both load, looking through casts; None for anything else."""
-    while isinstance(body, Cast):
-        body = body.value
+    body = without_casts(body)
     if isinstance(body, Call) and body.fn == "mul" and all(any(loads(a)) for a in body.args):
         return body.args[0], body.args[1]
     return None
@@ -27,11 +26,17 @@ def as_stored(factor: Expr) -> Expr:
     return factor
 
 
-def unit_stride(factor: Expr, axis: str) -> bool:
-    """Whether `factor` is one load (through casts) that reads consecutive elements along `axis`."""
+def without_casts(factor: Expr) -> Expr:
+    """What is converted, however often."""
     while isinstance(factor, Cast):
         factor = factor.value
-    return isinstance(factor, Load) and stride(factor, axis) == 1
+    return factor
+
+
+def unit_stride(factor: Expr, axis: str) -> bool:
+    """Whether `factor` is one load (through casts) that reads consecutive elements along `axis`."""
+    load = without_casts(factor)
+    return isinstance(load, Load) and stride(load, axis) == 1
 
 
 def stride(load: Load, axis: str) -> int | None:
