@@ -24,7 +24,7 @@ from tsc.loop_ir.simplify import simplify, substitute_stmt
 from tsc.loop_ir.verify import verify
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import SizeParam
-from tsc.te.expr import BOOL, Buffer, Call, Const, Expr, Load, Size, Var, add, call, index, select
+from tsc.te.expr import BOOL, Buffer, Call, Const, Expr, Load, Size, Var, add, call, index, map_loads, select
 from tsc.trace import Recorder
 
 AVX512 = CPU_SPECS["cpu-avx512"]
@@ -219,12 +219,24 @@ def test_other_tiles_are_left_with_a_reason(name: str, change: Callable[[Store],
     assert len(reasons) == 1 and reason in reasons[0]
 
 
-def test_any_monoid_accumulates_in_vector_registers() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_any_monoid_accumulates_in_vector_registers(packed: bool) -> None:
     """max over k of x * w is no fma_tile, but its accumulators are registers too where lanes can be masked."""
-    found = rewritten(lambda s: replace(s, value=call("max", *s.value.args)), "update", packed=False)
+    found = rewritten(lambda s: replace(s, value=call("max", *s.value.args)), "update", packed)
     made, reasons = tensorize(simplify(found, keep_marked=True), AVX512)
     assert reasons == () and not intrinsics(made)
     assert len([s for s in walk(made.body) if isinstance(s, Allocate) and s.scope == "register"]) == 7 * 4
+
+
+def test_a_tile_that_begins_within_a_vector_of_a_panel_is_left() -> None:
+    """Its lanes would be no neighbours."""
+    def moved(load: Load) -> Load:
+        return load if load.buffer.panel is None else replace(load, index=(load.index[0], add(load.index[1], index(8))))
+
+    found = rewritten(lambda s: replace(s, value=map_loads(moved, call("max", *s.value.args))), "update")
+    made, reasons = tensorize(simplify(found, keep_marked=True), AVX512)
+    assert "no parts of panels" in reasons[0]
+    assert not [s for s in walk(made.body) if isinstance(s, Allocate) and s.scope == "register"]
 
 
 def vectors(made: Func) -> list[For]:

@@ -147,7 +147,7 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     for loop in tile.loops:
         inner = inside(inner, loop)
     height, width, vectors = (f"{stmt.buffer.name}_{part}" for part in ("rows", "width", "vectors"))
-    micro_kernel = _micro_kernels(replace(tile, width=Var(width)), columns, inner, spec)
+    micro_kernel = _micro_kernels(replace(tile, width=Var(width)), columns, lanes, inner, spec)
     if isinstance(micro_kernel, str):
         return micro_kernel
     spilled = Buffer(f"{stmt.buffer.name}_tile", stmt.buffer.dtype, stmt.buffer.shape)
@@ -166,7 +166,7 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     return unproved(made, facts) or made  # whole vectors read for columns that nobody stores
 
 
-def _micro_kernels(tile: _Tile, columns: int, facts: Facts, spec: DeviceSpec) -> _MicroKernel | str:
+def _micro_kernels(tile: _Tile, columns: int, lanes: int, facts: Facts, spec: DeviceSpec) -> _MicroKernel | str:
     """What makes the tile for some rows and columns: a matrix product where it is one, else what a WindowTile can do."""
     factors = _factors(tile)
     refused = factors if isinstance(factors, str) else _check_columns(tile, factors[1], columns, facts)
@@ -177,7 +177,7 @@ def _micro_kernels(tile: _Tile, columns: int, facts: Facts, spec: DeviceSpec) ->
     window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.started, tile.fn, tile.value,
                         tile.instance, has_masks=spec.masks)
     window = window.unmasked(columns, facts)
-    again = window.refusal(columns, facts, spec)
+    again = window.refusal(columns, lanes, facts, spec)
     return window.micro_kernel if again is None else f"{refused}; {again}"
 
 

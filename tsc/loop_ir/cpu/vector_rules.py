@@ -13,7 +13,7 @@ from tsc.sym import ONE, ZERO, SymExpr, dim
 from tsc.sym.expr import apply, coefficient_of
 from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
-from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, substitute, walk
+from tsc.te.expr import BOOL, INDEX, Call, Cast, CheckedIndex, Expr, Load, Var, children, loads, substitute, walk
 from tsc.te.index import to_expr, to_sym
 from tsc.te.intrinsics import EXPENSIVE
 
@@ -73,7 +73,7 @@ def check_load(load: Load, var: str) -> Access:
         moved = [d for d, factor in enumerate(factors) if factor != ZERO]
         if halves or moved != [load.buffer.panel[0]] or factors[moved[0]] != ONE:
             raise Refused(f"{load.buffer.name} is stored in panels")
-        return "contiguous"  # where it is a part of one (`part_of_panel`)
+        return "contiguous"  # where it is a part of one (`_part_of_panel`)
     if any(f != ZERO for f in (factors if halves else factors[:-1])):
         return "strided"
     if halves:
@@ -81,7 +81,7 @@ def check_load(load: Load, var: str) -> Access:
     return "contiguous" if factors[-1] == ONE else "spaced" if factors[-1].as_int() in SPACES else "strided"
 
 
-def part_of_panel(load: Load, loop: For, lanes: int, facts: Facts) -> bool:
+def _part_of_panel(load: Load, loop: For, lanes: int, facts: Facts) -> bool:
     """Whether each vector of a loop that reads along a panel lies within one."""
     panel, leaves = load.buffer.panel, dict[str, Expr]()
     if panel is None or not varies(load.index[panel[0]], loop.var):
@@ -102,12 +102,15 @@ def _half(var: str) -> SymExpr:
     return apply("//", [dim(var), SymExpr.of(2)])
 
 
-def check_value(value: Expr, var: str, facts: Facts, spec: DeviceSpec, masks: bool) -> None:
-    """Raises Refused unless a device can compute `value` for all lanes at once; `facts` hold inside the loop. With `masks`, a
-    load may stand under a condition that holds in a run of lanes: no other lane is touched."""
+def check_value(value: Expr, loop: For, lanes: int, facts: Facts, spec: DeviceSpec, masks: bool) -> None:
+    """Raises Refused unless a device can compute `value` for so many iterations of a loop at once; `facts` hold inside it. With
+    `masks`, a load may stand under a condition that holds in a run of lanes: no other lane is touched."""
+    var = loop.var
     costly = any(isinstance(n, Call) and n.fn in EXPENSIVE for n in walk(value))
     safe = frozenset(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
     _check(value, var, facts, spec.vector_calls, costly, "always" if masks else "unmasked", safe)
+    if not all(_part_of_panel(load, loop, lanes, facts) for load in loads(value)):
+        raise Refused("its vectors are no parts of panels")
 
 
 def unconditional(expr: Expr) -> list[Expr]:

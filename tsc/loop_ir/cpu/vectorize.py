@@ -16,7 +16,6 @@ from tsc.loop_ir.cpu.vector_rules import (
     check_load,
     check_value,
     looks_at_data,
-    part_of_panel,
     split_point,
     unconditional,
     varies,
@@ -74,9 +73,7 @@ def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
         # a copy is cut at the edges of what it copies, so that its vectors need no masks
-        reduced = _check(loop, stores, facts, spec, spec.masks and (loop.mark != COPY or not splits))
-        if not all(part_of_panel(load, loop, lanes, facts) for s in stores for load in loads(s.value)):
-            raise Refused("its vectors are no parts of panels")
+        reduced = _check(loop, lanes, stores, facts, spec, spec.masks and (loop.mark != COPY or not splits))
         made = _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts))
         complaint = unproved(simplify_stmt(made, facts, keep_marked=True), facts)
         if complaint is not None:
@@ -142,7 +139,7 @@ def _ways(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lane
     return 1 if not reduced or costly or (trip is not None and trip < _LONG * lanes) else _WAYS
 
 
-def _check(loop: For, stores: tuple[Store, ...], facts: Facts, spec: DeviceSpec, masks: bool) -> frozenset[Buffer]:
+def _check(loop: For, lanes: int, stores: tuple[Store, ...], facts: Facts, spec: DeviceSpec, masks: bool) -> frozenset[Buffer]:
     """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
     inner = inside(facts, loop)
     reduced: set[Buffer] = set()
@@ -151,12 +148,12 @@ def _check(loop: For, stores: tuple[Store, ...], facts: Facts, spec: DeviceSpec,
             raise Refused("float16 has no vectors")
         if any(varies(i, loop.var) for i in store.index):
             _check_contiguous(store, loop.var)
-            check_value(store.value, loop.var, inner, spec, masks)
+            check_value(store.value, loop, lanes, inner, spec, masks)
         else:
             operand = reduction_operand(store)
             if operand is None:
                 raise Refused(f"{store.buffer.name} is written at one place again and again")
-            check_value(operand, loop.var, inner, spec, masks)
+            check_value(operand, loop, lanes, inner, spec, masks)
             if isinstance(store.value, Call) and (store.value.fn, store.buffer.dtype) not in spec.vector_calls:
                 raise Refused(f"{store.value.fn} on {store.buffer.dtype} has no vector form")
             reduced.add(store.buffer)

@@ -48,25 +48,25 @@ class WindowTile:
 
     def unmasked(self, columns: int, facts: Facts) -> WindowTile:
         """The tile that computes all `columns`, if everything that they read is there; nobody stores what is too many."""
-        inner = self._inside(columns, facts)
+        inner = inside(facts, self._along(columns))
         moving = [(load, i, extent) for load in loads(self.value) for i, extent in zip(load.index, load.buffer.shape)
                   if varies(i, self.column)]
         there = all(load.buffer.panel is None and not any(map(looks_at_data, load.index)) and inner.lt(to_sym(i, {}), extent)
                     for load, i, extent in moving)
         return replace(self, masked=False) if there else self
 
-    def _inside(self, columns: int, facts: Facts) -> Facts:
-        return inside(facts, For(self.column, index(0), index(columns), Block(())))
+    def _along(self, columns: int) -> For:
+        return For(self.column, index(0), index(columns), Block(()))
 
-    def refusal(self, columns: int, facts: Facts, spec: DeviceSpec) -> str | None:
-        """Why the tile cannot be kept in vector registers, or None; `facts` hold inside `loops`."""
+    def refusal(self, columns: int, lanes: int, facts: Facts, spec: DeviceSpec) -> str | None:
+        """Why the tile cannot be kept in vector registers of so many lanes, or None; `facts` hold inside `loops`."""
         if self.masked and not self.has_masks:
             return "the vectors of the device have no masks"
         if (self.fn, self.acc.dtype) not in spec.vector_calls:
             return f"{self.fn} on {self.acc.dtype} has no vector form"
         try:
-            operand, inner = self._operand(Var(self.column)), self._inside(columns, facts)
-            check_value(operand, self.column, inner, spec, self.has_masks)
+            operand, loop = self._operand(Var(self.column)), self._along(columns)
+            check_value(operand, loop, lanes, inside(facts, loop), spec, self.has_masks)
         except Refused as refused:
             return str(refused)
         return None
