@@ -67,9 +67,10 @@ def find(name: str, precision: Precision = "fp32") -> Target:
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead)
 
 
-#: The matrix instructions that a precision allows.
+#: Matrix instructions, of which the first that fits is taken, and those that a precision allows.
+_INSTRUCTIONS = (WGMMA_F16, MMA_F16, MMA_TF32)
 _PRECISION: Mapping[Precision, tuple[Mma, ...]] = {
-    "fp32": (), "tf32": (MMA_TF32,), "fp16": (WGMMA_F16, MMA_F16, MMA_TF32)}
+    "fp32": (), "tf32": (MMA_TF32,), "fp16": _INSTRUCTIONS}
 #: isl's operations for reading a GPU's loops back, half a second: rows take a tenth, products on tiles of 64 x 64 are not done
 #: after ten times as many.
 _READ_BACK = 500_000
@@ -85,7 +86,7 @@ def _lowered_for_gpu(func: Func, spec: DeviceSpec, config: TileConfig, recorder:
     config is of theirs, else on those of warps. Raises PatternMismatch where a block does not fit a multiprocessor, or is not
     what groups multiply."""
     grouped = config.instr_tile[0] == GROUP_ROWS
-    instructions = tuple(mma for mma in _PRECISION["fp16"] if mma.name in spec.intrinsics and (mma.warps > 1) == grouped)
+    instructions = tuple(mma for mma in _INSTRUCTIONS if mma.name in spec.intrinsics and (mma.warps > 1) == grouped)
     for stages in range(config.stages, 0, -1):
         made = lower_gpu(func, stages, instructions, recorder)
         if grouped and not has_groups(made):

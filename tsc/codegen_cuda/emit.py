@@ -168,7 +168,7 @@ def emit_cuda(func: Func) -> CudaKernel:
     body = _emit(func.body, scope, _Kernel(warped, threads, func.scratch, places, grouped), 1 + alone)
     name = identifier(func.name)
     include = ["tsc_device.cuh", *(["hopper.cuh"] if grouped else []), "scalar.cuh"]
-    head = [*(f'#include "{name}"' for name in include), "", "using namespace tsc;", "",
+    head = [*(f'#include "{file}"' for file in include), "", "using namespace tsc;", "",
             f"TSC_KERNEL({name}, {max(threads, WARP)}, 1, {', '.join([*parameters, 'u8* scratch', 'u32* status'])}) {{",
             "  begin_in_turn();",
             "  const int64_t thread = thread_index().x;",

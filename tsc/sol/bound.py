@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from tsc.errors import InternalError
+from tsc.runtime.launch_frame import WARP
 from tsc.sol.counted import Counted
 from tsc.sol.loops import Executed
 from tsc.target import GpuLimits, GpuSpeed
-
-_LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def cycles(block: Block, grid: Grid, limits: GpuLimits, speed: GpuSpeed, cached:
     together = max(1, min(grid.resident, turns)) * block.warps
     busy = min(speed.issue, together) / speed.issue
     asked = grid.blocks * block.counted.l2_bytes
-    issue = max(block.executed.instructions / speed.issue, block.executed.floats * _LANES / speed.fp32)
+    issue = max(block.executed.instructions / speed.issue, block.executed.floats * WARP / speed.fp32)
     return Cycles(
         turns * block.counted.products / (rates[block.matrix] * busy) if block.matrix else 0,
         turns * block.counted.wavefronts * 128 / speed.shared, turns * issue / busy, asked / speed.l2 if speed.l2 else 0,

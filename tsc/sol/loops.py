@@ -14,11 +14,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from tsc.codegen_cuda.sass import INSTRUCTION, Sass
+from tsc.loop_ir.gpu.mma import GROUP
+from tsc.runtime.launch_frame import WARP
+from tsc.tune.fit import non_negative
 
 _LABEL = re.compile(r"^\s*(\.L_x_\d+):")
 _TARGET = re.compile(r"\((\.L_x_\d+)\)")
 _GROUP = re.compile(r"(\d+)x(\d+)x(\d+)")
-_LANES, _MATRIX_BYTES, _GROUP_WARPS = 32, 128, 4
+_MATRIX_BYTES = 128
 #: In place of what is executed by no lane, and takes a turn all the same.
 _NEVER = "NEVER"
 #: Instructions of the pipe for floats.
@@ -100,7 +103,7 @@ def _matrix(opcode: str) -> Matrix:
     kind = "tf32" if "TF32" in parts else "f16"
     if parts[0] == "HGMMA":
         rows, columns, depth = map(int, _GROUP.fullmatch(parts[1]).groups())  # type: ignore[union-attr]  # as all are written
-        return Matrix(f"wgmma.{kind}", rows * columns * depth, _GROUP_WARPS, (rows + columns) * depth * 2)
+        return Matrix(f"wgmma.{kind}", rows * columns * depth, GROUP, (rows + columns) * depth * 2)
     rows, columns, depth = _SHAPES[parts[1]]
     return Matrix(f"mma.{kind}", rows * columns * depth)
 
@@ -152,11 +155,11 @@ def _known(opcodes: Sequence[str]) -> Known:
 
 def _moves(opcode: str) -> Iterator[tuple[str, int]]:
     name, *parts = opcode.split(".")
-    size = _LANES * next((_WIDTHS[part] for part in parts if part in _WIDTHS), 4)
+    size = WARP * next((_WIDTHS[part] for part in parts if part in _WIDTHS), 4)
     match name:
         case "HMMA" | "HGMMA":
             yield "matrix", 1
-            yield "shared_loads", int(_matrix(opcode).shared_bytes) // _GROUP_WARPS
+            yield "shared_loads", int(_matrix(opcode).shared_bytes) // GROUP
         case "LDSM":
             yield "shared_loads", _MATRIX_BYTES * next((int(part) for part in parts if part in ("2", "4")), 1)
         case "LDS":
@@ -183,13 +186,8 @@ def executed(regions: Sequence[Region], known: Known, warps: int) -> Executed:
     seen = [k for k in range(1, len(regions)) if columns[:, k].any()]
     times = np.zeros(len(regions))
     times[0] = warps
-    left = list(seen)
-    while left:
-        solved = np.linalg.lstsq(columns[:, left], wanted - columns[:, 0] * warps, rcond=None)[0]
-        if solved.min() >= 0:
-            times[left] = solved
-            break
-        left = [k for k, time in zip(left, solved) if time >= 0]
+    if seen:
+        times[seen] = non_negative(columns[:, seen], wanted - columns[:, 0] * warps)
     for k in sorted({*range(1, len(regions))} - {*seen}):
         times[k] = times[regions[k].outer]
     apart = (np.abs(columns @ times - wanted) / wanted)[wanted == wanted.max()] if seen else np.zeros(1)

@@ -200,18 +200,24 @@ def _grow_unpacked(fusion: Fusion, draft: Draft) -> None:
 
 
 def _made_for(fusion: Fusion, anchor: str, value: str) -> set[str]:
-    """A value and what else is cheaply computed element by element for it alone; nothing where it is not."""
-    inner, copies, asked = set[str](), {value: 1}, set[str]()
-    while candidates := ({s for m in inner for s in fusion.sources[m]} if inner or asked else {value}) - inner - asked:
+    """A value and what else is cheaply computed element by element for it alone; nothing where it is not. Last to first, as
+    `_grow_backward` goes, which says what `copies` are."""
+    inner, copies, asked, candidates = set[str](), {value: 1}, set[str](), {value}
+    while candidates:
         found = fusion.ordered(candidates)[-1]
         asked.add(found)
-        item = fusion.items[found]
-        if found in fusion.owner or found in fusion.kept or item.expensive or item.kind in (
-                PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE) or {*fusion.readers[found]} - inner - {anchor}:
-            continue
-        inner.add(found)
-        copies[found] = copies.get(found, 0) + sum(fusion.kernel_reads(m).count(found) * copies[m] for m in inner - {found})
+        if _is_made_within(fusion, found, inner | {anchor}):
+            copies.setdefault(found, sum(fusion.kernel_reads(m).count(found) * copies[m] for m in inner))
+            inner.add(found)
+        candidates = {s for m in inner for s in fusion.sources[m]} - asked
     return inner if sum(fusion.items[m].weight * copies[m] for m in inner) <= UNPACKING else set()
+
+
+def _is_made_within(fusion: Fusion, value: str, readers: set[str]) -> bool:
+    """Whether a value is computed element by element, for such readers alone."""
+    item = fusion.items[value]
+    return not (value in fusion.owner or value in fusion.kept or item.expensive or {*fusion.readers[value]} - readers
+                or item.kind in (PatternKind.CONTRACTION, PatternKind.REDUCE, PatternKind.OPAQUE))
 
 
 def _in_columns(fusion: Fusion, anchor: str, value: str) -> bool:

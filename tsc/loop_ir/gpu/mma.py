@@ -12,6 +12,8 @@ from tsc.loop_ir.nodes import For, Stmt, Store
 from tsc.te.expr import Buffer, Call, Cast, Const, Expr, Load
 
 LANES, ROWS, HALF, COLUMNS, PAIR = 32, 16, 8, 8, 2
+#: Warps of a group, which have their rows below each other.
+GROUP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Mma:
 
 MMA_F16 = Mma("mma_m16n8k16_f16", 16, "float16")
 MMA_TF32 = Mma("mma_m16n8k8_tf32", 8, "float32")
-WGMMA_F16 = Mma("wgmma_m64k16_f16", 16, "float16", 4)
+WGMMA_F16 = Mma("wgmma_m64k16_f16", 16, "float16", GROUP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.loop_ir.gpu.mma import MmaTile, read_mma_tile
+from tsc.loop_ir.gpu.mma import COLUMNS, GROUP, ROWS, MmaTile, read_mma_tile
 from tsc.loop_ir.gpu.threads import trips
 from tsc.loop_ir.marks import K
 from tsc.loop_ir.nodes import For, Stmt
@@ -23,8 +23,8 @@ from tsc.sym import product
 from tsc.te.expr import Const, Expr, Load, Var, add, call, index, item_bytes, mul, substitute, variables
 from tsc.te.index import evaluated
 
-#: Warps of a group, rows of one of them, and the most columns of an instruction.
-WARPS, ROWS, MOST_COLUMNS = 4, 16, 256
+#: The most columns of an instruction.
+MOST_COLUMNS = 256
 _SPANS, _LINE, _UNIT, _PATTERN = (128, 64, 32), 128, 16, 8
 _Places = NDArray[np.int64]
 
@@ -63,28 +63,28 @@ def read_group_product(meaning: Stmt, lane: str, warps: Mapping[str, range]) -> 
             trips(rows) != 1):
         return "a warp has more than 16 rows"
     numbered = [name for name, values in warps.items() if len(values) > 1]
-    if len(numbered) != 1 or len(warps[numbered[0]]) % WARPS:
+    if len(numbered) != 1 or len(warps[numbered[0]]) % GROUP:
         return "its warps are not four by four below each other"
-    wide = 8 * (trips(columns) or 0)
+    wide = COLUMNS * (trips(columns) or 0)
     if wide > MOST_COLUMNS or not _in_order(tile, wide):
         return "its sums are not those of one instruction"
     name, values = numbered[0], warps[numbered[0]]
     # axes: groups, warps, halves, lanes // 4 | tiles, lanes % 4, pairs | steps of k, k
     own: dict[str, _Places] = {other: np.array(only[0]) for other, only in warps.items() if other != name}
-    own |= {name: np.array(values).reshape(-1, WARPS, *(1,) * 7), rows.var: _along(rows, 0, 9),
+    own |= {name: np.array(values).reshape(-1, GROUP, *(1,) * 7), rows.var: _along(rows, 0, 9),
             tile.half: np.arange(2).reshape(2, *(1,) * 6), columns.var: _along(columns, 4, 9),
             tile.pair: np.arange(2).reshape(2, 1, 1), k.var: _along(k, 7, 9), tile.k: np.arange(tile.depth)}
     own[lane] = 4 * np.arange(8).reshape(8, *(1,) * 5) + np.arange(4).reshape(4, 1, 1, 1)
     first: dict[str, Expr] = {other: index(0) for other in (tile.half, tile.pair, tile.k, lane)}
     first |= {loop.var: loop.lo for loop in (rows, columns, k)}
-    group = call("floordiv", call("sub", Var(name), index(values[0])), index(WARPS * values.step))
-    begin = {name: add(index(values[0]), mul(index(WARPS * values.step), group))}
+    group = call("floordiv", call("sub", Var(name), index(values[0])), index(GROUP * values.step))
+    begin = {name: add(index(values[0]), mul(index(GROUP * values.step), group))}
     (left, left_unit), (right, right_unit) = (_places(load, own) for load in (tile.left, tile.right))
     if left is None or right is None:
         return "where its operands lie is not known"
     if _vary(left, (4, 5, 6)) or _vary(right, (0, 1, 2, 3)):
         return "its operands are not those of a warp group"
-    a = _laid(left[:, :, :, :, 0, 0, 0].reshape(len(left), WARPS * ROWS, steps, tile.depth), left_unit)
+    a = _laid(left[:, :, :, :, 0, 0, 0].reshape(len(left), GROUP * ROWS, steps, tile.depth), left_unit)
     b = _laid(right[0, 0, 0, 0].reshape(1, wide, steps, tile.depth), right_unit)
     if a is None or b is None:
         return "its operands do not lie as a warp group reads them"

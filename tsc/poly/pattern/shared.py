@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tsc.errors import InternalError
+from tsc.loop_ir.gpu.mma import GROUP, ROWS
 from tsc.loop_ir.gpu.widen import begins_whole
 from tsc.loop_ir.marks import BLOCK
 from tsc.poly import isl
@@ -18,7 +19,7 @@ from tsc.te.expr import Call, Const, Expr, Load, item_bytes, variables
 from tsc.te.passes.products import stride, unit_stride
 
 #: Lanes of a warp along the columns of a product, bytes that a lane copies at once, and the rows of a warp group's instruction.
-ACROSS, VECTOR_BYTES, GROUP_ROWS = 4, 16, 64
+ACROSS, VECTOR_BYTES, GROUP_ROWS = 4, 16, GROUP * ROWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def _in_warps(config: TileConfig) -> TileConfig:
     if config.instr_tile[0] != GROUP_ROWS:
         return replace(config, block_tile=rounded(config.block_tile, config.warp_tile))
     block = rounded(config.block_tile, GROUP_TILE)
-    return replace(config, block_tile=block, warp_tile=(GROUP_ROWS // 4, block[1]), instr_tile=GROUP_TILE)
+    return replace(config, block_tile=block, warp_tile=(MATRIX_TILE[0], block[1]), instr_tile=GROUP_TILE)
 
 
 def match_warps(scop: Scop) -> Warps:
