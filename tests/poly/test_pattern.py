@@ -96,12 +96,12 @@ def test_stages_of_a_layer_norm() -> None:
     assert isinstance(found, Staged)
     assert [s.statements for s in found.stages] == [
         ("total_init", "total_update", "mean_store"), ("square_init", "square_update", "rstd_store"), ("out_store",)]
-    assert not found.across
+    assert not found.within < len(found.matrix.names)
 
 
 def test_columns_are_reduced_across() -> None:
     found, _ = match(build_scop(programs.column_sums()))
-    assert isinstance(found, Staged) and found.across
+    assert isinstance(found, Staged) and found.within < len(found.matrix.names)
 
 
 def test_shifts_are_the_least_and_the_greatest_legal_ones() -> None:

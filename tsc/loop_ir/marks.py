@@ -14,6 +14,8 @@ TILE_ROW, TILE_COLUMN, INIT, EPILOGUE = "i", "j", "init", "epilogue"
 ROW, REDUCE, OUTER, INNER = "row", "reduce", "outer", "inner"
 #: The trips of a recurrence, which run one after the other.
 TRIP = "trip"
+#: The places of which a fold asks whether something goes there.
+PLACE = "place"
 #: The loops of a copy.
 COPY = "copy"
 #: The tensor intrinsic of a register tile's k step, and the loops that are its meaning (`loop_ir/cpu/tensorize.py`).

@@ -122,12 +122,12 @@ def _last_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _last_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
-    """max over k of k, where update k goes there, or -1."""
+    """max over k of k, where update k goes there; below 0 where none does."""
     ctx = lowering.infer
     axis = ctx.attr("axis")
     updates = lowering.axis("k", canonical(ctx, 0)[axis])
     k = lowering.var(updates)
-    return Reduction(MAX, (updates,), _where_it_goes(lowering, at, k, axis, k, index(-1)))
+    return Reduction(MAX, (updates,), _where_it_goes(lowering, at, k, axis, k, typed(MAX.identity(INDEX), INDEX)))
 
 
 def _where_it_goes(lowering: Lowering, at: Sequence[Expr], k: Expr, axis: int, yes: Expr, no: Expr) -> Expr:

@@ -5,8 +5,9 @@ Each step is a function from tree to tree; whoever builds a tree checks every re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
+from typing import TypeAlias
 
 from tsc.loop_ir.marks import BLOCK, INNER, INSTR_M, INSTR_N, OUTER, REDUCE, ROW
 from tsc.poly import PatternMismatch, isl
@@ -17,6 +18,8 @@ from tsc.poly.scop import Scop
 ROW_POINT, BLOCK_POINT = frozenset({BLOCK, ROW}), frozenset({BLOCK})
 #: Where the accumulators of a contraction live: below the loops over its register tiles.
 INSTR_POINT = frozenset({INSTR_N, INSTR_M})
+#: A row of statements, and the mark of its loop.
+Marked: TypeAlias = tuple[isl.MultiUnionPwAff, str]
 
 
 def in_blocks(node: isl.ScheduleNode, rows: int) -> tuple[isl.ScheduleNode, isl.MultiUnionPwAff]:
@@ -28,16 +31,17 @@ def in_blocks(node: isl.ScheduleNode, rows: int) -> tuple[isl.ScheduleNode, isl.
 
 
 def statement_rows(node: isl.ScheduleNode, scop: Scop, matrices: Mapping[str, ScheduleMatrix],
-                   inner: isl.MultiUnionPwAff | None) -> isl.ScheduleNode:
-    """A sequence of statements, each below the rows of its matrix and then `inner`. Returns the node where `node` stood."""
+                   inner: Callable[[str], Sequence[Marked]] = lambda statement: ()) -> isl.ScheduleNode:
+    """A sequence of statements, each below the rows of its matrix and then those that `inner` has for it. Returns the node where
+    `node` stood."""
     statements = [s for matrix, own in _by_matrix(matrices) for s in separated(scop, matrix, own)]
     if len(statements) > 1:
         node = node.insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements]))
     for i, name in enumerate(statements):
         branch = node.child(i).child(0) if len(statements) > 1 else node
         rows, marks = _stage_rows(scop, name, matrices[name])
-        parts = rows if inner is None else [*rows, inner]
-        marks = marks + [INNER] * (0 if inner is None else inner.dim(isl.SET))
+        own = inner(name)
+        parts, marks = [*rows, *(row for row, _ in own)], [*marks, *(mark for _, mark in own)]
         if REDUCE not in marks and marks:
             marks = [OUTER] * (len(marks) - 1) + [INNER]
         if parts:

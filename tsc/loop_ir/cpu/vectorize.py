@@ -21,7 +21,7 @@ from tsc.loop_ir.cpu.vector_rules import (
     varies,
 )
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.marks import COPY
+from tsc.loop_ir.marks import COPY, PLACE
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
 from tsc.loop_ir.quotients import at_quotients
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
@@ -53,6 +53,8 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
                 return stmt
             case For(kind="vector" | "unroll"):
                 return stmt
+            case For(mark=mark) if mark == PLACE and not any(isinstance(s, For) for s in walk(stmt.body)):
+                return stmt  # of its places one is stored to (`scatter`)
             case For() if stmt.kind == "serial" and not any(isinstance(s, (For, Allocate, Intrin)) for s in walk(stmt.body)):
                 return _vectorize_loop(stmt, facts, spec, reasons, _MAX_SPLITS)
             case For() | Let():

@@ -298,7 +298,7 @@ def _row_loops(branch: isl.ScheduleNode, scop: Scop, stages: list[Stage], values
     if values.dim(isl.SET):
         rows = values.intersect_domain(own_instances(scop, list(matrices)))
         branch = isl.mark_each(branch.insert_partial_schedule(rows), [ROW] * values.dim(isl.SET))
-    branch = statement_rows(branch, scop, matrices, None)
+    branch = statement_rows(branch, scop, matrices)
     return branch.ancestor(branch.get_tree_depth() - top)
 
 

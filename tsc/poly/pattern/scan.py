@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from tsc.loop_ir.marks import BLOCK, ROW, TRIP
+from tsc.loop_ir.marks import BLOCK, INNER, ROW, TRIP
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
@@ -187,7 +187,7 @@ def _separated(node: isl.ScheduleNode, scop: Scop, found: Scan, config: TileConf
     outer = [i for i in point if i not in inner]
     if outer and values is not None:
         node = isl.mark_each(isl.atomic(node.insert_partial_schedule(isl.select_rows(values, outer))), [ROW] * len(outer))
-    last = isl.select_rows(values, inner) if inner and values is not None else None
+    last = [(isl.select_rows(values, inner), INNER)] if inner and values is not None else []
     node = _sequence(node, scop, [p.statements for p in found.parts])
     for i, part in enumerate(found.parts):
         branch = _branch(node, i, len(found.parts))
@@ -195,7 +195,7 @@ def _separated(node: isl.ScheduleNode, scop: Scop, found: Scan, config: TileConf
             branch = branch.insert_partial_schedule(part.trip.band(scop, [0], part.statements))
             branch = isl.mark_each(branch, [TRIP])
         matrices = {s: stage.matrix for stage in part.stages for s in stage.statements}
-        node = up_to(statement_rows(branch, scop, matrices, last), node)
+        node = up_to(statement_rows(branch, scop, matrices, lambda _: last), node)
     return node.ancestor(node.get_tree_depth() - below)
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 from typing import ClassVar, Self, TypeVar
 
-from tsc.loop_ir.marks import ROW
+from tsc.loop_ir.marks import INNER, PLACE, ROW
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
@@ -20,14 +22,17 @@ from tsc.poly.pattern.rows import completing_axes, row_functions, row_relations
 from tsc.poly.promotion.promote import Home, with_locals
 from tsc.poly.scop import Scop, Statement
 from tsc.poly.tile import Knob, Space, TileConfig, powers
-from tsc.poly.tree import BLOCK_POINT, ROW_POINT, in_blocks, own_instances, statement_rows
+from tsc.poly.tree import BLOCK_POINT, ROW_POINT, Marked, in_blocks, own_instances, statement_rows
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute
-from tsc.te.expr import loads
+from tsc.te.expr import loads, variables
 from tsc.te.passes.products import is_contraction, unit_stride
+from tsc.te.passes.spots import Spot, sought
 
 #: Elements that one block of an injective kernel should cover, and the extent taken for a symbolic axis to get there.
 BLOCK_ELEMENTS, ASSUMED_EXTENT = 8192, 128
+#: Elements of a block to any of which something may go, and how many of each axis lie behind one place.
+PLACES, PLACE_WIDTH = 32768, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,8 @@ AnyStage = TypeVar("AnyStage", bound=Stage | Nest)
 class Staged(Pattern):
     """Row-parallel stages one after the other: chained reductions with equal rows, or injective statements alone.
 
-    `matrix` holds the row functions; `across` says that the last row is the unit-stride axis of what is reduced, so that its
-    loop belongs inside the reduction's.
+    `matrix` holds the row functions. The loops of rows from number `within` on belong inside a reduction's: the unit-stride
+    axis of what is reduced is the last of them, or what is reduced goes to one place along row `sought`.
     """
 
     tiles_products: ClassVar[bool] = False
@@ -54,7 +59,8 @@ class Staged(Pattern):
     anchor: Compute
     stages: tuple[Stage, ...]
     reducing: bool
-    across: bool
+    within: int
+    sought: int | None = None
 
     def solved(self, scop: Scop, deps: Dependences) -> tuple[Self, tuple[str, ...]]:
         """With every `?` replaced, and the matrices in words. Raises PatternMismatch."""
@@ -142,7 +148,10 @@ def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
             raise PatternMismatch(f"{pattern}: the row of {anchor.name} that {statement.compute.name} belongs to is not affine "
                                   "or not unique", blamed)
     stages = tuple(row_stage(scop, group, entries) for group in _groups(scop, entries))
-    return Staged(ScheduleMatrix(names, entries), anchor, stages, reducing, reducing and _across(scop, entries))
+    matrix, sought = ScheduleMatrix(names, entries), next(filter(None, map(partial(_sought, scop), entries.items())), None)
+    if sought is not None:
+        return Staged(matrix, anchor, stages, reducing, sought[0], sought[0])
+    return Staged(matrix, anchor, stages, reducing, len(names) - (not reducing or _across(scop, entries)))
 
 
 def _parts(scop: Scop, reducing: bool) -> list[Compute]:
@@ -183,6 +192,18 @@ def row_stage(scop: Scop, group: list[Statement], entries: Mapping[str, tuple[Ro
     return Stage(tuple(s.name for s in group), ScheduleMatrix(tuple(names), rows))
 
 
+def _sought(scop: Scop, rows: tuple[str, Sequence[Row]]) -> tuple[int, Spot] | None:
+    """The row of an update along which it goes to one place, the last of such rows, and where."""
+    name, functions = rows
+    statement = scop.statements[name]
+    for number, row in reversed([*enumerate(functions)]) if statement.role == "update" else ():
+        axis = None if row is None else axis_of(scop, name, row)
+        spot = None if axis is None else sought(statement.compute, axis)
+        if spot is not None:
+            return number, spot
+    return None
+
+
 def _across(scop: Scop, entries: Mapping[str, tuple[Row, ...]]) -> bool:
     """Whether every input that the first reduction of inputs reads consecutively is read so along its axis that is the last
     row."""
@@ -201,7 +222,9 @@ def _across(scop: Scop, entries: Mapping[str, tuple[Row, ...]]) -> bool:
 def _row_tile(found: Staged, spec: DeviceSpec) -> tuple[int, ...]:
     extents = [a.extent.as_int() for a in found.anchor.axes]
     if found.reducing:
-        if found.across:
+        if found.sought is not None:
+            return _place_tile(extents, found.sought)
+        if found.within < len(extents):
             return (1,) * (len(extents) - 1) + (max(16, spec.vector_bytes),)
         wide = [i for i, e in enumerate(extents) if e != 1]
         return tuple(4 if wide and i == wide[-1] else 1 for i in range(len(extents)))
@@ -211,6 +234,13 @@ def _row_tile(found: Staged, spec: DeviceSpec) -> tuple[int, ...]:
         tiles.append(max(1, size))
         budget //= max(1, min(size, extent or ASSUMED_EXTENT))
     return tuple(reversed(tiles))
+
+
+def _place_tile(extents: list[int | None], row: int) -> tuple[int, ...]:
+    """As many places as a block has room for, of all of which each update is asked once, and some of what lies behind one."""
+    behind = tuple(min(extent or PLACE_WIDTH, PLACE_WIDTH) for extent in extents[row + 1:])
+    places = max(1, PLACES // max(1, prod(behind)))
+    return (*(1,) * row, min(extents[row] or places, places), *behind)
 
 
 def _initial(scop: Scop, found: Staged, deps: isl.UnionMap) -> isl.ScheduleNode:
@@ -241,13 +271,13 @@ def _initial(scop: Scop, found: Staged, deps: isl.UnionMap) -> isl.ScheduleNode:
 def _separated(node: isl.ScheduleNode, scop: Scop, found: Staged, config: TileConfig) -> isl.ScheduleNode:
     """Pull what was sunk out of each stage's loops, and give every statement its own rows inside the tile.
 
-    The point rows are shared by all stages but for the last one where loops along it should be innermost.
+    The point rows are shared by all stages but for those where loops along them should be innermost.
     Returns the first node below the block band.
     """
     count = len(found.matrix.names)
     point = [i for i in range(count) if config.row_tile[i] > 1]
-    shared = point[:-1] if found.across or not found.reducing else point
-    inner = [i for i in point if i not in shared]
+    shared = [i for i in point if i < found.within]
+    inner = [i for i in point if i >= found.within]
     values = None
     if count:
         node, values = in_blocks(node, count)
@@ -257,5 +287,25 @@ def _separated(node: isl.ScheduleNode, scop: Scop, found: Staged, config: TileCo
         node = isl.atomic(node.insert_partial_schedule(isl.select_rows(values, shared)))
         node = isl.mark_each(node, [ROW] * len(shared))
     matrices = {s: stage.matrix for stage in found.stages for s in stage.statements}
-    node = statement_rows(node, scop, matrices, isl.select_rows(values, inner) if inner and values is not None else None)
+
+
+    def own(statement: str) -> list[Marked]:
+        order = _inner_order(scop, found, statement, inner)
+        return [] if values is None else [(isl.select_rows(values, [i]), mark) for i, mark in order]
+
+    node = statement_rows(node, scop, matrices, own)
     return node.ancestor(node.get_tree_depth() - below)
+
+
+def _inner_order(scop: Scop, found: Staged, statement: str, rows: Sequence[int]) -> list[tuple[int, str]]:
+    """The rows inside of a statement's own, and their marks. Those of an update that goes to one place are asked for it before
+    what lies behind that, unless that has places of its own."""
+    entries = found.matrix.entries[statement]
+    known = _sought(scop, (statement, entries))
+    if known is None or known[0] != found.sought:
+        return [(i, INNER) for i in rows]
+    others = [i for i in rows if i != found.sought]
+    axes = {axis_of(scop, statement, row) for i in others if (row := entries[i]) is not None}
+    place = [(i, PLACE) for i in rows if i == found.sought]
+    asked = [(i, INNER) for i in others]
+    return [*asked, *place] if axes & variables(known[1].goes) else [*place, *asked]
