@@ -40,6 +40,7 @@ from tsc.ops import (
     transposed,
     trigonometry,
     unique,
+    unpool,
 )
 from tsc.ops.base import OpDef
 
@@ -47,8 +48,8 @@ _OPS: tuple[OpDef, ...] = (
     *elementwise.OPS, *logical.OPS, *bits.OPS, *activation.OPS, *movement.OPS, *indexing.OPS, *generate.OPS, *reduce.OPS,
     *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
     *grid_sample.OPS, *quantize.OPS, *fold.OPS, *attention.OPS, *spectral.OPS, *recurrent.OPS, *control.OPS, *trigonometry.OPS,
-    *scatter.OPS, *topk.OPS, *counted.OPS, *unique.OPS, *suppression.OPS, *sampled.OPS, *linear_attention.OPS, *causal_conv.OPS,
-    *determinant.OPS, *microsoft.OPS, *ml.OPS,
+    *scatter.OPS, *unpool.OPS, *topk.OPS, *counted.OPS, *unique.OPS, *suppression.OPS, *sampled.OPS, *linear_attention.OPS,
+    *causal_conv.OPS, *determinant.OPS, *microsoft.OPS, *ml.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

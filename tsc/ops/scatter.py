@@ -69,7 +69,7 @@ def _elements(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     data, indices, updates = ctx.node.inputs
     spots = builder.emit("ScatterSpots", indices, sizes=(canonical(ctx, 0)[_axis(ctx)],))
-    return (_scattered(builder, data, spots, updates, _axis(ctx), canonical(ctx, 0)),)
+    return (scattered(builder, data, spots, updates, _axis(ctx), canonical(ctx, 0)),)
 
 
 def _nd(builder: Builder) -> tuple[str, ...]:
@@ -80,12 +80,12 @@ def _nd(builder: Builder) -> tuple[str, ...]:
     count, rows, width = (product(s) for s in (canonical(ctx, 1)[:-1], shape[:depth], shape[depth:]))
     listed = reshape(builder, indices, (count, SymExpr.of(depth)))
     spots = builder.emit("ScatterSpots", listed, sizes=shape[:depth], linear=1)
-    made = _scattered(builder, reshape(builder, data, (rows, width)), spots, reshape(builder, updates, (count, width)), 0,
+    made = scattered(builder, reshape(builder, data, (rows, width)), spots, reshape(builder, updates, (count, width)), 0,
                       (rows, width))
     return (reshape(builder, made, shape),)
 
 
-def _scattered(builder: Builder, data: str, spots: str, updates: str, axis: int, shape: Sequence[SymExpr]) -> str:
+def scattered(builder: Builder, data: str, spots: str, updates: str, axis: int, shape: Sequence[SymExpr]) -> str:
     """`data` of a shape with each of the updates along `axis` at the place that `spots` has for it."""
     ctx = builder.infer
     reduction = ctx.attr("reduction", "none")

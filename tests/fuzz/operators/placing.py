@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from tests.fuzz.operators.case import Dims, Draft
@@ -76,6 +78,25 @@ def tensor_scatter(d: Draft) -> None:
     d.node("TensorScatter", inputs, axis=d.rng.choice((axis, axis - ranks)), mode=mode)
 
 
+def max_unpool(d: Draft) -> None:
+    """Elements that go to places of their own among what was pooled, which may be less than the output."""
+    dims = d.rng.choice((1, 2, 2, 3))
+    kernel, strides = ([d.rng.choice((1, 2, 3, 4)) for _ in range(dims)] for _ in range(2))
+    pads = [d.rng.randint(0, (k - 1) // 2) for _ in range(2) for k in kernel]
+    shape = (d.rng.choice((1, 2, d.size(1, 3))), d.rng.choice((1, 3)), *(d.size(1, {1: 33, 2: 9, 3: 4}[dims]) for _ in range(dims)))
+
+    def apart(gen: np.random.Generator, own: tuple[int, ...], sizes: Sizes) -> Array:
+        pooled = [(n - 1) * s + k - p - q for n, s, k, p, q in zip(own[2:], strides, kernel, pads, pads[dims:])]
+        return np.asarray(gen.permutation(prod((*own[:2], *pooled)))[:prod(own)].reshape(own))
+
+    inputs = [d.operand(shape, d.dtype("MaxUnpool")), d.operand(shape, "int64", apart)]
+    if d.chance(0.4) and not any(isinstance(n, str) for n in shape):
+        most = [n if k < 2 else (int(n) - 1) * strides[k - 2] + kernel[k - 2] + d.rng.randint(0, 2) for k, n in enumerate(shape)]
+        inputs.append(d.constant(fixed(most), (len(shape),)))
+    d.node("MaxUnpool", inputs, kernel_shape=kernel, strides=d.maybe(0.8, strides) if max(strides) == 1 else strides,
+           pads=pads if any(pads) else d.maybe(0.5, pads))
+
+
 def top_k(d: Draft) -> None:
     """Few of many, all, or none; ties keep their order."""
     dims = list(d.extents(rank(d, 1, 3)))
@@ -148,6 +169,6 @@ def non_max_suppression(d: Draft) -> None:
 
 
 RECIPES: dict[str, Recipe] = {"ScatterElements": scatter_elements, "Scatter": scatter, "ScatterND": scatter_nd,
-                              "TensorScatter": tensor_scatter, "TopK": top_k}
+                              "TensorScatter": tensor_scatter, "MaxUnpool": max_unpool, "TopK": top_k}
 COUNTED: dict[str, Recipe] = {"NonZero": non_zero, "Compress": compress, "Unique": unique,
                               "NonMaxSuppression": non_max_suppression}
