@@ -19,9 +19,9 @@ from tsc.errors import InputError, InternalError
 from tsc.graph.fusion.to_te import LoweredGroup
 from tsc.ir import Graph
 from tsc.loop_ir.bounds import no_prover
+from tsc.loop_ir.lower import settle
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.print import format_func
-from tsc.loop_ir.scatter import scatter
 from tsc.ops.base import PatternKind
 from tsc.plan.build import KernelCall
 from tsc.plan.kernel import Code, Kernel, Refusal, buffers_of, interface_of, kernel_from_bytes, kernel_to_bytes
@@ -357,7 +357,7 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
                 recorder.decide("validate", symbol, note)
             for note in check_values(program, func, scheduled.scop.program).notes():  # and it means what the Program means
                 recorder.decide("validate", symbol, note)
-        settled = scatter(func)                                     # stores to places that only data tells come last
+        settled = settle(func)                                      # Func           -> Func, as it runs
         if settled != func:
             recorder.record("loop_ir", symbol, lambda: format_func(settled))
     return CheckedLoops(scheduled, settled, spec, seen, program.facts)

@@ -29,7 +29,7 @@ from tsc.codegen_c.specs import host_spec
 from tsc.config import read_environment
 from tsc.errors import InternalError
 from tsc.loop_ir.bounds import Prover, no_prover
-from tsc.loop_ir.lower import lower
+from tsc.loop_ir.lower import lower, settle
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.oracle.interpret import Trace, interpret, interpreter
 from tsc.loop_ir.places import places_of
@@ -91,14 +91,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Made:
-    """What became of a Case: the Program, its schedule and loops, the loops after the passes, C, runs to compare, and why the
-    values of the loops could not be validated, if so. `device` is what the C is compiled for."""
+    """What became of a Case: the Program, its schedule and loops, the loops after the passes and those that run, C, runs to
+    compare, and why the values of the loops could not be validated, if so. `device` is what the C is compiled for."""
 
     case: Case
     device: DeviceSpec
     program: Program
     scheduled: ScheduledProgram
     lowered: Func
+    settled: Func
     source: str
     runs: tuple[Run, ...]
     undecided: str | None
@@ -168,7 +169,7 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
             raise Wrong("a refusal without a reason") from refusal
         raise
     lowered = lower(scheduled.func, spec, prover=_prover(scheduled))
-    made = Made(case, device, program, scheduled, lowered, "", tuple(runs), None)
+    made = Made(case, device, program, scheduled, lowered, settle(lowered), "", tuple(runs), None)
     if made.opaque and not case.divided:
         raise Wrong(f"an access that depends on no data is not exact: {made.opaque}")
     if (unread := made.order(made.lowered)) and not case.divided and not wraps(program):
@@ -182,7 +183,9 @@ def check(case: Case, rng: Random, name: str = "kernel", steps: Steps | None = N
                 raise
     if (undecided := made.values(made.lowered, rng.randrange(2**31))) and not case.divided:
         raise Wrong(f"values are not compared: {undecided}")
-    return replace(made, undecided=undecided, source=emit_c(made.lowered, spec))
+    for run in (run for run in runs if made.settled != made.lowered and run.work <= INTERPRETED):
+        compare_blocks(run, "settled loops", made.settled)
+    return replace(made, undecided=undecided, source=emit_c(made.settled, spec))
 
 
 def wraps(program: Program) -> bool:
@@ -425,20 +428,20 @@ def _unit(sources: Sequence[str]) -> str:
 
 def check_compiled(made: Made, library: ctypes.CDLL, rng: Random) -> None:
     """Run a kernel at all sizes, whole and block by block in random order. Raises Wrong."""
-    kernel = getattr(library, made.lowered.name)
+    kernel = getattr(library, made.settled.name)
     for run in made.runs:
         def whole(arrays: Arrays, run: Run = run) -> None:
-            if call_kernel(kernel, made.lowered, arrays, run.sizes):
+            if call_kernel(kernel, made.settled, arrays, run.sizes):
                 raise Wrong(f"the compiled kernel reports a data error at {dict(run.sizes)}")
 
         compare(run, "compiled", whole)
-        count = made.lowered.blocks.evaluate(run.sizes)
+        count = made.settled.blocks.evaluate(run.sizes)
         if 1 < count <= 64:
             order = rng.sample(range(count), count)
 
             def apart(arrays: Arrays, run: Run = run, order: Sequence[int] = tuple(order)) -> None:
                 for block in order:
-                    call_kernel(kernel, made.lowered, arrays, run.sizes, (block, block + 1))
+                    call_kernel(kernel, made.settled, arrays, run.sizes, (block, block + 1))
 
             compare(run, "compiled, blocks in random order", apart)
 

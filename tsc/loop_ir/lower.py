@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tsc.loop_ir.bounds import Prover, no_prover
 from tsc.loop_ir.cpu.tensorize import tensorize
 from tsc.loop_ir.cpu.vectorize import vectorize
+from tsc.loop_ir.fold_storage import fold_storage
 from tsc.loop_ir.gpu.accumulators import hold_accumulators
 from tsc.loop_ir.gpu.barriers import insert_barriers, without_needless_waits
 from tsc.loop_ir.gpu.fragments import load_fragments
@@ -21,6 +22,7 @@ from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.print import format_func
+from tsc.loop_ir.scatter import scatter
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify
 from tsc.loop_ir.verify import verify
@@ -70,6 +72,14 @@ def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recor
     verify(func)
     verify_synchronised(func)
     _record(func, recorder, {"tensorize": scalar, "pipeline": serial})
+    return func
+
+
+def settle(func: Func) -> Func:
+    """`func` when all is proved and compared that is to be: what this does to it no reading back of loops would see through."""
+    func = scatter(func)                                    # what goes to one place is stored there
+    func = plan_scratch(fold_storage(func))                 # of what trips hand on two are kept
+    verify(func)
     return func
 
 

@@ -13,7 +13,7 @@ from tsc.loop_ir.nodes import Block, For, Func, If, Let, Stmt, Store, expression
 from tsc.sym import ONE
 from tsc.sym.facts import Facts
 from tsc.te.compute import facts_of
-from tsc.te.expr import BOOL, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, loads, variables
+from tsc.te.expr import Call, CheckedIndex, Expr, Load, Var, add, call, loads, variables
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_expr, to_sym
 from tsc.te.passes.spots import FOLDS, Spot, nothing_of, spot_of, there
@@ -50,7 +50,7 @@ def _stored(loop: For, facts: Facts) -> Stmt | None:
     leaves: dict[str, Expr] = {}
     runs = facts.nonneg(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves) - ONE)
     checks = {n for s in stmts for e in expressions(s) for n in walk_expr(e) if isinstance(n, CheckedIndex)}
-    if checks - (set(walk_expr(spot.goes)) if runs else set()):  # a check is made of each place, or of none where there are none
+    if checks - (set(walk_expr(spot.goes)) if runs else set()):  # a check is made for each place that there is
         return None
     goes, offset = Var(f"{loop.var}_goes"), to_expr(spot.offset, {}, facts)
     within = call("and", call("ge", goes, add(loop.lo, offset)), call("lt", goes, add(loop.hi, offset)))

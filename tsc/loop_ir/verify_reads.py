@@ -14,7 +14,6 @@ from tsc.loop_ir.bounds import Prover, no_prover, within
 from tsc.loop_ir.cpu.vector_rules import Read, executed, varies
 from tsc.loop_ir.nodes import Stmt, Store, expressions
 from tsc.loop_ir.places import Place, places
-from tsc.sym.facts import Facts
 from tsc.te.expr import Load, format_expr
 
 
@@ -26,9 +25,9 @@ def verify_reads(name: str, placed: Iterable[tuple[Stmt, Place]], prover: Prover
         raise InternalError(f"kernel {name}: {complaint}")
 
 
-def unproved(stmt: Stmt, facts: Facts) -> str | None:
-    """The first such load that is not proved, in words; None where all are. `facts` hold around `stmt`."""
-    return next(_complaints(places(stmt, Place(facts)), no_prover), None)
+def unproved(stmt: Stmt, place: Place) -> str | None:
+    """The first such load that is not proved, in words; None where all are. `stmt` stands at `place`."""
+    return next(_complaints(places(stmt, place), no_prover), None)
 
 
 def _complaints(placed: Iterable[tuple[Stmt, Place]], prover: Prover) -> Iterator[str]:

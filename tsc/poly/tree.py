@@ -32,8 +32,8 @@ def in_blocks(node: isl.ScheduleNode, rows: int) -> tuple[isl.ScheduleNode, isl.
 
 def statement_rows(node: isl.ScheduleNode, scop: Scop, matrices: Mapping[str, ScheduleMatrix],
                    inner: Callable[[str], Sequence[Marked]] = lambda statement: ()) -> isl.ScheduleNode:
-    """A sequence of statements, each below the rows of its matrix and then those that `inner` has for it. Returns the node where
-    `node` stood."""
+    """A sequence of statements, each below the rows of its matrix and then those that `inner` has for it. Returns the node
+    where `node` stood."""
     statements = [s for matrix, own in _by_matrix(matrices) for s in separated(scop, matrix, own)]
     if len(statements) > 1:
         node = node.insert_sequence(isl.filters([own_instances(scop, [s]) for s in statements]))

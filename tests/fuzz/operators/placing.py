@@ -83,7 +83,8 @@ def max_unpool(d: Draft) -> None:
     dims = d.rng.choice((1, 2, 2, 3))
     kernel, strides = ([d.rng.choice((1, 2, 3, 4)) for _ in range(dims)] for _ in range(2))
     pads = [d.rng.randint(0, (k - 1) // 2) for _ in range(2) for k in kernel]
-    shape = (d.rng.choice((1, 2, d.size(1, 3))), d.rng.choice((1, 3)), *(d.size(1, {1: 33, 2: 9, 3: 4}[dims]) for _ in range(dims)))
+    image = [d.size(1, {1: 33, 2: 9, 3: 4}[dims]) for _ in range(dims)]
+    shape = (d.rng.choice((1, 2, d.size(1, 3))), d.rng.choice((1, 3)), *image)
 
     def apart(gen: np.random.Generator, own: tuple[int, ...], sizes: Sizes) -> Array:
         pooled = [(n - 1) * s + k - p - q for n, s, k, p, q in zip(own[2:], strides, kernel, pads, pads[dims:])]
@@ -91,7 +92,8 @@ def max_unpool(d: Draft) -> None:
 
     inputs = [d.operand(shape, d.dtype("MaxUnpool")), d.operand(shape, "int64", apart)]
     if d.chance(0.4) and not any(isinstance(n, str) for n in shape):
-        most = [n if k < 2 else (int(n) - 1) * strides[k - 2] + kernel[k - 2] + d.rng.randint(0, 2) for k, n in enumerate(shape)]
+        spans = [(int(n) - 1) * s + k + d.rng.randint(0, 2) for n, s, k in zip(image, strides, kernel)]
+        most = [*shape[:2], *spans]
         inputs.append(d.constant(fixed(most), (len(shape),)))
     d.node("MaxUnpool", inputs, kernel_shape=kernel, strides=d.maybe(0.8, strides) if max(strides) == 1 else strides,
            pads=pads if any(pads) else d.maybe(0.5, pads))

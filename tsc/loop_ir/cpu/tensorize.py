@@ -30,6 +30,7 @@ from tsc.loop_ir.nodes import (
     map_exprs,
     walk,
 )
+from tsc.loop_ir.places import Place
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import SymExpr
@@ -163,7 +164,7 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
     needed = call("floordiv", add(Var(width), index(lanes - 1)), index(lanes))
     whole = Let(height, tile.rows, Let(width, tile.width, Let(vectors, needed, block(chosen, epilogue))))
     made = simplify_stmt(Allocate(spilled, "stack", whole), facts, keep_marked=True)
-    return unproved(made, facts) or made  # whole vectors read for columns that nobody stores
+    return unproved(made, Place(facts)) or made  # whole vectors read for columns that nobody stores
 
 
 def _micro_kernels(tile: _Tile, columns: int, lanes: int, facts: Facts, spec: DeviceSpec) -> _MicroKernel | str:

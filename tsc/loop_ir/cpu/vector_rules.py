@@ -102,13 +102,15 @@ def _half(var: str) -> SymExpr:
     return apply("//", [dim(var), SymExpr.of(2)])
 
 
-def check_value(value: Expr, loop: For, lanes: int, facts: Facts, spec: DeviceSpec, masks: bool) -> None:
-    """Raises Refused unless a device can compute `value` for so many iterations of a loop at once; `facts` hold inside it. With
-    `masks`, a load may stand under a condition that holds in a run of lanes: no other lane is touched."""
+def check_value(value: Expr, loop: For, lanes: int, facts: Facts, spec: DeviceSpec, masks: bool,
+                known: tuple[Expr, ...] = ()) -> None:
+    """Raises Refused unless a device can compute `value` for so many iterations of a loop at once; `facts` hold inside it, and
+    conditions that are `known`. With `masks`, a load may stand under a condition that holds in a run of lanes: no other lane is
+    touched."""
     var = loop.var
     costly = any(isinstance(n, Call) and n.fn in EXPENSIVE for n in walk(value))
     safe = frozenset(n for n in unconditional(value) if isinstance(n, (Load, CheckedIndex)))
-    _check(value, var, facts, spec.vector_calls, costly, "always" if masks else "unmasked", safe)
+    _check(value, var, _Held(facts, known, safe), spec.vector_calls, costly, "always" if masks else "unmasked")
     if not all(_part_of_panel(load, loop, lanes, facts) for load in loads(value)):
         raise Refused("its vectors are no parts of panels")
 
@@ -119,26 +121,34 @@ def unconditional(expr: Expr) -> list[Expr]:
     return [*(n for part in parts for n in unconditional(part)), expr]
 
 
-def _check(expr: Expr, var: str, facts: Facts, calls: Collection[tuple[str, str]], costly: bool, when: When,
-           safe: frozenset[Expr]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What holds where a value is computed: facts, conditions around it, and the reads that are `safe`: made in any case."""
+
+    facts: Facts
+    known: tuple[Expr, ...]
+    safe: frozenset[Expr]
+
+
+def _check(expr: Expr, var: str, held: _Held, calls: Collection[tuple[str, str]], costly: bool, when: When) -> None:
     guarded = when in ("in range", "sometimes")
     if not varies(expr, var):  # a scalar, which in a run of lanes is computed only where the run has one
         if when == "sometimes":
-            _check_reads(expr, var, facts, safe)
+            _check_reads(expr, var, held)
         return
     if expr.dtype == INDEX and is_affine(expr, var):
         if guarded:
-            _check_reads(expr, var, facts, safe)
+            _check_reads(expr, var, held)
         return
     match expr:
         case Load(buffer=buffer):
             access = check_load(expr, var)
-            if guarded and expr not in safe:
+            if guarded and expr not in held.safe:
                 if when == "in range" and access in MASKED:  # the lanes are masked, what the index loads is not
                     for place in expr.index:
-                        _check_reads(place, var, facts, safe)
+                        _check_reads(place, var, held)
                 else:
-                    _check_reads(expr, var, facts, safe)
+                    _check_reads(expr, var, held)
             if buffer.dtype not in _LOADED:
                 raise Refused(f"{buffer.dtype} has no vectors")
             if access == "strided" and not costly:
@@ -154,24 +164,24 @@ def _check(expr: Expr, var: str, facts: Facts, calls: Collection[tuple[str, str]
             if fn == "select":
                 ranged = when in ("always", "in range") and lane_range(args[0], var) is not None
                 if not ranged:
-                    _check(args[0], var, facts, calls, costly, when, safe)
-                _check(args[1], var, facts, calls, costly, "in range" if ranged else "sometimes", safe)
-                _check(args[2], var, facts, calls, costly, "sometimes", safe)
+                    _check(args[0], var, held, calls, costly, when)
+                _check(args[1], var, held, calls, costly, "in range" if ranged else "sometimes")
+                _check(args[2], var, held, calls, costly, "sometimes")
                 return
         case CheckedIndex():
             raise Refused("it computes an index from data")
     for child in children(expr):
-        _check(child, var, facts, calls, costly, when, safe)
+        _check(child, var, held, calls, costly, when)
 
 
-def _check_reads(expr: Expr, var: str, facts: Facts, safe: frozenset[Expr]) -> None:
+def _check_reads(expr: Expr, var: str, held: _Held) -> None:
     """What stands under a condition that no lane is asked for must be harmless where the condition does not hold."""
     for read in executed(expr, var, lost=True):
-        if read.what in safe:
+        if read.what in held.safe:
             continue
         if isinstance(read.what, CheckedIndex):
             raise Refused("it checks an index under a condition")
-        if not within(read.what, facts, read.known):
+        if not within(read.what, held.facts, (*held.known, *read.known)):
             raise Refused(f"a condition guards {read.what.buffer.name}, which may be read out of bounds without it")
 
 

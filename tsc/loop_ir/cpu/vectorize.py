@@ -23,6 +23,7 @@ from tsc.loop_ir.cpu.vector_rules import (
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import COPY, PLACE
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
+from tsc.loop_ir.places import Place
 from tsc.loop_ir.quotients import at_quotients
 from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.verify_reads import unproved
@@ -30,7 +31,7 @@ from tsc.sym import ONE, SymExpr
 from tsc.sym.facts import Facts
 from tsc.target import DeviceSpec
 from tsc.te.compute import Monoid, facts_of
-from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, item_bytes, loads, mul
+from tsc.te.expr import BOOL, Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, item_bytes, loads, mul
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
@@ -47,7 +48,7 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
     """`func` with its innermost loops in vectors where that is legal, and for each loop left scalar the reason."""
     reasons: list[str] = []
 
-    def visit(stmt: Stmt, facts: Facts) -> Stmt:
+    def visit(stmt: Stmt, facts: Facts, known: tuple[Expr, ...]) -> Stmt:
         match stmt:
             case Intrin():
                 return stmt
@@ -56,36 +57,39 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
             case For(mark=mark) if mark == PLACE and not any(isinstance(s, For) for s in walk(stmt.body)):
                 return stmt  # of its places one is stored to (`scatter`)
             case For() if stmt.kind == "serial" and not any(isinstance(s, (For, Allocate, Intrin)) for s in walk(stmt.body)):
-                return _vectorize_loop(stmt, facts, spec, reasons, _MAX_SPLITS)
+                return _vectorize_loop(stmt, facts, known, spec, reasons, _MAX_SPLITS)
             case For() | Let():
                 inner = inside(facts, stmt)
-                return map_children(lambda s: visit(s, inner), stmt)
-        return map_children(lambda s: visit(s, facts), stmt)
+                return map_children(lambda s: visit(s, inner, known), stmt)
+            case If():
+                return _on_each_side(lambda s, own: visit(s, facts, own), stmt, known)
+        return map_children(lambda s: visit(s, facts, known), stmt)
 
-    return replace(func, body=visit(func.body, facts_of(func.sizes))), tuple(dict.fromkeys(reasons))
+    return replace(func, body=visit(func.body, facts_of(func.sizes), ())), tuple(dict.fromkeys(reasons))
 
 
-def _vectorize_loop(loop: For, facts: Facts, spec: DeviceSpec, reasons: list[str], splits: int) -> Stmt:
+def _vectorize_loop(loop: For, facts: Facts, known: tuple[Expr, ...], spec: DeviceSpec, reasons: list[str],
+                    splits: int) -> Stmt:
     by_quotient = at_quotients(loop, facts)
     if by_quotient is not None:
         outer, run = by_quotient
         short = replace(run, mark="")  # its edges are not worth loops of their own
-        return replace(outer, body=_vectorize_loop(short, inside(facts, outer), spec, reasons, splits))
+        return replace(outer, body=_vectorize_loop(short, inside(facts, outer), known, spec, reasons, splits))
     try:
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
         # a copy is cut at the edges of what it copies, so that its vectors need no masks
-        reduced = _check(loop, lanes, stores, facts, spec, spec.masks and (loop.mark != COPY or not splits))
+        reduced = _check(loop, lanes, stores, facts, known, spec, spec.masks and (loop.mark != COPY or not splits))
         made = _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts))
-        complaint = unproved(simplify_stmt(made, facts, keep_marked=True), facts)
+        complaint = unproved(simplify_stmt(made, facts, keep_marked=True), Place(facts, known))
         if complaint is not None:
             raise Refused(complaint)
     except Refused as refused:
         parts = _split(loop, facts) if splits else None
         if parts is not None:
-            return _map_loops(lambda p: _vectorize_loop(p, facts, spec, reasons, splits - 1), parts)
+            return _map_loops(lambda p, own: _vectorize_loop(p, facts, own, spec, reasons, splits - 1), parts, known)
         if loop.mark == COPY and splits:
-            return _vectorize_loop(loop, facts, spec, reasons, 0)
+            return _vectorize_loop(loop, facts, known, spec, reasons, 0)
         reasons.append(f"loop {loop.var}{f' ({loop.mark})' if loop.mark else ''} stays scalar: {refused}")
         return loop
     return _hoist_checks(made, loop, facts)
@@ -141,7 +145,8 @@ def _ways(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lane
     return 1 if not reduced or costly or (trip is not None and trip < _LONG * lanes) else _WAYS
 
 
-def _check(loop: For, lanes: int, stores: tuple[Store, ...], facts: Facts, spec: DeviceSpec, masks: bool) -> frozenset[Buffer]:
+def _check(loop: For, lanes: int, stores: tuple[Store, ...], facts: Facts, known: tuple[Expr, ...], spec: DeviceSpec,
+           masks: bool) -> frozenset[Buffer]:
     """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
     inner = inside(facts, loop)
     reduced: set[Buffer] = set()
@@ -150,12 +155,12 @@ def _check(loop: For, lanes: int, stores: tuple[Store, ...], facts: Facts, spec:
             raise Refused("float16 has no vectors")
         if any(varies(i, loop.var) for i in store.index):
             _check_contiguous(store, loop.var)
-            check_value(store.value, loop, lanes, inner, spec, masks)
+            check_value(store.value, loop, lanes, inner, spec, masks, known)
         else:
             operand = reduction_operand(store)
             if operand is None:
                 raise Refused(f"{store.buffer.name} is written at one place again and again")
-            check_value(operand, loop, lanes, inner, spec, masks)
+            check_value(operand, loop, lanes, inner, spec, masks, known)
             if isinstance(store.value, Call) and (store.value.fn, store.buffer.dtype) not in spec.vector_calls:
                 raise Refused(f"{store.value.fn} on {store.buffer.dtype} has no vector form")
             reduced.add(store.buffer)
@@ -238,9 +243,21 @@ def _whole_steps(loop: For, place: Expr) -> Expr:
     return add(loop.lo, mul(ahead, index(loop.step)))
 
 
-def _map_loops(change: Callable[[For], Stmt], stmt: Stmt) -> Stmt:
-    """`stmt` with its outermost loops changed."""
-    return change(stmt) if isinstance(stmt, For) else map_children(lambda s: _map_loops(change, s), stmt)
+def _map_loops(change: Callable[[For, tuple[Expr, ...]], Stmt], stmt: Stmt, known: tuple[Expr, ...]) -> Stmt:
+    """`stmt` with its outermost loops changed, by what conditions are known around each."""
+    match stmt:
+        case For():
+            return change(stmt, known)
+        case If():
+            return _on_each_side(lambda s, own: _map_loops(change, s, own), stmt, known)
+    return map_children(lambda s: _map_loops(change, s, known), stmt)
+
+
+def _on_each_side(change: Callable[[Stmt, tuple[Expr, ...]], Stmt], stmt: If, known: tuple[Expr, ...]) -> If:
+    """A choice whose sides are changed, by what conditions are known on each."""
+    fails = Call("not", (stmt.condition,), BOOL)
+    otherwise = None if stmt.otherwise is None else change(stmt.otherwise, (*known, fails))
+    return If(stmt.condition, change(stmt.then, (*known, stmt.condition)), otherwise)
 
 
 def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:
