@@ -19,8 +19,9 @@ from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.config import Options
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.nodes import Func
+from tsc.target import DeviceSpec
 from tsc.te.compute import SizeParam
-from tsc.te.expr import Call, Load, Var
+from tsc.te.expr import Call, Cast, Load, Var
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 88.72, 88.73,
            -87.4, -103.9, -104.1, 0.5, -0.5, 1.5, 2.5, -2.5, 8388607.5, 16777216.0, 1.0, -1.0, 4.0, -4.0, 10.0, 0.925, 0.625]
@@ -141,3 +142,26 @@ def test_sums_with_zeros_have_the_sign_of_the_sum(body: str, target: str) -> Non
     found, = tsc.compile(model, target=target, options=tsc.Options(use_cache=False)).run(None, {"i": i})
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
+
+
+WIDTHS = ("int8", "uint8", "int16", "uint16", "int32", "int64")
+
+
+def cast(source: str, dtype: str) -> Func:
+    x, y = funcs.buffer("x", "N", dtype=source), funcs.buffer("y", "N", dtype=dtype)
+    value = Cast(Load(x, (Var("i"),)), dtype)
+    body = funcs.loop("i", 0, funcs.size("N"), funcs.store(y, (Var("i"),), value), mark="inner")
+    return Func(f"cast_{source}_{dtype}", (x, y), ("y",), (SizeParam("N"),), body)
+
+
+@pytest.mark.parametrize("spec", runnable(), ids=lambda spec: spec.name)
+def test_conversions_of_whole_numbers(spec: DeviceSpec) -> None:
+    """All bytes, in whole vectors and in what is left; what is beyond a narrower type keeps its low bits, as in C."""
+    bits = np.arange(-700, 700, dtype=np.int64) * 97
+    made = {(a, b): lower(cast(a, b), spec) for a in WIDTHS for b in (*WIDTHS, "float32", "float64") if a != b}
+    build_module({func.name: emit_c(func, spec) for func in made.values()}, spec, Options())
+    for (source, dtype), func in made.items():
+        given = np.concatenate([np.arange(-128, 256), bits])[:-3].astype(source)
+        out = np.empty(given.shape, dtype)
+        funcs.run_compiled(func, spec, {"x": given, "y": out}, {"N": len(given)})
+        np.testing.assert_array_equal(out, given.astype(dtype), err_msg=f"{source} to {dtype}")

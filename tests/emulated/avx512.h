@@ -75,6 +75,23 @@ EMULATED emulated_float16 emulated_scale(emulated_float16 p, emulated_float16 n)
   return p;
 }
 
+typedef char emulated_char16 __attribute__((vector_size(16)));
+typedef int emulated_int16 __attribute__((vector_size(64)));
+EMULATED emulated_int16 emulated_wide(emulated_char16 v, int bits) {
+  emulated_int16 r;
+  for (int l = 0; l < 16; l++) r[l] = (signed char)v[l] & bits;
+  return r;
+}
+
+EMULATED emulated_char16 emulated_low(emulated_int16 v) {
+  emulated_char16 r;
+  for (int l = 0; l < 16; l++) r[l] = (char)v[l];
+  return r;
+}
+
+#define __builtin_ia32_pmovzxbd512_mask(v, other, mask) emulated_wide(v, 255)
+#define __builtin_ia32_pmovsxbd512_mask(v, other, mask) emulated_wide(v, -1)
+#define __builtin_ia32_pmovdb512_mask(v, other, mask) emulated_low(v)
 #define __builtin_ia32_loadups512_mask(p, other, mask) emulated_load(p, other, mask)
 #define __builtin_ia32_storeups512_mask(p, v, mask) emulated_store(p, v, mask)
 #define __builtin_ia32_vfmaddps512_mask(a, b, c, mask, rounding) emulated_fma_floats(a, b, c)

@@ -21,12 +21,12 @@ int32_t gather(const tsc_args *args, int64_t block_begin, int64_t block_end, voi
         {
           const int64_t w_m = (8 * (W / 8));
           for (int64_t w_v = 0; w_v < w_m; w_v += 8) {
-            *(tsc_float32x8u *)(y + ((n * W) + w_v)) = ((*(const tsc_float32x8u *)(table + ((w_at0 * W) + w_v))) * __builtin_convertvector((-(-__builtin_convertvector(*(const tsc_boolx8u *)(mask + ((n * W) + w_v)), tsc_int32x8))), tsc_float32x8));
+            *(tsc_float32x8u *)(y + ((n * W) + w_v)) = ((*(const tsc_float32x8u *)(table + ((w_at0 * W) + w_v))) * __builtin_convertvector((-(-tsc_int32_of_uint8x8(*(const tsc_boolx8u *)(mask + ((n * W) + w_v))))), tsc_float32x8));
           }
           if ((w_m < W)) {
             {
               const int64_t tsc_active = (W - w_m);
-              tsc_store_float32x8(y + ((n * W) + w_m), tsc_active, ((tsc_load_float32x8(table + ((w_at0 * W) + w_m), tsc_active)) * __builtin_convertvector((-(-__builtin_convertvector(tsc_load_boolx8(mask + ((n * W) + w_m), tsc_active), tsc_int32x8))), tsc_float32x8)));
+              tsc_store_float32x8(y + ((n * W) + w_m), tsc_active, ((tsc_load_float32x8(table + ((w_at0 * W) + w_m), tsc_active)) * __builtin_convertvector((-(-tsc_int32_of_uint8x8(tsc_load_boolx8(mask + ((n * W) + w_m), tsc_active)))), tsc_float32x8)));
             }
           }
         }

@@ -161,6 +161,17 @@ TSC_NO_MASKS(4)
 TSC_NO_MASKS(8)
 #endif
 
+/* Registers as compilers' builtins take them. */
+typedef char tsc_chars __attribute__((vector_size(16)));
+typedef char tsc_many_chars __attribute__((vector_size(32)));
+typedef int tsc_ints __attribute__((vector_size(16)));
+typedef long long tsc_longs __attribute__((vector_size(16)));
+#if defined __has_builtin
+#define TSC_HAS_SHUFFLES __has_builtin(__builtin_shufflevector)
+#else
+#define TSC_HAS_SHUFFLES 0
+#endif
+
 #define TSC_DEFINE_VECTOR(T, NAME, L)                                                                                         \
   typedef T tsc_##NAME##x##L __attribute__((vector_size(L * sizeof(T))));                                                     \
   typedef T tsc_##NAME##x##L##u __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)), may_alias));                   \

@@ -190,6 +190,40 @@ TSC_FN F FN(sqrt)(F x) {
   for (int l = 0; l < TSC_LANES; l++) r[l] = __builtin_sqrtf(x[l]);
   return r;
 }
+
+/* Bytes as int32 and back, the low ones of each. gcc takes __builtin_convertvector apart here, element by element. */
+#define OF(to, from, v) TSC_JOIN(tsc_##to##_of_##from##x, TSC_LANES)(v)
+#define BYTES(kind) TSC_JOIN(tsc_##kind##x, TSC_LANES)
+#if TSC_LANES == 16 && defined __AVX512F__ && !defined __clang__
+TSC_FN I OF(int32, uint8, BYTES(uint8) v) { return (I)__builtin_ia32_pmovzxbd512_mask((tsc_chars)v, (I){0}, -1); }
+TSC_FN I OF(int32, int8, BYTES(int8) v) { return (I)__builtin_ia32_pmovsxbd512_mask((tsc_chars)v, (I){0}, -1); }
+TSC_FN BYTES(uint8) OF(uint8, int32, I v) { return (BYTES(uint8))__builtin_ia32_pmovdb512_mask(v, (tsc_chars){0}, -1); }
+#else
+#if TSC_LANES == 8 && defined __AVX2__ && !defined __clang__
+#define WIDE(kind, v) __builtin_ia32_pmov##kind##xbd256((tsc_chars)(tsc_longs){(long long)v, 0})
+#elif TSC_LANES == 4 && defined __SSE4_1__ && !defined __clang__
+#define WIDE(kind, v) __builtin_ia32_pmov##kind##xbd128((tsc_chars)(tsc_ints){(int)v, 0, 0, 0})
+#else
+#define WIDE(kind, v) __builtin_convertvector(v, I)
+#endif
+TSC_FN I OF(int32, uint8, BYTES(uint8) v) { return (I)WIDE(z, v); }
+TSC_FN I OF(int32, int8, BYTES(int8) v) { return (I)WIDE(s, v); }
+#undef WIDE
+TSC_FN BYTES(uint8) OF(uint8, int32, I v) {
+#if TSC_LANES == 8 && defined __AVX2__ && TSC_HAS_SHUFFLES
+  tsc_many_chars b = (tsc_many_chars)v;
+  return (BYTES(uint8))__builtin_shufflevector(b, b, 0, 4, 8, 12, 16, 20, 24, 28);
+#elif TSC_LANES == 4 && defined __SSSE3__ && TSC_HAS_SHUFFLES
+  tsc_chars b = (tsc_chars)v;
+  return (BYTES(uint8))__builtin_shufflevector(b, b, 0, 4, 8, 12);
+#else
+  return __builtin_convertvector(v, BYTES(uint8));
+#endif
+}
+#endif
+TSC_FN BYTES(int8) OF(int8, int32, I v) { return (BYTES(int8))OF(uint8, int32, v); }
+#undef OF
+#undef BYTES
 #endif
 
 #undef F

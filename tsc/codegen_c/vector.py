@@ -11,7 +11,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.cpu.vector_rules import SPACES, LaneRange, half_of, is_affine, lane_range, looks_at_data
 from tsc.sym import ZERO, SymExpr
 from tsc.sym.expr import coefficient_of
-from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, substitute, variables, walk
+from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, item_bytes, substitute, variables, walk
 from tsc.te.index import to_sym
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -78,7 +78,7 @@ def store(buffer: Buffer, index: tuple[Expr, ...], value: Expr, lanes: Lanes, sc
         raise InternalError(f"a vector store to {buffer} is not contiguous")
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
     if buffer.dtype == BOOL:
-        text = f"__builtin_convertvector({text} & 1, tsc_boolx{lanes.count})"
+        text = f"tsc_uint8_of_int32x{lanes.count}({text} & 1)"
     place, kind = f"{scope.name(f'buffer {buffer.name}')} + {start}", f"{buffer.dtype}x{lanes.count}"
     if lanes.active:
         return f"tsc_store_{kind}({place}, {lanes.active}, {text});"
@@ -136,7 +136,7 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
     half = half_of(offset, lanes.var)
     if half is not None and not lanes.active:
         text = f"tsc_twice_{kind}({name} + {sym_text(half, leaves, scope)})"
-        return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))" if buffer.dtype == BOOL else text
+        return f"(-tsc_int32_of_uint8x{lanes.count}({text}))" if buffer.dtype == BOOL else text
     start = sym_text(scope.facts.reduce(offset.substitute({lanes.var: SymExpr.of(0)})), leaves, scope)
     space = factor.as_int() if factor is not None and apart else None
     first, last = lanes.first or "0", lanes.last or lanes.active or str(lanes.count)
@@ -157,22 +157,28 @@ def _load(load: Load, lanes: Lanes, scope: Scope) -> str:
         picked = [f"{name}[{text}]" for text in texts]
         sign = "-" if buffer.dtype == BOOL else ""
         return f"(({vector_type(buffer.dtype, lanes.count)}){{{', '.join(sign + p for p in picked)}}})"  # commas, for macros
-    if buffer.dtype == BOOL:
-        return f"(-__builtin_convertvector({text}, {vector_type('int32', lanes.count)}))"
-    return f"({text})"
+    return f"(-tsc_int32_of_uint8x{lanes.count}({text}))" if buffer.dtype == BOOL else f"({text})"
 
 
 def _cast(text: str, source: str, dtype: str, count: int) -> str:
     if source == dtype:
         return text
-    if dtype == BOOL:
-        if source in ("int8", "int16", "uint8", "uint16"):
-            text = f"__builtin_convertvector({text}, {vector_type('int32', count)})"
-        return _mask(f"({text} != 0)", source, count)
     if source == BOOL:
         text, source = f"(-{text})", "int32"
-        if dtype == "int32":
-            return text
+    # what compilers do in few instructions goes through int32: bytes, and what is twice or four times as wide
+    if item_bytes(source) < 4 and (dtype == BOOL or item_bytes(dtype) >= 4):
+        text, source = _converted(text, source, "int32", count), "int32"
+    if dtype == BOOL:
+        return _mask(f"({text} != 0)", source, count)
+    if item_bytes(source) == 8 and item_bytes(dtype) == 1:
+        text, source = f"__builtin_convertvector({text}, {vector_type('int32', count)})", "int32"
+    return text if source == dtype else _converted(text, source, dtype, count)
+
+
+def _converted(text: str, source: str, dtype: str, count: int) -> str:
+    """A conversion of vectors; those between bytes and int32 are the header's."""
+    if {source, dtype} & {"int8", "uint8"} and "int32" in (source, dtype):
+        return f"tsc_{dtype}_of_{source}x{count}({text})"
     return f"__builtin_convertvector({text}, {vector_type(dtype, count)})"
 
 
