@@ -22,6 +22,7 @@ from tsc.loop_ir.nodes import Func
 from tsc.target import DeviceSpec
 from tsc.te.compute import SizeParam
 from tsc.te.expr import Call, Cast, Load, Var
+from tsc.te.intrinsics import converted
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 88.72, 88.73,
            -87.4, -103.9, -104.1, 0.5, -0.5, 1.5, 2.5, -2.5, 8388607.5, 16777216.0, 1.0, -1.0, 4.0, -4.0, 10.0, 0.925, 0.625]
@@ -142,6 +143,21 @@ def test_sums_with_zeros_have_the_sign_of_the_sum(body: str, target: str) -> Non
     found, = tsc.compile(model, target=target, options=tsc.Options(use_cache=False)).run(None, {"i": i})
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
+
+
+@pytest.mark.parametrize("spec", runnable(), ids=lambda spec: spec.name)
+def test_floats_to_whole_numbers(spec: DeviceSpec) -> None:
+    """As `converted` says, which is NumPy's meaning: also for what no int32 equals."""
+    ends = [k + d for k in (-2.0**31, -2.0**15, -2.0**7, 0.0, 2.0**7, 2.0**8, 2.0**15, 2.0**16, 2.0**31)
+            for d in (-1.5, -0.5, 0.0, 0.5, 1.0)]
+    given = np.array([*SPECIAL, *ends, -2147483904.0, 2147483520.0, 1e30, -1e30] * 3, np.float32)
+    made = {dtype: lower(cast("float32", dtype), spec) for dtype in WIDTHS}
+    build_module({func.name: emit_c(func, spec) for func in made.values()}, spec, Options())
+    for dtype, func in made.items():
+        for x in (given, given[:-1], given[:3]):
+            out = np.empty(x.shape, dtype)
+            funcs.run_compiled(func, spec, {"x": x, "y": out}, {"N": len(x)})
+            np.testing.assert_array_equal(out, converted(x, np.dtype(dtype)), err_msg=f"to {dtype}")
 
 
 WIDTHS = ("int8", "uint8", "int16", "uint16", "int32", "int64")

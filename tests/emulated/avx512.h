@@ -89,6 +89,13 @@ EMULATED emulated_char16 emulated_low(emulated_int16 v) {
   return r;
 }
 
+EMULATED emulated_int16 emulated_whole(emulated_float16 v) {
+  emulated_int16 r;
+  for (int l = 0; l < 16; l++) r[l] = v[l] >= -0x1p31f && v[l] < 0x1p31f ? (int)v[l] : -2147483647 - 1;
+  return r;
+}
+
+#define __builtin_ia32_cvttps2dq512_mask(v, other, mask, rounding) emulated_whole(v)
 #define __builtin_ia32_pmovzxbd512_mask(v, other, mask) emulated_wide(v, 255)
 #define __builtin_ia32_pmovsxbd512_mask(v, other, mask) emulated_wide(v, -1)
 #define __builtin_ia32_pmovdb512_mask(v, other, mask) emulated_low(v)

@@ -191,6 +191,21 @@ TSC_FN F FN(sqrt)(F x) {
   return r;
 }
 
+/* Towards zero; what no int32 equals becomes the least, as the instructions have it (tsc_to_int32). */
+TSC_FN I FN(to_int32)(F x) {
+#if TSC_LANES == 16 && defined __AVX512F__
+  return (I)__builtin_ia32_cvttps2dq512_mask(x, (I){0}, -1, 4);
+#elif TSC_LANES == 8 && defined __AVX__
+  return (I)__builtin_ia32_cvttps2dq256(x);
+#elif TSC_LANES == 4 && defined __SSE2__
+  return (I)__builtin_ia32_cvttps2dq(x);
+#else
+  I r;
+  for (int l = 0; l < TSC_LANES; l++) r[l] = tsc_to_int32(x[l]);
+  return r;
+#endif
+}
+
 /* Bytes as int32 and back, the low ones of each. gcc takes __builtin_convertvector apart here, element by element. */
 #define OF(to, from, v) TSC_JOIN(tsc_##to##_of_##from##x, TSC_LANES)(v)
 #define BYTES(kind) TSC_JOIN(tsc_##kind##x, TSC_LANES)

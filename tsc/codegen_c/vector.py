@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tsc.codegen_c.scalar import Scope, flatten, multiplied_and_added, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.errors import InternalError
-from tsc.loop_ir.cpu.vector_rules import SPACES, LaneRange, half_of, is_affine, lane_range, looks_at_data
+from tsc.loop_ir.cpu.vector_rules import SPACES, WHOLE, LaneRange, half_of, is_affine, lane_range, looks_at_data
 from tsc.sym import ZERO, SymExpr
 from tsc.sym.expr import coefficient_of
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Var, item_bytes, substitute, variables, walk
@@ -165,6 +165,8 @@ def _cast(text: str, source: str, dtype: str, count: int) -> str:
         return text
     if source == BOOL:
         text, source = f"(-{text})", "int32"
+    if source == "float32" and dtype in WHOLE:
+        text, source = f"tsc_to_int32_float32x{count}({text})", "int32"
     # what compilers do in few instructions goes through int32: bytes, and what is twice or four times as wide
     if item_bytes(source) < 4 and (dtype == BOOL or item_bytes(dtype) >= 4):
         text, source = _converted(text, source, "int32", count), "int32"

@@ -19,6 +19,9 @@ from tsc.te.intrinsics import EXPENSIVE
 
 _LOADED = frozenset({"float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "bool"})
 
+#: What floats are converted to as int32 of which lower bits are kept.
+WHOLE = frozenset({"int8", "int16", "int32", "uint8", "uint16"})
+
 #: How an access moves along the lanes; "spaced" is every second to fourth element of a row, "twice" each element two times.
 Access = Literal["invariant", "contiguous", "spaced", "twice", "strided"]
 #: Those that touch the memory of active lanes alone.
@@ -155,8 +158,9 @@ def _check(expr: Expr, var: str, held: _Held, calls: Collection[tuple[str, str]]
                 raise Refused(f"{buffer.name} is read with a stride")
             return
         case Cast(value=value, dtype=dtype):
-            if not {value.dtype, dtype} <= _LOADED or (value.dtype.startswith("float") and not dtype.startswith("float")
-                                                       and dtype != "bool"):
+            whole = value.dtype == "float32" and dtype in WHOLE
+            if not {value.dtype, dtype} <= _LOADED or (not whole and (value.dtype.startswith("float") and not dtype.startswith(
+                    "float") and dtype != "bool")):
                 raise Refused(f"{value.dtype} to {dtype} has no vector form")
         case Call(fn=fn, args=args):
             if (fn, args[-1].dtype) not in calls:
