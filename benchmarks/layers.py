@@ -152,6 +152,54 @@ def few_bits(name: str, rows: int, depth: int, width: int) -> Layer:
     return Layer(name, (node,), ("R", depth), (rows, depth), weights, 2.0 * rows * depth * width)
 
 
+def best(name: str, rows: int, count: int, taken: int) -> Layer:
+    """The greatest of each row, in their order."""
+    return Layer(name, (helper.make_node("TopK", ["x", "k"], ["y", "i"]),), ("R", "N"), (rows, count), {
+        "k": np.array([taken])}, float(rows * count))  # type: ignore[dict-item]
+
+
+def spread(name: str, places: int, updates: int, width: int) -> Layer:
+    """Rows that are added where they go to, several to one place."""
+    weights: dict[str, Any] = {"d": np.zeros((places, width), np.float32),
+                               "i": np.random.default_rng(0).integers(0, places, (updates, 1))}
+    node = helper.make_node("ScatterND", ["d", "i", "x"], ["y"], reduction="add")
+    return Layer(name, (node,), (updates, width), (updates, width), weights, float(updates * width))
+
+
+def of_bytes(name: str, rows: int, depth: int, width: int, dynamic: bool) -> Layer:
+    """A product of bytes, as ONNX Runtime's tools write it: with scales that a run finds, or in pairs of nodes. Weights have
+    seven bits, with which ONNX Runtime's products do not saturate on AVX2."""
+    rng = np.random.default_rng(0)
+    weights: dict[str, Any] = {
+        "w": rng.integers(-63, 64, (depth, width)).astype(np.int8), "ws": np.float32(0.02 / math.sqrt(depth)),
+        "z": np.int8(0), "s": np.float32(0.02), "o": np.uint8(128)}
+    if dynamic:
+        nodes = [("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]), ("MatMulInteger", ["q", "w", "qz", "z"], ["p"]),
+                 ("Cast", ["p"], ["f"]), ("Mul", ["qs", "ws"], ["t"]), ("Mul", ["f", "t"], ["y"])]
+    else:
+        nodes = [("QuantizeLinear", ["x", "s", "o"], ["q"]), ("DequantizeLinear", ["q", "s", "o"], ["a"]),
+                 ("DequantizeLinear", ["w", "ws", "z"], ["b"]), ("MatMul", ["a", "b"], ["p"]),
+                 ("QuantizeLinear", ["p", "s", "o"], ["r"]), ("DequantizeLinear", ["r", "s", "o"], ["y"])]
+    floats = {"to": onnx.TensorProto.FLOAT}
+    made = tuple(helper.make_node(op, *names, **(floats if op == "Cast" else {})) for op, *names in nodes)
+    return Layer(name, made, ("R", depth), (rows, depth), weights, 2.0 * rows * depth * width)
+
+
+def conv_of_bytes(name: str, shape: tuple[int, int, int, int], out: int, kernel: int, groups: int = 1) -> Layer:
+    """A convolution of bytes, between a quantisation and its inverse."""
+    rng, channels = np.random.default_rng(0), shape[1]
+    weights: dict[str, Any] = {
+        "w": rng.integers(-63, 64, (out, channels // groups, kernel, kernel)).astype(np.int8),
+        "ws": np.full(out, 0.02 / math.sqrt(channels // groups * kernel * kernel), np.float32), "z": np.zeros(out, np.int8),
+        "s": np.float32(0.02), "o": np.uint8(128), "b": rng.integers(-1000, 1000, out).astype(np.int32)}
+    nodes = (helper.make_node("QuantizeLinear", ["x", "s", "o"], ["q"]),
+             helper.make_node("QLinearConv", ["q", "s", "o", "w", "ws", "z", "s", "o", "b"], ["r"], group=groups,
+                              kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4),
+             helper.make_node("DequantizeLinear", ["r", "s", "o"], ["y"]))
+    outputs = shape[0] * out * shape[2] * shape[3]
+    return Layer(name, nodes, ("N", channels, "H", "W"), shape, weights, 2.0 * outputs * channels // groups * kernel * kernel)
+
+
 LAYERS = (
     conv("conv 3x3 64", (1, 64, 56, 56), 64, 3), conv("conv 3x3 256", (1, 256, 14, 14), 256, 3),
     conv("conv 3x3/2 128", (1, 128, 28, 28), 256, 3, 2), conv("conv 7x7/2 stem", (1, 3, 224, 224), 64, 7, 2),
@@ -175,7 +223,13 @@ RECURRENT = (
 COUNTED = (boxes("boxes of many classes", 80, 8400, 3.3), boxes("boxes of one class", 1, 1000, 0.0))
 OTHERS = (
     forest("forest", 1000, 20, 100, 8), forest("forest of one row", 1, 20, 100, 8),
-    few_bits("4 bits, a row", 1, 2048, 2048), few_bits("4 bits, 64 rows", 64, 2048, 2048))
+    few_bits("4 bits, a row", 1, 2048, 2048), few_bits("4 bits, 64 rows", 64, 2048, 2048),
+    best("best 50 of 50257", 1, 50257, 50), best("best 300 of 8400", 1, 8400, 300), best("best 2 of 64", 1000, 64, 2),
+    spread("rows added", 1000, 100_000, 64), spread("rows added, few", 4096, 512, 128),
+    of_bytes("bytes, dynamic, a row", 1, 768, 3072, True), of_bytes("bytes, dynamic", 128, 768, 3072, True),
+    of_bytes("bytes, pairs, a row", 1, 768, 3072, False), of_bytes("bytes, pairs", 128, 768, 3072, False),
+    conv_of_bytes("bytes, conv 3x3", (1, 64, 56, 56), 64, 3), conv_of_bytes("bytes, pointwise", (1, 256, 14, 14), 512, 1),
+    conv_of_bytes("bytes, depthwise", (1, 64, 112, 112), 64, 3, 64), conv_of_bytes("bytes, stem", (1, 3, 224, 224), 64, 7))
 EVERY = (*LAYERS, *RECURRENT, *COUNTED, *OTHERS)
 
 

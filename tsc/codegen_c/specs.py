@@ -19,6 +19,7 @@ _VECTOR_FORMS: Mapping[str, frozenset[str]] = {
                               "floor", "ceil", "round"},
     "float64": _ARITHMETIC | {"div", "isnan"},
     "int32": _INTEGER, "int64": _INTEGER,
+    **dict.fromkeys(("int8", "uint8", "int16", "uint16"), frozenset({"select"})),
     "bool": frozenset({"and", "or", "xor", "not", "select"})}
 VECTOR_CALLS = frozenset((fn, dtype) for dtype, functions in _VECTOR_FORMS.items() for fn in functions)
 #: Vectors this wide come with masks for their loads (AVX2, AVX-512); for shorter ones a loop is rather split.

@@ -18,7 +18,8 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
 #: The integer as wide as each dtype: what comparing two vectors of it gives.
-_BITS = {"float32": "int32", "int32": "int32", "uint32": "int32", "float64": "int64", "int64": "int64", "uint64": "int64"}
+_BITS = {"float32": "int32", "int32": "int32", "uint32": "int32", "float64": "int64", "int64": "int64", "uint64": "int64",
+         "int8": "int8", "uint8": "int8", "int16": "int16", "uint16": "int16", BOOL: "int32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ def _choice(yes: Expr, no: Expr, run: LaneRange, lanes: Lanes, scope: Scope) -> 
     text = vector(yes, inside, scope)
     if not (isinstance(yes, Load) and any(n.name == lanes.var for n in walk(yes) if isinstance(n, Var))
             and yes.buffer.name not in scope.registers and no == Const(0, yes.dtype)):
-        bits = "int32" if yes.dtype == BOOL else _BITS[yes.dtype]
+        bits = _BITS[yes.dtype]
         mask = vector_type(bits, lanes.count)
         iota = f"({mask}){{{', '.join(map(str, range(lanes.count)))}}}"
         chosen = " & ".join((f"({iota} >= {splat(first, bits, lanes.count)})", f"({iota} < {splat(last, bits, lanes.count)})",
@@ -236,8 +237,8 @@ def _call(expr: Call, fn: str, args: tuple[Expr, ...], lanes: Lanes, scope: Scop
         case "neg":
             return f"(-({first}))"
         case "select":
-            bits = "int32" if dtype == BOOL else _BITS[dtype]
-            mask = first if bits == "int32" else f"__builtin_convertvector({first}, {vector_type('int64', count)})"
+            bits = _BITS[dtype]
+            mask = first if bits == "int32" else _converted(first, "int32", bits, count)
             kinds = f"{vector_type(bits, count)}, {vector_type(dtype, count)}"
             return f"TSC_BLEND({kinds}, {mask}, {texts[1]}, {texts[2]})"
     if fn in _INFIX:
@@ -247,4 +248,4 @@ def _call(expr: Call, fn: str, args: tuple[Expr, ...], lanes: Lanes, scope: Scop
 
 def _mask(text: str, dtype: str, count: int) -> str:
     """The result of comparing `dtype`s, as a mask of int32 lanes."""
-    return text if _BITS.get(dtype, "int32") == "int32" else f"__builtin_convertvector({text}, {vector_type(BOOL, count)})"
+    return text if _BITS[dtype] == "int32" else _converted(text, _BITS[dtype], "int32", count)

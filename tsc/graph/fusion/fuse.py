@@ -140,18 +140,41 @@ def _trim_epilogue(fusion: Fusion, draft: Draft) -> None:
 
 
 def _grow_prologue(fusion: Fusion, draft: Draft) -> None:
-    """Last to first: what is composed into the copy of an operand may be made from something that is, too."""
+    """Last to first: what is composed into the copy of an operand may be made from something that is, too. All of it is
+    computed again for every window: what takes more than CHEAP together is left where fewest bytes are read."""
     asked: set[str] = set()
-    inner = {draft.anchor}
-    while candidates := {s for m in inner for s in fusion.sources[m]} - draft.members - asked:
+    made: list[str] = []
+    while candidates := {s for m in (draft.anchor, *made) for s in fusion.sources[m]} - draft.members - asked - {*made}:
         value = fusion.ordered(candidates)[-1]
         asked.add(value)
-        reason = _prologue_refusal(fusion, draft, inner, value)
+        reason = _prologue_refusal(fusion, draft, {draft.anchor, *made}, value)
         if reason is None:
-            inner.add(value)
-            fusion.join(draft, value, "prologue: computed where the contraction's operand is copied")
+            made.append(value)
         elif value not in fusion.owner:
             fusion.refuse(draft, value, reason)
+    kept = _cheap_part(fusion, draft.anchor, made)
+    for value in made[:kept]:
+        fusion.join(draft, value, "prologue: computed where the contraction's operand is copied")
+    for value in made[kept:]:
+        fusion.refuse(draft, value, "with what is made of it, it is too costly to compute again for every window")
+
+
+def _cheap_part(fusion: Fusion, anchor: str, made: Sequence[str]) -> int:
+    """How many of the values that an operand is `made` of, last to first, are composed into its copy: all where they are cheap
+    together, else so many that are that the copy reads as few bytes an element as it can."""
+    copies, weight, read = {anchor: 1}, 0, [0] * (len(made) + 1)
+    best = 0
+    for n in range(len(made) + 1):
+        if n:
+            value = made[n - 1]
+            copies[value] = sum(fusion.kernel_reads(m).count(value) * copies[m] for m in (anchor, *made[:n - 1]))
+            weight += fusion.items[value].weight * copies[value]
+        known = {anchor, *made[:n]}
+        left = {fusion.trace(r)[0] for m in known for r in fusion.items[m].reads} - known
+        read[n] = sum(item_bytes(value_type(fusion.graph, fusion.env, v).dtype) for v in left - fusion.graph.constants.keys())
+        if weight <= CHEAP and read[n] <= read[best]:
+            best = n
+    return len(made) if weight <= CHEAP else best
 
 
 def _prologue_refusal(fusion: Fusion, draft: Draft, inner: set[str], value: str) -> str | None:
@@ -166,7 +189,7 @@ def _prologue_refusal(fusion: Fusion, draft: Draft, inner: set[str], value: str)
         return "it is too costly to compute again for every window that it is part of"
     if not _in_windows(fusion, draft.anchor, inner, value):
         return "it is not read by windows: without a copy of the operand it would be computed for every column"
-    if fusion.makes_cycle(draft.members | {value}):
+    if fusion.makes_cycle(draft.members | inner | {value}):
         return "it needs a value that is made from this kernel's result by another kernel"
     return None
 
