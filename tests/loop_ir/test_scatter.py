@@ -15,7 +15,7 @@ from tests.poly.support import run, scheduled
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.marks import PLACE, REDUCE
-from tsc.loop_ir.nodes import Allocate, For, Func, Stmt, walk
+from tsc.loop_ir.nodes import Allocate, For, Func, If, Let, Stmt, walk
 from tsc.loop_ir.scatter import scatter
 from tsc.poly.tile import TileConfig
 from tsc.te.compute import MAX, MIN, PROD, SUM, Compute, Monoid, Program, SizeParam
@@ -119,8 +119,8 @@ def where(goes: Expr, place: Expr = PLACES, nothing: float = 0.0) -> Expr:
 
 @pytest.mark.parametrize(("update", "changes"), [
     (where(GOES), {}), (where(GOES, add(PLACES, index(3))), {}), (where(CHECKED), {}),
-    (select(call("lt", PLACES, index(5)), where(GOES), c32(0)), {}),
-    (select(call("and", call("lt", PLACES, index(5)), call("eq", PLACES, GOES)), GIVEN, c32(0)), {})])
+    (select(call("lt", Var("k"), index(5)), where(GOES), c32(0)), {}),
+    (select(call("and", call("eq", PLACES, GOES), call("lt", PLACES, index(5))), GIVEN, c32(0)), {})])
 def test_loops_that_are_stores(update: Expr, changes: dict[str, Any]) -> None:
     assert not any(isinstance(s, For) and s.mark == PLACE for s in walk(scatter(asked(update, **changes)).body))
 
@@ -136,10 +136,23 @@ def test_loops_that_are_stores(update: Expr, changes: dict[str, Any]) -> None:
     (where(GOES), {"at": index(0), "old": Load(ACC, (index(1),))}),                  # it is no fold
     (where(CHECKED), {"hi": Size(X.shape[0] - 1)}),                                  # there may be no place that is asked
     (add(where(GOES), where(GOES)), {}),
+    (select(call("lt", PLACES, index(5)), where(GOES), c32(0)), {}),                 # not all places may ask
+    (select(call("and", call("lt", PLACES, index(5)), call("eq", PLACES, GOES)), GIVEN, c32(0)), {}),
+    (select(call("lt", Var("k"), index(5)), where(GOES), where(GOES)), {}),
     (select(call("eq", GOES, PLACES), Load(X, (CheckedIndex(PLACES, X.shape[0], "t"),)), c32(0)), {})])
 def test_loops_that_stay(update: Expr, changes: dict[str, Any]) -> None:
     func = asked(update, **changes)
     assert scatter(func) == func
+
+
+def test_what_conditions_guard_is_looked_at_under_them() -> None:
+    """Where an update goes may lie beyond the memory that there is, but where a condition says that it does not."""
+    condition, other = call("lt", Var("k"), index(5)), call("lt", index(1), Var("k"))
+    (made,) = [s for s in walk(scatter(asked(select(condition, c32(0), select(other, where(GOES), c32(0))))).body)
+               if isinstance(s, For) and s.mark == REDUCE]
+    assert isinstance(made.body, If) and made.body.condition == call("not", condition)
+    assert isinstance(made.body.then, If) and made.body.then.condition == other and made.body.then.otherwise is None
+    assert isinstance(made.body.then.then, Let)
 
 
 def test_a_place_that_the_loop_itself_decides_stays() -> None:

@@ -260,6 +260,9 @@ typedef long long tsc_longs __attribute__((vector_size(16)));
   }                                                                                                                           \
   TSC_FN tsc_##NAME##x##L tsc_max_##NAME##x##L(tsc_##NAME##x##L a, tsc_##NAME##x##L b) {                                      \
     return TSC_BLEND(tsc_##NAME##x##L, tsc_##NAME##x##L, a > b, a, b);                                                        \
+  }                                                                                                                           \
+  TSC_FN tsc_##NAME##x##L tsc_accumulate_##NAME##x##L(tsc_##NAME##x##L acc, tsc_##NAME##x##L a, tsc_##NAME##x##L b) {         \
+    return acc + a * b;                                                                                                       \
   }
 
 #define TSC_DEFINE_VECTOR_FMA(NAME, L)                                                                                        \

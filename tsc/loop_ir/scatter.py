@@ -45,7 +45,10 @@ def _stored(loop: For, facts: Facts) -> Stmt | None:
     if spot is None or any(_spot(s, loop.var) != spot for s in stores):
         return None
     written = {s.buffer for s in stores}
-    if variables(spot.goes) & bound or any(load.buffer in written for load in loads(spot.goes)):
+    asked = (spot.goes, *spot.guards)
+    if any(variables(e) & bound or any(load.buffer in written for load in loads(e)) for e in asked):
+        return None
+    if any(loop.var in variables(e) for e in spot.guards):
         return None
     leaves: dict[str, Expr] = {}
     runs = facts.nonneg(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves) - ONE)
@@ -54,8 +57,11 @@ def _stored(loop: For, facts: Facts) -> Stmt | None:
         return None
     goes, offset = Var(f"{loop.var}_goes"), to_expr(spot.offset, {}, facts)
     within = call("and", call("ge", goes, add(loop.lo, offset)), call("lt", goes, add(loop.hi, offset)))
-    there = Let(loop.var, call("sub", goes, offset), _where(loop.body, spot.test))
-    return Let(goes.name, spot.goes, If(within, there))
+    stored = Let(loop.var, call("sub", goes, offset), _where(loop.body, spot.test))
+    made: Stmt = Let(goes.name, spot.goes, If(within, stored))
+    for guard in reversed(spot.guards):
+        made = If(guard, made)
+    return made
 
 
 def _spot(store: Store, var: str) -> Spot | None:

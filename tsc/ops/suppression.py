@@ -79,46 +79,46 @@ def _decompose(builder: Builder) -> tuple[str, ...]:
     centred = bool(ctx.attr("center_point_box", 0))
     low, high = (custom("corner", given, ranked, centred=centred, high=high) for high in (False, True))
     kept = custom("keep", low, high, counts, number(2, np.int64(0)), number(3, np.float32(0)))
-    kept = reshape(builder, emit("Transpose", kept, perm=(1, 2, 0)), (rows * candidates,))
+    kept = reshape(builder, cast(builder, kept, "int32", "int64"), (rows * candidates,))
     spots = spots_of(builder, kept, rows * candidates, _KEPT)
     return (custom("selected", spots, ranked),)
 
 
 def _corner(boxes: Tensor, ranked: Tensor, centred: bool, high: bool) -> Tensor:
     """The lower or higher corner of each ranked box: boxes are [batch, n, 4], ranks [batch, classes, k]."""
-    def at(b: Scalar, c: Scalar, k: Scalar, f: Scalar) -> Scalar:
+    def at(f: Scalar, b: Scalar, c: Scalar, k: Scalar) -> Scalar:
         one, other = boxes[b, ranked[b, c, k], f], boxes[b, ranked[b, c, k], f + 2]
         if centred:
             return one + other / 2.0 if high else one - other / 2.0
         return te.maximum(one, other) if high else te.minimum(one, other)
 
-    return te.compute((*ranked.shape, 2), at, "corner")
+    return te.compute((2, *ranked.shape), at, "corner")
 
 
 def _keep(low: Tensor, high: Tensor, counts: Tensor, most: Tensor, threshold: Tensor) -> Tensor:
     """Whether each candidate is kept, by its rank: at most so many of a class, none that overlaps one that is by more than the
     threshold."""
-    batch, classes, candidates, _ = low.shape
-    shape = (candidates, batch, classes)
-    kept = te.state(shape, "int64", "kept")
-    s, u = te.reduce_axis(candidates, "s"), te.reduce_axis(candidates, "u")
+    shape = low.shape[1:]
+    kept, before = te.state(shape, "int32", "kept", axis=2), te.state(shape, "int64", "before", axis=2)
+    u, none = te.reduce_axis(shape[2], "u"), te.cast(0, "int32")
 
     def overlaps(b: Scalar, c: Scalar, one: Scalar, other: Scalar) -> Scalar:
         def side(f: int) -> Scalar:
-            inside = te.minimum(high[b, c, one, f], high[b, c, other, f]) - te.maximum(low[b, c, one, f], low[b, c, other, f])
+            inside = te.minimum(high[f, b, c, one], high[f, b, c, other]) - te.maximum(low[f, b, c, one], low[f, b, c, other])
             return te.maximum(inside, 0.0)
 
         def area(k: Scalar) -> Scalar:
-            return (high[b, c, k, 0] - low[b, c, k, 0]) * (high[b, c, k, 1] - low[b, c, k, 1])
+            return (high[0, b, c, k] - low[0, b, c, k]) * (high[1, b, c, k] - low[1, b, c, k])
 
         both = side(0) * side(1)
         return te.all_of(both > 0.0, both / (area(one) + area(other) - both) > threshold[0])
 
-    before = te.compute(shape, lambda t, b, c: te.sum(te.where(s < t, kept[s, b, c], 0), axis=s), "before")
-    hidden = te.compute(shape, lambda t, b, c: te.sum(
-        te.where(u < t, te.where(overlaps(b, c, u, t), kept[u, b, c], 0), 0), axis=u), "hidden")
-    return te.scan(kept, lambda t, b, c: te.where(
-        te.all_of(t < counts[b, c], before[t, b, c] < most[0], hidden[t, b, c] < 1), 1, 0))
+    taken = te.scan(before, lambda b, c, t: te.where(
+        t >= 1, before[b, c, t - 1] + te.cast(kept[b, c, t - 1], "int64"), 0))
+    hidden = te.compute(shape, lambda b, c, t: te.sum(
+        te.where(u < t, te.where(overlaps(b, c, u, t), kept[b, c, u], none), none), axis=u), "hidden")
+    return te.scan(kept, lambda b, c, t: te.where(
+        te.all_of(t < counts[b, c], taken[b, c, t] < most[0], hidden[b, c, t] < 1), te.cast(1, "int32"), none))
 
 
 def _selected(spots: Tensor, ranked: Tensor) -> Tensor:

@@ -43,6 +43,8 @@ from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
 
+#: What register tiles sum up.
+_SUMS = ("float32", "float64", "int32")
 #: rows, columns, lanes, and the buffer to leave the result in.
 _MicroKernel = Callable[[int, int, int, Buffer], Stmt]
 
@@ -142,7 +144,7 @@ def _tensorize_tile(stmt: Allocate, facts: Facts, spec: DeviceSpec) -> Stmt | st
         return "there are no vectors"
     if rows is None or columns is None or columns % lanes:
         return f"a tile of {stmt.buffer} is not whole vectors of {lanes}"
-    if stmt.buffer.dtype not in ("float32", "float64"):
+    if stmt.buffer.dtype not in _SUMS:
         return f"{stmt.buffer.dtype} accumulators are not vectorized"
     inner = facts
     for loop in tile.loops:

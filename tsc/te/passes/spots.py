@@ -5,12 +5,13 @@ A fold of such values over what goes somewhere (a scatter, as an element sees it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tsc.sym import ZERO, SymExpr, dim
 from tsc.sym.expr import coefficient_of
 from tsc.te.compute import Compute, Monoid
-from tsc.te.expr import BOOL, INDEX, Call, Const, Expr, map_children, operands, variables, walk
+from tsc.te.expr import BOOL, INDEX, Call, Const, Expr, call, children, map_children, operands, variables, walk
 from tsc.te.index import to_sym
 
 #: What updates may be folded with: the meaning of a Monoid's function leaves what it finds where the other is its identity. A
@@ -20,11 +21,13 @@ FOLDS = frozenset({"add", "mul", "max", "min", "and", "or"})
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a value is something: `test` is the comparison that says so, true where a variable plus `offset` is `goes`."""
+    """Where a value is something: `test` is the comparison that says so, true where a variable plus `offset` is `goes`. It is
+    asked where all of `guards` hold; nowhere else may `goes` be looked at, and the value is nothing there."""
 
     test: Call
     goes: Expr
     offset: SymExpr
+    guards: tuple[Expr, ...]
 
 
 def spot_of(value: Expr, var: str, nothing: Const) -> Spot | None:
@@ -33,8 +36,9 @@ def spot_of(value: Expr, var: str, nothing: Const) -> Spot | None:
         if isinstance(node, Call) and node.fn == "eq" and node.args[0].dtype == INDEX:
             for place, goes in (node.args, node.args[::-1]):
                 offset = _offset(place, var)
-                if offset is not None and var not in variables(goes) and _is_nothing(value, node, nothing):
-                    return Spot(node, goes, offset)
+                once = sum(other == node for other in walk(value)) == 1
+                if offset is not None and once and var not in variables(goes) and _is_nothing(value, node, nothing):
+                    return Spot(node, goes, offset, tuple(_guards(value, node)))
     return None
 
 
@@ -67,6 +71,18 @@ def _offset(place: Expr, var: str) -> SymExpr | None:
     offset = to_sym(place, leaves) - dim(var)
     fixed = coefficient_of(offset, var) == ZERO and not any(var in variables(leaf) for leaf in leaves.values())
     return offset if fixed and not leaves else None
+
+
+def _guards(value: Expr, test: Call) -> Iterator[Expr]:
+    """The conditions under which a part of a value is evaluated."""
+    while value != test:
+        inner = next(part for part in children(value) if test in walk(part))
+        match value:
+            case Call(fn="select", args=(condition, yes, _)) if inner != condition:
+                yield condition if inner == yes else call("not", condition)
+            case Call(fn="and" | "or" as fn, args=(first, _)) if inner != first:
+                yield first if fn == "and" else call("not", first)
+        value = inner
 
 
 def _is_nothing(value: Expr, test: Call, nothing: Const) -> bool:
