@@ -92,8 +92,7 @@ def _ranked(x: Tensor, places: Tensor, largest: bool) -> Tensor:
     c, d = te.reduce_axis(chunks, "c"), te.reduce_axis(chunks, "d")
     first = te.compute((rows, chunks), lambda r, c: pick(x[r, c, j], axis=j), "first")
     where_first = te.compute((rows, chunks), lambda r, c: te.min(
-        te.where(x[r, c, i] == first[r, c], _short(i), _short(size)), axis=i),
-                             "where_first")
+        te.where(x[r, c, i] == first[r, c], _short(i), _short(size)), axis=i), "where_first")
     taken, spots = te.state((rows, count), "int64", "taken", axis=1), te.state((rows, count), "int32", "spots", axis=1)
     bests = te.state((rows, count, chunks), x.dtype, "bests", axis=1)
     where_bests = te.state((rows, count, chunks), "int32", "where_bests", axis=1)

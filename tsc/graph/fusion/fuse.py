@@ -161,9 +161,8 @@ def _grow_prologue(fusion: Fusion, draft: Draft) -> None:
 
 def _cheap_part(fusion: Fusion, anchor: str, made: Sequence[str]) -> int:
     """How many of the values that an operand is `made` of, last to first, are composed into its copy: all where they are cheap
-    together, else so many that are that the copy reads as few bytes an element as it can."""
-    copies, weight, read = {anchor: 1}, 0, [0] * (len(made) + 1)
-    best = 0
+    together, else those after which the copy reads fewest bytes an element, as long as they are."""
+    copies, weight, best, fewest = {anchor: 1}, 0, 0, -1
     for n in range(len(made) + 1):
         if n:
             value = made[n - 1]
@@ -171,9 +170,9 @@ def _cheap_part(fusion: Fusion, anchor: str, made: Sequence[str]) -> int:
             weight += fusion.items[value].weight * copies[value]
         known = {anchor, *made[:n]}
         left = {fusion.trace(r)[0] for m in known for r in fusion.items[m].reads} - known
-        read[n] = sum(item_bytes(value_type(fusion.graph, fusion.env, v).dtype) for v in left - fusion.graph.constants.keys())
-        if weight <= CHEAP and read[n] <= read[best]:
-            best = n
+        read = sum(item_bytes(value_type(fusion.graph, fusion.env, v).dtype) for v in left - fusion.graph.constants.keys())
+        if weight <= CHEAP and (fewest < 0 or read <= fewest):
+            best, fewest = n, read
     return len(made) if weight <= CHEAP else best
 
 

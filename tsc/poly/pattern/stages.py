@@ -31,7 +31,7 @@ from tsc.te.passes.spots import Spot, sought
 
 #: Elements that one block of an injective kernel should cover, and the extent taken for a symbolic axis to get there.
 BLOCK_ELEMENTS, ASSUMED_EXTENT = 8192, 128
-#: Elements of a block to any of which something may go, and how many of each axis lie behind one place.
+#: Elements of a block to any of which something may go, and how many of them lie behind one place.
 PLACES, PLACE_WIDTH = 32768, 64
 
 
@@ -72,8 +72,11 @@ class Staged(Pattern):
         return TileConfig(row_tile=_row_tile(self, spec))
 
     def space(self, spec: DeviceSpec) -> Space:
-        """Any rows of a block, its last ones up to all elements that one should have."""
-        return Space(self.default_config(spec), row_knobs(len(self.matrix.names)))
+        """Any rows of a block, its last ones up to all elements that one should have; of places several, since a single one is
+        summed up in another order."""
+        knobs = row_knobs(len(self.matrix.names))
+        return Space(self.default_config(spec), tuple(
+            replace(knob, sizes=knob.sizes[1:]) if row == self.sought else knob for row, knob in enumerate(knobs)))
 
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Row tiles over the stages; a local lives as long as a row where it can, else as long as a tile."""
@@ -148,9 +151,10 @@ def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
             raise PatternMismatch(f"{pattern}: the row of {anchor.name} that {statement.compute.name} belongs to is not affine "
                                   "or not unique", blamed)
     stages = tuple(row_stage(scop, group, entries) for group in _groups(scop, entries))
-    matrix, sought = ScheduleMatrix(names, entries), next(filter(None, map(partial(_sought, scop), entries.items())), None)
-    if sought is not None:
-        return Staged(matrix, anchor, stages, reducing, sought[0], sought[0])
+    matrix = ScheduleMatrix(names, entries)
+    place, _ = next(filter(None, map(partial(_sought, scop), entries.items())), (None, None))
+    if place is not None:
+        return Staged(matrix, anchor, stages, reducing, place, place)
     return Staged(matrix, anchor, stages, reducing, len(names) - (not reducing or _across(scop, entries)))
 
 
@@ -193,14 +197,15 @@ def row_stage(scop: Scop, group: list[Statement], entries: Mapping[str, tuple[Ro
 
 
 def _sought(scop: Scop, rows: tuple[str, Sequence[Row]]) -> tuple[int, Spot] | None:
-    """The row of an update along which it goes to one place, the last of such rows, and where."""
+    """The row of an update along which it goes to one place, and where; None where there is no such row."""
     name, functions = rows
     statement = scop.statements[name]
-    for number, row in reversed([*enumerate(functions)]) if statement.role == "update" else ():
-        axis = None if row is None else axis_of(scop, name, row)
-        spot = None if axis is None else sought(statement.compute, axis)
+    for axis in reversed(statement.compute.axes) if statement.role == "update" else ():
+        spot = sought(statement.compute, axis.name)
         if spot is not None:
-            return number, spot
+            for number, row in enumerate(functions):
+                if row is not None and axis_of(scop, name, row) == axis.name:
+                    return number, spot
     return None
 
 
@@ -238,9 +243,12 @@ def _row_tile(found: Staged, spec: DeviceSpec) -> tuple[int, ...]:
 
 def _place_tile(extents: list[int | None], row: int) -> tuple[int, ...]:
     """As many places as a block has room for, of all of which each update is asked once, and some of what lies behind one."""
-    behind = tuple(min(extent or PLACE_WIDTH, PLACE_WIDTH) for extent in extents[row + 1:])
-    places = max(1, PLACES // max(1, prod(behind)))
-    return (*(1,) * row, min(extents[row] or places, places), *behind)
+    behind: list[int] = []
+    for extent in reversed(extents[row + 1:]):
+        most = PLACE_WIDTH // prod(behind)
+        behind.append(min(extent or most, most))
+    places = PLACES // prod(behind)
+    return (*(1,) * row, min(extents[row] or places, places), *reversed(behind))
 
 
 def _initial(scop: Scop, found: Staged, deps: isl.UnionMap) -> isl.ScheduleNode:
@@ -287,7 +295,6 @@ def _separated(node: isl.ScheduleNode, scop: Scop, found: Staged, config: TileCo
         node = isl.atomic(node.insert_partial_schedule(isl.select_rows(values, shared)))
         node = isl.mark_each(node, [ROW] * len(shared))
     matrices = {s: stage.matrix for stage in found.stages for s in stage.statements}
-
 
     def own(statement: str) -> list[Marked]:
         order = _inner_order(scop, found, statement, inner)
