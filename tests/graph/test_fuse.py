@@ -158,6 +158,18 @@ def test_what_is_costly_or_read_elsewhere_stays_out_of_the_copy() -> None:
 
 # -- operands of few bytes -------------------------------------------------------------------------------------
 
+def test_what_is_costly_together_is_cut_where_fewest_bytes_are_read() -> None:
+    """A quantisation is not made again for each of nine windows: its bytes are stored. The zero point is taken off in the copy."""
+    proto = model("q = QuantizeLinear(x, s, z)\n y = ConvInteger<pads = [1, 1, 1, 1]>(q, k, z)",
+                  "float[1, 4, H, W] x, int8[8, 4, 3, 3] k", "int32[1, 8, P, Q] y", "float s = {0.1}, uint8 z = {7}")
+    feeds = {"x": normal(1, 4, 5, 6), "k": np.random.default_rng(0).integers(-9, 9, (8, 4, 3, 3)).astype(np.int8)}
+    groups = check_values(proto, feeds)
+    stored = next(group for group, _ in groups if "Div" in ops(group))
+    (anchor,) = [group for group, _ in groups if "Convolve" in ops(group)]
+    assert ops(stored)[-1] == "Cast" and ops(anchor).count("Cast") == 1 and "Sub" in ops(anchor) and "Div" not in ops(anchor)
+    assert "too costly to compute again for every window" in reasons(groups)
+
+
 def unpacked(dtype: str = "uint8", kept: str = "") -> onnx.ModelProto:
     """x @ ((w - 8) * scale): weights of few bytes, a scale a column."""
     outputs = ", float[64, 24] scaled" if kept else ""

@@ -371,3 +371,17 @@ def test_conditions_fold() -> None:
     guard = call("and", call("lt", Var("i"), size("N")), Call("eq", (Load(X, (Var("i"),)), c32(0)), BOOL))
     made = simplify(func(loop("i", 0, size("N"), If(guard, store(Y, (Var("i"),), c32(1))))))
     assert "if eq(x[i], 0.0:float32)\n" in format_func(made)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_conditions_around_a_loop_say_what_it_may_read(guarded: bool) -> None:
+    """A row before the one of a trip is read under a condition of each element: of which trips there is one, the If says."""
+    rows, out = buffer("rows", "M", "N"), buffer("out", "M", "N")
+    m, n = Var("m"), Var("n")
+    value = select(Call("lt", (Load(X, (n,)), c32(0)), BOOL), c32(1), Load(rows, (sub(m, index(1)), n)))
+    inner: Stmt = loop("n", 0, size("N"), store(out, (m, n), value), mark="inner")
+    trips = loop("m", 0, size("M"), If(call("ge", m, index(1)), inner) if guarded else inner, mark="outer")
+    body = loop("b", 0, 1, trips, kind="block")
+    made, reasons = vectorize(Func("f", (X, rows, out), ("out",), (SizeParam("N"), SizeParam("M")), body), AVX512)
+    assert any(isinstance(s, For) and s.kind == "vector" for s in walk(made.body)) == guarded
+    assert guarded or "rows, which may be read out of bounds without it" in reasons[0]

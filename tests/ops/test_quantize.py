@@ -20,6 +20,30 @@ def model(signature: str, body: str, opset: int = 21) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> g {signature} {{ {body} }}')
 
 
+BYTES = {
+    "quantised": ("float[n] x", "uint8[n] y", "y = QuantizeLinear(x, s, z)"),
+    "floats": ("uint8[n] x", "float[n] y", "y = DequantizeLinear(x, s, z)"),
+    "product": ("uint8[n, 64] x", "uint8[n, 48] y", "y = QLinearMatMul(x, s, z, w, s, zs, s, z)"),
+    "sums": ("uint8[n, 64] x", "int32[n, 48] y", "y = MatMulInteger(x, w, z, zs)"),
+    "pairs": ("float[n, 64] x", "float[n, 48] y", """q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z)
+        b = DequantizeLinear(w, s, zs) p = MatMul(a, b) r = QuantizeLinear(p, s, z) y = DequantizeLinear(r, s, z)"""),
+    "point": ("uint8[1, 64, h, k] x", "uint8[1, 48, h, k] y", "y = QLinearConv(x, s, z, v, s, zs, s, z)"),
+    "window": ("uint8[1, 64, h, k] x", "uint8[1, 48, h, k] y", "y = QLinearConv <pads = [1, 1, 1, 1]> (x, s, z, u, s, zs, s, z)")}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_computed_in_vectors(name: str) -> None:
+    """No loop over many elements is left scalar: a conversion or a choice without a vector form costs ten times as much."""
+    x, y, body = BYTES[name]
+    proto = model(f"({x}) => ({y}) <float s = {{0.05}}, uint8 z = {{128}}, int8 zs = {{0}}>", body)
+    rng = np.random.default_rng(0)
+    for weights, shape in (("w", (64, 48)), ("v", (48, 64, 1, 1)), ("u", (48, 64, 3, 3))):
+        if f" {weights}," in body or f"({weights}," in body:
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(rng.integers(-63, 64, shape).astype(np.int8), weights))
+    found = tsc.compile(proto, target="cpu-avx2").explain()
+    assert "stays scalar" not in found and "not vectorized" not in found
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
 def test_ties_go_to_the_even_before_the_zero_point_is_added(dtype: str) -> None:
     limits, zero = np.iinfo(dtype), 3
