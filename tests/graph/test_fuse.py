@@ -159,7 +159,7 @@ def test_what_is_costly_or_read_elsewhere_stays_out_of_the_copy() -> None:
 # -- operands of few bytes -------------------------------------------------------------------------------------
 
 def test_what_is_costly_together_is_cut_where_fewest_bytes_are_read() -> None:
-    """A quantisation is not made again for each of nine windows: its bytes are stored. The zero point is taken off in the copy."""
+    """A quantisation is not made again for each of nine windows: its bytes are stored, the zero point is taken off later."""
     proto = model("q = QuantizeLinear(x, s, z)\n y = ConvInteger<pads = [1, 1, 1, 1]>(q, k, z)",
                   "float[1, 4, H, W] x, int8[8, 4, 3, 3] k", "int32[1, 8, P, Q] y", "float s = {0.1}, uint8 z = {7}")
     feeds = {"x": normal(1, 4, 5, 6), "k": np.random.default_rng(0).integers(-9, 9, (8, 4, 3, 3)).astype(np.int8)}
