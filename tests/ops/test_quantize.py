@@ -28,7 +28,8 @@ BYTES = {
     "pairs": ("float[n, 64] x", "float[n, 48] y", """q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z)
         b = DequantizeLinear(w, s, zs) p = MatMul(a, b) r = QuantizeLinear(p, s, z) y = DequantizeLinear(r, s, z)"""),
     "point": ("uint8[1, 64, h, k] x", "uint8[1, 48, h, k] y", "y = QLinearConv(x, s, z, v, s, zs, s, z)"),
-    "window": ("uint8[1, 64, h, k] x", "uint8[1, 48, h, k] y", "y = QLinearConv <pads = [1, 1, 1, 1]> (x, s, z, u, s, zs, s, z)")}
+    "window": ("uint8[1, 64, h, k] x", "uint8[1, 48, h, k] y",
+               "y = QLinearConv <pads = [1, 1, 1, 1]> (x, s, z, u, s, zs, s, z)")}
 
 
 @pytest.mark.parametrize("name", BYTES)

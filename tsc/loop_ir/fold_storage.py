@@ -38,7 +38,7 @@ class _Access:
 
 def _folded(stmt: Stmt) -> Stmt:
     inner = map_children(_folded, stmt)
-    if isinstance(inner, Allocate) and not inner.buffer.layout:
+    if isinstance(inner, Allocate) and inner.scope in ("stack", "scratch") and not inner.buffer.layout:
         accesses = list(_accesses(inner.body, inner.buffer, None, []))
         for number, extent in enumerate(inner.buffer.shape):
             if (extent.as_int() or KEPT + 1) > KEPT and _two_at_a_time(accesses, number):

@@ -48,7 +48,7 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
     """`func` with its innermost loops in vectors where that is legal, and for each loop left scalar the reason."""
     reasons: list[str] = []
 
-    def visit(stmt: Stmt, facts: Facts, known: tuple[Expr, ...]) -> Stmt:
+    def visit(stmt: Stmt, place: Place) -> Stmt:
         match stmt:
             case Intrin():
                 return stmt
@@ -57,39 +57,39 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
             case For(mark=mark) if mark == PLACE and not any(isinstance(s, For) for s in walk(stmt.body)):
                 return stmt  # of its places one is stored to (`scatter`)
             case For() if stmt.kind == "serial" and not any(isinstance(s, (For, Allocate, Intrin)) for s in walk(stmt.body)):
-                return _vectorize_loop(stmt, facts, known, spec, reasons, _MAX_SPLITS)
+                return _vectorize_loop(stmt, place, spec, reasons, _MAX_SPLITS)
             case For() | Let():
-                inner = inside(facts, stmt)
-                return map_children(lambda s: visit(s, inner, known), stmt)
+                inner = replace(place, facts=inside(place.facts, stmt))
+                return map_children(lambda s: visit(s, inner), stmt)
             case If():
-                return _on_each_side(lambda s, own: visit(s, facts, own), stmt, known)
-        return map_children(lambda s: visit(s, facts, known), stmt)
+                return _on_each_side(visit, stmt, place)
+        return map_children(lambda s: visit(s, place), stmt)
 
-    return replace(func, body=visit(func.body, facts_of(func.sizes), ())), tuple(dict.fromkeys(reasons))
+    return replace(func, body=visit(func.body, Place(facts_of(func.sizes)))), tuple(dict.fromkeys(reasons))
 
 
-def _vectorize_loop(loop: For, facts: Facts, known: tuple[Expr, ...], spec: DeviceSpec, reasons: list[str],
-                    splits: int) -> Stmt:
+def _vectorize_loop(loop: For, place: Place, spec: DeviceSpec, reasons: list[str], splits: int) -> Stmt:
+    facts = place.facts
     by_quotient = at_quotients(loop, facts)
     if by_quotient is not None:
         outer, run = by_quotient
         short = replace(run, mark="")  # its edges are not worth loops of their own
-        return replace(outer, body=_vectorize_loop(short, inside(facts, outer), known, spec, reasons, splits))
+        return replace(outer, body=_vectorize_loop(short, replace(place, facts=inside(facts, outer)), spec, reasons, splits))
     try:
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
         # a copy is cut at the edges of what it copies, so that its vectors need no masks
-        reduced = _check(loop, lanes, stores, facts, known, spec, spec.masks and (loop.mark != COPY or not splits))
+        reduced = _check(loop, lanes, stores, place, spec, spec.masks and (loop.mark != COPY or not splits))
         made = _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts))
-        complaint = unproved(simplify_stmt(made, facts, keep_marked=True), Place(facts, known))
+        complaint = unproved(simplify_stmt(made, facts, keep_marked=True), place)
         if complaint is not None:
             raise Refused(complaint)
     except Refused as refused:
         parts = _split(loop, facts) if splits else None
         if parts is not None:
-            return _map_loops(lambda p, own: _vectorize_loop(p, facts, own, spec, reasons, splits - 1), parts, known)
+            return _map_loops(lambda p, own: _vectorize_loop(p, own, spec, reasons, splits - 1), parts, place)
         if loop.mark == COPY and splits:
-            return _vectorize_loop(loop, facts, known, spec, reasons, 0)
+            return _vectorize_loop(loop, place, spec, reasons, 0)
         reasons.append(f"loop {loop.var}{f' ({loop.mark})' if loop.mark else ''} stays scalar: {refused}")
         return loop
     return _hoist_checks(made, loop, facts)
@@ -145,29 +145,28 @@ def _ways(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lane
     return 1 if not reduced or costly or (trip is not None and trip < _LONG * lanes) else _WAYS
 
 
-def _check(loop: For, lanes: int, stores: tuple[Store, ...], facts: Facts, known: tuple[Expr, ...], spec: DeviceSpec,
-           masks: bool) -> frozenset[Buffer]:
+def _check(loop: For, lanes: int, stores: tuple[Store, ...], place: Place, spec: DeviceSpec, masks: bool) -> frozenset[Buffer]:
     """The buffers that the loop reduces into. Raises Refused where vectors would not mean the same."""
-    inner = inside(facts, loop)
+    inner = inside(place.facts, loop)
     reduced: set[Buffer] = set()
     for store in stores:
         if store.buffer.dtype == "float16":
             raise Refused("float16 has no vectors")
         if any(varies(i, loop.var) for i in store.index):
             _check_contiguous(store, loop.var)
-            check_value(store.value, loop, lanes, inner, spec, masks, known)
+            check_value(store.value, loop, lanes, inner, spec, masks, place.known)
         else:
             operand = reduction_operand(store)
             if operand is None:
                 raise Refused(f"{store.buffer.name} is written at one place again and again")
-            check_value(operand, loop, lanes, inner, spec, masks, known)
+            check_value(operand, loop, lanes, inner, spec, masks, place.known)
             if isinstance(store.value, Call) and (store.value.fn, store.buffer.dtype) not in spec.vector_calls:
                 raise Refused(f"{store.value.fn} on {store.buffer.dtype} has no vector form")
             reduced.add(store.buffer)
     for store in stores:
         _check_dependences(store, stores, reduced, loop.var)
     leaves: dict[str, Expr] = {}
-    if facts.divisor(to_sym(loop.lo, leaves)) % 2 and any(
+    if place.facts.divisor(to_sym(loop.lo, leaves)) % 2 and any(
             check_load(x, loop.var) == "twice" for s in stores for x in loads(s.value)):
         raise Refused("it reads elements twice, and may begin between two of one")
     return frozenset(reduced)
@@ -243,21 +242,23 @@ def _whole_steps(loop: For, place: Expr) -> Expr:
     return add(loop.lo, mul(ahead, index(loop.step)))
 
 
-def _map_loops(change: Callable[[For, tuple[Expr, ...]], Stmt], stmt: Stmt, known: tuple[Expr, ...]) -> Stmt:
-    """`stmt` with its outermost loops changed, by what conditions are known around each."""
+def _map_loops(change: Callable[[For, Place], Stmt], stmt: Stmt, place: Place) -> Stmt:
+    """`stmt`, which stands at `place`, with its outermost loops changed."""
     match stmt:
         case For():
-            return change(stmt, known)
+            return change(stmt, place)
         case If():
-            return _on_each_side(lambda s, own: _map_loops(change, s, own), stmt, known)
-    return map_children(lambda s: _map_loops(change, s, known), stmt)
+            return _on_each_side(lambda s, own: _map_loops(change, s, own), stmt, place)
+    return map_children(lambda s: _map_loops(change, s, place), stmt)
 
 
-def _on_each_side(change: Callable[[Stmt, tuple[Expr, ...]], Stmt], stmt: If, known: tuple[Expr, ...]) -> If:
-    """A choice whose sides are changed, by what conditions are known on each."""
-    fails = Call("not", (stmt.condition,), BOOL)
-    otherwise = None if stmt.otherwise is None else change(stmt.otherwise, (*known, fails))
-    return If(stmt.condition, change(stmt.then, (*known, stmt.condition)), otherwise)
+def _on_each_side(change: Callable[[Stmt, Place], Stmt], stmt: If, place: Place) -> If:
+    """A choice with its sides changed, on each of which its condition is known."""
+    def side(part: Stmt, holds: Expr) -> Stmt:
+        return change(part, replace(place, known=(*place.known, holds)))
+
+    otherwise = None if stmt.otherwise is None else side(stmt.otherwise, Call("not", (stmt.condition,), BOOL))
+    return If(stmt.condition, side(stmt.then, stmt.condition), otherwise)
 
 
 def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:
