@@ -22,9 +22,9 @@ from tsc.loop_ir.map_blocks import map_blocks
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.places import places_of
 from tsc.loop_ir.print import format_func
-from tsc.loop_ir.scatter import scatter
 from tsc.loop_ir.scratch import plan_scratch
 from tsc.loop_ir.simplify import simplify
+from tsc.loop_ir.spots import store_at_spots
 from tsc.loop_ir.verify import verify
 from tsc.loop_ir.verify_reads import verify_reads
 from tsc.loop_ir.verify_storage import verify_storage
@@ -77,7 +77,7 @@ def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recor
 
 def settle(func: Func) -> Func:
     """`func` when all is proved and compared that is to be: what this does to it no reading back of loops would see through."""
-    func = scatter(func)                                    # what goes to one place is stored there
+    func = store_at_spots(func)                             # what goes to one place is stored there
     func = plan_scratch(fold_storage(func))                 # of what trips hand on two are kept
     verify(func)
     return func

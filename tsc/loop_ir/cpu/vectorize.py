@@ -55,7 +55,7 @@ def vectorize(func: Func, spec: DeviceSpec) -> tuple[Func, tuple[str, ...]]:
             case For(kind="vector" | "unroll"):
                 return stmt
             case For(mark=mark) if mark == PLACE and not any(isinstance(s, For) for s in walk(stmt.body)):
-                return stmt  # of its places one is stored to (`scatter`)
+                return stmt  # of its places one is stored to (`store_at_spots`)
             case For() if stmt.kind == "serial" and not any(isinstance(s, (For, Allocate, Intrin)) for s in walk(stmt.body)):
                 return _vectorize_loop(stmt, place, spec, reasons, _MAX_SPLITS)
             case For() | Let():

@@ -16,7 +16,7 @@ from tsc.codegen_c.specs import CPU_SPECS
 from tsc.loop_ir.lower import lower
 from tsc.loop_ir.marks import PLACE, REDUCE
 from tsc.loop_ir.nodes import Allocate, For, Func, If, Let, Stmt, walk
-from tsc.loop_ir.scatter import scatter
+from tsc.loop_ir.spots import store_at_spots
 from tsc.poly.tile import TileConfig
 from tsc.te.compute import MAX, MIN, PROD, SUM, Compute, Monoid, Program, SizeParam
 from tsc.te.expr import INDEX, Buffer, CheckedIndex, Const, Expr, Load, Size, Var, add, call, index, loads, select
@@ -64,7 +64,7 @@ def lowered(program: Program, rows: tuple[int, ...]) -> Func:
 def test_values_are_those_of_loops_over_all_places(name: str, size: int) -> None:
     program = PROGRAMS[name]
     before = lowered(program, (size,) * len(program.outputs[0].shape))
-    after = scatter(before)
+    after = store_at_spots(before)
     if size > 1:
         assert any(isinstance(s, For) and s.mark == PLACE for s in walk(before.body))
         assert not any(isinstance(s, For) and s.mark == PLACE for s in walk(after.body))
@@ -79,7 +79,7 @@ def test_values_are_numpys() -> None:
     for goes, row in zip(inputs["t"], inputs["u"]):
         if 0 <= goes < sizes["N"]:
             wanted[goes] += row
-    np.testing.assert_array_equal(run(scatter(lowered(program, (8, 8))), program, sizes, inputs)["out"], wanted)
+    np.testing.assert_array_equal(run(store_at_spots(lowered(program, (8, 8))), program, sizes, inputs)["out"], wanted)
 
 
 @pytest.mark.parametrize("name", ["rows", "elements", "columns", "list"])
@@ -87,7 +87,7 @@ def test_an_update_is_stored_once(name: str) -> None:
     """However many places there are: each of them asked took as many steps as there are places."""
     program, sizes = PROGRAMS[name], {"N": 23, "W": 29, "K": 11}
     trace: list[Any] = []
-    func = scatter(lowered(program, (64,) * len(program.outputs[0].shape)))
+    func = store_at_spots(lowered(program, (64,) * len(program.outputs[0].shape)))
     run(func, program, sizes, given(program, sizes, 1), trace)
     updates = [one for one in trace if one[0].endswith("_update")]
     assert 0 < len(updates) <= np.prod([d.evaluate(sizes) for d in program.inputs[1].shape])
@@ -122,7 +122,7 @@ def where(goes: Expr, place: Expr = PLACES, nothing: float = 0.0) -> Expr:
     (select(call("lt", Var("k"), index(5)), where(GOES), c32(0)), {}),
     (select(call("and", call("eq", PLACES, GOES), call("lt", PLACES, index(5))), GIVEN, c32(0)), {})])
 def test_loops_that_are_stores(update: Expr, changes: dict[str, Any]) -> None:
-    assert not any(isinstance(s, For) and s.mark == PLACE for s in walk(scatter(asked(update, **changes)).body))
+    assert not any(isinstance(s, For) and s.mark == PLACE for s in walk(store_at_spots(asked(update, **changes)).body))
 
 
 @pytest.mark.parametrize(("update", "changes"), [
@@ -142,13 +142,13 @@ def test_loops_that_are_stores(update: Expr, changes: dict[str, Any]) -> None:
     (select(call("eq", GOES, PLACES), Load(X, (CheckedIndex(PLACES, X.shape[0], "t"),)), c32(0)), {})])
 def test_loops_that_stay(update: Expr, changes: dict[str, Any]) -> None:
     func = asked(update, **changes)
-    assert scatter(func) == func
+    assert store_at_spots(func) == func
 
 
 def test_what_conditions_guard_is_looked_at_under_them() -> None:
     """Where an update goes may lie beyond the memory that there is, but where a condition says that it does not."""
     condition, other = call("lt", Var("k"), index(5)), call("lt", index(1), Var("k"))
-    (made,) = [s for s in walk(scatter(asked(select(condition, c32(0), select(other, where(GOES), c32(0))))).body)
+    (made,) = [s for s in walk(store_at_spots(asked(select(condition, c32(0), select(other, where(GOES), c32(0))))).body)
                if isinstance(s, For) and s.mark == REDUCE]
     assert isinstance(made.body, If) and made.body.condition == call("not", condition)
     assert isinstance(made.body.then, If) and made.body.then.condition == other and made.body.then.otherwise is None
@@ -160,13 +160,13 @@ def test_a_place_that_the_loop_itself_decides_stays() -> None:
     update = select(call("eq", Load(target, (index(0),)), PLACES), index(1), index(0))
     inner = loop("i", 0, 8, store(target, (PLACES,), call("add", Load(target, (PLACES,)), update)), mark=PLACE)
     func = Func("f", (target,), ("acc",), (N,), loop("b", 0, 1, inner, kind="block"))
-    assert scatter(func) == func
+    assert store_at_spots(func) == func
 
 
 def test_loops_without_the_mark_stay() -> None:
     func = asked(where(GOES))
     (plain,) = [s for s in walk(func.body) if isinstance(s, For) and s.mark == PLACE]
-    assert scatter(replace(func, body=loop("b", 0, 1, replace(plain, mark=""), kind="block"))).body == loop(
+    assert store_at_spots(replace(func, body=loop("b", 0, 1, replace(plain, mark=""), kind="block"))).body == loop(
         "b", 0, 1, replace(plain, mark=""), kind="block")
 
 

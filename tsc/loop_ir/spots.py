@@ -1,4 +1,4 @@
-"""scatter: a loop that asks of each place whether something goes there becomes a store to the place where it does.
+"""store_at_spots: a loop that asks of each place whether something goes there becomes a store to the place where it does.
 
 It is the last pass, and the one that says where to store by what was loaded: what is proved and compared of loops is so before.
 """
@@ -19,7 +19,7 @@ from tsc.te.index import to_expr, to_sym
 from tsc.te.passes.spots import FOLDS, Spot, nothing_of, spot_of, there
 
 
-def scatter(func: Func) -> Func:
+def store_at_spots(func: Func) -> Func:
     """`func` with its loops over places, those that are marked so, made stores to the places that are asked for."""
 
     def visit(stmt: Stmt, facts: Facts) -> Stmt:
