@@ -358,7 +358,7 @@ def _checked_for(spec: DeviceSpec, order: Order, symbol: str, recorder: Recorder
             for note in check_values(program, func, scheduled.scop.program).notes():  # and it means what the Program means
                 recorder.decide("validate", symbol, note)
         settled = settle(func)                                      # Func           -> Func, as it runs
-        if settled != func:
+        if settled is not func:
             recorder.record("loop_ir", symbol, lambda: format_func(settled))
     return CheckedLoops(scheduled, settled, spec, seen, program.facts)
 

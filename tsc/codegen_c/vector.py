@@ -174,7 +174,7 @@ def _cast(text: str, source: str, dtype: str, count: int) -> str:
     if dtype == BOOL:
         return _mask(f"({text} != 0)", source, count)
     if item_bytes(source) == 8 and item_bytes(dtype) == 1:
-        text, source = f"__builtin_convertvector({text}, {vector_type('int32', count)})", "int32"
+        text, source = _converted(text, source, "int32", count), "int32"
     return text if source == dtype else _converted(text, source, dtype, count)
 
 

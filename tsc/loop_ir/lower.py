@@ -77,10 +77,13 @@ def lower_gpu(func: Func, stages: int, instructions: tuple[Mma, ...] = (), recor
 
 def settle(func: Func) -> Func:
     """`func` when all is proved and compared that is to be: what this does to it no reading back of loops would see through."""
-    func = store_at_spots(func)                             # what goes to one place is stored there
-    func = plan_scratch(fold_storage(func))                 # of what trips hand on two are kept
-    verify(func)
-    return func
+    made = store_at_spots(func)                             # what goes to one place is stored there
+    made = fold_storage(made)                               # of what trips hand on two are kept
+    if made.body is func.body:
+        return func
+    made = plan_scratch(made)
+    verify(made)
+    return made
 
 
 def _record(func: Func, recorder: Recorder | None, reasons: Mapping[str, tuple[str, ...]]) -> None:

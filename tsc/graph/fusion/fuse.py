@@ -6,7 +6,7 @@ Each pass is a list of rules that return None or the reason for a refusal; every
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tsc.graph.dataflow import value_type
 from tsc.graph.fusion.chain import chain_level
@@ -166,7 +166,7 @@ def _cheap_part(fusion: Fusion, anchor: str, made: Sequence[str]) -> int:
     for n in range(len(made) + 1):
         if n:
             value = made[n - 1]
-            copies[value] = sum(fusion.kernel_reads(m).count(value) * copies[m] for m in (anchor, *made[:n - 1]))
+            copies[value] = _written_out(fusion, value, (anchor, *made[:n - 1]), copies)
             weight += fusion.items[value].weight * copies[value]
         known = {anchor, *made[:n]}
         left = {fusion.trace(r)[0] for m in known for r in fusion.items[m].reads} - known
@@ -229,7 +229,7 @@ def _made_for(fusion: Fusion, anchor: str, value: str) -> set[str]:
         found = fusion.ordered(candidates)[-1]
         asked.add(found)
         if _is_made_within(fusion, found, inner | {anchor}):
-            copies.setdefault(found, sum(fusion.kernel_reads(m).count(found) * copies[m] for m in inner))
+            copies.setdefault(found, _written_out(fusion, found, inner, copies))
             inner.add(found)
         candidates = {s for m in inner for s in fusion.sources[m]} - asked
     return inner if sum(fusion.items[m].weight * copies[m] for m in inner) <= UNPACKING else set()
@@ -286,12 +286,17 @@ def _grow_backward(fusion: Fusion, draft: Draft) -> None:
             return
         value = fusion.ordered(candidates)[-1]
         asked.add(value)
-        copies[value] = sum(fusion.kernel_reads(m).count(value) * copies[m] for m in draft.members)
+        copies[value] = _written_out(fusion, value, draft.members, copies)
         reason = _inline_refusal(fusion, draft, value, copies)
         if reason is None:
             fusion.join(draft, value, "inlined: nothing else reads it")
         else:
             fusion.refuse(draft, value, reason)
+
+
+def _written_out(fusion: Fusion, value: str, readers: Iterable[str], copies: Mapping[str, int]) -> int:
+    """How often a value's body is written out in a kernel where those of its readers are so often."""
+    return sum(fusion.kernel_reads(m).count(value) * copies[m] for m in readers)
 
 
 def _inline_refusal(fusion: Fusion, draft: Draft, value: str, copies: dict[str, int]) -> str | None:

@@ -158,9 +158,8 @@ def _check(expr: Expr, var: str, held: _Held, calls: Collection[tuple[str, str]]
                 raise Refused(f"{buffer.name} is read with a stride")
             return
         case Cast(value=value, dtype=dtype):
-            whole = value.dtype == "float32" and dtype in WHOLE
-            if not {value.dtype, dtype} <= _LOADED or (not whole and (value.dtype.startswith("float") and not dtype.startswith(
-                    "float") and dtype != "bool")):
+            cut = value.dtype.startswith("float") and not dtype.startswith("float") and dtype != BOOL
+            if not {value.dtype, dtype} <= _LOADED or (cut and not (value.dtype == "float32" and dtype in WHOLE)):
                 raise Refused(f"{value.dtype} to {dtype} has no vector form")
         case Call(fn=fn, args=args):
             if (fn, args[-1].dtype) not in calls:

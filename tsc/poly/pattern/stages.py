@@ -51,7 +51,7 @@ class Staged(Pattern):
     """Row-parallel stages one after the other: chained reductions with equal rows, or injective statements alone.
 
     `matrix` holds the row functions. The loops of rows from number `within` on belong inside a reduction's: the unit-stride
-    axis of what is reduced is the last of them, or what is reduced goes to one place along row `sought`.
+    axis of what is reduced is the last of them, or, where places are `sought`, what is reduced goes to one along the first.
     """
 
     tiles_products: ClassVar[bool] = False
@@ -60,7 +60,7 @@ class Staged(Pattern):
     stages: tuple[Stage, ...]
     reducing: bool
     within: int
-    sought: int | None = None
+    sought: bool = False
 
     def solved(self, scop: Scop, deps: Dependences) -> tuple[Self, tuple[str, ...]]:
         """With every `?` replaced, and the matrices in words. Raises PatternMismatch."""
@@ -74,9 +74,10 @@ class Staged(Pattern):
     def space(self, spec: DeviceSpec) -> Space:
         """Any rows of a block, its last ones up to all elements that one should have; of places several, since a single one is
         summed up in another order."""
-        knobs = row_knobs(len(self.matrix.names))
-        return Space(self.default_config(spec), tuple(
-            replace(knob, sizes=knob.sizes[1:]) if row == self.sought else knob for row, knob in enumerate(knobs)))
+        knobs = [*row_knobs(len(self.matrix.names))]
+        if self.sought:
+            knobs[self.within] = replace(knobs[self.within], sizes=knobs[self.within].sizes[1:])
+        return Space(self.default_config(spec), tuple(knobs))
 
     def tree(self, config: TileConfig, build: Build) -> Tree:
         """Row tiles over the stages; a local lives as long as a row where it can, else as long as a tile."""
@@ -154,7 +155,7 @@ def _staged(scop: Scop, anchor: Compute, reducing: bool) -> Staged:
     matrix = ScheduleMatrix(names, entries)
     place, _ = next(filter(None, map(partial(_sought, scop), entries.items())), (None, None))
     if place is not None:
-        return Staged(matrix, anchor, stages, reducing, place, place)
+        return Staged(matrix, anchor, stages, reducing, place, sought=True)
     return Staged(matrix, anchor, stages, reducing, len(names) - (not reducing or _across(scop, entries)))
 
 
@@ -227,8 +228,8 @@ def _across(scop: Scop, entries: Mapping[str, tuple[Row, ...]]) -> bool:
 def _row_tile(found: Staged, spec: DeviceSpec) -> tuple[int, ...]:
     extents = [a.extent.as_int() for a in found.anchor.axes]
     if found.reducing:
-        if found.sought is not None:
-            return _place_tile(extents, found.sought)
+        if found.sought:
+            return _place_tile(extents, found.within)
         if found.within < len(extents):
             return (1,) * (len(extents) - 1) + (max(16, spec.vector_bytes),)
         wide = [i for i, e in enumerate(extents) if e != 1]
@@ -242,13 +243,14 @@ def _row_tile(found: Staged, spec: DeviceSpec) -> tuple[int, ...]:
 
 
 def _place_tile(extents: list[int | None], row: int) -> tuple[int, ...]:
-    """As many places as a block has room for, of all of which each update is asked once, and some of what lies behind one."""
+    """As many places as a block has room for, two at least, of all of which each update is asked once, and some of what lies
+    behind one."""
     behind: list[int] = []
     for extent in reversed(extents[row + 1:]):
         most = PLACE_WIDTH // prod(behind)
         behind.append(min(extent or most, most))
     places = PLACES // prod(behind)
-    return (*(1,) * row, min(extents[row] or places, places), *reversed(behind))
+    return (*(1,) * row, max(2, min(extents[row] or places, places)), *reversed(behind))
 
 
 def _initial(scop: Scop, found: Staged, deps: isl.UnionMap) -> isl.ScheduleNode:
@@ -309,10 +311,10 @@ def _inner_order(scop: Scop, found: Staged, statement: str, rows: Sequence[int])
     what lies behind that, unless that has places of its own."""
     entries = found.matrix.entries[statement]
     known = _sought(scop, (statement, entries))
-    if known is None or known[0] != found.sought:
+    if known is None or known[0] != found.within:
         return [(i, INNER) for i in rows]
-    others = [i for i in rows if i != found.sought]
+    others = [i for i in rows if i != found.within]
     axes = {axis_of(scop, statement, row) for i in others if (row := entries[i]) is not None}
-    place = [(i, PLACE) for i in rows if i == found.sought]
+    place = [(i, PLACE) for i in rows if i == found.within]
     asked = [(i, INNER) for i in others]
     return [*asked, *place] if axes & variables(known[1].goes) else [*place, *asked]
