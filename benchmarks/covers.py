@@ -85,7 +85,7 @@ def compare(name: str, candidates: int, drawn: int, variants: int, folder: Path,
                     f"{len(pools[search])} in the cover")
         default = own[0].config
     kernel, binary, _ = built(group.order, list(dict.fromkeys([default, *pools["turbo"], *pools["random"]])), shop)
-    configs = [code.config for code in kernel.codes]
+    configs = list(kernel.configs)
     trial = Trial(group.order.program, kernel, binary, shop.device.spec.name, group.order.constants)
     seconds = measured(trial, group.sizes[:1], group.sizes, enough=math.inf).seconds
 

@@ -51,8 +51,8 @@ def layer(depth: int, width: int) -> onnx.ModelProto:
 def expected(kernel: Kernel, rates: list[Rates], sizes: dict[str, int]) -> list[float]:
     """What each Variant is expected to take on one core."""
     found = []
-    for code, variant, rate in zip(kernel.codes, kernel.interface.variants, rates, strict=True):
-        work = {work.kind: work.count.evaluate(sizes) for work in code.work}
+    for (_, variant, does), rate in zip(kernel.made(), rates, strict=True):
+        work = {work.kind: work.count.evaluate(sizes) for work in does}
         found.append(sum(rate.terms(variant.calls[0].blocks.evaluate(sizes), work, 1).values()))
     return found
 
@@ -70,7 +70,7 @@ def measure(depth: int, width: int, batch: int, configs: int, lengths: int, reco
     pool = pool_of(own, VARIANTS)
     default = own[0].config
     kernel, binary, _ = built(group.order, list(dict.fromkeys([*pool, default])), shop)
-    chosen = [code.config for code in kernel.codes]
+    chosen = list(kernel.configs)
     rates = [pool.get(config, Rates(1 << 62)) for config in chosen]  # nobody picks what is not in the pool
     trial = Trial(group.order.program, kernel, binary, shop.device.spec.name, group.order.constants)
     tuning = time.perf_counter() - begin

@@ -31,7 +31,7 @@ from tsc.codegen_c.cache import default_cache_dir
 from tsc.codegen_c.specs import host_spec
 from tsc.codegen_cuda.nvrtc import identity
 from tsc.codegen_cuda.specs import CUDA_SPECS
-from tsc.config import Precision, read_environment
+from tsc.config import Precision, Reduction, read_environment
 from tsc.draw import shortened
 from tsc.errors import InternalError, LaunchError, TscError, typed
 from tsc.explain import explain_node
@@ -185,6 +185,8 @@ def explain_command(file: Path, node: str | None, sol: bool, precision: Precisio
 @click.option("--budget", type=Seconds(), default="10m", show_default=True, help="How long to measure, in all.")
 @click.option("--configs", type=click.IntRange(min=1), default=64, show_default=True, help="Configs of a kernel, at most.")
 @click.option("--variants", type=click.IntRange(min=1, max=16), default=4, show_default=True, help="Of them kept, at most.")
+@click.option("--reduction", type=click.Choice(get_args(Reduction)), default="fixed", show_default=True,
+              help="'fast' also tries Variants that sum in another order, in chunks that cores share.")
 @click.option("--traffic", type=FILE, help="Sizes that users ask for: an object of dims a line, as {\"seq\": 128}.")
 @click.option("--search", type=click.Choice(["turbo", "random"]), default=None,
               help="Bayesian, in trust regions (the extra 'tune'), or at random. Default: the first, where it is installed.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tsc.config import Options
+from tsc.config import Options, Reduction
 from tsc.errors import InputError
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
@@ -53,6 +53,7 @@ class Wanted:
     workers: int
     ray: str | None
     build: Path | None
+    reduction: Reduction = "fixed"
 
     def crew(self) -> Crew | None:
         """Who tunes; None is this process."""
@@ -67,7 +68,7 @@ def tune_model(model: Path, dims: dict[str, Any] | None, target: str, wanted: Wa
     records, output, report = wanted.records, wanted.output, wanted.report
     if wanted.build is not None and (wanted.ray is not None or wanted.workers > 1):
         raise click.UsageError("--build builds in one process; leave out --workers and --ray")
-    options = Options(variants=wanted.variants)
+    options = Options(variants=wanted.variants, reduction=wanted.reduction)
     shop = workshop(target, options)
     if not is_cpu(shop.device.spec.name):
         raise InputError(f"target '{target}' cannot be tuned: times are measured on CPUs only; give a CPU's")

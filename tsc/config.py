@@ -13,6 +13,8 @@ from tsc.errors import InputError
 
 #: In which numbers are multiplied.
 Precision = Literal["fp32", "tf32", "fp16"]
+#: Whether all Variants of a kernel sum in one order.
+Reduction = Literal["fixed", "fast"]
 
 
 def default_threads() -> int:
@@ -52,8 +54,11 @@ class Options:
 
     `precision` is that of the factors of products, where a device has matrix instructions for it (PTX ISA 9.7.14.5): "fp32";
     "tf32", which keeps 10 of 23 bits behind the point; or "fp16", which keeps as many, is stored so, and ends at 65,504
-    (constants beyond that become it, other values infinite). Sums are in fp32, and so is all else. Raises InputError for a
-    value of another kind."""
+    (constants beyond that become it, other values infinite). Sums are in fp32, and so is all else.
+
+    `reduction` is "fixed": all Variants of a kernel give the same bits; or "fast": records may give it some that sum in another
+    order, in chunks that several cores take (split rows, split k), so that results differ by rounding from size to size and by
+    the number of threads. Raises InputError for a value of another kind."""
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores
@@ -67,6 +72,7 @@ class Options:
     shipped: bool = True
     variants: int = 4
     precision: Precision = "fp32"
+    reduction: Reduction = "fixed"
 
     def __post_init__(self) -> None:
         for name, without in (("cache_dir", "the user's own cache"), ("records", "none")):
@@ -83,8 +89,9 @@ class Options:
                 raise InputError(f"Options: {name} is a {type(getattr(self, name)).__name__}, expected {expected}")
         if self.reduction_chunk < 0 or (self.split_reductions and not self.reduction_chunk):
             raise InputError(f"Options: reduction_chunk is {self.reduction_chunk}, expected at least 0 (1 to split reductions)")
-        if self.precision not in get_args(Precision):
-            raise InputError(f"Options: precision is {self.precision!r}, expected one of {', '.join(get_args(Precision))}")
+        for name, values in (("precision", get_args(Precision)), ("reduction", get_args(Reduction))):
+            if getattr(self, name) not in values:
+                raise InputError(f"Options: {name} is {getattr(self, name)!r}, expected one of {', '.join(values)}")
         if self.variants < 1:
             raise InputError(f"Options: variants is {self.variants}, expected at least 1")
         if self.progress is not None and not callable(self.progress):

@@ -37,6 +37,7 @@ from tsc.sym import OversizeError, SymExpr
 from tsc.target import DeviceSpec
 from tsc.targets import Target
 from tsc.te.compute import Fact, Program
+from tsc.te.expr import Buffer
 from tsc.te.factored.factor import NotFactored
 from tsc.te.factored.factoring import Factoring, from_json, proposed, to_json
 from tsc.te.passes.messages import messages_of, with_messages
@@ -44,7 +45,7 @@ from tsc.te.passes.share import share
 from tsc.te.passes.widen import widened
 from tsc.trace import Recorder
 from tsc.tune.pool import pool_of
-from tsc.tune.records import by_group
+from tsc.tune.records import allowed, by_group
 from tsc.tune.records import read as read_records
 from tsc.tune.shipped import shipped
 from tsc.validate import check_values
@@ -80,7 +81,8 @@ def _pool(options: Options, target: str, is_host: bool) -> Callable[[str], Mappi
     """What records have for each group on a target: those of the file that were measured on this machine, or else on others, or
     else, where the target is whatever this machine is, those that ship for its class."""
     machine = machine_name()
-    given = [] if options.records is None else [r for r in read_records(options.records) if r.target == target]
+    known = [] if options.records is None else allowed(read_records(options.records), options.reduction)
+    given = [r for r in known if r.target == target]
     own, others = (by_group(r for r in given if (r.machine == machine) is here) for here in (True, False))
     units, ships = sorted({1, default_threads()}), options.shipped and is_host
 
@@ -220,23 +222,28 @@ def make_kernel(order: Order, symbol: str, recorder: Recorder) -> Kernel:
     recorder.record("factoring", symbol, to_json(factoring))
     if factoring is not None:
         try:
-            return _kernel(order, [_in_steps(order, factoring.programs(order.program), symbol, recorder)], symbol, recorder)
+            made = _in_steps(order, factoring.programs(order.program), symbol, recorder)
+            return _kernel(order, {made[0].scheduled.config: made}, symbol, recorder)
         except (NotFactored, PatternMismatch) as refusal:
             if given is not None:
                 raise InputError(f"the factoring given for kernel '{symbol}' cannot be used: {refusal}") from refusal
             recorder.decide("factoring", symbol, f"no reduction is cut: {refusal}")
-    variants = _in_configs(order, symbol, recorder) or [[checked_loops(replace(order, configs=()), symbol, recorder)]]
+    variants = _in_configs(order, symbol, recorder)
+    if not variants:
+        made = [checked_loops(replace(order, configs=()), symbol, recorder)]
+        variants = {made[0].scheduled.config: made}
     return _kernel(order, variants, symbol, recorder)
 
 
 def _in_steps(order: Order, programs: Sequence[Program], symbol: str, recorder: Recorder) -> list[CheckedLoops]:
-    """The loops of a Variant that runs `programs` one after the other; where a product is cut, its chunks are to have register
-    tiles. Raises as `checked_loops`."""
+    """The loops of a Variant that runs `programs` one after the other, the first in the order's config; where a product is cut,
+    its chunks are to have register tiles. Raises as `checked_loops`."""
     if len(programs) == 1:
         return [checked_loops(replace(order, program=programs[0], wanted=of_kind(order.kind)), symbol, recorder)]
     wanted = [of_kind(order.kind) if k == 0 else Wanted.ANY for k in range(len(programs))]
-    return [checked_loops(replace(order, program=program, wanted=patterns), f"{symbol}_{k}", recorder)
-            for k, (program, patterns) in enumerate(zip(programs, wanted), 1)]
+    configs = [order.configs, *[()] * (len(programs) - 1)]
+    return [checked_loops(replace(order, program=program, wanted=patterns, configs=own), f"{symbol}_{k}", recorder)
+            for k, (program, patterns, own) in enumerate(zip(programs, wanted, configs), 1)]
 
 
 def of_kind(kind: PatternKind) -> Wanted:
@@ -244,21 +251,28 @@ def of_kind(kind: PatternKind) -> Wanted:
     return Wanted.TILED if kind is PatternKind.CONTRACTION else Wanted.ANY
 
 
-def _in_configs(order: Order, symbol: str, recorder: Recorder) -> list[list[CheckedLoops]]:
-    """The loops of a Variant for each config of an order that fits its pattern and that no check complains of."""
-    variants: list[list[CheckedLoops]] = []
+def _in_configs(order: Order, symbol: str, recorder: Recorder) -> dict[TileConfig, list[CheckedLoops]]:
+    """The loops of a Variant for each config of an order that fits its pattern, that no check complains of, and that reads
+    buffers in the layouts in which the first one does."""
+    variants: dict[TileConfig, list[CheckedLoops]] = {}
+    outputs, layouts = {b.name for b in order.program.outputs}, set[Buffer]()
     for config in order.configs:
         name = f"{symbol}_v{len(variants)}" if variants else symbol
         begun = len(recorder.decisions)
         try:
-            loops = checked_loops(replace(order, configs=(config,)), name, recorder)
-        except (PatternMismatch, InternalError) as refusal:
+            made = _in_config(replace(order, configs=(config,)), name, recorder)
+            read = {*buffers_of([loops.func for loops in made], outputs)}
+            layouts = layouts or read
+            if read != layouts:
+                raise PatternMismatch("it would read its buffers in other layouts than the first Variant")
+        except (PatternMismatch, NotFactored, InternalError) as refusal:
             complaint = str(refusal)
         else:
-            complaint = loops.complaint
+            complaint = next((loops.complaint for loops in made if loops.complaint), "")
             if not complaint:
-                variants.append([loops])
-                if loops.scheduled.config != config:  # its pattern is none that these configs are for
+                own = config if config.chunk else made[0].scheduled.config
+                variants[own] = made
+                if own != config:  # its pattern is none that these configs are for
                     break
                 continue
         del recorder.decisions[begun:]
@@ -266,11 +280,24 @@ def _in_configs(order: Order, symbol: str, recorder: Recorder) -> list[list[Chec
     return variants
 
 
-def _kernel(order: Order, variants: Sequence[Sequence[CheckedLoops]], symbol: str, recorder: Recorder) -> Kernel:
+def _in_config(order: Order, symbol: str, recorder: Recorder) -> list[CheckedLoops]:
+    """The loops of a Variant in the order's config, one after the other where that cuts reductions. Raises as `checked_loops`,
+    and NotFactored or PatternMismatch where they cannot be cut so."""
+    chunk = order.configs[0].chunk
+    if not chunk:
+        return [checked_loops(order, symbol, recorder)]
+    factoring = proposed(order.program, chunk, apart=True)
+    if factoring is None:
+        raise PatternMismatch(f"no reduction can be cut into chunks of {chunk}")
+    return _in_steps(order, factoring.programs(order.program), symbol, recorder)
+
+
+def _kernel(order: Order, variants: Mapping[TileConfig, Sequence[CheckedLoops]], symbol: str, recorder: Recorder) -> Kernel:
     """The Kernel whose Variants run loops one after the other. Raises PatternMismatch where they want different buffers."""
     # 1. what they take is the kernel's interface; what they leave for each other are temporaries
-    made = [loops for variant in variants for loops in variant]
-    funcs, outputs = [[loops.func for loops in variant] for variant in variants], {b.name for b in order.program.outputs}
+    made = [loops for variant in variants.values() for loops in variant]
+    funcs = [[loops.func for loops in variant] for variant in variants.values()]
+    outputs = {b.name for b in order.program.outputs}
     buffers = buffers_of(funcs[0], outputs)
     if any({*buffers_of(others, outputs)} != {*buffers} for others in funcs[1:]):
         raise PatternMismatch("the Variants of one kernel would read their buffers in different layouts")
@@ -283,7 +310,7 @@ def _kernel(order: Order, variants: Sequence[Sequence[CheckedLoops]], symbol: st
                        loops.scheduled.log + (decided if loops is made[-1] else ()), loops.complaint, loops.scheduled.work)
                   for loops, source in zip(made, sources))
     return Kernel(symbol, buffers, tuple(b.name for b in buffers if b.name in outputs),
-                  tuple(name for name, _ in interface.sizes), interface, messages, codes)
+                  tuple(name for name, _ in interface.sizes), interface, messages, codes, tuple(variants))
 
 
 def _source(loops: CheckedLoops, messages: tuple[str, ...], device: Target, recorder: Recorder) -> str:

@@ -29,7 +29,7 @@ from tsc.tune.batch import write_batch
 from tsc.tune.coverage import Coverage, Origin, coverage_of
 from tsc.tune.measure import Sizes
 from tsc.tune.pool import cover, matrix_of
-from tsc.tune.records import Place, Record, append, place_of, read
+from tsc.tune.records import Place, Record, allowed, append, place_of, read
 from tsc.tuning_crew import Alone, Crew
 from tsc.tuning_group import Budget, Group, Job, batches
 
@@ -122,7 +122,7 @@ class Effort:
 
     def job(self, group: Group, shop: Workshop, budget: Budget, path: Path) -> Job:
         """A Group's part of it, with what a file of records has."""
-        known = tuple(r for r in _read(path) if r.group == group.order.group and r.target == shop.device.spec.name)
+        known = tuple(r for r in _read(path, shop) if r.group == group.order.group and r.target == shop.device.spec.name)
         options = replace(shop.options, progress=None)  # a function of this process
         return Job(group, shop.device.spec.name, options, budget, self.search, self.seed, known)
 
@@ -147,12 +147,12 @@ def tune(groups: Sequence[Group], shop: Workshop, path: Path, effort: Effort, cr
 
     def finish(group: Group) -> None:
         measure(group, share(group))
-        found[group.order.group] = told(group, _read(path), shop.options.variants)
+        found[group.order.group] = told(group, _read(path, shop), shop.options.variants)
         tell(f"{len(found)} of {len(groups)} kernels, {time.monotonic() - begun:.0f} s: {found[group.order.group]}")
 
     started: set[str] = set()
     _each(crew, lambda group: measure(group, Budget(1)), groups)  # the default config of each comes first
-    known = _read(path)
+    known = _read(path, shop)
     spent = {group.order.group: _spent(group, known) for group in groups}
     _each(crew, finish, groups)
     return [found[group.order.group] for group in groups]
@@ -185,8 +185,8 @@ def _each(crew: Crew, do: Callable[[Group], None], groups: Sequence[Group]) -> N
             raise
 
 
-def _read(path: Path) -> Sequence[Record]:
-    return read(path) if path.exists() else ()
+def _read(path: Path, shop: Workshop) -> Sequence[Record]:
+    return allowed(read(path), shop.options.reduction) if path.exists() else ()
 
 
 def told(group: Group, records: Sequence[Record], variants: int) -> Tuned:
@@ -211,9 +211,8 @@ def covered(package: Package, shop: Workshop) -> Coverage:
     for order, _ in shop.orders:
         kernel = shop.made[order.key()]
         if isinstance(kernel, Kernel):
-            configs = [code.config for code in kernel.codes]
-            origins[kernel.symbol] = Origin(order.program, kernel.sizes, order.group, configs)
-    known = read(records) if records is not None and records.exists() else ()
+            origins[kernel.symbol] = Origin(order.program, kernel.sizes, order.group, kernel.configs)
+    known = () if records is None else _read(records, shop)
     return coverage_of(package.plans[target], target, origins, known)
 
 

@@ -14,11 +14,13 @@ import numpy as np
 from tsc.codegen_c.specs import machine_name
 from tsc.config import Options, default_threads
 from tsc.errors import LaunchError
-from tsc.kernels import Order, Workshop, make_kernel, workshop
+from tsc.kernels import Order, Workshop, make_kernel, of_kind, workshop
 from tsc.plan.kernel import Kernel
 from tsc.poly import PatternMismatch
 from tsc.poly.schedule import prepared
-from tsc.poly.tile import Space, TileConfig, config_to_json
+from tsc.poly.tile import Knob, Space, TileConfig, config_to_json
+from tsc.te.factored.factor import NotFactored
+from tsc.te.factored.factoring import proposed
 from tsc.trace import Recorder
 from tsc.tune.batch import Batch, measured_records, times_of
 from tsc.tune.measure import Sizes, Trial
@@ -29,6 +31,8 @@ from tsc.tune.turbo import Turbo
 
 #: Configs that are built into one module and measured beside each other.
 BATCH = 8
+#: Elements of the chunks that reductions are cut into where their order is not fixed.
+CHUNKS = (256, 1024, 4096)
 
 MakeSearch = Callable[[Space, int], Search]
 
@@ -94,14 +98,16 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
 
 
 def finalists(default: TileConfig, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:
-    """The configs that are measured once more, side by side: a cover of what is known, twice as large as the pool will be, and
-    the default."""
+    """The configs that are measured once more, side by side: a cover of what is known, twice as large as the pool will be, the
+    default, and of those that cut reductions into chunks the best of each length: on one core they gain nothing."""
     times = {config: own for config, own in known.items() if own is not None}
     if not times:
         return []
     configs = list(times)
     chosen = cover(np.exp(np.array([times[config] for config in configs])), most, 0.0)
-    return list(dict.fromkeys([default, *(configs[k] for k in chosen)]))
+    cut = sorted(filter(None, {config.chunk for config in configs}))
+    split = (min((c for c in configs if c.chunk == chunk), key=lambda c: sum(times[c] or ())) for chunk in cut)
+    return list(dict.fromkeys([default, *(configs[k] for k in chosen), *split]))
 
 
 def batches(job: Job, shop: Workshop) -> Iterator[Batch]:
@@ -125,7 +131,29 @@ def space_of(group: Group, shop: Workshop) -> Space | None:
     """The configs of a Group; None where it has none to choose from."""
     order, spec = group.order, shop.device.spec
     analysed = prepared(order.program, spec, order.constants, None, order.wanted, order.device.forms)
-    return None if analysed is None else analysed.found.space(spec)
+    if analysed is None:
+        return None
+    space = analysed.found.space(spec)
+    return space if shop.options.reduction == "fixed" else with_chunks(space, order)
+
+
+def with_chunks(space: Space, order: Order) -> Space:
+    """With configs that cut reductions, where they can be: in sizes of the Space where what computes the chunks has such."""
+    cut = {size: found for size in CHUNKS if (found := proposed(order.program, size, apart=True)) is not None}
+    if not cut:
+        return space
+    try:
+        first, *_ = next(iter(cut.values())).programs(order.program)
+        analysed = prepared(first, order.device.spec, order.constants, None, of_kind(order.kind), order.device.forms)
+    except (NotFactored, PatternMismatch):
+        return space
+    alike = analysed is not None and analysed.found.default_config(order.device.spec).has_form_of(space.default)
+
+    def whole(config: TileConfig) -> TileConfig:
+        return space.whole(config) if alike or not config.chunk else replace(space.default, chunk=config.chunk)
+
+    seeds = (*(replace(space.default, chunk=size) for size in cut), *space.seeds)
+    return replace(space, knobs=(*space.knobs, Knob("chunk", (), (0, *cut))), whole=whole, seeds=seeds)
 
 
 def search_called(name: str | None) -> MakeSearch:
@@ -159,7 +187,7 @@ def built(order: Order, configs: Sequence[TileConfig], shop: Workshop) -> tuple[
             raise
         kernel, binary, refused = built(order, configs[:1], shop)  # what one of them breaks is not the others' fault
         return kernel, binary, refused | {config: str(refusal) for config in configs[1:]}
-    made = {code.config for code in kernel.codes}
+    made = {*kernel.configs}
     refused = {config: next((d.reason for d in recorder.decisions if config_to_json(config) in d.reason), "refused")
                for config in configs if config not in made}
     device = shop.device

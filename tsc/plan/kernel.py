@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from tsc.loop_ir.gpu.threads import block_threads, shared_places
 from tsc.loop_ir.nodes import Func
 from tsc.poly import PatternMismatch
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
-from tsc.runtime.cost import Cost, Rates, Work
+from tsc.runtime.cost import FREE, Cost, Rates, Work
 from tsc.runtime.interface import BufferUse, KernelInterface, interface_from_json, interface_to_json
 from tsc.runtime.plan import Call, Variant
 from tsc.sym import Guard, SymExpr, parse, product
@@ -42,7 +42,7 @@ class Kernel:
 
     `buffers` are its arguments in order, in the layout in which it reads them, `sizes` names those after them; `outputs` names
     those it writes; `interface` is what every call of it is held against; `messages[i]` is the data error of status code i+1,
-    whichever Variant finds it.
+    whichever Variant finds it. `configs` are those of the Variants.
     """
 
     symbol: str
@@ -52,16 +52,26 @@ class Kernel:
     interface: KernelInterface
     messages: tuple[str, ...]
     codes: tuple[Code, ...]
+    configs: tuple[TileConfig, ...]
 
     def costing(self, rates: Mapping[TileConfig, Rates]) -> Kernel:
-        """The same, with what Variants of one Call are expected to take, where their configs have rates."""
-        codes, variants = iter(self.codes), []
-        for variant in self.interface.variants:
-            own = [next(codes) for _ in variant.calls]
-            known = rates.get(own[0].config) if len(own) == 1 else None
-            cost = None if known is None else Cost(known, own[0].work)
-            variants.append(replace(variant, calls=tuple(replace(call, cost=cost) for call in variant.calls)))
+        """The same, with what Variants are expected to take, where their configs have rates: all of it is its first Call's."""
+        variants: list[Variant] = []
+        for config, variant, work in self.made():
+            known = rates.get(config)
+            costs = [None if known is None else FREE] * len(variant.calls)
+            if known is not None:
+                costs[0] = Cost(known, work)
+            variants.append(replace(variant, calls=tuple(
+                replace(call, cost=cost) for call, cost in zip(variant.calls, costs, strict=True))))
         return replace(self, interface=replace(self.interface, variants=tuple(variants)))
+
+    def made(self) -> Iterator[tuple[TileConfig, Variant, tuple[Work, ...]]]:
+        """Of each Variant its config, what it is, and the work of its first Call, by which its time is told."""
+        codes = iter(self.codes)
+        for config, variant in zip(self.configs, self.interface.variants, strict=True):
+            own = [next(codes) for _ in variant.calls]
+            yield config, variant, own[0].work
 
     @property
     def sources(self) -> dict[str, str]:
@@ -119,8 +129,9 @@ def kernel_to_bytes(kernel: Kernel | Refusal) -> bytes:
     buffers = [[b.name, b.dtype, [str(extent) for extent in b.shape], layout.to_json(b.layout)] for b in kernel.buffers]
     codes = [[config_to_json(c.config), c.source, c.schedule, c.log, c.complaint, [[w.kind, str(w.count)] for w in c.work]]
              for c in kernel.codes]
-    return json.dumps(plain | {"buffers": buffers, "interface": interface_to_json(kernel.interface), "codes": codes},
-                      sort_keys=True).encode()
+    own = {"buffers": buffers, "interface": interface_to_json(kernel.interface), "codes": codes,
+           "configs": [config_to_json(config) for config in kernel.configs]}
+    return json.dumps(plain | own, sort_keys=True).encode()
 
 
 def kernel_from_bytes(data: bytes) -> Kernel | Refusal:
@@ -134,6 +145,7 @@ def kernel_from_bytes(data: bytes) -> Kernel | Refusal:
     codes = tuple(Code(config_from_json(config), source, schedule, tuple(log), complaint,
                        tuple(Work(kind, parse(count)) for kind, count in work))
                   for config, source, schedule, log, complaint, work in x.pop("codes"))
+    configs = tuple(map(config_from_json, x.pop("configs")))
     symbol: str = x.pop("symbol")
     lists: dict[str, Any] = {name: tuple(values) for name, values in x.items()}
-    return Kernel(symbol, buffers=buffers, interface=interface, codes=codes, **lists)
+    return Kernel(symbol, buffers=buffers, interface=interface, codes=codes, configs=configs, **lists)

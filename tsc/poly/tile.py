@@ -19,7 +19,8 @@ class TileConfig:
     stages have `row_tile`, one size for each row, and those that are contractions a register tile each in `stage_tiles`. Of a
     stencil's register tile `lanes` columns are computed together, all of them where it is 0. Of an operand in panels the bytes
     `prefetch` ahead are asked for at each step (0: none are). Behind a block of a contraction comes the next one along its rows
-    where `raster` is 0, along its columns where it is 1.
+    where `raster` is 0, along its columns where it is 1. Where `chunk` is not 0 reductions are cut into chunks of so many
+    elements, whose results one launch computes, in the other sizes where its pattern has such, and another folds.
 
     On a GPU both have a third size, along k, and a block is cut into `warp_tile` (rows, columns), a warp each; `stages` of
     shared tiles are in flight.
@@ -34,6 +35,7 @@ class TileConfig:
     raster: int = 0
     warp_tile: tuple[int, int] = (1, 1)
     stages: int = 1
+    chunk: int = 0
 
     @property
     def warps(self) -> int:
@@ -127,8 +129,8 @@ def _with(value: Any, place: Sequence[int], size: int) -> Any:
 
 
 def config_to_json(config: TileConfig) -> str:
-    """One line that `config_from_json` reads back."""
-    return json.dumps(asdict(config))
+    """One line that `config_from_json` reads back; of `chunk` it says nothing where nothing is cut."""
+    return json.dumps({name: value for name, value in asdict(config).items() if name != "chunk" or value})
 
 
 def config_from_json(text: str) -> TileConfig:
@@ -154,6 +156,7 @@ _OTHERS: Mapping[str, Callable[[Any, str], Any]] = {
     "prefetch": lambda value, what: schema.whole(value, what, 0, MOST),
     "raster": lambda value, what: schema.whole(value, what, 0, 1),
     "warp_tile": _pair,
-    "stages": lambda value, what: schema.whole(value, what, 1, MOST)}
+    "stages": lambda value, what: schema.whole(value, what, 1, MOST),
+    "chunk": lambda value, what: schema.whole(value, what, 0, MOST)}
 #: What configs did not say once, with what they meant.
-_LATER: Mapping[str, Any] = {"prefetch": 0, "raster": 0}
+_LATER: Mapping[str, Any] = {"prefetch": 0, "raster": 0, "chunk": 0}

@@ -111,6 +111,10 @@ class Cost:
         return self.rates.femtoseconds(blocks, {work.kind: count for work, count in zip(self.work, counts)}, units)
 
 
+#: Of what another Call's cost has in it.
+FREE = Cost(Rates(), ())
+
+
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 def cost_to_json(cost: Cost | None) -> Any:

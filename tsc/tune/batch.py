@@ -58,22 +58,22 @@ def measured_records(batch: Batch, known: Mapping[TileConfig, Times], units: int
     with _alone():
         found = measured(batch.trial, batch.sizes[:1], batch.sizes, units=units, enough=enough)
     records = [Record(batch.group, target, machine, config, {}, reason=reason) for config, reason in batch.refused.items()]
-    anchored, place = known.get(batch.anchor), next((k for k, c in enumerate(kernel.codes) if c.config == batch.anchor), None)
+    anchored, place = known.get(batch.anchor), kernel.configs.index(batch.anchor) if batch.anchor in kernel.configs else None
     scales, wanted = [1e9] * len(batch.sizes), {*batch.configs}
     if anchored is None:
         wanted.add(batch.anchor)
     elif place is not None and place not in found.wrong:
         scales = [math.exp(time) / found.seconds[place, number] for number, time in enumerate(anchored)]
-    for variant, (code, own) in enumerate(zip(kernel.codes, kernel.interface.variants, strict=True)):
-        if code.config not in wanted:
+    for variant, (config, own, does) in enumerate(kernel.made()):
+        if config not in wanted:
             continue
         if variant in found.wrong:
-            records.append(Record(batch.group, target, machine, code.config, {}, reason=found.wrong[variant]))
+            records.append(Record(batch.group, target, machine, config, {}, reason=found.wrong[variant]))
             continue
         for number, sizes in enumerate(batch.sizes):
-            work = {work.kind: work.count.evaluate(sizes) for work in code.work}
+            work = {work.kind: work.count.evaluate(sizes) for work in does}
             blocks, nanoseconds = own.calls[0].blocks.evaluate(sizes), round(found.seconds[variant, number] * scales[number])
-            records.append(Record(batch.group, target, machine, code.config, sizes, units, blocks, work, max(1, nanoseconds)))
+            records.append(Record(batch.group, target, machine, config, sizes, units, blocks, work, max(1, nanoseconds)))
     return records
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from filelock import FileLock
 
+from tsc.config import Reduction
 from tsc.errors import InputError, LaunchError
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.runtime import schema
@@ -52,6 +53,11 @@ class Record:
 def place_of(sizes: Mapping[str, int]) -> Place:
     """Sizes as a key."""
     return tuple(sorted(sizes.items()))
+
+
+def allowed(records: Iterable[Record], reduction: Reduction) -> list[Record]:
+    """Those of configs that a kernel may have: reductions in chunks only where their order is not fixed."""
+    return [record for record in records if reduction == "fast" or not record.config.chunk]
 
 
 def to_line(record: Record) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tsc.codegen_c.specs import machine_class
 from tsc.tune.pool import counted, cover, matrix_of
-from tsc.tune.records import Record, by_group, from_line, to_line
+from tsc.tune.records import Record, allowed, by_group, from_line, to_line
 
 FOLDER = Path(__file__).with_name("shipped")
 #: A config that ships makes a mean size so much faster: each costs everybody time to compile.
@@ -44,7 +44,7 @@ def kept(records: Iterable[Record], most: int) -> list[Record]:
     """The records worth shipping, of one class and target: of each group those of the few configs that make its pool, none
     where that is no more than the config that was measured first, the pattern's own."""
     found: list[Record] = []
-    for _, own in sorted(by_group(records).items()):
+    for _, own in sorted(by_group(allowed(records, "fixed")).items()):
         matrix = matrix_of(own)
         if matrix is None:
             continue
