@@ -21,12 +21,14 @@ from tsc.graph.onnx.file import Source
 from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.regions import with_regions
 from tsc.graph.rewriting.halves import compute_wide
+from tsc.graph.rewriting.integers import narrow_integers
 from tsc.graph.rewriting.narrow import narrow_factors
 from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
 from tsc.graph.views import resolve
 from tsc.ir import Graph, Node, format_graph
 from tsc.kernels import Workshop, bind, compile_program, shared, workshop
+from tsc.loop_ir.marks import PAIR_TILE
 from tsc.ops.control import runs_graphs
 from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, Part, RegionCall, build_plan, packed_constants
@@ -96,6 +98,7 @@ def to_groups(graph: Graph, env: ShapeEnv, recorder: Recorder, device: Target,
     for node, definitions in definitions_of(graph):
         check_reads(definitions, env, f"node '{node.name}'")
     graph = narrow_factors(graph, env, device.factors)              # Graph            -> Graph, factors in fewer bits
+    graph = narrow_integers(graph, env) if PAIR_TILE in device.spec.intrinsics else graph
     return graph, env, fuse(graph, env, device.spec)                # Graph            -> [FusionGroup]
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
+from tsc.loop_ir.cpu.pairs import read_pair_tile
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.marks import FMA_TILE
+from tsc.loop_ir.marks import FMA_TILE, PAIR_TILE
 from tsc.loop_ir.nodes import For, Stmt, walk
-from tsc.te.expr import INDEX, Call, Const, Expr, item_bytes, loads, substitute, variables
+from tsc.sym import ONE
+from tsc.te.expr import INDEX, Call, Cast, Const, Expr, Load, item_bytes, loads, substitute, variables
 
 CACHE_LINE = 64
 
@@ -28,9 +30,25 @@ class TensorIntrin:
 
 def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
     """One k step: the column vectors are loaded once, each row's scalar is broadcast once, and every pair is one FMA."""
+    yield from _render_steps(meaning, ({},), scope, depth)
+
+
+def _render_pair_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """Two k steps, whose numbers share the lanes of 32 bits: every pair of vectors is one sum of two products."""
+    found = read_pair_tile(meaning)
+    if found is None:
+        raise InternalError("pair_tile: it is not two steps")
+    pair, step = found
+    yield from _render_steps(step, ({pair: Const(0, INDEX)}, {pair: Const(1, INDEX)}), scope, depth)
+
+
+def _render_steps(meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """One step, or two together, of which each says what its variables are."""
     tile = read_fma_tile(meaning)
     if tile is None or tile.acc.name not in scope.registers:
-        raise InternalError("fma_tile: its accumulators are not vector registers")
+        raise InternalError("a register tile: its accumulators are not vector registers")
+    what = f"{tile.acc.dtype}x{tile.lanes}"
+    of_columns, accumulate = ("tsc_pairs", "tsc_dot") if len(steps) > 1 else ("", "tsc_accumulate")
     lanes = Lanes(tile.lane, tile.lanes)
     kind = vector_type(tile.acc.dtype, tile.lanes)
     # a vector may be part of a panel: by this its lanes are seen to be neighbours there
@@ -38,23 +56,39 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
     scope = replace(scope, facts=inside(scope.facts, loop))
     columns = range(0, tile.columns, tile.lanes)
     yield depth, "{"
-    for text in _asked_ahead(tile, scope):
+    for text in _asked_ahead(tile, steps[0], scope):
         yield depth + 1, text
     for number, column in enumerate(columns):
-        text = vector(substitute(tile.right, {tile.column: Const(column, INDEX)}), lanes, scope)
-        yield depth + 1, f"const {kind} tsc_b{number} = {text};"
+        texts = [vector(substitute(tile.right, {tile.column: Const(column, INDEX), **step}), lanes, scope) for step in steps]
+        yield depth + 1, f"const {kind} tsc_b{number} = {_together(f'{of_columns}_{what}', texts)};"
     place = flatten(tile.acc, tile.index, scope, {})
-    chosen = _chosen_for_all_rows(tile)
+    chosen = _chosen_for_all_rows(tile)  # by a condition that pairs do not have
     if chosen is not None:
         yield from _choice(*chosen, tile, scope, depth + 1)
     for row in range(tile.rows):
-        left = _of_row(tile.left, row, tile, scope) if chosen is None else f"tsc_c{row}"
+        left = f"tsc_c{row}"
+        if chosen is None:
+            left = _of_steps([substitute(tile.left, {tile.row: Const(row, INDEX), **step}) for step in steps], scope)
         yield depth + 1, f"const {kind} tsc_a{row} = {splat(left, tile.acc.dtype, tile.lanes)};"
         for number, column in enumerate(columns):
             at = {tile.row: row, tile.column: column, tile.lane: 0}
             name = register_at(tile.acc, place, at, lanes, scope)
-            yield depth + 1, f"{name} = tsc_accumulate_{tile.acc.dtype}x{tile.lanes}({name}, tsc_a{row}, tsc_b{number});"
+            yield depth + 1, f"{name} = {accumulate}_{what}({name}, tsc_a{row}, tsc_b{number});"
     yield depth, "}"
+
+
+def _together(function: str, texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{function}({', '.join(texts)})"
+
+
+def _of_steps(values: Sequence[Expr], scope: Scope) -> str:
+    """A scalar of one step, or those of two in one, which are read together where they are neighbours in memory."""
+    match values:
+        case (Cast(value=Load(buffer=buffer, index=first)), Cast(value=Load(buffer=other, index=second))) if (
+                buffer == other and buffer.dtype == "int16" and buffer.name not in scope.registers
+                and flatten(buffer, second, scope, leaves := {}) - flatten(buffer, first, scope, leaves) == ONE):
+            return f"tsc_pair_at(&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}])"
+    return _together("tsc_pair", [scalar(value, scope) for value in values])
 
 
 def _chosen_for_all_rows(tile: FmaTile) -> tuple[Expr, Expr, Expr] | None:
@@ -80,15 +114,16 @@ def _of_row(expr: Expr, row: int, tile: FmaTile, scope: Scope) -> str:
     return scalar(substitute(expr, {tile.row: Const(row, INDEX)}), scope)
 
 
-def _asked_ahead(tile: FmaTile, scope: Scope) -> Iterator[str]:
+def _asked_ahead(tile: FmaTile, step: Mapping[str, Expr], scope: Scope) -> Iterator[str]:
     """Prefetches of what a step some bytes further on reads of a panel, a cache line each. Beyond its end they do nothing."""
     width = item_bytes(tile.acc.dtype)
     for load in loads(tile.right) if scope.prefetch else ():
         if load.buffer.panel is not None:
             for column in range(0, tile.columns, CACHE_LINE // width):
-                at = tuple(substitute(i, {tile.column: Const(column, INDEX), tile.lane: Const(0, INDEX)}) for i in load.index)
+                first = {tile.column: Const(column, INDEX), tile.lane: Const(0, INDEX), **step}
+                at = tuple(substitute(i, first) for i in load.index)
                 place = f"&{scope.name(f'buffer {load.buffer.name}')}[{offset_text(load.buffer, at, scope)}]"
                 yield f"__builtin_prefetch((const char *){place} + {scope.prefetch});"
 
 
-INTRINSICS = {i.name: i for i in (TensorIntrin(FMA_TILE, _render_fma_tile),)}
+INTRINSICS = {i.name: i for i in (TensorIntrin(FMA_TILE, _render_fma_tile), TensorIntrin(PAIR_TILE, _render_pair_tile))}

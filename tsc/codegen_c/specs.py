@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tsc.loop_ir.marks import FMA_TILE
+from tsc.loop_ir.marks import FMA_TILE, PAIR_TILE
 from tsc.target import DeviceSpec
 
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -30,7 +30,7 @@ def cpu_spec(name: str, vector_bytes: int, registers: int, instr_tile: tuple[int
              flags: tuple[str, ...] = ()) -> DeviceSpec:
     """A CPU for which the C back end makes code; `flags` are features as the system reports them and compilers take them."""
     return DeviceSpec(name, "cpu", vector_bytes, registers, instr_tile, l2_bytes, flags, tuple(f"-m{f}" for f in flags),
-                      intrinsics=(FMA_TILE,), masks=vector_bytes >= _MASKED_BYTES, vector_calls=VECTOR_CALLS)
+                      intrinsics=(FMA_TILE, PAIR_TILE), masks=vector_bytes >= _MASKED_BYTES, vector_calls=VECTOR_CALLS)
 
 
 _AVX2 = ("avx", "avx2", "fma")

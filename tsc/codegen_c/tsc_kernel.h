@@ -165,6 +165,9 @@ TSC_NO_MASKS(8)
 typedef char tsc_chars __attribute__((vector_size(16)));
 typedef char tsc_many_chars __attribute__((vector_size(32)));
 typedef int tsc_ints __attribute__((vector_size(16)));
+typedef short tsc_shorts8 __attribute__((vector_size(16)));
+typedef short tsc_shorts16 __attribute__((vector_size(32)));
+typedef short tsc_shorts32 __attribute__((vector_size(64)));
 typedef long long tsc_longs __attribute__((vector_size(16)));
 #if defined __has_builtin
 #define TSC_HAS_SHUFFLES __has_builtin(__builtin_shufflevector)
@@ -319,8 +322,13 @@ TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
     __asm__(TSC_FMA_NAME_##NAME " %1, %2, %0" : "+x"(acc) : "x"(a), "x"(b));                                                  \
     return acc;                                                                                                               \
   }
+#define TSC_DOT_IN_PLACE                                                                                                      \
+  I products;                                                                                                                 \
+  __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(acc), "=&x"(products) : "x"(a), "x"(b));                          \
+  return acc;
 #else
 #define TSC_FMA_IN_PLACE(V, NAME)
+#define TSC_DOT_IN_PLACE
 #endif
 
 /* A kernel with register tiles. Where gcc has 16 registers, its pass over instructions that moves what is the same in every trip
@@ -330,6 +338,13 @@ TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
 #else
 #define TSC_TILED
 #endif
+
+/* Two numbers of 16 bits in one of 32; those that lie next to each other as they do. */
+TSC_FN int32_t tsc_pair_at(const int16_t *p) {
+  int32_t both;
+  return __builtin_memcpy(&both, p, sizeof both), both;
+}
+TSC_FN int32_t tsc_pair(int32_t low, int32_t high) { return (int32_t)((uint32_t)(uint16_t)low | (uint32_t)(uint16_t)high << 16); }
 
 /* The scalar x in every lane: x - 0 is x, signed zeros included. */
 #define TSC_SPLAT(V, x) ((x) - (V){0})

@@ -239,6 +239,33 @@ TSC_FN BYTES(uint8) OF(uint8, int32, I v) {
 TSC_FN BYTES(int8) OF(int8, int32, I v) { return (BYTES(int8))OF(uint8, int32, v); }
 #undef OF
 #undef BYTES
+
+/* Two numbers of 16 bits in the lanes of 32, and acc + the sum of the products of both (vpmaddwd, which wraps around as well). */
+#define PAIRS(name) TSC_JOIN(tsc_##name##_int32x, TSC_LANES)
+TSC_FN I PAIRS(pairs)(I low, I high) {
+#if TSC_LANES == 8 && defined __AVX2__
+  return (I)__builtin_ia32_pblendw256((tsc_shorts16)low, (tsc_shorts16)(high << 16), 0xaa);
+#elif TSC_LANES == 4 && defined __SSE4_1__
+  return (I)__builtin_ia32_pblendw128((tsc_shorts8)low, (tsc_shorts8)(high << 16), 0xaa);
+#else
+  return (low & 0xffff) | (high << 16);
+#endif
+}
+TSC_FN I PAIRS(dot)(I acc, I a, I b) {
+#if TSC_LANES == 16 && defined __AVX512BW__ && !defined __clang__
+  return acc + (I)__builtin_ia32_pmaddwd512_mask((tsc_shorts32)a, (tsc_shorts32)b, (I){0}, -1);
+#elif TSC_LANES == 16 && defined __AVX512BW__
+  return acc + (I)__builtin_ia32_pmaddwd512((tsc_shorts32)a, (tsc_shorts32)b);
+#elif TSC_LANES == 8 && defined __AVX2__
+  TSC_DOT_IN_PLACE
+  return acc + (I)__builtin_ia32_pmaddwd256((tsc_shorts16)a, (tsc_shorts16)b);
+#elif TSC_LANES == 4 && defined __SSE2__
+  return acc + (I)__builtin_ia32_pmaddwd128((tsc_shorts8)a, (tsc_shorts8)b);
+#else
+  return acc + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+#undef PAIRS
 #endif
 
 #undef F

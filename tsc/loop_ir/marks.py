@@ -18,8 +18,9 @@ TRIP = "trip"
 PLACE = "place"
 #: The loops of a copy.
 COPY = "copy"
-#: The tensor intrinsic of a register tile's k step, and the loops that are its meaning (`loop_ir/cpu/tensorize.py`).
-FMA_TILE = "fma_tile"
+#: The tensor intrinsics of one k step of a register tile (`loop_ir/cpu/tensorize.py`) and of two (`loop_ir/cpu/pairs.py`), and
+#: the loops that are their meanings.
+FMA_TILE, PAIR_TILE = "fma_tile", "pair_tile"
 #: Loops that later passes look for: they are kept, with one iteration, where they run once.
 KEPT = frozenset({K, TILE_ROW, TILE_COLUMN, INIT, EPILOGUE})
 #: Loops whose iterations run in parallel.

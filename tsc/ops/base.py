@@ -189,8 +189,8 @@ class OpDef:
     neutral: tuple[float | None, ...] = ()
     #: the operands that it is linear in, element by element, where the others are held
     linear: tuple[int, ...] = ()
-    #: whether its factors may be of fewer bits than its sums, which are of the attribute `sum_dtype` then
-    widens: bool = False
+    #: types in which it adds up factors of fewer bits, where the attribute `sum_dtype` says so
+    widens: tuple[str, ...] = ()
     #: whether it is a conversion: its first operand in another type
     converts: bool = False
     #: its operands from this one on are read as broadcasting does, so that one need not be expanded where the shape stays

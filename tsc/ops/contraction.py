@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Node, TensorType
@@ -58,8 +60,11 @@ def _matmul_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reducti
     row, column = at[len(batch):len(batch) + rows], at[len(at) - columns:] if columns else ()
     left = lowering.read(0, (*_batch_index(batch, a[:-2]), *row, k))
     right = lowering.read(1, (*_batch_index(batch, b[:-2]), k, *column))
-    dtype = _sum_dtype(ctx)
-    return Reduction(SUM, (axis,), mul(*(x if x.dtype == dtype else Cast(x, dtype) for x in (left, right))))
+    return Reduction(SUM, (axis,), _product(left, right, _sum_dtype(ctx)))
+
+
+def _product(left: Expr, right: Expr, dtype: str) -> Expr:
+    return mul(*(x if x.dtype == dtype else Cast(x, dtype) for x in (left, right)))
 
 
 def _sum_dtype(ctx: InferContext) -> str:
@@ -121,14 +126,31 @@ def scalar_operand(builder: Builder, value: float, dtype: str) -> str:
 
 # -- Conv ------------------------------------------------------------------------------------------------------
 
+#: The attribute of a convolution whose kernel has its channels last.
+_BY_CHANNELS = "by_channels"
+
+
 def _spatial(ctx: InferContext) -> tuple[tuple[int, ...], tuple[int, ...], tuple[SymExpr, ...], tuple[SymExpr, ...]]:
     """Strides, dilations, and the padding before and after each spatial axis."""
-    shape, kernel = canonical(ctx, 0)[2:], canonical(ctx, 1)[2:]
+    shape, kernel = canonical(ctx, 0)[2:], _kernel(ctx)[2:]
     rank = len(shape)
     strides, dilations = positives(ctx, "strides", rank), positives(ctx, "dilations", rank)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
     begins, ends = padding(ctx, shape, spans, strides)
     return strides, dilations, begins, ends
+
+
+def _kernel(ctx: InferContext) -> Shape:
+    """The shape of a kernel, whose channels are its second dim, or its last where an attribute says so."""
+    own = canonical(ctx, 1)
+    return (own[0], own[-1], *own[1:-1]) if ctx.attr(_BY_CHANNELS, 0) else own
+
+
+def by_channels(node: Node, kernel: NDArray[Any]) -> tuple[Node, NDArray[Any]] | None:
+    """A convolution that sums up channels innermost, and its kernel, where these are an even number; None for anything else."""
+    if node.op != "Convolve" or kernel.ndim < 3 or kernel.shape[1] % 2 or node.attrs.get(_BY_CHANNELS):
+        return None
+    return replace(node, attrs={**node.attrs, _BY_CHANNELS: 1}), np.ascontiguousarray(np.moveaxis(kernel, 1, -1))
 
 
 def positives(ctx: InferContext, name: str, rank: int) -> tuple[int, ...]:
@@ -208,7 +230,7 @@ def with_bias(builder: Builder, result: str) -> str:
 def convolved(ctx: InferContext) -> tuple[tuple[SymExpr, ...], tuple[SymExpr, ...], int]:
     """The shapes of an input and of its kernel, which are of one rank, and the number of groups."""
     expect_rank(ctx, 0, 3)
-    x, w = canonical(ctx, 0), canonical(ctx, 1)
+    x, w = canonical(ctx, 0), _kernel(ctx)
     if len(x) != len(w):
         raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
     return x, w, group_of(ctx)
@@ -222,11 +244,11 @@ def conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
     expect_window(ctx, w)
     if ctx.has(2):
         expect_list(ctx, 2, w[0])
-    x, w = canonical(ctx, 0), canonical(ctx, 1)
+    x, w = canonical(ctx, 0), _kernel(ctx)
     strides, dilations, begins, ends = _spatial(ctx)
     extents = [window_extent(ctx, d + p + q, (k - 1) * r + 1, s)
                for d, k, s, r, p, q in zip(x[2:], w[2:], strides, dilations, begins, ends)]
-    return tensor(ctx.type(0).dtype, [ctx.env.canon(d) for d in (x[0], w[0], *extents)])
+    return tensor(_sum_dtype(ctx), [ctx.env.canon(d) for d in (x[0], w[0], *extents)])
 
 
 def _conv(builder: Builder) -> tuple[str, ...]:
@@ -237,7 +259,7 @@ def _conv(builder: Builder) -> tuple[str, ...]:
 def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
     """sum over channels and window of x[n, c, s*o + r*k - p] * w[m, c, k], zero where x would be read outside."""
     ctx = lowering.infer
-    x, w = canonical(ctx, 0), canonical(ctx, 1)
+    x, w = canonical(ctx, 0), _kernel(ctx)
     strides, dilations, begins, ends = _spatial(ctx)
     group = int(ctx.attr("group", 1))
     axes = tuple(lowering.axis(name, extent) for name, extent in zip(("c", *"hwdefg"), w[1:]))
@@ -255,7 +277,11 @@ def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduc
             value = select(call("lt", place, index(extent)), value, zero)
         if before != ZERO:
             value = select(call("ge", place, index(0)), value, zero)
-    return Reduction(SUM, axes, mul(value, lowering.read(1, (at[1], channel, *window))))
+    if ctx.attr(_BY_CHANNELS, 0):
+        axes, place = (*axes[1:], axes[0]), (at[1], *window, channel)
+    else:
+        place = (at[1], channel, *window)
+    return Reduction(SUM, axes, _product(value, lowering.read(1, place), _sum_dtype(ctx)))
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -286,10 +312,10 @@ def _convs() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("MatMul", PatternKind.CONTRACTION, matmul_types, te=_matmul_te, samples=_matmuls, widens=True),
+    OpDef("MatMul", PatternKind.CONTRACTION, matmul_types, te=_matmul_te, samples=_matmuls, widens=("float32", "int32")),
     OpDef("Gemm", PatternKind.CONTRACTION, _gemm_types, decompose=_gemm, samples=_gemms,
           reads=("alpha", "beta", "transA", "transB")),
     OpDef("Conv", PatternKind.CONTRACTION, conv_types, decompose=_conv, samples=_convs,
           reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "group")),
-    OpDef("Convolve", PatternKind.CONTRACTION, conv_types, te=_convolve_te, domain="tsc"),
+    OpDef("Convolve", PatternKind.CONTRACTION, conv_types, te=_convolve_te, domain="tsc", widens=("int32",)),
 )

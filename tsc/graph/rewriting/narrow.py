@@ -34,7 +34,7 @@ def narrow_factors(graph: Graph, env: ShapeEnv, dtype: str) -> Graph:
     rounding = _Rounding(graph, env, dtype)
     nodes: list[Node] = []
     for node in graph.nodes:
-        worth = [rounding.is_worth(x) for x in node.inputs[:2]] if definition(node).widens else []
+        worth = [rounding.is_worth(x) for x in node.inputs[:2]] if WIDE in definition(node).widens else []
         if any(worth) and all(yes or rounding.is_handed_on(x) for yes, x in zip(worth, node.inputs)):
             factors = tuple(rounding.rounded(x) for x in node.inputs[:2])
             nodes += rounding.taken()
@@ -71,7 +71,7 @@ class _Rounding:
         while pending:
             seen.add(one := pending.pop())
             node, item = self._producers.get(one), self._items.get(one)
-            if node is not None and definition(node).widens and self.types[value].dtype == WIDE:
+            if node is not None and WIDE in definition(node).widens and self.types[value].dtype == WIDE:
                 return True
             if node is not None and item is not None and item.kind is PatternKind.ELEMENTWISE:
                 pending += [x for x in node.inputs if x in self.types and self.types[x].shape == shape and x not in seen]

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tsc.loop_ir.cpu.pairs import in_pairs
 from tsc.loop_ir.cpu.vector_rules import varies
-from tsc.loop_ir.cpu.window_tile import WindowTile, reduce_loops
+from tsc.loop_ir.cpu.window_tile import UNROLLED, WindowTile, reduce_loops
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.marks import EPILOGUE, FMA_TILE, INIT, TILE_COLUMN, TILE_ROW, K
+from tsc.loop_ir.marks import EPILOGUE, FMA_TILE, INIT, PAIR_TILE, TILE_COLUMN, TILE_ROW, K
 from tsc.loop_ir.nodes import (
     Allocate,
     Block,
@@ -42,6 +43,7 @@ from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add,
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
+from tsc.te.passes.narrow import fits_int16
 
 #: What register tiles sum up.
 _SUMS = ("float32", "float64", "int32")
@@ -176,7 +178,8 @@ def _micro_kernels(tile: _Tile, columns: int, lanes: int, facts: Facts, spec: De
     if FMA_TILE not in spec.intrinsics:
         refused = f"the device has no {FMA_TILE}"
     if refused is None and not isinstance(factors, str):
-        return partial(_micro_kernel, tile, *factors)
+        paired = PAIR_TILE in spec.intrinsics and tile.acc.dtype == "int32" and all(map(fits_int16, factors))
+        return partial(_micro_kernel, tile, *factors, facts if paired else None)
     window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.started, tile.fn, tile.value,
                         tile.instance, has_masks=spec.masks)
     window = window.unmasked(columns, facts)
@@ -302,7 +305,9 @@ def _check_columns(tile: _Tile, right: Expr, columns: int, facts: Facts) -> str 
 
 # -- building --------------------------------------------------------------------------------------------------
 
-def _micro_kernel(tile: _Tile, left: Expr, right: Expr, rows: int, columns: int, lanes: int, spilled: Buffer) -> Stmt:
+def _micro_kernel(tile: _Tile, left: Expr, right: Expr, paired: Facts | None, rows: int, columns: int, lanes: int,
+                  spilled: Buffer) -> Stmt:
+    """The tile for some rows and columns; two k steps at a time where `paired` facts are given."""
     name = tile.acc.name
     acc = replace(tile.acc, name=f"{name}_{rows}x{columns}", shape=(SymExpr.of(rows), SymExpr.of(columns)))
     row, column, lane = (f"{name}_{part}" for part in ("row", "column", "lane"))
@@ -311,7 +316,11 @@ def _micro_kernel(tile: _Tile, left: Expr, right: Expr, rows: int, columns: int,
     moved: dict[str, Expr] = {tile.row: Var(row), tile.column: whole}
     step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(left, moved), substitute(right, moved),
                    tile.instance and tile.instance.at(moved))
-    update = reduce_loops(tile.loops, fma_tile(step), rows * columns // lanes)
+    if paired is None:
+        update = reduce_loops(tile.loops, fma_tile(step), rows * columns // lanes)
+    else:
+        *outer, last = tile.loops
+        update = reduce_loops(tuple(outer), in_pairs(last, fma_tile(step), paired), UNROLLED)
     start = _tile_loops(Store(acc, (Var(row), whole), tile.init, tile.started and tile.started.at(moved)), step)
     finish = _tile_loops(Store(spilled, (Var(row), whole), Load(acc, (Var(row), whole))), step)
     return Allocate(acc, "register", block(start, update, finish))

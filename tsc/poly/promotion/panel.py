@@ -1,7 +1,8 @@
 """The operand panel: what varies with the vector axis, copied once per column tile as [reduce axes...][columns].
 
 The operand is whatever expression the product has there (a load at any stride, a cast, a padded read), so that a prologue is
-composed into the copy. Columns past the end are zero: the register tile may then compute them, and nothing stores them.
+composed into the copy; what is widened to whole numbers is copied as it was. Columns past the end are zero: the register tile
+may then compute them, and nothing stores them.
 Section 5.3 of the paper (promotion statements).
 """
 
@@ -19,6 +20,7 @@ from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, repla
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
 from tsc.te.expr import Buffer, Expr, Load, Var, loads, variables
+from tsc.te.passes.narrow import as_narrow
 from tsc.te.passes.products import unit_stride, without_casts
 
 
@@ -51,7 +53,8 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
 
     # the instances, with their prefix in the tuple, and their loops
     extents = [a.extent for a in found.anchor.reduce_axes]
-    virtual = Buffer(f"{found.anchor.name}_panel", operand.dtype,
+    kept = as_narrow(operand)
+    virtual = Buffer(f"{found.anchor.name}_panel", kept.dtype,
                      (*extents, next(a.extent for a in found.anchor.axes if a.name == found.n)))
     layout = plain((*extents, width))
     local = Local(virtual, replace(virtual, shape=layout.storage), tuple(range(len(extents) + 1)), "scratch",
@@ -71,10 +74,10 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     # what they store, and what the update reads instead
     place = tuple(Var(n) for n in (*reduce, found.n))
     assignments = dict(promoted.assignments)
-    assignments[copy] = Assignment(names, virtual, place, operand)
+    assignments[copy] = Assignment(names, virtual, place, kept)
     assignments[fill] = Assignment(names, virtual, place, zero(virtual.dtype))
     old = assignments[update.name]
-    assignments[update.name] = replace(old, value=replaced(old.value, operand, Load(virtual, place)))
+    assignments[update.name] = replace(old, value=replaced(old.value, kept, Load(virtual, place)))
     return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)
 
 
