@@ -85,9 +85,10 @@ def _of_steps(values: Sequence[Expr], scope: Scope) -> str:
     """A scalar of one step, or those of two in one, which are read together where they are neighbours in memory."""
     match values:
         case (Cast(value=Load(buffer=buffer, index=first)), Cast(value=Load(buffer=other, index=second))) if (
-                buffer == other and buffer.dtype == "int16" and buffer.name not in scope.registers
-                and flatten(buffer, second, scope, leaves := {}) - flatten(buffer, first, scope, leaves) == ONE):
-            return f"tsc_pair_at(&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}])"
+                buffer == other and buffer.dtype == "int16" and buffer.name not in scope.registers):
+            leaves: dict[str, Expr] = {}
+            if flatten(buffer, second, scope, leaves) - flatten(buffer, first, scope, leaves) == ONE:
+                return f"tsc_pair_at(&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}])"
     return _together("tsc_pair", [scalar(value, scope) for value in values])
 
 

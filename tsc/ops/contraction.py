@@ -278,10 +278,9 @@ def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduc
         if before != ZERO:
             value = select(call("ge", place, index(0)), value, zero)
     if ctx.attr(_BY_CHANNELS, 0):
-        axes, place = (*axes[1:], axes[0]), (at[1], *window, channel)
-    else:
-        place = (at[1], channel, *window)
-    return Reduction(SUM, axes, _product(value, lowering.read(1, place), _sum_dtype(ctx)))
+        weight = lowering.read(1, (at[1], *window, channel))
+        return Reduction(SUM, (*axes[1:], axes[0]), _product(value, weight, _sum_dtype(ctx)))
+    return Reduction(SUM, axes, _product(value, lowering.read(1, (at[1], channel, *window)), _sum_dtype(ctx)))
 
 
 # -- samples ---------------------------------------------------------------------------------------------------

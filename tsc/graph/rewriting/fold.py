@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from tsc.sym import ShapeEnv
 MOST_BYTES = 1 << 20
 
 
-def fold_constants(graph: Graph, env: ShapeEnv, budget: Budget) -> Graph:
+def fold_constants(graph: Graph, env: ShapeEnv, budget: Budget, held: Collection[str] = ()) -> Graph:
     """Replace nodes whose data inputs are all constants and whose outputs are static and not too large, as far as the `budget`
-    goes.
+    goes, but for those that make what is `held`.
 
     What a node generates from nothing (Range, ConstantOfShape) stays: its few instructions are cheaper than memory.
     Raises ModelError when a constant index is out of bounds.
@@ -29,7 +29,7 @@ def fold_constants(graph: Graph, env: ShapeEnv, budget: Budget) -> Graph:
     known.constants = constants
     kept = []
     for node in graph.nodes:
-        values = _folded(node, known, constants, budget)
+        values = None if any(o in held for o in node.outputs) else _folded(node, known, constants, budget)
         if values is None:
             kept.append(node)
         else:

@@ -1,18 +1,20 @@
-"""Whole numbers of few bits: products in int32 whose factors are seen to fit into 16 bits read them so.
+"""Whole numbers of few bits: products whose factors are seen to fit into 16 bits read them so, and add up in int32.
 
 A factor that was widened is read as it was before; what is computed of bytes, as a number less its zero point, is stored in 16
 bits; constants take as many as they need, but 16 where a sum runs along their rows: those of two steps are read together
-(`loop_ir/cpu/pairs.py`). All is exact.
+(`loop_ir/cpu/pairs.py`). Floats that were made of whole numbers, between a DequantizeLinear whose scale has gone behind the
+product (`commute.py`) and that product, are such numbers, too, where their sums cannot leave int32. All is exact.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tsc.graph.dataflow import element_of
+from tsc.graph.dataflow import element_of, item_of
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
@@ -22,22 +24,64 @@ from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.expr import Cast, Load, loads, variables
 from tsc.te.passes.narrow import INT16, Ends, ends_of, ends_of_dtype, within
 
-SUMS = "int32"
+SUMS, FLOATS = "int32", "float32"
 #: How many nodes a factor is followed back through.
 _DEPTH = 16
-_DTYPES = ("int8", "uint8", "int16")
+_NARROW = ("int8", "uint8", "int16")
+_WHOLE = (*_NARROW, "uint16", "int32")
 
+
+# -- before constants are folded ---------------------------------------------------------------------------------
+
+def quantised_factors(graph: Graph, env: ShapeEnv) -> set[str]:
+    """The floats that stand between whole numbers and a product of two such factors: folded, they would be whole no more."""
+    producers, held = graph.producers(), set[str]()
+    for node in graph.nodes:
+        if SUMS in definition(node).widens and graph.types[node.outputs[0]].dtype == FLOATS:
+            found = [_between(graph, env, producers, x, _DEPTH) for x in node.inputs[:2]]
+            if all(found):
+                held.update(*found)
+    return held
+
+
+def _between(graph: Graph, env: ShapeEnv, producers: dict[str, Node], value: str, depth: int) -> set[str]:
+    """What leads from whole numbers to a value, scaled and moved on the way; nothing where it is not made so."""
+    node = producers.get(value)
+    if node is None or not depth:
+        return set()
+    if _converted(graph, env, node, value) is not None:
+        return {value}
+    if is_view(node) or (definition(node).te is not None and item_of(graph, env, node, node.outputs.index(value), 0).is_map):
+        ways = node.inputs[:1]
+    else:
+        ways = tuple(node.inputs[k] for k in definition(node).linear)
+    found = next(filter(None, (_between(graph, env, producers, x, depth - 1) for x in ways)), set[str]())
+    return found | {value} if found else found
+
+
+def is_whole(graph: Graph, env: ShapeEnv, producers: Mapping[str, Node], value: str) -> bool:
+    """Whether floats are whole numbers of few bits, converted."""
+    node = producers.get(value)
+    return node is not None and _converted(graph, env, node, value) is not None
+
+
+def _converted(graph: Graph, env: ShapeEnv, node: Node, value: str) -> str | None:
+    """Of what whole numbers a value is a conversion, element by element."""
+    if is_view(node) or definition(node).te is None:
+        return None
+    body = element_of(graph, env, node, node.outputs.index(value)).body
+    if not isinstance(body, Cast) or not isinstance(body.value, Load) or body.value.dtype not in _WHOLE:
+        return None
+    source = body.value.buffer.name
+    return source if graph.types[source].shape == graph.types[value].shape else None
+
+
+# -- products ----------------------------------------------------------------------------------------------------
 
 def narrow_integers(graph: Graph, env: ShapeEnv) -> Graph:
-    """A graph of primitives whose products of int32 have narrower factors, where both are seen to fit."""
+    """A graph of primitives whose products of whole numbers have narrower factors, where both are seen to fit."""
     narrowing = _Narrowing(graph, env)
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        factors = narrowing.factors(node)
-        if factors is not None:
-            nodes += narrowing.taken()
-            node = narrowing.by_channels(with_factors(node, factors, SUMS))
-        nodes.append(node)
+    nodes = [made for node in graph.nodes for made in narrowing.rewritten(node)]
     return replace(graph, nodes=tuple(nodes), types=narrowing.types, constants=narrowing.constants)
 
 
@@ -50,39 +94,70 @@ class _Narrowing:
         self._made: dict[tuple[str, str], str] = {}
         self._nodes: list[Node] = []
 
-    def factors(self, node: Node) -> tuple[str, str] | None:
-        """The narrower factors of a product; None where it is none in int32, or one of them is not seen to fit."""
-        if SUMS not in definition(node).widens or any(self.types[x].dtype != SUMS for x in node.inputs[:2]):
-            return None
-        if not all(within(self._ends(x, _DEPTH), INT16) for x in node.inputs[:2]):
-            return None
-        left, right = (self._narrow(x, node) for x in node.inputs[:2])
-        return left, right
+    def rewritten(self, node: Node) -> Iterator[Node]:
+        """A node, or what stands in its place where it is a product of whole numbers."""
+        own = {self.types[x].dtype for x in node.inputs[:2]} if SUMS in definition(node).widens else set[str]()
+        whole = [None, None] if own not in ({SUMS}, {FLOATS}) else [self._whole(x, _DEPTH) for x in node.inputs[:2]]
+        left, right = whole
+        if left is None or right is None or (own == {FLOATS} and not self._stays_within(node, left, right)):
+            self._nodes.clear()
+            yield node
+            return
+        factors = (self._narrow(left, node, 0), self._narrow(right, node, 1))
+        yield from self._nodes
+        self._nodes.clear()
+        product = self._by_channels(with_factors(node, factors, SUMS))
+        if own == {SUMS}:
+            yield product
+            return
+        total = self._copy(node.outputs[0], SUMS)
+        yield replace(product, outputs=(total,))
+        yield cast_node(total, node.outputs[0], FLOATS, f"{node.name}/{FLOATS}")
 
-    def taken(self) -> list[Node]:
-        """The nodes made since it was last asked, in order."""
-        made, self._nodes = self._nodes, []
-        return made
+    def _whole(self, value: str, depth: int) -> str | None:
+        """The whole numbers that a factor is, which fit into 16 bits; None where that is not seen."""
+        if self.types[value].dtype != FLOATS:
+            return value if within(self._ends(value, depth), INT16) else None
+        node = self._producers.get(value)
+        if value in self.constants:
+            array = self.constants[value]
+            if not array.size or not np.isfinite(array).all() or np.abs(array).max() > INT16[1] or (array % 1).any():
+                return None
+            if (value, SUMS) not in self._made:
+                self.constants[self._copy(value, SUMS)] = array.astype(SUMS)
+            return self._made[value, SUMS]
+        if node is None or not depth:
+            return None
+        source = _converted(self._graph, self._env, node, value)
+        if source is not None:
+            return source if within(self._ends(source, depth - 1), INT16) else None
+        if len(node.outputs) > 1 or not (is_view(node) or (
+                definition(node).te is not None and item_of(self._graph, self._env, node, 0, 0).is_map)):
+            return None
+        moved = self._whole(node.inputs[0], depth - 1)
+        if moved is None:
+            return None
+        dtype = self.types[moved].dtype
+        if (value, dtype) not in self._made:
+            self._nodes.append(replace(node, inputs=(moved, *node.inputs[1:]), outputs=(self._copy(value, dtype),),
+                                       name=f"{node.name}/{dtype}"))
+        return self._made[value, dtype]
 
-    def by_channels(self, node: Node) -> Node:
-        """A convolution of a constant kernel, summed up in an order in which steps come in pairs."""
-        kernel = self.constants.get(node.inputs[1])
-        found = None if kernel is None else by_channels(node, kernel)
-        if found is None:
-            return node
-        node, array = found
-        source = node.inputs[1]
-        if (source, "by channels") not in self._made:
-            copy = self._made[source, "by channels"] = unused_name(f"{source}/by_channels", self._names)
-            self.constants[copy] = array
-            self.types[copy] = TensorType(array.dtype.name, tuple(map(SymExpr.of, array.shape)))
-        return replace(node, inputs=(node.inputs[0], self._made[source, "by channels"], *node.inputs[2:]))
+    def _stays_within(self, product: Node, left: str, right: str) -> bool:
+        """Whether no sum leaves int32."""
+        element = element_of(self._graph, self._env, product, 0)
+        if element.reduction is None:
+            return False
+        most = [self._env.bounds(axis.extent)[1] for axis in element.reduction.axes]
+        largest = [max(map(abs, self._ends(x, _DEPTH) or INT16)) for x in (left, right)]
+        return None not in most and prod(n or 0 for n in most) * prod(largest) < 1 << 31
 
     def _ends(self, value: str, depth: int) -> Ends | None:
         """Between which numbers the elements of a value lie."""
         own, node = self.types.get(value), self._producers.get(value)
         if value in self.constants:
-            return _ends_in(self.constants[value])
+            array = self.constants[value]
+            return (int(array.min()), int(array.max())) if array.size and array.dtype.kind in "iu" else None
         if own is not None and (known := ends_of_dtype(own.dtype)) is not None:
             return known
         if node is None or not depth:
@@ -94,31 +169,45 @@ class _Narrowing:
         element = element_of(self._graph, self._env, node, node.outputs.index(value))
         return None if element.reduction else ends_of(element.body, lambda load: self._ends(load.buffer.name, depth - 1))
 
-    def _narrow(self, value: str, product: Node) -> str:
-        """The name of a value's copy, as a product reads it."""
+    def _narrow(self, value: str, product: Node, number: int) -> str:
+        """The name of a value's copy, as a product reads it for its input of that number."""
         node = self._producers.get(value)
         if value in self.constants:
             array = self.constants[value]
-            dtype = next(d for d in _DTYPES if within(_ends_in(array), ends_of_dtype(d)))
-            dtype = "int16" if self._runs_along(value, product) else dtype
+            fitting = next(d for d in _NARROW if within(self._ends(value, 0), ends_of_dtype(d)))
+            dtype = "int16" if self._runs_along(product, number) else fitting
             if (value, dtype) not in self._made:
                 self.constants[self._copy(value, dtype)] = array.astype(dtype)
             return self._made[value, dtype]
-        if node is not None and not is_view(node) and definition(node).te is not None:
-            body = element_of(self._graph, self._env, node, node.outputs.index(value)).body
-            if isinstance(body, Cast) and isinstance(body.value, Load) and body.value.dtype in _DTYPES and (
-                    self.types[body.value.buffer.name].shape == self.types[value].shape):
-                return body.value.buffer.name
+        if self.types[value].dtype in _NARROW:
+            return value
+        source = None if node is None else _converted(self._graph, self._env, node, value)
+        if source is not None and self.types[source].dtype in _NARROW:
+            return source
         if (value, "int16") not in self._made:
             name = value if node is None else node.name
             self._nodes.append(cast_node(value, self._copy(value, "int16"), "int16", f"{name}/int16"))
         return self._made[value, "int16"]
 
-    def _runs_along(self, value: str, product: Node) -> bool:
-        """Whether what a product sums up lies next to each other in a value."""
+    def _by_channels(self, node: Node) -> Node:
+        """A convolution of a constant kernel, summed up in an order in which steps come in pairs."""
+        source = node.inputs[1]
+        found = by_channels(node, self.constants[source]) if source in self.constants else None
+        if found is None:
+            return node
+        node, array = found
+        key = (source, "by channels")
+        if key not in self._made:
+            copy = self._made[key] = unused_name(f"{source}/by_channels", self._names)
+            self.constants[copy] = array
+            self.types[copy] = TensorType(array.dtype.name, tuple(map(SymExpr.of, array.shape)))
+        return replace(node, inputs=(node.inputs[0], self._made[key], *node.inputs[2:]))
+
+    def _runs_along(self, product: Node, number: int) -> bool:
+        """Whether what a product sums up lies next to each other in one of its inputs."""
         element = element_of(self._graph, self._env, product, 0)
         summed = {axis.name for axis in element.reduction.axes} if element.reduction is not None else set()
-        own = [load for load in loads(element.body) if load.buffer.name == value]
+        own = [load for load in loads(element.body) if load.buffer.name == product.inputs[number]]
         return any(load.index and bool(summed & variables(load.index[-1])) for load in own)
 
     def _copy(self, value: str, dtype: str) -> str:
@@ -126,7 +215,3 @@ class _Narrowing:
         copy = self._made[value, dtype] = unused_name(f"{value}/{dtype}", self._names)
         self.types[copy] = TensorType(dtype, self.types[value].shape)
         return copy
-
-
-def _ends_in(array: NDArray[np.int32]) -> Ends:
-    return (int(array.min()), int(array.max())) if array.size else (0, 0)

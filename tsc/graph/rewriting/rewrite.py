@@ -7,7 +7,7 @@ alone and may have no producer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.graph.node_values import Budget
 from tsc.graph.rewriting.commute import scale_after_contraction
 from tsc.graph.rewriting.fold import fold_constants
+from tsc.graph.rewriting.integers import quantised_factors
 from tsc.graph.rewriting.merge import Tell, merge_contractions
 from tsc.graph.rewriting.simplify import RULES, Surroundings
 from tsc.graph.shapes import infer_shapes
@@ -35,11 +36,11 @@ def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, lim
 
     `tell` gets every decision about contractions that could be merged.
     """
-    budget = Budget(limits.folding)
+    budget, held = Budget(limits.folding), quantised_factors(graph, env)
     for _ in range(_MOST_ROUNDS):
         before = graph.nodes
-        graph = settle_contents(graph)
-        graph = fold_constants(drop_dead(graph), env, budget)
+        graph = settle_contents(graph, held)
+        graph = fold_constants(drop_dead(graph), env, budget, held)
         graph = apply_rules(graph, env)
         graph = merge_equal(graph)
         graph = drop_dead(graph)
@@ -51,14 +52,15 @@ def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, lim
 
 # -- contents --------------------------------------------------------------------------------------------------
 
-def settle_contents(graph: Graph) -> Graph:
-    """Shape arithmetic that is read as data becomes a constant, or a node that reads nothing where it depends on Dims."""
+def settle_contents(graph: Graph, held: Collection[str] = ()) -> Graph:
+    """Shape arithmetic that is read as data becomes a constant, or a node that reads nothing where it depends on Dims; what is
+    `held` stays as it is."""
     data = _read_as_data(graph)
     constants = dict(graph.constants)
     nodes = []
     for node in graph.nodes:
         outputs = [o for o in node.outputs if o]
-        if not node.inputs or not all(o in graph.contents for o in outputs):
+        if not node.inputs or any(o in held for o in outputs) or not all(o in graph.contents for o in outputs):
             nodes.append(node)
             continue
         for output in (o for o in outputs if o in data):

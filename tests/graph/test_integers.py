@@ -1,0 +1,156 @@
+"""Products of whole numbers: which are computed as such, two terms at a time, and that all of them are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import tsc
+from tests.runtime.plans import plan_of
+from tsc.te.expr import Buffer, Const, Load, add, call, index, select
+from tsc.te.expr import Cast as Converted
+from tsc.te.passes.narrow import ends_of
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+RNG = np.random.default_rng(0)
+SCALE, ZERO = np.float32(0.03), np.uint8(121)
+
+
+def model(nodes: Sequence[tuple[Any, ...]], held: Arrays, shapes: Mapping[str, Sequence[int | str]]) -> onnx.ModelProto:
+    """Nodes (operator, inputs, output, attributes) over uint8 inputs of these shapes; `y` is the output."""
+    made = [helper.make_node(op, inputs.split(), [out], **(rest[0] if rest else {})) for op, inputs, out, *rest in nodes]
+    kinds = {name: TensorProto.UINT8 for name in shapes}
+    graph = helper.make_graph(made, "g", [helper.make_tensor_value_info(n, kinds[n], s) for n, s in shapes.items()],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+                              [numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def is_whole(executable: tsc.Executable) -> bool:
+    """Whether the model's product is one of whole numbers, in pairs."""
+    return "/float32" in executable.explain()
+
+
+def octets(*shape: int) -> np.ndarray[Any, Any]:
+    """Bytes, of which some are at the ends."""
+    found = RNG.integers(0, 256, shape, np.uint8)
+    return np.where(RNG.random(shape) < 0.2, RNG.choice(np.array([0, 255], np.uint8), shape), found).astype(np.uint8)
+
+
+def centred(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return (x.astype(np.int64) - int(ZERO)) * np.float64(SCALE)
+
+
+PAIR = [("DequantizeLinear", "x s z", "a"), ("DequantizeLinear", "w ws wz", "b", {"axis": 1})]
+PLACES = [("one scale", (), ()), ("a scale a column", (9,), (9,)), ("a scale a column, one zero point", (9,), (9,))]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7, 64, 65])
+@pytest.mark.parametrize("columns", [(), (9,)])
+@pytest.mark.parametrize("signed", [True, False])
+def test_pairs_of_quantisations_around_a_product(depth: int, columns: tuple[int, ...], signed: bool) -> None:
+    """Weights of any size stay whole numbers: `DequantizeLinear` of them is not folded before it is seen what for."""
+    kind = np.int8 if signed else np.uint8
+    w = octets(depth, 9).view(kind)
+    scales = RNG.uniform(0.01, 0.1, columns).astype(np.float32)
+    zeros = np.zeros(columns, kind) if signed else RNG.integers(0, 256, columns).astype(kind)
+    held = {"s": SCALE, "z": ZERO, "w": w, "ws": scales, "wz": zeros}
+    made = tsc.compile(model([*PAIR, ("MatMul", "a b", "y")], held, {"x": ("n", depth)}))
+    assert is_whole(made) or depth == 1
+    weights = (w.astype(np.int64) - zeros.astype(np.int64)) * scales.astype(np.float64)
+    for n in (1, 6, 7, 40):
+        x = octets(n, depth)
+        found, = made.run(None, {"x": x})
+        np.testing.assert_allclose(found, centred(x) @ weights, rtol=1e-6, atol=1e-6 * np.abs(weights).max() * depth)
+
+
+def test_extreme_bytes_sum_up_exactly() -> None:
+    """33,000 products of 255 * 255, which are more than a float holds; one more term than int32 does is left to floats."""
+    for depth, whole in ((33024, True), (33026, False)):
+        held = {"s": np.float32(1), "z": np.uint8(0), "w": np.full((depth, 9), 255, np.uint8), "ws": np.float32(1),
+                "wz": np.uint8(0)}
+        made = tsc.compile(model([*PAIR, ("MatMul", "a b", "y")], held, {"x": ("n", depth)}))
+        assert is_whole(made) == whole
+        found, = made.run(None, {"x": np.full((3, depth), 255, np.uint8)})
+        np.testing.assert_allclose(found, float(255 * 255 * depth), rtol=1e-7 if whole else 1e-4)
+
+
+@pytest.mark.parametrize(("channels", "out", "group"), [(1, 3, 1), (2, 5, 1), (3, 4, 1), (8, 8, 1), (8, 8, 2), (4, 4, 4)])
+def test_convolutions(channels: int, out: int, group: int) -> None:
+    """With a scale for each kernel; padding is a number less its zero point, which is 0."""
+    w = octets(out, channels // group, 3, 3).view(np.int8)
+    scales = RNG.uniform(0.01, 0.1, out).astype(np.float32)
+    held = {"s": SCALE, "z": ZERO, "w": w, "ws": scales, "wz": np.zeros(out, np.int8)}
+    nodes = [PAIR[0], ("DequantizeLinear", "w ws wz", "b", {"axis": 0}),
+             ("Conv", "a b", "y", {"pads": (1, 1, 1, 1), "group": group})]
+    made = tsc.compile(model(nodes, held, {"x": ("n", channels, "h", "v")}))
+    assert is_whole(made)
+    ends = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in "aby"]
+    node = helper.make_node("Conv", ["a", "b"], ["y"], pads=(1, 1, 1, 1), group=group)
+    plain = helper.make_model(helper.make_graph([node], "g", ends[:2], ends[2:]), opset_imports=[helper.make_opsetid("", 17)])
+    weights = w.astype(np.float64) * scales.reshape(-1, 1, 1, 1)
+    for n, h, v in ((1, 5, 7), (2, 16, 9), (1, 1, 1)):
+        x = octets(n, channels, h, v)
+        found, = made.run(None, {"x": x})
+        expected, = ReferenceEvaluator(plain).run(None, {"a": centred(x), "b": weights})
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(weights).max() * channels * 9)
+
+
+def test_products_of_two_values_that_are_fed() -> None:
+    """As attention has: one of them turned, over batches."""
+    nodes = [("DequantizeLinear", "x s z", "a"), ("DequantizeLinear", "k s z", "c"),
+             ("Transpose", "c", "t", {"perm": (0, 2, 1)}), ("MatMul", "a t", "y")]
+    made = tsc.compile(model(nodes, {"s": SCALE, "z": ZERO}, {"x": ("n", "l", 24), "k": ("n", "l", 24)}))
+    assert is_whole(made)
+    for n, length in ((1, 1), (2, 17), (3, 40)):
+        x, k = octets(n, length, 24), octets(n, length, 24)
+        found, = made.run(None, {"x": x, "k": k})
+        np.testing.assert_allclose(found, centred(x) @ centred(k).transpose(0, 2, 1), rtol=1e-6, atol=1e-4)
+
+
+def test_gemm_with_turned_weights() -> None:
+    held = {"s": SCALE, "z": ZERO, "w": octets(9, 30).view(np.int8), "ws": np.float32(0.07), "wz": np.int8(0),
+            "c": np.arange(9, dtype=np.float32)}
+    made = tsc.compile(model([*PAIR, ("Gemm", "a b c", "y", {"transB": 1})], held, {"x": ("n", 30)}))
+    assert is_whole(made)
+    x = octets(11, 30)
+    expected = centred(x) @ (held["w"].astype(np.float64) * np.float64(np.float32(0.07))).T + held["c"]
+    np.testing.assert_allclose(made.run(None, {"x": x})[0], expected, rtol=1e-6, atol=1e-4)
+
+
+def test_what_is_not_quantised_on_both_sides_stays_a_product_of_floats() -> None:
+    held = {"w": octets(30, 9), "ws": SCALE, "wz": ZERO}
+    graph = model([PAIR[1], ("Cast", "x", "f", {"to": TensorProto.FLOAT}), ("Exp", "f", "a"), ("MatMul", "a b", "y")], held,
+                  {"x": ("n", 30)})
+    assert not is_whole(tsc.compile(graph))
+
+
+def test_steps_are_taken_in_pairs() -> None:
+    """A product of bytes has one instruction for two steps; one of int32 has none."""
+    rng = np.random.default_rng(1)
+    for kind, pairs in (("uint8", True), ("int32", False)):
+        number = getattr(TensorProto, kind.upper())
+        x = helper.make_tensor_value_info("x", number, ["n", 40])
+        y = helper.make_tensor_value_info("y", TensorProto.INT32, None)
+        op = "MatMulInteger" if pairs else "MatMul"
+        graph = helper.make_graph([helper.make_node(op, ["x", "w"], ["y"])], "g", [x], [y],
+                                  [numpy_helper.from_array(rng.integers(0, 99, (40, 24)).astype(kind), "w")])
+        made = tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+        assert ("int16" in made.explain() or "uint8" in made.explain()) == pairs and len(plan_of(made._package).launches) == 1
+
+
+def test_ends_of_whole_numbers() -> None:
+    byte, signed, wide = (Load(Buffer("b", dtype, ()), ()) for dtype in ("uint8", "int8", "int32"))
+    less = call("sub", Converted(byte, "int32"), Converted(byte, "int32"))
+    assert ends_of(less) == (-255, 255) and ends_of(add(less, less)) == (-510, 510)
+    assert ends_of(Converted(less, "int16")) == (-255, 255) and ends_of(Converted(less, "int8")) == (-128, 127)
+    assert ends_of(wide) is None and ends_of(Converted(wide, "int16")) == (-32768, 32767)
+    assert ends_of(select(call("lt", index(0), index(1)), Converted(signed, "int32"), Const(300, "int32"))) == (-128, 300)
+    assert ends_of(Converted(Converted(byte, "float32"), "int32")) is None
+    assert ends_of(call("mul", byte, byte)) is None
