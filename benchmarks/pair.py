@@ -117,7 +117,7 @@ def main() -> None:
         print(f"{cpu_name()}, one thread; ratio: time of {options.commit} divided by this checkout's")
         print(f"{'':18}{'there ms':>12}{'here ms':>12}{'ratio':>10}{'95 % low':>10}{'high':>10}")
         if options.layers:
-            chosen = [layer for layer in layers.LAYERS if options.only in layer.name]
+            chosen = [layer for layer in (layers.EVERY if options.only else layers.LAYERS) if options.only in layer.name]
             for layer in chosen:
                 onnx.save(layer.model(), layer.path(models))
             compare(lambda folder, cache: Worker(layers.__file__, "--serve", "tsc", "--models", models, PYTHONPATH=str(folder),

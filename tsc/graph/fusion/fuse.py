@@ -186,6 +186,8 @@ def _prologue_refusal(fusion: Fusion, draft: Draft, inner: set[str], value: str)
         return f"{other} reads it too"
     if item.expensive or item.weight > CHEAP:
         return "it is too costly to compute again for every window that it is part of"
+    if fusion.items[draft.anchor].type.dtype == "int32" and not item.is_map:
+        return "whole numbers are brought to 16 bits once, not for every window: copies of those alone are whole vectors"
     if not _in_windows(fusion, draft.anchor, inner, value):
         return "it is not read by windows: without a copy of the operand it would be computed for every column"
     if fusion.makes_cycle(draft.members | inner | {value}):
