@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tsc.loop_ir.bounds import Prover, no_prover
+from tsc.loop_ir.cpu.copies import share_edges
 from tsc.loop_ir.cpu.tensorize import tensorize
 from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.fold_storage import fold_storage
@@ -41,7 +42,7 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None, prover
     func = simplify(func, keep_marked=True)                 # canonical indices; marks survive for the next two passes
     func, scalar_tiles = tensorize(func, spec)              # contraction tiles -> fma_tile over vector registers
     func, scalar_loops = vectorize(func, spec)              # innermost loops -> vectors and a rest
-    func = simplify(func)
+    func = simplify(share_edges(func))                      # what rows of a copy have in common is found once
     placed = places_of(func)
     verify_reads(func.name, placed, prover)                 # what vectors read beyond scalars is proved to be there,
     verify_storage(given, placed, prover)                   # and the tiles and lanes that came in hold what is kept in them
