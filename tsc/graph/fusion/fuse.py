@@ -186,26 +186,25 @@ def _prologue_refusal(fusion: Fusion, draft: Draft, inner: set[str], value: str)
         return f"{other} reads it too"
     if item.expensive or item.weight > CHEAP:
         return "it is too costly to compute again for every window that it is part of"
-    if fusion.items[draft.anchor].type.dtype == "int32" and not item.is_map:
-        return "whole numbers are brought to 16 bits once, not for every window: copies of those alone are whole vectors"
-    if not _in_windows(fusion, draft.anchor, inner, value):
+    windows, channels = _in_windows(fusion, draft.anchor, inner, value)
+    if not windows:
         return "it is not read by windows: without a copy of the operand it would be computed for every column"
+    if channels and fusion.items[draft.anchor].type.dtype == "int32" and not item.is_map:
+        return "whole numbers are brought to 16 bits once, not for every window: copies of those alone are whole vectors"
     if fusion.makes_cycle(draft.members | inner | {value}):
         return "it needs a value that is made from this kernel's result by another kernel"
     return None
 
 
-def _in_windows(fusion: Fusion, anchor: str, inner: set[str], value: str) -> bool:
-    """Whether the contraction reads `value` at sums of its own axes and its reduce axes: that operand is copied in any case."""
+def _in_windows(fusion: Fusion, anchor: str, inner: set[str], value: str) -> tuple[bool, bool]:
+    """Whether the contraction reads `value` at sums of its own axes and its reduce axes: that operand is copied in any case;
+    and whether it sums up along an axis of that operand besides."""
     element = pulled(fusion, anchor, fusion.free | inner, {value: value})
     axes = element.reduction.axes if element.reduction is not None else ()
     reduced = {a.name for a in axes if a.extent != ONE}
-    for load in loads(element.body):
-        for index in load.index if load.buffer.name == value else ():
-            names = variables(index)
-            if names & reduced and names - {a.name for a in axes}:
-                return True
-    return False
+    places = [variables(i) for load in loads(element.body) if load.buffer.name == value for i in load.index]
+    windows = any(names & reduced and names - {a.name for a in axes} for names in places)
+    return windows, any(names and names <= reduced for names in places)
 
 
 def _grow_unpacked(fusion: Fusion, draft: Draft) -> None:

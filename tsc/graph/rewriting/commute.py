@@ -97,9 +97,11 @@ class _Moving:
         """What a node scales by scalar constants, or whole numbers by any; "" when it does no such thing."""
         for k in definition(node).linear:
             held = [i for j, i in enumerate(node.inputs) if j != k]
-            if self.types[node.inputs[k]].dtype in _WIDE and (all(scalar_constant(self.graph, i) for i in held) or (
-                    all(i in self.graph.constants for i in held) and is_whole(self.graph, self.env, self.producers, node.inputs[k]))):
-                return node.inputs[k]
+            data = node.inputs[k]
+            if self.types[data].dtype not in _WIDE or not all(i in self.graph.constants for i in held):
+                continue
+            if all(scalar_constant(self.graph, i) for i in held) or is_whole(self.graph, self.env, self.producers, data):
+                return data
         return ""
 
     def placed(self, chain: list[Node], contraction: Node) -> Node | None:
