@@ -59,7 +59,25 @@ def quantize(d: Draft) -> None:
     d.node("QuantizeLinear", inputs, **attributes)
 
 
+def pairs(d: Draft) -> None:
+    """Two factors that were quantised, multiplied as floats: weights may have a scale for each column, or kernel."""
+    if d.chance(0.4):
+        (x, w), points, attributes = _convolved(d)
+        op, axis, inner, kinds = "Conv", 0, d.dims[w][:1], [d.dtypes[i] for i in (x, w)]
+    else:
+        (rows, depth, columns), kinds = d.extents(3), [d.rng.choice(_BYTES) for _ in range(2)]
+        x, w = _bytes(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1])
+        op, axis, inner, points, attributes = "MatMul", 1, (columns,), [], {}
+    each = tuple(inner) if d.chance(0.5) else ()
+    left = [x, _parameter(d, (0.3, *_EXACT), "float32"), *(points[:1] or [_parameter(d, _points(kinds[0]), kinds[0])])]
+    right = [w, _parameter(d, (0.07, *_EXACT), "float32", each), _parameter(d, _points(kinds[1]), kinds[1], each)]
+    factors = [*d.node("DequantizeLinear", left), *d.node("DequantizeLinear", right, axis=axis if each else None)]
+    d.node(op, factors, **attributes)
+
+
 def dequantize(d: Draft) -> None:
+    if d.generation >= 9 and d.opset >= 13 and d.chance(0.5):
+        return pairs(d)
     dims, scales, attributes = _linear(d)
     dtype = d.rng.choice((*_BYTES, "int32", *(("int16", "uint16") if d.opset >= 21 else ())))
     limits = np.iinfo(dtype)
