@@ -10,14 +10,17 @@
 #define TSC_LANES 16
 #define L(name) tsc_##name##x16
 #define LU(name) tsc_##name##x16u
+#define TSC_OF_INT8 tsc_int32_of_int8x16
 #elif defined __AVX2__
 #define TSC_LANES 8
 #define L(name) tsc_##name##x8
 #define LU(name) tsc_##name##x8u
+#define TSC_OF_INT8 tsc_int32_of_int8x8
 #else
 #define TSC_LANES 4
 #define L(name) tsc_##name##x4
 #define LU(name) tsc_##name##x4u
+#define TSC_OF_INT8 tsc_int32_of_int8x4
 #endif
 #include "tsc_math.h"
 
@@ -321,6 +324,49 @@ static int wrong_integers(void) {
   return bad;
 }
 
+/* -- a register tile of whole numbers, two steps at a time: its sums wrap around, too ------------------------------------------- */
+
+KERNEL TSC_TILED pairs(const tsc_args *args, int64_t block_begin, int64_t block_end, void *scratch) {
+  const int16_t *restrict const t0 = args->buffers[0];
+  const int8_t *restrict const t1 = args->buffers[1];
+  int32_t *restrict const t2 = args->buffers[2];
+  L(int32) sums[3];
+  for (int row = 0; row < 3; row++) sums[row] = TSC_SPLAT(L(int32), (int32_t)0);
+  for (int64_t k = 0; k < args->sizes[0]; k += 2) {
+    const L(int32) low = TSC_OF_INT8((*(const LU(int8) *)(t1 + k * LANES)));
+    const L(int32) high = TSC_OF_INT8((*(const LU(int8) *)(t1 + (k + 1) * LANES)));
+    const L(int32) both = L(pairs_int32)(low, high);
+    sums[0] = L(dot_int32)(sums[0], TSC_SPLAT(L(int32), tsc_pair_at(&t0[k])), both);
+    sums[1] = L(dot_int32)(sums[1], TSC_SPLAT(L(int32), tsc_pair((int32_t)t0[MOST + k], (int32_t)t0[MOST + k + 1])), both);
+    sums[2] = L(dot_int32)(sums[2], L(pairs_int32)(TSC_SPLAT(L(int32), -32768), TSC_SPLAT(L(int32), -32768)),
+                           L(pairs_int32)(TSC_SPLAT(L(int32), -32768), TSC_SPLAT(L(int32), -32768)));
+  }
+  for (int row = 0; row < 3; row++) *(LU(int32) *)(t2 + row * LANES) = sums[row];
+  return 0;
+}
+
+static int wrong_pairs(void) {
+  enum { STEPS = 26 };
+  static int16_t a[2 * MOST];
+  static int8_t b[STEPS * LANES];
+  static int32_t out[3 * LANES];
+  const volatile int16_t *va = a;
+  const volatile int8_t *vb = b;
+  const volatile int32_t *vo = out;
+  int bad = 0;
+  for (int i = 0; i < 2 * MOST; i++) a[i] = (int16_t)(i * 7919 % 65536 - 32768);
+  for (int i = 0; i < STEPS * LANES; i++) b[i] = (int8_t)(i * 37 % 256 - 128);
+  run(pairs, a, b, out, STEPS, 0, 1);
+  for (int row = 0; row < 3; row++)
+    for (int l = 0; l < LANES; l++) {
+      uint32_t sum = 0;
+      for (int k = 0; k < STEPS; k++)
+        sum += row < 2 ? (uint32_t)(va[row * MOST + k] * vb[k * LANES + l]) : 32768u * 32768u;
+      bad += vo[row * LANES + l] != (int32_t)sum;
+    }
+  return bad;
+}
+
 /* -- functions: close to libm, and what is special stays special ---------------------------------------------------------------- */
 
 KERNEL functions(const tsc_args *args, int64_t block_begin, int64_t block_end, void *scratch) {
@@ -367,7 +413,7 @@ int32_t tsc_self_test(void) {
       {"rows of 4", wrong_rows_float_4}, {"rows of 2 doubles", wrong_rows_double_2}, {"rows of 2 int32", wrong_rows_int32_t_2},
       {"rows of 2 int64", wrong_rows_int64_t_2}, {"rows of 2 bytes", wrong_rows_uint8_t_2}, {"elementwise", wrong_elementwise},
       {"windows", wrong_windows}, {"register tile", wrong_tile}, {"sums", wrong_sums}, {"integers", wrong_integers},
-      {"functions", wrong_functions}};
+      {"pairs", wrong_pairs}, {"functions", wrong_functions}};
   int bad = 0;
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
     if (tests[i].wrong()) {
