@@ -13,6 +13,10 @@ from onnx.reference import ReferenceEvaluator
 
 import tsc
 from tests.runtime.plans import plan_of
+from tsc.graph.dataflow import Element, element_of
+from tsc.graph.rewriting import integers
+from tsc.ir import Graph, Node
+from tsc.sym import ShapeEnv
 from tsc.te.expr import Buffer, Const, Load, add, call, index, select
 from tsc.te.expr import Cast as Converted
 from tsc.te.passes.narrow import ends_of
@@ -154,3 +158,22 @@ def test_ends_of_whole_numbers() -> None:
     assert ends_of(select(call("lt", index(0), index(1)), Converted(signed, "int32"), Const(300, "int32"))) == (-128, 300)
     assert ends_of(Converted(Converted(byte, "float32"), "int32")) is None
     assert ends_of(call("mul", byte, byte)) is None
+
+
+@pytest.mark.parametrize("op", ["Mul", "Add"])
+def test_values_that_are_used_again_and_again_are_looked_at_once(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 40 nodes reads the one before twice: followed along each way there would be 2^16 to look at."""
+    looked: list[str] = []
+
+    def counted(graph: Graph, env: ShapeEnv, node: Node, output: int) -> Element:
+        looked.append(node.name)
+        return element_of(graph, env, node, output)
+
+    monkeypatch.setattr(integers, "element_of", counted)
+    kind = TensorProto.FLOAT if op == "Mul" else TensorProto.INT32
+    nodes: list[tuple[Any, ...]] = [("Cast", "x", "f", {"to": kind})]
+    nodes += [(op, f"{'f' if k == 0 else f't{k}'} {'f' if k == 0 else f't{k}'}", f"t{k + 1}") for k in range(40)]
+    nodes += [("MatMul", "t40 w", "p"), ("Cast", "p", "y", {"to": TensorProto.FLOAT})]
+    weights = np.ones((30, 9), np.float32 if op == "Mul" else np.int32)
+    tsc.compile(model(nodes, {"w": weights}, {"x": ("n", 30)}))
+    assert 16 <= len(looked) < 200

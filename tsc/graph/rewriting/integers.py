@@ -35,27 +35,37 @@ _WHOLE = (*_NARROW, "uint16", "int32")
 
 def quantised_factors(graph: Graph, env: ShapeEnv) -> set[str]:
     """The floats that stand between whole numbers and a product of two such factors: folded, they would be whole no more."""
-    producers, held = graph.producers(), set[str]()
+    producers, held, seen = graph.producers(), set[str](), dict[str, frozenset[str]]()
     for node in graph.nodes:
         if SUMS in definition(node).widens and graph.types[node.outputs[0]].dtype == FLOATS:
-            found = [_between(graph, env, producers, x, _DEPTH) for x in node.inputs[:2]]
+            found = [_between(graph, env, producers, x, seen, _DEPTH) for x in node.inputs[:2]]
             if all(found):
                 held.update(*found)
     return held
 
 
-def _between(graph: Graph, env: ShapeEnv, producers: dict[str, Node], value: str, depth: int) -> set[str]:
-    """What leads from whole numbers to a value, scaled and moved on the way; nothing where it is not made so."""
+def _between(graph: Graph, env: ShapeEnv, producers: dict[str, Node], value: str, seen: dict[str, frozenset[str]],
+             depth: int) -> frozenset[str]:
+    """What leads from whole numbers to a value, scaled and moved on the way; nothing where it is not made so. Each value is
+    followed once: `seen` are those that were."""
+    if value not in seen:
+        seen[value] = frozenset()
+        seen[value] = _led_to(graph, env, producers, value, seen, depth)
+    return seen[value]
+
+
+def _led_to(graph: Graph, env: ShapeEnv, producers: dict[str, Node], value: str, seen: dict[str, frozenset[str]],
+            depth: int) -> frozenset[str]:
     node = producers.get(value)
     if node is None or not depth:
-        return set()
+        return frozenset()
     if _converted(graph, env, node, value) is not None:
-        return {value}
+        return frozenset((value,))
     if is_view(node) or (definition(node).te is not None and item_of(graph, env, node, node.outputs.index(value), 0).is_map):
         ways = node.inputs[:1]
     else:
         ways = tuple(node.inputs[k] for k in definition(node).linear)
-    found = next(filter(None, (_between(graph, env, producers, x, depth - 1) for x in ways)), set[str]())
+    found = next(filter(None, (_between(graph, env, producers, x, seen, depth - 1) for x in ways)), frozenset[str]())
     return found | {value} if found else found
 
 
@@ -92,6 +102,7 @@ class _Narrowing:
         self.types, self.constants = dict(graph.types), dict(graph.constants)
         self._graph, self._env, self._producers, self._names = graph, env, graph.producers(), graph.names()
         self._made: dict[tuple[str, str], str] = {}
+        self._known: dict[str, Ends | None] = {}
         self._nodes: list[Node] = []
 
     def rewritten(self, node: Node) -> Iterator[Node]:
@@ -153,7 +164,13 @@ class _Narrowing:
         return None not in most and prod(n or 0 for n in most) * prod(largest) < 1 << 31
 
     def _ends(self, value: str, depth: int) -> Ends | None:
-        """Between which numbers the elements of a value lie."""
+        """Between which numbers the elements of a value lie; each is asked about once."""
+        if value not in self._known:
+            self._known[value] = None
+            self._known[value] = self._ends_of(value, depth)
+        return self._known[value]
+
+    def _ends_of(self, value: str, depth: int) -> Ends | None:
         own, node = self.types.get(value), self._producers.get(value)
         if value in self.constants:
             array = self.constants[value]

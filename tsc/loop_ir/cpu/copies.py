@@ -34,10 +34,10 @@ def share_edges(func: Func) -> Func:
 def _shares(loop: For) -> bool:
     """Whether a loop has edges inside that it is no part of: all that depends on it is where an element is."""
     inner = list(walk(loop.body))
-    finds = any(isinstance(s, (Let, If)) or (isinstance(s, For) and s.kind == "serial" and s.step == 1) for s in inner)
-    return loop.kind == "serial" and loop.step == 1 and finds and not any(
-        loop.var in variables(expr) for stmt in inner for expr in _decisions(stmt)) and all(
-        isinstance(s, (Block, For, If, Let, Store)) for s in inner)
+    if loop.kind != "serial" or loop.step != 1 or not any(isinstance(s, (Let, If)) for s in inner):
+        return False
+    plain = all(isinstance(s, (Block, For, If, Let, Store)) for s in inner)
+    return plain and not any(loop.var in variables(expr) for stmt in inner for expr in _decisions(stmt))
 
 
 def _decisions(stmt: Stmt) -> Iterator[Expr]:
