@@ -94,16 +94,17 @@ def test_convolutions(channels: int, out: int, group: int) -> None:
     nodes = [PAIR[0], ("DequantizeLinear", "w ws wz", "b", {"axis": 0}),
              ("Conv", "a b", "y", {"pads": (1, 1, 1, 1), "group": group})]
     made = tsc.compile(model(nodes, held, {"x": ("n", channels, "h", "v")}))
-    assert is_whole(made)
+    assert is_whole(made) == (channels > group)  # channels one by one are read in vectors where they stand
     ends = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in "aby"]
     node = helper.make_node("Conv", ["a", "b"], ["y"], pads=(1, 1, 1, 1), group=group)
     plain = helper.make_model(helper.make_graph([node], "g", ends[:2], ends[2:]), opset_imports=[helper.make_opsetid("", 17)])
     weights = w.astype(np.float64) * scales.reshape(-1, 1, 1, 1)
+    scale = np.abs(weights).max()
     for n, h, v in ((1, 5, 7), (2, 16, 9), (1, 1, 1)):
         x = octets(n, channels, h, v)
         found, = made.run(None, {"x": x})
         expected, = ReferenceEvaluator(plain).run(None, {"a": centred(x), "b": weights})
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(weights).max() * channels * 9)
+        np.testing.assert_allclose(found, expected, rtol=1e-6 if channels > group else 1e-5, atol=1e-6 * 9 * channels * scale)
 
 
 def test_products_of_two_values_that_are_fed() -> None:

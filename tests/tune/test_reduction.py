@@ -56,7 +56,7 @@ def test_records_have_chunks_that_are_right(cache: Path) -> None:
     for group in groups(shop):
         space = space_of(group, shop)
         assert space is not None and space.knobs[-1].field == "chunk" and set(space.knobs[-1].sizes) > {0, 256}
-        found = list(chain.from_iterable(rounds(Effort(5, search="random").job(group, shop, Budget(5), cache / "none"), shop)))
+        found = list(chain.from_iterable(rounds(Effort(3, search="random").job(group, shop, Budget(3), cache / "none"), shop)))
         cut = [record for record in found if record.config.chunk]
         assert {record.config.chunk for record in cut} <= {*CHUNKS} and len(cut) >= len(SIZES)
         assert not [record.reason for record in found if record.nanoseconds is None]

@@ -146,6 +146,11 @@ def _kernel(ctx: InferContext) -> Shape:
     return (own[0], own[-1], *own[1:-1]) if ctx.attr(_BY_CHANNELS, 0) else own
 
 
+def has_one_channel(node: Node, kernel: Shape) -> bool:
+    """Whether a node convolves channels one by one, so that no more than a window is summed up."""
+    return node.op == "Convolve" and kernel[1] == ONE
+
+
 def by_channels(node: Node, kernel: NDArray[Any]) -> tuple[Node, NDArray[Any]] | None:
     """A convolution that sums up channels innermost, and its kernel, where these are an even number; None for anything else."""
     if node.op != "Convolve" or kernel.ndim < 3 or kernel.shape[1] % 2 or node.attrs.get(_BY_CHANNELS):

@@ -18,7 +18,7 @@ from tsc.graph.dataflow import element_of, item_of
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
-from tsc.ops.contraction import by_channels, with_factors
+from tsc.ops.contraction import by_channels, has_one_channel, with_factors
 from tsc.ops.elementwise import cast_node
 from tsc.sym import ShapeEnv, SymExpr
 from tsc.te.expr import Cast, Load, loads, variables
@@ -37,11 +37,16 @@ def quantised_factors(graph: Graph, env: ShapeEnv) -> set[str]:
     """The floats that stand between whole numbers and a product of two such factors: folded, they would be whole no more."""
     producers, held, seen = graph.producers(), set[str](), dict[str, frozenset[str]]()
     for node in graph.nodes:
-        if SUMS in definition(node).widens and graph.types[node.outputs[0]].dtype == FLOATS:
+        if _is_worth(graph, node) and graph.types[node.outputs[0]].dtype == FLOATS:
             found = [_between(graph, env, producers, x, seen, _DEPTH) for x in node.inputs[:2]]
             if all(found):
                 held.update(*found)
     return held
+
+
+def _is_worth(graph: Graph, node: Node) -> bool:
+    """Whether a node is a product that gains by narrow factors; a stencil reads what stands there."""
+    return SUMS in definition(node).widens and not has_one_channel(node, graph.types[node.inputs[1]].shape)
 
 
 def _between(graph: Graph, env: ShapeEnv, producers: dict[str, Node], value: str, seen: dict[str, frozenset[str]],
@@ -107,7 +112,7 @@ class _Narrowing:
 
     def rewritten(self, node: Node) -> Iterator[Node]:
         """A node, or what stands in its place where it is a product of whole numbers."""
-        own = {self.types[x].dtype for x in node.inputs[:2]} if SUMS in definition(node).widens else set[str]()
+        own = {self.types[x].dtype for x in node.inputs[:2]} if _is_worth(self._graph, node) else set[str]()
         whole = [None, None] if own not in ({SUMS}, {FLOATS}) else [self._whole(x, _DEPTH) for x in node.inputs[:2]]
         left, right = whole
         if left is None or right is None or (own == {FLOATS} and not self._stays_within(node, left, right)):
