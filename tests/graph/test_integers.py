@@ -119,6 +119,17 @@ def test_products_of_two_values_that_are_fed() -> None:
         np.testing.assert_allclose(found, centred(x) @ centred(k).transpose(0, 2, 1), rtol=1e-6, atol=1e-4)
 
 
+def test_what_was_made_for_a_product_that_stays_is_there_for_the_next() -> None:
+    """Turned bytes, multiplied by floats first, by bytes then."""
+    nodes = [("Cast", "x", "a", {"to": TensorProto.FLOAT}), ("Transpose", "a", "t", {"perm": (0, 2, 1)}), ("Sqrt", "a", "e"),
+             ("MatMul", "t e", "p"), ("MatMul", "t a", "q"), ("Add", "p q", "y")]
+    made = tsc.compile(model(nodes, {}, {"x": (2, 24, 24)}))
+    assert is_whole(made)
+    x = octets(2, 24, 24).astype(np.float64)
+    expected = x.transpose(0, 2, 1) @ np.sqrt(x) + x.transpose(0, 2, 1) @ x
+    np.testing.assert_allclose(made.run(None, {"x": x.astype(np.uint8)})[0], expected, rtol=1e-5)
+
+
 def test_gemm_with_turned_weights() -> None:
     held = {"s": SCALE, "z": ZERO, "w": octets(9, 30).view(np.int8), "ws": np.float32(0.07), "wz": np.int8(0),
             "c": np.arange(9, dtype=np.float32)}

@@ -116,12 +116,11 @@ class _Narrowing:
         whole = [None, None] if own not in ({SUMS}, {FLOATS}) else [self._whole(x, _DEPTH) for x in node.inputs[:2]]
         left, right = whole
         if left is None or right is None or (own == {FLOATS} and not self._stays_within(node, left, right)):
-            self._nodes.clear()
+            yield from self._taken()  # another product may read what was made for this one
             yield node
             return
         factors = (self._narrow(left, node, 0), self._narrow(right, node, 1))
-        yield from self._nodes
-        self._nodes.clear()
+        yield from self._taken()
         product = self._by_channels(with_factors(node, factors, SUMS))
         if own == {SUMS}:
             yield product
@@ -129,6 +128,11 @@ class _Narrowing:
         total = self._copy(node.outputs[0], SUMS)
         yield replace(product, outputs=(total,))
         yield cast_node(total, node.outputs[0], FLOATS, f"{node.name}/{FLOATS}")
+
+    def _taken(self) -> list[Node]:
+        """The nodes made since it was last asked, in order."""
+        made, self._nodes = self._nodes, []
+        return made
 
     def _whole(self, value: str, depth: int) -> str | None:
         """The whole numbers that a factor is, which fit into 16 bits; None where that is not seen."""
