@@ -21,7 +21,6 @@ from tsc.graph.onnx.file import Source
 from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.regions import with_regions
 from tsc.graph.rewriting.halves import compute_wide
-from tsc.graph.rewriting.integers import narrow_integers
 from tsc.graph.rewriting.narrow import narrow_factors
 from tsc.graph.rewriting.rewrite import rewrite
 from tsc.graph.shapes import check_inputs, infer_shapes
@@ -92,13 +91,13 @@ def to_groups(graph: Graph, env: ShapeEnv, recorder: Recorder, device: Target,
     graph = compute_wide(graph, env, limits)                        # Graph            -> Graph that computes in float32
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     check_counts(graph, device.spec)
-    graph = rewrite(graph, env, partial(told, recorder, "merge"), limits)  # Graph            -> Graph
+    whole = PAIR_TILE in device.spec.intrinsics
+    graph = rewrite(graph, env, partial(told, recorder, "merge"), limits, whole)  # Graph     -> Graph
     graph = record(recorder, "rewrite", graph)
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
     for node, definitions in definitions_of(graph):
         check_reads(definitions, env, f"node '{node.name}'")
     graph = narrow_factors(graph, env, device.factors)              # Graph            -> Graph, factors in fewer bits
-    graph = narrow_integers(graph, env) if PAIR_TILE in device.spec.intrinsics else graph
     return graph, env, fuse(graph, env, device.spec)                # Graph            -> [FusionGroup]
 
 

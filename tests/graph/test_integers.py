@@ -52,7 +52,6 @@ def centred(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 PAIR = [("DequantizeLinear", "x s z", "a"), ("DequantizeLinear", "w ws wz", "b", {"axis": 1})]
-PLACES = [("one scale", (), ()), ("a scale a column", (9,), (9,)), ("a scale a column, one zero point", (9,), (9,))]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7, 64, 65])

@@ -17,7 +17,7 @@ from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.graph.node_values import Budget
 from tsc.graph.rewriting.commute import scale_after_contraction
 from tsc.graph.rewriting.fold import fold_constants
-from tsc.graph.rewriting.integers import quantised_factors
+from tsc.graph.rewriting.integers import narrow_integers, quantised_factors
 from tsc.graph.rewriting.merge import Tell, merge_contractions
 from tsc.graph.rewriting.simplify import RULES, Surroundings
 from tsc.graph.shapes import infer_shapes
@@ -31,12 +31,14 @@ from tsc.sym import ShapeEnv, SymExpr
 _MOST_ROUNDS = 32
 
 
-def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, limits: Limits = DEFAULT_LIMITS) -> Graph:
-    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result.
+def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, limits: Limits = DEFAULT_LIMITS,
+            whole: bool = False) -> Graph:
+    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result. Where `whole` products
+    gain, floats between whole numbers and a product of two such factors are folded only if the product stays one of floats.
 
     `tell` gets every decision about contractions that could be merged.
     """
-    budget, held = Budget(limits.folding), quantised_factors(graph, env)
+    budget, held = Budget(limits.folding), quantised_factors(graph, env) if whole else set[str]()
     for _ in range(_MOST_ROUNDS):
         before = graph.nodes
         graph = settle_contents(graph, held)
@@ -47,7 +49,11 @@ def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, lim
         if graph.nodes == before:
             break
         graph = infer_shapes(graph, env)
-    return merge_contractions(scale_after_contraction(graph, env), env, tell)
+    graph = scale_after_contraction(graph, env)
+    if whole:
+        graph = drop_dead(narrow_integers(graph, env))
+        graph = fold_constants(graph, env, budget) if held else graph
+    return merge_contractions(graph, env, tell)
 
 
 # -- contents --------------------------------------------------------------------------------------------------
