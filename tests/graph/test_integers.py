@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,18 +147,34 @@ def test_what_is_not_quantised_on_both_sides_stays_a_product_of_floats() -> None
     assert not is_whole(tsc.compile(graph))
 
 
-def test_steps_are_taken_in_pairs() -> None:
-    """A product of bytes has one instruction for two steps; one of int32 has none."""
+def test_steps_are_taken_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of bytes has one instruction for two steps, and a single step behind them where depth is odd; one of int32 has
+    none."""
     rng = np.random.default_rng(1)
-    for kind, pairs in (("uint8", True), ("int32", False)):
+    for kind, depth, pairs in (("uint8", 40, True), ("uint8", 41, True), ("int32", 40, False)):
+        dump = tmp_path / f"{kind}{depth}"
+        monkeypatch.setenv("TSC_DUMP", str(dump))
         number = getattr(TensorProto, kind.upper())
-        x = helper.make_tensor_value_info("x", number, ["n", 40])
+        x = helper.make_tensor_value_info("x", number, ["n", depth])
         y = helper.make_tensor_value_info("y", TensorProto.INT32, None)
         op = "MatMulInteger" if pairs else "MatMul"
         graph = helper.make_graph([helper.make_node(op, ["x", "w"], ["y"])], "g", [x], [y],
-                                  [numpy_helper.from_array(rng.integers(0, 99, (40, 24)).astype(kind), "w")])
+                                  [numpy_helper.from_array(rng.integers(0, 99, (depth, 24)).astype(kind), "w")])
         made = tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
         assert ("int16" in made.explain() or "uint8" in made.explain()) == pairs and len(plan_of(made._package).launches) == 1
+        source = "".join(path.read_text() for path in dump.glob("*.c"))
+        assert ("tsc_dot_int32" in source) == pairs and ("tsc_accumulate_int32" in source) == (not pairs or depth % 2 == 1)
+
+
+def test_weights_of_what_stays_a_product_of_floats_are_folded() -> None:
+    """A scale that is fed does not go behind the product: nothing brings weights to floats in each run then."""
+    nodes = [("Cast", "u", "s", {"to": TensorProto.FLOAT}), ("DequantizeLinear", "x s z", "a"), PAIR[1], ("MatMul", "a b", "y")]
+    held = {"z": ZERO, "w": octets(30, 9), "ws": SCALE, "wz": ZERO}
+    made = tsc.compile(model(nodes, held, {"x": ("n", 30), "u": ()}))
+    assert not is_whole(made) and {array.dtype.name for array in made._package.constants.values()} == {"float32"}
+    x = octets(5, 30)
+    expected = (x.astype(np.float64) - 121) * 3 @ centred(held["w"])
+    np.testing.assert_allclose(made.run(None, {"x": x, "u": np.array(3, np.uint8)})[0], expected, rtol=1e-5, atol=1e-2)
 
 
 def test_ends_of_whole_numbers() -> None:
