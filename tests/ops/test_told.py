@@ -73,6 +73,23 @@ CASES: dict[str, tuple[str, str, list[Feeds]]] = {
         "one = Constant<value = int32 {1}>() half = Constant<value_float=0.5>() none = Constant<value_float=0.0>() "
         "y = Range(one, i, one) z = Range(none, j, half)",
         [{"i": np.array(i, np.int32), "j": np.array(j, np.float32)} for i, j in ((5, 3), (0, -2))]),
+    "resize by a list of some length": (
+        "(float[1,1,a,b] x, float[n] s) => (float[1,1,p,q] y)", "y = Resize(x, , s)",
+        [{"x": A[None, :1], "s": np.array((1, 1, *s), np.float32)} for s in ((2, 3), (0.5, 1.5))]),
+    "tile by a list of some length": ("(float[a,b] x, int64[n] s) => (float[p,q] y)", "y = Tile(x, s)", fed(
+        "s", [(3, 4), (1, 1)], [A[0]])),
+    "split by a list of some length": (
+        "(float[a,b] x, int64[n] s) => (float[p,b] y, float[q,b] z)", "y, z = Split<axis=0>(x, s)", fed(
+            "s", [(1, 2), (3, 0)], [A[0]])),
+    "pad by a list of some length": ("(float[a,b] x, int64[n] s) => (float[p,q] y)", "y = Pad(x, s)", fed(
+        "s", [(0, 1, 2, 3), (-1, 0, 1, -2)], [A[0]])),
+    "slice by lists of some length": (
+        "(float[a,b,c] x, int64[n] i, int64[2] j, int64[m] k) => (float[p,q,r] y)", "y = Slice(x, i, j, k)",
+        [{"x": A, "i": whole(*i), "j": whole(*j), "k": whole(*k)} for i, j, k in (
+            ((0, 1), (1, 3), (0, 2)), ((-1, -2), (9, -1), (2, 1)))]),
+    "updates say how deep an index is": (
+        "(float[a,b,c] x, int64[n,k] i, float[n,d] u) => (float[a,b,c] y)", "y = ScatterND(x, i, u)",
+        [{"x": A, "i": np.array(i), "u": B[:len(i), 0, :4]} for i in (((0, 2), (1, 1)), ((1, 0),))]),
     "one hot": ("(int64[n] x, float d) => (float[n,p] y)", "v = Constant<value_floats=[2.0, 5.0]>() y = OneHot(x, d, v)", [
         {"x": whole(1, -2, 7), "d": np.array(d, np.float32)} for d in (8, 3)]),
     "resize": ("(float[1,1,a,b] x, int64[4] s) => (float[1,1,p,q] y)", 'y = Resize<mode="linear">(x, , , s)', fed("s", [
@@ -138,6 +155,8 @@ REFUSED = {
         "reshape where 0 is 0", {"x": np.zeros((0, 3), np.float32), "s": whole(0, -1, 1)}, ShapeError, "beside a dim of 0"),
     "beyond any size": ("reshape", {"s": whole(2**60, 3, 2)}, ShapeError, "'s' holds 1152921504606846976 at place 0"),
     "as many numbers as before": ("reshape", {"s": whole(4, 6)}, ShapeError, r"'s' has shape \(2,\), expected \[3\]"),
+    "as many numbers as the rank is": (
+        "tile by a list of some length", {"x": A[0], "s": whole(4, 6, 1)}, ShapeError, r"'s' has shape \(3,\), expected \[2\]"),
     "a negative size": ("constant of a shape", {"s": whole(3, -4)}, ShapeError, "none of its dims may be negative"),
     "parts of more": ("split", {"x": A[0], "s": whole(2, 2)}, ShapeError, "holds 2 at place"),
     "a part below 0": ("split", {"x": A[0], "s": whole(4, -1)}, ShapeError, "holds -1 at place 1"),

@@ -113,7 +113,7 @@ def _attention(builder: Builder) -> tuple[str, ...]:
 
 def scores_of(builder: Builder, q: str, k: str, scale: float | None, size: SymExpr, dtype: str) -> str:
     """Of each query and key their product, by a scale or, where none is given, one over the root of a head's size."""
-    scaled = builder.emit("Mul", q, _scale(builder, scale, size, dtype))
+    scaled = builder.emit("Mul", q, score_scale(builder, scale, size, dtype))
     return builder.emit("MatMul", scaled, builder.emit("Transpose", k, perm=(0, 1, 3, 2)))
 
 
@@ -125,7 +125,7 @@ def softly_capped(builder: Builder, scores: str, cap: float, dtype: str) -> str:
     return builder.emit("Mul", builder.emit("Tanh", builder.emit("Div", scores, limit)), limit)
 
 
-def _scale(builder: Builder, given: float | None, size: SymExpr, dtype: str) -> str:
+def score_scale(builder: Builder, given: float | None, size: SymExpr, dtype: str) -> str:
     """The factor of scores: what is `given`, or one over the root of a head's size."""
     if given is not None:
         return scalar_operand(builder, float(given), dtype)

@@ -94,8 +94,17 @@ class InferContext:
             raise ModelError(f"node '{self.node.name}' ({self.node.op}) has axis {value}, but its rank is {rank}")
         return value % rank
 
-    def known(self, i: int, what: str) -> Contents:
-        """Contents of an input that must be known at compile time, at least symbolically. Raises DataDependentError if not."""
+    def holds(self, i: int, count: int) -> None:
+        """Assume that input `i` has `count` elements where it is a list whose length is a Dim: the node leaves it no choice."""
+        length = self.type(i).shape[0] if self.type(i).rank == 1 else None
+        if length is not None and length.as_int() is None:
+            self.env.assume_eq(length, count, f"node '{self.node.name}' ({self.node.op}): input {i} has {count} elements")
+
+    def known(self, i: int, what: str, count: int | None = None) -> Contents:
+        """Contents of an input that must be known at compile time, at least symbolically; where it is a list whose length is a
+        Dim, this is `count`, if that is given. Raises DataDependentError if they are not known."""
+        if count is not None:
+            self.holds(i, count)
         found = self.contents[i] if i < len(self.contents) else None
         if found is None:
             raise DataDependentError(

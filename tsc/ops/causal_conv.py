@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import ModelError
 from tsc.ir import TensorType
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
+from tsc.ops.movement import shape_operand
 from tsc.ops.samples import floats
 from tsc.ops.shapes import canonical, unify, where
-from tsc.sym import ONE, SymExpr
+from tsc.sym import ONE, ZERO, SymExpr
 
 _ACTIVATIONS = ("none", "silu", "swish")
-
-
-def _taps(ctx: InferContext) -> tuple[int, int]:
-    """How many channels there are, and taps of each."""
-    channels, taps = canonical(ctx, 0)[1].as_int() or canonical(ctx, 1)[0].as_int(), canonical(ctx, 1)[2].as_int()
-    if channels is None or taps is None:
-        raise UnsupportedError(f"{where(ctx)} has weights of {ctx.type(1)}, which are not supported without their sizes")
-    return channels, taps
 
 
 def _types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -30,34 +21,34 @@ def _types(ctx: InferContext) -> tuple[TensorType, ...]:
             raise ModelError(f"{where(ctx)} has an input {i} of rank {ctx.type(i).rank}, expected {rank}")
     if (given := ctx.attr("activation", "none")) not in _ACTIVATIONS:
         raise ModelError(f"{where(ctx)} has activation '{given}', expected one of {', '.join(_ACTIVATIONS)}")
-    channels, taps = map(SymExpr.of, _taps(ctx))
     batch, own, length = canonical(ctx, 0)
-    unify(ctx.env, own, channels, f"{where(ctx)}: there is a kernel for each channel")
+    channels, _, taps = canonical(ctx, 1)
+    channels = unify(ctx.env, own, channels, f"{where(ctx)}: there is a kernel for each channel")
     for i, wanted in ((1, (channels, ONE, taps)), (2, (channels,)), (3, (batch, channels, taps - 1))):
         for extent, size in zip(canonical(ctx, i) if ctx.has(i) else (), wanted):
             unify(ctx.env, extent, size, f"{where(ctx)}: the shape of input {i}")
     dtype = ctx.type(0).dtype
-    batch = ctx.env.canon(batch)
-    return (TensorType(dtype, (batch, channels, ctx.env.canon(length))),
-            TensorType(dtype, (batch, channels, taps - 1)))[:max(1, len(ctx.node.outputs))]
+    batch, channels, length, before = map(ctx.env.canon, (batch, channels, length, taps - 1))
+    return (TensorType(dtype, (batch, channels, length)),
+            TensorType(dtype, (batch, channels, before)))[:max(1, len(ctx.node.outputs))]
 
 
 def _decompose(builder: Builder) -> tuple[str, ...]:
     ctx, emit = builder.infer, builder.emit
-    channels, taps = _taps(ctx)
+    (_, channels, length), taps = canonical(ctx, 0), canonical(ctx, 1)[2]
     x, weights = ctx.node.inputs[:2]
-    bias = (ctx.node.inputs[2],) if ctx.has(2) else ()
     if ctx.has(3):
         whole = emit("Concat", ctx.node.inputs[3], x, axis=2)
     else:
-        whole = emit("Pad", x, builder.constant(np.array([0, 0, taps - 1, 0, 0, 0])))
-    made = emit("Conv", whole, weights, *bias, group=channels)
+        whole = emit("Pad", x, shape_operand(builder, (ZERO, ZERO, taps - 1, ZERO, ZERO, ZERO)))
+    made = emit("Convolve", whole, weights, group=channels)
+    if ctx.has(2):
+        made = emit("Add", made, emit("Unsqueeze", ctx.node.inputs[2], axes=(1,)))
     if ctx.attr("activation", "none") != "none":
         made = emit("Mul", made, emit("Sigmoid", made))
     if len(ctx.node.outputs) < 2:
         return (made,)
-    most = np.iinfo(np.int64).max
-    ends = (builder.constant(np.array([place])) for place in (1 - taps if taps > 1 else most, most, 2))
+    ends = (shape_operand(builder, (place,)) for place in (length, length + taps - 1, SymExpr.of(2)))
     return made, emit("Slice", whole, *ends)
 
 

@@ -214,6 +214,12 @@ def group_of(ctx: InferContext) -> int:
     return group
 
 
+def _groups(ctx: InferContext) -> SymExpr:
+    """The number of groups, which is a size where a decomposition wrote it."""
+    given = ctx.attr("group", 1)
+    return ctx.env.canon(given) if isinstance(given, SymExpr) else SymExpr.of(group_of(ctx))
+
+
 def expect_window(ctx: InferContext, w: Shape) -> None:
     """Weights must hold something along each spatial axis, as much as `kernel_shape` says."""
     if ctx.attr("kernel_shape") is not None:
@@ -232,13 +238,13 @@ def with_bias(builder: Builder, result: str) -> str:
     return builder.emit("Add", result, bias)
 
 
-def convolved(ctx: InferContext) -> tuple[tuple[SymExpr, ...], tuple[SymExpr, ...], int]:
+def convolved(ctx: InferContext) -> tuple[tuple[SymExpr, ...], tuple[SymExpr, ...], SymExpr]:
     """The shapes of an input and of its kernel, which are of one rank, and the number of groups."""
     expect_rank(ctx, 0, 3)
     x, w = canonical(ctx, 0), _kernel(ctx)
     if len(x) != len(w):
         raise ModelError(f"{where(ctx)} convolves rank {len(x)} with a kernel of rank {len(w)}, expected equal ranks")
-    return x, w, group_of(ctx)
+    return x, w, _groups(ctx)
 
 
 def conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -266,12 +272,12 @@ def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduc
     ctx = lowering.infer
     x, w = canonical(ctx, 0), _kernel(ctx)
     strides, dilations, begins, ends = _spatial(ctx)
-    group = int(ctx.attr("group", 1))
+    group = _groups(ctx)
     axes = tuple(lowering.axis(name, extent) for name, extent in zip(("c", *"hwdefg"), w[1:]))
     channel, *window = (lowering.var(a) for a in axes)
     source_channel: Expr = channel
-    if group > 1:
-        members = w[0] // group
+    if group != ONE:
+        members = ctx.env.canon(w[0] // group)
         source_channel = add(mul(call("floordiv", at[1], index(members)), index(w[1])), channel)
     places = [call("sub", add(mul(o, index(s)), mul(k, index(r))), index(p))
               for o, k, s, r, p in zip(at[2:], window, strides, dilations, begins)]

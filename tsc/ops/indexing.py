@@ -46,8 +46,11 @@ class _Cut:
 
 def _slice_cuts(ctx: InferContext) -> tuple[_Cut, ...]:
     shape = canonical(ctx, 0)
-    starts, ends = _bounds(ctx, 1, "starts"), _bounds(ctx, 2, "ends")
-    steps = _bounds(ctx, 4, "steps") if ctx.has(4) else [ONE] * len(starts)
+    listed = next((n for i in range(1, 5) if ctx.has(i) for d in ctx.type(i).shape if (n := d.as_int()) is not None), None)
+    starts, ends = _bounds(ctx, 1, "starts", listed), _bounds(ctx, 2, "ends", listed)
+    steps = _bounds(ctx, 4, "steps", listed) if ctx.has(4) else [ONE] * len(starts)
+    if ctx.has(3) and listed is not None:
+        ctx.holds(3, listed)
     told = are_told(ctx, 3)
     count = ctx.known(3, "axes").size if ctx.has(3) else len(ctx.attr("axes", starts))
     if not len(starts) == len(ends) == count == len(steps):
@@ -64,9 +67,9 @@ def _slice_cuts(ctx: InferContext) -> tuple[_Cut, ...]:
     return tuple(cuts)
 
 
-def _bounds(ctx: InferContext, i: int, what: str) -> list[SymExpr]:
+def _bounds(ctx: InferContext, i: int, what: str, count: int | None = None) -> list[SymExpr]:
     if ctx.has(i):
-        found = ctx.known(i, what)
+        found = ctx.known(i, what, count)
         if found.ndim != 1:
             raise ModelError(f"{where(ctx)} has {what} of rank {found.ndim}, expected a list")
         return [ctx.env.canon(v) for v in found]
@@ -134,8 +137,9 @@ def _slice_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 def _pads(ctx: InferContext) -> list[tuple[SymExpr, SymExpr]]:
     rank = ctx.type(0).rank
-    amounts = _bounds(ctx, 1, "pads")
-    if are_told(ctx, 3) and len(amounts) == 2 * (count := ctx.known(3, "axes").size):
+    count = ctx.known(3, "axes").size if ctx.has(3) else rank
+    amounts = _bounds(ctx, 1, "pads", 2 * count)
+    if are_told(ctx, 3) and len(amounts) == 2 * count:
         return list(zip(*(by_axis(ctx, 3, what, part, [ZERO] * rank) for what, part in (
             ("before", amounts[:count]), ("behind", amounts[count:])))))
     axes = distinct(ctx, [ctx.axis(a, rank) for a in known_ints(ctx, 3, "axes")]) if ctx.has(3) else list(range(rank))

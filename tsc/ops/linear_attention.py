@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tsc import te
-from tsc.errors import ModelError, UnsupportedError
+from tsc.errors import ModelError
 from tsc.ir import TensorType
+from tsc.ops.attention import score_scale
 from tsc.ops.base import Builder, InferContext, OpDef, PatternKind, Sample
-from tsc.ops.contraction import scalar_operand
 from tsc.ops.define import CUSTOM, CustomOp
-from tsc.ops.movement import positions, reshape
+from tsc.ops.movement import positions, reshape, size_operand
 from tsc.ops.samples import floats
-from tsc.ops.shapes import canonical, unify, where
-from tsc.sym import ONE, SymExpr
+from tsc.ops.shapes import as_object, canonical, unify, where
+from tsc.sym import ONE, ZERO, SymExpr
 from tsc.te import Scalar, Tensor
 
 QUERY, KEY, VALUE, PAST, DECAY, BETA = range(6)
@@ -41,7 +41,7 @@ class _Form:
     members: int
     depth: SymExpr
     width: SymExpr
-    scale: float
+    scale: float | None  # None is 1 over the root of the depth
 
 
 def _form(ctx: InferContext) -> _Form:
@@ -67,17 +67,20 @@ def _form(ctx: InferContext) -> _Form:
     for i in (KEY, VALUE, DECAY, BETA):
         for k, extent in enumerate((batch, tokens) if ctx.has(i) else ()):
             unify(ctx.env, extent, canonical(ctx, i)[k], f"{where(ctx)}: dim {k} of input {i}")
+    if ctx.has(BETA) and canonical(ctx, BETA)[2].as_int() is None:
+        ctx.env.assume_eq(canonical(ctx, BETA)[2], heads, f"{where(ctx)}: input {BETA} has a number for each head")
     for i, known in ((DECAY, (SymExpr.of(heads), ctx.env.canon(depth * heads))), (BETA, (ONE, SymExpr.of(heads)))):
         if ctx.has(i) and (found := canonical(ctx, i)[2]) not in known:
-            error = UnsupportedError if found.as_int() is None else ModelError
-            raise error(f"{where(ctx)} has an input {i} of {found} numbers a token, expected {' or '.join(map(str, known))}")
+            each, most = (ctx.env.canon(size // heads) for size in (found, known[1]))
+            if found.as_int() is not None or i == BETA:
+                raise ModelError(f"{where(ctx)} has an input {i} of {found} numbers a token, expected "
+                                 f"{' or '.join(map(str, known))}")
+            ctx.env.assume_eq(found % heads, ZERO, f"{where(ctx)}: decays are of {heads} heads")
+            ctx.env.assume_eq((each - 1) * (each - most), ZERO, f"{where(ctx)}: a head has a decay or one a number")
     if ctx.has(PAST):
         for extent, own in zip((batch, SymExpr.of(heads), depth, parts[2]), canonical(ctx, PAST)):
             unify(ctx.env, extent, own, f"{where(ctx)}: the state before has a matrix for each head")
-    scale, deep = float(ctx.attr("scale", 0.0)), depth.as_int()
-    if not scale and deep is None:
-        raise UnsupportedError(f"{where(ctx)} has heads of {depth} numbers, which is not supported without a scale")
-    scale = scale or 1 / math.sqrt(deep or 1)
+    scale = float(ctx.attr("scale", 0.0)) or None
     sizes = [ctx.env.canon(size) for size in (batch, tokens, depth, parts[2])]
     return _Form(sizes[0], sizes[1], heads, queries // heads, sizes[2], sizes[3], scale)
 
@@ -100,12 +103,16 @@ def _decompose(builder: Builder) -> tuple[str, ...]:
         split = reshape(builder, names[i], (form.batch, form.tokens, *each))
         return emit("Transpose", split, perm=(0, *range(2, len(each) + 1), 1, len(each) + 1))
 
-    query = emit("Mul", apart(QUERY, heads, members, form.depth), scalar_operand(builder, form.scale, dtype))
+    scale = score_scale(builder, form.scale, form.depth, dtype)
+    query = emit("Mul", apart(QUERY, heads, members, form.depth), scale)
     key, value = apart(KEY, heads, form.depth), apart(VALUE, heads, form.width)
     summed = None  # the sums of decays [B, H, T, 1 or D]
     if ctx.has(DECAY):
-        wide = canonical(ctx, DECAY)[2] != heads
-        decay = apart(DECAY, heads, form.depth if wide else ONE)
+        each = ctx.env.canon(canonical(ctx, DECAY)[2] // heads)
+        decay = apart(DECAY, heads, each)
+        if each not in (ONE, form.depth):  # a head has one, or one for each: only the run knows
+            last = size_operand(builder, as_object(each - 1), "int64")
+            decay = emit("Gather", decay, emit("Min", positions(builder, form.depth), last), axis=3)
         summed = emit("CumSum", decay, builder.constant(np.array(2)))
     past = names[PAST] if ctx.has(PAST) else None
     # 1. what is added to the state at each token

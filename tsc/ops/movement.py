@@ -166,7 +166,7 @@ def _split_sizes(ctx: InferContext) -> tuple[SymExpr, ...]:
     extent, outputs = canonical(ctx, 0)[_concat_axis(ctx)], len(ctx.node.outputs)
     sizes: Sequence[SymExpr] | None = None
     if ctx.has(1):
-        sizes = sizes_operand(ctx, 1, "parts")
+        sizes = sizes_operand(ctx, 1, "parts", outputs)
     elif ctx.attr("split") is not None:
         sizes = [SymExpr.of(int(v)) for v in ctx.attr("split")]
     count = int(ctx.attr("num_outputs", outputs)) if sizes is None else len(sizes)
@@ -225,7 +225,8 @@ def _expand_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
 
 
 def _tile_types(ctx: InferContext) -> tuple[TensorType, ...]:
-    repeats, shape = sizes_operand(ctx, 1, "repeats"), canonical(ctx, 0)
+    shape = canonical(ctx, 0)
+    repeats = sizes_operand(ctx, 1, "repeats", len(shape))
     if len(repeats) != len(shape):
         raise ModelError(f"{where(ctx)} has {len(repeats)} repeats for rank {len(shape)}, expected one an axis")
     return tensor(ctx.type(0).dtype, [d * r for d, r in zip(shape, repeats)])

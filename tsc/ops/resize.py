@@ -106,7 +106,7 @@ def _check_attributes(ctx: InferContext) -> None:
 
 
 def _by_sizes(ctx: InferContext, extents: list[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
-    sizes = sizes_operand(ctx, 3, "sizes")
+    sizes = sizes_operand(ctx, 3, "sizes", len(extents))
     if len(sizes) != len(extents):
         raise ModelError(f"{where(ctx)} has {len(sizes)} sizes for {len(extents)} axes, expected one an axis")
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
@@ -141,6 +141,7 @@ def _by_scales(ctx: InferContext, extents: Sequence[SymExpr]) -> Iterator[tuple[
 
 def _by_told_scales(ctx: InferContext, at: int, extents: Sequence[SymExpr]) -> Iterator[tuple[SymExpr, SymExpr, SymExpr]]:
     """By scales that are an input of the model, or computed from sizes."""
+    ctx.holds(at, len(extents))
     scales, whole = ctx.contents[at], 1
     if scales is None:
         scales, whole = ctx.steps(at, "scales"), STEPS

@@ -49,6 +49,10 @@ def _elements_types(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _nd_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    expect_rank(ctx, 1, 1)
+    if canonical(ctx, 1)[-1].as_int() is None:  # updates have the other dims of both
+        depth = ctx.type(0).rank + ctx.type(1).rank - 1 - ctx.type(2).rank
+        ctx.env.assume_eq(canonical(ctx, 1)[-1], depth, f"{where(ctx)}: an index is as deep as the updates' rank says")
     (_, depth), shape = nd_depth(ctx), canonical(ctx, 0)
     wanted, given = (*canonical(ctx, 1)[:-1], *shape[depth:]), canonical(ctx, 2)
     if len(given) != len(wanted):

@@ -290,10 +290,10 @@ def scalar_contents(ctx: InferContext, i: int, what: str) -> SymExpr:
     return ctx.env.canon(found.ravel()[0])
 
 
-def sizes_operand(ctx: InferContext, i: int, what: str) -> list[SymExpr]:
-    """The elements of input `i`, a list of sizes: known at compile time, and assumed not negative. Raises ModelError for any
-    other rank than 1 and for negative ones."""
-    found = ctx.known(i, what)
+def sizes_operand(ctx: InferContext, i: int, what: str, count: int | None = None) -> list[SymExpr]:
+    """The elements of input `i`, a list of sizes: known at compile time, and assumed not negative; `count` as for `known`.
+    Raises ModelError for any other rank than 1 and for negative ones."""
+    found = ctx.known(i, what, count)
     if found.ndim != 1:
         raise ModelError(f"{where(ctx)} has {what} of rank {found.ndim}, expected a list")
     sizes = [ctx.env.canon(d) for d in found]

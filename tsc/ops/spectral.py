@@ -108,8 +108,11 @@ def _dft_lengths(ctx: InferContext, own: SymExpr) -> tuple[SymExpr, SymExpr]:
 
 
 def _dft_types(ctx: InferContext) -> tuple[TensorType, ...]:
+    halves = ctx.attr("inverse", 0) and ctx.attr("onesided", 0)
+    if halves and (last := canonical(ctx, 0)[-1:]) and last[0].as_int() is None:
+        ctx.env.assume_eq(last[0], COMPLEX, f"{where(ctx)}: what an inverse makes reals of are complex numbers")
     _parts(ctx)
-    shape, parts = canonical(ctx, 0), REAL if ctx.attr("inverse", 0) and ctx.attr("onesided", 0) else COMPLEX
+    shape, parts = canonical(ctx, 0), REAL if halves else COMPLEX
     if are_told(ctx, 2):
         made = _dft_lengths(ctx, around(ctx, 2, shape[:-1])[1])[1]
         return tensor(ctx.type(0).dtype, (*replaced(ctx, 2, shape[:-1], made), parts))

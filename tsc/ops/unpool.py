@@ -43,7 +43,7 @@ def _whole(ctx: InferContext) -> Shape:
     pooled = _pooled(ctx)
     if not ctx.has(2):
         return pooled
-    given = sizes_operand(ctx, 2, "output_shape")
+    given = sizes_operand(ctx, 2, "output_shape", len(pooled))
     if len(given) != len(pooled):
         raise ModelError(f"{where(ctx)} has an output_shape of {len(given)} dims, expected {len(pooled)}")
     for k, (least, size) in enumerate(zip(pooled, given)):
