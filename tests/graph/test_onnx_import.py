@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import tsc
 from tests.graph.models import model
 from tsc.errors import InternalError, ModelError, ShapeError, TscError, UnsupportedError
 from tsc.graph.onnx.importer import OLDEST_OPSET, import_onnx
@@ -149,8 +150,8 @@ def _twice() -> onnx.ModelProto:
     return model("y = Relu(x)\n y = Neg(x)", "float[n] x", "float[n] y")
 
 
-def _unsorted() -> onnx.ModelProto:
-    return model("y = Relu(h)\n h = Neg(x)", "float[n] x", "float[n] y")
+def _circle() -> onnx.ModelProto:
+    return model("y = Relu(h)\n h = Add(x, y)", "float[n] x", "float[n] y")
 
 
 def _undefined() -> onnx.ModelProto:
@@ -175,11 +176,43 @@ def _recursive() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("make", "says"), [
-    (_twice, r"'y' is defined twice, by node 'Relu_0'"), (_unsorted, "made only later"), (_undefined, "'nowhere'"),
+    (_twice, r"'y' is defined twice, by node 'Relu_0'"), (_circle, "'h', which is made of what it makes"),
+    (_undefined, "'nowhere'"),
     (_no_output, "output 'z'"), (_short_tensor, r"'w' has shape \[1099511627776\]"), (_recursive, "calls itself")])
 def test_a_model_that_contradicts_itself(make: object, says: str) -> None:
     with pytest.raises(ModelError, match=says):
         import_onnx(make())  # type: ignore[operator]
+
+
+UNSORTED = {
+    "a graph": ("float[n] x", "y = Neg(h) h = Neg(k) k = Exp(x)", lambda x, c: np.exp(x)),
+    "branches": (
+        "float[n] x, bool c",
+        "z = Abs(y) y = If(c) <then_branch = g () => (float[n] t) { t = Relu(q) q = Neg(h) }, "
+        "else_branch = g () => (float[n] e) { e = Exp(h) }> h = Sin(x)",
+        lambda x, c: np.maximum(-np.sin(x), 0) if c else np.exp(np.sin(x))),
+}
+
+
+@pytest.mark.parametrize("name", UNSORTED)
+def test_nodes_in_any_order(name: str) -> None:
+    """As tools write them that append what they add; the model that is handed in stays as it is."""
+    inputs, body, wanted = UNSORTED[name]
+    proto = model(body, inputs, "float[n] y")
+    before = proto.SerializeToString()
+    x = np.linspace(-2, 2, 5, dtype=np.float32)
+    for flag in (True, False):
+        feeds = {"x": x, "c": np.array(flag)} if "c" in inputs else {"x": x}
+        np.testing.assert_allclose(tsc.compile(proto).run(None, feeds)[0], wanted(x, flag), rtol=1e-6, atol=1e-6)
+    assert proto.SerializeToString() == before
+
+
+def test_functions_with_nodes_in_any_order() -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 18, "own" : 1]> main (float[N] x) => (float[N] y) { y = own.F(h) h = own.F(x) }
+        <domain: "own", opset_import: ["" : 18]> F(v) => (r) { r = Neg(s) s = Exp(v) }""")
+    x = np.linspace(-2, 2, 5, dtype=np.float32)
+    np.testing.assert_allclose(tsc.compile(proto).run(None, {"x": x})[0], -np.exp(-np.exp(x)), rtol=1e-6)
 
 
 def test_all_unsupported_operators_are_listed_at_once() -> None:

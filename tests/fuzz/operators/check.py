@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import tempfile
 import warnings
@@ -84,16 +85,27 @@ def guarded(case: Case, model: ModelProto, folder: Path | None) -> Run:
 
 def _executable(case: Case, model: ModelProto, folder: Path | None, **asked: Any) -> Executable:
     """For the Case's target, or for this machine where it cannot run that; for one thread or three, as it was compiled or as
-    it was saved and loaded. `asked` are more Options."""
+    it was saved and loaded; every fourth with its nodes in another order. `asked` are more Options."""
     target = case.target if case.target in {spec.name for spec in runnable()} else "cpu"
     threads = 1 + 2 * (case.seed // 8 % 2)
     options = tsc.Options(cache_dir=folder, jobs=1, **asked)
-    made = tsc.compile(model, dims=case.dims or None, target=target, threads=threads, options=options)
+    source = model if case.seed // 65536 % 4 else _shuffled(model, case.seed)
+    made = tsc.compile(source, dims=case.dims or None, target=target, threads=threads, options=options)
     if case.seed // 16 % 4:
         return made
     with tempfile.TemporaryDirectory() as kept:
         made.save(path := Path(kept) / "case.tsc")
         return tsc.load(path, threads, "shared" if case.seed // 64 % 2 else "private")
+
+
+def _shuffled(model: ModelProto, seed: int) -> ModelProto:
+    """The model with the nodes of its graph in any order."""
+    made, nodes = ModelProto(), list(model.graph.node)
+    random.Random(seed).shuffle(nodes)
+    made.CopyFrom(model)
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made
 
 
 def check(case: Case, subject: Subject = compiled, folder: Path | None = None,

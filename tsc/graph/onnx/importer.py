@@ -20,6 +20,7 @@ from tsc.graph.onnx.file import Source, all_nodes, load, plain_domain
 from tsc.graph.onnx.inline import IsKnown, inline_bodies, inline_functions
 from tsc.graph.onnx.input_dims import DeclaredInput, DimsArgument, input_shapes
 from tsc.graph.onnx.lists import without_lists
+from tsc.graph.onnx.order import in_order
 from tsc.graph.onnx.schema import attribute_defaults, check_node, find_schema, newest_of, refuse_unread
 from tsc.ir import DeclaredType, Graph, Node, TensorType
 from tsc.ops.control import JOIN_SLICES
@@ -54,7 +55,7 @@ def import_onnx(source: Source, dims: DimsArgument | None = None, custom: Sequen
     if opset < OLDEST_OPSET:
         opset = _as_of_oldest(model, opset, label, limits)
     _refuse_unknown(model, lambda proto: _domain(proto) != JOIN_SLICES[0], label, limits)
-    model = inline_bodies(without_lists(inline_functions(model, label, limits)), opset, is_known, label, limits)
+    model = inline_bodies(without_lists(inline_functions(in_order(model), label, limits)), opset, is_known, label, limits)
     _refuse_unknown(model, is_known, label, limits)
     return _Reader(model.graph, folder, opset, label, known, _opsets(model, label, limits)).read(dims or {})
 
@@ -109,8 +110,8 @@ class _Reader:
             where = f"node '{name}' ({proto.op_type})"
             for value in proto.input:
                 if value and value not in self.defined:
-                    reason = "is made only later; sort the nodes" if value in made_later else "does not exist; export it again"
-                    raise ModelError(f"{self.label}: {where} reads {value!r}, which {reason}")
+                    reason = "is made of what it makes" if value in made_later else "does not exist"
+                    raise ModelError(f"{self.label}: {where} reads {value!r}, which {reason}; export it again")
             for value in filter(None, proto.output):
                 self._define(value, where)
             attrs = self._attrs(proto, where)

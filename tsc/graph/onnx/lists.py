@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from tsc.graph.onnx.file import plain_domain
+from tsc.graph.onnx.order import inner_graphs
 from tsc.ops.control import APPEND, EMPTY_LIST, JOIN_LIST, JOIN_SLICES, LOOP
 
 
@@ -23,7 +24,7 @@ def without_lists(model: ModelProto) -> ModelProto:
 
 def _rewrite(graph: GraphProto) -> None:
     for node in graph.node:
-        for inner in _inner(node):
+        for inner in inner_graphs(node):
             _rewrite(inner)
     empty = {node.output[0] for node in graph.node if _is(node, EMPTY_LIST)}
     for node in graph.node:
@@ -62,16 +63,10 @@ def _is(node: NodeProto, op: str) -> bool:
     return node.op_type == op and not plain_domain(node.domain)
 
 
-def _inner(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-
-
 def _all(graph: GraphProto) -> Iterator[NodeProto]:
     for node in graph.node:
         yield node
-        for inner in _inner(node):
+        for inner in inner_graphs(node):
             yield from _all(inner)
 
 
@@ -79,5 +74,5 @@ def _read(graph: GraphProto) -> Iterator[str]:
     """Each value that a node reads, once for each time, graphs within nodes among them."""
     for node in _all(graph):
         yield from node.input
-        for inner in _inner(node):
+        for inner in inner_graphs(node):
             yield from (output.name for output in inner.output)
