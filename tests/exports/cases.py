@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 Feeds = dict[str, NDArray[Any]]
 
@@ -321,6 +321,45 @@ def _halves(make: Maker) -> Maker:
     return halves
 
 
+# -- the onnx package's -----------------------------------------------------------------------------------------
+
+def _light(name: str) -> Maker:
+    """A classical net that the onnx package has without weights: these are random, and the batch is symbolic."""
+    def make(folder: Path) -> Export:
+        model = onnx.load(Path(onnx.__file__).parent / "backend/test/data/light" / f"light_{name}.onnx")
+        graph, rng = model.graph, np.random.default_rng(0)
+        fixed = {t.name: t for t in graph.initializer}
+        kept = []
+        for node in graph.node:
+            if node.op_type != "ConstantOfShape":
+                kept.append(node)
+                continue
+            shape = numpy_helper.to_array(fixed[node.input[0]])
+            scale = np.sqrt(2 / np.prod(shape[1:]))  # He's, so that what a layer makes is as large as what it reads
+            weights = rng.normal(size=shape) * scale if len(shape) > 1 else rng.uniform(0.5, 1.5, shape)
+            made = numpy_helper.from_array(weights.astype(np.float32), node.output[0])
+            graph.initializer.append(made)
+            fixed[made.name] = made
+        for node in kept:
+            if node.op_type == "Reshape" and node.input[1] in fixed and node.input[0] not in fixed:
+                target = numpy_helper.to_array(fixed[node.input[1]]).copy()
+                target[0] = 0  # the batch, which is 1 in the file
+                fixed[node.input[1]].CopyFrom(numpy_helper.from_array(target, node.input[1]))
+        del graph.node[:], graph.value_info[:]
+        graph.node.extend(kept)
+        image = next(i for i in graph.input if i.name not in fixed)
+        for extent in (image.type.tensor_type.shape.dim[0], graph.output[0].type.tensor_type.shape.dim[0]):
+            extent.dim_param = "n"
+        onnx.save(model, folder / "net.onnx")
+        return Export(folder / "net.onnx", [{image.name: normal(n, 3, 224, 224)} for n in (1, 2, 3, 5)])
+    return make
+
+
+#: The nets of the onnx package.
+LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+         "zfnet512")
+
+
 # -- others ------------------------------------------------------------------------------------------------------
 
 def _paddle(folder: Path) -> Export:
@@ -412,4 +451,5 @@ CASES: dict[str, Case] = {
     "line": Case(("skl2onnx",), _fitted("line")),
     "forest": Case(("skl2onnx",), _fitted("forest of three classes")),
     "boosted trees": Case(("skl2onnx",), _fitted("boosted")),
+    **{f"light {name}": Case((), _light(name)) for name in LIGHT},
 }
