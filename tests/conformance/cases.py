@@ -25,6 +25,7 @@ from onnx.reference import ReferenceEvaluator
 import tsc
 from tests.models.test_shared_models import FOLDER
 from tsc.errors import ModelError, TscError
+from tsc.ops.shapes import DTYPES
 
 #: What is fed, and what the suite or the reference makes of it.
 Run: TypeAlias = tuple[dict[str, Any], Sequence[Any]]
@@ -52,6 +53,12 @@ def suite() -> Mapping[str, Any]:
 def core() -> list[str]:
     """The names of the core's cases; none where the list is not there."""
     return sorted(json.loads(CORE.read_text())) if CORE.is_file() else []
+
+
+def expanded() -> list[str]:
+    """The names of the cases in which function bodies stand in place of operators, with dtypes that `tsc` has."""
+    return sorted(name for name, case in suite().items() if "_expanded" in name and all(
+        v.type.tensor_type.elem_type in DTYPES for v in (*case.model.graph.input, *case.model.graph.output)))
 
 
 def missing() -> dict[str, str]:

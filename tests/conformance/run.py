@@ -1,8 +1,9 @@
-"""The ONNX standard's node suite: `python3 dev.py conformance [--jobs N] [--only PATTERN] [--dynamic] [--target T] [--update]`.
+"""The ONNX standard's node suite: `python3 dev.py conformance [--jobs N] [--only PATTERN] [--sample N] [--target T]`.
 
 Every core case is compiled and run in a child process and held against the suite's own outputs; with `--dynamic` with a
-symbol for every size of its inputs but 1, at the stored shapes and at others. Prints how many pass, by operator those that do
-not, and fails where `missing.json` says otherwise; `--update` writes that file.
+symbol for every size of its inputs but 1, at the stored shapes and at others; with `--expanded` the cases in which function
+bodies stand in place of operators. Prints how many pass, by operator those that do not, and fails where `missing.json` says
+otherwise; `--update` writes that file.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import fnmatch
 import json
 import multiprocessing
+import random
 import sys
 import time
 from collections import Counter
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from tests.conformance.cases import MISSING, Outcome, core, missing, outcome, suite
+from tests.conformance.cases import MISSING, Outcome, core, expanded, missing, outcome, suite
 
 #: Seconds that a case may take.
 PATIENCE = 120.0
@@ -117,12 +119,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="*", help="names of cases, with * for anything")
     parser.add_argument("--dynamic", action="store_true", help="with symbolic sizes; of the cases that pass")
+    parser.add_argument("--expanded", action="store_true", help="of function bodies in place of the core; none is to fail")
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--update", action="store_true", help="write missing.json")
     parser.add_argument("--show", action="store_true", help="every case that does not pass")
+    parser.add_argument("--sample", type=int, help="so many of the cases, drawn at random by --seed")
+    parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(argv)
-    known = missing()
-    names = [n for n in core() if fnmatch.fnmatch(n, asked.only) and not (asked.dynamic and n in known)]
+    known = {} if asked.expanded else missing()
+    every = expanded() if asked.expanded else core()
+    names = [n for n in every if fnmatch.fnmatch(n, asked.only) and not (asked.dynamic and n in known)]
+    if asked.sample is not None:
+        names = sorted(random.Random(asked.seed).sample(names, min(asked.sample, len(names))))
     if not names:
         parser.error("there is no such case, or no list of the core")
     found, begin = {}, time.monotonic()
@@ -133,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
     print("\n".join(report(found)))
     print(f"{time.monotonic() - begin:.0f} s")
     failing = {name: one.text for name, one in found.items() if one.state != "passed"}
-    if asked.update:
+    if asked.update and not asked.expanded:
         kept = {name: text for name, text in known.items() if name not in found or (  # why it is wrong was said by hand
             text.startswith("roundings") and found[name].state == "wrong")}
         MISSING.write_text(json.dumps(dict(sorted({**failing, **kept}.items())), indent=1, ensure_ascii=False) + "\n")
