@@ -16,6 +16,7 @@ from tsc.loop_ir.marks import FMA_TILE, PAIR_TILE
 from tsc.loop_ir.nodes import For, Stmt, walk
 from tsc.sym import ONE
 from tsc.te.expr import INDEX, Call, Cast, Const, Expr, Load, item_bytes, loads, substitute, variables
+from tsc.te.passes.narrow import as_narrow
 
 CACHE_LINE = 64
 
@@ -59,8 +60,10 @@ def _render_steps(meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Sco
     for text in _asked_ahead(tile, steps[0], scope):
         yield depth + 1, text
     for number, column in enumerate(columns):
-        texts = [vector(substitute(tile.right, {tile.column: Const(column, INDEX), **step}), lanes, scope) for step in steps]
-        yield depth + 1, f"const {kind} tsc_b{number} = {_together(f'{of_columns}_{what}', texts)};"
+        rights = [substitute(tile.right, {tile.column: Const(column, INDEX), **step}) for step in steps]
+        text = _side_by_side(rights, tile, what, scope) or _together(
+            f"{of_columns}_{what}", [vector(right, lanes, scope) for right in rights])
+        yield depth + 1, f"const {kind} tsc_b{number} = {text};"
     place = flatten(tile.acc, tile.index, scope, {})
     chosen = _chosen_for_all_rows(tile)  # by a condition that pairs do not have
     if chosen is not None:
@@ -75,6 +78,16 @@ def _render_steps(meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Sco
             name = register_at(tile.acc, place, at, lanes, scope)
             yield depth + 1, f"{name} = {accumulate}_{what}({name}, tsc_a{row}, tsc_b{number});"
     yield depth, "}"
+
+
+def _side_by_side(rights: Sequence[Expr], tile: FmaTile, what: str, scope: Scope) -> str | None:
+    """Columns of two steps that lie side by side in memory, if they do."""
+    match as_narrow(rights[0]):
+        case Load(buffer=buffer, index=place) if buffer.paired is not None and len(rights) == 2:
+            first = tuple(substitute(i, {tile.lane: Const(0, INDEX)}) for i in place)
+            at = f"&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}]"
+            return f"tsc_pairs_of_{buffer.dtype}_{what}({at})"
+    return None
 
 
 def _together(function: str, texts: Sequence[str]) -> str:

@@ -330,8 +330,8 @@ KERNEL TSC_TILED pairs(const tsc_args *args, int64_t block_begin, int64_t block_
   const int16_t *restrict const t0 = args->buffers[0];
   const int8_t *restrict const t1 = args->buffers[1];
   int32_t *restrict const t2 = args->buffers[2];
-  L(int32) sums[3];
-  for (int row = 0; row < 3; row++) sums[row] = TSC_SPLAT(L(int32), (int32_t)0);
+  L(int32) sums[5];
+  for (int row = 0; row < 5; row++) sums[row] = TSC_SPLAT(L(int32), (int32_t)0);
   for (int64_t k = 0; k < args->sizes[0]; k += 2) {
     const L(int32) low = TSC_OF_INT8((*(const LU(int8) *)(t1 + k * LANES)));
     const L(int32) high = TSC_OF_INT8((*(const LU(int8) *)(t1 + (k + 1) * LANES)));
@@ -340,8 +340,11 @@ KERNEL TSC_TILED pairs(const tsc_args *args, int64_t block_begin, int64_t block_
     sums[1] = L(dot_int32)(sums[1], TSC_SPLAT(L(int32), tsc_pair((int32_t)t0[MOST + k], (int32_t)t0[MOST + k + 1])), both);
     sums[2] = L(dot_int32)(sums[2], L(pairs_int32)(TSC_SPLAT(L(int32), -32768), TSC_SPLAT(L(int32), -32768)),
                            L(pairs_int32)(TSC_SPLAT(L(int32), -32768), TSC_SPLAT(L(int32), -32768)));
+    sums[3] = L(dot_int32)(sums[3], TSC_SPLAT(L(int32), tsc_pair_at(&t0[k])), L(pairs_of_int8_int32)(&t1[k * LANES]));
+    sums[4] = L(dot_int32)(sums[4], TSC_SPLAT(L(int32), tsc_pair_at(&t0[k])),
+                           L(pairs_of_uint8_int32)((const uint8_t *)&t1[k * LANES]));
   }
-  for (int row = 0; row < 3; row++) *(LU(int32) *)(t2 + row * LANES) = sums[row];
+  for (int row = 0; row < 5; row++) *(LU(int32) *)(t2 + row * LANES) = sums[row];
   return 0;
 }
 
@@ -349,7 +352,7 @@ static int wrong_pairs(void) {
   enum { STEPS = 26 };
   static int16_t a[2 * MOST];
   static int8_t b[STEPS * LANES];
-  static int32_t out[3 * LANES];
+  static int32_t out[5 * LANES];
   const volatile int16_t *va = a;
   const volatile int8_t *vb = b;
   const volatile int32_t *vo = out;
@@ -362,6 +365,15 @@ static int wrong_pairs(void) {
       uint32_t sum = 0;
       for (int k = 0; k < STEPS; k++)
         sum += row < 2 ? (uint32_t)(va[row * MOST + k] * vb[k * LANES + l]) : 32768u * 32768u;
+      bad += vo[row * LANES + l] != (int32_t)sum;
+    }
+  for (int row = 3; row < 5; row++) /* the same bytes as pairs that lie side by side, with a sign and without */
+    for (int l = 0; l < LANES; l++) {
+      uint32_t sum = 0;
+      for (int k = 0; k < STEPS; k++) {
+        const int x = vb[k / 2 * 2 * LANES + 2 * l + k % 2];
+        sum += (uint32_t)(va[k] * (row == 4 ? x & 255 : x));
+      }
       bad += vo[row * LANES + l] != (int32_t)sum;
     }
   return bad;

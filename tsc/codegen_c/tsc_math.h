@@ -251,6 +251,33 @@ TSC_FN I PAIRS(pairs)(I low, I high) {
   return (low & 0xffff) | (high << 16);
 #endif
 }
+typedef short PAIRS(shorts) __attribute__((vector_size(4 * TSC_LANES)));
+typedef signed char PAIRS(chars) __attribute__((vector_size(2 * TSC_LANES)));
+typedef unsigned char PAIRS(uchars) __attribute__((vector_size(2 * TSC_LANES)));
+TSC_FN I PAIRS(pairs_of_int16)(const int16_t *p) {
+  I both;
+  return __builtin_memcpy(&both, p, sizeof both), both;
+}
+#if TSC_LANES == 16 && defined __AVX512BW__ && !defined __clang__
+#define WIDE(kind, v, T) __builtin_ia32_pmov##kind##xbw512_mask((tsc_chars32)v, (tsc_shorts32){0}, -1)
+#elif TSC_LANES == 8 && defined __AVX2__ && !defined __clang__
+#define WIDE(kind, v, T) __builtin_ia32_pmov##kind##xbw256((tsc_chars)v)
+#elif TSC_LANES == 4 && defined __SSE4_1__ && !defined __clang__
+#define WIDE(kind, v, T) __builtin_ia32_pmov##kind##xbw128((tsc_chars)(tsc_longs){(long long)v, 0})
+#else
+#define WIDE(kind, v, T) __builtin_convertvector(v, T)
+#endif
+TSC_FN I PAIRS(pairs_of_int8)(const int8_t *p) {
+  PAIRS(chars) v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return (I)WIDE(s, v, PAIRS(shorts));
+}
+TSC_FN I PAIRS(pairs_of_uint8)(const uint8_t *p) {
+  PAIRS(uchars) v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return (I)WIDE(z, v, PAIRS(shorts));
+}
+#undef WIDE
 TSC_FN I PAIRS(dot)(I acc, I a, I b) {
 #if TSC_LANES == 16 && defined __AVX512BW__ && !defined __clang__
   return acc + (I)__builtin_ia32_pmaddwd512_mask((tsc_shorts32)a, (tsc_shorts32)b, (I){0}, -1);

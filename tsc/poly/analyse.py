@@ -75,8 +75,8 @@ def packed(analysed: Analysis, spec: DeviceSpec, constants: Collection[str]) -> 
     """The same of a Program whose constant column operands, those in `constants`, are laid out as a device reads them: one
     layout for all configs. Raises InternalError where a layout is none."""
     program = analysed.scop.program
-    for factor, axis, width in analysed.found.column_operands(spec):
-        program = with_panel(program, factor, axis, width, constants)
+    for operand in analysed.found.column_operands(spec):
+        program = with_panel(program, operand, constants)
     if program == analysed.scop.program:
         return analysed
     for buffer in program.inputs:

@@ -34,7 +34,14 @@ class Buffer:
     @property
     def panel(self) -> tuple[int, int] | None:
         """The axis whose elements lie together in panels, and how many do; None where memory is row-major."""
-        return panel_of(len(self.shape), self.layout) if self.layout else None
+        found = panel_of(len(self.shape), self.layout) if self.layout else None
+        return found and found[:2]
+
+    @property
+    def paired(self) -> int | None:
+        """The axis of which panels have two neighbours side by side, if they do."""
+        found = panel_of(len(self.shape), self.layout) if self.layout else None
+        return found and found[2]
 
     @property
     def stored(self) -> tuple[SymExpr, ...]:

@@ -74,15 +74,21 @@ def stored(shape: Sequence[SymExpr], layout: Combinators) -> tuple[SymExpr, ...]
     return found
 
 
-def panels(rank: int, axis: int, width: int) -> Combinators:
+def panels(rank: int, axis: int, width: int, paired: int | None = None) -> Combinators:
     """`axis`, padded to a multiple of `width` and split by it, the quotient first and the remainder last: W[K, N] in panels
-    of 64 along axis 1 is stored as [ceil(N/64)][K][64]."""
+    of 64 along axis 1 is stored as [ceil(N/64)][K][64]; with two neighbours along the axis `paired`, whose extent is even, side
+    by side: [ceil(N/64)][K/2][64][2]."""
     rest = (d + (d > axis) for d in range(rank) if d != axis)
-    return RoundUp(axis, width), Split(axis, SymExpr.of(width)), Permute((axis, *rest, axis + 1))
+    plain = RoundUp(axis, width), Split(axis, SymExpr.of(width)), Permute((axis, *rest, axis + 1))
+    if paired is None:
+        return plain
+    at = paired + (paired < axis)  # where it is behind the panels' own axis
+    return *plain, Split(at, SymExpr.of(2)), Permute((*range(at + 1), *range(at + 2, rank + 2), at + 1))
 
 
-def panel_of(rank: int, layout: Combinators) -> tuple[int, int] | None:
-    """The axis and width of a layout that is `panels`, None of the plain one. Raises InternalError for any other."""
+def panel_of(rank: int, layout: Combinators) -> tuple[int, int, int | None] | None:
+    """The axis, width and paired axis of a layout that is `panels`, None of the plain one. Raises InternalError for any
+    other."""
     found = _panel(rank, layout)
     if layout and found is None:
         raise InternalError(f"no code reads the layout {layout}")
@@ -92,13 +98,17 @@ def panel_of(rank: int, layout: Combinators) -> tuple[int, int] | None:
 def text(rank: int, layout: Combinators) -> str:
     """A layout that is not plain, in words."""
     found = _panel(rank, layout)
-    return f"panel{found}" if found else ", ".join(map(str, layout))
+    if found is None:
+        return ", ".join(map(str, layout))
+    axis, width, paired = found
+    return f"panel({axis}, {width})" + ("" if paired is None else f" of pairs along {paired}")
 
 
-def _panel(rank: int, layout: Combinators) -> tuple[int, int] | None:
+def _panel(rank: int, layout: Combinators) -> tuple[int, int, int | None] | None:
     match layout:
-        case (RoundUp(dim=axis, multiple=width), *_) if layout == panels(rank, axis, width):
-            return axis, width
+        case (RoundUp(dim=axis, multiple=width), *_):
+            ways = (None, *(d for d in range(rank) if d != axis))
+            return next(((axis, width, paired) for paired in ways if layout == panels(rank, axis, width, paired)), None)
     return None
 
 

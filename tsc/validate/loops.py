@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -204,7 +205,7 @@ class Loops:
                 at = tuple(int(np.broadcast_to(p, (frame.count,))[wrong][0]) for p in places)
                 raise Fault(f"{what} accesses {buffer} at {at}, outside its extents")
         if buffer.panel is not None:
-            return _panelled(places, shape, buffer.panel), padded
+            return _panelled(places, shape, buffer.panel, buffer.paired), padded
         flat: Ints = 0
         for place, extent in zip(places, shape):
             flat = flat * extent + place
@@ -248,14 +249,15 @@ class _Scoped:
                             spread(frame.get(BLOCK), frame.count) if storage.outside else None)
 
 
-def _panelled(places: list[Ints], shape: list[Ints], panel: tuple[int, int]) -> Ints:
-    """Where an element is stored: the panel, then the other dims in order, then the place in the panel."""
+def _panelled(places: list[Ints], shape: list[Ints], panel: tuple[int, int], paired: int | None) -> Ints:
+    """Where an element is stored: the panel, then the other dims in order, then the place in the panel, and which of a pair."""
     axis, width = panel
     flat: Ints = places[axis] // width
     for dim, (place, extent) in enumerate(zip(places, shape)):
         if dim != axis:
-            flat = flat * extent + place
-    return flat * width + places[axis] % width
+            flat = flat * (extent // 2) + place // 2 if dim == paired else flat * extent + place
+    flat = flat * width + places[axis] % width
+    return flat if paired is None else flat * 2 + places[paired] % 2
 
 
 def _unpacked(buffer: Buffer, cells: Array, frame: Frame, sizes: Sizes) -> Array:
@@ -269,12 +271,12 @@ def _unpacked(buffer: Buffer, cells: Array, frame: Frame, sizes: Sizes) -> Array
     for shape in np.unique(every, axis=0):
         own = (every == shape).all(axis=1)[cases]
         if own.any():
-            plain[own] = _unpacked_shape(tuple(int(n) for n in shape), buffer.panel, cells[own])
+            plain[own] = _unpacked_shape(tuple(int(n) for n in shape), (*buffer.panel, buffer.paired), cells[own])
     return plain
 
 
-def _unpacked_shape(shape: tuple[int, ...], panel: tuple[int, int], cells: Array) -> Array:
-    axis, width = panel
+def _unpacked_shape(shape: tuple[int, ...], panel: Panel, cells: Array) -> Array:
+    axis, width, paired = panel
     block = prod(n for dim, n in enumerate(shape) if dim != axis) * width
     numbers = cells // block
     if (numbers >= -(-shape[axis] // width)).any():
@@ -283,27 +285,33 @@ def _unpacked_shape(shape: tuple[int, ...], panel: tuple[int, int], cells: Array
     if block * len(panels) <= _MOST_KEPT:
         made = _packed_places(shape, panel, tuple(int(p) for p in panels))
         return np.asarray(made[inverse * block + cells % block])
-    others = [n for dim, n in enumerate(shape) if dim != axis]
-    read = [np.unique(at, return_inverse=True) for at in np.unravel_index(cells % block // width, others)]
-    made = _pack_places(shape, panel, panels, [places for places, _ in read])
+    others, rest = [dim for dim in range(len(shape)) if dim != axis], cells % block
+    second = 0 if paired is None else rest % 2  # which of a pair; what follows is said of panels without
+    rest = rest if paired is None else rest // 2
+    found = np.unravel_index(rest // width, [shape[dim] // 2 if dim == paired else shape[dim] for dim in others])
+    places = [at * 2 + second if dim == paired else at for dim, at in zip(others, found)]
+    read = [np.unique(at, return_inverse=True) for at in places]
+    made = _pack_places(shape, (axis, width, None), panels, [places for places, _ in read])
     at = np.ravel_multi_index((inverse, *(at for _, at in read)), (len(panels), *(len(places) for places, _ in read)))
-    return np.asarray(made[at * width + cells % width])
+    return np.asarray(made[at * width + rest % width])
 
 
+#: The axis of panels, their width, and the axis along which two are side by side, if they are.
+Panel: TypeAlias = tuple[int, int, int | None]
 #: Elements of packed panels that are kept for the next load: a few of a large constant would be gigabytes.
 _MOST_KEPT = 1 << 20
 
 
 @lru_cache(maxsize=32)
-def _packed_places(shape: tuple[int, ...], panel: tuple[int, int], panels: tuple[int, ...]) -> Array:
+def _packed_places(shape: tuple[int, ...], panel: Panel, panels: tuple[int, ...]) -> Array:
     """Some panels as a whole."""
     return _pack_places(shape, panel, np.array(panels), [np.arange(n) for dim, n in enumerate(shape) if dim != panel[0]])
 
 
-def _pack_places(shape: tuple[int, ...], panel: tuple[int, int], panels: Array, others: Sequence[Array]) -> Array:
+def _pack_places(shape: tuple[int, ...], panel: Panel, panels: Array, others: Sequence[Array]) -> Array:
     """The plain places of the elements of some panels at some places of the `others` dims, as the plan's packing stores them;
     -1 is padding."""
-    axis, width = panel
+    axis, width, _ = panel
     along = list(others)
     along.insert(axis, np.concatenate([np.arange(p * width, min((p + 1) * width, shape[axis])) for p in panels]))
     places = np.zeros((), np.int32 if prod(shape) < 2**31 else np.int64)

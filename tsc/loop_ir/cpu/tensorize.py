@@ -179,6 +179,10 @@ def _micro_kernels(tile: _Tile, columns: int, lanes: int, facts: Facts, spec: De
         refused = f"the device has no {FMA_TILE}"
     if refused is None and not isinstance(factors, str):
         paired = PAIR_TILE in spec.intrinsics and tile.acc.dtype == "int32" and all(map(fits_int16, factors))
+        last = tile.loops[-1]
+        even = facts.divisor(to_sym(last.hi, {}) - to_sym(last.lo, {})) % 2 == 0 and facts.divisor(to_sym(last.lo, {})) % 2 == 0
+        if not (paired and even) and any(load.buffer.paired is not None for load in loads(factors[1])):
+            return "its column operand has two steps side by side, which are not taken together"
         return partial(_micro_kernel, tile, *factors, facts if paired else None)
     window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.started, tile.fn, tile.value,
                         tile.instance, has_masks=spec.masks)

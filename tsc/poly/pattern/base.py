@@ -23,7 +23,7 @@ from tsc.runtime.cost import Work
 from tsc.sym import ZERO, SymExpr, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
-from tsc.te.expr import Expr
+from tsc.te.passes.layout import ColumnOperand
 
 #: Kinds of work: instances of statements, register tiles, their steps along what is reduced, the same for each of their rows,
 #: and the steps for which a block copies a panel of an operand.
@@ -65,9 +65,8 @@ class Pattern(ABC):
         """What all blocks together do at any sizes: by default every statement's instances."""
         return (Work(ELEMENTS, instances(scop.statements.values())),)
 
-    def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
-        """What a device reads so many columns at once, whatever the config: the factor, the axis of the columns, and how many.
-        A constant among them is laid out so."""
+    def column_operands(self, spec: DeviceSpec) -> Iterable[ColumnOperand]:
+        """What a device reads so many columns of at once, whatever the config. A constant among them is laid out so."""
         return ()
 
     def reading(self, program: Program) -> Self:

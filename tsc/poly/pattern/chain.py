@@ -34,6 +34,7 @@ from tsc.sym import ZERO, SymExpr
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, variables
+from tsc.te.passes.layout import ColumnOperand
 from tsc.te.passes.products import is_contraction, product_of, single_axes, unit_stride
 
 #: Rows that one block of a chain takes at most, and the columns taken for a symbolic extent when its strips are counted.
@@ -90,7 +91,7 @@ class Chained(Pattern):
             rows[self.m] = -(-rows[self.m] // together) * together
         return replace(config, row_tile=tuple(rows))
 
-    def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
+    def column_operands(self, spec: DeviceSpec) -> Iterable[ColumnOperand]:
         """The factor of each contraction that varies with its column."""
         return (operand for stage in self.contractions for operand in stage.column_operands(spec))
 

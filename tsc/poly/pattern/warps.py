@@ -30,7 +30,8 @@ from tsc.runtime.cost import Work
 from tsc.sym import ceildiv, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Program
-from tsc.te.expr import Expr, item_bytes
+from tsc.te.expr import item_bytes
+from tsc.te.passes.layout import ColumnOperand
 from tsc.te.passes.products import as_stored
 from tsc.te.passes.reduce_axes import one_reduce_axis
 
@@ -83,7 +84,7 @@ class Warps(OnTeams, Contraction):
         blocks = others * ceildiv(extents[self.n], wide) * ceildiv(extents[self.m or ""], high)
         return (Work(STEPS, blocks * ceildiv(self.anchor.reduce_axes[0].extent, deep)),)
 
-    def column_operands(self, spec: DeviceSpec) -> Iterable[tuple[Expr, str, int]]:
+    def column_operands(self, spec: DeviceSpec) -> Iterable[ColumnOperand]:
         """None: operands are read from shared memory."""
         return ()
 

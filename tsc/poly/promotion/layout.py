@@ -24,7 +24,7 @@ from tsc.poly.affine import box_text, index_text
 from tsc.sym import SymExpr
 from tsc.te.expr import INDEX, Buffer, Call, Expr, Var, add, call, format_expr, index, mul, substitute
 from tsc.te.index import evaluated
-from tsc.te.layout import Combinator, Combinators, Merge, Permute, Split, extents_of, panels
+from tsc.te.layout import Combinator, Combinators, Merge, Permute, Split, extents_of, panels, text
 
 #: Boxes up to this many elements are certified by looking at every one.
 EXHAUSTIVE = 1 << 18
@@ -84,7 +84,7 @@ def panel(box: Sequence[SymExpr | int], axis: int, width: int) -> Layout:
 @lru_cache(maxsize=1024)
 def layout_of(buffer: Buffer) -> Layout:
     """Where memory has the elements of a Buffer."""
-    return composed(f"panel{buffer.panel}" if buffer.layout else "plain", buffer.shape, *buffer.layout)
+    return composed(text(len(buffer.shape), buffer.layout) or "plain", buffer.shape, *buffer.layout)
 
 
 def certify_stored(buffer: Buffer) -> None:

@@ -7,22 +7,38 @@ out so at compile time: one layout per weight and instruction set, shared by eve
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tsc.te.compute import Program
 from tsc.te.expr import Buffer, Expr, Load, Var, loads, map_loads, variables
 from tsc.te.layout import panels
+from tsc.te.passes.narrow import as_narrow
 
 
-def with_panel(program: Program, factor: Expr, axis: str, width: int, constants: Collection[str]) -> Program:
-    """`program` with what `factor` reads of `constants` in panels of `width` along `axis`, as far as it can be: buffers that
-    are read in one way alone, at the axis in one place of their index and nowhere else in it."""
+@dataclass(frozen=True, slots=True)
+class ColumnOperand:
+    """A factor of which a device reads so many columns, along an axis, at once: its `width`. Where it takes two steps of the
+    sum together, these are along the axis `paired`."""
+
+    factor: Expr
+    axis: str
+    width: int
+    paired: str | None = None
+
+
+def with_panel(program: Program, operand: ColumnOperand, constants: Collection[str]) -> Program:
+    """`program` with what an operand reads of `constants` in panels along its axis, as far as it can be: buffers that are read
+    in one way alone, at the axis in one place of their index and nowhere else in it. Steps are side by side where the operand
+    is one element, as it is or widened."""
+    factor, axis = operand.factor, operand.axis
     for load in dict.fromkeys(loads(factor)):
         buffer, places = load.buffer, [d for d, place in enumerate(load.index) if axis in variables(place)]
         reads = {other for c in program.computes for other in loads(c.body) if other.buffer.name == buffer.name}
         if buffer.name not in constants or buffer.layout or reads != {load} or [load.index[d] for d in places] != [Var(axis)]:
             continue
-        packed = replace(buffer, layout=panels(len(load.index), places[0], width))
+        paired = [d for d, place in enumerate(load.index) if operand.paired in variables(place)]
+        together = as_narrow(factor) == load and [load.index[d] for d in paired] == [Var(operand.paired or "")]
+        packed = replace(buffer, layout=panels(len(load.index), places[0], operand.width, paired[0] if together else None))
         program = replace(
             program, inputs=tuple(packed if b.name == packed.name else b for b in program.inputs),
             computes=tuple(replace(c, body=with_layouts(c.body, (packed,))) for c in program.computes))
