@@ -163,6 +163,7 @@ def test_steps_are_taken_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         made = tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
         assert ("int16" in made.explain() or "uint8" in made.explain()) == pairs and len(plan_of(made._package).launches) == 1
         source = "".join(path.read_text() for path in dump.glob("*.c"))
+        assert ("tsc_pairs_of_int8" in source) == (pairs and depth % 2 == 0)
         assert ("tsc_dot_int32" in source) == pairs and ("tsc_accumulate_int32" in source) == (not pairs or depth % 2 == 1)
 
 

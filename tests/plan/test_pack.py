@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,27 @@ def test_panels(shape: tuple[int, ...], width: int) -> None:
             other = index[:axis] + index[axis + 1:]
             assert made[(index[axis] // width, *other, index[axis] % width)] == array[index]
         assert np.count_nonzero(made) == array.size  # what is not an element is zero
+
+
+@pytest.mark.parametrize(("axis", "paired"), [(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)])
+def test_panels_of_pairs(axis: int, paired: int) -> None:
+    shape = [3, 3, 3]
+    shape[axis], shape[paired] = 7, 6
+    array = np.arange(1, 1 + int(np.prod(shape)), dtype=np.int8).reshape(shape)
+    layout = panels(3, axis, 4, paired)
+    assert panel_of(3, layout) == (axis, 4, paired)
+    made = packed(array, layout)
+    others = [dim for dim in range(3) if dim != axis]
+    for index in np.ndindex(*shape):
+        other = [index[dim] // 2 if dim == paired else index[dim] for dim in others]
+        assert made[(index[axis] // 4, *other, index[axis] % 4, index[paired] % 2)] == array[index]
+    assert np.count_nonzero(made) == array.size
+    held = replace(buffer(tuple(shape), None, "int8"), layout=layout)
+    assert held.panel == (axis, 4) and held.paired == paired
+    check_packed("w", made, array, held)
+    swapped = np.ascontiguousarray(made[..., ::-1])
+    with pytest.raises(InternalError, match="constant 'w'"):
+        check_packed("w", swapped, array, held)
 
 
 def buffer(shape: tuple[int, ...], panel: tuple[int, int] | None, dtype: str = "float32") -> Buffer:
@@ -98,7 +120,7 @@ def test_any_layout_is_packed_and_checked(name: str) -> None:
 def test_layouts_round_trip() -> None:
     for _, layout in LAYOUTS.values():
         assert from_json(json.loads(json.dumps(to_json(layout)))) == layout
-    assert from_json([]) == () and panel_of(2, ()) is None and panel_of(3, panels(3, 1, 8)) == (1, 8)
+    assert from_json([]) == () and panel_of(2, ()) is None and panel_of(3, panels(3, 1, 8)) == (1, 8, None)
     symbolic = (Split(0, dim("N")), Merge(1))
     assert from_json(to_json(symbolic)) == symbolic
     for wrong in ([["split", 1]], [["turn", 0]], [["merge", "0"]], [3], [["permute", 0, "1"]]):

@@ -14,14 +14,16 @@ from tsc.validate import loops
 
 def test_of_a_large_packed_weight_only_what_is_read_is_packed() -> None:
     """By packing all of a small one; a large one would be gigabytes."""
-    shape, panel = (3, 2, 5, 7), (2, 4)
-    whole = packed(np.arange(1, 211).reshape(shape), panels(4, *panel)).ravel() - 1
-    cells = np.random.default_rng(0).permutation(len(whole))[:50]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "_MOST_KEPT", 0)
+    shape = (3, 2, 5, 7)
+    for panel in ((2, 4, None), (2, 4, 1), (3, 4, 1)):
+        whole = packed(np.arange(1, 211).reshape(shape), panels(4, *panel)).ravel() - 1
+        cells = np.random.default_rng(0).permutation(len(whole))[:50]
         np.testing.assert_array_equal(loops._unpacked_shape(shape, panel, cells), whole[cells])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loops, "_MOST_KEPT", 0)
+            np.testing.assert_array_equal(loops._unpacked_shape(shape, panel, cells), whole[cells])
     tracemalloc.start()
-    found = loops._unpacked_shape((300, 2000, 2000), (0, 64), (np.arange(5) * 4_000_000 + 1_234_567) * 64 + 3)
+    found = loops._unpacked_shape((300, 2000, 2000), (0, 64, None), (np.arange(5) * 4_000_000 + 1_234_567) * 64 + 3)
     assert found.tolist() == [*((3 + 64 * n) * 4_000_000 + 1_234_567 for n in range(5))]
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()

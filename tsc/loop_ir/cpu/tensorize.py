@@ -179,9 +179,8 @@ def _micro_kernels(tile: _Tile, columns: int, lanes: int, facts: Facts, spec: De
         refused = f"the device has no {FMA_TILE}"
     if refused is None and not isinstance(factors, str):
         paired = PAIR_TILE in spec.intrinsics and tile.acc.dtype == "int32" and all(map(fits_int16, factors))
-        last = tile.loops[-1]
-        even = facts.divisor(to_sym(last.hi, {}) - to_sym(last.lo, {})) % 2 == 0 and facts.divisor(to_sym(last.lo, {})) % 2 == 0
-        if not (paired and even) and any(load.buffer.paired is not None for load in loads(factors[1])):
+        if not all(load.buffer.paired is None or (paired and _side_by_side(load, tile.loops[-1], facts))
+                   for load in loads(factors[1])):
             return "its column operand has two steps side by side, which are not taken together"
         return partial(_micro_kernel, tile, *factors, facts if paired else None)
     window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.started, tile.fn, tile.value,
@@ -305,6 +304,14 @@ def _check_columns(tile: _Tile, right: Expr, columns: int, facts: Facts) -> str 
     if any(isinstance(n, Call) and n.fn == "select" for n in walk_expr(right)):
         return "its column operand is chosen by a condition"
     return None
+
+
+def _side_by_side(load: Load, steps: For, facts: Facts) -> bool:
+    """Whether two steps of a loop at a time, from its first on, are those that a layout has side by side."""
+    low, leaves = to_sym(steps.lo, {}), dict[str, Expr]()
+    place = to_sym(load.index[load.buffer.paired or 0], leaves)
+    others = (low, to_sym(steps.hi, {}) - low, place.substitute({steps.var: SymExpr.of(0)}))
+    return not leaves and coefficient_of(place, steps.var) == SymExpr.of(1) and all(facts.divisor(o) % 2 == 0 for o in others)
 
 
 # -- building --------------------------------------------------------------------------------------------------
