@@ -112,9 +112,9 @@ def _older(model: ModelProto) -> ModelProto:
     return older
 
 
-_LACKS = ("No implementation for operator", "Dilation not supported", "NOT_IMPLEMENTED", "Could not find an implementation", "is not supported", "not implemented", "Unsupported",
-          "current official support", "unsupported", "No Op registered", "not registered", "does not support", "only supports",
-          "model_load_utils", "MemoryError", "Failed to allocate", "bad_alloc", "BFCArena")
+_LACKS = ("NOT_IMPLEMENTED", "Could not find an implementation", "No implementation for operator", "is not supported",
+          "not implemented", "Unsupported", "Dilation not supported", "current official support", "unsupported",
+          "No Op registered", "not registered", "does not support", "only supports", "model_load_utils", "MemoryError", "Failed to allocate", "bad_alloc", "BFCArena")
 
 
 def _refused(error: Exception) -> Answer:
