@@ -114,7 +114,8 @@ def _older(model: ModelProto) -> ModelProto:
 
 _LACKS = ("NOT_IMPLEMENTED", "Could not find an implementation", "No implementation for operator", "is not supported",
           "not implemented", "Unsupported", "Dilation not supported", "current official support", "unsupported",
-          "No Op registered", "not registered", "does not support", "only supports", "model_load_utils", "MemoryError", "Failed to allocate", "bad_alloc", "BFCArena")
+          "No Op registered", "not registered", "does not support", "only supports", "model_load_utils", "MemoryError",
+          "Failed to allocate", "bad_alloc", "BFCArena")
 
 
 def _refused(error: Exception) -> Answer:
