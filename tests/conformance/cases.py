@@ -157,14 +157,15 @@ def _stored(case: Any) -> Iterator[Run]:
 
 
 #: Axes of inputs whose size the standard's text gives, which the reference does not check: the corners of a box, taps that are
-#: one more than the state before has elements.
-_TIED = {"NonMaxSuppression": ((0, 2),), "CausalConvWithState": ((1, 2),)}
+#: one more than the state before has elements, two bounds of a crop for each axis.
+_TIED = {"NonMaxSuppression": ((0, 2),), "CausalConvWithState": ((1, 2),), "Resize": ((1, 0),)}
 
 
 def _other_shapes(model: onnx.ModelProto, feeds: Mapping[str, Any], told: Collection[str]) -> list[Run]:
     """Of a symbolic model, but for inputs of which each element is `told`."""
     said = {n for node in model.graph.node for a in node.attribute for n in (a.i, *a.ints)}  # as a hidden size: not checked
-    said |= {feeds[node.input[i]].shape[axis] for node in model.graph.node for i, axis in _TIED.get(node.op_type, ())}
+    said |= {feeds[node.input[i]].shape[axis] for node in model.graph.node for i, axis in _TIED.get(node.op_type, ())
+             if i < len(node.input) and node.input[i] in feeds}
     sizes = sorted({extent for x in feeds.values() for extent in x.shape if extent > 1} - said)
     random.Random(str(sizes)).shuffle(sizes)
     for size in sizes:
