@@ -307,3 +307,14 @@ def test_trained_by_scikit_learn(name: str) -> None:
         same(executable.run(None, {"X": x[:count]}), want)
     for got, full in zip(executable.run(None, {"X": x[:0]}), want):  # ONNX Runtime's Reshape fails there
         assert got.dtype == full.dtype and got.shape == (0, *full.shape[1:])
+
+
+def test_lists_of_features_are_rows() -> None:
+    """'1-D tensors are treated as [1,C]': found by a mutated file, in which they were columns, as in the reference."""
+    body = "y = ai.onnx.ml.FeatureVectorizer<inputdimensions=[2, 5]>(a, b)"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g (float[n] a, float[m] b) => (float[p,q] y) {{ {body} }}')
+    feeds = {"a": np.arange(4, dtype=np.float32), "b": np.arange(3, dtype=np.float32) + 10}
+    wanted = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    np.testing.assert_array_equal(tsc.compile(model).run(None, feeds)[0], wanted[0])
+    assert wanted[0].tolist() == [[0, 1, 10, 11, 12, 0, 0]]

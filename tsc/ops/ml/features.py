@@ -102,9 +102,9 @@ def _wide(builder: Builder, i: int, count: int) -> str:
     if not 1 <= len(shape) <= 2:
         raise ModelError(f"{where(ctx)} has an input {i} of rank {len(shape)}, expected rows of features")
     x = cast(builder, ctx.node.inputs[i], ctx.type(i).dtype, "float32")
-    if len(shape) == 1:
-        shape = (*shape, ONE)
-        x = builder.emit("Unsqueeze", x, axes=(1,))
+    if len(shape) == 1:  # one row, as the standard says
+        shape = (ONE, *shape)
+        x = builder.emit("Unsqueeze", x, axes=(0,))
     behind = ctx.env.canon(SymExpr.of(count) - shape[1])
     return x if behind == ZERO else builder.emit("Pad", x, shape_operand(builder, (ZERO, ZERO, ZERO, behind)))
 
