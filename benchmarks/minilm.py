@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -54,8 +54,8 @@ class Machine:
 # -- one runtime in one process -----------------------------------------------------------------------------------
 
 
-def open_tsc(path: str) -> Runner:
-    model = tsc.compile(path, threads=1)
+def open_tsc(path: str, dims: Mapping[str, Any] | None = None) -> Runner:
+    model = tsc.compile(path, dims=dims, threads=1)
     return lambda feeds: model.run(None, feeds)
 
 

@@ -24,7 +24,7 @@ import onnx
 from numpy.typing import NDArray
 
 import tsc
-from benchmarks.minilm import OPENERS, Worker, burst, cpu_name
+from benchmarks.minilm import OPENERS, Worker, burst, cpu_name, open_tsc
 from benchmarks.nets import NETS
 from benchmarks.transformers import TRANSFORMERS
 from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES
@@ -90,8 +90,7 @@ def serve(runtime: str) -> None:
         request = json.loads(line)
         path, feeds = request["model"], dict(np.load(request["feeds"]))
         if path not in opened:
-            opened[path] = partial(tsc.compile(path, dims=request["dims"], threads=1).run, None) if runtime == "tsc" else (
-                OPENERS[runtime](path))
+            opened[path] = open_tsc(path, request["dims"]) if runtime == "tsc" else OPENERS[runtime](path)
         run = opened[path]
         results = [np.asarray(r, np.float64).ravel() for r in run(feeds)]
         times = burst(partial(run, feeds), request["seconds"])

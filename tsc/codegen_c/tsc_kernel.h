@@ -163,7 +163,6 @@ TSC_NO_MASKS(8)
 
 /* Registers as compilers' builtins take them. */
 typedef char tsc_chars __attribute__((vector_size(16)));
-typedef char tsc_chars32 __attribute__((vector_size(32)));
 typedef char tsc_many_chars __attribute__((vector_size(32)));
 typedef int tsc_ints __attribute__((vector_size(16)));
 typedef short tsc_shorts8 __attribute__((vector_size(16)));

@@ -259,7 +259,7 @@ TSC_FN I PAIRS(pairs_of_int16)(const int16_t *p) {
   return __builtin_memcpy(&both, p, sizeof both), both;
 }
 #if TSC_LANES == 16 && defined __AVX512BW__ && !defined __clang__
-#define WIDE(kind, v, T) __builtin_ia32_pmov##kind##xbw512_mask((tsc_chars32)v, (tsc_shorts32){0}, -1)
+#define WIDE(kind, v, T) __builtin_ia32_pmov##kind##xbw512_mask((tsc_many_chars)v, (tsc_shorts32){0}, -1)
 #elif TSC_LANES == 8 && defined __AVX2__ && !defined __clang__
 #define WIDE(kind, v, T) __builtin_ia32_pmov##kind##xbw256((tsc_chars)v)
 #elif TSC_LANES == 4 && defined __SSE4_1__ && !defined __clang__

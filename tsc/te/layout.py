@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from tsc.errors import InternalError
@@ -104,6 +105,7 @@ def text(rank: int, layout: Combinators) -> str:
     return f"panel({axis}, {width})" + ("" if paired is None else f" of pairs along {paired}")
 
 
+@lru_cache(maxsize=1024)
 def _panel(rank: int, layout: Combinators) -> tuple[int, int, int | None] | None:
     match layout:
         case (RoundUp(dim=axis, multiple=width), *_):
