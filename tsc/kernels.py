@@ -143,12 +143,18 @@ def order_of(lowered: LoweredGroup, graph: Graph, shop: Workshop, wanted: Wanted
     program = shop.device.algebra(general(lowered.program, shop.cache))
     content = digest(str(program), *sorted(constants), repr(shop.device.spec), code_fingerprint())
     spec = shop.device.spec
-    endless = replace(program, sizes=tuple(replace(size, hi=None) for size in program.sizes))
-    group = digest("group", str(endless), *sorted(constants), spec.name, *(spec.intrinsics if spec.gpu is not None else ()))
+    group = digest("group", str(_endless(program)), *sorted(constants), spec.name,
+                   *(spec.intrinsics if spec.gpu is not None else ()))
     chunk = shop.options.reduction_chunk
     factoring = proposed(program, chunk, shop.options.split_reductions) if chunk else None
     order = Order(program, lowered.kind, constants, shop.device, content, wanted, factoring, group=group)
     return order if factoring is not None else replace(order, configs=tuple(rates_of(order, shop)))
+
+
+def _endless(program: Program) -> Program:
+    """The Program whatever ends its sizes are declared to have: what is measured of it serves other ranges, too."""
+    return replace(program, sizes=tuple(replace(size, lo=0, hi=None) for size in program.sizes),
+                   facts=tuple(fact for fact in program.facts if fact.relation == "=="))
 
 
 def rates_of(order: Order, shop: Workshop) -> Mapping[TileConfig, Rates]:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.nets import resnet50
+from benchmarks.transformers import bert_base, gpt2
 from tests.tune.support import groups, product
 from tests.tune.test_pool import SHORT, TALL, record, times
 from tsc.codegen_c.specs import machine_class, machine_name
 from tsc.config import Options
-from tsc.kernels import workshop
+from tsc.kernels import order_of, workshop
+from tsc.pipeline import front, lower_groups
 from tsc.tune import shipped as module
 from tsc.tune.pool import pool_of
 from tsc.tune.records import Record, append, by_group, place_of, read, to_line
@@ -41,6 +44,18 @@ def test_files_that_ship_are_whole_and_of_what_they_say() -> None:
         for own in by_group(found).values():  # nothing that no pool takes, and nothing twice
             assert set(pool_of(own, 16)) == {r.config for r in own}
             assert len({(r.config, place_of(r.sizes)) for r in own}) == len(own)
+
+
+def test_records_that_ship_are_of_kernels_as_they_are_made_today() -> None:
+    """A group is known by its Program: where what makes Programs changes, records of those before would serve nobody, in
+    silence. What is measured serves all ranges that may be declared."""
+    shop, alive = workshop("cpu-avx512", Options()), set[str]()
+    for net, low in ((bert_base, 3), (gpt2, 16), (resnet50, 96)):
+        model = net()
+        names = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+        graph, env, groups = front(model, dict.fromkeys(names, (low, 200)), shop.recorder, shop.device)
+        alive |= {order_of(lowered, graph, shop).group for lowered in lower_groups(groups, graph, env, shop).values()}
+    assert {record.group for path in FILES for record in read(path)} <= alive
 
 
 def test_only_what_makes_the_pool_is_kept() -> None:
