@@ -96,6 +96,8 @@ def test_shapes_of_inputs(shell: Shell, tmp_path: Path, package_path: Path) -> N
     assert answer["outputs"][0]["shape"] == [1, 3, 7, 2]
     assert "H" in shell("explain", path, *shape)[1]
     assert shell("run", package_path, *shape)[0] == 2
+    both = ("--shape", "x=*,H1,7,*", "--dims", "N=2:,H1=1:9")  # several ranges in one option
+    assert {"  dim     N in 2..", "  dim     H1 in 1..9"} <= set(shell("explain", path, *both)[1].splitlines())
     for wrong in ("x=N,H", "z=N", "x=N,H,W,1.5"):
         assert shell("compile", path, "-o", package, "--shape", wrong)[0] == 3
 

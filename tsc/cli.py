@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,8 +57,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 as_json = click.option("--json", "json_", is_flag=True, help="Print the result as one JSON object.")
 target_option = click.option("--target", default="cpu", show_default=True, help="What to compile for; 'cpu' is this machine.")
 threads_option = click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads; default: all cores.")
-ranges_option = click.option("--dim", "dims", multiple=True, metavar="NAME=LO:HI",
-                             help="Sizes a dim may take: batch=1:64, batch=8, or seq=1: (no upper end). Repeatable.")
+ranges_option = click.option("--dim", "--dims", "dims", multiple=True, metavar="NAME=LO:HI,..",
+                             help="Sizes dims may take: batch=1:64, batch=8, or seq=1: (no upper end). Repeatable.")
 shapes_option = click.option("--shape", "shapes", multiple=True, metavar="INPUT=SIZES",
                              help="An input's shape: x=N,3,H,* of sizes, dim names and * for what the model says. Repeatable.")
 sizes_option = click.option("--size", "sizes", multiple=True, metavar="NAME=SIZE", help="The size of a dim. Repeatable.")
@@ -359,6 +360,10 @@ def _integer(text: str, option: str) -> int:
     return int(text)
 
 
+#: The commas of `batch=1:32,seq=1:512`.
+_BETWEEN_RANGES = re.compile(r"(?<=[\d:]),(?=[^,=]+=)")
+
+
 def _dims(ranges: Sequence[str], shapes: Sequence[str]) -> dict[str, Any] | None:
     """`--dim` and `--shape` options as what `tsc.compile` takes as `dims`."""
     found: dict[str, Any] = {}
@@ -366,7 +371,7 @@ def _dims(ranges: Sequence[str], shapes: Sequence[str]) -> dict[str, Any] | None
         name, value = _pair(text, "--shape")
         entries = [entry.strip() for entry in value.split(",")]
         found[name] = tuple(None if e == "*" else _integer(e, "--shape") if e.isdecimal() else e for e in entries)
-    for text in ranges:
+    for text in (one for text in ranges for one in _BETWEEN_RANGES.split(text)):
         name, value = _pair(text, "--dim")
         low, colon, high = value.partition(":")
         least = _integer(low, "--dim")

@@ -21,7 +21,7 @@ from tsc.codegen_c.specs import CPU_SPECS
 from tsc.runtime.drivers import cpu
 
 HEADER = Path(__file__).parent / "avx512.h"
-EMULATED = CPU_SPECS["cpu-avx512"]
+EMULATED = CPU_SPECS["cpu-avx512-vnni"]
 NEEDED = CPU_SPECS["cpu-avx2"]
 #: Set for a process and its children once they pretend: the folder with what that takes.
 VARIABLE = "TSC_TEST_EMULATED"

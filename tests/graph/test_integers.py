@@ -13,10 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tsc
+from tests.machine import runnable
 from tests.runtime.plans import plan_of
+from tsc.codegen_c.specs import CPU_SPECS
 from tsc.graph.dataflow import Element, element_of
-from tsc.graph.rewriting import integers
+from tsc.graph.rewriting import apart, integers
 from tsc.ir import Graph, Node
+from tsc.loop_ir.marks import QUAD_TILE
 from tsc.sym import ShapeEnv
 from tsc.te.expr import Buffer, Const, Load, add, call, index, select
 from tsc.te.expr import Cast as Converted
@@ -147,11 +150,13 @@ def test_what_is_not_quantised_on_both_sides_stays_a_product_of_floats() -> None
     assert not is_whole(tsc.compile(graph))
 
 
-def test_steps_are_taken_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product of bytes has one instruction for two steps, and a single step behind them where depth is odd; one of int32 has
-    none."""
+@pytest.mark.parametrize("target", [spec.name for spec in runnable()])
+def test_steps_are_taken_together(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of bytes has one instruction for two steps, or for four where there is one, and a single step behind them where
+    depth is odd; one of int32 has none."""
     rng = np.random.default_rng(1)
-    for kind, depth, pairs in (("uint8", 40, True), ("uint8", 41, True), ("int32", 40, False)):
+    for kind, depth, pairs in (("uint8", 40, True), ("uint8", 42, True), ("uint8", 41, True), ("int32", 40, False)):
+        quads = depth == 40 and pairs and QUAD_TILE in CPU_SPECS[target].intrinsics
         dump = tmp_path / f"{kind}{depth}"
         monkeypatch.setenv("TSC_DUMP", str(dump))
         number = getattr(TensorProto, kind.upper())
@@ -160,11 +165,13 @@ def test_steps_are_taken_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         op = "MatMulInteger" if pairs else "MatMul"
         graph = helper.make_graph([helper.make_node(op, ["x", "w"], ["y"])], "g", [x], [y],
                                   [numpy_helper.from_array(rng.integers(0, 99, (depth, 24)).astype(kind), "w")])
-        made = tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+        made = tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), target=target)
         assert ("int16" in made.explain() or "uint8" in made.explain()) == pairs and len(plan_of(made._package).launches) == 1
         source = "".join(path.read_text() for path in dump.glob("*.c"))
-        assert ("tsc_pairs_of_int8" in source) == (pairs and depth % 2 == 0)
-        assert ("tsc_dot_int32" in source) == pairs and ("tsc_accumulate_int32" in source) == (not pairs or depth % 2 == 1)
+        assert ("tsc_dot_bytes_int32" in source) == ("tsc_quads_int32" in source) == quads
+        assert ("tsc_pairs_of_int8" in source) == (pairs and depth % 2 == 0 and not quads)
+        assert ("tsc_dot_int32" in source) == (pairs and not quads)
+        assert ("tsc_accumulate_int32" in source) == (not pairs or depth % 2 == 1)
 
 
 def test_weights_of_what_stays_a_product_of_floats_are_folded() -> None:
@@ -198,7 +205,8 @@ def test_values_that_are_used_again_and_again_are_looked_at_once(op: str, monkey
         looked.append(node.name)
         return element_of(graph, env, node, output)
 
-    monkeypatch.setattr(integers, "element_of", counted)
+    for module in (integers, apart):
+        monkeypatch.setattr(module, "element_of", counted)
     kind = TensorProto.FLOAT if op == "Mul" else TensorProto.INT32
     nodes: list[tuple[Any, ...]] = [("Cast", "x", "f", {"to": kind})]
     nodes += [(op, f"{'f' if k == 0 else f't{k}'} {'f' if k == 0 else f't{k}'}", f"t{k + 1}") for k in range(40)]

@@ -30,21 +30,22 @@ def test_panels(shape: tuple[int, ...], width: int) -> None:
         assert np.count_nonzero(made) == array.size  # what is not an element is zero
 
 
-@pytest.mark.parametrize(("axis", "paired"), [(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)])
-def test_panels_of_pairs(axis: int, paired: int) -> None:
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("axis", "along"), [(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)])
+def test_panels_with_neighbours_side_by_side(axis: int, along: int, count: int) -> None:
     shape = [3, 3, 3]
-    shape[axis], shape[paired] = 7, 6
+    shape[axis], shape[along] = 7, 3 * count
     array = np.arange(1, 1 + int(np.prod(shape)), dtype=np.int8).reshape(shape)
-    layout = panels(3, axis, 4, paired)
-    assert panel_of(3, layout) == (axis, 4, paired)
+    layout = panels(3, axis, 4, (along, count))
+    assert panel_of(3, layout) == (axis, 4, (along, count))
     made = packed(array, layout)
     others = [dim for dim in range(3) if dim != axis]
     for index in np.ndindex(*shape):
-        other = [index[dim] // 2 if dim == paired else index[dim] for dim in others]
-        assert made[(index[axis] // 4, *other, index[axis] % 4, index[paired] % 2)] == array[index]
+        other = [index[dim] // count if dim == along else index[dim] for dim in others]
+        assert made[(index[axis] // 4, *other, index[axis] % 4, index[along] % count)] == array[index]
     assert np.count_nonzero(made) == array.size
     held = replace(buffer(tuple(shape), None, "int8"), layout=layout)
-    assert held.panel == (axis, 4) and held.paired == paired
+    assert held.panel == (axis, 4) and held.beside == (along, count)
     check_packed("w", made, array, held)
     swapped = np.ascontiguousarray(made[..., ::-1])
     with pytest.raises(InternalError, match="constant 'w'"):

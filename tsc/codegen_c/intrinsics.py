@@ -9,13 +9,12 @@ from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
-from tsc.loop_ir.cpu.pairs import read_pair_tile
+from tsc.loop_ir.cpu.dots import read_dot_tile
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.marks import FMA_TILE, PAIR_TILE
+from tsc.loop_ir.marks import FMA_TILE, PAIR_TILE, QUAD_TILE
 from tsc.loop_ir.nodes import For, Stmt, walk
-from tsc.sym import ONE
-from tsc.te.expr import INDEX, Call, Cast, Const, Expr, Load, item_bytes, loads, substitute, variables
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, item_bytes, loads, substitute, variables
 from tsc.te.passes.narrow import as_narrow
 
 CACHE_LINE = 64
@@ -34,22 +33,23 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
     yield from _render_steps(meaning, ({},), scope, depth)
 
 
-def _render_pair_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
-    """Two k steps, whose numbers share the lanes of 32 bits: every pair of vectors is one sum of two products."""
-    found = read_pair_tile(meaning)
+def _render_dot_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """Two or four k steps, whose numbers share the lanes of 32 bits: every pair of vectors is one sum of their products."""
+    found = read_dot_tile(meaning)
     if found is None:
-        raise InternalError("pair_tile: it is not two steps")
-    pair, step = found
-    yield from _render_steps(step, ({pair: Const(0, INDEX)}, {pair: Const(1, INDEX)}), scope, depth)
+        raise InternalError("a register tile: it is no steps that are taken together")
+    each, count, step = found
+    yield from _render_steps(step, tuple({each: Const(k, INDEX)} for k in range(count)), scope, depth)
 
 
 def _render_steps(meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
-    """One step, or two together, of which each says what its variables are."""
+    """One step, or several together, of which each says what its variables are."""
     tile = read_fma_tile(meaning)
     if tile is None or tile.acc.name not in scope.registers:
         raise InternalError("a register tile: its accumulators are not vector registers")
     what = f"{tile.acc.dtype}x{tile.lanes}"
-    of_columns, accumulate = ("tsc_pairs", "tsc_dot") if len(steps) > 1 else ("", "tsc_accumulate")
+    accumulate = {1: "tsc_accumulate", 2: "tsc_dot", 4: "tsc_dot_bytes"}[len(steps)]
+    unsigned_first = len(steps) < 4 or as_narrow(tile.left).dtype == "uint8"
     lanes = Lanes(tile.lane, tile.lanes)
     kind = vector_type(tile.acc.dtype, tile.lanes)
     # a vector may be part of a panel: by this its lanes are seen to be neighbours there
@@ -62,7 +62,7 @@ def _render_steps(meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Sco
     for number, column in enumerate(columns):
         rights = [substitute(tile.right, {tile.column: Const(column, INDEX), **step}) for step in steps]
         text = _side_by_side(rights, tile, what, scope) or _together(
-            f"{of_columns}_{what}", [vector(right, lanes, scope) for right in rights])
+            f"tsc_pairs_{what}", [vector(right, lanes, scope) for right in rights])
         yield depth + 1, f"const {kind} tsc_b{number} = {text};"
     place = flatten(tile.acc, tile.index, scope, {})
     chosen = _chosen_for_all_rows(tile)  # by a condition that pairs do not have
@@ -76,17 +76,19 @@ def _render_steps(meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Sco
         for number, column in enumerate(columns):
             at = {tile.row: row, tile.column: column, tile.lane: 0}
             name = register_at(tile.acc, place, at, lanes, scope)
-            yield depth + 1, f"{name} = {accumulate}_{what}({name}, tsc_a{row}, tsc_b{number});"
+            factors = f"tsc_a{row}", f"tsc_b{number}"
+            given = ", ".join(factors if unsigned_first else factors[::-1])
+            yield depth + 1, f"{name} = {accumulate}_{what}({name}, {given});"
     yield depth, "}"
 
 
 def _side_by_side(rights: Sequence[Expr], tile: FmaTile, what: str, scope: Scope) -> str | None:
-    """Columns of two steps that lie side by side in memory, if they do."""
+    """Columns of several steps that lie side by side in memory, if they do."""
     match as_narrow(rights[0]):
-        case Load(buffer=buffer, index=place) if buffer.paired is not None and len(rights) == 2:
+        case Load(buffer=buffer, index=place) if buffer.beside is not None and len(rights) == buffer.beside[1]:
             first = tuple(substitute(i, {tile.lane: Const(0, INDEX)}) for i in place)
             at = f"&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}]"
-            return f"tsc_pairs_of_{buffer.dtype}_{what}({at})"
+            return f"tsc_pairs_of_{buffer.dtype}_{what}({at})" if len(rights) == 2 else f"tsc_quads_{what}({at})"
     return None
 
 
@@ -95,14 +97,21 @@ def _together(function: str, texts: Sequence[str]) -> str:
 
 
 def _of_steps(values: Sequence[Expr], scope: Scope) -> str:
-    """A scalar of one step, or those of two in one, which are read together where they are neighbours in memory."""
-    match values:
-        case (Cast(value=Load(buffer=buffer, index=first)), Cast(value=Load(buffer=other, index=second))) if (
-                buffer == other and buffer.dtype == "int16" and buffer.name not in scope.registers):
-            leaves: dict[str, Expr] = {}
-            if flatten(buffer, second, scope, leaves) - flatten(buffer, first, scope, leaves) == ONE:
-                return f"tsc_pair_at(&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}])"
-    return _together("tsc_pair", [scalar(value, scope) for value in values])
+    """A scalar of one step, or those of several in one, which are read together where they are neighbours in memory."""
+    function = "tsc_pair" if len(values) < 4 else "tsc_quad"
+    match as_narrow(values[0]):
+        case Load(buffer=buffer, index=first) if (
+                len(values) > 1 and buffer.name not in scope.registers and item_bytes(buffer.dtype) * len(values) == 4
+                and all(_is_behind(value, k, buffer, first, scope) for k, value in enumerate(values))):
+            return f"{function}_at(&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}])"
+    return _together(function, [scalar(value, scope) for value in values])
+
+
+def _is_behind(value: Expr, distance: int, buffer: Buffer, first: tuple[Expr, ...], scope: Scope) -> bool:
+    """Whether a value is the element so far behind another one of a buffer."""
+    found, leaves = as_narrow(value), dict[str, Expr]()
+    return isinstance(found, Load) and found.buffer == buffer and (
+        flatten(buffer, found.index, scope, leaves) - flatten(buffer, first, scope, leaves)).as_int() == distance
 
 
 def _chosen_for_all_rows(tile: FmaTile) -> tuple[Expr, Expr, Expr] | None:
@@ -140,4 +149,5 @@ def _asked_ahead(tile: FmaTile, step: Mapping[str, Expr], scope: Scope) -> Itera
                 yield f"__builtin_prefetch((const char *){place} + {scope.prefetch});"
 
 
-INTRINSICS = {i.name: i for i in (TensorIntrin(FMA_TILE, _render_fma_tile), TensorIntrin(PAIR_TILE, _render_pair_tile))}
+INTRINSICS = {i.name: i for i in (
+    TensorIntrin(FMA_TILE, _render_fma_tile), *(TensorIntrin(name, _render_dot_tile) for name in (PAIR_TILE, QUAD_TILE)))}

@@ -379,6 +379,48 @@ static int wrong_pairs(void) {
   return bad;
 }
 
+/* -- and four at a time, of bytes with a sign and without ------------------------------------------------------------------------ */
+
+KERNEL TSC_TILED quads(const tsc_args *args, int64_t block_begin, int64_t block_end, void *scratch) {
+  const uint8_t *restrict const t0 = args->buffers[0];
+  const int8_t *restrict const t1 = args->buffers[1];
+  int32_t *restrict const t2 = args->buffers[2];
+  L(int32) sums[3];
+  for (int row = 0; row < 3; row++) sums[row] = TSC_SPLAT(L(int32), (int32_t)2000000000);
+  for (int64_t k = 0; k < args->sizes[0]; k += 4) {
+    const L(int32) columns = L(quads_int32)(&t1[k * LANES]), row = TSC_SPLAT(L(int32), tsc_quad_at(&t0[k]));
+    sums[0] = L(dot_bytes_int32)(sums[0], row, columns);
+    sums[1] = L(dot_bytes_int32)(sums[1], columns, row);
+    sums[2] = L(dot_bytes_int32)(sums[2], TSC_SPLAT(L(int32), tsc_quad(t0[k + 3], t0[k + 2], t0[k + 1], t0[k])), columns);
+  }
+  for (int row = 0; row < 3; row++) *(LU(int32) *)(t2 + row * LANES) = sums[row];
+  return 0;
+}
+
+static int wrong_quads(void) {
+  enum { STEPS = 28 };
+  static uint8_t a[STEPS];
+  static int8_t b[STEPS * LANES];
+  static int32_t out[3 * LANES];
+  const volatile uint8_t *va = a;
+  const volatile int8_t *vb = b;
+  const volatile int32_t *vo = out;
+  int bad = 0;
+  for (int i = 0; i < STEPS; i++) a[i] = (uint8_t)(255 - i * 37 % 256 * (i > 7)); /* the first sums of four are no int16 */
+  for (int i = 0; i < STEPS * LANES; i++) b[i] = (int8_t)(i < 8 * LANES ? i % 3 / 2 - 128 : i * 29 % 256 - 128);
+  run(quads, a, b, out, STEPS, 0, 1);
+  for (int row = 0; row < 3; row++)
+    for (int l = 0; l < LANES; l++) {
+      uint32_t sum = 2000000000;
+      for (int k = 0; k < STEPS; k++) {
+        const int x = va[row == 2 ? k / 4 * 4 + 3 - k % 4 : k], y = vb[k / 4 * 4 * LANES + 4 * l + k % 4];
+        sum += (uint32_t)(row == 1 ? (int8_t)x * (y & 255) : x * y);
+      }
+      bad += vo[row * LANES + l] != (int32_t)sum;
+    }
+  return bad;
+}
+
 /* -- functions: close to libm, and what is special stays special ---------------------------------------------------------------- */
 
 KERNEL functions(const tsc_args *args, int64_t block_begin, int64_t block_end, void *scratch) {
@@ -425,7 +467,7 @@ int32_t tsc_self_test(void) {
       {"rows of 4", wrong_rows_float_4}, {"rows of 2 doubles", wrong_rows_double_2}, {"rows of 2 int32", wrong_rows_int32_t_2},
       {"rows of 2 int64", wrong_rows_int64_t_2}, {"rows of 2 bytes", wrong_rows_uint8_t_2}, {"elementwise", wrong_elementwise},
       {"windows", wrong_windows}, {"register tile", wrong_tile}, {"sums", wrong_sums}, {"integers", wrong_integers},
-      {"pairs", wrong_pairs}, {"functions", wrong_functions}};
+      {"pairs", wrong_pairs}, {"quads", wrong_quads}, {"functions", wrong_functions}};
   int bad = 0;
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
     if (tests[i].wrong()) {

@@ -346,6 +346,15 @@ TSC_FN int32_t tsc_pair_at(const int16_t *p) {
 }
 TSC_FN int32_t tsc_pair(int32_t low, int32_t high) { return (int32_t)((uint32_t)(uint16_t)low | (uint32_t)(uint16_t)high << 16); }
 
+/* Four bytes in one of 32 bits; those that lie next to each other as they do. */
+TSC_FN int32_t tsc_quad_at(const void *p) {
+  int32_t all;
+  return __builtin_memcpy(&all, p, sizeof all), all;
+}
+TSC_FN int32_t tsc_quad(int32_t a, int32_t b, int32_t c, int32_t d) {
+  return (int32_t)((uint32_t)(uint8_t)a | (uint32_t)(uint8_t)b << 8 | (uint32_t)(uint8_t)c << 16 | (uint32_t)(uint8_t)d << 24);
+}
+
 /* The scalar x in every lane: x - 0 is x, signed zeros included. */
 #define TSC_SPLAT(V, x) ((x) - (V){0})
 

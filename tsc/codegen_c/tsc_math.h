@@ -279,7 +279,10 @@ TSC_FN I PAIRS(pairs_of_uint8)(const uint8_t *p) {
 }
 #undef WIDE
 TSC_FN I PAIRS(dot)(I acc, I a, I b) {
-#if TSC_LANES == 16 && defined __AVX512BW__ && !defined __clang__
+#if defined __AVX512VNNI__ && defined __AVX512VL__
+  __asm__("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+  return acc;
+#elif TSC_LANES == 16 && defined __AVX512BW__ && !defined __clang__
   return acc + (I)__builtin_ia32_pmaddwd512_mask((tsc_shorts32)a, (tsc_shorts32)b, (I){0}, -1);
 #elif TSC_LANES == 16 && defined __AVX512BW__
   return acc + (I)__builtin_ia32_pmaddwd512((tsc_shorts32)a, (tsc_shorts32)b);
@@ -291,6 +294,21 @@ TSC_FN I PAIRS(dot)(I acc, I a, I b) {
 #else
   return acc + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
+}
+
+/* Four bytes in the lanes of 32 bits, and acc + the sum of the products of those of a, which have no sign, and of b, which have
+   one (vpdpbusd, which wraps around as well). */
+TSC_FN I PAIRS(quads)(const void *p) {
+  I all;
+  return __builtin_memcpy(&all, p, sizeof all), all;
+}
+TSC_FN I PAIRS(dot_bytes)(I acc, I a, I b) {
+#if defined __AVX512VNNI__ && defined __AVX512VL__
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+#else
+  for (int at = 0; at < 32; at += 8) acc += (a >> at & 255) * (b << (24 - at) >> 24);
+#endif
+  return acc;
 }
 #undef PAIRS
 #endif

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -316,6 +316,11 @@ def is_copy(node: Node) -> bool:
 def cast_node(source: str, output: str, dtype: str, name: str) -> Node:
     """A node that converts `source` to `dtype`."""
     return Node("Cast", (source,), (output,), {"to": NUMBERS[dtype]}, name)
+
+
+def arithmetic_node(fn: Literal["add", "sub", "mul"], left: str, right: str, output: str, name: str) -> Node:
+    """A node that combines two values of one dtype."""
+    return Node({"add": "Add", "sub": "Sub", "mul": "Mul"}[fn], (left, right), (output,), {}, name)
 
 
 def _expect_float(ctx: InferContext) -> None:

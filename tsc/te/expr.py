@@ -13,7 +13,7 @@ from operator import attrgetter, is_
 
 from tsc.errors import InternalError
 from tsc.sym import SymExpr
-from tsc.te.layout import Combinators, panel_of, stored, text
+from tsc.te.layout import Beside, Combinators, panel_of, stored, text
 
 INDEX = "int64"
 #: No array of a machine is longer, nor is any of its dims where it has an element: what lies beyond is one place.
@@ -38,8 +38,8 @@ class Buffer:
         return found and found[:2]
 
     @property
-    def paired(self) -> int | None:
-        """The axis of which panels have two neighbours side by side, if they do."""
+    def beside(self) -> Beside | None:
+        """The axis of which panels have neighbours side by side, and how many, if they do."""
         found = panel_of(len(self.shape), self.layout) if self.layout else None
         return found and found[2]
 

@@ -75,21 +75,28 @@ def stored(shape: Sequence[SymExpr], layout: Combinators) -> tuple[SymExpr, ...]
     return found
 
 
-def panels(rank: int, axis: int, width: int, paired: int | None = None) -> Combinators:
+#: An axis, and how many neighbours along it are side by side; its extent is a multiple of that.
+Beside: TypeAlias = tuple[int, int]
+#: How many neighbours code can read so.
+BESIDE = (2, 4)
+
+
+def panels(rank: int, axis: int, width: int, beside: Beside | None = None) -> Combinators:
     """`axis`, padded to a multiple of `width` and split by it, the quotient first and the remainder last: W[K, N] in panels
-    of 64 along axis 1 is stored as [ceil(N/64)][K][64]; with two neighbours along the axis `paired`, whose extent is even, side
-    by side: [ceil(N/64)][K/2][64][2]."""
+    of 64 along axis 1 is stored as [ceil(N/64)][K][64]; with two neighbours along axis 0 `beside` each other as
+    [ceil(N/64)][K/2][64][2]."""
     rest = (d + (d > axis) for d in range(rank) if d != axis)
     plain = RoundUp(axis, width), Split(axis, SymExpr.of(width)), Permute((axis, *rest, axis + 1))
-    if paired is None:
+    if beside is None:
         return plain
-    at = paired + (paired < axis)  # where it is behind the panels' own axis
-    return *plain, Split(at, SymExpr.of(2)), Permute((*range(at + 1), *range(at + 2, rank + 2), at + 1))
+    along, count = beside
+    at = along + (along < axis)  # where it is behind the panels' own axis
+    return *plain, Split(at, SymExpr.of(count)), Permute((*range(at + 1), *range(at + 2, rank + 2), at + 1))
 
 
-def panel_of(rank: int, layout: Combinators) -> tuple[int, int, int | None] | None:
-    """The axis, width and paired axis of a layout that is `panels`, None of the plain one. Raises InternalError for any
-    other."""
+def panel_of(rank: int, layout: Combinators) -> tuple[int, int, Beside | None] | None:
+    """The axis, the width and what is side by side of a layout that is `panels`, None of the plain one. Raises InternalError
+    for any other."""
     found = _panel(rank, layout)
     if layout and found is None:
         raise InternalError(f"no code reads the layout {layout}")
@@ -101,16 +108,16 @@ def text(rank: int, layout: Combinators) -> str:
     found = _panel(rank, layout)
     if found is None:
         return ", ".join(map(str, layout))
-    axis, width, paired = found
-    return f"panel({axis}, {width})" + ("" if paired is None else f" of pairs along {paired}")
+    axis, width, beside = found
+    return f"panel({axis}, {width})" + ("" if beside is None else f", {beside[1]} along {beside[0]} side by side")
 
 
 @lru_cache(maxsize=1024)
-def _panel(rank: int, layout: Combinators) -> tuple[int, int, int | None] | None:
+def _panel(rank: int, layout: Combinators) -> tuple[int, int, Beside | None] | None:
     match layout:
         case (RoundUp(dim=axis, multiple=width), *_):
-            ways = (None, *(d for d in range(rank) if d != axis))
-            return next(((axis, width, paired) for paired in ways if layout == panels(rank, axis, width, paired)), None)
+            ways = (None, *((d, count) for d in range(rank) if d != axis for count in BESIDE))
+            return next(((axis, width, beside) for beside in ways if layout == panels(rank, axis, width, beside)), None)
     return None
 
 

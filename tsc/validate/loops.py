@@ -205,7 +205,7 @@ class Loops:
                 at = tuple(int(np.broadcast_to(p, (frame.count,))[wrong][0]) for p in places)
                 raise Fault(f"{what} accesses {buffer} at {at}, outside its extents")
         if buffer.panel is not None:
-            return _panelled(places, shape, buffer.panel, buffer.paired), padded
+            return _panelled(places, shape, buffer.panel, buffer.beside), padded
         flat: Ints = 0
         for place, extent in zip(places, shape):
             flat = flat * extent + place
@@ -249,15 +249,17 @@ class _Scoped:
                             spread(frame.get(BLOCK), frame.count) if storage.outside else None)
 
 
-def _panelled(places: list[Ints], shape: list[Ints], panel: tuple[int, int], paired: int | None) -> Ints:
-    """Where an element is stored: the panel, then the other dims in order, then the place in the panel, and which of a pair."""
+def _panelled(places: list[Ints], shape: list[Ints], panel: tuple[int, int], beside: layout.Beside | None) -> Ints:
+    """Where an element is stored: the panel, then the other dims in order, then the place in the panel, and which of those
+    that are side by side."""
     axis, width = panel
+    along, count = beside or (-1, 1)
     flat: Ints = places[axis] // width
     for dim, (place, extent) in enumerate(zip(places, shape)):
         if dim != axis:
-            flat = flat * (extent // 2) + place // 2 if dim == paired else flat * extent + place
+            flat = flat * (extent // count) + place // count if dim == along else flat * extent + place
     flat = flat * width + places[axis] % width
-    return flat if paired is None else flat * 2 + places[paired] % 2
+    return flat if beside is None else flat * count + places[along] % count
 
 
 def _unpacked(buffer: Buffer, cells: Array, frame: Frame, sizes: Sizes) -> Array:
@@ -271,12 +273,13 @@ def _unpacked(buffer: Buffer, cells: Array, frame: Frame, sizes: Sizes) -> Array
     for shape in np.unique(every, axis=0):
         own = (every == shape).all(axis=1)[cases]
         if own.any():
-            plain[own] = _unpacked_shape(tuple(int(n) for n in shape), (*buffer.panel, buffer.paired), cells[own])
+            plain[own] = _unpacked_shape(tuple(int(n) for n in shape), (*buffer.panel, buffer.beside), cells[own])
     return plain
 
 
 def _unpacked_shape(shape: tuple[int, ...], panel: Panel, cells: Array) -> Array:
-    axis, width, paired = panel
+    axis, width, beside = panel
+    along, count = beside or (-1, 1)
     block = prod(n for dim, n in enumerate(shape) if dim != axis) * width
     numbers = cells // block
     if (numbers >= -(-shape[axis] // width)).any():
@@ -286,18 +289,17 @@ def _unpacked_shape(shape: tuple[int, ...], panel: Panel, cells: Array) -> Array
         made = _packed_places(shape, panel, tuple(int(p) for p in panels))
         return np.asarray(made[inverse * block + cells % block])
     others, rest = [dim for dim in range(len(shape)) if dim != axis], cells % block
-    second = 0 if paired is None else rest % 2  # which of a pair; what follows is said of panels without
-    rest = rest if paired is None else rest // 2
-    found = np.unravel_index(rest // width, [shape[dim] // 2 if dim == paired else shape[dim] for dim in others])
-    places = [at * 2 + second if dim == paired else at for dim, at in zip(others, found)]
+    which, rest = rest % count, rest // count  # of those side by side; what follows is said of panels without
+    found = np.unravel_index(rest // width, [shape[dim] // count if dim == along else shape[dim] for dim in others])
+    places = [at * count + which if dim == along else at for dim, at in zip(others, found)]
     read = [np.unique(at, return_inverse=True) for at in places]
     made = _pack_places(shape, (axis, width, None), panels, [places for places, _ in read])
     at = np.ravel_multi_index((inverse, *(at for _, at in read)), (len(panels), *(len(places) for places, _ in read)))
     return np.asarray(made[at * width + rest % width])
 
 
-#: The axis of panels, their width, and the axis along which two are side by side, if they are.
-Panel: TypeAlias = tuple[int, int, int | None]
+#: The axis of panels, their width, and what is side by side in them.
+Panel: TypeAlias = tuple[int, int, layout.Beside | None]
 #: Elements of packed panels that are kept for the next load: a few of a large constant would be gigabytes.
 _MOST_KEPT = 1 << 20
 

@@ -26,7 +26,8 @@ _WIDE = ("float32", "float64")
 
 
 def scale_after_contraction(graph: Graph, env: ShapeEnv) -> Graph:
-    """Move multiplications and divisions by scalar constants behind the contractions whose operand they alone make.
+    """Move multiplications and divisions by scalar constants behind the contractions whose operand they alone make, or, in
+    products of whole numbers, that others read, too.
 
     Views and index maps may stand between the two. Values keep their names; what is rebuilt before gets new ones.
     """
@@ -61,8 +62,9 @@ class _Moving:
         before: list[Node] = []
         scales: list[tuple[Node, str]] = []
         operands = list(contraction.inputs)
+        whole = all(map(self.of_whole, operands[:2]))  # each such product gains, whoever else reads what was scaled
         for k, operand in enumerate(operands):
-            chain = self.chain(operand)
+            chain = self.chain(operand, whole)
             if not chain:
                 continue
             scale = chain[-1] if self.fits(chain[-1], contraction) else self.placed(chain, contraction)
@@ -80,10 +82,16 @@ class _Moving:
             made.append(replace(scale, inputs=tuple(source if i == data else i for i in scale.inputs), outputs=(target,)))
         return made
 
-    def chain(self, value: str) -> list[Node]:
-        """From `value` back to a scale: index maps and views, then the scale; empty where there is none."""
+    def of_whole(self, value: str) -> bool:
+        """Whether a value is whole numbers that are scaled and moved."""
+        chain = self.chain(value, shared=True)
+        return bool(chain) and is_whole(self.graph, self.env, self.producers, self.data(chain[-1]))
+
+    def chain(self, value: str, shared: bool) -> list[Node]:
+        """From `value` back to a scale: index maps and views, then the scale; empty where there is none, or where others read
+        what stands there, unless it may be `shared`."""
         result: list[Node] = []
-        while value in self.producers and self.uses[value] == 1 and value not in self.graph.outputs:
+        while value in self.producers and (shared or (self.uses[value] == 1 and value not in self.graph.outputs)):
             node = self.producers[value]
             result.append(node)
             if self.data(node):

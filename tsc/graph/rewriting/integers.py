@@ -3,32 +3,36 @@
 A factor that was widened is read as it was before; what is computed of bytes, as a number less its zero point, is stored in 16
 bits; constants take as many as they need, but 16 where a sum runs along their rows: those of two steps are read together
 (`loop_ir/cpu/pairs.py`). Floats that were made of whole numbers, between a DequantizeLinear whose scale has gone behind the
-product (`commute.py`) and that product, are such numbers, too, where their sums cannot leave int32. All is exact.
+product (`commute.py`) and that product, are such numbers, too, where their sums cannot leave int32. Where a device takes four
+steps of bytes at once, what else they are made of is summed up apart (`apart.py`). All is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsc.graph.dataflow import element_of, item_of
+from tsc.graph.rewriting.apart import Rows, converted, rows_of, sums_columns
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
 from tsc.ops.contraction import by_channels, has_one_channel, with_factors
-from tsc.ops.elementwise import cast_node
+from tsc.ops.elementwise import arithmetic_node, cast_node
 from tsc.sym import ShapeEnv, SymExpr
-from tsc.te.expr import Cast, Load, loads, variables
+from tsc.te.expr import loads, variables
 from tsc.te.passes.narrow import INT16, Ends, ends_of, ends_of_dtype, within
 
 SUMS, FLOATS = "int32", "float32"
 #: How many nodes a factor is followed back through.
 _DEPTH = 16
 _NARROW = ("int8", "uint8", "int16")
-_WHOLE = (*_NARROW, "uint16", "int32")
+#: How many steps are taken at once of bytes with and without a sign, and how far these are apart.
+_QUADS, _SIGN = 4, 128
 
 
 # -- before constants are folded ---------------------------------------------------------------------------------
@@ -64,7 +68,7 @@ def _led_to(graph: Graph, env: ShapeEnv, producers: dict[str, Node], value: str,
     node = producers.get(value)
     if node is None or not depth:
         return frozenset()
-    if _converted(graph, env, node, value) is not None:
+    if converted(graph, env, node, value) is not None:
         return frozenset((value,))
     if is_view(node) or (definition(node).te is not None and item_of(graph, env, node, node.outputs.index(value), 0).is_map):
         ways = node.inputs[:1]
@@ -77,25 +81,15 @@ def _led_to(graph: Graph, env: ShapeEnv, producers: dict[str, Node], value: str,
 def is_whole(graph: Graph, env: ShapeEnv, producers: Mapping[str, Node], value: str) -> bool:
     """Whether floats are whole numbers of few bits, converted."""
     node = producers.get(value)
-    return node is not None and _converted(graph, env, node, value) is not None
-
-
-def _converted(graph: Graph, env: ShapeEnv, node: Node, value: str) -> str | None:
-    """Of what whole numbers a value is a conversion, element by element."""
-    if is_view(node) or definition(node).te is None:
-        return None
-    body = element_of(graph, env, node, node.outputs.index(value)).body
-    if not isinstance(body, Cast) or not isinstance(body.value, Load) or body.value.dtype not in _WHOLE:
-        return None
-    source = body.value.buffer.name
-    return source if graph.types[source].shape == graph.types[value].shape else None
+    return node is not None and converted(graph, env, node, value) is not None
 
 
 # -- products ----------------------------------------------------------------------------------------------------
 
-def narrow_integers(graph: Graph, env: ShapeEnv) -> Graph:
-    """A graph of primitives whose products of whole numbers have narrower factors, where both are seen to fit."""
-    narrowing = _Narrowing(graph, env)
+def narrow_integers(graph: Graph, env: ShapeEnv, dots: Collection[int] = (2,)) -> Graph:
+    """A graph of primitives whose products of whole numbers have narrower factors, where both are seen to fit; `dots`: how many
+    steps of them a device takes at once."""
+    narrowing = _Narrowing(graph, env, _QUADS in dots)
     nodes = [made for node in graph.nodes for made in narrowing.rewritten(node)]
     return replace(graph, nodes=tuple(nodes), types=narrowing.types, constants=narrowing.constants)
 
@@ -103,7 +97,8 @@ def narrow_integers(graph: Graph, env: ShapeEnv) -> Graph:
 class _Narrowing:
     """Narrower copies of a graph's values, each made once, and the nodes that make them."""
 
-    def __init__(self, graph: Graph, env: ShapeEnv) -> None:
+    def __init__(self, graph: Graph, env: ShapeEnv, quads: bool) -> None:
+        self._quads = quads
         self.types, self.constants = dict(graph.types), dict(graph.constants)
         self._graph, self._env, self._producers, self._names = graph, env, graph.producers(), graph.names()
         self._made: dict[tuple[str, str], str] = {}
@@ -119,15 +114,69 @@ class _Narrowing:
             yield from self._taken()  # another product may read what was made for this one
             yield node
             return
+        total = node.outputs[0] if own == {SUMS} else self._copy(node.outputs[0], SUMS)
+        made = self._in_quads(node, left, right, total) or [self._in_pairs(node, left, right, total)]
+        yield from (*self._taken(), *made)
+        if own == {FLOATS}:
+            yield cast_node(total, node.outputs[0], FLOATS, f"{node.name}/{FLOATS}")
+
+    def _in_pairs(self, node: Node, left: str, right: str, total: str) -> Node:
+        """A product of narrow factors."""
         factors = (self._narrow(left, node, 0), self._narrow(right, node, 1))
-        yield from self._taken()
-        product = self._by_channels(with_factors(node, factors, SUMS))
-        if own == {SUMS}:
-            yield product
-            return
-        total = self._copy(node.outputs[0], SUMS)
-        yield replace(product, outputs=(total,))
-        yield cast_node(total, node.outputs[0], FLOATS, f"{node.name}/{FLOATS}")
+        return replace(self._by_channels(with_factors(node, factors, SUMS)), outputs=(total,))
+
+    def _in_quads(self, node: Node, left: str, right: str, total: str) -> list[Node] | None:
+        """A product of bytes without a sign and constant ones with a sign, less what belongs to all of a row; None where its
+        factors are not seen to be such, or steps are left over."""
+        weights, made = self.constants.get(right), replace(self._graph, types=self.types, constants=self.constants)
+        if not self._quads or weights is None or weights.ndim != 2 or not weights.size or len(weights) % _QUADS or not (
+                within(self._ends(right, 0), ends_of_dtype("int8")) and sums_columns(self._graph, self._env, node, 1)):
+            return None
+        rows = rows_of(made, self._env, self._producers, left)
+        if rows is None:
+            return None
+        rows = rows if self.types[rows.source].dtype == "uint8" else self._without_sign(rows)
+        product = with_factors(node, (rows.source, self._narrow_constant(right, "int8")), SUMS)
+        if rows.less == 0:
+            return [replace(product, outputs=(total,))]
+        sums, bytes_ = weights.sum(0, np.int64), self._value(f"{total}/bytes", self.types[total].shape)
+        if isinstance(rows.less, int):
+            part = self._constant(right, f"less {rows.less}", sums * rows.less)
+            return [replace(product, outputs=(bytes_,)), arithmetic_node("sub", bytes_, part, total, f"{node.name}/apart")]
+        part = self._value(f"{total}/part", (*self.types[rows.less].shape[:-1], SymExpr.of(len(sums))))
+        return [replace(product, outputs=(bytes_,)),
+                arithmetic_node("mul", rows.less, self._constant(right, "sums", sums), part, f"{node.name}/part"),
+                arithmetic_node("sub", bytes_, part, total, f"{node.name}/apart")]
+
+    def _without_sign(self, rows: Rows) -> Rows:
+        """The same rows, of bytes that have no sign."""
+        if (rows.source, "uint8") not in self._made:
+            shape = self.types[rows.source].shape
+            wide, moved = (self._value(f"{rows.source}/{what}", shape) for what in ("wide", "moved"))
+            self._nodes += [
+                cast_node(rows.source, wide, SUMS, wide),
+                arithmetic_node("add", wide, self._constant("", "sign", np.array(_SIGN)), moved, moved),
+                cast_node(moved, self._copy(rows.source, "uint8"), "uint8", f"{rows.source}/uint8")]
+        source = self._made[rows.source, "uint8"]
+        if isinstance(rows.less, int):
+            return Rows(source, rows.less + _SIGN)
+        if (rows.less, "and sign") not in self._made:
+            more = self._made[rows.less, "and sign"] = self._value(f"{rows.less}/and_sign", self.types[rows.less].shape)
+            self._nodes.append(arithmetic_node("add", rows.less, self._constant("", "sign", np.array(_SIGN)), more, more))
+        return Rows(source, self._made[rows.less, "and sign"])
+
+    def _constant(self, value: str, what: str, array: NDArray[np.int64]) -> str:
+        """The name of an array of int32, which tells `what` of a constant."""
+        if (value, what) not in self._made:
+            name = self._made[value, what] = self._value(f"{value}/{what}", tuple(map(SymExpr.of, array.shape)))
+            self.constants[name] = array.astype(SUMS)
+        return self._made[value, what]
+
+    def _value(self, name: str, shape: tuple[SymExpr, ...]) -> str:
+        """A name like this for a value of int32."""
+        found = unused_name(name, self._names)
+        self.types[found] = TensorType(SUMS, shape)
+        return found
 
     def _taken(self) -> list[Node]:
         """The nodes made since it was last asked, in order."""
@@ -143,12 +192,10 @@ class _Narrowing:
             array = self.constants[value]
             if not array.size or not np.isfinite(array).all() or np.abs(array).max() > INT16[1] or (array % 1).any():
                 return None
-            if (value, SUMS) not in self._made:
-                self.constants[self._copy(value, SUMS)] = array.astype(SUMS)
-            return self._made[value, SUMS]
+            return self._narrow_constant(value, SUMS)
         if node is None or not depth:
             return None
-        source = _converted(self._graph, self._env, node, value)
+        source = converted(self._graph, self._env, node, value)
         if source is not None:
             return source if within(self._ends(source, depth - 1), INT16) else None
         if len(node.outputs) > 1 or not (is_view(node) or (
@@ -199,21 +246,23 @@ class _Narrowing:
         """The name of a value's copy, as a product reads it for its input of that number."""
         node = self._producers.get(value)
         if value in self.constants:
-            array = self.constants[value]
             fitting = next(d for d in _NARROW if within(self._ends(value, 0), ends_of_dtype(d)))
-            dtype = "int16" if self._runs_along(product, number) else fitting
-            if (value, dtype) not in self._made:
-                self.constants[self._copy(value, dtype)] = array.astype(dtype)
-            return self._made[value, dtype]
+            return self._narrow_constant(value, "int16" if self._runs_along(product, number) else fitting)
         if self.types[value].dtype in _NARROW:
             return value
-        source = None if node is None else _converted(self._graph, self._env, node, value)
+        source = None if node is None else converted(self._graph, self._env, node, value)
         if source is not None and self.types[source].dtype in _NARROW:
             return source
         if (value, "int16") not in self._made:
             name = value if node is None else node.name
             self._nodes.append(cast_node(value, self._copy(value, "int16"), "int16", f"{name}/int16"))
         return self._made[value, "int16"]
+
+    def _narrow_constant(self, value: str, dtype: str) -> str:
+        """The name of a constant's copy in a dtype that holds it."""
+        if (value, dtype) not in self._made:
+            self.constants[self._copy(value, dtype)] = self.constants[value].astype(dtype)
+        return self._made[value, dtype]
 
     def _by_channels(self, node: Node) -> Node:
         """A convolution of a constant kernel, summed up in an order in which steps come in pairs."""

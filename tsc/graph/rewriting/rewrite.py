@@ -32,13 +32,14 @@ _MOST_ROUNDS = 32
 
 
 def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, limits: Limits = DEFAULT_LIMITS,
-            whole: bool = False) -> Graph:
-    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result. Where `whole` products
-    gain, floats between whole numbers and a product of two such factors are folded only if the product stays one of floats.
+            dots: Collection[int] = ()) -> Graph:
+    """The same function with fewer nodes. `graph` is inferred and made of primitives; so is the result. Where products of whole
+    numbers gain, of which a device takes so many steps (`dots`) at once, floats between whole numbers and a product of two such
+    factors are folded only if the product stays one of floats.
 
     `tell` gets every decision about contractions that could be merged.
     """
-    budget, held = Budget(limits.folding), quantised_factors(graph, env) if whole else set[str]()
+    budget, held = Budget(limits.folding), quantised_factors(graph, env) if dots else set[str]()
     for _ in range(_MOST_ROUNDS):
         before = graph.nodes
         graph = settle_contents(graph, held)
@@ -50,8 +51,8 @@ def rewrite(graph: Graph, env: ShapeEnv, tell: Tell = lambda decision: None, lim
             break
         graph = infer_shapes(graph, env)
     graph = scale_after_contraction(graph, env)
-    if whole:
-        graph = drop_dead(narrow_integers(graph, env))
+    if dots:
+        graph = drop_dead(narrow_integers(graph, env, dots))
         graph = fold_constants(graph, env, budget) if held else graph
     return merge_contractions(graph, env, tell)
 

@@ -74,7 +74,7 @@ def check_load(load: Load, var: str) -> Access:
         raise Refused(f"the index of {load.buffer.name} depends on data")
     if load.buffer.panel is not None:
         moved = [d for d, factor in enumerate(factors) if factor != ZERO]
-        if halves or moved != [load.buffer.panel[0]] or factors[moved[0]] != ONE or load.buffer.paired is not None:
+        if halves or moved != [load.buffer.panel[0]] or factors[moved[0]] != ONE or load.buffer.beside is not None:
             raise Refused(f"{load.buffer.name} is stored in panels")
         return "contiguous"  # where it is a part of one (`_part_of_panel`)
     if any(f != ZERO for f in (factors if halves else factors[:-1])):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tsc.loop_ir.marks import PAIR_TILE
+from tsc.loop_ir.cpu.dots import steps_at_once
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern.base import PANEL_STEPS, Build, Tree
 from tsc.poly.pattern.nest import Nest, in_register_tiles, nest_tree
@@ -20,7 +20,6 @@ from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
 from tsc.te.expr import Expr, loads, variables
 from tsc.te.passes.layout import ColumnOperand, with_layouts
-from tsc.te.passes.narrow import fits_int16
 from tsc.te.passes.products import lies_along, product_of, single_axes, unit_stride
 
 #: Elements that fill a vector of any device.
@@ -123,12 +122,12 @@ class Contraction(Nest):
         return Tree.of(promote_panel(made, build.scop, self, self.n_factor, config.instr_tile[1]), build.scop)
 
     def column_operands(self, spec: DeviceSpec) -> Iterable[ColumnOperand]:
-        """The factor that varies with n; by pairs of steps where a register tile takes them so (`loop_ir/cpu/pairs.py`) and
-        there is no odd one."""
+        """The factor that varies with n; with steps side by side where a register tile takes several (`loop_ir/cpu/dots.py`)
+        and none is left over."""
         steps = self.anchor.reduce_axes[-1]
-        paired = (PAIR_TILE in spec.intrinsics and (steps.extent.as_int() or 1) % 2 == 0
-                  and self.anchor.target.dtype == "int32" and fits_int16(self.n_factor) and fits_int16(self.m_factor))
-        yield ColumnOperand(self.n_factor, self.n, self.register_tile(spec)[1], steps.name if paired else None)
+        counts = steps_at_once(self.m_factor, self.n_factor, self.anchor.target.dtype, spec.intrinsics)
+        most = max((count for count in counts if (steps.extent.as_int() or 1) % count == 0), default=1)
+        yield ColumnOperand(self.n_factor, self.n, self.register_tile(spec)[1], (steps.name, most) if most > 1 else None)
 
     def reading(self, program: Program) -> Self:
         """The same of a Program that differs in the layouts of inputs alone."""

@@ -17,13 +17,13 @@ from tsc.te.passes.narrow import as_narrow
 
 @dataclass(frozen=True, slots=True)
 class ColumnOperand:
-    """A factor of which a device reads so many columns, along an axis, at once: its `width`. Where it takes two steps of the
-    sum together, these are along the axis `paired`."""
+    """A factor of which a device reads so many columns, along an axis, at once: its `width`. Where it takes several steps of
+    the sum together, these are `beside` each other: the axis, and how many."""
 
     factor: Expr
     axis: str
     width: int
-    paired: str | None = None
+    beside: tuple[str, int] | None = None
 
 
 def with_panel(program: Program, operand: ColumnOperand, constants: Collection[str]) -> Program:
@@ -36,9 +36,11 @@ def with_panel(program: Program, operand: ColumnOperand, constants: Collection[s
         reads = {other for c in program.computes for other in loads(c.body) if other.buffer.name == buffer.name}
         if buffer.name not in constants or buffer.layout or reads != {load} or [load.index[d] for d in places] != [Var(axis)]:
             continue
-        paired = [d for d, place in enumerate(load.index) if operand.paired in variables(place)]
-        together = as_narrow(factor) == load and [load.index[d] for d in paired] == [Var(operand.paired or "")]
-        packed = replace(buffer, layout=panels(len(load.index), places[0], operand.width, paired[0] if together else None))
+        steps, count = operand.beside or ("", 1)
+        along = [d for d, place in enumerate(load.index) if steps in variables(place)]
+        together = as_narrow(factor) == load and [load.index[d] for d in along] == [Var(steps)]
+        layout = panels(len(load.index), places[0], operand.width, (along[0], count) if together else None)
+        packed = replace(buffer, layout=layout)
         program = replace(
             program, inputs=tuple(packed if b.name == packed.name else b for b in program.inputs),
             computes=tuple(replace(c, body=with_layouts(c.body, (packed,))) for c in program.computes))

@@ -31,6 +31,12 @@ def fits_int16(expr: Expr) -> bool:
     return within(ends_of(expr), INT16)
 
 
+def are_apart(left: Expr, right: Expr) -> bool:
+    """Whether both are elements that are bytes, as they are or widened, one with a sign and one without."""
+    first, second = as_narrow(left), as_narrow(right)
+    return isinstance(first, Load) and isinstance(second, Load) and {first.dtype, second.dtype} == {"int8", "uint8"}
+
+
 def as_narrow(expr: Expr) -> Expr:
     """What a whole number was before it was widened, where that is seen; else itself."""
     while isinstance(expr, Cast) and expr.dtype in ("int32", "int16") and expr.value.dtype in _OF_DTYPE:
