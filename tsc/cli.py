@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, NoReturn, TypeVar, get_args
@@ -371,7 +372,7 @@ def _dims(ranges: Sequence[str], shapes: Sequence[str]) -> dict[str, Any] | None
         name, value = _pair(text, "--shape")
         entries = [entry.strip() for entry in value.split(",")]
         found[name] = tuple(None if e == "*" else _integer(e, "--shape") if e.isdecimal() else e for e in entries)
-    for text in (one for text in ranges for one in _BETWEEN_RANGES.split(text)):
+    for text in chain.from_iterable(map(_BETWEEN_RANGES.split, ranges)):
         name, value = _pair(text, "--dim")
         low, colon, high = value.partition(":")
         least = _integer(low, "--dim")

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from tsc.errors import InputError
 
 #: In which numbers are multiplied.
-Precision = Literal["fp32", "tf32", "fp16"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 #: Whether all Variants of a kernel sum in one order.
 Reduction = Literal["fixed", "fast"]
 
@@ -54,7 +54,8 @@ class Options:
 
     `precision` is that of the factors of products, where a device has matrix instructions for it (PTX ISA 9.7.14.5): "fp32";
     "tf32", which keeps 10 of 23 bits behind the point; or "fp16", which keeps as many, is stored so, and ends at 65,504
-    (constants beyond that become it, other values infinite). Sums are in fp32, and so is all else.
+    (constants beyond that become it, other values infinite). Sums are in fp32, and so is all else. "bf16" is for CPUs with
+    AVX-512 BF16 alone, others refuse it: products with constant weights have factors of 7 bits behind the point.
 
     `reduction` is "fixed": all Variants of a kernel give the same bits; or "fast": records may give it some that sum in another
     order, in chunks that several cores take (split rows, split k), so that results differ by rounding from size to size and by

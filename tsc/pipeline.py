@@ -27,7 +27,7 @@ from tsc.graph.shapes import check_inputs, infer_shapes
 from tsc.graph.views import resolve
 from tsc.ir import Graph, Node, format_graph
 from tsc.kernels import Workshop, bind, compile_program, shared, workshop
-from tsc.loop_ir.cpu.dots import DOTS
+from tsc.loop_ir.cpu.dots import DOTS, WHOLE
 from tsc.ops.control import runs_graphs
 from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, Part, RegionCall, build_plan, packed_constants
@@ -91,7 +91,7 @@ def to_groups(graph: Graph, env: ShapeEnv, recorder: Recorder, device: Target,
     graph = compute_wide(graph, env, limits)                        # Graph            -> Graph that computes in float32
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     check_counts(graph, device.spec)
-    dots = frozenset(count for count, name in DOTS.items() if name in device.spec.intrinsics)
+    dots = frozenset(DOTS[name] for name in WHOLE if name in device.spec.intrinsics)
     graph = rewrite(graph, env, partial(told, recorder, "merge"), limits, dots)  # Graph      -> Graph
     graph = record(recorder, "rewrite", graph)
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it

@@ -96,8 +96,8 @@ class DeviceSpec:
         return replace(self, vector_bytes=0, instr_tile=(1, 1), intrinsics=(), masks=False)
 
 
-def parse_target(text: str, table: dict[str, DeviceSpec]) -> DeviceSpec:
-    """The DeviceSpec called `text`. Raises LaunchError naming the known ones."""
+def parse_target(text: str, table: dict[str, DeviceSpec], what: str = "") -> DeviceSpec:
+    """The DeviceSpec called `text` among those that compute in `what` is asked for. Raises LaunchError naming them."""
     if text not in table:
-        raise LaunchError(f"unknown target '{text}'; known targets are {', '.join(sorted(table))}")
+        raise LaunchError(f"unknown target '{text}'{what}; known targets{what} are {', '.join(sorted(table))}")
     return table[text]

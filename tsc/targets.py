@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tsc.codegen_c.build import Ahead, build_module, compiling_ahead
 from tsc.codegen_c.emit import emit_c
-from tsc.codegen_c.specs import CPU_SPECS, host_spec
+from tsc.codegen_c.specs import BFLOAT_SPECS, CPU_SPECS, host_spec
 from tsc.codegen_cuda.build import build_cubin_module, build_emulated_module, nothing_ahead
 from tsc.codegen_cuda.emit import emit_cuda
 from tsc.codegen_cuda.specs import CUDA_SPECS
@@ -57,13 +57,20 @@ class Target:
 def find(name: str, precision: Precision = "fp32") -> Target:
     """The target called `name`; "cpu" is this machine's, "sm_80" a GPU of that architecture, "emu:sm_80" one in the emulator.
     Products may be of a `precision`, where there are instructions for it. Raises LaunchError naming the known ones."""
-    spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | CUDA_SPECS | _EMULATED)
+    if precision == "bf16":
+        spec = host_spec(table=BFLOAT_SPECS) if name == "cpu" else parse_target(name, BFLOAT_SPECS, " in bf16")
+        return replace(_cpu(spec), factors="bfloat16")
+    spec = host_spec() if name == "cpu" else parse_target(name, CPU_SPECS | BFLOAT_SPECS | CUDA_SPECS | _EMULATED)
     if spec.gpu is not None:
         spec = replace(spec, intrinsics=tuple(m.name for m in _PRECISION[precision] if m.warps == 1 or spec.gpu.warp_groups))
         build = build_emulated_module if name in _EMULATED else build_cubin_module
         made = Target(spec, IN_WARPS, _lowered_for_gpu, _refined_on_gpu, _cuda, build, nothing_ahead,
                       pool=untuned)
         return replace(made, forms=IN_STRIPS, factors="float16", algebra=scaled_late) if precision == "fp16" else made
+    return _cpu(spec)
+
+
+def _cpu(spec: DeviceSpec) -> Target:
     return Target(spec, OWN, _lowered_for_cpu, check_lowered, emit_c, build_module, compiling_ahead)
 
 

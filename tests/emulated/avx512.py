@@ -17,11 +17,11 @@ from pathlib import Path
 
 from tsc.codegen_c import specs
 from tsc.codegen_c.build import find_compiler
-from tsc.codegen_c.specs import CPU_SPECS
+from tsc.codegen_c.specs import BFLOAT_SPECS, CPU_SPECS
 from tsc.runtime.drivers import cpu
 
 HEADER = Path(__file__).parent / "avx512.h"
-EMULATED = CPU_SPECS["cpu-avx512-vnni"]
+EMULATED = BFLOAT_SPECS["cpu-avx512-bf16"]
 NEEDED = CPU_SPECS["cpu-avx2"]
 #: Set for a process and its children once they pretend: the folder with what that takes.
 VARIABLE = "TSC_TEST_EMULATED"
@@ -57,7 +57,7 @@ def pretend() -> None:
         os.environ["TSC_CC"] = command(" ".join(find_compiler(os.environ.get("TSC_CC")).command))
     cpuinfo = Path(os.environ[VARIABLE]) / "cpuinfo"
     cpu.read_cpu_flags.__defaults__ = (cpuinfo,)
-    specs.host_spec.__defaults__ = (cpuinfo,)
+    specs.host_spec.__defaults__ = (cpuinfo, CPU_SPECS)
 
 
 def _remove(folder: Path, owner: int) -> None:

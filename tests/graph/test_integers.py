@@ -168,7 +168,7 @@ def test_steps_are_taken_together(target: str, tmp_path: Path, monkeypatch: pyte
         made = tsc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), target=target)
         assert ("int16" in made.explain() or "uint8" in made.explain()) == pairs and len(plan_of(made._package).launches) == 1
         source = "".join(path.read_text() for path in dump.glob("*.c"))
-        assert ("tsc_dot_bytes_int32" in source) == ("tsc_quads_int32" in source) == quads
+        assert ("tsc_dot_bytes_int32" in source) == ("tsc_side_by_side_int32" in source) == quads
         assert ("tsc_pairs_of_int8" in source) == (pairs and depth % 2 == 0 and not quads)
         assert ("tsc_dot_int32" in source) == (pairs and not quads)
         assert ("tsc_accumulate_int32" in source) == (not pairs or depth % 2 == 1)

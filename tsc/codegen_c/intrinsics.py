@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
-from tsc.loop_ir.cpu.dots import read_dot_tile
+from tsc.loop_ir.cpu.dots import DOTS, read_dot_tile
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.marks import FMA_TILE, PAIR_TILE, QUAD_TILE
+from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE
 from tsc.loop_ir.nodes import For, Stmt, walk
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, item_bytes, loads, substitute, variables
 from tsc.te.passes.narrow import as_narrow
@@ -28,30 +29,36 @@ class TensorIntrin:
     render: Callable[[Stmt, Scope, int], Iterator[tuple[int, str]]]
 
 
+#: The header's function by which each of them accumulates.
+_ACCUMULATE: Mapping[str, str] = {
+    FMA_TILE: "accumulate", PAIR_TILE: "dot", QUAD_TILE: "dot_bytes", BFLOAT_TILE: "dot_bfloat"}
+
+
 def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
     """One k step: the column vectors are loaded once, each row's scalar is broadcast once, and every pair is one FMA."""
-    yield from _render_steps(meaning, ({},), scope, depth)
+    yield from _render_steps(FMA_TILE, meaning, ({},), scope, depth)
 
 
-def _render_dot_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
-    """Two or four k steps, whose numbers share the lanes of 32 bits: every pair of vectors is one sum of their products."""
+def _render_dot_tile(name: str, meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """Several k steps, whose numbers share the lanes of 32 bits: every pair of vectors is one sum of their products."""
     found = read_dot_tile(meaning)
     if found is None:
         raise InternalError("a register tile: it is no steps that are taken together")
     each, count, step = found
-    yield from _render_steps(step, tuple({each: Const(k, INDEX)} for k in range(count)), scope, depth)
+    yield from _render_steps(name, step, tuple({each: Const(k, INDEX)} for k in range(count)), scope, depth)
 
 
-def _render_steps(meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+def _render_steps(name: str, meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Scope,
+                  depth: int) -> Iterator[tuple[int, str]]:
     """One step, or several together, of which each says what its variables are."""
     tile = read_fma_tile(meaning)
     if tile is None or tile.acc.name not in scope.registers:
         raise InternalError("a register tile: its accumulators are not vector registers")
-    what = f"{tile.acc.dtype}x{tile.lanes}"
-    accumulate = {1: "tsc_accumulate", 2: "tsc_dot", 4: "tsc_dot_bytes"}[len(steps)]
-    unsigned_first = len(steps) < 4 or as_narrow(tile.left).dtype == "uint8"
+    accumulate = f"tsc_{_ACCUMULATE[name]}_{tile.acc.dtype}x{tile.lanes}"
+    given = tile.acc.dtype if name == FMA_TILE else "int32"  # what the lanes of both factors hold
+    what, kind = f"{given}x{tile.lanes}", vector_type(given, tile.lanes)
+    in_order = name != QUAD_TILE or as_narrow(tile.left).dtype == "uint8"
     lanes = Lanes(tile.lane, tile.lanes)
-    kind = vector_type(tile.acc.dtype, tile.lanes)
     # a vector may be part of a panel: by this its lanes are seen to be neighbours there
     loop = next(s for s in walk(meaning) if isinstance(s, For) and s.var == tile.lane)
     scope = replace(scope, facts=inside(scope.facts, loop))
@@ -72,13 +79,11 @@ def _render_steps(meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Sco
         left = f"tsc_c{row}"
         if chosen is None:
             left = _of_steps([substitute(tile.left, {tile.row: Const(row, INDEX), **step}) for step in steps], scope)
-        yield depth + 1, f"const {kind} tsc_a{row} = {splat(left, tile.acc.dtype, tile.lanes)};"
+        yield depth + 1, f"const {kind} tsc_a{row} = {splat(left, given, tile.lanes)};"
         for number, column in enumerate(columns):
             at = {tile.row: row, tile.column: column, tile.lane: 0}
-            name = register_at(tile.acc, place, at, lanes, scope)
-            factors = f"tsc_a{row}", f"tsc_b{number}"
-            given = ", ".join(factors if unsigned_first else factors[::-1])
-            yield depth + 1, f"{name} = {accumulate}_{what}({name}, {given});"
+            acc, factors = register_at(tile.acc, place, at, lanes, scope), (f"tsc_a{row}", f"tsc_b{number}")
+            yield depth + 1, f"{acc} = {accumulate}({acc}, {', '.join(factors if in_order else factors[::-1])});"
     yield depth, "}"
 
 
@@ -88,7 +93,8 @@ def _side_by_side(rights: Sequence[Expr], tile: FmaTile, what: str, scope: Scope
         case Load(buffer=buffer, index=place) if buffer.beside is not None and len(rights) == buffer.beside[1]:
             first = tuple(substitute(i, {tile.lane: Const(0, INDEX)}) for i in place)
             at = f"&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}]"
-            return f"tsc_pairs_of_{buffer.dtype}_{what}({at})" if len(rights) == 2 else f"tsc_quads_{what}({at})"
+            whole = item_bytes(buffer.dtype) * len(rights) == 4
+            return f"tsc_side_by_side_{what}({at})" if whole else f"tsc_pairs_of_{buffer.dtype}_{what}({at})"
     return None
 
 
@@ -103,8 +109,8 @@ def _of_steps(values: Sequence[Expr], scope: Scope) -> str:
         case Load(buffer=buffer, index=first) if (
                 len(values) > 1 and buffer.name not in scope.registers and item_bytes(buffer.dtype) * len(values) == 4
                 and all(_is_behind(value, k, buffer, first, scope) for k, value in enumerate(values))):
-            return f"{function}_at(&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}])"
-    return _together(function, [scalar(value, scope) for value in values])
+            return f"tsc_together_at(&{scope.name(f'buffer {buffer.name}')}[{offset_text(buffer, first, scope)}])"
+    return _together(function, [scalar(as_narrow(value) if len(values) > 1 else value, scope) for value in values])
 
 
 def _is_behind(value: Expr, distance: int, buffer: Buffer, first: tuple[Expr, ...], scope: Scope) -> bool:
@@ -150,4 +156,4 @@ def _asked_ahead(tile: FmaTile, step: Mapping[str, Expr], scope: Scope) -> Itera
 
 
 INTRINSICS = {i.name: i for i in (
-    TensorIntrin(FMA_TILE, _render_fma_tile), *(TensorIntrin(name, _render_dot_tile) for name in (PAIR_TILE, QUAD_TILE)))}
+    TensorIntrin(FMA_TILE, _render_fma_tile), *(TensorIntrin(name, partial(_render_dot_tile, name)) for name in DOTS))}

@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
-from tsc.loop_ir.marks import FMA_TILE, PAIR_TILE, QUAD_TILE
+from tsc.errors import LaunchError
+from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE
 from tsc.target import DeviceSpec
 
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -16,10 +18,10 @@ _INTEGER = _ARITHMETIC | {"min", "max"}
 #: What the header (`tsc_kernel.h`, `tsc_math.h`) has a vector form of, by the dtype of the operands.
 _VECTOR_FORMS: Mapping[str, frozenset[str]] = {
     "float32": _ARITHMETIC | {"div", "isnan", "abs", "min", "max", "reciprocal", "sign", "exp", "log", "erf", "tanh", "sqrt",
-                              "floor", "ceil", "round"},
+                              "floor", "ceil", "round", "to_bfloat"},
     "float64": _ARITHMETIC | {"div", "isnan"},
     "int32": _INTEGER, "int64": _INTEGER,
-    **dict.fromkeys(("int8", "uint8", "int16", "uint16"), frozenset({"select"})),
+    **dict.fromkeys(("int8", "uint8", "int16"), frozenset({"select"})), "uint16": frozenset({"select", "from_bfloat"}),
     "bool": frozenset({"and", "or", "xor", "not", "select"})}
 VECTOR_CALLS = frozenset((fn, dtype) for dtype, functions in _VECTOR_FORMS.items() for fn in functions)
 #: Vectors this wide come with masks for their loads (AVX2, AVX-512); for shorter ones a loop is rather split.
@@ -30,7 +32,7 @@ def cpu_spec(name: str, vector_bytes: int, registers: int, instr_tile: tuple[int
              flags: tuple[str, ...] = ()) -> DeviceSpec:
     """A CPU for which the C back end makes code; `flags` are features as the system reports them, which compilers take without
     the underscores."""
-    intrinsics = (FMA_TILE, PAIR_TILE, QUAD_TILE) if _BYTES in flags else (FMA_TILE, PAIR_TILE)
+    intrinsics = (FMA_TILE, PAIR_TILE, *(name for flag, name in _DOTS.items() if flag in flags))
     return DeviceSpec(name, "cpu", vector_bytes, registers, instr_tile, l2_bytes, flags,
                       tuple(f"-m{f.replace('_', '')}" for f in flags), intrinsics=intrinsics,
                       masks=vector_bytes >= _MASKED_BYTES, vector_calls=VECTOR_CALLS)
@@ -38,30 +40,37 @@ def cpu_spec(name: str, vector_bytes: int, registers: int, instr_tile: tuple[int
 
 _AVX2 = ("avx", "avx2", "fma")
 _AVX512 = (*_AVX2, "avx512f", "avx512vl", "avx512dq", "avx512bw")
-#: With it a CPU sums up products of four bytes at once.
-_BYTES = "avx512_vnni"
+#: What CPUs with these sum up at once, products of four bytes and of two bfloat16.
+_DOTS: Mapping[str, str] = {"avx512_vnni": QUAD_TILE, "avx512_bf16": BFLOAT_TILE}
 
 CPU_SPECS: dict[str, DeviceSpec] = {spec.name: spec for spec in (
-    cpu_spec("cpu-avx512-vnni", 64, 32, (7, 64), 1 << 20, (*_AVX512, _BYTES)),
+    cpu_spec("cpu-avx512-vnni", 64, 32, (7, 64), 1 << 20, (*_AVX512, "avx512_vnni")),
     cpu_spec("cpu-avx512", 64, 32, (7, 64), 1 << 20, _AVX512),
     cpu_spec("cpu-avx2", 32, 16, (6, 16), 1 << 19, _AVX2),
     cpu_spec("cpu-generic", 16, 16, (6, 8), 1 << 18),
 )}
-
+#: Those of `precision="bf16"`.
+BFLOAT_SPECS: dict[str, DeviceSpec] = {spec.name: spec for spec in (
+    cpu_spec("cpu-avx512-bf16", 64, 32, (7, 64), 1 << 20, (*_AVX512, "avx512_vnni", "avx512_bf16")),
+)}
 
 #: What was measured on a class of machines, for one of the specs: its register tile, and how far panels are asked for ahead.
 #: On a Zen 5 MiniLM takes 1.05 to 1.07 times as long with what others have (`dev.py bench pair 8769e67`, at 44e2ee9).
 _MEASURED: Mapping[tuple[str, str], tuple[tuple[int, int], int]] = {
-    ("amd-26-0", name): ((6, 64), 16384) for name in ("cpu-avx512-vnni", "cpu-avx512")}
+    ("amd-26-0", name): ((6, 64), 16384) for name in ("cpu-avx512-bf16", "cpu-avx512-vnni", "cpu-avx512")}
 CPUINFO = Path("/proc/cpuinfo")
 _NAME = re.compile(r"\s*(\w+)\b.*, family (\d+), model (\d+)")
 
 
-def host_spec(cpuinfo: Path = CPUINFO) -> DeviceSpec:
-    """The best of `CPU_SPECS` that this machine can run, read from the system when called, with what is known of its class."""
+def host_spec(cpuinfo: Path = CPUINFO, table: Mapping[str, DeviceSpec] = MappingProxyType(CPU_SPECS)) -> DeviceSpec:
+    """The best of some DeviceSpecs that this machine can run, read from the system when called, with what is known of its
+    class. Raises LaunchError where it can run none of them."""
     core = _first_core(cpuinfo)
     flags = set(core.get("flags", "").split())
-    spec = next(spec for spec in CPU_SPECS.values() if set(spec.cpu_flags) <= flags)
+    spec = next((spec for spec in table.values() if set(spec.cpu_flags) <= flags), None)
+    if spec is None:
+        missing = " or ".join(" ".join(sorted(set(spec.cpu_flags) - flags)) for spec in table.values())
+        raise LaunchError(f"this machine's processor cannot run code for {' or '.join(table)}: it lacks {missing}")
     tile, ahead = _MEASURED.get((machine_class(_name_of(core)), spec.name), (spec.instr_tile, spec.ahead))
     return replace(spec, instr_tile=tile, ahead=ahead)
 

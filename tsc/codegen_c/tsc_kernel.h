@@ -339,18 +339,12 @@ TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
 #define TSC_TILED
 #endif
 
-/* Two numbers of 16 bits in one of 32; those that lie next to each other as they do. */
-TSC_FN int32_t tsc_pair_at(const int16_t *p) {
-  int32_t both;
-  return __builtin_memcpy(&both, p, sizeof both), both;
-}
-TSC_FN int32_t tsc_pair(int32_t low, int32_t high) { return (int32_t)((uint32_t)(uint16_t)low | (uint32_t)(uint16_t)high << 16); }
-
-/* Four bytes in one of 32 bits; those that lie next to each other as they do. */
-TSC_FN int32_t tsc_quad_at(const void *p) {
+/* Two numbers of 16 bits, or four of 8, in one of 32; those that lie next to each other as they do. */
+TSC_FN int32_t tsc_together_at(const void *p) {
   int32_t all;
   return __builtin_memcpy(&all, p, sizeof all), all;
 }
+TSC_FN int32_t tsc_pair(int32_t low, int32_t high) { return (int32_t)((uint32_t)(uint16_t)low | (uint32_t)(uint16_t)high << 16); }
 TSC_FN int32_t tsc_quad(int32_t a, int32_t b, int32_t c, int32_t d) {
   return (int32_t)((uint32_t)(uint8_t)a | (uint32_t)(uint8_t)b << 8 | (uint32_t)(uint8_t)c << 16 | (uint32_t)(uint8_t)d << 24);
 }

@@ -240,6 +240,16 @@ TSC_FN BYTES(int8) OF(int8, int32, I v) { return (BYTES(int8))OF(uint8, int32, v
 #undef OF
 #undef BYTES
 
+/* The bits of bfloat16, as tsc_scalar.h has them. */
+typedef TSC_JOIN(tsc_uint16x, TSC_LANES) TSC_JOIN(tsc_bfloatx, TSC_LANES);
+TSC_FN F TSC_JOIN(tsc_from_bfloat_uint16x, TSC_LANES)(TSC_JOIN(tsc_bfloatx, TSC_LANES) x) {
+  return FLOAT(__builtin_convertvector(x, I) << 16);
+}
+TSC_FN TSC_JOIN(tsc_bfloatx, TSC_LANES) FN(to_bfloat)(F x) {
+  const I whole = BITS(x), rounded = (whole + 0x7fff + (whole >> 16 & 1)) >> 16;
+  return __builtin_convertvector((x != x & 0x7fc0) | (x == x & rounded), TSC_JOIN(tsc_bfloatx, TSC_LANES));
+}
+
 /* Two numbers of 16 bits in the lanes of 32, and acc + the sum of the products of both (vpmaddwd, which wraps around as well). */
 #define PAIRS(name) TSC_JOIN(tsc_##name##_int32x, TSC_LANES)
 TSC_FN I PAIRS(pairs)(I low, I high) {
@@ -254,10 +264,6 @@ TSC_FN I PAIRS(pairs)(I low, I high) {
 typedef short PAIRS(shorts) __attribute__((vector_size(4 * TSC_LANES)));
 typedef signed char PAIRS(chars) __attribute__((vector_size(2 * TSC_LANES)));
 typedef unsigned char PAIRS(uchars) __attribute__((vector_size(2 * TSC_LANES)));
-TSC_FN I PAIRS(pairs_of_int16)(const int16_t *p) {
-  I both;
-  return __builtin_memcpy(&both, p, sizeof both), both;
-}
 #if TSC_LANES == 16 && defined __AVX512BW__ && !defined __clang__
 #define WIDE(kind, v, T) __builtin_ia32_pmov##kind##xbw512_mask((tsc_many_chars)v, (tsc_shorts32){0}, -1)
 #elif TSC_LANES == 8 && defined __AVX2__ && !defined __clang__
@@ -296,9 +302,10 @@ TSC_FN I PAIRS(dot)(I acc, I a, I b) {
 #endif
 }
 
-/* Four bytes in the lanes of 32 bits, and acc + the sum of the products of those of a, which have no sign, and of b, which have
-   one (vpdpbusd, which wraps around as well). */
-TSC_FN I PAIRS(quads)(const void *p) {
+/* Numbers that fill lanes of 32 bits where they lie side by side; acc + the sum of the products of bytes, those of a without a sign
+   and those of b with one (vpdpbusd, which wraps around as well); and acc + those of two bfloat16 each, the upper ones first
+   (vdpbf16ps, which takes what is smaller than normal numbers for 0). */
+TSC_FN I PAIRS(side_by_side)(const void *p) {
   I all;
   return __builtin_memcpy(&all, p, sizeof all), all;
 }
@@ -307,6 +314,15 @@ TSC_FN I PAIRS(dot_bytes)(I acc, I a, I b) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
 #else
   for (int at = 0; at < 32; at += 8) acc += (a >> at & 255) * (b << (24 - at) >> 24);
+#endif
+  return acc;
+}
+TSC_FN F FN(dot_bfloat)(F acc, I a, I b) {
+#if defined __AVX512BF16__ && defined __AVX512VL__
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+#else
+  acc += FLOAT(a & -65536) * FLOAT(b & -65536);
+  acc += FLOAT(a << 16) * FLOAT(b << 16);
 #endif
   return acc;
 }

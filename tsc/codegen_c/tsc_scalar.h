@@ -75,6 +75,13 @@ TSC_DEFINE_UNSIGNED(uint8_t, bool)
 TSC_DEFINE_BITS(float, uint32_t, float32, uint32, tsc_float_bits)
 TSC_DEFINE_BITS(double, uint64_t, float64, uint64, tsc_double_bits)
 
+/* A bfloat16 is the upper half of a float, rounded to the nearest, ties to the even one; what is no number stays none. */
+TSC_FN float tsc_from_bfloat_uint16(uint16_t x) { return tsc_as_float32_uint32((uint32_t)x << 16); }
+TSC_FN uint16_t tsc_to_bfloat_float32(float x) {
+  const uint32_t whole = tsc_as_uint32_float32(x);
+  return (uint16_t)(x != x ? 0x7fc0 : (whole + 0x7fff + (whole >> 16 & 1)) >> 16);
+}
+
 /* -- floats. gcc 12 takes 0.0 + -x and 0.0 - x for -x, and -(a * b + c) for -a * b - c, wrong where the result is 0: it is not
  * shown that a zero is one, nor what it is that is negated --------------------------------------------------------------- */
 

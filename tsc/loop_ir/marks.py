@@ -18,9 +18,8 @@ TRIP = "trip"
 PLACE = "place"
 #: The loops of a copy.
 COPY = "copy"
-#: The tensor intrinsics of one k step of a register tile (`loop_ir/cpu/tensorize.py`), of two and of four
-#: (`loop_ir/cpu/dots.py`).
-FMA_TILE, PAIR_TILE, QUAD_TILE = "fma_tile", "pair_tile", "quad_tile"
+#: The tensor intrinsics of one k step of a register tile (`loop_ir/cpu/tensorize.py`), and of several (`loop_ir/cpu/dots.py`).
+FMA_TILE, PAIR_TILE, QUAD_TILE, BFLOAT_TILE = "fma_tile", "pair_tile", "quad_tile", "bfloat_tile"
 #: Loops that later passes look for: they are kept, with one iteration, where they run once.
 KEPT = frozenset({K, TILE_ROW, TILE_COLUMN, INIT, EPILOGUE})
 #: Loops whose iterations run in parallel.

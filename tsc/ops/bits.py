@@ -12,7 +12,7 @@ from tsc.ops.base import InferContext, Lowering, OpDef, PatternKind, Sample
 from tsc.ops.elementwise import elementwise, intrinsic
 from tsc.ops.samples import bools, floats, ints
 from tsc.ops.shapes import HALVES, canonical, element_type, tensor, where
-from tsc.te.expr import BOOL, Cast, Const, Expr, add, bits, call, item_bytes, select
+from tsc.te.expr import BOOL, Const, Expr, bits, call, from_bfloat, item_bytes, to_bfloat
 
 
 def _not(ctx: InferContext, args: Sequence[Expr | None]) -> Expr:
@@ -65,22 +65,21 @@ def to_bfloat_node(source: str, output: str, name: str) -> Node:
     return Node("ToBfloat", (source,), (output,), {}, name, "tsc")
 
 
+def is_from_bfloat(node: Node) -> bool:
+    """Whether a node makes float32 of the bits of bfloat16."""
+    return node.op == "FromBfloat"
+
+
 def _types_of(dtype: str) -> Callable[[InferContext], tuple[TensorType, ...]]:
     return lambda ctx: tensor(dtype, canonical(ctx, 0))
 
 
 def _from_bfloat(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
-    """The float32 whose upper half they are."""
-    return bits(call("shl", Cast(lowering.read(0, at), "uint32"), Const(16, "uint32")), "float32")
+    return from_bfloat(lowering.read(0, at))
 
 
 def _to_bfloat(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
-    """The upper half of a float32, rounded to the nearest, ties to the even one; what is no number stays none."""
-    x = lowering.read(0, at)
-    whole, half = bits(x, "uint32"), Const(16, "uint32")
-    odd = call("bitand", call("shr", whole, half), Const(1, "uint32"))
-    rounded = call("shr", add(whole, add(odd, Const(0x7FFF, "uint32"))), half)
-    return Cast(select(call("isnan", x), Const(0x7FC0, "uint32"), rounded), "uint16")
+    return to_bfloat(lowering.read(0, at))
 
 
 def _pairs() -> Sequence[Sample]:

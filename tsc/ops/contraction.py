@@ -30,7 +30,7 @@ from tsc.ops.shapes import (
 )
 from tsc.sym import GREATEST, ONE, ZERO, SymExpr, ceildiv, sym_max
 from tsc.te.compute import SUM
-from tsc.te.expr import Cast, Expr, add, call, index, mul, select
+from tsc.te.expr import Cast, Expr, add, call, from_bfloat, index, mul, select
 
 # -- MatMul ----------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,14 @@ def _matmul_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reducti
 
 
 def _product(left: Expr, right: Expr, dtype: str) -> Expr:
-    return mul(*(x if x.dtype == dtype else Cast(x, dtype) for x in (left, right)))
+    return mul(_widened(left, dtype), _widened(right, dtype))
+
+
+def _widened(factor: Expr, dtype: str) -> Expr:
+    """A factor in the type of the sum; whole numbers are summed up as such, so that 16 bits without a sign are a bfloat16's."""
+    if factor.dtype == "uint16" and dtype == "float32":
+        return from_bfloat(factor)
+    return factor if factor.dtype == dtype else Cast(factor, dtype)
 
 
 def _sum_dtype(ctx: InferContext) -> str:

@@ -270,6 +270,16 @@ def bits(value: Expr, dtype: str) -> Expr:
     return value if value.dtype == dtype else Cast(value, dtype)
 
 
+def from_bfloat(bits: Expr) -> Expr:
+    """The float32 of a bfloat16's bits, which are uint16."""
+    return Call("from_bfloat", (bits,), "float32")
+
+
+def to_bfloat(value: Expr) -> Expr:
+    """The bits of a float32 that is rounded to bfloat16."""
+    return Call("to_bfloat", (value,), "uint16")
+
+
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     """`yes` where `condition` holds, else `no`; only the chosen side is evaluated."""
     if isinstance(condition, Const):

@@ -64,10 +64,24 @@ def _bits(source: str, dtype: str) -> Callable[[Any], Any]:
     return lambda x: np.asarray(x, source).view(dtype)[()]
 
 
-#: What takes bits for numbers of the type that it is named by: of floats, and of unsigned integers as wide.
+def _from_bfloat(x: Any) -> Any:
+    """The float32 of which these bits, a bfloat16's, are the upper half."""
+    return (np.asarray(x, np.uint32) << np.uint32(16)).view(np.float32)[()]
+
+
+def _to_bfloat(x: Any) -> Any:
+    """The upper half of a float32, rounded to the nearest, ties to the even one; what is no number stays none."""
+    x = np.asarray(x, np.float32)
+    whole = x.view(np.uint32).astype(np.uint64)
+    return np.where(np.isnan(x), 0x7FC0, (whole + 0x7FFF + (whole >> 16 & 1)) >> 16).astype(np.uint16)[()]
+
+
+#: What takes bits for numbers of the type that it is named by: of floats, and of unsigned integers as wide; and what makes
+#: float32 of the bits of bfloat16, which are uint16, and those of it.
 BITS: dict[str, Callable[[Any], Any]] = {
     f"as_{dtype}": _bits(source, dtype) for bits in (32, 64)
-    for source, dtype in ((f"float{bits}", f"uint{bits}"), (f"uint{bits}", f"float{bits}"))}
+    for source, dtype in ((f"float{bits}", f"uint{bits}"), (f"uint{bits}", f"float{bits}"))} | {
+    "from_bfloat": _from_bfloat, "to_bfloat": _to_bfloat}
 
 MEANING: dict[str, Callable[..., Any]] = {
     # arithmetic

@@ -4,25 +4,32 @@ A value that is multiplied gets a rounded copy, where it is computed: what only 
 copy. Constants are rounded now, those beyond the range to the greatest number that there is. All else stays as it is: sums,
 softmax and norms, and what is added to a result; so do factors whose rows in memory are no whole accesses, which would be
 copied number by number, and those of convolutions, which are. A factor that is made of another product's result, element by
-element, is in no memory where one kernel computes both.
+element, is in no memory where one kernel computes both. Of bfloat16, for which NumPy and C have no type, kernels see the bits;
+it is for products with constant weights, whose steps are stored side by side.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsc.graph.dataflow import Item, items_of
+from tsc.graph.rewriting.apart import sums_columns
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
 from tsc.ops.base import PatternKind
+from tsc.ops.bits import is_from_bfloat, to_bfloat_node
 from tsc.ops.contraction import with_factors
 from tsc.ops.elementwise import cast_node
 from tsc.sym import ShapeEnv
+from tsc.te.intrinsics import MEANING
 
-WIDE = "float32"
+WIDE, BFLOAT = "float32", "bfloat16"
 #: Rows of halves are made of accesses of so many.
 TOGETHER = 8
 
@@ -34,13 +41,38 @@ def narrow_factors(graph: Graph, env: ShapeEnv, dtype: str) -> Graph:
     rounding = _Rounding(graph, env, dtype)
     nodes: list[Node] = []
     for node in graph.nodes:
-        worth = [rounding.is_worth(x) for x in node.inputs[:2]] if WIDE in definition(node).widens else []
-        if any(worth) and all(yes or rounding.is_handed_on(x) for yes, x in zip(worth, node.inputs)):
+        if WIDE in definition(node).widens and (
+                _has_weights(graph, env, node) if dtype == BFLOAT else rounding.gains(node)):
             factors = tuple(rounding.rounded(x) for x in node.inputs[:2])
             nodes += rounding.taken()
             node = with_factors(node, factors, WIDE)
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes), types=rounding.types, constants=rounding.constants)
+
+
+def _has_weights(graph: Graph, env: ShapeEnv, node: Node) -> bool:
+    """Whether a product of floats is one with constants that are stored for steps in twos, of which none is left over."""
+    weights = graph.constants.get(node.inputs[1])
+    return (weights is not None and weights.ndim == 2 and len(weights) % 2 == 0 and weights.size > 0
+            and {graph.types[x].dtype for x in node.inputs[:2]} == {WIDE} and sums_columns(graph, env, node, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How numbers of few bits are stored, the greatest of them, and what rounds to them: arrays, and in a graph a value, given
+    its name, the result's and the node's; and which nodes made floats of such numbers."""
+
+    stored: str
+    most: float
+    rounded: Callable[[NDArray[np.float32]], NDArray[Any]]
+    node: Callable[[str, str, str], Node]
+    is_widened: Callable[[Node], bool]
+
+
+_FORMS: Mapping[str, _Form] = {
+    "float16": _Form("float16", 65504.0, lambda x: x.astype(np.float16),
+                     lambda source, output, name: cast_node(source, output, "float16", name), lambda node: True),
+    BFLOAT: _Form("uint16", float.fromhex("0x1.fep127"), MEANING["to_bfloat"], to_bfloat_node, is_from_bfloat)}
 
 
 class _Rounding:
@@ -49,9 +81,15 @@ class _Rounding:
     def __init__(self, graph: Graph, env: ShapeEnv, dtype: str) -> None:
         self.types, self.constants = dict(graph.types), dict(graph.constants)
         self._producers, self._names, self._env, self._dtype = graph.producers(), graph.names(), env, dtype
+        self._form = _FORMS[dtype]
         self._items: dict[str, Item] = items_of(graph, env)
         self._made: dict[str, str] = {}
         self._nodes: list[Node] = []
+
+    def gains(self, node: Node) -> bool:
+        """Whether a product's factors are such as are read in whole accesses, or in no memory."""
+        worth = [self.is_worth(x) for x in node.inputs[:2]]
+        return any(worth) and all(yes or self.is_handed_on(x) for yes, x in zip(worth, node.inputs))
 
     def is_worth(self, value: str) -> bool:
         """Whether a value's copy would have whole accesses in each of its rows, and each part of a value that is split."""
@@ -91,9 +129,10 @@ class _Rounding:
     def _make(self, value: str) -> None:
         node = self._producers.get(value)
         if value in self.constants:
-            most = np.finfo(self._dtype).max
-            self.constants[self._copy(value)] = np.clip(self.constants[value], -most, most).astype(self._dtype)
-        elif node is not None and [self.types[v].dtype for v in node.inputs if v] == [self._dtype]:
+            most = np.float32(self._form.most)
+            self.constants[self._copy(value)] = self._form.rounded(np.clip(self.constants[value], -most, most))
+        elif node is not None and [self.types[v].dtype for v in node.inputs if v] == [self._form.stored] and (
+                self._form.is_widened(node)):
             self._made[value] = node.inputs[0]  # it was one: nothing but conversions reads them (rewriting/halves.py)
         elif node is not None and self._moves(node):
             inputs = (self.rounded(node.inputs[0]), *node.inputs[1:])
@@ -101,12 +140,12 @@ class _Rounding:
             self._nodes.append(replace(node, inputs=inputs, outputs=copies, name=f"{node.name}/{self._dtype}"))
         else:
             name = value if node is None else node.name
-            self._nodes.append(cast_node(value, self._copy(value), self._dtype, f"{name}/{self._dtype}"))
+            self._nodes.append(self._form.node(value, self._copy(value), f"{name}/{self._dtype}"))
 
     def _copy(self, value: str) -> str:
         """A name for a value's copy, which has that type from now on."""
         copy = self._made[value] = unused_name(f"{value}/{self._dtype}", self._names)
-        self.types[copy] = TensorType(self._dtype, self.types[value].shape)
+        self.types[copy] = TensorType(self._form.stored, self.types[value].shape)
         return copy
 
     def _moves(self, node: Node) -> bool:

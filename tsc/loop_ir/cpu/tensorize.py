@@ -6,15 +6,15 @@ tile height 1 .. mr, a k loop of `fma_tile` on full-width columns; its result is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tsc.loop_ir.cpu.dots import steps_at_once, taken_together
+from tsc.loop_ir.cpu.dots import DOTS, dots_of, taken_together
 from tsc.loop_ir.cpu.vector_rules import varies
 from tsc.loop_ir.cpu.window_tile import UNROLLED, WindowTile, reduce_loops
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.marks import EPILOGUE, FMA_TILE, INIT, TILE_COLUMN, TILE_ROW, K
+from tsc.loop_ir.marks import EPILOGUE, FMA_TILE, INIT, PAIR_TILE, TILE_COLUMN, TILE_ROW, K
 from tsc.loop_ir.nodes import (
     Allocate,
     Block,
@@ -177,12 +177,13 @@ def _micro_kernels(tile: _Tile, columns: int, lanes: int, facts: Facts, spec: De
     if FMA_TILE not in spec.intrinsics:
         refused = f"the device has no {FMA_TILE}"
     if refused is None and not isinstance(factors, str):
-        counts = steps_at_once(*factors, tile.acc.dtype, spec.intrinsics)
+        dots = dots_of(*factors, tile.acc.dtype, spec.intrinsics)
         stored = [load for load in loads(factors[1]) if load.buffer.beside is not None]
-        if not all(_side_by_side(load, counts, tile.loops[-1], facts) for load in stored):
-            return "its column operand has steps side by side, which are not taken together"
-        beside = [load.buffer.beside[1] for load in stored if load.buffer.beside is not None]
-        return partial(_micro_kernel, tile, *factors, facts, min(beside, default=2 if 2 in counts else 1))
+        if stored:
+            dots = frozenset(dot for dot in dots if all(_side_by_side(x, DOTS[dot], tile.loops[-1], facts) for x in stored))
+            if not dots:
+                return "its column operand has steps side by side, which are not taken together"
+        return partial(_micro_kernel, tile, *factors, facts, next(iter(dots if stored else dots & {PAIR_TILE}), FMA_TILE))
     window = WindowTile(tile.acc, tile.loops, tile.row, tile.column, tile.width, tile.init, tile.started, tile.fn, tile.value,
                         tile.instance, has_masks=spec.masks)
     window = window.unmasked(columns, facts)
@@ -306,21 +307,22 @@ def _check_columns(tile: _Tile, right: Expr, columns: int, facts: Facts) -> str 
     return None
 
 
-def _side_by_side(load: Load, counts: Collection[int], steps: For, facts: Facts) -> bool:
-    """Whether so many steps of a loop at a time, from its first on, are those that a layout has side by side, if any are."""
-    along, count = load.buffer.beside or (0, 1)
+def _side_by_side(load: Load, count: int, steps: For, facts: Facts) -> bool:
+    """Whether so many steps of a loop at a time, from its first on, are those that a layout has side by side."""
+    along, stored = load.buffer.beside or (0, 1)
     low, leaves = to_sym(steps.lo, {}), dict[str, Expr]()
     place = to_sym(load.index[along], leaves)
     others = (low, to_sym(steps.hi, {}) - low, place.substitute({steps.var: SymExpr.of(0)}))
-    return (count in counts and not leaves and coefficient_of(place, steps.var) == SymExpr.of(1)
+    return (count == stored and not leaves and coefficient_of(place, steps.var) == SymExpr.of(1)
             and all(facts.divisor(o) % count == 0 for o in others))
 
 
 # -- building --------------------------------------------------------------------------------------------------
 
-def _micro_kernel(tile: _Tile, left: Expr, right: Expr, facts: Facts, count: int, rows: int, columns: int, lanes: int,
+def _micro_kernel(tile: _Tile, left: Expr, right: Expr, facts: Facts, intrinsic: str, rows: int, columns: int, lanes: int,
                   spilled: Buffer) -> Stmt:
-    """The tile for some rows and columns; `count` k steps at a time, of a loop that stands where `facts` hold."""
+    """The tile for some rows and columns, as many k steps at a time as an intrinsic takes, of a loop that stands where `facts`
+    hold."""
     name = tile.acc.name
     acc = replace(tile.acc, name=f"{name}_{rows}x{columns}", shape=(SymExpr.of(rows), SymExpr.of(columns)))
     row, column, lane = (f"{name}_{part}" for part in ("row", "column", "lane"))
@@ -329,11 +331,11 @@ def _micro_kernel(tile: _Tile, left: Expr, right: Expr, facts: Facts, count: int
     moved: dict[str, Expr] = {tile.row: Var(row), tile.column: whole}
     step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(left, moved), substitute(right, moved),
                    tile.instance and tile.instance.at(moved))
-    if count == 1:
+    if intrinsic == FMA_TILE:
         update = reduce_loops(tile.loops, fma_tile(step), rows * columns // lanes)
     else:
         *outer, last = tile.loops
-        update = reduce_loops(tuple(outer), taken_together(last, fma_tile(step), count, facts), UNROLLED)
+        update = reduce_loops(tuple(outer), taken_together(last, fma_tile(step), intrinsic, facts), UNROLLED)
     start = _tile_loops(Store(acc, (Var(row), whole), tile.init, tile.started and tile.started.at(moved)), step)
     finish = _tile_loops(Store(spilled, (Var(row), whole), Load(acc, (Var(row), whole))), step)
     return Allocate(acc, "register", block(start, update, finish))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tsc.loop_ir.cpu.dots import steps_at_once
+from tsc.loop_ir.cpu.dots import DOTS, dots_of
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern.base import PANEL_STEPS, Build, Tree
 from tsc.poly.pattern.nest import Nest, in_register_tiles, nest_tree
@@ -125,8 +125,8 @@ class Contraction(Nest):
         """The factor that varies with n; with steps side by side where a register tile takes several (`loop_ir/cpu/dots.py`)
         and none is left over."""
         steps = self.anchor.reduce_axes[-1]
-        counts = steps_at_once(self.m_factor, self.n_factor, self.anchor.target.dtype, spec.intrinsics)
-        most = max((count for count in counts if (steps.extent.as_int() or 1) % count == 0), default=1)
+        dots = dots_of(self.m_factor, self.n_factor, self.anchor.target.dtype, spec.intrinsics)
+        most = max((DOTS[dot] for dot in dots if (steps.extent.as_int() or 1) % DOTS[dot] == 0), default=1)
         yield ColumnOperand(self.n_factor, self.n, self.register_tile(spec)[1], (steps.name, most) if most > 1 else None)
 
     def reading(self, program: Program) -> Self:

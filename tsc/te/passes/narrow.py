@@ -37,8 +37,15 @@ def are_apart(left: Expr, right: Expr) -> bool:
     return isinstance(first, Load) and isinstance(second, Load) and {first.dtype, second.dtype} == {"int8", "uint8"}
 
 
+def are_bfloats(left: Expr, right: Expr) -> bool:
+    """Whether both are elements of bfloat16."""
+    return all(isinstance(as_narrow(x), Load) and isinstance(x, Call) and x.fn == "from_bfloat" for x in (left, right))
+
+
 def as_narrow(expr: Expr) -> Expr:
-    """What a whole number was before it was widened, where that is seen; else itself."""
+    """What a number was before it was widened, where that is seen; else itself."""
+    if isinstance(expr, Call) and expr.fn == "from_bfloat":
+        return expr.args[0]
     while isinstance(expr, Cast) and expr.dtype in ("int32", "int16") and expr.value.dtype in _OF_DTYPE:
         expr = expr.value
     return expr

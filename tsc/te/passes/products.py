@@ -28,8 +28,8 @@ def as_stored(factor: Expr) -> Expr:
 
 def without_casts(factor: Expr) -> Expr:
     """What is converted, however often."""
-    while isinstance(factor, Cast):
-        factor = factor.value
+    while isinstance(factor, Cast) or (isinstance(factor, Call) and factor.fn == "from_bfloat"):
+        factor = factor.value if isinstance(factor, Cast) else factor.args[0]
     return factor
 
 
