@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tsc
+from tsc.config import Precision
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
@@ -54,8 +55,8 @@ class Machine:
 # -- one runtime in one process -----------------------------------------------------------------------------------
 
 
-def open_tsc(path: str, dims: Mapping[str, Any] | None = None) -> Runner:
-    model = tsc.compile(path, dims=dims, threads=1)
+def open_tsc(path: str, dims: Mapping[str, Any] | None = None, precision: Precision = "fp32") -> Runner:
+    model = tsc.compile(path, dims=dims, threads=1, options=tsc.Options(precision=precision))
     return lambda feeds: model.run(None, feeds)
 
 
@@ -69,11 +70,11 @@ def open_onnxruntime(path: str) -> Runner:
     return lambda feeds: session.run(None, feeds)
 
 
-def open_openvino(path: str) -> Runner:
+def open_openvino(path: str, precision: Precision = "fp32") -> Runner:
     import openvino
 
-    settings = {
-        "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    settings = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32"}
     request = openvino.compile_model(path, "CPU", settings).create_infer_request()
 
     def run(feeds: Feeds) -> list[NDArray[Any]]:
@@ -83,7 +84,7 @@ def open_openvino(path: str) -> Runner:
     return run
 
 
-OPENERS: dict[str, Callable[[str], Runner]] = {
+OPENERS: dict[str, Callable[..., Runner]] = {
     "tsc": open_tsc, "onnxruntime": open_onnxruntime, "openvino": open_openvino}
 
 

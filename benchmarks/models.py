@@ -2,8 +2,10 @@
 
 A NAME is that of a shared model file (at the shapes that are listed for it), or one of those that are made here with random
 weights: bert_base and gpt2, as bert_base-int8 (quantised by ONNX Runtime's tools, with scales that a run finds) and
-bert_base-fp16 (turned to halves by them) too, resnet50, densenet121, inception_v3. Each runtime in its own process, one thread,
-interleaved bursts on random data; the ratio is of the medians, above 1 where tsc is the faster one. Outputs must agree.
+bert_base-fp16 (turned to halves by them) too, resnet50, densenet121, inception_v3; bert_base-bf16 is the model in floats, by
+tsc with `precision="bf16"` (and by OpenVINO so), beside tsc in float32 in place of ONNX Runtime. Each runtime in its own
+process, one thread, interleaved bursts on random data; the ratio is of the medians, above 1 where tsc is the faster one.
+Outputs must agree.
 """
 
 from __future__ import annotations
@@ -24,16 +26,19 @@ import onnx
 from numpy.typing import NDArray
 
 import tsc
-from benchmarks.minilm import OPENERS, Worker, burst, cpu_name, open_tsc
+from benchmarks.minilm import OPENERS, Worker, burst, cpu_name
 from benchmarks.nets import NETS
 from benchmarks.transformers import TRANSFORMERS
 from tests.models.test_shared_models import DIMS, ENTRIES, FOLDER, RECIPES
+from tsc.config import Precision
 
 Feeds = dict[str, NDArray[Any]]
 TOKENS = ((1, 13), (1, 64), (1, 128), (1, 384))
 IMAGES = ((1, 3, 224, 224), (4, 3, 160, 192))
 #: How far outputs may be apart, of the largest value: halves and rounded activations have so many digits.
 LOOSE, TIGHT = 3e-2, 1e-3
+#: tsc in float32, where it is held against itself.
+FP32 = "tsc in fp32"
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Subject:
     feeds: Sequence[Feeds]
     tolerance: float = TIGHT
     dims: Mapping[str, Any] | None = None
+    precision: Precision = "fp32"
 
 
 def subject(name: str, folder: Path) -> Subject:
@@ -55,7 +61,7 @@ def subject(name: str, folder: Path) -> Subject:
         entry = ENTRIES[name]
         feeds = [RECIPES.feeds(entry, shape, 1) for shape in entry["shapes"]]
         return Subject(name, folder, FOLDER / entry["file"], feeds, dims=DIMS.get(name))
-    if base not in TRANSFORMERS | NETS or form not in ("", "int8", "fp16"):
+    if base not in TRANSFORMERS | NETS or form not in ("", "int8", "fp16", "bf16"):
         raise SystemExit(f"benchmark: there is no model {name}; there are {', '.join([*ENTRIES, *TRANSFORMERS, *NETS])}")
     path = folder / f"{name}.onnx"
     model = (TRANSFORMERS | NETS)[base]()
@@ -69,7 +75,8 @@ def subject(name: str, folder: Path) -> Subject:
 
         plain = path.rename(folder / "plain.onnx")
         quantization.quantize_dynamic(str(plain), str(path), reduce_range=True)
-    return Subject(name, folder, path, list(_drawn(model, IMAGES if base in NETS else TOKENS)), LOOSE if form else TIGHT)
+    feeds = list(_drawn(model, IMAGES if base in NETS else TOKENS))
+    return Subject(name, folder, path, feeds, LOOSE if form else TIGHT, precision="bf16" if form == "bf16" else "fp32")
 
 
 def _drawn(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> Iterator[Feeds]:
@@ -90,7 +97,8 @@ def serve(runtime: str) -> None:
         request = json.loads(line)
         path, feeds = request["model"], dict(np.load(request["feeds"]))
         if path not in opened:
-            opened[path] = open_tsc(path, request["dims"]) if runtime == "tsc" else OPENERS[runtime](path)
+            more = {"tsc": (request["dims"], request["precision"]), "openvino": (request["precision"],)}.get(runtime, ())
+            opened[path] = OPENERS[runtime](path, *more)
         run = opened[path]
         results = [np.asarray(r, np.float64).ravel() for r in run(feeds)]
         times = burst(partial(run, feeds), request["seconds"])
@@ -99,16 +107,22 @@ def serve(runtime: str) -> None:
         print(json.dumps({"ms": times, "sample": sample, "largest": largest}), flush=True)
 
 
+def beside(given: Subject) -> str:
+    """What a model is held against."""
+    return FP32 if given.precision == "bf16" else "onnxruntime"
+
+
 def measure(workers: dict[str, Worker], given: Subject, feeds: Feeds, rounds: int, seconds: float) -> dict[str, float]:
     """The median milliseconds of each runtime. Raises SystemExit where their outputs differ."""
     np.savez(held := given.folder / "feeds.npz", **feeds)
     ask = {"model": str(given.path), "feeds": str(held), "seconds": seconds, "dims": given.dims}
-    answers = {name: worker.ask(**ask) for name, worker in workers.items()}
+    precision = {name: "fp32" if name == FP32 else given.precision for name in workers}
+    answers = {name: worker.ask(**ask, precision=precision[name]) for name, worker in workers.items()}
     times: dict[str, list[float]] = {name: [] for name in workers}
     for turn in range(rounds):
         for name in list(workers)[:: 1 if turn % 2 else -1]:
-            times[name] += workers[name].ask(**ask)["ms"]
-    wanted = answers["onnxruntime"]
+            times[name] += workers[name].ask(**ask, precision=precision[name])["ms"]
+    wanted = answers[beside(given)]
     for name, answer in answers.items():
         for got, want, largest in zip(answer["sample"], wanted["sample"], wanted["largest"], strict=True):
             if not np.allclose(got, want, rtol=given.tolerance, atol=given.tolerance * largest):
@@ -129,16 +143,16 @@ def main() -> None:
         return
     if not options.names:
         parser.error("name a model")
-    runtimes = ["tsc", "onnxruntime", *(["openvino"] if options.openvino else [])]
     print(f"{cpu_name()}, one thread, median ms")
-    print(f"{'model':18}{'shapes':44}" + "".join(f"{name:>14}" for name in runtimes) + f"{'x ORT':>8}")
     with tempfile.TemporaryDirectory() as kept:
         for name in options.names:
             given, ratios = subject(name, Path(kept)), []
-            workers = {r: Worker("-m", "benchmarks.models", "--serve", r) for r in runtimes}
+            runtimes = ["tsc", beside(given), *(["openvino"] if options.openvino else [])]
+            print(f"{'model':18}{'shapes':44}" + "".join(f"{r:>14}" for r in runtimes) + f"{'ratio':>8}")
+            workers = {r: Worker("-m", "benchmarks.models", "--serve", r.partition(" ")[0]) for r in runtimes}
             for feeds in given.feeds:
                 found = measure(workers, given, feeds, options.rounds, options.seconds)
-                ratios.append(found["onnxruntime"] / found["tsc"])
+                ratios.append(found[beside(given)] / found["tsc"])
                 shapes = " ".join("x".join(map(str, x.shape)) or "1" for x in feeds.values())
                 print(f"{name:18}{shapes[:43]:44}" + "".join(f"{found[r]:>14.3f}" for r in runtimes) + f"{ratios[-1]:>8.2f}",
                       flush=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tests.fuzz.operators.case import Draft
+from tests.fuzz.operators.case import Dims, Draft
 from tests.fuzz.operators.elementwise import Recipe, rank
 from tests.fuzz.operators.layers import kernel_and_image, window
 from tests.fuzz.operators.values import Array, Draw, Sizes, within
@@ -65,8 +65,8 @@ def pairs(d: Draft) -> None:
         (x, w), points, attributes = _convolved(d)
         op, axis, inner, kinds = "Conv", 0, d.dims[w][:1], [d.dtypes[i] for i in (x, w)]
     else:
-        (rows, depth, columns), kinds = d.extents(3), [d.rng.choice(_BYTES) for _ in range(2)]
-        x, w = _bytes(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1])
+        (rows, depth, columns), role, kinds = _product(d)
+        x, w = _bytes(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1], role)
         op, axis, inner, points, attributes = "MatMul", 1, (columns,), [], {}
     each = tuple(inner) if d.chance(0.5) else ()
     left = [x, _parameter(d, (0.3, *_EXACT), "float32"), *(points[:1] or [_parameter(d, _points(kinds[0]), kinds[0])])]
@@ -88,15 +88,24 @@ def dequantize(d: Draft) -> None:
     d.node("DequantizeLinear", inputs, **attributes)
 
 
-def _bytes(d: Draft, dims: Sequence[str | int], dtype: str) -> str:
+def _bytes(d: Draft, dims: Sequence[str | int], dtype: str, role: str | None = None) -> str:
     limits = np.iinfo(dtype)
-    return d.operand(dims, dtype, within(dtype, limits.min, limits.max + 1))
+    return d.operand(dims, dtype, within(dtype, limits.min, limits.max + 1), role)
+
+
+def _product(d: Draft) -> tuple[Dims, str | None, list[str]]:
+    """Rows, depth and columns, the role of weights, if it is none by chance, and the dtypes of both factors: every second time
+    weights are constant and of a depth of which no step is left over."""
+    (rows, depth, columns), kinds = d.extents(3), [d.rng.choice(_BYTES) for _ in range(2)]
+    if d.generation < 10 or d.chance(0.5):
+        return (rows, depth, columns), None, kinds
+    return (rows, 4 * d.rng.choice((1, 2, 3, 9, 16, 25)), columns), d.rng.choice(("initializer", "node")), kinds
 
 
 def matmul_integer(d: Draft) -> None:
-    (rows, depth, columns), kinds = d.extents(3), [d.rng.choice(_BYTES) for _ in range(2)]
+    (rows, depth, columns), role, kinds = _product(d)
     batch = d.extents(d.rng.choice((0, 0, 1)))
-    inputs = [_bytes(d, (*batch, rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1])]
+    inputs = [_bytes(d, (*batch, rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1], role)]
     if d.chance(0.7):
         inputs += [_parameter(d, _points(kind), kind) for kind in kinds[:d.rng.choice((1, 2))]]
     d.node("MatMulInteger", inputs)
@@ -109,10 +118,11 @@ def _result(d: Draft, factor: float) -> list[str]:
 
 
 def qlinear_matmul(d: Draft) -> None:
-    (rows, depth, columns), kinds = d.extents(3), [d.rng.choice(_BYTES) for _ in range(2)]
+    (rows, depth, columns), role, kinds = _product(d)
     d.node("QLinearMatMul", [
         _bytes(d, (rows, depth), kinds[0]), _parameter(d, (0.5,), "float32"), _parameter(d, _points(kinds[0]), kinds[0]),
-        _bytes(d, (depth, columns), kinds[1]), _parameter(d, (2.0,), "float32"), _parameter(d, _points(kinds[1]), kinds[1]),
+        _bytes(d, (depth, columns), kinds[1], role), _parameter(d, (2.0,), "float32"),
+        _parameter(d, _points(kinds[1]), kinds[1]),
         *_result(d, 1.0)])
 
 
