@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tsc
 from tests.machine import runnable
 from tests.runtime.plans import plan_of
-from tsc.codegen_c.specs import CPU_SPECS
+from tsc.codegen_c.specs import CPU_SPECS, host_spec
 from tsc.loop_ir.marks import QUAD_TILE
 
 Array = np.ndarray[Any, Any]
@@ -61,6 +61,24 @@ def test_whole_products(target: str, zero: str, rows: str, columns: str, shift: 
             less = np.asarray({"none": 0, "constant": held.get("z", 0)}.get(zero, z), np.int64)
             expected = (x.astype(np.int64) - (less[:, None] if zero == "rows" else less)) @ (w.astype(np.int64) - shift)
             np.testing.assert_array_equal(made.run(None, feeds)[0], expected.astype(np.int32))
+
+
+@pytest.mark.parametrize(("columns", "shift"), [("int8", 0), ("uint8", 128), ("int8", -3), ("uint8", 17)])
+def test_large_weights(columns: str, shift: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of more than a megabyte, which are not folded to wider ones, are bytes with a sign where they fit, with whatever
+    zero point; two products share them."""
+    monkeypatch.setenv("TSC_DUMP", str(tmp_path))
+    depth, wide = 1024, 300
+    w = np.clip(ends_often(columns, depth, wide), *((0, 255) if shift == 17 else (shift - 128, shift + 127))).astype(columns)
+    held = {"w": w, "wz": np.array(shift, columns)}
+    nodes = [helper.make_node("MatMulInteger", [x, "w", "", "wz"], [y]) for x, y in (("x", "y"), ("u", "v"))]
+    made = tsc.compile(model(nodes, {"x": ("uint8", ("n", depth)), "u": ("int8", ("n", depth))}, held,
+                             {"y": "int32", "v": "int32"}))
+    source = "".join(path.read_text() for path in tmp_path.glob("*.c"))
+    assert ("tsc_dot_bytes" in source) == (shift != 17 and host_spec().name in QUADS)
+    x, u = ends_often("uint8", 7, depth), ends_often("int8", 7, depth)
+    for found, rows in zip(made.run(None, {"x": x, "u": u}), (x, u)):
+        np.testing.assert_array_equal(found, rows.astype(np.int64) @ (w.astype(np.int64) - shift))
 
 
 @pytest.mark.parametrize("target", TARGETS)

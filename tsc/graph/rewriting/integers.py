@@ -128,25 +128,43 @@ class _Narrowing:
     def _in_quads(self, node: Node, left: str, right: str, total: str) -> list[Node] | None:
         """A product of bytes without a sign and constant ones with a sign, less what belongs to all of a row; None where its
         factors are not seen to be such, or steps are left over."""
-        weights, made = self.constants.get(right), replace(self._graph, types=self.types, constants=self.constants)
-        if not self._quads or weights is None or weights.ndim != 2 or not weights.size or len(weights) % _QUADS or not (
-                within(self._ends(right, 0), ends_of_dtype("int8")) and sums_columns(self._graph, self._env, node, 1)):
+        if not self._quads or not sums_columns(self._graph, self._env, node, 1):
             return None
-        rows = rows_of(made, self._env, self._producers, left)
-        if rows is None:
+        graph = replace(self._graph, types=self.types, constants=self.constants)
+        held, rows = self._weights(graph, right), rows_of(graph, self._env, self._producers, left)
+        if held is None or rows is None:
             return None
         rows = rows if self.types[rows.source].dtype == "uint8" else self._without_sign(rows)
-        product = with_factors(node, (rows.source, self._narrow_constant(right, "int8")), SUMS)
+        product = with_factors(node, (rows.source, held), SUMS)
         if rows.less == 0:
             return [replace(product, outputs=(total,))]
-        sums, bytes_ = weights.sum(0, np.int64), self._value(f"{total}/bytes", self.types[total].shape)
+        sums, bytes_ = self.constants[held].sum(0, np.int64), self._value(f"{total}/bytes", self.types[total].shape)
         if isinstance(rows.less, int):
-            part = self._constant(right, f"less {rows.less}", sums * rows.less)
+            part = self._constant(held, f"less {rows.less}", sums * rows.less)
             return [replace(product, outputs=(bytes_,)), arithmetic_node("sub", bytes_, part, total, f"{node.name}/apart")]
         part = self._value(f"{total}/part", (*self.types[rows.less].shape[:-1], SymExpr.of(len(sums))))
         return [replace(product, outputs=(bytes_,)),
-                arithmetic_node("mul", rows.less, self._constant(right, "sums", sums), part, f"{node.name}/part"),
+                arithmetic_node("mul", rows.less, self._constant(held, "sums", sums), part, f"{node.name}/part"),
                 arithmetic_node("sub", bytes_, part, total, f"{node.name}/apart")]
+
+    def _weights(self, graph: Graph, value: str) -> str | None:
+        """The name of constant weights as bytes with a sign; None where they are no such, or steps are left over. Large ones
+        are not folded where what is made of them is wider."""
+        found = Rows(value, 0) if value in self.constants else rows_of(graph, self._env, self._producers, value)
+        weights = None if found is None else self.constants.get(found.source)
+        if found is None or weights is None or isinstance(found.less, str) or weights.ndim != 2 or not weights.size or (
+                len(weights) % _QUADS):
+            return None
+        ends = int(weights.min()) - found.less, int(weights.max()) - found.less
+        if not within(ends, ends_of_dtype("int8")):
+            return None
+        if not found.less:
+            return self._narrow_constant(found.source, "int8")
+        key = found.source, f"less {found.less}, int8"
+        if key not in self._made:
+            name = self._made[key] = self._value(f"{found.source}/int8", graph.types[found.source].shape, "int8")
+            self.constants[name] = (weights.astype(SUMS) - found.less).astype("int8")
+        return self._made[key]
 
     def _without_sign(self, rows: Rows) -> Rows:
         """The same rows, of bytes that have no sign."""
@@ -172,10 +190,10 @@ class _Narrowing:
             self.constants[name] = array.astype(SUMS)
         return self._made[value, what]
 
-    def _value(self, name: str, shape: tuple[SymExpr, ...]) -> str:
-        """A name like this for a value of int32."""
+    def _value(self, name: str, shape: tuple[SymExpr, ...], dtype: str = SUMS) -> str:
+        """A name like this for a value."""
         found = unused_name(name, self._names)
-        self.types[found] = TensorType(SUMS, shape)
+        self.types[found] = TensorType(dtype, shape)
         return found
 
     def _taken(self) -> list[Node]:
@@ -260,6 +278,8 @@ class _Narrowing:
 
     def _narrow_constant(self, value: str, dtype: str) -> str:
         """The name of a constant's copy in a dtype that holds it."""
+        if self.constants[value].dtype == dtype:
+            return value
         if (value, dtype) not in self._made:
             self.constants[self._copy(value, dtype)] = self.constants[value].astype(dtype)
         return self._made[value, dtype]
