@@ -16,8 +16,9 @@ from tests.machine import c_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Tests that run code for a target and compare it with an oracle, a few of each kind.
-TESTS = ("tests/ops/test_compiled_samples.py", "tests/codegen_c/test_math.py", "tests/memory/test_guarded.py")
-CHOSEN = "Softmax or MatMul or Concat or Erf or accuracy or cpu-avx512"
+TESTS = ("tests/ops/test_compiled_samples.py", "tests/codegen_c/test_math.py", "tests/memory/test_guarded.py",
+         "tests/graph/test_apart.py", "tests/graph/test_bfloat_products.py")
+CHOSEN = "Softmax or MatMul or Concat or Erf or accuracy or (cpu-avx512 and not whole_products) or test_products"
 
 CALLS = r"""
 typedef emulated_float16 *lanes;
