@@ -1,4 +1,4 @@
-"""Whole models beside ONNX Runtime (and OpenVINO by `--openvino`): `python3 dev.py bench models NAME ... [--rounds N]`.
+"""Whole models beside ONNX Runtime (and OpenVINO by `--openvino`): `python3 dev.py bench models NAME .. [--output FILE]`.
 
 A NAME is that of a shared model file (at the shapes that are listed for it), or one of those that are made here with random
 weights: bert_base and gpt2, as bert_base-int8 (quantised by ONNX Runtime's tools, with scales that a run finds) and
@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--openvino", action="store_true", help="beside OpenVINO as well")
     parser.add_argument("--rounds", type=int, default=7, help="turns each runtime takes at each shape")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of one burst")
+    parser.add_argument("--output", type=Path, help="a JSON file to write")
     parser.add_argument("--serve", choices=list(OPENERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -144,6 +145,7 @@ def main() -> None:
     if not options.names:
         parser.error("name a model")
     print(f"{cpu_name()}, one thread, median ms")
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as kept:
         for name in options.names:
             given, ratios = subject(name, Path(kept)), []
@@ -154,12 +156,15 @@ def main() -> None:
                 found = measure(workers, given, feeds, options.rounds, options.seconds)
                 ratios.append(found[beside(given)] / found["tsc"])
                 shapes = " ".join("x".join(map(str, x.shape)) or "1" for x in feeds.values())
+                rows.append({"model": name, "shapes": shapes, "ms": found, "ratio": ratios[-1], "beside": beside(given)})
                 print(f"{name:18}{shapes[:43]:44}" + "".join(f"{found[r]:>14.3f}" for r in runtimes) + f"{ratios[-1]:>8.2f}",
                       flush=True)
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
             print(f"{name:18}{'geometric mean':44}{'':{14 * len(runtimes)}}{mean:>8.2f}", flush=True)
             for worker in workers.values():
                 worker.close()
+    if options.output is not None:
+        options.output.write_text(json.dumps({"machine": cpu_name(), "threads": 1, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

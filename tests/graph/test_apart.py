@@ -39,13 +39,12 @@ def model(nodes: list[onnx.NodeProto], inputs: dict[str, tuple[str, tuple[int | 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("zero", ["none", "constant", "fed", "rows"])
 @pytest.mark.parametrize("rows", ["uint8", "int8"])
-@pytest.mark.parametrize(("columns", "shift"), [("int8", 0), ("uint8", 128), ("int8", 3), ("uint8", 0)])
-def test_whole_products(target: str, zero: str, rows: str, columns: str, shift: int) -> None:
+@pytest.mark.parametrize(("columns", "shift"), [("int8", 0), ("uint8", 128), ("int8", 3)])
+def test_whole_products(zero: str, rows: str, columns: str, shift: int) -> None:
     """Weights of which all fit into bytes with a sign, less their zero point, and such as do not."""
-    for depth, wide, batch in ((40, 24, ()), (4, 1, (3,)), (42, 70, ()), (68, 65, (2, 3))):
+    for depth, wide, batch in ((4, 1, (3,)), (42, 70, ()), (68, 65, (2, 3))):
         w = ends_often(columns, depth, wide)
         inputs: dict[str, tuple[str, tuple[int | str, ...]]] = {"x": (rows, (*batch, "n", depth))}
         held = {"w": w, "wz": np.array(shift, columns)}
@@ -54,7 +53,7 @@ def test_whole_products(target: str, zero: str, rows: str, columns: str, shift: 
         elif zero != "none":
             inputs["z"] = (rows, ("n",) if zero == "rows" else ())
         node = helper.make_node("MatMulInteger", ["x", "w", "" if zero == "none" else "z", "wz"], ["y"])
-        made = tsc.compile(model([node], inputs, held, {"y": "int32"}), target=target)
+        made = tsc.compile(model([node], inputs, held, {"y": "int32"}))
         for n in (1, 6, 7, 33):
             x, z = ends_often(rows, *batch, n, depth), ends_often(rows, n) if zero == "rows" else ends_often(rows, 1)[0]
             feeds = {"x": x} | ({"z": np.asarray(z)} if "z" in inputs else {})
