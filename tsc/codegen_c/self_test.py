@@ -20,6 +20,7 @@ from tsc.runtime.drivers.cpu import CPUINFO, read_cpu_flags
 from tsc.runtime.files import machine_fault
 
 SELF_TEST = Path(__file__).parent / "self_test.c"
+_PART = SELF_TEST.with_name("self_test_dots.h")
 #: Seconds that the kernels may take; they need milliseconds.
 PATIENCE = 60.0
 _CALL = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).tsc_self_test())"
@@ -61,7 +62,7 @@ def trusted_flags(candidate: Candidate, safer: tuple[str, ...], cache: CompiledC
 def _wrong(candidate: Candidate, flags: tuple[str, ...], cache: CompiledCache,
            program: Callable[[tuple[str, ...]], bytes]) -> str:
     """What goes wrong with these flags, "" where nothing does."""
-    key = digest("self test", SELF_TEST.read_bytes(), *candidate.identity, *flags, *_cpu(CPUINFO))
+    key = digest("self test", SELF_TEST.read_bytes(), _PART.read_bytes(), *candidate.identity, *flags, *_cpu(CPUINFO))
     if key in _passed or cache.get(key) is not None:
         _passed.add(key)
         return ""
