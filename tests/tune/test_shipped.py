@@ -42,14 +42,14 @@ def test_files_that_ship_are_whole_and_of_what_they_say() -> None:
         assert "".join(f"{to_line(r)}\n" for r in found) == path.read_text()
         assert {path_of(machine_class(r.machine), r.target) for r in found} == {path}
         for own in by_group(found).values():  # nothing that no pool takes, and nothing twice
-            assert set(pool_of(own, 16)) == {r.config for r in own}
-            assert len({(r.config, place_of(r.sizes)) for r in own}) == len(own)
+            assert set(pool_of(own, 16, sorted({r.units for r in own}))) == {r.config for r in own}
+            assert len({(r.config, place_of(r.sizes), r.units) for r in own}) == len(own)
 
 
 def test_records_that_ship_are_of_kernels_as_they_are_made_today() -> None:
     """A group is known by its Program: where what makes Programs changes, records of those before would serve nobody, in
     silence. What is measured serves all ranges that may be declared."""
-    shop, alive = workshop("cpu-avx512", Options()), set[str]()
+    shop, alive = workshop("cpu-avx512-vnni", Options()), set[str]()
     for net, low in ((bert_base, 3), (gpt2, 16), (resnet50, 96)):
         model = net()
         names = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param}

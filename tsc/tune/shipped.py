@@ -45,7 +45,7 @@ def kept(records: Iterable[Record], most: int) -> list[Record]:
     where that is no more than the config that was measured first, the pattern's own."""
     found: list[Record] = []
     for _, own in sorted(by_group(allowed(records, "fixed")).items()):
-        matrix = matrix_of(own)
+        matrix = matrix_of(own, sorted({record.units for record in own}))
         if matrix is None:
             continue
         chosen = {matrix.configs[k] for k in cover(matrix.times, most, WORTH)}
