@@ -14,9 +14,9 @@ from tsc.validate import loops
 
 def test_of_a_large_packed_weight_only_what_is_read_is_packed() -> None:
     """By packing all of a small one; a large one would be gigabytes."""
-    shape = (3, 2, 5, 7)
-    for panel in ((2, 4, None), (2, 4, 1), (3, 4, 1)):
-        whole = packed(np.arange(1, 211).reshape(shape), panels(4, *panel)).ravel() - 1
+    for panel, shape in (((2, 4, None), (3, 2, 5, 7)), ((2, 4, (1, 2)), (3, 2, 5, 7)), ((3, 4, (1, 2)), (3, 2, 5, 7)),
+                         ((3, 4, (1, 4)), (3, 8, 5, 7)), ((0, 4, (3, 4)), (3, 2, 5, 8))):
+        whole = packed(np.arange(1, 1 + np.prod(shape)).reshape(shape), panels(4, *panel)).ravel() - 1
         cells = np.random.default_rng(0).permutation(len(whole))[:50]
         np.testing.assert_array_equal(loops._unpacked_shape(shape, panel, cells), whole[cells])
         with pytest.MonkeyPatch.context() as patch:

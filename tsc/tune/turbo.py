@@ -26,6 +26,9 @@ LENGTH, LONGEST, SHORTEST = 0.8, 1.6, 0.5**6
 SUCCESSES, FAILURES = 2, 3
 #: How much better, relative to its time, a config has to be to count.
 BETTER = 1e-3
+#: By how much a further config has to lower the mean size's time for a region of its own: what measurements waver by does not
+#: make one, which would look after few sizes and leave others less.
+APART = 0.02
 #: Configs that a region knows before it has a model, candidates it draws from, and the configs its model is fitted to.
 FIRST, CANDIDATES, MODELLED = 6, 256, 96
 #: What a config that cannot be run counts as: so many times as long as the worst.
@@ -73,7 +76,7 @@ def updated(region: Region, before: float, value: float, told: int) -> Region:
 def followed(regions: Sequence[Region], times: Array, fresh: int, most: int) -> tuple[Region, ...]:
     """At most so many regions after a batch, of which the last `fresh` rows of `times` are. The sizes are shared by the configs
     of the best cover; a share is looked after by the region that had most of it, or by a new one."""
-    chosen = times[cover(np.exp(times), most)]
+    chosen = times[cover(np.exp(times), most, APART)]
     owners = chosen.argmin(axis=0)
     shares = sorted(tuple(np.flatnonzero(owners == number).tolist()) for number in set(owners.tolist()))
     kept: dict[int, Region] = {}
