@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--openvino", action="store_true", help="beside OpenVINO as well")
     parser.add_argument("--rounds", type=int, default=7, help="turns each runtime takes at each shape")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of one burst")
-    parser.add_argument("--output", type=Path, help="a JSON file to write")
+    parser.add_argument("--output", type=Path, help="a JSON file to write, or to add to")
     parser.add_argument("--serve", choices=list(OPENERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -146,6 +146,8 @@ def main() -> None:
         parser.error("name a model")
     print(f"{cpu_name()}, one thread, median ms")
     rows: list[dict[str, Any]] = []
+    if options.output is not None and options.output.exists():  # rows of other models stay
+        rows = [row for row in json.loads(options.output.read_text())["rows"] if row["model"] not in options.names]
     with tempfile.TemporaryDirectory() as kept:
         for name in options.names:
             given, ratios = subject(name, Path(kept)), []
@@ -163,8 +165,8 @@ def main() -> None:
             print(f"{name:18}{'geometric mean':44}{'':{14 * len(runtimes)}}{mean:>8.2f}", flush=True)
             for worker in workers.values():
                 worker.close()
-    if options.output is not None:
-        options.output.write_text(json.dumps({"machine": cpu_name(), "threads": 1, "rows": rows}, indent=1) + "\n")
+            if options.output is not None:
+                options.output.write_text(json.dumps({"machine": cpu_name(), "threads": 1, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
