@@ -109,6 +109,7 @@ RIGHT = {
     "a window spaced along three padded axes": one("AveragePool", 19, [fed(1, 1, "a", "b", "c")], {"a": 13, "b": 7, "c": 9},
                                                    {"a": 10, "b": 8, "c": 17}, kernel_shape=[5, 4, 5], strides=[2, 1, 3],
                                                    dilations=[3, 2, 2], pads=[2, 2, 2, 3, 0, 0]),
+    "places in a scalar": one("NonZero", 21, [fed(values=0.0)]),
     "pads larger than the window": one("MaxPool", 7, [fed(2, 1, "a", 16)], {"a": 13}, broken="pads", kernel_shape=[4, 1],
                                        strides=[3, 1], pads=[9, 9, 9, 9]),
     # gcc 12 makes -x of 0.0 + -x, also where x is 0
@@ -234,6 +235,9 @@ RIGHT = {
 }
 
 REFUSED = {
+    "two edges in place of one": one("MelWeightMatrix", 21, [
+        constant(3), constant(255), constant(8000), constant([1.6, 0.05], 2, dtype="float32"), fed(values=3268.5)],
+        broken="an operand of another rank"),
     "axes of rank 0 to squeeze": one("Squeeze", 22, [fed(1, 1, 1), constant(1)], broken="rank"),
     # 'it must be a scalar'; more dims than the operand's became dims of the output
     "a scalar with a bound that has a dim": one("Clip", 17, [fed(), None, fed(1)], broken="rank"),

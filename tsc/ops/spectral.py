@@ -232,6 +232,9 @@ def _mel_types(ctx: InferContext) -> tuple[TensorType, ...]:
 def _mel(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     bands, length = _mel_lengths(ctx)
+    for i, what in zip(range(2, 5), ("sample_rate", "lower_edge_hertz", "upper_edge_hertz")):
+        if any(size != ONE for size in canonical(ctx, i)):
+            raise ModelError(f"{where(ctx)}: {what} has shape {[str(size) for size in canonical(ctx, i)]}, expected one number")
     edges = builder.emit("MelEdges", *ctx.node.inputs[2:5], bands=bands, length=length)
     made, = _mel_types(ctx)
     return (builder.emit("Cast", builder.emit("MelWeights", edges, rows=made.shape[0]), to=NUMBERS[made.dtype]),)

@@ -344,6 +344,9 @@ CONVENTIONS: tuple[Convention, ...] = (
                "'ceil((input_spatial_shape[i] - ((kernel_spatial_shape[i] - 1) * dilations[i] + 1) + 1) / "
                "strides_spatial_shape[i])' is the same number with and without; ONNX Runtime rounds up",
                _valid_and_rounded_up),
+    Convention(_names("NonZero"), "a scalar", "reference",
+               "'for scalar input, NonZero produces output shape (0, N) instead of (1, N)'",
+               lambda node, inputs, opset: inputs[0] is not None and inputs[0].ndim == 0),
     Convention(_names("Loop"), "slices that no trip makes", "reference",
                "they have the shape that they would have; ONNX Runtime has 0 for each size that it does not know", _no_trip),
     Convention(_names("Reshape"), "-1, of no elements", "open",
