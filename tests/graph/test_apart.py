@@ -80,6 +80,21 @@ def test_large_weights(columns: str, shift: int, tmp_path: Path, monkeypatch: py
         np.testing.assert_array_equal(found, rows.astype(np.int64) @ (w.astype(np.int64) - shift))
 
 
+@pytest.mark.parametrize("fed", [True, False])
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_differences_that_wrap_around_as_bytes(kind: str, fed: bool) -> None:
+    """Bytes less a byte, as bytes, are no bytes less what is summed up apart; without rows, too."""
+    less, w = np.array(100, kind), np.random.default_rng(0).integers(-9, 9, (8, 5)).astype(np.float32)
+    nodes = [helper.make_node("Sub", ["x", "z"], ["d"]), helper.make_node("Cast", ["d"], ["f"], to=TensorProto.FLOAT),
+             helper.make_node("MatMul", ["f", "w"], ["y"])]
+    given: dict[str, tuple[str, tuple[int | str, ...]]] = {"x": (kind, ("n", 8))} | ({"z": (kind, ())} if fed else {})
+    made = tsc.compile(model(nodes, given, {"w": w} | ({} if fed else {"z": less}), {"y": "float"}), dims={"n": (0, None)})
+    for n in (0, 1, 7):
+        x = ends_often(kind, n, 8)
+        found, = made.run(None, {"x": x} | ({"z": less} if fed else {}))
+        np.testing.assert_array_equal(found, (x - less).astype(np.float32) @ w)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_sums_wrap_around(target: str) -> None:
     """33,000 products of 255 and -128 leave int32 in both parts, which are apart by 2^32."""

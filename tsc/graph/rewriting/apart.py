@@ -31,11 +31,12 @@ class Rows:
 
 
 def rows_of(graph: Graph, env: ShapeEnv, producers: Mapping[str, Node], value: str) -> Rows | None:
-    """What the whole numbers of a value are made of; None where these are no bytes."""
+    """What the whole numbers of a value are made of; None where these are no bytes. A difference is one where it is taken in
+    int32: bytes wrap around where the sums do not."""
     less: int | str = 0
     match _body(graph, env, producers, value):
         case Call(fn="sub", args=(Load(buffer=first), Load(buffer=second))) if (
-                graph.types[first.name].shape == graph.types[value].shape
+                graph.types[value].dtype == "int32" and graph.types[first.name].shape == graph.types[value].shape
                 and graph.types[second.name].shape[-1:] in ((), (ONE,))):
             array = graph.constants.get(second.name)
             value, less = first.name, second.name if array is None or array.size != 1 else int(array.item())
