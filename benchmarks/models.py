@@ -146,8 +146,11 @@ def main() -> None:
         parser.error("name a model")
     print(f"{cpu_name()}, one thread, median ms")
     rows: list[dict[str, Any]] = []
-    if options.output is not None and options.output.exists():  # rows of other models stay
-        rows = [row for row in json.loads(options.output.read_text())["rows"] if row["model"] not in options.names]
+    if options.output is not None and options.output.exists():  # rows of other models stay, on the same machine
+        held = json.loads(options.output.read_text())
+        if held["machine"] != cpu_name():
+            parser.error(f"{options.output} is of another machine, {held['machine']}")
+        rows = [row for row in held["rows"] if row["model"] not in options.names]
     with tempfile.TemporaryDirectory() as kept:
         for name in options.names:
             given, ratios = subject(name, Path(kept)), []

@@ -39,19 +39,25 @@ def cpu_spec(name: str, vector_bytes: int, registers: int, instr_tile: tuple[int
 
 
 _AVX2 = ("avx", "avx2", "fma")
-_AVX512 = (*_AVX2, "avx512f", "avx512vl", "avx512dq", "avx512bw")
 #: What CPUs with these sum up at once, products of four bytes and of two bfloat16.
 _DOTS: Mapping[str, str] = {"avx512_vnni": QUAD_TILE, "avx512_bf16": BFLOAT_TILE}
 
+
+def _avx512(name: str, *more: str) -> DeviceSpec:
+    """A CPU with AVX-512 and `more` features."""
+    flags = (*_AVX2, "avx512f", "avx512vl", "avx512dq", "avx512bw", *more)
+    return cpu_spec(name, 64, 32, (7, 64), 1 << 20, flags)
+
+
 CPU_SPECS: dict[str, DeviceSpec] = {spec.name: spec for spec in (
-    cpu_spec("cpu-avx512-vnni", 64, 32, (7, 64), 1 << 20, (*_AVX512, "avx512_vnni")),
-    cpu_spec("cpu-avx512", 64, 32, (7, 64), 1 << 20, _AVX512),
+    _avx512("cpu-avx512-vnni", "avx512_vnni"),
+    _avx512("cpu-avx512"),
     cpu_spec("cpu-avx2", 32, 16, (6, 16), 1 << 19, _AVX2),
     cpu_spec("cpu-generic", 16, 16, (6, 8), 1 << 18),
 )}
 #: Those of `precision="bf16"`.
 BFLOAT_SPECS: dict[str, DeviceSpec] = {spec.name: spec for spec in (
-    cpu_spec("cpu-avx512-bf16", 64, 32, (7, 64), 1 << 20, (*_AVX512, "avx512_vnni", "avx512_bf16")),
+    _avx512("cpu-avx512-bf16", "avx512_vnni", "avx512_bf16"),
 )}
 
 #: What was measured on a class of machines, for one of the specs: its register tile, and how far panels are asked for ahead.
