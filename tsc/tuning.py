@@ -25,9 +25,9 @@ from tsc.plan.kernel import Kernel
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Plan, static_names
 from tsc.sym import Range
-from tsc.tune.batch import write_batch
+from tsc.tune.batch import Batch, write_batch
 from tsc.tune.coverage import Coverage, Origin, coverage_of
-from tsc.tune.measure import Sizes
+from tsc.tune.measure import LEAST, ROUNDS, Sizes
 from tsc.tune.pool import cover, matrix_of
 from tsc.tune.records import Place, Record, allowed, append, place_of, read
 from tsc.tuning_crew import Alone, Crew
@@ -120,33 +120,38 @@ class Effort:
     search: str | None = None
     seed: int = 0
 
-    def job(self, group: Group, shop: Workshop, budget: Budget, path: Path) -> Job:
-        """A Group's part of it, with what a file of records has."""
+    def job(self, group: Group, shop: Workshop, budget: Budget, path: Path, finalists: int = 0) -> Job:
+        """A Group's part of it, with what a file of records has, and so many finalists."""
         known = tuple(r for r in _read(path, shop) if r.group == group.order.group and r.target == shop.device.spec.name)
         options = replace(shop.options, progress=None)  # a function of this process
-        return Job(group, shop.device.spec.name, options, budget, self.search, self.seed, known)
+        return Job(group, shop.device.spec.name, options, budget, self.search, self.seed, known, finalists)
 
 
 def tune(groups: Sequence[Group], shop: Workshop, path: Path, effort: Effort, crew: Crew | None = None,
          tell: Callable[[str], None] = lambda line: None) -> list[Tuned]:
     """Measure configs of all groups into a file of records; each group gets its share of the time as it has of a run's without
-    tuning. A crew takes several at a time. What is told is a line each. Raises LaunchError where the machine cannot do it; what
-    was measured before is in the file, also where the job is killed."""
-    begun, crew, found = time.monotonic(), crew or Alone(shop), dict[str, Tuned]()
+    tuning. A crew takes several at a time; the finalists of all groups are measured one after the other when all is built.
+    What is told is a line each. Raises LaunchError where the machine cannot do it; what was measured before is in the file,
+    also where the job is killed."""
+    begun, crew, found, last = time.monotonic(), crew or Alone(shop), dict[str, Tuned](), dict[str, Batch]()
+    finalists = 2 * shop.options.variants
 
-    def measure(group: Group, budget: Budget) -> None:
-        for records in crew.rounds(effort.job(group, shop, budget, path)):
-            append(path, records)
+    def measure(group: Group, budget: Budget, finalists: int = 0) -> None:
+        for new in crew.rounds(effort.job(group, shop, budget, path, finalists)):
+            if isinstance(new, Batch):
+                last[group.order.group] = new
+            else:
+                append(path, new)
 
     def share(group: Group) -> Budget:
-        left = effort.seconds - (time.monotonic() - begun)
+        left = effort.seconds - in_the_end - (time.monotonic() - begun)
         waiting = [spent[other.order.group] for other in groups if other.order.group not in started] or [1.0]
         started.add(group.order.group)
         part = min(1.0, crew.count * spent[group.order.group] / (sum(waiting) or 1.0))
         return Budget(effort.configs, left * part if math.isfinite(left) else math.inf)
 
     def finish(group: Group) -> None:
-        measure(group, share(group))
+        measure(group, share(group), finalists)
         found[group.order.group] = told(group, _read(path, shop), shop.options.variants)
         tell(f"{len(found)} of {len(groups)} kernels, {time.monotonic() - begun:.0f} s: {found[group.order.group]}")
 
@@ -154,7 +159,12 @@ def tune(groups: Sequence[Group], shop: Workshop, path: Path, effort: Effort, cr
     _each(crew, lambda group: measure(group, Budget(1)), groups)  # the default config of each comes first
     known = _read(path, shop)
     spent = {group.order.group: _spent(group, known) for group in groups}
+    in_the_end = min(effort.seconds / 2, sum(_final_seconds(group, known, finalists) for group in groups))
     _each(crew, finish, groups)
+    for group in groups:
+        if (batch := last.get(group.order.group)) is not None:
+            append(path, crew.final_records(batch))
+            found[group.order.group] = told(group, _read(path, shop), shop.options.variants)
     return [found[group.order.group] for group in groups]
 
 
@@ -218,8 +228,18 @@ def covered(package: Package, shop: Workshop) -> Coverage:
 
 def _spent(group: Group, records: Sequence[Record]) -> float:
     """The time of a group's launches, over all of its sizes, as far as it is known."""
+    return float(group.launches * sum(_times(group, records).values()))
+
+
+def _final_seconds(group: Group, records: Sequence[Record], finalists: int) -> float:
+    """About what it takes to measure so many finalists on one core and on all, as far as the group's times are known."""
+    return 2 * finalists * (ROUNDS + 2) * sum(max(LEAST, time / 1e9) for time in _times(group, records).values())
+
+
+def _times(group: Group, records: Sequence[Record]) -> dict[Place, int]:
+    """The nanoseconds of the first config that is known at each size."""
     times: dict[Place, int] = {}
     for record in records:
         if record.group == group.order.group and record.nanoseconds is not None:
             times.setdefault(place_of(record.sizes), record.nanoseconds)
-    return float(group.launches * sum(times.values()))
+    return times

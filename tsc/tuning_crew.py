@@ -1,6 +1,7 @@
 """Who tunes groups: this process, several of this machine, or a Ray cluster.
 
-On one machine measurements take turns (`_alone` in `tsc.tune.batch`): what more workers gain is what is built meanwhile.
+On one machine measurements take turns (`_alone` in `tsc.tune.batch`): what more workers gain is what is built meanwhile. What is
+measured once more at the end, on several cores too, is measured where nobody builds.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any, Protocol
 from tsc.errors import LaunchError, TscError
 from tsc.frames import read_frame, start, write_frame
 from tsc.kernels import Workshop
+from tsc.tune.batch import Batch
 from tsc.tune.records import Record
-from tsc.tuning_group import Job, rounds
+from tsc.tuning_group import Job, final_records, rounds
 
 
 class Crew(Protocol):
@@ -27,8 +29,11 @@ class Crew(Protocol):
     @property
     def count(self) -> int: ...
 
-    def rounds(self, job: Job) -> Iterator[list[Record]]:
+    def rounds(self, job: Job) -> Iterator[list[Record] | Batch]:
         """What `tsc.tuning_group.rounds` gives. Raises LaunchError where that cannot be had."""
+
+    def final_records(self, batch: Batch) -> list[Record]:
+        """What `tsc.tuning_group.final_records` gives, while nothing else is asked for. Raises LaunchError."""
 
     def stop(self) -> None:
         """End what still runs."""
@@ -42,9 +47,13 @@ class Alone:
     def __init__(self, shop: Workshop) -> None:
         self._shop = shop
 
-    def rounds(self, job: Job) -> Iterator[list[Record]]:
+    def rounds(self, job: Job) -> Iterator[list[Record] | Batch]:
         """As a Crew does."""
         return rounds(job, self._shop)
+
+    def final_records(self, batch: Batch) -> list[Record]:
+        """As a Crew does."""
+        return final_records(batch)
 
     def stop(self) -> None:
         """As a Crew does."""
@@ -58,7 +67,7 @@ class Processes:
         self._all: list[subprocess.Popen[bytes]] = []
         self._idle: list[subprocess.Popen[bytes]] = []
 
-    def rounds(self, job: Job) -> Iterator[list[Record]]:
+    def rounds(self, job: Job) -> Iterator[list[Record] | Batch]:
         """As a Crew does."""
         child = self._idle.pop() if self._idle else self._started()
         assert child.stdin is not None and child.stdout is not None
@@ -69,6 +78,10 @@ class Processes:
             raise LaunchError(f"a process that tuned kernel '{job.group.order.symbol()}' ended ({child.wait()}); what it "
                               "had measured is kept, so that the job may be started again") from error
         self._idle.append(child)
+
+    def final_records(self, batch: Batch) -> list[Record]:
+        """As a Crew does, in this process: its machine is theirs."""
+        return final_records(batch)
 
     def stop(self) -> None:
         """As a Crew does."""
@@ -110,14 +123,21 @@ class Ray:
         self.count = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         self._task: Callable[..., Any] = self._ray.remote(num_cpus=1)(_answers).options(num_returns="streaming").remote
 
-    def rounds(self, job: Job) -> Iterator[list[Record]]:
+    def rounds(self, job: Job) -> Iterator[list[Record] | Batch]:
         """As a Crew does."""
+        return self._asked(job, job.group.order.symbol())
+
+    def final_records(self, batch: Batch) -> list[Record]:
+        """As a Crew does, on a machine of the cluster."""
+        return [r for found in self._asked(batch, batch.trial.kernel.symbol) if not isinstance(found, Batch) for r in found]
+
+    def _asked(self, what: Job | Batch, symbol: str) -> Iterator[list[Record] | Batch]:
         try:
-            yield from _told(map(self._ray.get, self._task(pickle.dumps(job))))
+            yield from _told(map(self._ray.get, self._task(pickle.dumps(what))))
         except self._ray.exceptions.RayError as error:
             reason = str(error).splitlines()[-1]
-            raise LaunchError(f"Ray could not tune kernel '{job.group.order.symbol()}': {reason}; what was measured is kept, "
-                              "so that the job may be started again") from error
+            raise LaunchError(f"Ray could not tune kernel '{symbol}': {reason}; what was measured is kept, so that the job may "
+                              "be started again") from error
 
     def stop(self) -> None:
         """As a Crew does."""
@@ -126,19 +146,20 @@ class Ray:
 
 # -- how they answer ---------------------------------------------------------------------------------------------------
 
-def _answers(job: bytes) -> Iterator[bytes]:
-    """What is told of a Job, where it is done: its records, a batch at a time, and in the end what went wrong, or ""."""
-    problem = ""
+def _answers(asked: bytes) -> Iterator[bytes]:
+    """What is told of a Job, or of a Batch of finalists, where it is done: its records, a batch at a time, and in the end what
+    went wrong, or ""."""
+    problem, what = "", pickle.loads(asked)
     try:
-        for records in rounds(pickle.loads(job)):  # Ray sends to what it runs: no `yield from`
-            yield pickle.dumps(records)
+        for found in [final_records(what)] if isinstance(what, Batch) else rounds(what):
+            yield pickle.dumps(found)  # Ray sends to what it runs: no `yield from`
     except TscError as error:
         problem = str(error)
     yield pickle.dumps(problem)
 
 
-def _told(answers: Iterable[bytes]) -> Iterator[list[Record]]:
-    """The records among answers. Raises LaunchError for what went wrong, and EOFError where there is no end."""
+def _told(answers: Iterable[bytes]) -> Iterator[list[Record] | Batch]:
+    """What is found among answers. Raises LaunchError for what went wrong, and EOFError where there is no end."""
     for answer in map(pickle.loads, answers):
         if not isinstance(answer, str):
             yield answer

@@ -56,7 +56,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that tuning a Group takes, in whatever process; `search` is a name, and `known` what was measured before."""
+    """All that tuning a Group takes, in whatever process; `search` is a name, and `known` what was measured before. `finalists`
+    says how many of the best configs are to be measured once more."""
 
     group: Group
     target: str
@@ -65,11 +66,12 @@ class Job:
     search: str | None = None
     seed: int = 0
     known: tuple[Record, ...] = ()
+    finalists: int = 0
 
 
-def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
-    """Tune a Group: the records of one batch after another, none for what is known. Raises LaunchError where the machine cannot
-    do it."""
+def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record] | Batch]:
+    """Tune a Group: the records of one batch after another, none for what is known, and at the end a Batch of finalists, for
+    `final_records` to measure. Raises LaunchError where the machine cannot do it."""
     group, budget, machine = job.group, job.budget, machine_name()
     shop = shop or replace(workshop(job.target, job.options), device=group.order.device)
     space = space_of(group, shop)
@@ -89,12 +91,17 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record]]:
             yield records
         search.tell({config: known.get(config) for config in asked})
         done += len(asked)
-    last = finalists(space.default, known, 2 * job.options.variants)
+    last = finalists(space.default, known, job.finalists) if job.finalists else []
     done_before = {r.config for r in job.known if r.final and (r.group, r.machine) == (group.order.group, machine)}
     if len(last) > 1 and not done_before.issuperset(last):
-        batch = batch_of(group, space.default, last, shop)
-        yield [replace(record, final=True) for units in sorted({1, default_threads()})
-               for record in measured_records(batch, {}, units, math.inf)]
+        yield batch_of(group, space.default, last, shop)
+
+
+def final_records(batch: Batch) -> list[Record]:
+    """The records of finalists on one core and on all of them, each timed as often as can be. Nothing should run beside it, on
+    any core: what builds takes a core from those that run on all."""
+    return [replace(record, final=True) for units in sorted({1, default_threads()})
+            for record in measured_records(batch, {}, units, math.inf)]
 
 
 def finalists(default: TileConfig, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:

@@ -23,7 +23,7 @@ from tsc.cli import cli
 from tsc.config import default_threads
 from tsc.errors import InputError, LaunchError
 from tsc.kernels import Workshop
-from tsc.tune.batch import SUFFIX, measure_folder, measured_records, read_batch, times_of, write_batch
+from tsc.tune.batch import SUFFIX, Batch, measure_folder, measured_records, read_batch, times_of, write_batch
 from tsc.tune.child import Found
 from tsc.tune.measure import Trial
 from tsc.tune.records import Record, read
@@ -114,6 +114,37 @@ def test_several_processes_measure_what_one_does(tmp_path: Path, tuned: tuple[li
     tune(found, shop, tmp_path / "one", Effort(3, search="random"))
     assert measured_configs(tmp_path / "two") == measured_configs(tmp_path / "one")
     assert [r.kernel for r in results] == [g.order.symbol() for g in found] and len(lines) == 2
+
+
+def test_finalists_are_measured_where_nobody_builds(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
+    """What runs on all cores is measured on none that another worker builds on, or it seems no faster than on one."""
+    found, shop = tuned
+    busy, asked = set[str](), list[str]()
+
+    class Watched(Processes):
+        def rounds(self, job: Job) -> Iterator[list[Record] | Batch]:
+            busy.add(job.group.order.group)
+            try:
+                for new in super().rounds(job):
+                    assert not isinstance(new, list) or not any(r.final or r.units > 1 for r in new)
+                    yield new
+            finally:
+                busy.discard(job.group.order.group)
+
+        def final_records(self, batch: Batch) -> list[Record]:
+            assert not busy
+            asked.append(batch.group)
+            return super().final_records(batch)
+
+    crew, path = Watched(2), tmp_path / "r"
+    try:
+        tune(found, shop, path, Effort(3, search="random"), crew)
+        assert asked == [group.order.group for group in found]
+        assert {(r.group, r.units) for r in read(path) if r.final} == {(g, n) for g in asked for n in (1, default_threads())}
+        tune(found, shop, path, Effort(3, search="random"), crew)
+        assert len(asked) == len(found)  # all of it is known
+    finally:
+        crew.stop()
 
 
 def test_a_process_that_is_killed_ends_the_job_and_loses_nothing(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:

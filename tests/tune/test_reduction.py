@@ -17,9 +17,10 @@ from tests.runtime.plans import plan_of
 from tsc.errors import InputError
 from tsc.kernels import Workshop, workshop
 from tsc.runtime.load import load
+from tsc.tune.batch import Batch
 from tsc.tune.records import Record, append
 from tsc.tuning import Effort, groups_of
-from tsc.tuning_group import CHUNKS, Budget, Group, built, rounds, space_of
+from tsc.tuning_group import CHUNKS, Budget, Group, built, final_records, rounds, space_of
 
 DIMS = {"n": (1, 3000)}
 SIZES = (1, 255, 257, 3000)
@@ -56,7 +57,8 @@ def test_records_have_chunks_that_are_right(cache: Path) -> None:
     for group in groups(shop):
         space = space_of(group, shop)
         assert space is not None and space.knobs[-1].field == "chunk" and set(space.knobs[-1].sizes) > {0, 256}
-        found = list(chain.from_iterable(rounds(Effort(3, search="random").job(group, shop, Budget(3), cache / "none"), shop)))
+        job = Effort(3, search="random").job(group, shop, Budget(3), cache / "none", finalists=2)
+        found = list(chain.from_iterable(final_records(new) if isinstance(new, Batch) else new for new in rounds(job, shop)))
         cut = [record for record in found if record.config.chunk]
         assert {record.config.chunk for record in cut} <= {*CHUNKS} and len(cut) >= len(SIZES)
         assert not [record.reason for record in found if record.nanoseconds is None]
