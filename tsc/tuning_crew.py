@@ -1,7 +1,7 @@
 """Who tunes groups: this process, several of this machine, or a Ray cluster.
 
-On one machine measurements take turns (`_alone` in `tsc.tune.batch`): what more workers gain is what is built meanwhile. What is
-measured once more at the end, on several cores too, is measured where nobody builds.
+On one machine measurements take turns (`_alone` in `tsc.tune.batch`): what more workers gain is what is built meanwhile.
+Finalists, which run on several cores too, are measured where nobody builds.
 """
 
 from __future__ import annotations
