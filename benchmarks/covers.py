@@ -3,9 +3,10 @@
     python3 dev.py bench covers [--kernel up ..] [--candidates N] [--random N] [--variants N] [--records FOLDER]
 
 Each kernel is tuned twice, by TuRBO-m with at most `--candidates` configs and at random with `--random` of them, and a cover is
-made from the records of each. Both covers and the default config are then measured again, interleaved, in one process. Printed
-is how many times as fast as the random one's the search's cover is in the geometric mean over the sizes, each size with the
-fastest of its Variants, the same for the default, and how long each search took. Needs the extra `tune`.
+made from the records of each. Both covers and the default config are then measured twice more, interleaved, in one process:
+one time says which Variant of a cover runs at a size, the other what that takes, and the other way round. (If one time said
+both, a cover of more Variants would have more luck.) Printed is how many times as fast as the random one's the search's cover
+is in the geometric mean over the sizes, the same for the default, and how long each search took. Needs the extra `tune`.
 """
 
 from __future__ import annotations
@@ -87,12 +88,13 @@ def compare(name: str, candidates: int, drawn: int, variants: int, folder: Path,
     kernel, binary, _ = built(group.order, list(dict.fromkeys([default, *pools["turbo"], *pools["random"]])), shop)
     configs = list(kernel.configs)
     trial = Trial(group.order.program, kernel, binary, shop.device.spec.name, group.order.constants)
-    seconds = measured(trial, group.sizes[:1], group.sizes, enough=math.inf).seconds
+    passes = [measured(trial, group.sizes[:1], group.sizes, enough=math.inf).seconds for _ in range(2)]
 
     def mean(chosen: list[TileConfig]) -> float:
-        """The geometric mean over the sizes, each with the fastest of some configs."""
+        """The geometric mean over the sizes, each with the one of some configs that was the fastest in the other pass."""
         rows = [configs.index(config) for config in chosen]
-        return math.exp(np.mean([math.log(min(seconds[row, n] for row in rows)) for n in range(len(group.sizes))]))
+        return math.exp(np.mean([math.log(own[min(rows, key=lambda row: other[row, n]), n])
+                                 for own, other in (passes, passes[::-1]) for n in range(len(group.sizes))]))
 
     beside = mean(pools["random"])
     print(f"{name}: the search's cover is {beside / mean(pools['turbo']):.3f} times as fast as the random one's at "

@@ -42,9 +42,10 @@ from tsc.pipeline import build_package
 from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.drivers.platform import open_platform
 from tsc.runtime.executable import Executable
+from tsc.runtime.export import export
 from tsc.runtime.files import open_regular, write_atomically
 from tsc.runtime.memory import allocate_array
-from tsc.runtime.package import is_package
+from tsc.runtime.package import Package, is_package
 from tsc.runtime.plan import TensorSpec
 from tsc.sol.explain import explain_light
 from tsc.tuning import Effort
@@ -142,6 +143,24 @@ def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, rep
         *(f"  {name}: {value.dtype}{list(value.shape)}" + "".join(f" {k} {x:.6g}" for k, x in _summary(value).items())
           for name, value in named.items()),
         *([] if profiled is None else [str(profiled)])])
+
+
+@cli.command("export")
+@click.argument("file", type=FILE)
+@click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="The folder to write to.")
+@click.option("--name", default=None, help="What files are called; default: as FILE is.")
+@click.option("--target", default=None, help="A CPU that the Package has code for; default: the best for this machine.")
+@as_json
+def export_command(file: Path, output: Path, name: str | None, target: str | None, json_: bool) -> None:
+    """Write FILE (a Package) as a library, a file of weights and a header for programs in C, which then need no Python."""
+    found = export(Package.read(file), output, file.name.removesuffix(".tscpack") if name is None else name, target)
+    files = [found.library, found.data, found.header]
+    _answer(json_, {
+        "target": found.target, "files": list(map(str, files)),
+        "inputs": [_describe(spec) for spec in found.inputs], "outputs": [_describe(spec) for spec in found.outputs],
+    }, [f"exported for {found.target}: {', '.join(map(str, files))}",
+        *(f"  input  {spec.name}: {_type(spec)}" for spec in found.inputs),
+        *(f"  output {spec.name}: {_type(spec)}" for spec in found.outputs)])
 
 
 @cli.command("explain")

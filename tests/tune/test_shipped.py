@@ -19,7 +19,7 @@ from tsc.pipeline import front, lower_groups
 from tsc.tune import shipped as module
 from tsc.tune.pool import pool_of
 from tsc.tune.records import Record, append, by_group, place_of, read, to_line
-from tsc.tune.shipped import FOLDER, _lines, kept, path_of, shipped
+from tsc.tune.shipped import FOLDER, GENERIC, _lines, kept, of_blocks, path_of, shipped
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(FOLDER.glob("*"))
@@ -40,7 +40,11 @@ def test_files_that_ship_are_whole_and_of_what_they_say() -> None:
     for path in FILES:
         found = read(path)
         assert "".join(f"{to_line(r)}\n" for r in found) == path.read_text()
-        assert {path_of(machine_class(r.machine), r.target) for r in found} == {path}
+        generic = path.name.startswith(GENERIC)
+        assert {path_of(GENERIC if generic else machine_class(r.machine), r.target) for r in found} == {path}
+        if generic:
+            tiles = {(r.group, r.config.instr_tile, r.config.stage_tiles, r.config.prefetch) for r in found}
+            assert len(tiles) == len({r.group for r in found})
         for own in by_group(found).values():  # nothing that no pool takes, and nothing twice
             assert set(pool_of(own, 16, sorted({r.units for r in own}))) == {r.config for r in own}
             assert len({(r.config, place_of(r.sizes), r.units) for r in own}) == len(own)
@@ -49,13 +53,22 @@ def test_files_that_ship_are_whole_and_of_what_they_say() -> None:
 def test_records_that_ship_are_of_kernels_as_they_are_made_today() -> None:
     """A group is known by its Program: where what makes Programs changes, records of those before would serve nobody, in
     silence. What is measured serves all ranges that may be declared."""
-    shop, alive = workshop("cpu-avx512-vnni", Options()), set[str]()
+    known: dict[str, set[str]] = {}
+    for path in FILES:
+        for own in read(path):
+            known.setdefault(own.target, set()).add(own.group)
+    assert all(groups_of <= alive(target) for target, groups_of in known.items())
+
+
+def alive(target: str) -> set[str]:
+    """The groups of the nets whose records ship."""
+    shop, found = workshop(target, Options()), set[str]()
     for net, low in ((bert_base, 3), (gpt2, 16), (resnet50, 96)):
         model = net()
         names = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param}
         graph, env, groups = front(model, dict.fromkeys(names, (low, 200)), shop.recorder, shop.device)
-        alive |= {order_of(lowered, graph, shop).group for lowered in lower_groups(groups, graph, env, shop).values()}
-    assert {record.group for path in FILES for record in read(path)} <= alive
+        found |= {order_of(lowered, graph, shop).group for lowered in lower_groups(groups, graph, env, shop).values()}
+    return found
 
 
 def test_only_what_makes_the_pool_is_kept() -> None:
@@ -68,6 +81,12 @@ def test_only_what_makes_the_pool_is_kept() -> None:
     assert {r.config for r in found} == {SHORT, TALL} and {r.group for r in found} == {"group"}
     assert sorted(map(to_line, found)) == sorted(to_line(r) for r in own if r.config != slow)
     assert pool_of(found, 3) == pool_of(own, 3)
+
+
+def test_generic_records_are_of_blocks_alone() -> None:
+    bigger, other, ahead = replace(TALL, block_tile=(112, 512)), replace(TALL, instr_tile=(3, 16)), replace(TALL, prefetch=64)
+    found = of_blocks([r for k, c in enumerate((TALL, bigger, other, ahead)) for r in times(c, 10, 40, k)])
+    assert {r.config for r in found} == {TALL, bigger}
 
 
 ODD_ONE = replace(SHORT, raster=1)
@@ -95,6 +114,11 @@ def test_a_compile_takes_what_ships_for_its_class(tmp_path: Path, monkeypatch: p
         assert pool() == [other] and pool(records=own) == [third] and pool(shipped=False) == []
         assert list(workshop(target, Options()).pool(order.group)) == []  # code that others may run is the same everywhere
         assert shipped("AMD EPYC, family 1, model 1", target, order.group) == shipped("?", target, order.group) == []
+        append(path_of(GENERIC, target), generic := [replace(r, config=third) for r in made])
+        _lines.cache_clear()
+        for machine in ("AMD EPYC, family 1, model 1", "?"):
+            assert shipped(machine, target, order.group) == generic
+        assert pool() == [other] and shipped(machine_name(), target, "of no file of this class") == []
         assert pool(records=_of_another_group(own, tmp_path)) == [other]
     finally:
         _lines.cache_clear()

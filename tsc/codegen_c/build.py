@@ -20,12 +20,22 @@ from tsc.config import Options, child_environment, read_environment
 from tsc.errors import LaunchError
 from tsc.runtime.elf import read_exports
 from tsc.runtime.files import machine_fault
-from tsc.runtime.interface import RUNTIME, TABLE, KernelInterface, ModuleInterface, table_text
+from tsc.runtime.interface import (
+    C_INTERFACE,
+    FUNCTIONS,
+    RUNTIME,
+    TABLE,
+    KernelInterface,
+    ModuleInterface,
+    functions_of,
+    table_text,
+)
 from tsc.target import DeviceSpec
 
 _HERE = Path(__file__).parent
-_RUNTIME = tuple(_HERE.parent / "runtime" / "drivers" / f"{name}.c" for name in ("cpu_runtime", "cpu_host"))
-_HEADERS = ("tsc_kernel.h", "tsc_scalar.h", "tsc_math.h")
+_DRIVERS = _HERE.parent / "runtime" / "drivers"
+_RUNTIME = tuple(_DRIVERS / f"{name}.c" for name in ("cpu_runtime", "cpu_host", "cpu_model"))
+_HEADERS = (*(_HERE / f"tsc_{name}.h" for name in ("kernel", "scalar", "math")), _DRIVERS / "tsc.h")
 _FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-g0", "-w")
 _VERSION_SECONDS = 60.0
 _OTHER = "name another with TSC_CC"
@@ -146,7 +156,7 @@ def _tools(spec: DeviceSpec, options: Options) -> _Tools:
     folder = options.cache_dir or environment.cache or default_cache_dir()
     cache = CompiledCache(folder if options.use_cache else None)
     compiler = find_compiler(environment.compiler)
-    headers = tuple((_HERE / h).read_text(encoding="utf-8") for h in _HEADERS)
+    headers = tuple(path.read_text(encoding="utf-8") for path in _HEADERS)
     flags = _trusted(compiler, spec, headers, cache, folder)
     return _Tools(cache, folder, compiler, headers, flags, options.job_count())
 
@@ -176,7 +186,7 @@ def _is_module(binary: bytes, kernels: Iterable[str]) -> bool:
         found = read_exports(binary)
     except ValueError:
         return False
-    return TABLE in found.data and {*RUNTIME, *kernels} <= found.functions
+    return TABLE in found.data and {*RUNTIME, *C_INTERFACE, *kernels} <= found.functions
 
 
 def find_compiler(asked: str | None) -> Compiler:
@@ -231,7 +241,7 @@ class _Caller:
         """The object file of one unit."""
         text, made = self.work / f"{name}.c", self.work / f"{name}.o"
         text.write_text(source, encoding="utf-8")
-        self._run(name, [*self.flags, f"-I{_HERE}", "-c", text.name, "-o", made.name], LaunchError)
+        self._run(name, [*self.flags, f"-I{_HERE}", f"-I{_DRIVERS}", "-c", text.name, "-o", made.name], LaunchError)
         return self._made(made)
 
     def link(self, objects: Sequence[bytes], assembly: str = "") -> bytes:
@@ -244,7 +254,9 @@ class _Caller:
             names.append("rest.s")
             (self.work / names[-1]).write_text(assembly, encoding="ascii")
         target = [f for f in self.flags if f.startswith("-target") or f.startswith("--target")]
-        self._run("link", [*target, "-shared", "-o", "module.so", *names, "-lm", "-lpthread"], _LinkError)
+        # what a module calls is its own, whatever other modules a program has
+        own = [*target, "-shared", "-Wl,-Bsymbolic", "-o", "module.so"]
+        self._run("link", [*own, *names, "-lm", "-lpthread"], _LinkError)
         return self._made(self.work / "module.so")
 
     def _made(self, path: Path) -> bytes:
@@ -262,10 +274,15 @@ class _Caller:
 
 
 def table_source(module: ModuleInterface) -> str:
-    """The table in assembly, a string a line: of data alone, which a compiler takes longer to start than to translate."""
+    """The table in assembly, a string a line, and that of the functions: of data alone, which a compiler takes longer to start
+    than to translate."""
+    functions = functions_of(module)
     lines = [line.replace("\\", r"\\").replace('"', r'\"') for line in table_text(module).splitlines()]
     return "\n".join([".section .rodata", f".globl {TABLE}", f".type {TABLE}, %object", f"{TABLE}:",
                       *(f'.ascii "{line}"' for line in lines), '.byte 0', f".size {TABLE}, . - {TABLE}",
+                      '.section .data.rel.ro, "aw"', ".balign 8", f".globl {FUNCTIONS}", f".hidden {FUNCTIONS}",
+                      f".type {FUNCTIONS}, %object", f"{FUNCTIONS}:", f".quad {len(functions)}",
+                      *(f".quad {name}" for name in functions), f".size {FUNCTIONS}, . - {FUNCTIONS}",
                       '.section .note.GNU-stack, "", %progbits', ""])
 
 

@@ -42,7 +42,7 @@ class NumpyProgram:
 
     def __init__(self, binder: Binder, bounds: Bounds, units: int) -> None:
         plan, self._units = binder.plan, units
-        made = Tables(binder, bounds, {name: number for number, name in enumerate(plan.functions)}, units)
+        made = Tables(binder, bounds, {name: number for number, name in enumerate(plan.functions)})
         self._launches = [launch for segment in binder.segments for launch in segment.launches]
         choices = _choices(made, self._launches)
         self._ends = list(accumulate([len(spec.shape) for spec in plan.outputs], initial=0))

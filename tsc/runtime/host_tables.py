@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tsc.runtime.bind import Binder
@@ -18,19 +19,19 @@ from tsc.runtime.places import axes_of
 from tsc.runtime.plan import HOST, Axis, Copy, Launch, Storage
 from tsc.runtime.schema import LEAST_NUMBER, MAX_NUMBER
 from tsc.runtime.tape import Assembly, Names
-from tsc.sym import SymExpr
+from tsc.sym import Range, SymExpr
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class Tables:
     """Tables of slots of an `assembly`; each method adds what one part of a Plan has to say. `functions` is what a kernel's
-    function is called by in `calls`."""
+    function is called by in `calls`. `checks` say what it is that must lie between two others, "" of what is no request's."""
 
-    def __init__(self, binder: Binder, bounds: Bounds, functions: Mapping[str, int], units: int) -> None:
-        self._binder, self._bounds, self._functions, self._units = binder, bounds, functions, units
+    def __init__(self, binder: Binder, bounds: Bounds, functions: Mapping[str, int]) -> None:
+        self._binder, self._bounds, self._functions = binder, bounds, functions
         self.assembly = Assembly()
-        self.checks: dict[tuple[int, int, int], None] = {}  # each once
+        self.checks: dict[tuple[int, int, int], str] = {}  # each once
         self.launches: list[tuple[int, int, int, int]] = []
         self.variants: list[tuple[int, int]] = []
         self.calls: list[tuple[int, int, int, int, int, int, int]] = []
@@ -63,29 +64,29 @@ class Tables:
 
     # -- conditions ----------------------------------------------------------------------------------------------------
 
-    def _between(self, low: int, slot: int, high: int) -> int:
-        self.checks[self.assembly.constant(low), slot, self.assembly.constant(high)] = None
+    def _between(self, low: int, slot: int, high: int, what: str = "") -> int:
+        self.checks.setdefault((self.assembly.constant(low), slot, self.assembly.constant(high)), what)
         return slot
 
     def _size(self, slot: int) -> int:
         """A slot that must hold what memory has."""
         return self._between(0, slot, MAX_NUMBER)
 
-    def _equal(self, a: int, b: int) -> None:
+    def _equal(self, a: int, b: int, what: str = "") -> None:
         if a != b:
-            self.checks[b, a, b] = None
+            self.checks.setdefault((b, a, b), what)
 
-    def _at_most(self, a: int, b: int) -> None:
+    def _at_most(self, a: int, b: int, what: str = "") -> None:
         if a != b:
-            self.checks[self.assembly.constant(_LEAST), a, b] = None
+            self.checks.setdefault((self.assembly.constant(_LEAST), a, b), what)
 
-    def _in_range(self, slot: int, low: int, high: int | None, divisor: int) -> None:
-        self._between(low, slot, _MOST if high is None else high)
-        self._divided(slot, divisor)
+    def _in_range(self, slot: int, known: Range, what: str = "") -> None:
+        self._between(known.lo, slot, _MOST if known.hi is None else known.hi, what)
+        self._divided(slot, known.divisor, what and f"what is left of {what} divided by {known.divisor}")
 
-    def _divided(self, slot: int, divisor: int) -> None:
+    def _divided(self, slot: int, divisor: int, what: str = "") -> None:
         if divisor > 1:
-            self._equal(self.assembly.apply("%", slot, self.assembly.constant(divisor)), self.assembly.constant(0))
+            self._equal(self.assembly.apply("%", slot, self.assembly.constant(divisor)), self.assembly.constant(0), what)
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
@@ -93,16 +94,24 @@ class Tables:
         binder = self._binder
         for name, (axis, size) in binder.binders:
             slot = self._extents[axis] if size.as_dim() is not None else self._solved(name, axis, size)
-            known = binder.plan.ranges[name]
             self._slots[name] = slot
-            self._in_range(slot, known.lo, known.hi, known.divisor)
+            what = self._said(axis) if size.as_dim() is not None else f"the size of dim '{name}'"
+            self._in_range(slot, binder.plan.ranges[name], what)
         for name, value in binder.evals.items():
             self._slots[name] = self._between(LEAST_NUMBER, self._names.emit(value), -LEAST_NUMBER)
         for axis, size in binder.others:
-            self._equal(self._extents[axis], self._names.emit(size))
+            self._equal(self._extents[axis], self._names.emit(size), self._said(axis))
         for guard in binder.guards:
             left, right = self._names.emit(guard.left), self._names.emit(guard.right)
-            (self._equal if guard.relation == "==" else self._at_most)(left, right)
+            what = f"the model needs {guard} ({guard.reason}), but {guard.left}"
+            (self._equal if guard.relation == "==" else self._at_most)(left, right, what)
+
+    def _said(self, axis: Axis) -> str:
+        """What an axis is called, or what it is of an input's contents."""
+        spec = self._binder.plan.inputs[axis.input]
+        rank = len(spec.shape)
+        return f"the size of input '{spec.name}' at axis {axis.axis}" if axis.axis < rank else (
+            f"what input '{spec.name}' holds at place {axis.axis - rank}")
 
     def _solved(self, name: str, axis: Any, size: Any) -> int:
         """The Dim that makes a size, which is linear in it, what the axis has."""
@@ -112,7 +121,7 @@ class Tables:
         slope = self._between(LEAST_NUMBER, apply("+", one, apply("*", rest, minus)), -LEAST_NUMBER)
         self._between(LEAST_NUMBER, rest, -LEAST_NUMBER)
         left = apply("+", self._extents[axis], apply("*", rest, minus))
-        self._equal(apply("%", left, slope), constant(0))
+        self._equal(apply("%", left, slope), constant(0), f"what is left of {self._said(axis)} for any {name} in {size}")
         return apply("//", left, slope)
 
     # -- memory --------------------------------------------------------------------------------------------------------
@@ -179,7 +188,7 @@ class Tables:
         slots = {name: slot for (name, _), slot in zip(interface.sizes, sizes, strict=True)}
         names = Names(assembly, slots)
         for (_, known), slot in zip(interface.sizes, sizes):
-            self._in_range(slot, known.lo, known.hi, known.divisor)
+            self._in_range(slot, known)
         for fact in interface.facts:
             if fact.left.dims() | fact.right.dims() <= slots.keys():
                 (self._equal if fact.relation == "==" else self._at_most)(names.emit(fact.left), names.emit(fact.right))
@@ -207,9 +216,10 @@ class Tables:
             rates, counts = cost.rates, {BLOCKS: blocks, **{w.kind: self._names.emit(w.count) for w in cost.work}}
             terms = [(part, counts[kind], rate) for part, own in enumerate((rates.wave, rates.unit, rates.device))
                      for kind, rate in own if kind in counts]
-            seen = rates.seen_on(self._units)
+            seen = {units: rates.seen_on(units) for units in sorted({own for own, _, _ in rates.seen})}
             self.costs += [rates.launch, rates.resident, len(terms), len(seen)]
-            self.costs += [number for row in (*terms, *seen) for number in row]
+            counted = [(units, len(own)) for units, own in seen.items()]
+            self.costs += [number for row in (*terms, *counted, *chain(*seen.values())) for number in row]
         return begin
 
     def _copy(self, copy: Copy) -> None:

@@ -23,6 +23,10 @@ TABLE = "tsc_interface"
 IN_TURN = "tsc_in_turn"
 #: What the runtime in every module exports; no kernel has such a name.
 RUNTIME = ("tsc_run", "tsc_stop", "tsc_bind", "tsc_call")
+#: What it exports besides for programs in C (tsc.h); modules that were compiled before there was such a thing lack it.
+C_INTERFACE = ("tsc_open", "tsc_close", "tsc_inputs", "tsc_outputs", "tsc_shapes", "tsc_infer")
+#: A symbol within a module: how many functions its kernels have, then the address of each.
+FUNCTIONS = "tsc_functions"
 #: What a module of the emulator exports.
 EMULATOR = "tsc_emu_launch"
 
@@ -113,6 +117,12 @@ def table_text(module: ModuleInterface) -> str:
     return f'{{"target": {json.dumps(module.target)}, "cpu_flags": {flags}, "kernels": {{\n{kernels}}}}}'
 
 
+def functions_of(module: ModuleInterface) -> tuple[str, ...]:
+    """The functions of all kernels, each once, in the order of the table."""
+    return tuple(dict.fromkeys(call.function for _, kernel in sorted(module.kernels.items()) for variant in kernel.variants
+                               for call in variant.calls))
+
+
 def read_interface(binary: bytes) -> ModuleInterface:
     """The table in a shared object or a cubin, which has the code of each kernel in it. Raises ValueError saying what is wrong.
     Modules of the emulator name their kernels when they are loaded: there a driver says which it lacks."""
@@ -126,7 +136,7 @@ def read_interface(binary: bytes) -> ModuleInterface:
     kernels = {name: interface_from_json(value) for name, value in schema.table(table["kernels"], "its kernels").items()}
     for name, kernel in kernels.items():
         for call in (call for variant in kernel.variants for call in variant.calls):
-            if not emulated and (call.function not in exports.functions or call.function in RUNTIME):
+            if not emulated and (call.function not in exports.functions or call.function in (*RUNTIME, *C_INTERFACE)):
                 raise ValueError(f"it has no code for its kernel '{name}'")
     return ModuleInterface(schema.text(table["target"], "its target"), schema.texts(table["cpu_flags"], "its flags"), kernels,
                            in_turn=IN_TURN in exports.data)

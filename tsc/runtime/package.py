@@ -128,13 +128,13 @@ def is_package(path: str | Path) -> bool:
 
 def _serialize(package: Package) -> Iterator[bytes | memoryview]:
     constants = {name: package.constants[name] for _, plan in sorted(package.plans.items()) for name in plan.constants}
-    shared = _shared(constants)
+    shared = first_of_equal(constants)
     offsets, _ = layout({name: constants[name] for name in dict.fromkeys(shared.values())})
     parts: dict[str, list[bytes | memoryview]] = {
         **{f"plan/{name}": [_json(plan_to_json(plan))] for name, plan in sorted(package.plans.items())},
         "log": [_json(list(package.log))],
         **{f"module/{name}": [module.binary] for name, module in sorted(package.modules.items())},
-        "weights": list(_weights(constants[name] for name in offsets)),
+        "weights": list(weight_chunks(constants[name] for name in offsets)),
     }
     table: dict[str, dict[str, Any]] = {}
     end = 0
@@ -166,7 +166,7 @@ def _kernels(plan: Plan) -> list[str]:
     return sorted({launch.kernel for launch in plan.launches})
 
 
-def _shared(constants: Mapping[str, Array]) -> dict[str, str]:
+def first_of_equal(constants: Mapping[str, Array]) -> dict[str, str]:
     """For each constant the first one of equal bytes."""
     first: dict[tuple[int, bytes], str] = {}
     return {name: first.setdefault((array.nbytes, hashlib.sha256(_raw(array).data).digest()), name)
@@ -177,7 +177,8 @@ def _raw(array: Array) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _weights(constants: Iterable[Array]) -> Iterator[bytes | memoryview]:
+def weight_chunks(constants: Iterable[Array]) -> Iterator[bytes | memoryview]:
+    """The bytes of constants, each from a multiple of 64 on, as `layout` has them."""
     for raw in map(_raw, constants):
         yield raw.data
         yield bytes(-raw.nbytes % 64)

@@ -1,6 +1,8 @@
 """Records that ship with tsc, by the class of machines that they were measured on.
 
-A machine of no class that is here, and a kernel that is in no file, get the configs that patterns have by themselves.
+Machines of no class that is here have the generic ones, which are of configs that differ from a pattern's own in their blocks
+alone: how much is computed at a time is a matter of how often it is read, everywhere, whereas register tiles and distances of
+prefetching are this machine's or that one's. A kernel that is in no file gets the config that its pattern has by itself.
 `python -m benchmarks.ship` makes the files from what `tsc tune` has measured.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +21,8 @@ from tsc.tune.records import Record, allowed, by_group, from_line, to_line
 FOLDER = Path(__file__).with_name("shipped")
 #: A config that ships makes a mean size so much faster: each costs everybody time to compile.
 WORTH = 0.02
+#: What the files of other machines are called.
+GENERIC = "generic"
 
 
 def path_of(name: str, target: str) -> Path:
@@ -27,8 +32,8 @@ def path_of(name: str, target: str) -> Path:
 
 def shipped(machine: str, target: str, group: str) -> list[Record]:
     """What ships for a machine, a target and a group."""
-    name = machine_class(machine)
-    return [from_line(line) for line in _lines(path_of(name, target)).get(group, ())] if name else []
+    path = path_of(machine_class(machine) or GENERIC, target)
+    return [from_line(line) for line in _lines(path if path.exists() else path_of(GENERIC, target)).get(group, ())]
 
 
 @lru_cache(maxsize=4)
@@ -37,6 +42,16 @@ def _lines(path: Path) -> Mapping[str, Sequence[str]]:
     found: dict[str, list[str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         found.setdefault(json.loads(line)["group"], []).append(line)
+    return found
+
+
+def of_blocks(records: Iterable[Record]) -> list[Record]:
+    """Those of configs that differ from the one that was measured first of their group in their blocks alone."""
+    found: list[Record] = []
+    for own in by_group(records).values():
+        first = own[0].config
+        found += [r for r in own
+                  if replace(r.config, block_tile=first.block_tile, row_tile=first.row_tile, raster=first.raster) == first]
     return found
 
 

@@ -39,7 +39,9 @@ typedef struct {
     const variant *variant;
     const call *call;
     const int32_t *argument; /* storages */
-    const int64_t *cost; /* launch, resident, rates, seen, then (part, slot, rate) each, then (sum, thousandths) each */
+    /* launch, resident, how many rates, on how many numbers of units sums were seen; (part, slot, rate) each; (units, sums)
+     * each, units rising; (sum, thousandths) of each of these */
+    const int64_t *cost;
     const copy *copy;
     int64_t arena; /* slot */
 } tsc_program;
@@ -94,8 +96,14 @@ static int64_t waves(int64_t blocks, int64_t at_once) { return blocks / at_once 
 
 /* Femtoseconds of one call: runtime/cost.py, term by term, to the last bit. */
 static double expected(const tsc_program *p, const call *c, const int64_t *values, int64_t units) {
-    const int64_t *cost = &p->cost[c->cost], *rate = cost + 4, *seen = rate + 3 * cost[2];
-    int64_t blocks = values[c->blocks], count = cost[3];
+    const int64_t *cost = &p->cost[c->cost], *rate = cost + 4, *of_units = rate + 3 * cost[2];
+    const int64_t *sums = of_units + 2 * cost[3], *seen = sums;
+    int64_t blocks = values[c->blocks], count = 0, nearest = INT64_MAX;
+    for (int64_t k = 0; k < cost[3]; ++k, of_units += 2) {
+        int64_t distance = of_units[0] < units ? units - of_units[0] : of_units[0] - units;
+        if (distance < nearest) nearest = distance, seen = sums, count = of_units[1];
+        sums += 2 * of_units[1];
+    }
     int64_t times[3] = {waves(blocks, units * cost[1]), waves(blocks, units), blocks};
     double time = (double)cost[0], most = blocks > 1 ? (double)blocks : 1;
     for (int64_t k = 0; k < cost[2]; ++k, rate += 3)
