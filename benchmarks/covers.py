@@ -3,10 +3,10 @@
     python3 dev.py bench covers [--kernel up ..] [--candidates N] [--random N] [--variants N] [--records FOLDER]
 
 Each kernel is tuned twice, by TuRBO-m with at most `--candidates` configs and at random with `--random` of them, and a cover is
-made from the records of each. Both covers and the default config are then measured twice more, interleaved, in one process:
-one time says which Variant of a cover runs at a size, the other what that takes, and the other way round. (If one time said
-both, a cover of more Variants would have more luck.) Printed is how many times as fast as the random one's the search's cover
-is in the geometric mean over the sizes, the same for the default, and how long each search took. Needs the extra `tune`.
+made from the records of each. Both covers and the default config are then measured in four more passes, interleaved: what a
+size takes in one pass is that of the Variant that was fastest in the others. (If one pass said both, a cover of more Variants
+would have more luck.) Printed is how many times as fast as the random one's the search's cover is in the geometric mean over
+the sizes, in all passes and in each; the same for the default; and how long each search took. Needs the extra `tune`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from tsc.tuning_group import built
 TOKENS = {"batch": (1, 4), "length": (1, 256)}
 IMAGES = {"N": (1, 2), "H": (14, 80), "W": (14, 80)}
 HEADS, HEAD = 12, 64
+#: In which covers are compared.
+PASSES = 4
 
 
 def dense(depth: int, width: int) -> onnx.ModelProto:
@@ -88,17 +90,19 @@ def compare(name: str, candidates: int, drawn: int, variants: int, folder: Path,
     kernel, binary, _ = built(group.order, list(dict.fromkeys([default, *pools["turbo"], *pools["random"]])), shop)
     configs = list(kernel.configs)
     trial = Trial(group.order.program, kernel, binary, shop.device.spec.name, group.order.constants)
-    passes = [measured(trial, group.sizes[:1], group.sizes, enough=math.inf).seconds for _ in range(2)]
+    found = [measured(trial, group.sizes[:1], group.sizes, enough=math.inf).seconds for _ in range(PASSES)]
+    logs = np.log([[[seconds[row, n] for n in range(len(group.sizes))] for row in range(len(configs))] for seconds in found])
 
-    def mean(chosen: list[TileConfig]) -> float:
-        """The geometric mean over the sizes, each with the one of some configs that was the fastest in the other pass."""
-        rows = [configs.index(config) for config in chosen]
-        return math.exp(np.mean([math.log(own[min(rows, key=lambda row: other[row, n]), n])
-                                 for own, other in (passes, passes[::-1]) for n in range(len(group.sizes))]))
+    def means(chosen: list[TileConfig]) -> np.ndarray:
+        """The mean logarithm over the sizes in each pass, each size with the config that was the fastest in the others."""
+        own = logs[:, [configs.index(config) for config in chosen]]
+        best = (own.sum(axis=0) - own).argmin(axis=1)
+        return np.take_along_axis(own, best[:, None], axis=1)[:, 0].mean(axis=1)
 
-    beside = mean(pools["random"])
-    print(f"{name}: the search's cover is {beside / mean(pools['turbo']):.3f} times as fast as the random one's at "
-          f"{len(group.sizes)} sizes, the default config {beside / mean([default]):.3f} ({'; '.join(told)})", flush=True)
+    gains = np.exp(means(pools["random"]) - means(pools["turbo"]))
+    print(f"{name}: the search's cover is {gains.prod() ** (1 / PASSES):.3f} times as fast as the random one's at "
+          f"{len(group.sizes)} sizes ({', '.join(f'{gain:.3f}' for gain in gains)}), the default config "
+          f"{math.exp(float((means(pools['random']) - means([default])).mean())):.3f} ({'; '.join(told)})", flush=True)
 
 
 def main() -> None:

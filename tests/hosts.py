@@ -78,9 +78,7 @@ def difference(engine: TableEngine, binder: Binder, shapes: Shapes, found: Ready
     except TscError as error:
         return None if found is None else f"the host program takes what the Binder refuses ({error})"
     if found is None:
-        small = max((size for shape in shapes for size in shape), default=0) < SMALL
-        large = max(map(abs, (binding.arena_bytes, *binding.names.values())), default=0) >= SMALL ** 3
-        if small and not large and max(written(binder), default=0) * SMALL < 1 << 63:
+        if fits(binder, binding, shapes) and max(written(binder), default=0) * SMALL < 1 << 63:
             return "the host program gives up"
         return None
     assert isinstance(binding.whole, Bound)
@@ -101,6 +99,12 @@ def difference(engine: TableEngine, binder: Binder, shapes: Shapes, found: Ready
     return None if _copies(words) == _expected_copies(engine, binding) else "copies differ"
 
 
+def fits(binder: Binder, binding: Binding, shapes: Shapes) -> bool:
+    """Whether all sizes are small, and nothing that is made of them is large: no number on the way is beyond 64 bits."""
+    small = max((size for shape in shapes for size in shape), default=0) < SMALL
+    return small and max(map(abs, (binding.arena_bytes, *binding.names.values())), default=0) < SMALL ** 3
+
+
 def numpy_difference(program: NumpyProgram, binder: Binder, shapes: Shapes) -> str | None:
     """How the answer of a host program in NumPy differs from the Binder's."""
     found = program.bind(shapes)
@@ -109,7 +113,7 @@ def numpy_difference(program: NumpyProgram, binder: Binder, shapes: Shapes) -> s
     except TscError as error:
         return None if found is None else f"the host program in NumPy takes what the Binder refuses ({error})"
     if found is None:
-        large = max(map(abs, (want.arena_bytes, *want.names.values(), *written(binder))), default=0) >= SMALL ** 3
+        large = not fits(binder, want, shapes) or max(written(binder), default=0) >= SMALL ** 3
         return None if large else "the host program in NumPy gives up"
     one, other = found.whole, want.whole
     assert isinstance(one, Bound) and isinstance(other, Bound)

@@ -75,7 +75,8 @@ def build_module(sources: Mapping[str, str], spec: DeviceSpec, options: Options,
     cache = tools.cache
     units = [(name, sources[name]) for name in sorted(sources)]
     units += [(f"tsc_{path.stem}", path.read_text(encoding="utf-8")) for path in _RUNTIME]
-    table = table_source(ModuleInterface(spec.name, spec.cpu_flags, interfaces or {}))
+    module_interface = ModuleInterface(spec.name, spec.cpu_flags, interfaces or {})
+    table = table_source(module_interface) + functions_source(module_interface)
     keys = [tools.key(text) for _, text in units]
     whole = digest("module", *keys, table)
     names = [call.function for kernel in (interfaces or {}).values() for variant in kernel.variants for call in variant.calls]
@@ -274,16 +275,19 @@ class _Caller:
 
 
 def table_source(module: ModuleInterface) -> str:
-    """The table in assembly, a string a line, and that of the functions: of data alone, which a compiler takes longer to start
-    than to translate."""
-    functions = functions_of(module)
+    """The table in assembly, a string a line: of data alone, which a compiler takes longer to start than to translate."""
     lines = [line.replace("\\", r"\\").replace('"', r'\"') for line in table_text(module).splitlines()]
     return "\n".join([".section .rodata", f".globl {TABLE}", f".type {TABLE}, %object", f"{TABLE}:",
                       *(f'.ascii "{line}"' for line in lines), '.byte 0', f".size {TABLE}, . - {TABLE}",
-                      '.section .data.rel.ro, "aw"', ".balign 8", f".globl {FUNCTIONS}", f".hidden {FUNCTIONS}",
-                      f".type {FUNCTIONS}, %object", f"{FUNCTIONS}:", f".quad {len(functions)}",
-                      *(f".quad {name}" for name in functions), f".size {FUNCTIONS}, . - {FUNCTIONS}",
                       '.section .note.GNU-stack, "", %progbits', ""])
+
+
+def functions_source(module: ModuleInterface) -> str:
+    """The addresses of all functions, in assembly too."""
+    functions = functions_of(module)
+    return "\n".join(['.section .data.rel.ro, "aw"', ".balign 8", f".globl {FUNCTIONS}", f".hidden {FUNCTIONS}",
+                      f".type {FUNCTIONS}, %object", f"{FUNCTIONS}:", f".quad {len(functions)}",
+                      *(f".quad {name}" for name in functions), f".size {FUNCTIONS}, . - {FUNCTIONS}", ""])
 
 
 def kernel_flags(compiler: Compiler, spec: DeviceSpec) -> tuple[str, ...]:

@@ -63,9 +63,12 @@ class Contraction(Nest):
 
     def _seeds(self, default: TileConfig, tiles: tuple[Knob, Knob], limit: Limit, spec: DeviceSpec) -> Iterator[TileConfig]:
         """As Roller begins (Zhu et al. 2022, section 4): of each width the register tile that fills the registers, and one half
-        as high, in blocks as high as half of the second cache holds rows of the operand; and the other order of blocks."""
+        as high, in blocks as high as half of the second cache holds rows of the operand; the other order of blocks; and none
+        asked for ahead: of one row each load feeds one product, and asking is half of what there is to do."""
         if self.m is not None:
             yield replace(default, raster=1)
+        if default.prefetch:
+            yield replace(default, prefetch=0)
         depth = product(axis.extent for axis in self.anchor.reduce_axes).as_int()
         fitting = spec.l2_bytes // 2 // (4 * depth) if depth else default.block_tile[0]
         high = max(size for size in powers(TALL_BLOCK) if size <= max(1, fitting))
