@@ -76,13 +76,15 @@ class Chained(Pattern):
         return TileConfig(row_tile=tuple(rows), stage_tiles=tiles, prefetch=ahead)
 
     def space(self, spec: DeviceSpec) -> Space:
-        """Rows of a block, and a register tile a contraction."""
+        """Rows of a block, and a register tile a contraction; at first also without prefetching (`contraction.py`)."""
         knobs = [] if self.m is None else [Knob("row_tile", (self.m,), powers(4 * CHAIN_ROWS))]
         for k, stage in enumerate(self.contractions):
             knobs += stage.register_knobs(spec, "stage_tiles", (k,))
         knobs += [PREFETCH] if any(stage.in_panels for stage in self.contractions) else []
         limit = Limit("registers", spec.registers, lambda config: max(registers(tile, spec) for tile in config.stage_tiles))
-        return Space(self.default_config(spec), tuple(knobs), (limit,), self._in_register_tiles)
+        default = self.default_config(spec)
+        seeds = (replace(default, prefetch=0),) if default.prefetch else ()
+        return Space(default, tuple(knobs), (limit,), self._in_register_tiles, seeds)
 
     def _in_register_tiles(self, config: TileConfig) -> TileConfig:
         """With blocks whose rows are whole register tiles of each contraction."""
