@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import tsc
+from tsc.bench import bench
 from tsc.cli_tune import Seconds, Wanted, tune_model
 from tsc.codegen_c.build import find_compiler
 from tsc.codegen_c.cache import default_cache_dir
@@ -35,7 +36,7 @@ from tsc.codegen_cuda.nvrtc import identity
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Precision, Reduction, read_environment
 from tsc.draw import shortened
-from tsc.errors import InternalError, LaunchError, TscError, typed
+from tsc.errors import InputError, InternalError, LaunchError, ShapeError, TscError, typed
 from tsc.explain import explain_node
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
@@ -43,12 +44,12 @@ from tsc.runtime.drivers.cpu import read_cpu_flags
 from tsc.runtime.drivers.platform import open_platform
 from tsc.runtime.executable import Executable
 from tsc.runtime.export import export
+from tsc.runtime.feeds import random_feeds
 from tsc.runtime.files import open_regular, write_atomically
-from tsc.runtime.memory import allocate_array
 from tsc.runtime.package import Package, is_package
 from tsc.runtime.plan import TensorSpec
 from tsc.sol.explain import explain_light
-from tsc.tuning import Effort
+from tsc.tuning import Effort, points_of
 
 EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
 PROFILE_RUNS = 5
@@ -143,6 +144,34 @@ def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, rep
         *(f"  {name}: {value.dtype}{list(value.shape)}" + "".join(f" {k} {x:.6g}" for k, x in _summary(value).items())
           for name, value in named.items()),
         *([] if profiled is None else [str(profiled)])])
+
+
+@cli.command("bench")
+@click.argument("file", type=FILE)
+@click.option("--at", "points", multiple=True, metavar="NAME=SIZE,..", help="A shape to time: batch=1,seq=12. Repeatable; "
+              "default: the ends of the dims' ranges and between them.")
+@click.option("--against", default="", metavar="RUNTIME,..", help="Other runtimes: onnxruntime, openvino.")
+@click.option("--model", type=FILE, default=None, help="The ONNX model, for other runtimes where FILE is a Package.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
+@ranges_option
+@shapes_option
+@target_option
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Cores that each runtime may use.")
+@as_json
+def bench_command(file: Path, points: Sequence[str], against: str, model: Path | None, seed: int, dims: Sequence[str],
+                  shapes: Sequence[str], target: str, threads: int, json_: bool) -> None:
+    """Time FILE (a Package, or an ONNX model, which is compiled first) at some shapes, beside other runtimes: each in a process
+    of its own, in turns, on the same random inputs; first runs at a shape, memory, and whether outputs agree as well."""
+    if is_package(file):
+        package = Package.read(file)
+    else:
+        model = model or file
+        with _compiling(file, target) as options:
+            package = typed(build_package)(file, _dims(dims, shapes), workshop(target, options))
+    ranges = next(iter(package.plans.values())).ranges
+    given = [_sizes(text.split(","), "--at") for text in points] or points_of(ranges, 3, seed)
+    found = bench(package, model, given, list(filter(None, against.split(","))), threads, seed)
+    _answer(json_, found.facts(), found.lines())
 
 
 @cli.command("export")
@@ -399,9 +428,9 @@ def _dims(ranges: Sequence[str], shapes: Sequence[str]) -> dict[str, Any] | None
     return found or None
 
 
-def _sizes(options: Sequence[str]) -> dict[str, int]:
-    pairs = (_pair(text, "--size") for text in options)
-    return {name: _integer(value, "--size") for name, value in pairs}
+def _sizes(options: Sequence[str], option: str = "--size") -> dict[str, int]:
+    pairs = (_pair(text, option) for text in options)
+    return {name: _integer(value, option) for name, value in pairs}
 
 
 def _read_feeds(options: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -417,22 +446,10 @@ def _read_feeds(options: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _random_feeds(specs: Sequence[TensorSpec], sizes: dict[str, int], seed: int) -> dict[str, NDArray[Any]]:
-    rng = np.random.default_rng(seed)
-    missing = sorted({name for spec in specs for size in spec.shape for name in size.dims()} - sizes.keys())
-    if missing:
-        raise click.UsageError("--random needs a --size for " + ", ".join(missing))
-    known = {name for spec in specs for size in spec.shape for name in size.dims()}
-    for name in sizes.keys() - known:
-        raise click.UsageError(f"--size: there is no dim '{name}' among {', '.join(sorted(known)) or 'none'}")
-    feeds: dict[str, NDArray[Any]] = {}
-    for spec in specs:
-        shape, dtype = tuple(size.evaluate(sizes) for size in spec.shape), spec.numpy
-        if min(shape, default=0) < 0:
-            raise click.UsageError(f"--random: input '{spec.name}' would have the shape {list(shape)}; give other sizes")
-        allocate_array(shape, np.dtype(np.float64), f"random data for input '{spec.name}'")  # a LaunchError where it cannot be
-        data = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
-        feeds[spec.name] = np.asarray(data, dtype=dtype)
-    return feeds
+    try:
+        return random_feeds(specs, sizes, seed)
+    except (InputError, ShapeError) as error:
+        raise click.UsageError(f"--random with --size: {error}") from None
 
 
 def _write_outputs(folder: Path, outputs: dict[str, NDArray[Any]]) -> None:
