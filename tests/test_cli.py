@@ -188,6 +188,29 @@ def test_doctor(shell: Shell) -> None:
     assert code == 0 and facts["target"] in out
 
 
+def test_doctor_of_a_model(shell: Shell, tmp_path: Path) -> None:
+    """Dims that must be equal are, and why; what a Reshape needs; and all that is unsupported."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in (("x", ["a", 6]), ("y", ["b", 6]), ("z", [None, 4]))]
+    nodes = [helper.make_node("Add", ["x", "y"], ["s"], name="sum"),
+             helper.make_node("Reshape", ["s", "shape"], ["z"], name="cut")]
+    graph = helper.make_graph(nodes, "m", ends[:2], ends[2:], [numpy_helper.from_array(np.array([-1, 4]), "shape")])
+    path = tmp_path / "m.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    found = shell.json("doctor", path, "--dim", "a=2:8")
+    assert found["operators"] == {"Add": 1, "Reshape": 1} and found["opset"] == 17
+    assert found["inputs"] == ["x: float32[a, 6]", "y: float32[a, 6]"] and len(found["outputs"]) == 1
+    assert found["same"] == ["b is a (node 'sum' (Add): broadcast dims must be equal)"] and list(found["dims"]) == ["a"]
+    assert len(found["needs"]) == 1 and "node 'cut' (Reshape)" in found["needs"][0]
+    code, out, _ = shell("doctor", path)
+    assert code == 0 and "same       b is a" in out and "it compiles" in out
+    for node, kind in zip(graph.node, ("Banana", "Pear")):
+        node.op_type = kind
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    answer = shell.json("doctor", path, code=3)
+    assert "Banana" in answer["message"] and "Pear" in answer["message"]
+
+
 @pytest.mark.parametrize("args, word", [
     ((), ""), (("fly",), "fly"), (("run", "MODEL"), ""), (("compile", "MODEL"), "--output"),
     (("run", "MODEL", "--random"), "batch"), (("run", "MODEL", "--random", "--size", "batch"), "--size"),

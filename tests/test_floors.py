@@ -18,8 +18,8 @@ PACKAGE = ROOT / "tsc"
 FLOORS = (
     "errors", "config", "progress", "frames", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir", "ops",
     "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers", "attempts",
-    "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "sol", "bench_child",
-    "bench", "cli_tune", "cli", "__main__")
+    "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "sol", "diagnosis",
+    "bench_child", "bench", "cli_tune", "cli", "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
 #: What `runtime` may import besides NumPy, where it is installed: the driver's binding, in the modules that are imported when a
 #: GPU is asked for, and a type that NumPy lacks.

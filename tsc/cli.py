@@ -6,20 +6,18 @@ model, request or Package, 4 the machine could not do it, 5 a bug in `tsc`.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import Any, NoReturn, get_args
 
 import click
 import numpy as np
@@ -29,19 +27,14 @@ from rich.console import Console
 import tsc
 from tsc.bench import bench
 from tsc.cli_tune import Seconds, Wanted, tune_model
-from tsc.codegen_c.build import find_compiler
-from tsc.codegen_c.cache import default_cache_dir
-from tsc.codegen_c.specs import host_spec
-from tsc.codegen_cuda.nvrtc import identity
 from tsc.codegen_cuda.specs import CUDA_SPECS
-from tsc.config import Precision, Reduction, read_environment
+from tsc.config import Precision, Reduction
+from tsc.diagnosis import diagnose, machine_facts
 from tsc.draw import shortened
 from tsc.errors import InputError, InternalError, LaunchError, ShapeError, TscError, typed
 from tsc.explain import explain_node
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
-from tsc.runtime.drivers.cpu import read_cpu_flags
-from tsc.runtime.drivers.platform import open_platform
 from tsc.runtime.executable import Executable
 from tsc.runtime.export import export
 from tsc.runtime.feeds import random_feeds
@@ -54,7 +47,6 @@ from tsc.tuning import Effort, points_of
 EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
 PROFILE_RUNS = 5
 _DIGITS = 100  # of a size
-_T = TypeVar("_T")
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 as_json = click.option("--json", "json_", is_flag=True, help="Print the result as one JSON object.")
@@ -267,48 +259,22 @@ def tune_command(model: Path, target: str, dims: Sequence[str], shapes: Sequence
 
 
 @cli.command("doctor")
+@click.argument("model", type=FILE, required=False)
+@ranges_option
+@shapes_option
+@target_option
 @as_json
-def doctor_command(json_: bool) -> None:
-    """Say what `tsc` finds on this machine; exit code 4 when it could not compile here."""
-    environment = read_environment()
-    folder = environment.cache or default_cache_dir()
-    files = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    try:
-        compiler, problem = find_compiler(environment.compiler), ""
-        command, version = " ".join(compiler.command), next(iter(compiler.identity.splitlines()), "")
-    except LaunchError as error:
-        command, version, problem = "", "", str(error)
-    (cuda, no_cuda), (gpus, no_gpus) = _found(lambda: [identity()]), _found(lambda: open_platform("cuda").devices())
-    facts: dict[str, Any] = {
-        "tsc": tsc.__version__, "python": platform.python_version(), "platform": platform.platform(),
-        "target": host_spec().name, "cpu_flags": sorted(read_cpu_flags()),
-        "compiler": command, "compiler_version": version,
-        "cuda_compiler": next(iter(cuda), ""), "cuda_compiler_problem": no_cuda, "gpus_problem": no_gpus,
-        "gpus": [{"name": gpu.name, "arch": gpu.arch, "memory_bytes": gpu.total_memory} for gpu in gpus],
-        **{name: _version(name) for name in ("islpy", "onnx", "numpy")},
-        "cache": str(folder), "cache_files": len(files), "cache_bytes": sum(files), "problem": problem,
-    }
-    named = ", ".join(f"{gpu.name} ({gpu.arch}, {gpu.total_memory / 1e9:.0f} GB)" for gpu in gpus)
-    vector = [flag for flag in facts["cpu_flags"] if flag.startswith(("avx", "fma", "amx", "sse4"))]
-    _answer(json_, facts, [
-        *(f"{key:17} {facts[key]}" for key in ("tsc", "python", "platform", "target")),
-        f"{'cpu flags':17} {' '.join(vector)}",
-        f"{'compiler':17} {facts['compiler'] or 'none'}" + (f" ({version})" if version else ""),
-        f"{'cuda compiler':17} {facts['cuda_compiler'] or f'none ({no_cuda})'}",
-        f"{'gpus':17} {named or f'none ({no_gpus})'}",
-        *(f"{key:17} {facts[key]}" for key in ("islpy", "onnx", "numpy")),
-        f"{'cache':17} {folder} ({len(files)} files, {sum(files) / 1e6:.1f} MB)",
-        *([problem] if problem else [])])
-    if problem:
+def doctor_command(model: Path | None, dims: Sequence[str], shapes: Sequence[str], target: str, json_: bool) -> None:
+    """Say what `tsc` finds on this machine; exit code 4 when it could not compile here. With MODEL (an ONNX file) what it has,
+    what is known of its dims and why, and whether it compiles, without compiling it; else all that is unsupported."""
+    if model is not None:
+        found = typed(diagnose)(model, _dims(dims, shapes), workshop(target, tsc.Options()))
+        _answer(json_, found.facts(), found.lines())
+        return
+    facts, lines = machine_facts()
+    _answer(json_, facts, lines)
+    if facts["problem"]:
         raise SystemExit(EXIT_MACHINE)
-
-
-def _found(look: Callable[[], Sequence[_T]]) -> tuple[Sequence[_T], str]:
-    """What there is, or nothing and why."""
-    try:
-        return look(), ""
-    except TscError as error:
-        return (), str(error)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -473,10 +439,3 @@ def _type(spec: TensorSpec) -> str:
 
 def _describe(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "dtype": spec.dtype, "shape": [str(size) for size in spec.shape]}
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
