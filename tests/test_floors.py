@@ -18,16 +18,17 @@ PACKAGE = ROOT / "tsc"
 FLOORS = (
     "errors", "config", "progress", "frames", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir", "ops",
     "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers", "attempts",
-    "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "sol", "diagnosis",
-    "bench_child", "bench", "cli_tune", "cli", "__main__")
+    "provenance", "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "sol",
+    "diagnosis", "bench_child", "bench", "cli_output", "cli_pack", "cli_tune", "cli", "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
 #: What `runtime` may import besides NumPy, where it is installed: the driver's binding, in the modules that are imported when a
 #: GPU is asked for, and a type that NumPy lacks.
-OPTIONAL = {"cuda": ("runtime/drivers/cuda.py", "runtime/drivers/cuda_api.py"), "ml_dtypes": ("runtime/plan.py",)}
+OPTIONAL = {"cuda": ("runtime/drivers/cuda.py", "runtime/drivers/cuda_api.py"), "ml_dtypes": ("runtime/plan.py",),
+            "cryptography": ("runtime/signing.py",)}
 #: Where third-party modules other than NumPy may be imported, if they are confined at all.
 WALLS = {"islpy": ("poly/isl.py",),
-         "onnx": ("graph/", "ops/", "pipeline.py", "explain.py", "sol/explain.py", "onnx_backend.py"),
-         "click": ("cli.py", "cli_tune.py"), "rich": ("cli.py",),
+         "onnx": ("graph/", "ops/", "pipeline.py", "provenance.py", "explain.py", "sol/explain.py", "onnx_backend.py"),
+         "click": ("cli.py", "cli_tune.py", "cli_pack.py", "cli_output.py"), "rich": ("cli.py",),
          **dict.fromkeys(("torch", "botorch", "gpytorch"), ("tune/gaussian.py",)),
          "ray": ("tuning_crew.py",),
          "cuda": (*OPTIONAL["cuda"], "codegen_cuda/nvrtc_worker.py")}

@@ -26,6 +26,8 @@ from rich.console import Console
 
 import tsc
 from tsc.bench import bench
+from tsc.cli_output import FILE, answer, as_json
+from tsc.cli_pack import pack
 from tsc.cli_tune import Seconds, Wanted, tune_model
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Precision, Reduction
@@ -48,8 +50,6 @@ EXIT_USER, EXIT_MACHINE, EXIT_BUG = 3, 4, 5
 PROFILE_RUNS = 5
 _DIGITS = 100  # of a size
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-as_json = click.option("--json", "json_", is_flag=True, help="Print the result as one JSON object.")
 target_option = click.option("--target", default="cpu", show_default=True, help="What to compile for; 'cpu' is this machine.")
 threads_option = click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads; default: all cores.")
 ranges_option = click.option("--dim", "--dims", "dims", multiple=True, metavar="NAME=LO:HI,..",
@@ -63,6 +63,9 @@ sizes_option = click.option("--size", "sizes", multiple=True, metavar="NAME=SIZE
 @click.version_option(tsc.__version__, prog_name="tsc")
 def cli() -> None:
     """Compile dynamic-shape ONNX models once; run them at any shape."""
+
+
+cli.add_command(pack)
 
 
 @cli.command("compile")
@@ -84,7 +87,7 @@ def compile_command(model: Path, output: Path, target: str, dims: Sequence[str],
     with _progress(f"writing {output}"):
         package.write(output)
     seconds, plan = time.perf_counter() - started, next(iter(package.plans.values()))
-    _answer(json_, {
+    answer(json_, {
         "model": str(model), "package": str(output), "bytes": output.stat().st_size, "seconds": round(seconds, 3),
         "inputs": [_describe(spec) for spec in plan.inputs], "outputs": [_describe(spec) for spec in plan.outputs],
     }, [f"compiled {model} in {seconds:.1f} s into {output} ({output.stat().st_size / 1e6:.1f} MB)",
@@ -127,7 +130,7 @@ def run_command(file: Path, inputs: Sequence[str], random_: bool, seed: int, rep
         write_atomically(trace, [profiled.chrome_trace().encode()])
     if output is not None:
         _write_outputs(output, named)
-    _answer(json_, {
+    answer(json_, {
         "milliseconds": round(best * 1000, 4),
         "outputs": [{"name": name, "dtype": str(value.dtype), "shape": list(value.shape), **_summary(value)}
                     for name, value in named.items()],
@@ -163,7 +166,7 @@ def bench_command(file: Path, points: Sequence[str], against: str, model: Path |
     ranges = next(iter(package.plans.values())).ranges
     given = [_sizes(text.split(","), "--at") for text in points] or points_of(ranges, 3, seed)
     found = bench(package, model, given, list(filter(None, against.split(","))), threads, seed)
-    _answer(json_, found.facts(), found.lines())
+    answer(json_, found.facts(), found.lines())
 
 
 @cli.command("export")
@@ -176,7 +179,7 @@ def export_command(file: Path, output: Path, name: str | None, target: str | Non
     """Write FILE (a Package) as a library, a file of weights and a header for programs in C, which then need no Python."""
     found = export(Package.read(file), output, file.name.removesuffix(".tscpack") if name is None else name, target)
     files = [found.library, found.data, found.header]
-    _answer(json_, {
+    answer(json_, {
         "target": found.target, "files": list(map(str, files)),
         "inputs": [_describe(spec) for spec in found.inputs], "outputs": [_describe(spec) for spec in found.outputs],
     }, [f"exported for {found.target}: {', '.join(map(str, files))}",
@@ -216,7 +219,7 @@ def explain_command(file: Path, node: str | None, sol: bool, precision: Precisio
     else:
         with _progress(f"scheduling '{node}'"):
             text = explain_node(file, node, dims=_dims(dims, shapes), target=target, sizes=_sizes(sizes))
-    _answer(json_, {"explain": text.splitlines()}, [text])
+    answer(json_, {"explain": text.splitlines()}, [text])
 
 
 @cli.command("tune")
@@ -255,7 +258,7 @@ def tune_command(model: Path, target: str, dims: Sequence[str], shapes: Sequence
     """
     wanted = Wanted(effort=Effort(configs, budget, search, seed), **others)
     facts, lines = tune_model(model, _dims(dims, shapes), target, wanted, lambda line: click.echo(line, err=True))
-    _answer(json_, facts, lines)
+    answer(json_, facts, lines)
 
 
 @cli.command("doctor")
@@ -269,10 +272,10 @@ def doctor_command(model: Path | None, dims: Sequence[str], shapes: Sequence[str
     what is known of its dims and why, and whether it compiles, without compiling it; else all that is unsupported."""
     if model is not None:
         found = typed(diagnose)(model, _dims(dims, shapes), workshop(target, tsc.Options()))
-        _answer(json_, found.facts(), found.lines())
+        answer(json_, found.facts(), found.lines())
         return
     facts, lines = machine_facts()
-    _answer(json_, facts, lines)
+    answer(json_, facts, lines)
     if facts["problem"]:
         raise SystemExit(EXIT_MACHINE)
 
@@ -356,10 +359,6 @@ def _check_sol(file: Path, node: str | None, target: str) -> None:
         raise click.UsageError("--sol wants an ONNX model; a Package keeps kernels, not their text")
     if target not in CUDA_SPECS:
         raise click.UsageError(f"--sol is about GPUs, and '{target}' is none; give --target one of {', '.join(CUDA_SPECS)}")
-
-
-def _answer(json_: bool, facts: dict[str, Any], lines: Sequence[str]) -> None:
-    click.echo(json.dumps(facts) if json_ else "\n".join(lines))
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -111,21 +111,24 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the environment says. TSC_DUMP and TSC_OVERRIDE name folders; TSC_CC a compiler command."""
+    """What the environment says. TSC_DUMP and TSC_OVERRIDE name folders; TSC_CC a compiler command; TSC_TRUST a public key, or
+    a folder of such: a Package that nobody of these has signed is not read."""
 
     dump: Path | None
     override: Path | None
     cache: Path | None
     compiler: str | None
+    trust: Path | None = None
 
 
 def read_environment() -> Environment:
-    """Read the variables that `tsc` knows: TSC_DUMP, TSC_OVERRIDE, TSC_CACHE, TSC_CC."""
+    """Read the variables that `tsc` knows: TSC_DUMP, TSC_OVERRIDE, TSC_CACHE, TSC_CC, TSC_TRUST."""
     def path(name: str) -> Path | None:
         value = os.environ.get(name)
         return Path(value) if value else None
 
-    return Environment(path("TSC_DUMP"), path("TSC_OVERRIDE"), path("TSC_CACHE"), os.environ.get("TSC_CC") or None)
+    return Environment(path("TSC_DUMP"), path("TSC_OVERRIDE"), path("TSC_CACHE"), os.environ.get("TSC_CC") or None,
+                       path("TSC_TRUST"))
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -35,6 +35,7 @@ from tsc.plan.counted import check_counts
 from tsc.plan.kernel import Kernel
 from tsc.poly.extents import check_reads
 from tsc.progress import shown
+from tsc.provenance import provenance
 from tsc.runtime.executable import Executable, thread_count
 from tsc.runtime.package import Module, Package
 from tsc.sym import ShapeEnv
@@ -65,14 +66,15 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
                   ops: Sequence[CustomOp] = ()) -> Package:
     """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
     shop.options.tell("reading the model", 0, 1)
-    graph, env, groups = front(source, dims, shop.recorder, shop.device, ops,
-                               shop.options.limits)               # path             -> [FusionGroup]
-    check_inputs(graph, env, shop.options.limits)
-    with shop.device.ahead(shop.device.spec, shop.options) as compile_ahead:
-        part, pairs = compile_part(graph, env, groups, shop, compile_ahead)  # [FusionGroup] -> kernels and their calls
-    package = link(part, pairs, shop, compile_ahead)                # calls + kernels  -> Package
+    with provenance(source, shop) as made:                          # told beside all else
+        graph, env, groups = front(source, dims, shop.recorder, shop.device, ops,
+                                   shop.options.limits)           # path             -> [FusionGroup]
+        check_inputs(graph, env, shop.options.limits)
+        with shop.device.ahead(shop.device.spec, shop.options) as compile_ahead:
+            part, pairs = compile_part(graph, env, groups, shop, compile_ahead)  # [FusionGroup] -> kernels, their calls
+        package = link(part, pairs, shop, compile_ahead)            # calls + kernels  -> Package
     split = sum(decision.stage == "split" for decision in shop.recorder.decisions)
-    return replace(package, stats={"groups": len(groups), "split": split})
+    return replace(package, stats={"groups": len(groups), "split": split}, made=made.result())
 
 
 def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, device: Target,

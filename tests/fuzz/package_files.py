@@ -26,7 +26,7 @@ from tsc.kernels import workshop
 from tsc.plan.place import order, place
 from tsc.poly.schedule import prepared
 from tsc.runtime.executable import Executable
-from tsc.runtime.package import PAGE, PRELUDE, Module, Package
+from tsc.runtime.package import PAGE, PRELUDE, SCHEMA, Module, Package
 from tsc.sym import Range, ShapeEnv
 from tsc.tune.records import Record, append
 from tsc.tune.search import RandomSearch
@@ -61,7 +61,7 @@ def opened(data: bytes) -> Opened:
     return Opened(header, {name: data[at:at + header["parts"][name]["bytes"]] for name, at in places.items()})
 
 
-def closed(package: Opened, magic: bytes = b"TSCPACK\0", schema: int = 3) -> bytes:
+def closed(package: Opened, magic: bytes = b"TSCPACK\0", schema: int = SCHEMA) -> bytes:
     """The file, with places and hashes that fit its parts, where its header has entries for them."""
     table, end, order = package.header.get("parts"), 0, []
     for name, content in package.parts.items():
@@ -73,7 +73,7 @@ def closed(package: Opened, magic: bytes = b"TSCPACK\0", schema: int = 3) -> byt
     return framed(json.dumps(package.header).encode(), b"".join(order), magic, schema)
 
 
-def framed(header: bytes, rest: bytes, magic: bytes = b"TSCPACK\0", schema: int = 3) -> bytes:
+def framed(header: bytes, rest: bytes, magic: bytes = b"TSCPACK\0", schema: int = SCHEMA) -> bytes:
     """A file with this header, whose hash is right, and these bytes as its parts."""
     prelude = PRELUDE.pack(magic, schema, 0, len(header), hashlib.sha256(header).digest())
     return prelude + header + bytes(-(PRELUDE.size + len(header)) % PAGE) + rest

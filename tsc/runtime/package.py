@@ -6,7 +6,8 @@ arrays lie 64-byte aligned as in safetensors, those of equal bytes once. The hea
 Nothing is pickled, nothing depends on time or place, and nothing is mapped or loaded before its hash is checked.
 
 A Package is native code: the hashes find damage, not malice. Load only Packages from whom you trust as you trust their
-programs. What is not code is checked as if it came from a stranger: a plan can make the kernels compute something else than the
+programs; signatures (`signing.py`), which stand in the header, tell whose they are, and are looked at before anything else.
+What is not code is checked as if it came from a stranger: a plan can make the kernels compute something else than the
 model that was compiled, but not touch memory that is not theirs (see `check.py`).
 """
 
@@ -27,15 +28,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc import __version__
+from tsc.config import read_environment
 from tsc.errors import LaunchError, PackageError
 from tsc.runtime import schema
 from tsc.runtime.files import MappedFile, as_path, machine_fault, open_regular, write_atomically
 from tsc.runtime.memory import Array, layout, reserve, round_up, view
 from tsc.runtime.plan import Plan
 from tsc.runtime.plan_json import plan_from_json, plan_to_json
+from tsc.runtime.signing import Trust, check_trusted, is_signatures
 
 MAGIC = b"TSCPACK\0"
-SCHEMA = 3
+SCHEMA = 4
 PRELUDE = struct.Struct("<8sIIQ32s8x")  # magic, schema, zero, header bytes, sha256 of the header
 PAGE = 4096
 CHUNK = 4 << 20
@@ -58,8 +61,9 @@ class Package:
     """Everything an Executable needs, native code among it: take it only from whom you trust.
 
     `plans` and `modules` map a target's name to its Plan and binary; `constants` are those of all Plans by name; `log` is what
-    was decided at compile time and why; `stats` are counts from compile time; `path` is the file this was read from, None when
-    it was just compiled; `mapped` is that file where the constants lie in it (`weights="shared"`).
+    was decided at compile time and why; `stats` are counts from compile time; `made` says what it was compiled of and by what;
+    `path` is the file this was read from, None when it was just compiled; `mapped` is that file where the constants lie in it
+    (`weights="shared"`); `signatures` those that the file has, by key.
     """
 
     plans: Mapping[str, Plan]
@@ -67,7 +71,9 @@ class Package:
     modules: Mapping[str, Module]
     log: tuple[str, ...] = ()
     stats: Mapping[str, int] = field(default_factory=dict)
+    made: Mapping[str, str] = field(default_factory=dict)
     version: str = __version__
+    signatures: Mapping[str, str] = field(default_factory=dict)
     path: Path | None = None
     mapped: MappedFile | None = field(default=None, compare=False)
 
@@ -78,14 +84,19 @@ class Package:
             self.mapped.check()
         write_atomically(as_path(path), _serialize(self))
 
+    def payload(self) -> bytes:
+        """What is signed of it: the header, without signatures."""
+        return _json(_layout(self)[0])
+
     @staticmethod
-    def read(path: str | Path, weights: Weights = "private") -> Package:
+    def read(path: str | Path, weights: Weights = "private", trust: Trust | None = None) -> Package:
         """Read and check a file. `weights="private"` reads constants into 2 MB pages of this process, `"shared"` maps them, one
-        copy for all processes. Raises PackageError naming the part that is truncated, altered, malformed or of an unknown
-        version. No code of it is run or mapped."""
+        copy for all processes. It has to be signed by a key that is trusted, where `trust` says whose are (None: what TSC_TRUST
+        names, if anything). Raises PackageError naming the part that is truncated, altered, malformed or of an unknown version,
+        and where it is not signed so. No code of it is run or mapped."""
         if weights not in get_args(Weights):
             raise PackageError(f"weights is {weights!r}, expected one of {', '.join(map(repr, get_args(Weights)))}")
-        return _Reader(as_path(path)).package(weights)
+        return _Reader(as_path(path)).package(weights, read_environment().trust if trust is None else trust)
 
 
 def join(packages: Sequence[Package]) -> Package:
@@ -108,7 +119,8 @@ def join(packages: Sequence[Package]) -> Package:
                 names.append(name)
             plans[target] = replace(plan, constants=tuple(names))
     modules = {target: module for package in packages for target, module in package.modules.items()}
-    return Package(plans, constants, modules, tuple(dict.fromkeys(line for package in packages for line in package.log)))
+    log = tuple(dict.fromkeys(line for package in packages for line in package.log))
+    return Package(plans, constants, modules, log, made=packages[0].made if packages else {})
 
 
 def _signature(plan: Plan) -> object:
@@ -127,6 +139,21 @@ def is_package(path: str | Path) -> bool:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 def _serialize(package: Package) -> Iterator[bytes | memoryview]:
+    told, parts = _layout(package)
+    table = told["parts"]
+    header = _json({**told, "signatures": dict(package.signatures)} if package.signatures else told)
+    yield PRELUDE.pack(MAGIC, SCHEMA, 0, len(header), hashlib.sha256(header).digest())
+    yield header
+    yield bytes(-(PRELUDE.size + len(header)) % PAGE)
+    end = 0
+    for name, chunks in parts.items():
+        yield bytes(table[name]["offset"] - end)
+        yield from chunks
+        end = table[name]["offset"] + table[name]["bytes"]
+
+
+def _layout(package: Package) -> tuple[dict[str, Any], dict[str, list[bytes | memoryview]]]:
+    """The header without signatures, and the parts."""
     constants = {name: package.constants[name] for _, plan in sorted(package.plans.items()) for name in plan.constants}
     shared = first_of_equal(constants)
     offsets, _ = layout({name: constants[name] for name in dict.fromkeys(shared.values())})
@@ -145,21 +172,13 @@ def _serialize(package: Package) -> Iterator[bytes | memoryview]:
         start = round_up(end, PAGE if name == "weights" else 64)
         end = start + sum(map(_length, chunks))
         table[name] = {"offset": start, "bytes": end - start, "sha256": digest.hexdigest()}
-    header = _json({
-        "tsc": package.version, "stats": dict(package.stats), "parts": table,
+    return {
+        "tsc": package.version, "stats": dict(package.stats), "made": dict(package.made), "parts": table,
         "targets": {name: {"cpu_flags": list(m.cpu_flags), "kernels": _kernels(package.plans[name])}
                     for name, m in package.modules.items()},
         "constants": {name: {"dtype": a.dtype.name, "shape": list(a.shape), "offset": offsets[shared[name]]}
                       for name, a in constants.items()},
-    })
-    yield PRELUDE.pack(MAGIC, SCHEMA, 0, len(header), hashlib.sha256(header).digest())
-    yield header
-    yield bytes(-(PRELUDE.size + len(header)) % PAGE)
-    end = 0
-    for name, chunks in parts.items():
-        yield bytes(table[name]["offset"] - end)
-        yield from chunks
-        end = table[name]["offset"] + table[name]["bytes"]
+    }, parts
 
 
 def _kernels(plan: Plan) -> list[str]:
@@ -205,12 +224,16 @@ class _Reader:
     def wrong(self, what: str) -> PackageError:
         return PackageError(f"Package '{self.path}' {what}; copy or compile it again")
 
-    def package(self, weights: Weights) -> Package:
+    def package(self, weights: Weights, trust: Trust | None) -> Package:
         try:
             with open_regular(self.path) as file:
                 self.size = os.fstat(file.fileno()).st_size
                 try:
-                    return self._package(file, self._header(file), weights)
+                    header = self._header(file)
+                    if trust is not None:
+                        check_trusted(_json({key: value for key, value in header.items() if key != "signatures"}),
+                                      header["signatures"], trust, f"Package '{self.path}'")
+                    return self._package(file, header, weights)
                 except ValueError as error:
                     raise self.wrong(f"has a malformed header or plan ({error})") from error
         except OSError as error:
@@ -238,8 +261,15 @@ class _Reader:
             raise self.wrong("is altered in its header (sha256 differs)")
         self.start = round_up(PRELUDE.size + length, PAGE)
         self._check_gap(file, PRELUDE.size + length, min(self.start, self.size))
-        return schema.table(schema.from_json(raw, "the header"), "the header",
-                            ("tsc", "stats", "parts", "targets", "constants"))
+        try:
+            header = {"signatures": {}, **schema.table(schema.from_json(raw, "the header"), "the header")}
+            found = schema.table(header, "the header",
+                                 ("tsc", "stats", "made", "parts", "targets", "constants", "signatures"))
+            if not is_signatures(schema.table(found["signatures"], "signatures")):
+                raise ValueError("its signatures are none")
+        except ValueError as error:
+            raise self.wrong(f"has a malformed header ({error})") from error
+        return found
 
     def _package(self, file: io.FileIO, header: dict[str, Any], weights: Weights) -> Package:
         parts = {name: _part(name, part) for name, part in schema.table(header["parts"], "parts").items()}
@@ -270,7 +300,9 @@ class _Reader:
             modules={name: Module(small[f"module/{name}"], schema.texts(target["cpu_flags"], "CPU flags"))
                      for name, target in targets.items()},
             log=schema.texts(schema.from_json(small["log"], "the log"), "the log"),
-            stats=stats, version=schema.text(header["tsc"], "the version"), path=self.path, mapped=mapped)
+            stats=stats, version=schema.text(header["tsc"], "the version"), signatures=dict(header["signatures"]),
+            made={name: schema.text(value, "a word on what made it")
+                  for name, value in schema.table(header["made"], "made").items()}, path=self.path, mapped=mapped)
 
     def _check_layout(self, file: io.FileIO, parts: dict[str, _Part]) -> None:
         """The parts follow each other with only few zeros between, and the file ends with the last."""

@@ -1,0 +1,74 @@
+"""What a Package says of how it was made: the model's and the records' digests, options, compiler and versions."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from pathlib import Path
+
+from onnx import ModelProto
+
+from tsc.codegen_c.build import find_compiler
+from tsc.codegen_cuda.nvrtc import identity
+from tsc.config import Options, read_environment
+from tsc.errors import TscError
+from tsc.graph.onnx.file import Source
+from tsc.kernels import Workshop
+
+#: Options that say how a compile goes on, and not what it makes.
+_BESIDE = frozenset({"cache_dir", "jobs", "use_cache", "progress", "limits", "records"})
+_CHUNK = 1 << 22
+
+
+@contextmanager
+def provenance(source: Source, shop: Workshop) -> Iterator[Future[dict[str, str]]]:
+    """What can be said of a compile, told beside it: a large model's digest takes a while."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(_told, source, shop)
+
+
+def _told(source: Source, shop: Workshop) -> dict[str, str]:
+    options = shop.options
+    compiler = ""
+    with suppress(TscError):  # whoever compiles says what is wrong
+        compiler = identity() if shop.device.spec.gpu is not None else (
+            next(iter(find_compiler(read_environment().compiler).identity.splitlines()), ""))
+    versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("islpy", "onnx"))
+    records = _digest_of_file(options.records) if options.records is not None else ""
+    found = {"model": _digest(source), "options": _options(options), "compiler": compiler, "versions": versions,
+             "records": records}
+    return {name: value for name, value in found.items() if value}
+
+
+def _options(options: Options) -> str:
+    """Those that are not as they are by default."""
+    default = Options()
+    return " ".join(f"{f.name}={getattr(options, f.name)}" for f in fields(Options)
+                    if f.name not in _BESIDE and getattr(options, f.name) != getattr(default, f.name))
+
+
+def _digest(source: Source) -> str:
+    """Of the model's own bytes (not of external data); "" of what is none, which others say."""
+    if isinstance(source, ModelProto):
+        return f"sha256 {hashlib.sha256(source.SerializeToString(deterministic=True)).hexdigest()}"
+    if isinstance(source, str | os.PathLike):
+        return _digest_of_file(Path(source))
+    return f"sha256 {hashlib.sha256(source).hexdigest()}" if isinstance(source, bytes | bytearray | memoryview) else ""
+
+
+def _digest_of_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        if not path.is_file():
+            return ""
+        with open(path, "rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except (OSError, ValueError):
+        return ""
+    return f"sha256 {digest.hexdigest()}"
