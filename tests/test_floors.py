@@ -18,8 +18,8 @@ PACKAGE = ROOT / "tsc"
 FLOORS = (
     "errors", "config", "progress", "frames", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir", "ops",
     "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers", "attempts",
-    "provenance", "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te", "explain", "sol",
-    "diagnosis", "bench_child", "bench", "cli_output", "cli_pack", "cli_tune", "cli", "__main__")
+    "provenance", "from_torch", "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te",
+    "explain", "sol", "diagnosis", "bench_child", "bench", "cli_output", "cli_pack", "cli_tune", "cli", "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
 #: What `runtime` may import besides NumPy, where it is installed: the driver's binding, in the modules that are imported when a
 #: GPU is asked for, and a type that NumPy lacks.
@@ -27,7 +27,8 @@ OPTIONAL = {"cuda": ("runtime/drivers/cuda.py", "runtime/drivers/cuda_api.py"), 
             "cryptography": ("runtime/signing.py",)}
 #: Where third-party modules other than NumPy may be imported, if they are confined at all.
 WALLS = {"islpy": ("poly/isl.py",),
-         "onnx": ("graph/", "ops/", "pipeline.py", "provenance.py", "explain.py", "sol/explain.py", "onnx_backend.py"),
+         "onnx": ("graph/", "ops/", "pipeline.py", "provenance.py", "from_torch.py", "explain.py", "sol/explain.py",
+                  "onnx_backend.py"),
          "click": ("cli.py", "cli_tune.py", "cli_pack.py", "cli_output.py"), "rich": ("cli.py",),
          **dict.fromkeys(("torch", "botorch", "gpytorch"), ("tune/gaussian.py",)),
          "ray": ("tuning_crew.py",),

@@ -12,6 +12,7 @@ from tsc.attempts import compile_definitions, made_of
 from tsc.codegen_c.build import Ahead
 from tsc.config import DEFAULT_LIMITS, Limits, Options
 from tsc.errors import InputError, SlowKernelWarning, UnsupportedError, typed
+from tsc.from_torch import exported, is_module
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed
 from tsc.graph.fusion.fuse import fuse
@@ -45,18 +46,21 @@ from tsc.workers import scheduling_ahead
 
 
 @typed
-def compile(source: Source, dims: Mapping[str, Any] | None = None, target: str = "cpu",
+def compile(source: Source | Any, dims: Mapping[str, Any] | None = None, target: str = "cpu",
             threads: int | None = None, options: Options | None = None, ops: Sequence[CustomOp] = (),
-            verbose: bool | None = None) -> Executable:
+            verbose: bool | None = None, example_args: Sequence[Any] | None = None, dynamic_shapes: Any = None) -> Executable:
     """Compile an ONNX model once, for every shape.
 
-    `source` is a path, the file's bytes or a ModelProto; `dims` gives ranges by dim name (`{"batch": (1, 64)}`) or shapes by
-    input name (`{"x": ("N", 3, "H", "W")}`); `threads` is how many cores a run may use (None: all); `ops` are operators of your
-    own (see `tsc.op`); `verbose` shows progress on stderr (None: on a terminal and in a notebook). Raises InputError for
-    arguments of the wrong kind, ModelError, UnsupportedError or ShapeError when the model is at fault and LaunchError when the
-    machine lacks a compiler.
+    `source` is a path, the file's bytes, a ModelProto, or a torch.nn.Module, which is exported with `example_args`, and
+    `dynamic_shapes` as torch.export takes them (None: every axis of every tensor may have any size). `dims` gives ranges by dim
+    name (`{"batch": (1, 64)}`) or shapes by input name (`{"x": ("N", 3, "H", "W")}`); `threads` is how many cores a run may use
+    (None: all); `ops` are operators of your own (see `tsc.op`); `verbose` shows progress on stderr (None: on a terminal and in
+    a notebook). Raises InputError for arguments of the wrong kind, ModelError, UnsupportedError or ShapeError when the model is
+    at fault and LaunchError when the machine lacks a compiler.
     """
     check_request(target, dims, ops, threads, options)
+    if is_module(source):
+        source = exported(source, example_args, dynamic_shapes)     # torch.nn.Module  -> ModelProto
     with shown(options or Options(), verbose) as told_options:
         package = build_package(source, dims, workshop(target, told_options), ops)
     return Executable(package, threads=threads)                     # Package          -> Executable
