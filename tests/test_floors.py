@@ -18,8 +18,9 @@ PACKAGE = ROOT / "tsc"
 FLOORS = (
     "errors", "config", "progress", "frames", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir", "ops",
     "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers", "attempts",
-    "provenance", "from_torch", "pipeline", "onnx_backend", "session", "tuning_group", "tuning_crew", "tuning", "build_te",
-    "explain", "sol", "diagnosis", "bench_child", "bench", "cli_output", "cli_pack", "cli_tune", "cli", "__main__")
+    "provenance", "from_torch", "pipeline", "torch_backend", "onnx_backend", "session", "tuning_group", "tuning_crew",
+    "tuning", "build_te", "explain", "sol", "diagnosis", "bench_child", "bench", "cli_output", "cli_pack", "cli_tune", "cli",
+    "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
 #: What `runtime` may import besides NumPy, where it is installed: the driver's binding, in the modules that are imported when a
 #: GPU is asked for, and a type that NumPy lacks.
@@ -30,7 +31,7 @@ WALLS = {"islpy": ("poly/isl.py",),
          "onnx": ("graph/", "ops/", "pipeline.py", "provenance.py", "from_torch.py", "explain.py", "sol/explain.py",
                   "onnx_backend.py"),
          "click": ("cli.py", "cli_tune.py", "cli_pack.py", "cli_output.py"), "rich": ("cli.py",),
-         **dict.fromkeys(("torch", "botorch", "gpytorch"), ("tune/gaussian.py",)),
+         **dict.fromkeys(("botorch", "gpytorch"), ("tune/gaussian.py",)), "torch": ("tune/gaussian.py", "from_torch.py"),
          "ray": ("tuning_crew.py",),
          "cuda": (*OPTIONAL["cuda"], "codegen_cuda/nvrtc_worker.py")}
 MAX_LINES = 500

@@ -1,8 +1,6 @@
-"""PyTorch's modules as models: `tsc.compile(module, example_args)`, and `torch.compile(module, backend="tsc")`.
+"""PyTorch's modules as models, by PyTorch's own exporter to ONNX (`torch.onnx.export(dynamo=True)`), with sizes symbolic.
 
-Both go through PyTorch's own exporter to ONNX (`torch.onnx.export(dynamo=True)`), with sizes symbolic. The second is for
-inference: weights are those of the moment in which it was compiled, and no gradients come back. Needs torch and onnxscript (the
-extra `torch`); neither is imported before a module is given.
+Needs torch and onnxscript (the extra `torch`); neither is imported before a module is given.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
@@ -35,7 +33,7 @@ def exported(module: Any, example_args: Sequence[Any] | None, dynamic_shapes: An
     and ModelError where it fails."""
     if not isinstance(example_args, Sequence) or isinstance(example_args, str):
         raise InputError("a torch module needs example_args, the arguments of a call of it; give a tuple of them")
-    torch = _torch()
+    torch = find_torch()
     if dynamic_shapes is None:
         dynamic = torch.export.Dim.AUTO
         dynamic_shapes = _as_taken(module, [{axis: dynamic for axis in range(value.dim())}
@@ -68,107 +66,6 @@ def _as_taken(module: Any, shapes: list[Any]) -> tuple[Any, ...]:
     return (*shapes[:first], tuple(shapes[first:]))
 
 
-def backend(graph: Any, example_inputs: Sequence[Any]) -> Callable[..., list[Any]]:
-    """What `torch.compile(module, backend="tsc", dynamic=True)` calls with a graph that it has captured: compiled once for all
-    sizes, and once more for other values of numbers that are no sizes. Raises as `tsc.compile`, and LaunchError for tensors
-    that are not on the CPU."""
-    torch = _torch()
-    captured = _Captured(torch, graph, example_inputs)
-    for number in captured.tensors:
-        if (device := example_inputs[number].device).type != "cpu":
-            raise LaunchError(f"backend 'tsc' computes on the CPU, but an input is on '{device}'; move the module and inputs")
-    made: dict[tuple[Any, ...], tuple[Any, list[str]]] = {}
-
-    def compiled(numbers: tuple[Any, ...]) -> tuple[Any, list[str]]:
-        if numbers not in made:
-            with torch._guards.tracing(None), torch._subclasses.fake_tensor.unset_fake_temporarily():
-                model = exported(captured.with_numbers(numbers), captured.examples(), captured.shapes())
-            made[numbers] = import_module("tsc.pipeline").compile(model), [value.name for value in model.graph.input]
-        return made[numbers]
-
-    def run(*args: Any) -> list[Any]:
-        executable, names = compiled(tuple(_plain(args[number]) for number in captured.numbers))
-        given = {name: args[number].detach() for name, number in zip(names, captured.tensors, strict=True)}
-        return [torch.from_numpy(value) for value in executable.run(None, given)]
-
-    compiled(tuple(_plain(example_inputs[number]) for number in captured.numbers))
-    return run
-
-
-def _plain(number: Any) -> Any:
-    """The number that is given, also in a tensor, or with which a symbolic one was captured."""
-    if isinstance(number, bool | int | float):
-        return number
-    return number.item() if hasattr(number, "item") else number.node.hint
-
-
-def _is_number(node: Any, value: Any) -> bool:
-    """Whether an input is a tensor of which nothing but its number is used: so numbers are captured that are no sizes."""
-    return getattr(value, "shape", None) == () and all(user.target == "item" for user in node.users)
-
-
-class _Captured:
-    """A graph as torch.compile captures it: of its inputs `tensors` are fed, by number, weights are held, sizes are read off
-    tensors, and `numbers` are what is left: they have the values of a call."""
-
-    def __init__(self, torch: Any, graph: Any, example_inputs: Sequence[Any]) -> None:
-        self._torch, self._graph, self._inputs = torch, graph, example_inputs
-        self._holders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        self._sizes = [getattr(node.meta.get("example_value", value), "shape", ())  # symbolic, where the tensor's own are not
-                       for node, value in zip(self._holders, example_inputs)]
-        weights = {k for k, (node, value) in enumerate(zip(self._holders, example_inputs)) if self._is_weight(node, value)}
-        self.tensors = [k for k, (node, value) in enumerate(zip(self._holders, example_inputs))
-                        if isinstance(value, torch.Tensor) and k not in weights and not _is_number(node, value)]
-        self._axes: dict[str, tuple[int, int]] = {}
-        for k in self.tensors:
-            for axis, size in enumerate(self._sizes[k]):
-                if not isinstance(size, int):
-                    self._axes.setdefault(str(size), (k, axis))
-        self._weights = weights
-        self.numbers = [k for k, (node, value) in enumerate(zip(self._holders, example_inputs))
-                        if _is_number(node, value) or not (isinstance(value, torch.Tensor) or str(value) in self._axes)]
-
-    def _is_weight(self, node: Any, value: Any) -> bool:
-        held = isinstance(value, self._torch.Tensor) and "_buffers_" in node.name
-        return held or isinstance(value, self._torch.nn.Parameter)
-
-    def examples(self) -> tuple[Any, ...]:
-        """Tensors of the sizes that were captured."""
-        return tuple(self._torch.zeros([_plain(size) for size in self._sizes[k]], dtype=self._inputs[k].dtype)
-                     for k in self.tensors)
-
-    def shapes(self) -> tuple[dict[int, Any], ...]:
-        """Which of their axes may have other sizes."""
-        dynamic = self._torch.export.Dim.AUTO
-        return tuple({axis: dynamic for axis, size in enumerate(self._sizes[k]) if not isinstance(size, int)}
-                     for k in self.tensors)
-
-    def with_numbers(self, numbers: Sequence[Any]) -> Any:
-        """A module of the tensors alone."""
-        fx = self._torch.fx
-        made, copies = fx.GraphModule(self._graph, fx.Graph()), dict[Any, Any]()
-        values = dict(zip(self.numbers, numbers))
-        for k in self.tensors:
-            copies[self._holders[k]] = made.graph.placeholder(self._holders[k].name)
-        for k, node in enumerate(self._holders):
-            if k in values:
-                copies |= dict.fromkeys((node, *(user for user in node.users if user.target == "item")), values[k])
-            elif k in self._weights:
-                made.register_buffer(f"held_{k}", self._inputs[k].detach())
-                copies[node] = made.graph.get_attr(f"held_{k}")
-            elif node not in copies:
-                tensor, axis = self._axes[str(self._inputs[k])]
-                copies[node] = made.graph.call_method("size", (copies[self._holders[tensor]], axis))
-        for node in self._graph.graph.nodes:
-            if node.op == "output":
-                made.graph.output(fx.map_arg(node.args[0], copies.__getitem__))
-            elif node not in copies:
-                args, named = (fx.map_arg(given, copies.__getitem__) for given in (node.args, node.kwargs))
-                copies[node] = made.graph.create_node(node.op, node.target, args, named, node.name)
-        made.recompile()
-        return made
-
-
 @contextlib.contextmanager
 def _quiet() -> Any:
     """Without what the exporter says of its progress."""
@@ -183,7 +80,8 @@ def _quiet() -> Any:
         logger.setLevel(level)
 
 
-def _torch() -> Any:
+def find_torch() -> Any:
+    """The module torch. Raises LaunchError where it, or what its exporter needs, is not installed."""
     try:
         import_module("onnxscript")
         return import_module("torch")

@@ -12,7 +12,8 @@ import pytest
 
 import tsc
 from tsc.errors import InputError, LaunchError, ModelError
-from tsc.from_torch import backend, is_module
+from tsc.from_torch import is_module
+from tsc.torch_backend import backend
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -142,4 +143,4 @@ def test_what_is_wrong_is_said() -> None:
 
 def test_it_is_found_by_its_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"]["torch_dynamo_backends"] == {"tsc": "tsc.from_torch:backend"}
+    assert project["entry-points"]["torch_dynamo_backends"] == {"tsc": "tsc.torch_backend:backend"}
