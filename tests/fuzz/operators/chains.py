@@ -30,8 +30,8 @@ _SINCE = {"RNN": 1, "GRU": 1, "LSTM": 1, "If": 2, **dict.fromkeys((
     **dict.fromkeys(("CumProd", "GridSample", "Col2Im", *quantised.RECIPES, *sequences.RECIPES), 5),
     **dict.fromkeys((*placing.RECIPES, *states.RECIPES), 6), **dict.fromkeys(placing.COUNTED, 7),
     **dict.fromkeys(("Det", "MelWeightMatrix", *trips.RECIPES), 8)}
-#: With 9 products between quantisations came (`quantised.pairs`).
-NOW = 10
+#: With 9 products between quantisations came (`quantised.pairs`), with 11 of sums and differences of bytes (`differences`).
+NOW = 11
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]
 

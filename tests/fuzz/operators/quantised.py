@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from tests.fuzz.operators.case import Dims, Draft
 from tests.fuzz.operators.elementwise import Recipe, rank
@@ -102,7 +103,27 @@ def _product(d: Draft) -> tuple[Dims, str | None, list[str]]:
     return (rows, 4 * d.rng.choice((1, 2, 3, 9, 16, 25)), columns), d.rng.choice(("initializer", "node")), kinds
 
 
+def differences(d: Draft) -> None:
+    """A factor that is a sum or a difference, of bytes, which wraps around, or of what bytes are as int32."""
+    (rows, depth, columns), role, kinds = _product(d)
+    x, w = _bytes(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1], role)
+    other = d.rng.choice(((), (1,), (depth,), (rows, 1)))
+    op, wide = d.rng.choice(("Sub", "Sub", "Add")), d.chance(0.4)
+    y = d.operand(other, "int32", within("int32", -300, 300)) if wide else _bytes(d, other, kinds[0])
+    if wide:
+        x, = d.node("Cast", [x], to=TensorProto.INT32)
+    factor, = d.node(op, [x, y] if d.chance(0.7) else [y, x])
+    if not wide and d.chance(0.6):
+        d.node("MatMulInteger", [factor, w])
+        return
+    if not wide:
+        factor, = d.node("Cast", [factor], to=TensorProto.INT32)
+    d.node("MatMul", [factor, *d.node("Cast", [w], to=TensorProto.INT32)])
+
+
 def matmul_integer(d: Draft) -> None:
+    if d.generation >= 11 and d.opset >= 14 and d.chance(0.4):
+        return differences(d)
     (rows, depth, columns), role, kinds = _product(d)
     batch = d.extents(d.rng.choice((0, 0, 1)))
     inputs = [_bytes(d, (*batch, rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1], role)]
