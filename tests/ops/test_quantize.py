@@ -111,6 +111,14 @@ def test_products_of_bytes() -> None:
     ("(float[m, 4] x, float[3] s) => (uint8[m, 4] y)", "QuantizeLinear(x, s)", ShapeError, "a number for each place"),
     ("(float[m, 4] x, float[2, 2] s) => (uint8[m, 4] y)", "QuantizeLinear(x, s)", ModelError, "of rank 2, expected one"),
     ("(float[3, 4] x, float[3, 3] s) => (uint8[3, 4] y)", "QuantizeLinear<block_size = 2>(x, s)", ShapeError, "each block"),
+    ("(uint8[1, 4] x, int8[4, 5] w, uint8[2] z) => (int32[1, 5] y)", "MatMulInteger(x, w, z)", ShapeError, "input 2"),
+    ("(uint8[m, 4] x, int8[4, 1] w, uint8 z, int8[3] p) => (int32[m, 1] y)", "MatMulInteger(x, w, z, p)",
+     ShapeError, "input 3"),
+    ("(uint8[m, 4] x, int8[4, 5] w, uint8[2, 2, 1] z) => (int32[m, 5] y)", "MatMulInteger(x, w, z)", ModelError, "of rank 3"),
+    ("(uint8[m, 4] x, float s, uint8 z, int8[4, 1] w, float[3] t, int8 p) => (uint8[m, 1] y)",
+     "QLinearMatMul(x, s, z, w, t, p, s, z)", ShapeError, "input 4 has a number"),
+    ("(uint8[1, 4, 3, 3] x, int8[1, 4, 1, 1] w, uint8 z, int8[2] p) => (int32[1, 1, 3, 3] y)", "ConvInteger(x, w, z, p)",
+     ShapeError, "input 3 has a number"),
     ("(float[m] x, float s) => (int4[m] y)", "QuantizeLinear<output_dtype = 22>(x, s)", UnsupportedError, "22|int4"),
     ("(float[m] x, float s, int8 z) => (int8[m] y)", "QuantizeLinear<output_dtype = 2>(x, s, z)", ModelError, "expected one")])
 def test_what_is_refused(signature: str, body: str, error: type[Exception], words: str) -> None:

@@ -155,23 +155,33 @@ def centred(builder: Builder, i: int, zero_point: int, shape: Shape) -> str:
     value = cast(builder, ctx.node.inputs[i], ctx.type(i).dtype, "int32")
     if not ctx.has(zero_point):
         return value
-    less = cast(builder, in_shape(builder, zero_point, shape), ctx.type(zero_point).dtype, "int32")
+    less = cast(builder, in_shape(builder, zero_point, shape, canonical(ctx, i)), ctx.type(zero_point).dtype, "int32")
     return builder.emit("Sub", value, less)
 
 
-def in_shape(builder: Builder, i: int, shape: Shape) -> str:
-    """Input `i`, in `shape` where it is a list of several numbers; one number is a scalar."""
-    own, name = canonical(builder.infer, i), builder.infer.node.inputs[i]
+def in_shape(builder: Builder, i: int, shape: Shape, beside: Shape = ()) -> str:
+    """Input `i`, in `shape` where it is a list of several numbers; one number is a scalar. It has no more numbers than what it
+    is `beside` has places, which broadcasting would allow. Raises ModelError for one of more axes."""
+    ctx = builder.infer
+    own, name = canonical(ctx, i), ctx.node.inputs[i]
     if own == (ONE,):
         return reshape(builder, name, ())
+    spread = shape if len(own) == 1 else own
+    if len(spread) > len(beside):
+        raise ModelError(f"{where(ctx)} has an input {i} of rank {len(own)}, more than what its numbers are for")
+    for size, extent in zip(reversed(spread), reversed(beside)):
+        if size != ONE:
+            unify(ctx.env, size, extent, f"{where(ctx)}: input {i} has a number for each place of an axis")
     return reshape(builder, name, shape) if len(own) == 1 else name
 
 
-def _scaled(builder: Builder, product: str, w: int, shape: Shape) -> str:
-    """An int32 product of inputs 0 and `w`, each before its scale, in the scale of the result; that of `w` in `shape`."""
+def _scaled(builder: Builder, product: str, w: int, shape: Shape, rows: Shape, columns: Shape) -> str:
+    """An int32 product of inputs 0 and `w`, each before its scale, in the scale of the result; that of `w` in `shape`. The
+    scales are beside `rows` and `columns`."""
     ctx = builder.infer
     dtype = ctx.type(1).dtype
-    factor = builder.emit("Mul", in_shape(builder, 1, (*canonical(ctx, 1), ONE)), in_shape(builder, w + 1, shape))
+    left = in_shape(builder, 1, (*canonical(ctx, 1), ONE), rows)
+    factor = builder.emit("Mul", left, in_shape(builder, w + 1, shape, columns))
     factor = builder.emit("Div", factor, in_shape(builder, 6, ()))
     value = builder.emit("Mul", cast(builder, product, "int32", dtype), factor)
     stored = _stored_type(ctx, 7)
@@ -190,7 +200,7 @@ def _qlinear_matmul(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     rows, columns = (*canonical(ctx, 2), ONE), canonical(ctx, 5)
     product = builder.emit("MatMul", centred(builder, 0, 2, rows), centred(builder, 3, 5, columns))
-    return (_scaled(builder, product, 3, canonical(ctx, 4)),)
+    return (_scaled(builder, product, 3, canonical(ctx, 4), (*canonical(ctx, 0)[:-1], ONE), canonical(ctx, 3)),)
 
 
 def _kernels(ctx: InferContext, i: int, w: int) -> Shape:
@@ -209,7 +219,8 @@ def _qlinear_conv(builder: Builder) -> tuple[str, ...]:
     bias = ctx.node.inputs[8:9] if ctx.has(8) else ()
     x, w = centred(builder, 0, 2, ()), centred(builder, 3, 5, _kernels(ctx, 5, 3))
     product = builder.emit("Conv", x, w, *bias, **ctx.node.attrs)
-    return (_scaled(builder, product, 3, _kernels(ctx, 4, 3)[:-1]),)
+    scales = _kernels(ctx, 4, 3)[:-1]
+    return (_scaled(builder, product, 3, scales, (), (*canonical(ctx, 3)[:1], *scales[1:])),)
 
 
 # -- samples ---------------------------------------------------------------------------------------------------

@@ -108,21 +108,23 @@ def differences(d: Draft) -> None:
     (rows, depth, columns), role, kinds = _product(d)
     x, w = _bytes(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1], role)
     other = d.rng.choice(((), (1,), (depth,), (rows, 1)))
-    op, wide = d.rng.choice(("Sub", "Sub", "Add")), d.chance(0.4)
+    op, wide = d.rng.choice(("Sub", "Sub", "Add")), d.chance(0.3)
     y = d.operand(other, "int32", within("int32", -300, 300)) if wide else _bytes(d, other, kinds[0])
     if wide:
         x, = d.node("Cast", [x], to=TensorProto.INT32)
     factor, = d.node(op, [x, y] if d.chance(0.7) else [y, x])
-    if not wide and d.chance(0.6):
+    if not wide and d.chance(0.3):
         d.node("MatMulInteger", [factor, w])
         return
+    kind = TensorProto.INT32 if wide or d.chance(0.2) else TensorProto.FLOAT  # sums of these are whole, and exact
     if not wide:
-        factor, = d.node("Cast", [factor], to=TensorProto.INT32)
-    d.node("MatMul", [factor, *d.node("Cast", [w], to=TensorProto.INT32)])
+        factor, = d.node("Cast", [factor], to=kind)
+    d.node("MatMul", [factor, *d.node("Cast", [w], to=kind)])
 
 
 def matmul_integer(d: Draft) -> None:
-    if d.generation >= 11 and d.opset >= 14 and d.chance(0.4):
+    if d.generation >= 11 and d.chance(0.5):
+        d.opset = max(d.opset, 14)  # which adds bytes
         return differences(d)
     (rows, depth, columns), role, kinds = _product(d)
     batch = d.extents(d.rng.choice((0, 0, 1)))

@@ -143,17 +143,19 @@ def product_in_floats(builder: Builder, factors: tuple[int, int], zero_points: t
     left = centred(builder, factors[0], zero_points[0], ())
     product = builder.emit("MatMul", left, centred(builder, factors[1], zero_points[1], columns))
     scale = cast(builder, one(builder, steps[0]), ctx.type(steps[0]).dtype, "float32")
-    return _scaled(builder, product, scale, steps[1], bias)
+    return _scaled(builder, product, scale, factors[1], steps[1], bias)
 
 
-def _scaled(builder: Builder, product: str, scale: str, columns: int, bias: int) -> str:
-    """An int32 product in floats by a scale and those of columns, with a bias."""
+def _scaled(builder: Builder, product: str, scale: str, w: int, columns: int, bias: int) -> str:
+    """An int32 product with input `w` in floats by a scale and those of columns, with a bias."""
     ctx = builder.infer
-    other = cast(builder, in_shape(builder, columns, canonical(ctx, columns)), ctx.type(columns).dtype, "float32")
+    each = in_shape(builder, columns, canonical(ctx, columns), canonical(ctx, w))
+    other = cast(builder, each, ctx.type(columns).dtype, "float32")
     value = builder.emit("Mul", cast(builder, product, "int32", "float32"), builder.emit("Mul", scale, other))
     if not ctx.has(bias):
         return value
-    return builder.emit("Add", value, cast(builder, ctx.node.inputs[bias], ctx.type(bias).dtype, "float32"))
+    added = in_shape(builder, bias, canonical(ctx, bias), canonical(ctx, w))
+    return builder.emit("Add", value, cast(builder, added, ctx.type(bias).dtype, "float32"))
 
 
 def _to_float(builder: Builder) -> tuple[str, ...]:
@@ -165,7 +167,7 @@ def _dynamic(builder: Builder) -> tuple[str, ...]:
     ctx = builder.infer
     whole, scale = spanned(builder, ctx.node.inputs[0], ctx.type(0).rank)
     columns = canonical(ctx, 3) if ctx.has(3) else ()
-    return (_scaled(builder, builder.emit("MatMul", whole, centred(builder, 1, 3, columns)), scale, 2, 4),)
+    return (_scaled(builder, builder.emit("MatMul", whole, centred(builder, 1, 3, columns)), scale, 1, 2, 4),)
 
 
 def spanned(builder: Builder, x: str, rank: int) -> tuple[str, str]:
@@ -192,7 +194,8 @@ def _gemm(builder: Builder) -> tuple[str, ...]:
     if ctx.attr("transB"):
         b = builder.emit("Transpose", b, perm=(1, 0))
     product = builder.emit("Gemm", a, b, *(ctx.node.inputs[6:7] if ctx.has(6) else ()))
-    factor = builder.emit("Mul", one(builder, 1), in_shape(builder, 4, canonical(ctx, 4)))
+    columns = canonical(ctx, 3)[:1] if ctx.attr("transB") else canonical(ctx, 3)
+    factor = builder.emit("Mul", one(builder, 1), in_shape(builder, 4, canonical(ctx, 4), columns))
     factor = builder.emit("Mul", factor, builder.constant(np.array(ctx.attr("alpha"), np.float32)))
     if ctx.has(7):
         factor = builder.emit("Div", factor, one(builder, 7))
