@@ -166,6 +166,19 @@ def test_knobs_reach_into_fields() -> None:
     assert powers(100, 3) == (3, 6, 12, 24, 48, 96) and powers(2, 5) == (5,) and powers(8) == (1, 2, 4, 8)
 
 
+def test_seeds_of_chains() -> None:
+    """Each may be made; of each width that all stages have, no register tile of any is higher."""
+    space = space_of(chain_programs.attention_chain(), WIDE)
+    assert len(set(space.seeds)) > 3 and all(config == space.whole(config) for config in space.seeds)
+    fitting = [config for config in space.seeds if space.refusal(config) is None]
+    rows = next(knob.sizes for knob in space.knobs if (knob.field, knob.place) == ("stage_tiles", (0, 0)))
+    for wide in {config.stage_tiles[0][1] for config in fitting}:
+        tallest = max(config.stage_tiles[0][0] for config in fitting if config.stage_tiles[0][1] == wide)
+        same = [config for config in fitting if config.stage_tiles[0] == (tallest, wide)]
+        higher = [(r, wide) for r in rows if r > tallest]
+        assert all(space.refusal(replace(same[0], stage_tiles=(tile, *same[0].stage_tiles[1:]))) for tile in higher)
+
+
 @pytest.mark.parametrize("program", [programs.gemm("M", 96, 64), programs.gemm("M", "N", "K"), programs.gemm(1, "N", 5)])
 def test_seeds_fill_the_registers(program: Program) -> None:
     """Each is a config that may be made, and of each width no register tile is higher."""

@@ -76,15 +76,28 @@ class Chained(Pattern):
         return TileConfig(row_tile=tuple(rows), stage_tiles=tiles, prefetch=ahead)
 
     def space(self, spec: DeviceSpec) -> Space:
-        """Rows of a block, and a register tile a contraction; at first also without prefetching (`contraction.py`)."""
+        """Rows of a block, and a register tile a contraction."""
         knobs = [] if self.m is None else [Knob("row_tile", (self.m,), powers(4 * CHAIN_ROWS))]
         for k, stage in enumerate(self.contractions):
             knobs += stage.register_knobs(spec, "stage_tiles", (k,))
         knobs += [PREFETCH] if any(stage.in_panels for stage in self.contractions) else []
         limit = Limit("registers", spec.registers, lambda config: max(registers(tile, spec) for tile in config.stage_tiles))
         default = self.default_config(spec)
-        seeds = (replace(default, prefetch=0),) if default.prefetch else ()
-        return Space(default, tuple(knobs), (limit,), self._in_register_tiles, seeds)
+        return Space(default, tuple(knobs), (limit,), self._in_register_tiles, tuple(self._seeds(default, spec)))
+
+    def _seeds(self, default: TileConfig, spec: DeviceSpec) -> Iterator[TileConfig]:
+        """Without prefetching; and of each width register tiles that fill the registers, and half as high."""
+        if default.prefetch:
+            yield replace(default, prefetch=0)
+        knobs = [stage.register_knobs(spec, "stage_tiles") for stage in self.contractions]
+        for wide in sorted({size for _, columns in knobs for size in columns.sizes}, reverse=True):
+            for share in (1, 2):
+                tiles = []
+                for rows, columns in knobs:
+                    own = max((size for size in columns.sizes if size <= wide), default=min(columns.sizes))
+                    tallest = max((size for size in rows.sizes if registers((size, own), spec) <= spec.registers), default=1)
+                    tiles.append((-(-tallest // share), own))
+                yield self._in_register_tiles(replace(default, stage_tiles=tuple(tiles)))
 
     def _in_register_tiles(self, config: TileConfig) -> TileConfig:
         """With blocks whose rows are whole register tiles of each contraction."""
