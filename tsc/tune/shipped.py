@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from tsc.codegen_c.specs import machine_class
 from tsc.tune.pool import counted, cover, matrix_of
 from tsc.tune.records import Record, allowed, by_group, from_line, to_line
@@ -57,14 +59,16 @@ def of_blocks(records: Iterable[Record]) -> list[Record]:
 
 def kept(records: Iterable[Record], most: int) -> list[Record]:
     """The records worth shipping, of one class and target: of each group those of the few configs that make its pool, none
-    where that is no more than the config that was measured first, the pattern's own."""
+    where these are not worth more than the config that was measured first, the pattern's own."""
     found: list[Record] = []
     for _, own in sorted(by_group(allowed(records, "fixed")).items()):
         matrix = matrix_of(own, sorted({record.units for record in own}))
         if matrix is None:
             continue
-        chosen = {matrix.configs[k] for k in cover(matrix.times, most, WORTH)}
-        if chosen == {own[0].config}:
+        rows, logs = cover(matrix.times, most, WORTH), np.log(matrix.times)
+        chosen = {matrix.configs[k] for k in rows}
+        first = next((k for k, config in enumerate(matrix.configs) if config == own[0].config), None)
+        if first is not None and float((logs[first] - logs[rows].min(axis=0)).mean()) < WORTH:
             continue
         wanted = {place for place, _ in matrix.columns}
         found += sorted((record for config, measured in counted(own).items() if config in chosen
