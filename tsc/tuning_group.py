@@ -31,6 +31,8 @@ from tsc.tune.turbo import Turbo
 
 #: Configs that are built into one module and measured beside each other.
 BATCH = 8
+#: How often finalists are measured: they are less than a percent apart.
+PASSES = 2
 #: Elements of the chunks that reductions are cut into where their order is not fixed.
 CHUNKS = (256, 1024, 4096)
 
@@ -98,9 +100,9 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record] | Ba
 
 
 def final_records(batch: Batch) -> list[Record]:
-    """The records of finalists on one core and on all of them, each timed as often as can be. Nothing should run beside it, on
-    any core: what builds takes a core from those that run on all."""
-    return [replace(record, final=True) for units in sorted({1, default_threads()})
+    """The records of finalists on one core and on all of them, each timed as often as can be, in PASSES of which the faster
+    counts. Nothing should run beside it, on any core: what builds takes a core from those that run on all."""
+    return [replace(record, final=True) for units in sorted({1, default_threads()}) for _ in range(PASSES)
             for record in measured_records(batch, {}, units, math.inf)]
 
 
