@@ -157,7 +157,7 @@ def test_seeds_near_the_default_are_finalists(tuned: tuple[list[Group], Workshop
     times = {space.default: [0.0] * 9, near: [0.05] * 9, far: [0.2] * 9}
     times |= {config: [-1.0 if k == n else 1.0 for k in range(9)] for n, config in enumerate(lucky)}
     last = finalists(space, times, 4)
-    assert last[0] == space.default and near in last and far not in last and len(last) == 6
+    assert last[0] == space.default and near in last and far not in last and 3 <= len({*last} & {*lucky}) <= 4
     assert finalists(space, {space.default: None}, 4) == []
 
 
