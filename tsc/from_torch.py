@@ -30,7 +30,7 @@ def is_module(source: object) -> bool:
 def exported(module: Any, example_args: Sequence[Any] | None, dynamic_shapes: Any = None) -> ModelProto:
     """A module as an ONNX model, traced with some arguments. `dynamic_shapes` as torch.export takes it (None: every axis of
     every tensor may have any size). Raises InputError without arguments, LaunchError where PyTorch's exporter is not installed,
-    and ModelError where it fails."""
+    and ModelError where it fails or the module writes into what it is given or holds, which a model cannot."""
     if not isinstance(example_args, Sequence) or isinstance(example_args, str):
         raise InputError("a torch module needs example_args, the arguments of a call of it; give a tuple of them")
     torch = find_torch()
@@ -52,6 +52,10 @@ def exported(module: Any, example_args: Sequence[Any] | None, dynamic_shapes: An
                          "torch.onnx.export, and give the file") from error
     finally:
         module.train(training)
+    told = program.exported_program.graph_signature
+    if written := [*told.buffers_to_mutate.values(), *told.user_inputs_to_mutate.values()]:
+        raise ModelError(f"the module writes into '{written[0]}', which is lost in a model; call it so that it returns what it "
+                         "makes, in eval mode")
     found = program.model_proto
     assert isinstance(found, ModelProto)
     return found

@@ -5,7 +5,7 @@ It is for inference: weights are those of the moment in which a graph was compil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tsc.errors import LaunchError
@@ -15,9 +15,11 @@ from tsc.pipeline import compile
 
 def backend(graph: Any, example_inputs: Sequence[Any]) -> Callable[..., list[Any]]:
     """What `torch.compile(module, backend="tsc", dynamic=True)` calls with a graph that it has captured: compiled once for all
-    sizes, and once more for other values of numbers that are no sizes. Raises as `tsc.compile`, and LaunchError for tensors
-    that are not on the CPU."""
+    sizes, and once more for other values of numbers that are no sizes. Raises as `tsc.compile`, and LaunchError where gradients
+    are wanted, and for tensors that are not on the CPU."""
     torch = find_torch()
+    if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in example_inputs):
+        raise LaunchError("backend 'tsc' gives no gradients, which this call wants; call it under torch.no_grad()")
     captured = _Captured(torch, graph, example_inputs)
     for number in captured.tensors:
         if (device := example_inputs[number].device).type != "cpu":
@@ -34,7 +36,7 @@ def backend(graph: Any, example_inputs: Sequence[Any]) -> Callable[..., list[Any
     def run(*args: Any) -> list[Any]:
         executable, names = compiled(tuple(_plain(args[number]) for number in captured.numbers))
         given = {name: args[number].detach() for name, number in zip(names, captured.tensors, strict=True)}
-        return [torch.from_numpy(value) for value in executable.run(None, given)]
+        return captured.results(map(torch.from_numpy, executable.run(None, given)))
 
     compiled(tuple(_plain(example_inputs[number]) for number in captured.numbers))
     return run
@@ -69,7 +71,7 @@ class _Captured:
             for axis, size in enumerate(self._sizes[k]):
                 if not isinstance(size, int):
                     self._axes.setdefault(str(size), (k, axis))
-        self._weights = weights
+        self._weights, self._result = weights, graph.graph.output_node()
         self.numbers = [k for k, (node, value) in enumerate(zip(self._holders, example_inputs))
                         if _is_number(node, value) or not (isinstance(value, torch.Tensor) or str(value) in self._axes)]
 
@@ -88,6 +90,15 @@ class _Captured:
         return tuple({axis: dynamic for axis, size in enumerate(self._sizes[k]) if not isinstance(size, int)}
                      for k in self.tensors)
 
+    def results(self, made: Iterator[Any]) -> list[Any]:
+        """What a call returns, of what the module of the tensors makes: in their places constants, and sizes as numbers."""
+        found = []
+        for node in self._result.args[0]:
+            value = next(made) if isinstance(node, self._torch.fx.Node) else node
+            is_size = value is not node and not isinstance(node.meta.get("example_value"), self._torch.Tensor)
+            found.append(value.item() if is_size else value)
+        return found
+
     def with_numbers(self, numbers: Sequence[Any]) -> Any:
         """A module of the tensors alone."""
         fx = self._torch.fx
@@ -104,11 +115,10 @@ class _Captured:
             elif node not in copies:
                 tensor, axis = self._axes[str(self._inputs[k])]
                 copies[node] = made.graph.call_method("size", (copies[self._holders[tensor]], axis))
-        result = self._graph.graph.output_node()
         for node in self._graph.graph.nodes:
-            if node is not result and node not in copies:
+            if node is not self._result and node not in copies:
                 args, named = (fx.map_arg(given, copies.__getitem__) for given in (node.args, node.kwargs))
                 copies[node] = made.graph.create_node(node.op, node.target, args, named, node.name)
-        made.graph.output(fx.map_arg(result.args[0], copies.__getitem__))
+        made.graph.output(tuple(copies[node] for node in self._result.args[0] if isinstance(node, fx.Node)))
         made.recompile()
         return made

@@ -123,6 +123,51 @@ def test_numbers_that_are_no_sizes() -> None:
                 near(found, expected)
 
 
+def test_sizes_and_constants_are_returned_in_their_places() -> None:
+    import torch
+
+    class Sized(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return x * 2, None, x.shape[0], x.reshape(-1).sum(), 3
+
+    compiled = torch.compile(Sized(), backend=backend, dynamic=True)
+    for shape in ((2, 5), (4, 3)):
+        x = torch.randn(*shape)
+        double, none, rows, total, three = compiled(x)
+        near(double, x * 2)
+        near(total, x.sum())
+        assert (none, rows, three) == (None, shape[0], 3) and isinstance(rows, int)
+
+
+def test_nothing_that_is_lost_is_silent() -> None:
+    """Gradients, and what is written into buffers and inputs."""
+    import torch
+
+    class Counting(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            self.count += 1
+            return x * self.count
+
+    class Filling(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            x.add_(1)
+            return x * 2
+
+    for module in (Counting(), Filling()):
+        with pytest.raises(ModelError, match="writes into"):
+            tsc.compile(module, example_args=(torch.ones(3),))
+        with pytest.raises(Exception, match="writes into"):
+            torch.compile(module, backend=backend, dynamic=True)(torch.ones(3))
+    linear = torch.nn.Linear(3, 2)
+    with torch.enable_grad(), pytest.raises(Exception, match="gives no gradients"):
+        torch.compile(linear, backend=backend, dynamic=True)(torch.ones(4, 3))
+    near(torch.compile(linear, backend=backend, dynamic=True)(torch.ones(4, 3)), linear(torch.ones(4, 3)))
+
+
 def test_what_is_wrong_is_said() -> None:
     import torch
 
