@@ -33,8 +33,8 @@ from tsc.tune.turbo import Turbo
 BATCH = 8
 #: How often finalists are measured: they are less than a percent apart.
 PASSES = 2
-#: Logarithm of how much longer than the default a seed may take to be a finalist.
-NEAR = 0.1
+#: Logarithm of how much longer than the default a seed may take to be a finalist; and of how many the mean makes them one.
+NEAR, BEST = 0.1, 4
 #: Elements of the chunks that reductions are cut into where their order is not fixed.
 CHUNKS = (256, 1024, 4096)
 
@@ -110,19 +110,20 @@ def final_records(batch: Batch) -> list[Record]:
 
 def finalists(space: Space, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:
     """The configs that are measured once more, side by side: a cover of what is known, twice as large as the pool will be; the
-    default, and those seeds of a Space that are not far from it (of many configs measured once a cover takes those that had
-    luck at one size, and a seed is no matter of luck); and of those that cut reductions into chunks the best of each length: on
-    one core they gain nothing."""
+    few that are best on average; the default, and those seeds of a Space that are not far from it (of many configs measured
+    once a cover takes those that had luck at one size, and a seed is no matter of luck); and of those that cut reductions into
+    chunks the best of each length: on one core they gain nothing."""
     times = {config: own for config, own in known.items() if own is not None}
     if not times:
         return []
     configs, means = list(times), {config: float(np.mean(own)) for config, own in times.items()}
     chosen = cover(np.exp(np.array([times[config] for config in configs])), most, 0.0)
+    best = sorted(configs, key=means.__getitem__)[:BEST]
     limit = means.get(space.default, -math.inf) + NEAR
     seeds = (config for config in space.seeds if means.get(config, math.inf) <= limit)
     cut = sorted(filter(None, {config.chunk for config in configs}))
     split = (min((c for c in configs if c.chunk == chunk), key=means.__getitem__) for chunk in cut)
-    return list(dict.fromkeys([space.default, *(configs[k] for k in chosen), *seeds, *split]))
+    return list(dict.fromkeys([space.default, *(configs[k] for k in chosen), *best, *seeds, *split]))
 
 
 def batches(job: Job, shop: Workshop) -> Iterator[Batch]:
