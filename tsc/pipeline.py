@@ -78,7 +78,8 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
             part, pairs = compile_part(graph, env, groups, shop, compile_ahead)  # [FusionGroup] -> kernels, their calls
         package = link(part, pairs, shop, compile_ahead)            # calls + kernels  -> Package
     split = sum(decision.stage == "split" for decision in shop.recorder.decisions)
-    return replace(package, stats={"groups": len(groups), "split": split}, made=made.result())
+    return replace(package, stats={"groups": len(groups), "split": split},
+                   made=made.result() | ({"compiler": named} if (named := compile_ahead.compiler) else {}))
 
 
 def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, device: Target,

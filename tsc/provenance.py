@@ -1,4 +1,4 @@
-"""What a Package says of how it was made: the model's and the records' digests, options, compiler and versions."""
+"""What a Package says of how it was made: the model's and the records' digests, options and versions; and by which compiler."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import importlib.metadata
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 from onnx import ModelProto
 
-from tsc.codegen_c.build import find_compiler
-from tsc.codegen_cuda.nvrtc import identity
-from tsc.config import Options, read_environment
-from tsc.errors import TscError
+from tsc.config import Options
 from tsc.graph.onnx.file import Source
 from tsc.kernels import Workshop
 
@@ -27,22 +25,21 @@ _CHUNK = 1 << 22
 
 @contextmanager
 def provenance(source: Source, shop: Workshop) -> Iterator[Future[dict[str, str]]]:
-    """What can be said of a compile, told beside it: a large model's digest takes a while."""
+    """What can be said of a compile but for its compiler, told beside it: a large model's digest takes a while."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(_told, source, shop)
 
 
 def _told(source: Source, shop: Workshop) -> dict[str, str]:
     options = shop.options
-    compiler = ""
-    with suppress(TscError):  # whoever compiles says what is wrong
-        compiler = identity() if shop.device.spec.gpu is not None else (
-            next(iter(find_compiler(read_environment().compiler).identity.splitlines()), ""))
-    versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("islpy", "onnx"))
     records = _digest_of_file(options.records) if options.records is not None else ""
-    found = {"model": _digest(source), "options": _options(options), "compiler": compiler, "versions": versions,
-             "records": records}
+    found = {"model": _digest(source), "options": _options(options), "versions": _versions(), "records": records}
     return {name: value for name, value in found.items() if value}
+
+
+@cache
+def _versions() -> str:
+    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("islpy", "onnx"))
 
 
 def _options(options: Options) -> str:

@@ -240,7 +240,7 @@ def test_what_was_compiled_ahead_is_not_compiled_again(
         ahead(SOURCE)
     monkeypatch.setattr(build._Caller, "compile", noted)
     build_module({"k": SOURCE}, GENERIC, options, None, ahead)
-    assert len(made) == 2  # the runtime and the host program
+    assert len(made) == 3  # the runtime, the host program, and what programs in C call
 
 
 def test_entries_without_a_folder_last_as_long_as_their_cache() -> None:

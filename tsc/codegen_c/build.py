@@ -110,6 +110,13 @@ class Ahead:
             with suppress(RuntimeError):  # no thread to be had
                 self._pool.submit(self._compile, source)
 
+    @property
+    def compiler(self) -> str:
+        """What the compiler says it is, in a line; "" where there is none."""
+        with suppress(LaunchError):
+            return next(iter(self.tools.result().compiler.identity.splitlines()), "")
+        return ""
+
     def close(self, cancelled: bool = False) -> None:
         """Wait until all that was asked for is done, or what was begun where `cancelled`."""
         self._pool.shutdown(cancel_futures=cancelled)

@@ -155,6 +155,11 @@ class _Nothing(Ahead):
     def __call__(self, source: str) -> None:
         """As Ahead."""
 
+    @property
+    def compiler(self) -> str:
+        """Not known before there is a unit to compile."""
+        return ""
+
     def close(self, cancelled: bool = False) -> None:
         """As Ahead."""
 
