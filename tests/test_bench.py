@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 import tsc
 from tsc.bench import Benched, Point, _apart
 from tsc.cli import cli
-from tsc.errors import InputError, LaunchError
+from tsc.errors import InputError, LaunchError, PackageError
+from tsc.runtime.signing import generate
 
 DIMS = ("--dim", "n=1:40")
 
@@ -63,6 +64,16 @@ def test_a_package_alone_and_at_points_of_its_own(tmp_path: Path) -> None:
     first, head, *rest = result.output.splitlines()
     assert "1 thread;" in first and "onnxruntime" not in result.output and "ratio" not in head
     assert [line.split()[0] for line in rest[:3]] == ["n=1", "n=6", "n=40"] and rest[3].startswith("tsc loads in")
+
+
+def test_a_model_that_is_compiled_here_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Package is held to what the environment says where it is read, not once more where it is timed."""
+    model = product(tmp_path)
+    package = package_of(model)
+    monkeypatch.setenv("TSC_TRUST", str(public := tmp_path / "key.pub"))
+    generate(tmp_path / "key")
+    assert public.exists() and CliRunner().invoke(cli, ["bench", str(model), *DIMS, "--at", "n=3"]).exit_code == 0
+    assert isinstance(CliRunner().invoke(cli, ["bench", str(package)]).exception, PackageError)
 
 
 def test_what_differs_is_said(tmp_path: Path) -> None:

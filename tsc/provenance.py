@@ -12,6 +12,7 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
 
 from tsc.config import Options
@@ -52,7 +53,10 @@ def _options(options: Options) -> str:
 def _digest(source: Source) -> str:
     """Of the model's own bytes (not of external data); "" of what is none, which others say."""
     if isinstance(source, ModelProto):
-        return f"sha256 {hashlib.sha256(source.SerializeToString(deterministic=True)).hexdigest()}"
+        try:
+            return f"sha256 {hashlib.sha256(source.SerializeToString(deterministic=True)).hexdigest()}"
+        except (ValueError, EncodeError):  # beyond 2 GB it has no bytes of its own
+            return ""
     if isinstance(source, str | os.PathLike):
         return _digest_of_file(Path(source))
     return f"sha256 {hashlib.sha256(source).hexdigest()}" if isinstance(source, bytes | bytearray | memoryview) else ""

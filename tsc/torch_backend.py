@@ -76,8 +76,9 @@ class _Captured:
                         if _is_number(node, value) or not (isinstance(value, torch.Tensor) or str(value) in self._axes)]
 
     def _is_weight(self, node: Any, value: Any) -> bool:
-        held = isinstance(value, self._torch.Tensor) and "_buffers_" in node.name
-        return held or isinstance(value, self._torch.nn.Parameter)
+        source = getattr(node, "_dynamo_source", None)  # where it was found, whatever it is called
+        is_buffer = getattr(getattr(source, "base", None), "member", "") == "_buffers"
+        return is_buffer or isinstance(value, self._torch.nn.Parameter)
 
     def examples(self) -> tuple[Any, ...]:
         """Tensors of the sizes that were captured."""

@@ -123,6 +123,18 @@ def test_numbers_that_are_no_sizes() -> None:
                 near(found, expected)
 
 
+def test_an_input_called_as_buffers_are_is_fed() -> None:
+    import torch
+
+    class Adding(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, kv_buffers_x: Any) -> Any:
+            return kv_buffers_x + 1
+
+    compiled = torch.compile(Adding(), backend=backend, dynamic=True)
+    for value in (1.0, 2.0):
+        near(compiled(torch.full((3, 4), value)), torch.full((3, 4), value + 1))
+
+
 def test_sizes_and_constants_are_returned_in_their_places() -> None:
     import torch
 
