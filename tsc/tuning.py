@@ -14,8 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from tsc.errors import InputError
 from tsc.graph.onnx.file import Source
 from tsc.kernels import Workshop
@@ -28,7 +26,7 @@ from tsc.sym import Range
 from tsc.tune.batch import Batch, write_batch
 from tsc.tune.coverage import Coverage, Origin, coverage_of
 from tsc.tune.measure import LEAST, ROUNDS, Sizes
-from tsc.tune.pool import cover, matrix_of
+from tsc.tune.pool import cover, gained, matrix_of
 from tsc.tune.records import Place, Record, allowed, append, place_of, read
 from tsc.tuning_crew import Alone, Crew
 from tsc.tuning_group import PASSES, Budget, Group, Job, batches
@@ -207,9 +205,9 @@ def told(group: Group, records: Sequence[Record], variants: int) -> Tuned:
     count = len({r.config for r in own})
     if matrix is None:
         return Tuned(order.symbol(), group.launches, count, 0)
-    chosen, logs = cover(matrix.times, variants), np.log(matrix.times)
-    first = next((k for k, config in enumerate(matrix.configs) if config == own[0].config), chosen[0])
-    gain = math.exp(float((logs[first] - logs[chosen].min(axis=0)).mean()))
+    chosen = cover(matrix.times, variants)
+    first = matrix.configs.index(own[0].config) if own[0].config in matrix.configs else chosen[0]
+    gain = math.exp(gained(matrix, chosen, first))
     before, after = (group.launches * float(times.sum()) for times in (matrix.times[first], matrix.times[chosen].min(axis=0)))
     return Tuned(order.symbol(), group.launches, count, len(chosen), gain, before, after)
 

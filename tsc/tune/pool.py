@@ -104,6 +104,13 @@ def shortfall(found: Matrix, chosen: Sequence[int]) -> float:
     return exp(float((logs[list(chosen)].min(axis=0) - logs.min(axis=0)).mean())) - 1
 
 
+def gained(found: Matrix, chosen: Sequence[int], first: int) -> float:
+    """The logarithm of how many times as fast some of the configs are as the `first`, in the mean over sizes, each with its
+    fastest."""
+    logs = np.log(found.times)
+    return float((logs[first] - logs[list(chosen)].min(axis=0)).mean())
+
+
 def _time(record: Record, rates: Rates, units: int) -> float:
     time = float(record.nanoseconds or 1)
     if units == record.units:

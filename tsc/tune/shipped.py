@@ -14,10 +14,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from tsc.codegen_c.specs import machine_class
-from tsc.tune.pool import counted, cover, matrix_of
+from tsc.tune.pool import counted, cover, gained, matrix_of
 from tsc.tune.records import Record, allowed, by_group, from_line, to_line
 
 FOLDER = Path(__file__).with_name("shipped")
@@ -65,10 +63,9 @@ def kept(records: Iterable[Record], most: int) -> list[Record]:
         matrix = matrix_of(own, sorted({record.units for record in own}))
         if matrix is None:
             continue
-        rows, logs = cover(matrix.times, most, WORTH), np.log(matrix.times)
-        chosen = {matrix.configs[k] for k in rows}
-        first = next((k for k, config in enumerate(matrix.configs) if config == own[0].config), None)
-        if first is not None and float((logs[first] - logs[rows].min(axis=0)).mean()) < WORTH:
+        rows = cover(matrix.times, most, WORTH)
+        chosen, first = {matrix.configs[k] for k in rows}, own[0].config
+        if first in matrix.configs and gained(matrix, rows, matrix.configs.index(first)) < WORTH:
             continue
         wanted = {place for place, _ in matrix.columns}
         found += sorted((record for config, measured in counted(own).items() if config in chosen

@@ -20,7 +20,7 @@ from tsc.poly.deps import Dependences
 from tsc.poly.legality import with_flags
 from tsc.poly.matrix import Row, ScheduleMatrix, axis_of, function
 from tsc.poly.pattern.base import ELEMENTS, Build, Pattern, Tree, instances
-from tsc.poly.pattern.contraction import PREFETCH, Contraction, registers
+from tsc.poly.pattern.contraction import PREFETCH, Contraction, registers, tallest
 from tsc.poly.pattern.nest import accumulators, register_tile
 from tsc.poly.pattern.rows import row_functions, row_relations, shared_axes
 from tsc.poly.pattern.stages import Stage, row_stage, solved_stages
@@ -95,8 +95,7 @@ class Chained(Pattern):
                 tiles = []
                 for rows, columns in knobs:
                     own = max((size for size in columns.sizes if size <= wide), default=min(columns.sizes))
-                    tallest = max((size for size in rows.sizes if registers((size, own), spec) <= spec.registers), default=1)
-                    tiles.append((-(-tallest // share), own))
+                    tiles.append((-(-max(1, tallest(rows, own, spec)) // share), own))
                 yield self._in_register_tiles(replace(default, stage_tiles=tuple(tiles)))
 
     def _in_register_tiles(self, config: TileConfig) -> TileConfig:

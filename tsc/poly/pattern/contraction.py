@@ -59,9 +59,9 @@ class Contraction(Nest):
         others = [*([PREFETCH] if self.in_panels else []), *([RASTER] if self.m is not None else [])]
         tiles = self.register_knobs(spec, "instr_tile")
         return Space(default, (*tiles, *blocks, *others), (limit,), in_register_tiles,
-                     tuple(map(in_register_tiles, self._seeds(default, tiles, limit, spec))))
+                     tuple(map(in_register_tiles, self._seeds(default, tiles, spec))))
 
-    def _seeds(self, default: TileConfig, tiles: tuple[Knob, Knob], limit: Limit, spec: DeviceSpec) -> Iterator[TileConfig]:
+    def _seeds(self, default: TileConfig, tiles: tuple[Knob, Knob], spec: DeviceSpec) -> Iterator[TileConfig]:
         """As Roller begins (Zhu et al. 2022, section 4): of each width the register tile that fills the registers, and one half
         as high, in blocks as high as half of the second cache holds rows of the operand; the other order of blocks; and none
         asked for ahead: of one row each load feeds one product, and asking is half of what there is to do."""
@@ -73,9 +73,8 @@ class Contraction(Nest):
         fitting = spec.l2_bytes // 2 // (4 * depth) if depth else default.block_tile[0]
         high = max(size for size in powers(TALL_BLOCK) if size <= max(1, fitting))
         for wide in reversed(tiles[1].sizes):
-            made = (replace(default, instr_tile=(rows, wide)) for rows in reversed(tiles[0].sizes))
-            tallest = next((config.instr_tile[0] for config in made if limit.taken(config) <= limit.most), 0)
-            for rows in dict.fromkeys((tallest, -(-tallest // 2)) if tallest else ()):
+            high_tile = tallest(tiles[0], wide, spec)
+            for rows in dict.fromkeys((high_tile, -(-high_tile // 2)) if high_tile else ()):
                 yield replace(default, instr_tile=(rows, wide), block_tile=(high, max(wide, default.block_tile[1])))
 
     @property
@@ -136,6 +135,11 @@ class Contraction(Nest):
         """The same of a Program that differs in the layouts of inputs alone."""
         return replace(Nest.reading(self, program), n_factor=with_layouts(self.n_factor, program.inputs),
                        m_factor=with_layouts(self.m_factor, program.inputs))
+
+
+def tallest(rows: Knob, wide: int, spec: DeviceSpec) -> int:
+    """The most rows of a register tile so wide that fit the registers; 0 where none do."""
+    return max((size for size in rows.sizes if registers((size, wide), spec) <= spec.registers), default=0)
 
 
 def registers(tile: tuple[int, ...], spec: DeviceSpec) -> int:

@@ -99,7 +99,7 @@ static unsigned char *taken(size_t bytes, size_t *room) {
     if (slack) {
         begin = (unsigned char *)(((uintptr_t)all + slack - 1) / slack * slack);
         if (begin > all) munmap(all, (size_t)(begin - all));
-        size_t after = wanted + slack - (size_t)(begin - all) - wanted;
+        size_t after = slack - (size_t)(begin - all);
         if (after) munmap(begin + wanted, after);
         madvise(begin, wanted, MADV_HUGEPAGE);
     }
