@@ -227,7 +227,8 @@ def test_one_call_at_a_time_and_many_models(exported: Made) -> None:
         apart = [pool.submit(calls, own) for own in models[:2]]
         assert not any(task.result() for task in apart)
         shared = [pool.submit(calls, models[2]) for _ in range(2)]
-        assert all(task.result() < 60 for task in shared)
+        assert sum(task.result() for task in shared) < 120  # one of them may find it busy each time, not both
+    same(models[2].run(feeds(3)), exported.python, feeds(3))  # and it is given back
     for own in models:
         own.close()
 
