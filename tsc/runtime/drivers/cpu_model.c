@@ -15,30 +15,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cpu_host.h"
 #include "tsc.h"
 
-#define EXPORT __attribute__((visibility("default")))
 #define HUGE_PAGE ((size_t)2 << 20)
 #define MAX_THREADS 257 /* the caller's and those that cpu_runtime.c starts */
 #define MAX_NUMBER ((int64_t)1 << 47) /* no size is above: schema.MAX_NUMBER */
 
-/* As in cpu_host.c; tables are offsets in the file, and addresses once it is open. */
-enum { VALUES, OPERATION, CHECK, STORAGE, PAIR, EXTENT, SIZE, LAUNCH, VARIANT, CALL, ARGUMENT, COST, COPY, TABLES };
-typedef struct {
-    int64_t slots, given, operations, checks, storages, pairs, extents, sizes, launches, copies, rows, arguments;
-    int64_t table[TABLES];
-    int64_t arena;
-} program;
-typedef struct { int32_t low, value, high; } check;
-typedef struct { int64_t function; int32_t rest[6]; } call;
-enum { FITS, TOO_LARGE, DIVIDED, BROKEN };
-enum { ARENA, SCRATCH, HEADER = 9 };
-enum { LAUNCH_BYTES = 32, ROW = 5, PLACE = 2, MOVE = 5 };
-
-int32_t tsc_bind(const program *p, const int64_t *extents, int64_t units, int64_t *values, int64_t *image);
-int64_t tsc_call(const int64_t *image, const int64_t *bases, void *table, void **pointers, int64_t begin, int64_t end,
-                 int32_t threads, void *const *scratch);
-int32_t tsc_stop(void);
 extern const char tsc_interface[];      /* the table of kernels */
 extern const intptr_t tsc_functions[];  /* how many functions, and each, in the order of that table */
 
@@ -50,17 +33,18 @@ typedef struct {
     char magic[8];
     int64_t bytes, crc, module_crc, inputs, outputs, weights, weight_bytes, functions, calls;
     int64_t tensors, reasons, launches, flags; /* reasons: a text a check; flags: features that a CPU must have, in a text */
-    program program;
+    tsc_program program; /* whose tables are offsets here */
 } file;
 
 struct tsc_model {
     const unsigned char *data;
     int64_t bytes;
     tsc_tensor *tensors;
-    program program;
+    tsc_program program;
     call *calls;
     int64_t *given, *wanted, *values, *image, *bases; /* given: of the image, where it is bound */
-    void **pointers, *table;
+    void **pointers;
+    tsc_launch *table;
     unsigned char *weights, *arena, *scratch;
     size_t weight_room, arena_room, scratch_room;
     void *per_worker[MAX_THREADS];
@@ -160,7 +144,8 @@ static int32_t map_file(tsc_model *m, const char *path, char *message, size_t ro
     if (f->bytes != m->bytes || f->weights < (int64_t)sizeof *f || f->weights > f->bytes
         || crc_of((const unsigned char *)&f->module_crc, (size_t)f->weights - offsetof(file, module_crc)) != f->crc)
         return say(message, room, TSC_FILE, "'%s' is damaged; copy or export it again", path);
-    if (crc_of((const unsigned char *)tsc_interface, strlen(tsc_interface)) != f->module_crc || f->functions != tsc_functions[0])
+    if (crc_of((const unsigned char *)tsc_interface, strlen(tsc_interface)) != f->module_crc
+        || f->functions != tsc_functions[0])
         return say(message, room, TSC_FILE, "'%s' belongs to another library than the one that opens it; take both of one "
                    "export", path);
     char room_for_one[64];
@@ -172,23 +157,28 @@ static int32_t map_file(tsc_model *m, const char *path, char *message, size_t ro
 
 static int made_room(tsc_model *m, int private_weights) {
     const file *f = head(m);
-    program *p = &m->program;
+    tsc_program *p = &m->program;
     *p = f->program;
-    for (int k = 0; k < TABLES; ++k) p->table[k] += (int64_t)(intptr_t)m->data;
-    size_t words = HEADER + p->extents + p->sizes + ROW * p->rows + PLACE * p->arguments + MOVE * p->copies;
+#define OPEN(table) p->table = (const void *)(m->data + (intptr_t)p->table)
+    OPEN(values), OPEN(operation), OPEN(check), OPEN(storage), OPEN(pair), OPEN(extent), OPEN(size), OPEN(launch);
+    OPEN(variant), OPEN(call), OPEN(argument), OPEN(cost), OPEN(copy);
+#undef OPEN
+    size_t words = HEADER + p->extents + p->sizes
+        + (p->rows * sizeof(row) + p->arguments * sizeof(place) + p->copies * sizeof(move)) / 8;
     size_t count = (size_t)(f->inputs + f->outputs);
     m->calls = calloc((size_t)f->calls + 1, sizeof *m->calls);
     m->tensors = calloc(count + 1, sizeof *m->tensors);
     m->given = calloc((size_t)p->given + 1, 8), m->wanted = calloc((size_t)p->given + 1, 8);
     m->values = calloc((size_t)p->slots + 1, 8), m->image = calloc(words, 8), m->bases = calloc(count + 2, 8);
-    m->pointers = calloc((size_t)p->arguments + 1, sizeof *m->pointers), m->table = calloc((size_t)p->rows + 1, LAUNCH_BYTES);
+    m->pointers = calloc((size_t)p->arguments + 1, sizeof *m->pointers);
+    m->table = calloc((size_t)p->rows + 1, sizeof *m->table);
     if (!m->calls || !m->tensors || !m->given || !m->wanted || !m->values || !m->image || !m->bases || !m->pointers
         || !m->table)
         return 0;
-    memcpy(m->calls, (const void *)(intptr_t)p->table[CALL], (size_t)f->calls * sizeof *m->calls);
+    memcpy(m->calls, p->call, (size_t)f->calls * sizeof *m->calls);
     for (int64_t k = 0; k < f->calls; ++k)
         m->calls[k].function = (int64_t)tsc_functions[1 + m->calls[k].function];
-    p->table[CALL] = (int64_t)(intptr_t)m->calls;
+    p->call = m->calls;
     for (size_t k = 0; k < count; ++k) {
         const tensor *t = &tensors(m)[k];
         m->tensors[k] = (tsc_tensor){text(m, t->name), text(m, t->dtype), text(m, t->shape), t->rank, t->item_bytes};
@@ -280,8 +270,8 @@ static int32_t gather(tsc_model *m, const void *const *inputs, const int64_t *ex
 
 /* Which condition does not hold, of those that tsc_bind looked at. */
 static int32_t explain(const tsc_model *m, char *message, size_t room) {
-    const program *p = &m->program;
-    const check *checks = (const check *)(intptr_t)p->table[CHECK];
+    const tsc_program *p = &m->program;
+    const check *checks = p->check;
     const int64_t *reasons = (const int64_t *)(m->data + head(m)->reasons), *values = m->values;
     for (int64_t i = 0; i < p->checks; ++i) {
         long long low = values[checks[i].low], value = values[checks[i].value], high = values[checks[i].high];

@@ -21,14 +21,11 @@
 #include <sys/syscall.h>
 #endif
 
-#define EXPORT __attribute__((visibility("default")))
+#include "cpu_host.h"
+
 #define MAX_WORKERS 256
 #define SPIN_LIMIT 4000   /* about 0.1 ms: longer than most launches, shorter than a time slice */
 #define CHUNKS_PER_SHARE 4 /* how finely a worker's share may be taken over by a worker that is done */
-
-typedef struct { void *const *buffers; const int64_t *sizes; } tsc_args;
-typedef int32_t (*tsc_kernel)(const tsc_args *args, int64_t block_begin, int64_t block_end, void *scratch);
-typedef struct { tsc_kernel fn; tsc_args args; int64_t blocks; } tsc_launch;
 
 typedef struct { _Alignas(64) _Atomic uint64_t value; } counter; /* phase << 32 | next block */
 

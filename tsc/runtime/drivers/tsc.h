@@ -28,7 +28,8 @@ enum { TSC_OK, TSC_SHAPE, TSC_DATA, TSC_MEMORY, TSC_BUSY, TSC_FILE };
  * faster. */
 enum { TSC_SHARED = 1 };
 
-/* An input or output: its name, its dtype as NumPy calls it, its shape as text ("[batch, seq]"), its rank, an element's bytes. */
+/* An input or output: its name, its dtype as NumPy calls it, its shape as text ("[batch, seq]"), its rank, bytes of an element.
+ */
 typedef struct { const char *name, *dtype, *shape; int64_t rank, item_bytes; } tsc_tensor;
 
 /* Open a model's file for runs on at most `threads` cores (0: all that this process may use). Returns NULL where it cannot. */
