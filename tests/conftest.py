@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,8 @@ from tests.emulated import avx512
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
+#: Seconds that a test may take which is not marked as slow, also on a busy machine; the longest takes a tenth of it.
+PATIENCE = 180
 
 # Compiling inside a property makes single examples slow on a busy machine; that is no failure.
 hypothesis.settings.register_profile("tsc", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -36,6 +39,15 @@ def pytest_collection_finish() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--emulate"):
         avx512.pretend()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    taken = time.monotonic() - begin
+    if taken > PATIENCE and pyfuncitem.get_closest_marker("slow") is None:
+        pytest.fail(f"took {taken:.0f} s: something waits or repeats itself; where it must, mark the test as slow")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tsc.errors import InputError
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
 from tsc.runtime.drivers.cpu import is_cpu
-from tsc.runtime.files import write_atomically
+from tsc.runtime.files import read_regular, write_atomically
 from tsc.tune.coverage_html import coverage_html
 from tsc.tuning import Effort, build, covered, groups_of, tune
 from tsc.tuning_crew import Crew, Processes, Ray
@@ -72,7 +72,7 @@ def tune_model(model: Path, dims: dict[str, Any] | None, target: str, wanted: Wa
     shop = workshop(target, options)
     if not is_cpu(shop.device.spec.name):
         raise InputError(f"target '{target}' cannot be tuned: times are measured on CPUs only; give a CPU's")
-    groups, _ = groups_of(model, dims, shop, [] if wanted.traffic is None else _traffic(wanted.traffic), wanted.effort.seed)
+    groups, _ = groups_of(model, dims, shop, [] if wanted.traffic is None else traffic_of(wanted.traffic), wanted.effort.seed)
     sizes = [f"{group.order.symbol()}: {group.launches} launches, measured at {len(group.sizes)} sizes" for group in groups]
     if wanted.dry_run:
         return {"kernels": len(groups), "groups": sizes}, [f"{len(groups)} kernels would be tuned", *sizes]
@@ -107,11 +107,11 @@ def tune_model(model: Path, dims: dict[str, Any] | None, target: str, wanted: Wa
     return facts, lines
 
 
-def _traffic(path: Path) -> Sequence[dict[str, int]]:
+def traffic_of(path: Path) -> Sequence[dict[str, int]]:
     """The sizes of dims, an object a line."""
     found: list[dict[str, int]] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the traffic '{path}' ({error}); give a file with an object of dims a line") from error
     for number, line in enumerate(filter(str.strip, lines), 1):

@@ -70,10 +70,10 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
                   ops: Sequence[CustomOp] = ()) -> Package:
     """All of `compile` before anything is loaded: with a Workshop of one's own, and for any machine."""
     shop.options.tell("reading the model", 0, 1)
-    with provenance(source, shop) as made:                          # told beside all else
-        graph, env, groups = front(source, dims, shop.recorder, shop.device, ops,
-                                   shop.options.limits)           # path             -> [FusionGroup]
-        check_inputs(graph, env, shop.options.limits)
+    graph, env, groups = front(source, dims, shop.recorder, shop.device, ops,
+                               shop.options.limits)                 # path             -> [FusionGroup]
+    check_inputs(graph, env, shop.options.limits)
+    with provenance(source, shop) as made:                          # told beside the rest, of what was accepted
         with shop.device.ahead(shop.device.spec, shop.options) as compile_ahead:
             part, pairs = compile_part(graph, env, groups, shop, compile_ahead)  # [FusionGroup] -> kernels, their calls
         package = link(part, pairs, shop, compile_ahead)            # calls + kernels  -> Package

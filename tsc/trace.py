@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tsc.errors import InputError, InternalError, LaunchError
+from tsc.runtime.files import read_regular
 
 #: Stages whose product is text that is read back, so that a file may replace it.
 OVERRIDABLE = frozenset({"factoring", "config", "schedule", "c"})
@@ -62,7 +63,7 @@ class Recorder:
             return None
         self.decide(stage, name, f"replaced by the text of {path}")
         try:
-            return path.read_text(encoding="utf-8")
+            return read_regular(path).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read '{path}' in place of stage '{stage}' ({error}); correct or remove it") from error
 

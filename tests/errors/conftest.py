@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -13,10 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 Refused = Callable[..., AbstractContextManager[None]]
 
 
+#: Seconds in which what is wrong is refused, also on a busy machine: a file is not read to its end first.
+PATIENCE = 60
+
+
 @contextmanager
 def _refused(kind: type[Exception], *words: str) -> Iterator[None]:
+    begin = time.monotonic()
     with pytest.raises(kind) as caught:
         yield
+    assert time.monotonic() - begin < PATIENCE, "it was refused, but late"
     text = str(caught.value)
     assert type(caught.value) is kind, f"a {type(caught.value).__name__}, not a {kind.__name__}: {text}"
     assert text and "\n" not in text, f"not one sentence: {text!r}"

@@ -19,7 +19,9 @@ import pytest
 import tsc
 from tests.graph.models import model
 from tsc import build_te, pipeline, te
+from tsc.cli_tune import traffic_of
 from tsc.explain import explain_node
+from tsc.trace import Recorder
 
 Refused = Callable[..., AbstractContextManager[None]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +61,27 @@ def test_files_that_have_no_end_or_too_much(tmp_path: Path, refused: Refused) ->
     for name, says in (("fifo", "no regular file"), ("sparse", "1099511627776 bytes")):
         with refused(tsc.ModelError, name, says):
             tsc.compile(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "sparse", "endless"])
+def test_texts_that_have_no_end_or_too_much(kind: str, tmp_path: Path, proto: onnx.ModelProto, refused: Refused) -> None:
+    """Records, traffic, and a text that takes a stage's place."""
+    path = tmp_path / "y.config"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "sparse":
+            with open(path, "wb") as file:
+                file.truncate(1 << 40)
+        case _:
+            path.symlink_to("/dev/zero")
+    with refused(tsc.InputError, str(path)):
+        tsc.compile(proto, options=tsc.Options(records=path))
+    with refused(tsc.InputError, str(path)):
+        traffic_of(path)
+    if kind == "sparse":  # what is no regular file replaces nothing
+        with refused(tsc.InputError, str(path)):
+            Recorder(override_from=tmp_path).override("config", "y")
 
 
 def test_bytes_are_a_model(proto: onnx.ModelProto) -> None:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from tsc.errors import LaunchError, PackageError
 
 Chunk = bytes | memoryview
+#: Bytes of the longest text that is read whole: records of a thousand kernels take a tenth of it.
+MOST_TEXT = 1 << 32
 #: What is the machine's fault and not that of the path given, and what helps.
 _ADVICE = {
     errno.ENOSPC: "free some space there", errno.EDQUOT: "free some space there", errno.EIO: "check the disk",
@@ -53,6 +55,15 @@ def open_regular(path: Path) -> io.FileIO:
         code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise OSError(code, os.strerror(code) if code == errno.EISDIR else "not a regular file", str(path))
     return io.FileIO(descriptor, "rb")
+
+
+def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
+    """All of a regular file. Raises OSError: EINVAL as `open_regular`, EFBIG, before any is read, for more than `most` bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size} bytes, at most {most} can be read", str(path))
+        return file.read()
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------

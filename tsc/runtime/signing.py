@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tsc.errors import InputError, LaunchError, PackageError
-from tsc.runtime.files import write_atomically
+from tsc.runtime.files import open_regular, write_atomically
 
 
 class Whoever(Enum):
@@ -138,7 +138,7 @@ def _raw(key: Any) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(_MOST)
     except OSError as error:
         raise InputError(f"cannot read the key '{path}' ({error.strerror}); check the path") from error

@@ -19,6 +19,7 @@ from tsc.config import Reduction
 from tsc.errors import InputError, LaunchError
 from tsc.poly.tile import TileConfig, config_from_json, config_to_json
 from tsc.runtime import schema
+from tsc.runtime.files import read_regular
 
 VERSION = 1
 #: Of a time, in nanoseconds: about an hour.
@@ -105,7 +106,7 @@ def append(path: Path, records: Iterable[Record]) -> None:
 def read(path: Path) -> list[Record]:
     """The records of a file, those it has whole. Raises InputError where it cannot be read, or is no file of records."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_regular(path).decode(errors="replace")
     except OSError as error:
         raise InputError(f"cannot read the records '{path}' ({error.strerror}); give another file") from error
     found = list(_whole(text))
