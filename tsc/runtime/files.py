@@ -58,7 +58,7 @@ def open_regular(path: Path) -> io.FileIO:
 
 
 def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
-    """All of a regular file. Raises OSError: EINVAL as `open_regular`, EFBIG, before any is read, for more than `most` bytes."""
+    """All of a regular file. Raises OSError: EINVAL as `open_regular`, EFBIG for more than `most` bytes, before any is read."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
