@@ -29,7 +29,7 @@ from tsc.tune.measure import LEAST, ROUNDS, Sizes
 from tsc.tune.pool import cover, gained, matrix_of
 from tsc.tune.records import Place, Record, allowed, append, place_of, read
 from tsc.tuning_crew import Alone, Crew
-from tsc.tuning_group import PASSES, Budget, Group, Job, batches
+from tsc.tuning_group import AGAIN, BEST, PASSES, Budget, Group, Job, batches
 
 #: Sizes of a group that are measured, and the greatest size of a dim that has no end.
 POINTS, ASSUMED_END = 10, 512
@@ -231,7 +231,8 @@ def _spent(group: Group, records: Sequence[Record]) -> float:
 
 def _final_seconds(group: Group, records: Sequence[Record], finalists: int) -> float:
     """About what it takes to measure so many finalists on one core and on all, as far as the group's times are known."""
-    return 2 * PASSES * finalists * (ROUNDS + 2) * sum(max(LEAST, time / 1e9) for time in _times(group, records).values())
+    runs = PASSES * finalists + AGAIN * min(finalists, 2 * BEST)
+    return 2 * runs * (ROUNDS + 2) * sum(max(LEAST, time / 1e9) for time in _times(group, records).values())
 
 
 def _times(group: Group, records: Sequence[Record]) -> dict[Place, int]:

@@ -24,15 +24,16 @@ from tsc.te.factored.factoring import proposed
 from tsc.trace import Recorder
 from tsc.tune.batch import Batch, measured_records, times_of
 from tsc.tune.measure import Sizes, Trial
-from tsc.tune.pool import cover
+from tsc.tune.pool import cover, matrix_of
 from tsc.tune.records import Record
 from tsc.tune.search import RandomSearch, Search, Times
 from tsc.tune.turbo import Turbo
 
 #: Configs that are built into one module and measured beside each other.
 BATCH = 8
-#: How often finalists are measured: they are less than a percent apart.
-PASSES = 2
+#: How often finalists are measured, and how often more the few that may be chosen: they are less than a percent apart, and what
+#: streams from memory takes 3 % more or less from one pass to the next.
+PASSES, AGAIN = 2, 4
 #: Logarithm of how much longer than the default a seed may take to be a finalist; and of how many the mean makes them one.
 NEAR, BEST = 0.1, 4
 #: Elements of the chunks that reductions are cut into where their order is not fixed.
@@ -102,10 +103,26 @@ def rounds(job: Job, shop: Workshop | None = None) -> Iterator[list[Record] | Ba
 
 
 def final_records(batch: Batch) -> list[Record]:
-    """The records of finalists on one core and on all of them, each timed as often as can be, in PASSES of which the faster
-    counts. Nothing should run beside it, on any core: what builds takes a core from those that run on all."""
-    return [replace(record, final=True) for units in sorted({1, default_threads()}) for _ in range(PASSES)
-            for record in measured_records(batch, {}, units, math.inf)]
+    """The records of finalists on one core and on all of them, each timed as often as can be, in PASSES of which the fastest
+    counts; those at the front run AGAIN (sequential halving; Karnin et al. 2013). Nothing should run beside it, on any core:
+    what builds takes a core from those that run on all."""
+    found: list[Record] = []
+    for units in sorted({1, default_threads()}):
+        every = [r for _ in range(PASSES) for r in measured_records(batch, {}, units, math.inf)]
+        few = replace(batch, configs=front(every, units), refused={})
+        found += every
+        found += [r for _ in range(AGAIN) for r in measured_records(few, {}, units, math.inf)]
+    return [replace(record, final=True) for record in found]
+
+
+def front(records: Sequence[Record], units: int) -> tuple[TileConfig, ...]:
+    """Of finalists those that may be chosen: the BEST cover of their sizes, and the BEST on average."""
+    matrix = matrix_of(records, (units,))
+    if matrix is None:
+        return ()
+    means = np.log(matrix.times).mean(axis=1)
+    rows = {*cover(matrix.times, BEST, 0.0), *np.argsort(means)[:BEST].tolist()}
+    return tuple([config for row, config in enumerate(matrix.configs) if row in rows])
 
 
 def finalists(space: Space, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:

@@ -24,13 +24,13 @@ from tsc.config import default_threads
 from tsc.errors import InputError, LaunchError
 from tsc.kernels import Workshop
 from tsc.tune.batch import SUFFIX, Batch, measure_folder, measured_records, read_batch, times_of, write_batch
-from tsc.tune.child import Found
+from tsc.tune.child import Found, measured
 from tsc.tune.measure import Trial
 from tsc.tune.records import Record, read
 from tsc.tune.search import RandomSearch
 from tsc.tuning import Effort, _each, build, tune
 from tsc.tuning_crew import Processes, Ray
-from tsc.tuning_group import Budget, Group, Job, batch_of, batches, finalists, space_of
+from tsc.tuning_group import Budget, Group, Job, batch_of, batches, finalists, front, space_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,6 +161,37 @@ def test_seeds_near_the_default_are_finalists(tuned: tuple[list[Group], Workshop
     assert finalists(space, {space.default: None}, 4) == []
 
 
+def test_those_at_the_front_run_again(tuned: tuple[list[Group], Workshop]) -> None:
+    """And no others: twelve configs, one the fastest at each size, four good everywhere, the rest nowhere near."""
+    found, shop = tuned
+    space = space_of(product(found), shop)
+    assert space is not None
+    configs = RandomSearch(space, 0).ask(12)
+    times = {c: [100, 100, 100] for c in configs}
+    for number, config in enumerate(configs[:3]):
+        times[config] = [50 if k == number else 300 for k in range(3)]
+    for config in configs[3:7]:
+        times[config] = [90, 90, 90]
+    records = [Record("g", "t", "m", c, {"n": n + 1}, 1, 1, {}, t) for c in configs for n, t in enumerate(times[c])]
+    assert {*front(records, 1)} == {*configs[:7]}
+    assert front([], 1) == ()
+
+
+def test_a_part_of_a_batch_is_measured_alone(tuned: tuple[list[Group], Workshop]) -> None:
+    """Its configs, and the anchor where nothing is known of that."""
+    found, shop = tuned
+    group = product(found)
+    space = space_of(group, shop)
+    assert space is not None
+    batch = batch_of(group, space.default, RandomSearch(space, 0).ask(4), shop)
+    part = replace(batch, configs=batch.configs[-1:])
+    assert {r.config for r in measured_records(part, {})} == {*part.configs, batch.anchor}
+    own = times_of(measured_records(batch, {}), group.sizes)
+    assert {r.config for r in measured_records(part, own)} == {*part.configs}
+    seen = measured(batch.trial, (), group.sizes[:1], without=frozenset({0})).seconds
+    assert {variant for variant, _ in seen} == {*range(1, len(batch.trial.kernel.configs))}
+
+
 def test_a_process_that_is_killed_ends_the_job_and_loses_nothing(tmp_path: Path, tuned: tuple[list[Group], Workshop]) -> None:
     found, shop = tuned
     crew, path = Processes(2), tmp_path / "r"
@@ -204,7 +235,8 @@ def test_a_machine_that_slows_down_is_no_slower_config(tuned: tuple[list[Group],
     batch = batch_of(found[0], space.default, configs[:1], shop)
     variants, slow = len(batch.trial.kernel.interface.variants), [1.0]
 
-    def measured(trial: Trial, checked: object, sizes: Sequence[object], units: int, enough: float) -> Found:
+    def measured(trial: Trial, checked: object, sizes: Sequence[object], units: int, enough: float,
+                 without: frozenset[int]) -> Found:
         return Found({(v, n): slow[0] * (v + 1) * (n + 1) * 1e-5 for v in range(variants) for n in range(len(sizes))})
 
     monkeypatch.setattr("tsc.tune.batch.measured", measured)

@@ -55,14 +55,14 @@ def measured_records(batch: Batch, known: Mapping[TileConfig, Times], units: int
     lacking = sorted({*batch.cpu_flags} - read_cpu_flags())
     if lacking:
         raise LaunchError(f"this machine lacks {', '.join(lacking)}, which code for '{target}' needs; measure on another")
-    with _alone():
-        found = measured(batch.trial, batch.sizes[:1], batch.sizes, units=units, enough=enough)
-    records = [Record(batch.group, target, machine, config, {}, reason=reason) for config, reason in batch.refused.items()]
     anchored, place = known.get(batch.anchor), kernel.configs.index(batch.anchor) if batch.anchor in kernel.configs else None
-    scales, wanted = [1e9] * len(batch.sizes), {*batch.configs}
-    if anchored is None:
-        wanted.add(batch.anchor)
-    elif place is not None and place not in found.wrong:
+    wanted = {*batch.configs} if anchored is not None else {*batch.configs, batch.anchor}
+    without = frozenset(k for k, config in enumerate(kernel.configs) if config not in wanted and config != batch.anchor)
+    with _alone():
+        found = measured(batch.trial, batch.sizes[:1], batch.sizes, units=units, enough=enough, without=without)
+    records = [Record(batch.group, target, machine, config, {}, reason=reason) for config, reason in batch.refused.items()]
+    scales = [1e9] * len(batch.sizes)
+    if anchored is not None and place is not None and place not in found.wrong:
         scales = [math.exp(time) / found.seconds[place, number] for number, time in enumerate(anchored)]
     for variant, (config, own, does) in enumerate(kernel.made()):
         if config not in wanted:

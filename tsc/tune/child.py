@@ -83,15 +83,15 @@ def _answer(request: Request, sink: IO[bytes]) -> None:
 
 
 def measured(trial: Trial, checked: Sequence[Sizes], sizes: Sequence[Sizes], patience: int = PATIENCE, units: int = 1,
-             enough: float = ENOUGH) -> Found:
-    """What a child finds of the Variants of a Trial on so many cores, `enough` as `Bench.times` has it. A new one
-    goes on where one ends before it is done, without the Variant that ran then. Raises LaunchError where it ends though none
-    ran, or has no room for the data."""
+             enough: float = ENOUGH, without: frozenset[int] = frozenset()) -> Found:
+    """What a child finds of the Variants of a Trial, but for those it is to do `without`, on so many cores, `enough` as
+    `Bench.times` has it. A new one goes on where one ends before it is done, without the Variant that ran then. Raises
+    LaunchError where it ends though none ran, or has no room for the data."""
     found = Found()
-    while len(found.wrong) < len(trial.kernel.interface.variants):
+    while len(without.union(found.wrong)) < len(trial.kernel.interface.variants):
         left = tuple(s for k, s in enumerate(sizes) if not any(number == k for _, number in found.seconds))
         first = len(sizes) - len(left)
-        ran = _ask(Request(trial, tuple(checked), left, frozenset(found.wrong), patience, units, enough), found, first)
+        ran = _ask(Request(trial, tuple(checked), left, without.union(found.wrong), patience, units, enough), found, first)
         if ran is None:
             break
         found.wrong[ran] = f"it crashed, or took more than {patience} s"
