@@ -35,7 +35,7 @@ from tsc.target import DeviceSpec
 _HERE = Path(__file__).parent
 _DRIVERS = _HERE.parent / "runtime" / "drivers"
 _RUNTIME = tuple(_DRIVERS / f"{name}.c" for name in ("cpu_runtime", "cpu_host", "cpu_model"))
-_HEADERS = (*(_HERE / f"tsc_{name}.h" for name in ("kernel", "scalar", "math")), _DRIVERS / "cpu_host.h",
+_HEADERS = (*(_HERE / f"tsc_{name}.h" for name in ("kernel", "scalar", "math", "square")), _DRIVERS / "cpu_host.h",
             _DRIVERS / "tsc.h")
 _FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-g0", "-w")
 _VERSION_SECONDS = 60.0

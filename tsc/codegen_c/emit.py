@@ -11,6 +11,7 @@ from tsc.codegen_c.vector import Lanes, store
 from tsc.errors import InternalError
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.map_blocks import BLOCK_BEGIN, BLOCK_END
+from tsc.loop_ir.marks import SQUARES
 from tsc.loop_ir.nodes import (
     Allocate,
     Barrier,
@@ -49,11 +50,14 @@ def emit_c(func: Func, spec: DeviceSpec, prefetch: int = 0) -> str:
     scope = Scope(facts_of(func.sizes), {f"var {BLOCK_BEGIN}": BLOCK_BEGIN, f"var {BLOCK_END}": BLOCK_END}, func.messages,
                   prefetch=prefetch)
     lines = [f"/* {func.name} for {spec.name} */", '#include "tsc_kernel.h"']
-    for width in sorted({s.hi.value for s in walk(func.body) if isinstance(s, For) and s.kind == "vector"
-                         and isinstance(s.hi, Const)}):
-        lines += [f"#define TSC_LANES {width}", '#include "tsc_math.h"', "#undef TSC_LANES"]
+    intrinsics = {s.name for s in walk(func.body) if isinstance(s, Intrin)}
+    squares = {lanes for lanes, name in SQUARES.items() if name in intrinsics}
+    for width in sorted(squares | {int(s.hi.value) for s in walk(func.body) if isinstance(s, For) and s.kind == "vector"
+                                   and isinstance(s.hi, Const)}):
+        lines += [f"#define TSC_LANES {width}", '#include "tsc_math.h"',
+                  *(['#include "tsc_square.h"'] if width in squares else []), "#undef TSC_LANES"]
     parameters = f"const tsc_args *args, int64_t {BLOCK_BEGIN}, int64_t {BLOCK_END}, void *scratch"
-    tiled = "TSC_TILED " if any(isinstance(s, Intrin) for s in walk(func.body)) else ""
+    tiled = "TSC_TILED " if not intrinsics <= {*SQUARES.values()} else ""
     lines += ["", f"{tiled}int32_t {identifier(func.name)}({parameters}) {{"]
     for number, buffer in enumerate(func.buffers):
         scope = scope.with_name("buffer", buffer.name)

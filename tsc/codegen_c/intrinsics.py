@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar
+from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
 from tsc.loop_ir.cpu.dots import DOTS, read_dot_tile
+from tsc.loop_ir.cpu.squares import read_square
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
-from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE
+from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE, SQUARES
 from tsc.loop_ir.nodes import For, Stmt, walk
-from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, item_bytes, loads, substitute, variables
+from tsc.sym.expr import coefficient_of
+from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, call, item_bytes, loads, substitute, variables
 from tsc.te.passes.narrow import as_narrow
 
 CACHE_LINE = 64
@@ -155,5 +157,29 @@ def _asked_ahead(tile: FmaTile, step: Mapping[str, Expr], scope: Scope) -> Itera
                 yield f"__builtin_prefetch((const char *){place} + {scope.prefetch});"
 
 
+def _render_square(lanes: int, meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """A call of the header's function, which transposes whole squares in registers."""
+    square = read_square(meaning)
+    if square is None or not isinstance(meaning, For) or not isinstance(meaning.body, For):
+        raise InternalError("a square: it is no copy of rows into columns")
+    within = replace(scope, facts=inside(inside(scope.facts, meaning), meaning.body))
+    begin = {loop.var: loop.lo for loop in (square.along, square.across)}
+
+    def side(buffer: Buffer, place: tuple[Expr, ...], var: str) -> str:
+        """Where the square begins in a buffer, and how far apart its rows are, that is the elements along a loop."""
+        leaves: dict[str, Expr] = {}
+        apart = coefficient_of(flatten(buffer, place, within, leaves), var)
+        if apart is None:
+            raise InternalError(f"a square of {buffer} is not affine in {var}")
+        first = offset_text(buffer, tuple(substitute(i, begin) for i in place), scope)
+        return f"&{scope.name(f'buffer {buffer.name}')}[{first}], {sym_text(apart, leaves, scope)}"
+
+    target = side(square.store.buffer, square.store.index, square.across.var)
+    source = side(square.load.buffer, square.load.index, square.along.var)
+    rows, columns = (scalar(call("sub", loop.hi, loop.lo), scope) for loop in (square.along, square.across))
+    yield depth, f"tsc_square{lanes}({target}, {source}, {rows}, {columns});"
+
+
 INTRINSICS = {i.name: i for i in (
-    TensorIntrin(FMA_TILE, _render_fma_tile), *(TensorIntrin(name, partial(_render_dot_tile, name)) for name in DOTS))}
+    TensorIntrin(FMA_TILE, _render_fma_tile), *(TensorIntrin(name, partial(_render_dot_tile, name)) for name in DOTS),
+    *(TensorIntrin(name, partial(_render_square, lanes)) for lanes, name in SQUARES.items()))}

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tsc.errors import LaunchError
-from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE
+from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE, SQUARES
 from tsc.target import DeviceSpec
 
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -32,7 +32,8 @@ def cpu_spec(name: str, vector_bytes: int, registers: int, instr_tile: tuple[int
              flags: tuple[str, ...] = ()) -> DeviceSpec:
     """A CPU for which the C back end makes code; `flags` are features as the system reports them, which compilers take without
     the underscores."""
-    intrinsics = (FMA_TILE, PAIR_TILE, *(name for flag, name in _DOTS.items() if flag in flags))
+    squares = (name for lanes, name in SQUARES.items() if 4 * lanes == vector_bytes)
+    intrinsics = (FMA_TILE, PAIR_TILE, *squares, *(name for flag, name in _DOTS.items() if flag in flags))
     return DeviceSpec(name, "cpu", vector_bytes, registers, instr_tile, l2_bytes, flags,
                       tuple(f"-m{f.replace('_', '')}" for f in flags), intrinsics=intrinsics,
                       masks=vector_bytes >= _MASKED_BYTES, vector_calls=VECTOR_CALLS)

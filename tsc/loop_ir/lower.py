@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tsc.loop_ir.bounds import Prover, no_prover
 from tsc.loop_ir.cpu.copies import share_edges
+from tsc.loop_ir.cpu.squares import turn_copies
 from tsc.loop_ir.cpu.tensorize import tensorize
 from tsc.loop_ir.cpu.vectorize import vectorize
 from tsc.loop_ir.fold_storage import fold_storage
@@ -41,6 +42,7 @@ def lower(func: Func, spec: DeviceSpec, recorder: Recorder | None = None, prover
     given = func
     func = simplify(func, keep_marked=True)                 # canonical indices; marks survive for the next two passes
     func, scalar_tiles = tensorize(func, spec)              # contraction tiles -> fma_tile over vector registers
+    func = turn_copies(func, spec)                          # copies of rows into columns -> squares, transposed
     func, scalar_loops = vectorize(func, spec)              # innermost loops -> vectors and a rest
     func = simplify(share_edges(func))                      # what rows of a copy have in common is found once
     placed = places_of(func)

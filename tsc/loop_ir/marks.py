@@ -20,6 +20,8 @@ PLACE = "place"
 COPY = "copy"
 #: The tensor intrinsics of one k step of a register tile (`loop_ir/cpu/tensorize.py`), and of several (`loop_ir/cpu/dots.py`).
 FMA_TILE, PAIR_TILE, QUAD_TILE, BFLOAT_TILE = "fma_tile", "pair_tile", "quad_tile", "bfloat_tile"
+#: The tensor intrinsics that transpose squares of so many rows and columns (`loop_ir/cpu/squares.py`), the largest first.
+SQUARES = {lanes: f"square_{lanes}" for lanes in (16, 8, 4)}
 #: Loops that later passes look for: they are kept, with one iteration, where they run once.
 KEPT = frozenset({K, TILE_ROW, TILE_COLUMN, INIT, EPILOGUE})
 #: Loops whose iterations run in parallel.
