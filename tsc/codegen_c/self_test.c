@@ -23,6 +23,7 @@
 #define TSC_OF_INT8 tsc_int32_of_int8x4
 #endif
 #include "tsc_math.h"
+#include "tsc_square.h"
 
 enum { LANES = TSC_LANES, MOST = 512 };
 #define KERNEL __attribute__((noinline)) int32_t
@@ -324,6 +325,31 @@ static int wrong_integers(void) {
   return bad;
 }
 
+/* -- rows that become columns, in whole squares and in parts of them ------------------------------------------------------------ */
+
+KERNEL squares(const tsc_args *args, int64_t block_begin, int64_t block_end, void *scratch) {
+  const int32_t *restrict const t0 = args->buffers[0];
+  int32_t *restrict const t2 = args->buffers[2];
+  const int64_t s0 = args->sizes[0], s1 = args->sizes[1];
+  for (int64_t c0 = 0; c0 < s0; c0 += LANES)
+    for (int64_t c1 = 0; c1 < s1; c1 += LANES)
+      TSC_JOIN(tsc_square, TSC_LANES)(&t2[c1 * s0 + c0], s0, &t0[c0 * s1 + c1], s1, tsc_min_int64(LANES, s0 - c0),
+                                      tsc_min_int64(LANES, s1 - c1));
+  return 0;
+}
+
+static int wrong_squares(void) {
+  enum { ROWS = 2 * LANES + 3, COLUMNS = 2 * LANES - 1 };
+  static int32_t a[ROWS * COLUMNS], out[ROWS * COLUMNS];
+  const volatile int32_t *va = a, *vo = out;
+  int bad = 0;
+  for (int i = 0; i < ROWS * COLUMNS; i++) a[i] = i * 1000003 - 2000000000;
+  run(squares, a, 0, out, ROWS, COLUMNS, 1);
+  for (int i = 0; i < ROWS; i++)
+    for (int j = 0; j < COLUMNS; j++) bad += vo[j * ROWS + i] != va[i * COLUMNS + j];
+  return bad;
+}
+
 #include "self_test_dots.h"
 
 /* -- functions: close to libm, and what is special stays special ---------------------------------------------------------------- */
@@ -371,7 +397,7 @@ int32_t tsc_self_test(void) {
       {"rows of 1", wrong_rows_float_1}, {"rows of 2", wrong_rows_float_2}, {"rows of 3", wrong_rows_float_3},
       {"rows of 4", wrong_rows_float_4}, {"rows of 2 doubles", wrong_rows_double_2}, {"rows of 2 int32", wrong_rows_int32_t_2},
       {"rows of 2 int64", wrong_rows_int64_t_2}, {"rows of 2 bytes", wrong_rows_uint8_t_2}, {"elementwise", wrong_elementwise},
-      {"windows", wrong_windows}, {"register tile", wrong_tile}, {"sums", wrong_sums}, {"integers", wrong_integers},
+      {"windows", wrong_windows}, {"register tile", wrong_tile}, {"sums", wrong_sums}, {"integers", wrong_integers}, {"squares", wrong_squares},
       {"pairs", wrong_pairs}, {"quads", wrong_quads}, {"bfloats", wrong_bfloats}, {"functions", wrong_functions}};
   int bad = 0;
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
