@@ -30,6 +30,7 @@ from tsc.config import read_environment
 from tsc.errors import InternalError
 from tsc.loop_ir.bounds import Prover, no_prover
 from tsc.loop_ir.lower import lower, settle
+from tsc.loop_ir.marks import SQUARES
 from tsc.loop_ir.nodes import Func
 from tsc.loop_ir.oracle.interpret import Trace, interpret, interpreter
 from tsc.loop_ir.places import places_of
@@ -421,7 +422,8 @@ def _unit(sources: Sequence[str]) -> str:
     widths = sorted({int(w) for s in sources for w in re.findall(r"#define TSC_LANES (\d+)", s)})
     head = ['#include "tsc_kernel.h"']
     for width in widths:
-        head += [f"#define TSC_LANES {width}", '#include "tsc_math.h"', "#undef TSC_LANES"]
+        squares = ['#include "tsc_square.h"'] if width in SQUARES else []
+        head += [f"#define TSC_LANES {width}", '#include "tsc_math.h"', *squares, "#undef TSC_LANES"]
     bodies = [line for s in sources for line in s.splitlines() if not line.startswith("#")]
     return "\n".join([*head, *bodies, ""])
 
