@@ -80,7 +80,8 @@ def _vectorize_loop(loop: For, place: Place, spec: DeviceSpec, reasons: list[str
         lanes = _lanes(loop, stores, spec, facts)
         # a copy is cut at the edges of what it copies, so that its vectors need no masks
         reduced = _check(loop, lanes, stores, place, spec, spec.masks and (loop.mark != COPY or not splits))
-        made = _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts))
+        made = (_in_one_vector(loop, stores, lanes) if not reduced and _is_short(loop, stores, lanes, facts) else
+                _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts)))
         complaint = unproved(simplify_stmt(made, facts, keep_marked=True), place)
         if complaint is not None:
             raise Refused(complaint)
@@ -272,6 +273,25 @@ def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:
 
 # -- building --------------------------------------------------------------------------------------------------
 
+def _is_short(loop: For, stores: tuple[Store, ...], lanes: int, facts: Facts) -> bool:
+    """Whether a loop whose trips nobody knows has never more than a vector has lanes."""
+    leaves: dict[str, Expr] = {}
+    trips = facts.reduce(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves))
+    return trips.as_int() is None and facts.nonneg(lanes - trips) and _are_masked(loop, stores)
+
+
+def _are_masked(loop: For, stores: tuple[Store, ...]) -> bool:
+    return all(check_load(x, loop.var) in MASKED for s in stores for e in (*s.index, s.value) for x in loads(e))
+
+
+def _in_one_vector(loop: For, stores: tuple[Store, ...], lanes: int) -> Stmt:
+    """Of a loop of at most so many trips, one vector whose lanes beyond the end are masked."""
+    lane = f"{loop.var}_l"
+    place = add(loop.lo, Var(lane))
+    moved = block(*(substitute_stmt(s, {loop.var: place}) for s in stores))
+    return If(call("lt", loop.lo, loop.hi), _vector(lane, lanes, If(call("lt", place, loop.hi), moved)))
+
+
 def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lanes: int, ways: int) -> Stmt:
     """Whole vectors, then what is left: one more vector with the lanes beyond the end masked, or scalars. A reduction takes
     `ways` vectors at once as long as there are so many, each with accumulators of its own, folded before the last vectors."""
@@ -296,7 +316,7 @@ def _in_vectors(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer]
         several = block(*(s for own in others for s in own), main(loop.lo, start, ways), *_folded(stores, each, lane, lanes))
         wide = [If(call("lt", loop.lo, start), several)]
     after = (_combine(s, local, lane, lanes) for s, local in _reductions(stores, accumulators))
-    if all(check_load(x, loop.var) in MASKED for s in stores for e in (*s.index, s.value) for x in loads(e)):
+    if _are_masked(loop, stores):
         masked = _vector(lane, lanes, If(call("lt", add(Var(middle), Var(lane)), loop.hi), at(Var(middle))))
         made = block(*before, *wide, main(start, Var(middle), 1), If(call("lt", Var(middle), loop.hi), masked), *after)
     else:

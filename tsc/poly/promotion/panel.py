@@ -1,14 +1,15 @@
 """The operand panel: what varies with the vector axis, copied once per column tile as [reduce axes...][columns].
 
 The operand is whatever expression the product has there (a load at any stride, a cast, a padded read), so that a prologue is
-composed into the copy; what is widened to whole numbers is copied as it was. Columns past the end are zero: the register tile
-may then compute them, and nothing stores them.
+composed into the copy; what is widened to whole numbers is copied as it was. Columns past the end are zero as far as the last
+vector goes: the register tile may then compute them, and nothing stores them.
 Section 5.3 of the paper (promotion statements).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from tsc.errors import InternalError
 from tsc.loop_ir.marks import COPY, INSTR_N, alloc_of, copy_of, fill_of
@@ -22,6 +23,9 @@ from tsc.poly.tree import node_below
 from tsc.te.expr import Buffer, Expr, Load, Var, loads, variables
 from tsc.te.passes.narrow import as_narrow
 from tsc.te.passes.products import unit_stride, without_casts
+
+#: No device has vectors of more elements, and all have vectors of a part of them.
+LANES = 16
 
 
 def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, width: int) -> Promoted:
@@ -47,7 +51,8 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     exact = at_prefix.reverse().apply_range(read)
     tile = isl.window(low, width, len(reduce), len(found.batch))
     any_column = exact.project_out(isl.OUT, len(reduce), 1).insert_dims(isl.OUT, len(reduce), 1)
-    past = any_column.intersect(tile).subtract(exact).coalesce()
+    together = isl.in_groups(names, found.n, _vector(low, width))  # columns that register tiles compute if any of them
+    past = any_column.intersect(exact.apply_range(together)).intersect(tile).subtract(exact).coalesce()
     if not exact.is_subset(tile):
         raise InternalError(f"the panel of {found.anchor.name} does not cover what its tile reads")
 
@@ -92,6 +97,12 @@ def _needed(scop: Scop, found: Nest, operand: Expr, width: int) -> bool:
     extent = size_text(next(a.extent for a in found.anchor.axes if a.name == found.n))
     ragged = isl.Set(f"{scop.params} -> {{ : ({extent}) mod {width} != 0 }}")
     return not scop.context.intersect(ragged).is_empty()
+
+
+def _vector(low: isl.PwAff, width: int) -> int:
+    """Of so many columns, whole vectors of any device; all `width` of a tile where tiles do not begin with a vector."""
+    vector = gcd(width, LANES)
+    return vector if isl.maximum(isl.modulo(low, vector)) == 0 else width
 
 
 def _first_column(scop: Scop, found: Nest, relation: isl.UnionMap) -> isl.PwAff:
