@@ -433,13 +433,6 @@ def window(low: PwAff, width: int, before: int, after: int) -> Map:
     return Map.from_pw_aff(low).apply_range(inside).insert_dims(OUT, 0, before).add_dims(OUT, after)
 
 
-def in_groups(names: Sequence[str], name: str, size: int) -> Map:
-    """From each tuple of `names` to those of which one coordinate is in the same group of `size` numbers."""
-    others = [f"{n}'" if n == name else n for n in names]
-    group = f"{size} * floor({name} / {size})"
-    return Map(f"{{ [{', '.join(names)}] -> [{', '.join(others)}] : {group} <= {name}' < {group} + {size} }}")
-
-
 def constant_on(domain: Set, value: int) -> PwAff:
     """A constant function on `domain`."""
     return PwAff.val_on_domain(domain, islpy.Val.int_from_si(domain.get_ctx(), value))

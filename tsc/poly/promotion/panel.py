@@ -51,7 +51,7 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     exact = at_prefix.reverse().apply_range(read)
     tile = isl.window(low, width, len(reduce), len(found.batch))
     any_column = exact.project_out(isl.OUT, len(reduce), 1).insert_dims(isl.OUT, len(reduce), 1)
-    together = isl.in_groups(names, found.n, _vector(low, width))  # columns that register tiles compute if any of them
+    together = _groups(names, found.n, _vector(low, width))  # columns that register tiles compute if any of them
     past = any_column.intersect(exact.apply_range(together)).intersect(tile).subtract(exact).coalesce()
     if not exact.is_subset(tile):
         raise InternalError(f"the panel of {found.anchor.name} does not cover what its tile reads")
@@ -103,6 +103,13 @@ def _vector(low: isl.PwAff, width: int) -> int:
     """Of so many columns, whole vectors of any device; all `width` of a tile where tiles do not begin with a vector."""
     vector = gcd(width, LANES)
     return vector if isl.maximum(isl.modulo(low, vector)) == 0 else width
+
+
+def _groups(names: tuple[str, ...], column: str, size: int) -> isl.Map:
+    """From each element of an operand to those whose columns are in the same group of so many."""
+    others = [f"{n}'" if n == column else n for n in names]
+    group = f"{size} * floor({column} / {size})"
+    return isl.Map(f"{{ [{', '.join(names)}] -> [{', '.join(others)}] : {group} <= {column}' < {group} + {size} }}")
 
 
 def _first_column(scop: Scop, found: Nest, relation: isl.UnionMap) -> isl.PwAff:
