@@ -131,9 +131,6 @@ def compile_part(graph: Graph, env: ShapeEnv, groups: Sequence[FusionGroup], sho
 
 def compile_regions(node: Node, shop: Workshop, ahead: Ahead) -> tuple[RegionCall, list[tuple[KernelCall, Kernel]]]:
     """The graphs of a node, each compiled as a model's is."""
-    if shop.device.spec.gpu is not None:
-        raise UnsupportedError(f"node '{node.name}' runs graphs of its own, which target '{shop.device.spec.name}' cannot do; "
-                               "compile for a CPU")
     parts, pairs = list[Part](), list[tuple[KernelCall, Kernel]]()
     for body in node.attrs["bodies"]:
         graph, env, groups = to_groups(body.graph, body.env, shop.recorder, shop.device, shop.options.limits)

@@ -382,11 +382,26 @@ def test_kernels_in_graphs_are_tuned_where_their_sizes_are_known() -> None:
     assert len(groups) < len({order.group for order, _ in shop.orders})
 
 
-def test_a_gpu_refuses_graphs() -> None:
-    proto = model("""g (float[n] x, bool c) => (float[n] y) {
-        y = If (c) <then_branch = a () => (float[n] p) { p = Neg(x) }, else_branch = b () => (float[n] q) { q = Abs(x) }> }""")
-    with pytest.raises(UnsupportedError, match="runs graphs of its own"):
-        tsc.compile(proto, target="emu:sm_80")
+def test_graphs_on_a_gpu() -> None:
+    """A loop that carries a value, hands out one a trip, and ends by what a branch in it says."""
+    proto = model("""g (float[n] x, int64 m, float limit) => (float[n] y, float[t, n] all) {
+        yes = Constant <value = bool {1}> ()
+        y, all = Loop (m, yes, x) <body = b (int64 i, bool c, float[n] v) => (bool d, float[n] w, float[n] o) {
+            most = ReduceMax <keepdims = 0> (v)  d = Less(most, limit)
+            w = If (d) <then_branch = p () => (float[n] q) { q = Add(v, x) },
+                        else_branch = r () => (float[n] s) { s = Neg(v) }>
+            o = Abs(w) }> }""")
+    executable = tsc.compile(proto, target="emu:sm_80")
+    for n, most, limit in ((1, 0, 1.0), (1, 4, 3.0), (7, 5, 1e9), (40, 9, 5.0)):
+        x, trips = np.abs(floats(n)) + np.float32(0.5), []
+        value, goes_on = x, True
+        while goes_on and len(trips) < most:
+            goes_on = bool(value.max() < limit)
+            value = value + x if goes_on else -value
+            trips.append(np.abs(value))
+        y, every = executable.run(None, {"x": x, "m": np.int64(most), "limit": np.float32(limit)})
+        np.testing.assert_allclose(y, value, rtol=1e-6)
+        np.testing.assert_allclose(every, np.reshape(trips, (-1, n)), rtol=1e-6)
 
 
 def test_halves_within_graphs() -> None:
