@@ -11,7 +11,7 @@ from typing import Any
 from tsc.attempts import compile_definitions, made_of
 from tsc.codegen_c.build import Ahead
 from tsc.config import DEFAULT_LIMITS, Limits, Options
-from tsc.errors import InputError, SlowKernelWarning, UnsupportedError, typed
+from tsc.errors import InputError, SlowKernelWarning, typed
 from tsc.from_torch import exported, is_module
 from tsc.graph.decompose import decompose
 from tsc.graph.define import define, definitions_of, needed

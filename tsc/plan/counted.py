@@ -18,8 +18,8 @@ from tsc.target import DeviceSpec
 
 
 def check_counts(graph: Graph, spec: DeviceSpec) -> None:
-    """Raise UnsupportedError where a GPU's kernels would count: its code has no search that is short enough. The trips of a loop
-    are counted by the plan."""
+    """Raise UnsupportedError where a GPU's kernels would count: its code has no search that is short enough. Of a loop the plan
+    counts the trips."""
     for name, value in graph.counts.items() if spec.gpu is not None else ():
         node = graph.producers()[value]
         if not runs_graphs(node):
