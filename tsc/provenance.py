@@ -18,6 +18,7 @@ from onnx import ModelProto
 from tsc.config import Options
 from tsc.graph.onnx.file import Source
 from tsc.kernels import Workshop
+from tsc.threads import submitted
 
 #: Options that say how a compile goes on, and not what it makes.
 _BESIDE = frozenset({"cache_dir", "jobs", "use_cache", "progress", "limits", "records"})
@@ -28,7 +29,7 @@ _CHUNK = 1 << 22
 def provenance(source: Source, shop: Workshop) -> Iterator[Future[dict[str, str]]]:
     """What can be said of a compile but for its compiler, told beside it: a large model's digest takes a while."""
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(_told, source, shop)
+        yield submitted(pool, _told, source, shop)
 
 
 def _told(source: Source, shop: Workshop) -> dict[str, str]:

@@ -31,6 +31,7 @@ from tsc.runtime.interface import (
     table_text,
 )
 from tsc.target import DeviceSpec
+from tsc.threads import mapped, submitted
 
 _HERE = Path(__file__).parent
 _DRIVERS = _HERE.parent / "runtime" / "drivers"
@@ -103,12 +104,12 @@ class Ahead:
     def __init__(self, spec: DeviceSpec, options: Options) -> None:
         self._asked: set[str] = set()
         self._pool = ThreadPoolExecutor(options.job_count())
-        self.tools = self._pool.submit(_tools, spec, options)
+        self.tools = submitted(self._pool, _tools, spec, options)
 
     def __call__(self, source: str) -> None:
         if source not in self._asked:
             self._asked.add(source)
-            with suppress(RuntimeError):  # no thread to be had
+            with suppress(RuntimeError):  # no thread to be had: `build_module` does it
                 self._pool.submit(self._compile, source)
 
     @property
@@ -182,11 +183,7 @@ def _linked(objects: Sequence[bytes], table: str, kernels: Iterable[str], caller
 def _compiled(keys: Sequence[str], units: Sequence[tuple[str, str]], cache: CompiledCache, caller: _Caller,
               jobs: int) -> list[bytes]:
     """The object of each unit, from the cache or compiled, `jobs` at a time. Raises LaunchError."""
-    try:
-        with ThreadPoolExecutor(jobs) as pool:
-            return list(pool.map(lambda u: _compile(u[0], u[1], cache, caller), zip(keys, units)))
-    except RuntimeError as error:
-        raise LaunchError(f"cannot start a thread to compile in ({error}); let this user run more (ulimit -u)") from error
+    return mapped(jobs, lambda u: _compile(u[0], u[1], cache, caller), zip(keys, units))
 
 
 def _is_module(binary: bytes, kernels: Iterable[str]) -> bool:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from tsc.config import Options, child_environment, read_environment
 from tsc.errors import InternalError, LaunchError
 from tsc.runtime.interface import IN_TURN, TABLE, KernelInterface, ModuleInterface, table_text
 from tsc.target import DeviceSpec, parse_target
+from tsc.threads import mapped
 
 _HERE = Path(__file__).parent
 _DEVICE, _EMULATOR = _HERE / "device", _HERE / "emu"
@@ -118,8 +118,7 @@ def build_emulated(source: CudaSource, options: Options, asan: bool = False, ass
             (caller.work / f"unit{number}.o").write_bytes(made)
             return f"unit{number}.o"
 
-        with ThreadPoolExecutor(options.job_count()) as pool:
-            objects = list(pool.map(make, range(len(units))))
+        objects = mapped(options.job_count(), make, range(len(units)))
         module = caller.link(objects, flags, assembly)
     cache.put(whole, module)
     return module

@@ -11,7 +11,6 @@ import queue
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from tsc.config import child_environment
 from tsc.errors import LaunchError
 from tsc.frames import read_frame, write_frame
+from tsc.threads import mapped
 
 _MODULE = "tsc.codegen_cuda.nvrtc_worker"
 _HOW = "`pip install tsc-compiler[cuda]` brings it"
@@ -92,8 +92,7 @@ def compile_all(jobs: Sequence[Job], processes: int) -> list[Answer]:
             finally:
                 idle.put(worker)
 
-        with ThreadPoolExecutor(count) as pool:
-            return list(pool.map(run, jobs))
+        return mapped(count, run, jobs)
 
 
 class _Worker:
