@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tsc"
 FLOORS = (
     "errors", "config", "progress", "frames", "threads", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir",
-    "ops", "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers", "attempts",
+    "ops", "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers",
+    "attempts",
     "provenance", "from_torch", "pipeline", "torch_backend", "onnx_backend", "session", "tuning_group", "tuning_crew",
     "tuning", "build_te", "explain", "sol", "diagnosis", "bench_child", "bench", "cli_output", "cli_pack", "cli_tune", "cli",
     "__main__")
