@@ -86,7 +86,8 @@ class Chained(Pattern):
         return Space(default, tuple(knobs), (limit,), self._in_register_tiles, tuple(self._seeds(default, spec)))
 
     def _seeds(self, default: TileConfig, spec: DeviceSpec) -> Iterator[TileConfig]:
-        """Without prefetching; and of each width register tiles that fill the registers, and half as high."""
+        """Without prefetching; of each width register tiles that fill the registers, and half as high; one contraction alone
+        with narrower ones, as high as they can be and as the default's are; and the most rows a block."""
         if default.prefetch:
             yield replace(default, prefetch=0)
         knobs = [stage.register_knobs(spec, "stage_tiles") for stage in self.contractions]
@@ -97,6 +98,15 @@ class Chained(Pattern):
                     own = max((size for size in columns.sizes if size <= wide), default=min(columns.sizes))
                     tiles.append((-(-max(1, tallest(rows, own, spec)) // share), own))
                 yield self._in_register_tiles(replace(default, stage_tiles=tuple(tiles)))
+        for place, (rows, columns) in enumerate(knobs if len(knobs) > 1 else ()):
+            high, most = default.stage_tiles[place]
+            for wide in (size for size in reversed(columns.sizes) if size < most):
+                for tile in ((max(1, tallest(rows, wide, spec)), wide), (high, wide)):
+                    others = default.stage_tiles[:place], default.stage_tiles[place + 1:]
+                    yield self._in_register_tiles(replace(default, stage_tiles=(*others[0], tile, *others[1])))
+        if self.m is not None:
+            blocks = [4 * CHAIN_ROWS if k == self.m else size for k, size in enumerate(default.row_tile)]
+            yield self._in_register_tiles(replace(default, row_tile=tuple(blocks)))
 
     def _in_register_tiles(self, config: TileConfig) -> TileConfig:
         """With blocks whose rows are whole register tiles of each contraction."""
