@@ -17,7 +17,7 @@ from tsc.tune import simulate
 from tsc.tune.pool import cover
 from tsc.tune.search import RandomSearch, Search, valid
 from tsc.tune.simulate import A100, H200, Gpu, Product, resident, seconds, space_of, with_noise
-from tsc.tune.turbo import FAILURES, LENGTH, LONGEST, SHORTEST, SUCCESSES, Array, Grid, Region, Turbo, followed, updated
+from tsc.tune.turbo import FAILURES, FIRST, LENGTH, LONGEST, SHORTEST, SUCCESSES, Array, Grid, Region, Turbo, followed, updated
 from tsc.tuning_group import search_called
 
 ROWS = (1, 8, 32, 128, 300, 700, 2048, 16384)
@@ -224,3 +224,22 @@ def test_seeds_come_first(make: Callable[[Space], Search]) -> None:
     broken = next(c for c in map(space.at, itertools.product(*(range(len(k.sizes)) for k in space.knobs))) if space.refusal(c))
     search = make(replace(space, seeds=(members[5], space.default, broken, outside, members[7])))
     assert search.ask(2) == [space.default, members[5]] and search.ask(3)[:2] == [outside, members[7]]
+
+
+def test_more_seeds_than_a_region_waits_for() -> None:
+    """They come batch by batch, without a draw that nobody asked for, and then what the regions draw."""
+    space, asked = space_of(A100), list[int]()
+
+    def draws(x: np.ndarray, y: np.ndarray, at: np.ndarray, count: int, seed: int) -> np.ndarray:
+        asked.append(count)
+        assert count > 0
+        return gaussian(x, y, at, count, seed)
+
+    seeds = valid(space)[:4 * FIRST]
+    search = Turbo(replace(space, seeds=tuple(seeds)), 0, draws)
+    found = list[TileConfig]()
+    for _ in range(8):
+        batch = search.ask(4)
+        found += batch
+        search.tell({config: [float(len(found) % 7), 1.0] for config in batch})
+    assert {*found[:4 * FIRST]} <= {space.default, *seeds} and len(set(found)) == 32 and asked

@@ -152,7 +152,7 @@ class Turbo:
             config = self._first.pop(0)
             self._take(config, self._grid.nearest(config), found)
         ready = [k for k, region in enumerate(self.regions) if len(self._told) - region.begun >= FIRST]
-        for choices in self._sampled(ready, count - len(found)) if ready else ():
+        for choices in self._sampled(ready, count - len(found)) if ready and len(found) < count else ():
             self._take(self._space.at(choices), choices, found)
         for _ in range(20 * count):
             if len(found) >= count:
