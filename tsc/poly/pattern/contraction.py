@@ -11,7 +11,7 @@ from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern.base import PANEL_STEPS, Build, Tree
 from tsc.poly.pattern.nest import Nest, in_register_tiles, nest_tree
 from tsc.poly.pattern.rows import anchor_matrix, cells_behind, only_reduction, store_axes
-from tsc.poly.promotion.panel import promote_panel
+from tsc.poly.promotion.panel import LANES, promote_panel
 from tsc.poly.scop import Scop
 from tsc.poly.tile import Knob, Limit, Space, TileConfig, powers
 from tsc.runtime.cost import Work
@@ -22,8 +22,6 @@ from tsc.te.expr import Expr, loads, variables
 from tsc.te.passes.layout import ColumnOperand, with_layouts
 from tsc.te.passes.products import lies_along, product_of, single_axes, unit_stride
 
-#: Elements that fill a vector of any device.
-NARROW = 16
 #: Bytes of a panel that are asked for ahead. Few rows gain what a core's own prefetching leaves.
 PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, 4096, 8192, 16384, 32768))
 #: Blocks along rows keep a panel of columns in the cache, blocks along columns keep the rows.
@@ -173,8 +171,8 @@ def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
     stored = [a for a in store_axes(scop, anchor, cells) if a in single]
     n = stored[0] if stored else single[-1]
     n_factor, m_factor = factors if n in left else factors[::-1]
-    if (sizes[n] or NARROW) < NARROW:  # few columns, which vectors would not fill: those of the other factor, where it has more
-        others = [a for a in single if a in variables(m_factor) and (sizes[a] or NARROW) >= NARROW]
+    if (sizes[n] or LANES) < LANES:  # few columns, which vectors would not fill: those of the other factor, where it has more
+        others = [a for a in single if a in variables(m_factor) and (sizes[a] or LANES) >= LANES]
         along = [a for a in others if all(lies_along(load, a) for load in loads(m_factor))]
         if along:
             n, n_factor, m_factor = along[-1], m_factor, n_factor

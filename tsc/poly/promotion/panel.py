@@ -24,7 +24,7 @@ from tsc.te.expr import Buffer, Expr, Load, Var, loads, variables
 from tsc.te.passes.narrow import as_narrow
 from tsc.te.passes.products import unit_stride, without_casts
 
-#: No device has vectors of more elements, and all have vectors of a part of them.
+#: Elements that fill a vector of any device; those of all devices are a part of it.
 LANES = 16
 
 
