@@ -8,7 +8,7 @@ from tsc.errors import InternalError
 from tsc.loop_ir.gpu.mma import GROUP, ROWS
 from tsc.loop_ir.gpu.widen import begins_whole
 from tsc.loop_ir.marks import BLOCK
-from tsc.poly import isl
+from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern.teams import Rows, copy_rows
 from tsc.poly.promotion.layout import Layout, plain, swizzle, swizzled_panels
 from tsc.poly.promotion.promote import Operand, Promoted, promote_operand, zero
@@ -39,9 +39,13 @@ class Tile:
 def share(promoted: Promoted, rounded: Scop, scop: Scop, update: Statement, tile: Tile, columns: bool, warps: int,
           marks: frozenset[str] = frozenset({BLOCK})) -> Promoted:
     """A tile read from shared memory by `update`, copied by all threads before what is below the bands under `marks`; swizzled
-    where lanes read several of its rows at once. Its axis are the `columns` of the product, or its rows."""
+    where lanes read several of its rows at once. Its axis are the `columns` of the product, or its rows. Raises PatternMismatch
+    for a factor that is the same along one of its axes."""
     value, read, axis, k = tile.value, tile.read, tile.axis, tile.k
     used = variables(value)
+    if not {axis, k} <= used:
+        same = ", ".join(sorted({axis, k} - used))
+        raise PatternMismatch(f"a factor of {update.compute.name} is the same along {same}, and no tile of rows and columns")
     cells = tuple(a.name for a in update.axes if a.name in used)
     inner, outer, shape = (axis, k, (tile.deep, tile.size)) if unit_stride(read, axis) and not unit_stride(read, k) else (
         k, axis, (tile.size, tile.deep))
