@@ -200,6 +200,20 @@ def conv_of_bytes(name: str, shape: tuple[int, int, int, int], out: int, kernel:
     return Layer(name, nodes, ("N", channels, "H", "W"), shape, weights, 2.0 * outputs * channels // groups * kernel * kernel)
 
 
+def turned(name: str, shape: tuple[int, ...], order: tuple[int, ...]) -> Layer:
+    """A Transpose."""
+    node = helper.make_node("Transpose", ["x"], ["y"], perm=order)
+    return Layer(name, (node,), tuple(f"d{axis}" for axis, _ in enumerate(shape)), shape, {}, 0.0)
+
+
+def attended(name: str, heads: int, rows: int, length: int) -> Layer:
+    """Rows that attend to a cache of keys, which are the values too: [1, heads, length, 64]."""
+    weights = {"q": np.random.default_rng(0).standard_normal((1, heads, rows, 64)).astype(np.float32) / 8}
+    nodes = (helper.make_node("Transpose", ["x"], ["t"], perm=[0, 1, 3, 2]), helper.make_node("MatMul", ["q", "t"], ["s"]),
+             helper.make_node("Softmax", ["s"], ["p"], axis=-1), helper.make_node("MatMul", ["p", "x"], ["y"]))
+    return Layer(name, nodes, (1, heads, "T", 64), (1, heads, length, 64), weights, 256.0 * heads * rows * length)
+
+
 LAYERS = (
     conv("conv 3x3 64", (1, 64, 56, 56), 64, 3), conv("conv 3x3 256", (1, 256, 14, 14), 256, 3),
     conv("conv 3x3/2 128", (1, 128, 28, 28), 256, 3, 2), conv("conv 7x7/2 stem", (1, 3, 224, 224), 64, 7, 2),
@@ -230,7 +244,11 @@ OTHERS = (
     of_bytes("bytes, pairs, a row", 1, 768, 3072, False), of_bytes("bytes, pairs", 128, 768, 3072, False),
     conv_of_bytes("bytes, conv 3x3", (1, 64, 56, 56), 64, 3), conv_of_bytes("bytes, pointwise", (1, 256, 14, 14), 512, 1),
     conv_of_bytes("bytes, depthwise", (1, 64, 112, 112), 64, 3, 64), conv_of_bytes("bytes, stem", (1, 3, 224, 224), 64, 7))
-EVERY = (*LAYERS, *RECURRENT, *COUNTED, *OTHERS)
+TURNED = (
+    turned("turned", (2048, 768), (1, 0)), turned("turned, odd", (100, 37), (1, 0)),
+    turned("turned, channels last", (1, 64, 56, 56), (0, 2, 3, 1)),
+    attended("turned keys, a row", 12, 1, 512), attended("turned keys", 12, 384, 384))
+EVERY = (*LAYERS, *RECURRENT, *COUNTED, *OTHERS, *TURNED)
 
 
 def serve(runtime: str, folder: str) -> None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsc.codegen_c.specs import machine_name
 from tsc.config import Options, default_threads
@@ -120,9 +121,12 @@ def front(records: Sequence[Record], units: int) -> tuple[TileConfig, ...]:
     matrix = matrix_of(records, (units,))
     if matrix is None:
         return ()
-    means = np.log(matrix.times).mean(axis=1)
-    rows = {*cover(matrix.times, BEST, 0.0), *np.argsort(means)[:BEST].tolist()}
-    return tuple([config for row, config in enumerate(matrix.configs) if row in rows])
+    return tuple([matrix.configs[row] for row in _leading(np.log(matrix.times), BEST)])
+
+
+def _leading(logs: NDArray[np.float64], most: int) -> list[int]:
+    """Of rows of logarithms of times so many that cover their columns, then the BEST on average."""
+    return list(dict.fromkeys([*cover(np.exp(logs), most, 0.0), *logs.mean(axis=1).argsort(kind="stable")[:BEST].tolist()]))
 
 
 def finalists(space: Space, known: Mapping[TileConfig, Times], most: int) -> list[TileConfig]:
@@ -134,13 +138,12 @@ def finalists(space: Space, known: Mapping[TileConfig, Times], most: int) -> lis
     if not times:
         return []
     configs, means = list(times), {config: float(np.mean(own)) for config, own in times.items()}
-    chosen = cover(np.exp(np.array([times[config] for config in configs])), most, 0.0)
-    best = sorted(configs, key=means.__getitem__)[:BEST]
+    leading = [configs[row] for row in _leading(np.array([times[config] for config in configs]), most)]
     limit = means.get(space.default, -math.inf) + NEAR
     seeds = (config for config in space.seeds if means.get(config, math.inf) <= limit)
     cut = sorted(filter(None, {config.chunk for config in configs}))
     split = (min((c for c in configs if c.chunk == chunk), key=means.__getitem__) for chunk in cut)
-    return list(dict.fromkeys([space.default, *(configs[k] for k in chosen), *best, *seeds, *split]))
+    return list(dict.fromkeys([space.default, *leading, *seeds, *split]))
 
 
 def batches(job: Job, shop: Workshop) -> Iterator[Batch]:

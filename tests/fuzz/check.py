@@ -24,7 +24,7 @@ from tests.fuzz.generate import Case
 from tests.loop_ir.funcs import call_kernel
 from tests.poly.support import SMALL
 from tsc.codegen_c import build
-from tsc.codegen_c.emit import emit_c
+from tsc.codegen_c.emit import emit_c, headers
 from tsc.codegen_c.specs import host_spec
 from tsc.config import read_environment
 from tsc.errors import InternalError
@@ -419,11 +419,8 @@ def compiled(all_made: Sequence[Made]) -> ctypes.CDLL:
 
 def _unit(sources: Sequence[str]) -> str:
     """Many kernels as one unit: each width's definitions once."""
-    widths = sorted({int(w) for s in sources for w in re.findall(r"#define TSC_LANES (\d+)", s)})
-    head = ['#include "tsc_kernel.h"']
-    for width in widths:
-        squares = ['#include "tsc_square.h"'] if width in SQUARES else []
-        head += [f"#define TSC_LANES {width}", '#include "tsc_math.h"', *squares, "#undef TSC_LANES"]
+    widths = {int(w) for s in sources for w in re.findall(r"#define TSC_LANES (\d+)", s)}
+    head = headers(widths, widths & SQUARES.keys())
     bodies = [line for s in sources for line in s.splitlines() if not line.startswith("#")]
     return "\n".join([*head, *bodies, ""])
 

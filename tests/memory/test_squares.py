@@ -8,7 +8,10 @@ import pytest
 
 import tsc
 from tests.graph.models import model
+from tests.memory.cases import Case
+from tests.memory.cases import lacking as lacking_machine
 from tests.memory.guarded import check_guarded
+from tests.memory.sanitized import SANITIZERS, lacking, prepared, run_sanitized
 from tsc.codegen_c.specs import CPU_SPECS
 from tsc.runtime.drivers.cpu import read_cpu_flags
 
@@ -34,6 +37,25 @@ def test_a_transpose(kind: str, target: str) -> None:
         x = bits.view({"float": np.float32, "int32": np.int32, "uint32": np.uint32}[kind])
         (y,) = check_guarded(executable, {"x": x})
         np.testing.assert_array_equal(y.view(np.uint32), bits.T)
+
+
+@on_each_cpu
+def test_nothing_is_turned(target: str) -> None:
+    executable = tsc.compile(turned("float"), dims={"r": (0, 64), "c": (0, 64)}, target=target)
+    for shape in ((0, 5), (5, 0), (0, 0), (1, 1), (17, 3)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        np.testing.assert_array_equal(executable.run(None, {"x": x})[0], x.T)
+
+
+@on_each_cpu
+@pytest.mark.parametrize("kind", ["address", "undefined-gcc"])
+def test_sanitizers_have_nothing_to_say(kind: str, target: str) -> None:
+    sanitizer = SANITIZERS[kind]
+    if reason := lacking_machine(target, sanitizer.compiler) or lacking(sanitizer):
+        pytest.skip(reason)
+    feeds = tuple({"x": np.ones(shape, np.float32)} for shape in SIZES)
+    case = Case("turned", turned("float"), None, {"x": ("r", "c")}, feeds)
+    assert run_sanitized(sanitizer, prepared([case], target, 4)) == []
 
 
 @on_each_cpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tsc.codegen_c.intrinsics import INTRINSICS
@@ -49,13 +50,10 @@ def emit_c(func: Func, spec: DeviceSpec, prefetch: int = 0) -> str:
     Raises UnsupportedError for a dtype that C code is not made for."""
     scope = Scope(facts_of(func.sizes), {f"var {BLOCK_BEGIN}": BLOCK_BEGIN, f"var {BLOCK_END}": BLOCK_END}, func.messages,
                   prefetch=prefetch)
-    lines = [f"/* {func.name} for {spec.name} */", '#include "tsc_kernel.h"']
     intrinsics = {s.name for s in walk(func.body) if isinstance(s, Intrin)}
     squares = {lanes for lanes, name in SQUARES.items() if name in intrinsics}
-    for width in sorted(squares | {int(s.hi.value) for s in walk(func.body) if isinstance(s, For) and s.kind == "vector"
-                                   and isinstance(s.hi, Const)}):
-        lines += [f"#define TSC_LANES {width}", '#include "tsc_math.h"',
-                  *(['#include "tsc_square.h"'] if width in squares else []), "#undef TSC_LANES"]
+    widths = {int(s.hi.value) for s in walk(func.body) if isinstance(s, For) and s.kind == "vector" and isinstance(s.hi, Const)}
+    lines = [f"/* {func.name} for {spec.name} */", *headers(widths, squares)]
     parameters = f"const tsc_args *args, int64_t {BLOCK_BEGIN}, int64_t {BLOCK_END}, void *scratch"
     tiled = "TSC_TILED " if not intrinsics <= {*SQUARES.values()} else ""
     lines += ["", f"{tiled}int32_t {identifier(func.name)}({parameters}) {{"]
@@ -72,6 +70,15 @@ def emit_c(func: Func, spec: DeviceSpec, prefetch: int = 0) -> str:
     _emit(func.body, scope, 1, body)
     lines += [f"{'  ' * depth}{text}" for depth, text in body]
     return "\n".join([*lines, "  return 0;", "}", ""])
+
+
+def headers(widths: Collection[int], squares: Collection[int]) -> list[str]:
+    """What kernels with vectors of so many lanes, and squares of so many rows, begin with."""
+    lines = ['#include "tsc_kernel.h"']
+    for width in sorted({*widths, *squares}):
+        own = ['#include "tsc_square.h"'] if width in squares else []
+        lines += [f"#define TSC_LANES {width}", '#include "tsc_math.h"', *own, "#undef TSC_LANES"]
+    return lines
 
 
 def _emit(stmt: Stmt, scope: Scope, depth: int, out: Lines) -> None:

@@ -397,8 +397,9 @@ int32_t tsc_self_test(void) {
       {"rows of 1", wrong_rows_float_1}, {"rows of 2", wrong_rows_float_2}, {"rows of 3", wrong_rows_float_3},
       {"rows of 4", wrong_rows_float_4}, {"rows of 2 doubles", wrong_rows_double_2}, {"rows of 2 int32", wrong_rows_int32_t_2},
       {"rows of 2 int64", wrong_rows_int64_t_2}, {"rows of 2 bytes", wrong_rows_uint8_t_2}, {"elementwise", wrong_elementwise},
-      {"windows", wrong_windows}, {"register tile", wrong_tile}, {"sums", wrong_sums}, {"integers", wrong_integers}, {"squares", wrong_squares},
-      {"pairs", wrong_pairs}, {"quads", wrong_quads}, {"bfloats", wrong_bfloats}, {"functions", wrong_functions}};
+      {"windows", wrong_windows}, {"register tile", wrong_tile}, {"sums", wrong_sums}, {"integers", wrong_integers},
+      {"squares", wrong_squares}, {"pairs", wrong_pairs}, {"quads", wrong_quads}, {"bfloats", wrong_bfloats},
+      {"functions", wrong_functions}};
   int bad = 0;
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
     if (tests[i].wrong()) {

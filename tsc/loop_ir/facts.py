@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from tsc.loop_ir.nodes import For, Let
+from tsc.sym import SymExpr
 from tsc.sym.facts import Facts
 from tsc.te.expr import Expr
 from tsc.te.index import to_sym
+
+
+def trips(loop: For) -> SymExpr:
+    """How often a loop whose step is 1 runs, where that is no less than 0; data that its bounds read are opaque."""
+    leaves: dict[str, Expr] = {}
+    return to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves)
 
 
 def inside(facts: Facts, stmt: For | Let) -> Facts:

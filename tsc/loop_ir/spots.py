@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tsc.loop_ir.facts import inside
+from tsc.loop_ir.facts import inside, trips
 from tsc.loop_ir.marks import PLACE
 from tsc.loop_ir.nodes import Block, For, Func, If, Let, Stmt, Store, expressions, map_children, walk
 from tsc.sym import ONE
 from tsc.sym.facts import Facts
 from tsc.te.compute import facts_of
-from tsc.te.expr import Call, CheckedIndex, Expr, Load, Var, add, call, loads, variables
+from tsc.te.expr import Call, CheckedIndex, Load, Var, add, call, loads, variables
 from tsc.te.expr import walk as walk_expr
-from tsc.te.index import to_expr, to_sym
+from tsc.te.index import to_expr
 from tsc.te.passes.spots import FOLDS, Spot, nothing_of, spot_of, there
 
 
@@ -50,8 +50,7 @@ def _stored(loop: For, facts: Facts) -> Stmt | None:
         return None
     if any(loop.var in variables(e) for e in spot.guards):
         return None
-    leaves: dict[str, Expr] = {}
-    runs = facts.nonneg(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves) - ONE)
+    runs = facts.nonneg(trips(loop) - ONE)
     checks = {n for s in stmts for e in expressions(s) for n in walk_expr(e) if isinstance(n, CheckedIndex)}
     if checks - (set(walk_expr(spot.goes)) if runs else set()):  # a check is made for each place that there is
         return None

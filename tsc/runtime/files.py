@@ -62,7 +62,7 @@ def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise OSError(errno.EFBIG, f"{size} bytes, at most {most} can be read", str(path))
+            raise OSError(errno.EFBIG, f"it has {size} bytes, more than the {most} that can be read", str(path))
         return file.read()
 
 

@@ -22,7 +22,7 @@ from tsc.codegen_c.specs import machine_name
 from tsc.errors import InputError, LaunchError
 from tsc.poly.tile import TileConfig
 from tsc.runtime.drivers.cpu import read_cpu_flags
-from tsc.runtime.files import open_regular, write_atomically
+from tsc.runtime.files import read_regular, write_atomically
 from tsc.tune.child import measured
 from tsc.tune.measure import ENOUGH, Sizes, Trial
 from tsc.tune.records import Place, Record, append, place_of, read
@@ -126,8 +126,7 @@ def write_batch(folder: Path, batch: Batch) -> Path:
 def read_batch(path: Path) -> Batch:
     """What `write_batch` wrote. Raises InputError for anything else."""
     try:
-        with open_regular(path) as file:
-            content = file.readall()
+        content = read_regular(path)
     except OSError as error:
         raise InputError(f"cannot read the batch '{path}' ({error.strerror}); build it again") from error
     digest, _, body = content.removeprefix(_MAGIC).partition(b"\n")

@@ -5,8 +5,8 @@ The file is hostile until it is read: only regular files, no more of them than a
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from onnx import ModelProto, NodeProto
 
 from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.errors import InputError, ModelError, UnsupportedError
+from tsc.runtime.files import read_regular
 
 #: What a model may be given as.
 Source: TypeAlias = str | os.PathLike[str] | bytes | ModelProto
@@ -107,18 +108,11 @@ def _check_names(model: ModelProto, label: str, limits: Limits) -> None:
 def _read_file(path: str) -> bytes:
     """The bytes of a regular file. Raises ModelError for anything else: what has no end cannot be read to it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        return read_regular(Path(path), _MOST_BYTES)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ModelError(f"cannot read the model file {path!r}: {reason}") from error
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-        os.close(descriptor)
-        what = "is no regular file" if not stat.S_ISREG(status.st_mode) else (
-            f"has {status.st_size} bytes, more than the {_MOST_BYTES} that an ONNX file can have")
-        raise ModelError(f"the model file {path!r} {what}; give the path of an ONNX file")
-    with open(descriptor, "rb") as file:
-        return file.read()
+        code = error.errno if isinstance(error, OSError) else None
+        reason = "it is no regular file" if code in (errno.EINVAL, errno.EISDIR) else getattr(error, "strerror", error)
+        raise ModelError(f"cannot read the model file {path!r}: {reason}; give the path of an ONNX file") from error
 
 
 def _parse(data: bytes, label: str) -> ModelProto:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from tsc.loop_ir.facts import trips
 from tsc.loop_ir.marks import BFLOAT_TILE, PAIR_TILE, QUAD_TILE
 from tsc.loop_ir.nodes import For, Intrin, Stmt, block
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym.facts import Facts
 from tsc.te.expr import Const, Expr, Var, add, call, index
-from tsc.te.index import to_sym
 from tsc.te.passes.narrow import are_apart, are_bfloats, fits_int16
 
 #: How many steps each of them takes.
@@ -40,7 +40,7 @@ def taken_together(loop: For, step: Intrin, dot: str, facts: Facts) -> Stmt:
     every = substitute_stmt(step.meaning, {loop.var: add(Var(loop.var), Var(each))})
     whole = Intrin(dot, For(each, index(0), index(count), every, kind="unroll"))
     rest = call("mod", call("sub", loop.hi, loop.lo), index(count))
-    if facts.divisor(to_sym(loop.hi, {}) - to_sym(loop.lo, {})) % count == 0:
+    if facts.divisor(trips(loop)) % count == 0:
         return For(loop.var, loop.lo, loop.hi, whole, count, mark=loop.mark)
     end = call("sub", loop.hi, rest)
     return block(For(loop.var, loop.lo, end, whole, count, mark=loop.mark), For(loop.var, end, loop.hi, step, mark=loop.mark))

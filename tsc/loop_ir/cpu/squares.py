@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from tsc.loop_ir.cpu.vector_rules import Refused, check_load
+from tsc.loop_ir.facts import trips
 from tsc.loop_ir.marks import COPY, SQUARES
 from tsc.loop_ir.nodes import For, Func, Intrin, Stmt, Store, map_children, nest
 from tsc.target import DeviceSpec
-from tsc.te.expr import Expr, Load, Var, add, call, index, variables
-from tsc.te.index import to_sym
+from tsc.te.expr import Load, Var, add, call, index, variables
 
 #: Elements of these are moved by their bits.
 _DTYPES = frozenset({"float32", "int32", "uint32"})
@@ -67,7 +67,7 @@ def _in_squares(loop: For, lanes: int) -> Stmt | None:
         return None
     for outer, inner in combinations(loops, 2):
         if read_square(replace(outer, body=replace(inner, body=store))) is not None:
-            if any(2 * trips < lanes for trips in map(_trips, (outer, inner)) if trips is not None):
+            if any(2 * count < lanes for count in (trips(outer).as_int(), trips(inner).as_int()) if count is not None):
                 return None
             square = Intrin(SQUARES[lanes], _part(outer, lanes, _part(inner, lanes, store)))
             made: Stmt = _tiled(outer, lanes, _tiled(inner, lanes, square))
@@ -83,19 +83,14 @@ def _tiled(loop: For, lanes: int, body: Stmt) -> For:
 
 def _part(loop: For, lanes: int, body: Stmt) -> For:
     """The iterations of a loop that one square takes."""
-    begin, trips = Var(_tile(loop)), _trips(loop)
+    begin, count = Var(_tile(loop)), trips(loop).as_int()
     end = add(begin, index(lanes))
-    whole = trips is not None and trips % lanes == 0
+    whole = count is not None and count % lanes == 0
     return replace(loop, lo=begin, hi=end if whole else call("min", end, loop.hi), body=body, mark=COPY)
 
 
 def _tile(loop: For) -> str:
     return f"{loop.var}_t"
-
-
-def _trips(loop: For) -> int | None:
-    leaves: dict[str, Expr] = {}
-    return (to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves)).as_int()
 
 
 def _moves(store: Store, load: Load, along: str, across: str) -> bool:

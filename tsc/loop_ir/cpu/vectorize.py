@@ -20,7 +20,7 @@ from tsc.loop_ir.cpu.vector_rules import (
     unconditional,
     varies,
 )
-from tsc.loop_ir.facts import inside
+from tsc.loop_ir.facts import inside, trips
 from tsc.loop_ir.marks import COPY, PLACE
 from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Let, Stmt, Store, block, map_children, walk
 from tsc.loop_ir.places import Place
@@ -127,8 +127,7 @@ def _lanes(loop: For, stores: tuple[Store, ...], spec: DeviceSpec, facts: Facts)
     lanes = spec.vector_bytes // max(4, min(item_bytes(s.buffer.dtype) for s in stores))
     if not lanes:
         raise Refused("there are no vectors")
-    leaves: dict[str, Expr] = {}
-    trip = facts.reduce(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves)).as_int()
+    trip = facts.reduce(trips(loop)).as_int()
     while trip is not None and lanes > trip:
         lanes //= 2
     if lanes < _MIN_LANES:
@@ -139,8 +138,7 @@ def _lanes(loop: For, stores: tuple[Store, ...], spec: DeviceSpec, facts: Facts)
 def _ways(loop: For, stores: tuple[Store, ...], reduced: frozenset[Buffer], lanes: int, facts: Facts) -> int:
     """How many vectors of accumulators a reduction has: several where one would wait for itself, that is where little is
     computed for an element and the loop is long."""
-    leaves: dict[str, Expr] = {}
-    trip = facts.reduce(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves)).as_int()
+    trip = facts.reduce(trips(loop)).as_int()
     calls = [n for s in stores for n in walk_expr(s.value) if isinstance(n, Call)]
     costly = len(calls) > _CHEAP_CALLS or any(n.fn in EXPENSIVE for n in calls)
     return 1 if not reduced or costly or (trip is not None and trip < _LONG * lanes) else _WAYS
@@ -275,12 +273,12 @@ def _decided(stmt: Stmt, condition: Expr, value: bool) -> Stmt:
 
 def _is_short(loop: For, stores: tuple[Store, ...], lanes: int, facts: Facts) -> bool:
     """Whether a loop whose trips nobody knows has never more than a vector has lanes."""
-    leaves: dict[str, Expr] = {}
-    trips = facts.reduce(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves))
-    return trips.as_int() is None and facts.nonneg(lanes - trips) and _are_masked(loop, stores)
+    trip = facts.reduce(trips(loop))
+    return trip.as_int() is None and facts.nonneg(lanes - trip) and _are_masked(loop, stores)
 
 
 def _are_masked(loop: For, stores: tuple[Store, ...]) -> bool:
+    """Whether a vector of the loop touches the memory of active lanes alone."""
     return all(check_load(x, loop.var) in MASKED for s in stores for e in (*s.index, s.value) for x in loads(e))
 
 
@@ -389,8 +387,7 @@ def _combine(store: Store, local: Buffer, lane: str, lanes: int) -> Stmt:
 
 def _hoist_checks(made: Stmt, loop: For, facts: Facts) -> Stmt:
     """Checks of data-dependent indices that are the same in every iteration are made once, where the loop surely runs."""
-    leaves: dict[str, Expr] = {}
-    if not facts.nonneg(to_sym(loop.hi, leaves) - to_sym(loop.lo, leaves) - ONE):
+    if not facts.nonneg(trips(loop) - ONE):
         return made
     checks = dict.fromkeys(n for s in walk(loop.body) if isinstance(s, Store) for e in (*s.index, s.value)
                            for n in unconditional(e) if isinstance(n, CheckedIndex) and not varies(n, loop.var))
