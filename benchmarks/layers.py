@@ -214,6 +214,18 @@ def attended(name: str, heads: int, rows: int, length: int) -> Layer:
     return Layer(name, nodes, (1, heads, "T", 64), (1, heads, length, 64), weights, 256.0 * heads * rows * length)
 
 
+def attending(name: str, heads: int, rows: int, length: int) -> Layer:
+    """The same of rows whose number is symbolic: the first tokens of so many sequences, to those of the first sequence."""
+    weights: dict[str, Any] = {"first": np.int64(0)}
+    nodes = (helper.make_node("Gather", ["x", "first"], ["r"], axis=2),
+             helper.make_node("Transpose", ["r"], ["q"], perm=[1, 0, 2]),
+             helper.make_node("Gather", ["x", "first"], ["k"], axis=0),
+             helper.make_node("Transpose", ["k"], ["t"], perm=[0, 2, 1]),
+             helper.make_node("MatMul", ["q", "t"], ["s"]), helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+             helper.make_node("MatMul", ["p", "k"], ["y"]))
+    return Layer(name, nodes, ("S", heads, "T", 64), (rows, heads, length, 64), weights, 256.0 * heads * rows * length)
+
+
 LAYERS = (
     conv("conv 3x3 64", (1, 64, 56, 56), 64, 3), conv("conv 3x3 256", (1, 256, 14, 14), 256, 3),
     conv("conv 3x3/2 128", (1, 128, 28, 28), 256, 3, 2), conv("conv 7x7/2 stem", (1, 3, 224, 224), 64, 7, 2),
@@ -247,7 +259,8 @@ OTHERS = (
 TURNED = (
     turned("turned", (2048, 768), (1, 0)), turned("turned, odd", (100, 37), (1, 0)),
     turned("turned, channels last", (1, 64, 56, 56), (0, 2, 3, 1)),
-    attended("turned keys, a row", 12, 1, 512), attended("turned keys", 12, 384, 384))
+    attended("turned keys, a row", 12, 1, 512), attending("turned keys, few rows", 12, 1, 512),
+    attended("turned keys", 12, 384, 384))
 EVERY = (*LAYERS, *RECURRENT, *COUNTED, *OTHERS, *TURNED)
 
 
