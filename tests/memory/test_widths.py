@@ -1,4 +1,4 @@
-"""Products of symbolic width: what a panel holds behind the last column is filled as far as vectors read, whatever memory held."""
+"""Products of symbolic width: what is behind the last column of a panel is filled as far as vectors read it."""
 
 from __future__ import annotations
 
