@@ -69,7 +69,8 @@ MODERATE = frozenset({
     "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LayerNormalization", "InstanceNormalization",
     "GroupNormalization", "BatchNormalization", "RMSNormalization", "ReduceProd", "ReduceL2", "ReduceSumSquare",
     "ReduceSum", "ReduceL1", "ReduceMean", "AveragePool", "GlobalAveragePool", "CumSum", "CumProd", "Gelu", "Mean", "Sum",
-    "Attention", "Col2Im", "ReduceLogSum", "Celu", "RNN", "GRU", "LSTM", "LpPool", "GlobalLpPool", "LpNormalization", "LRN"})
+    "Attention", "CausalConvWithState", "Col2Im", "ReduceLogSum", "Celu", "RNN", "GRU", "LSTM", "LpPool", "GlobalLpPool",
+    "LpNormalization", "LRN"})
 
 
 def extremes(dtype: str, moderate: bool = False) -> NDArray[Any]:

@@ -260,8 +260,9 @@ class _Caller:
             names.append("rest.s")
             (self.work / names[-1]).write_text(assembly, encoding="ascii")
         target = [f for f in self.flags if f.startswith("-target") or f.startswith("--target")]
-        # what a module calls is its own, whatever other modules a program has
-        own = [*target, "-shared", "-Wl,-Bsymbolic", "-o", "module.so"]
+        # what a module calls is its own, whatever other modules a program has; what zig adds has its cache's path in its debug
+        # information
+        own = [*target, "-shared", "-Wl,-Bsymbolic", "-Wl,--strip-debug", "-o", "module.so"]
         self._run("link", [*own, *names, "-lm", "-lpthread"], _LinkError)
         return self._made(self.work / "module.so")
 
