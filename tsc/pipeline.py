@@ -32,7 +32,6 @@ from tsc.loop_ir.cpu.dots import DOTS, WHOLE
 from tsc.ops.control import runs_graphs
 from tsc.ops.define import CustomOp, is_custom
 from tsc.plan.build import KernelCall, Part, RegionCall, build_plan, packed_constants
-from tsc.plan.counted import check_counts
 from tsc.plan.kernel import Kernel
 from tsc.poly.extents import check_reads
 from tsc.progress import shown
@@ -97,7 +96,6 @@ def to_groups(graph: Graph, env: ShapeEnv, recorder: Recorder, device: Target,
     """From an inferred graph, a model's or one within a node, to the groups that become kernels."""
     graph = compute_wide(graph, env, limits)                        # Graph            -> Graph that computes in float32
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
-    check_counts(graph, device.spec)
     dots = frozenset(DOTS[name] for name in WHOLE if name in device.spec.intrinsics)
     graph = rewrite(graph, env, partial(told, recorder, "merge"), limits, dots)  # Graph      -> Graph
     graph = record(recorder, "rewrite", graph)

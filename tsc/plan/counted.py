@@ -10,21 +10,8 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from tsc.errors import InternalError, UnsupportedError
-from tsc.ir import Graph
-from tsc.ops.control import runs_graphs
 from tsc.runtime.plan import Bind, Copy, Element, Eval, Launch, Loop, Step, expressions_of, steps_of, storages_of
 from tsc.sym import GREATEST, ZERO, Dim, Guard, ShapeEnv, SymExpr, dim, product, sym_max, sym_min
-from tsc.target import DeviceSpec
-
-
-def check_counts(graph: Graph, spec: DeviceSpec) -> None:
-    """Raise UnsupportedError where a GPU's kernels would count: its code has no search that is short enough. Of a loop the plan
-    counts the trips."""
-    for name, value in graph.counts.items() if spec.gpu is not None else ():
-        node = graph.producers()[value]
-        if not runs_graphs(node):
-            raise UnsupportedError(f"'{name}' is counted in the data by node '{node.name}', which target '{spec.name}' cannot "
-                                   "do; compile for a CPU")
 
 
 def count_binds(env: ShapeEnv, storages: Mapping[str, int]) -> list[Step]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from itertools import islice
 
+from tsc.poly import PatternMismatch
 from tsc.sym import SymExpr
 from tsc.te.compute import SUM, Axis, Compute, Program, facts_of, needed
-from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children, substitute
+from tsc.te.expr import Buffer, Const, Expr, Load, Var, loads, map_children, substitute, walk
 from tsc.te.passes.products import is_contraction
+
+#: Nodes of a body in which other Computes are computed at most.
+MOST_TERMS = 2_000
 
 
 def separate_outputs(program: Program) -> Program:
@@ -59,7 +64,8 @@ def _without(expr: Expr, empty: Collection[str]) -> Expr:
 
 def inlined(program: Program, name: str, keep: bool = False) -> Program:
     """`program` in which nobody reads the Compute `name`, which reduces nothing: its readers compute its elements themselves.
-    A local goes away; `keep` an output."""
+    A local goes away; `keep` an output. Raises PatternMismatch where a reader becomes longer than MOST_TERMS by it: of a chain
+    whose links read the one before several times the last would compute the first some power of that often."""
     compute = next(c for c in program.computes if c.name == name)
 
     def visit(expr: Expr) -> Expr:
@@ -68,8 +74,15 @@ def inlined(program: Program, name: str, keep: bool = False) -> Program:
             return inner
         return substitute(compute.body, {a.name: i for a, i in zip(compute.axes, inner.index)})
 
-    return replace(program, computes=tuple(
-        c if c is compute else replace(c, body=visit(c.body)) for c in program.computes if keep or c is not compute))
+    def reading(reader: Compute) -> Compute:
+        made = replace(reader, body=visit(reader.body))
+        long = next(islice(walk(made.body), MOST_TERMS, None), None) is not None
+        if long and any(load.buffer.name == name for load in loads(reader.body)):
+            raise PatternMismatch(f"{reader.name} with {name} computed where it is read has more than {MOST_TERMS} terms")
+        return made
+
+    return replace(program, computes=tuple(c if c is compute else reading(c) for c in program.computes
+                                           if keep or c is not compute))
 
 
 def settled(program: Program) -> Program:
