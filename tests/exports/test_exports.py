@@ -1,4 +1,4 @@
-"""Fresh exports at four shapes beside ONNX Runtime."""
+"""Fresh exports at four shapes beside ONNX Runtime, some of them on an emulated GPU too."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from tests.exports.cases import CASES
 
 #: Those that take neither PyTorch nor long.
 _QUICK = ("line",)
+#: What is quantised, holds halves, counts or loops also runs there.
+_GPU = "emu:sm_80"
+_ON_GPU = ("bert, dynamic int8", "bert, pairs of quantisations", "mobilenet, operators on bytes", "bert in halves",
+           "vit in halves", "detector that suppresses", "beam search")
+_RUNS = [*((name, "cpu") for name in CASES), *((name, _GPU) for name in _ON_GPU)]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in CASES])
-def test_export(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "target"), [
+    pytest.param(*run, marks=() if run[0] in _QUICK else pytest.mark.slow) for run in _RUNS])
+def test_export(name: str, target: str, tmp_path: Path) -> None:
     for module in CASES[name].needs:
         pytest.importorskip(module)
     export = CASES[name].make(tmp_path)
@@ -24,7 +30,7 @@ def test_export(name: str, tmp_path: Path) -> None:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     reference = onnxruntime.InferenceSession(str(export.path), options, ["CPUExecutionProvider"])
-    executable = tsc.compile(export.path, dims=export.dims)
+    executable = tsc.compile(export.path, dims=export.dims, target=target)
     for feeds in export.feeds:
         shapes = {name: x.shape for name, x in feeds.items()}
         for got, want in zip(executable.run(None, feeds), reference.run(None, feeds), strict=True):
