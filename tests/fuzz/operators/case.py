@@ -22,6 +22,8 @@ from tsc.ops.shapes import DTYPES
 Dims = tuple[str | int, ...]
 NEWEST = onnx.defs.onnx_opset_version()
 _NUMBERS = {name: number for number, name in DTYPES.items()}
+#: Of other domains.
+_VERSIONS = {"com.microsoft": 1, "ai.onnx.ml": 3}
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,9 @@ def model_of(case: Case, values: Mapping[str, Array], opset: int | None = None) 
     given = {value.name: value.type for value in inputs}  # an output without a type hides that of the input it is
     outputs = [helper.make_value_info(name, given.get(name, onnx.TypeProto())) for name in case.outputs]
     graph = helper.make_graph([*constants, *case.nodes], "case", inputs, outputs, initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset or case.opset)], ir_version=10)
+    others = sorted({node.domain for node in case.nodes} - {""})
+    opsets = [("", opset or case.opset), *((domain, _VERSIONS[domain]) for domain in others)]
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*version) for version in opsets], ir_version=10)
     return _typed(model, case, values)
 
 
@@ -207,7 +211,7 @@ def _typed(model: ModelProto, case: Case, values: Mapping[str, Array]) -> ModelP
     for k, value in enumerate(model.graph.output):
         if value.name in inferred and inferred[value.name].tensor_type.elem_type:
             value.type.CopyFrom(inferred[value.name])
-        else:
+        elif found is not None or all(not node.domain for node in case.nodes):  # else whoever knows the operator infers it
             value.type.tensor_type.elem_type = 1 if found is None else _NUMBERS.get(found[k].dtype.name, 1)
         if not case.declared:
             for dim in value.type.tensor_type.shape.dim:
@@ -298,13 +302,17 @@ class Draft:
         for factor in self.sizes[size].factors:
             self.fix(factor)
 
-    def node(self, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> list[str]:
+    def node(self, op: str, inputs: Sequence[str], outputs: int = 1, domain: str = "", **attributes: Any) -> list[str]:
         """Add a node; attributes that are None are left out."""
         made = [f"y{len(self.nodes)}" + (f"_{k}" if k else "") for k in range(outputs)]
-        known = onnx.defs.get_schema(op, self.opset, "").attributes
-        made_node = helper.make_node(op, list(inputs), made, f"{op}_{len(self.nodes)}")
-        made_node.attribute.extend(helper.make_attribute(k, v, attr_type=known[k].type.value)
-                                   for k, v in attributes.items() if v is not None)
+        made_node = helper.make_node(op, list(inputs), made, f"{op}_{len(self.nodes)}", domain=domain)
+        given = {name: value for name, value in attributes.items() if value is not None}
+        if domain:  # none of these has an empty list
+            made_node.attribute.extend(helper.make_attribute(name, value) for name, value in given.items())
+        else:
+            known = onnx.defs.get_schema(op, self.opset, "").attributes
+            made_node.attribute.extend(helper.make_attribute(name, value, attr_type=known[name].type.value)
+                                       for name, value in given.items())
         self.nodes.append(made_node)
         self.outputs = made
         return made

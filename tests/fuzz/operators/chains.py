@@ -8,7 +8,7 @@ from random import Random
 
 from onnx import defs
 
-from tests.fuzz.operators import elementwise, layers, movement, placing, quantised, sequences, states, trips
+from tests.fuzz.operators import domains, elementwise, layers, movement, placing, quantised, sequences, states, trips
 from tests.fuzz.operators.around import surround
 from tests.fuzz.operators.broken import break_draft
 from tests.fuzz.operators.case import LARGE, NEWEST, SMALL, Case, Draft, Scale
@@ -18,7 +18,7 @@ from tests.fuzz.operators.values import fixed, places, within
 RECIPES: dict[str, Recipe] = {
     **elementwise.RECIPES, **movement.RECIPES, **layers.RECIPES, **quantised.RECIPES, **sequences.RECIPES,
     **placing.RECIPES, **states.RECIPES, **placing.COUNTED, "Det": layers.det,
-    **sequences.FORMULAS, **trips.RECIPES}
+    **sequences.FORMULAS, **trips.RECIPES, **domains.RECIPES}
 #: How often an operator is drawn, where not once.
 _WEIGHTS = {"MatMul": 4, "Gemm": 4, "Conv": 8, "Reshape": 3, "Slice": 4, "Concat": 3, "Pad": 3, "Gather": 3, "Softmax": 2,
             "LayerNormalization": 2, "Resize": 3, "MaxPool": 3, "AveragePool": 3, "Cast": 2, "Div": 2, "Where": 2, "Split": 2,
@@ -29,9 +29,9 @@ _SINCE = {"RNN": 1, "GRU": 1, "LSTM": 1, "If": 2, **dict.fromkeys((
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift"), 4),
     **dict.fromkeys(("CumProd", "GridSample", "Col2Im", *quantised.RECIPES, *sequences.RECIPES), 5),
     **dict.fromkeys((*placing.RECIPES, *states.RECIPES), 6), **dict.fromkeys(placing.COUNTED, 7),
-    **dict.fromkeys(("Det", "MelWeightMatrix", *trips.RECIPES), 8)}
+    **dict.fromkeys(("Det", "MelWeightMatrix", *trips.RECIPES), 8), **dict.fromkeys(domains.RECIPES, 12)}
 #: With 9 products between quantisations came (`quantised.pairs`), with 11 of sums and differences of bytes (`differences`).
-NOW = 11
+NOW = 12
 #: A step of a chain: from the value it reads to what it gives.
 Step = Callable[[Draft, str], str]
 
@@ -192,7 +192,8 @@ def random_case(seed: int, number: int, scale: Scale = SMALL, generation: int = 
     if pick < 0.72:
         recipes = [op for op in RECIPES if _SINCE.get(op, 0) <= generation]
         op = rng.choices(recipes, [_WEIGHTS.get(n, 1) for n in recipes])[0]
-        d = Draft(rng, opset_for(op, rng), scale=scale, generation=generation)
+        opset = rng.choice((17, 21)) if op in domains.RECIPES else opset_for(op, rng)
+        d = Draft(rng, opset, scale=scale, generation=generation)
         title, recipe = op, RECIPES[op]
     else:
         d = Draft(rng, rng.choice((13, 17, 18, 21, 24)), scale=scale, generation=generation)
@@ -205,8 +206,9 @@ def random_case(seed: int, number: int, scale: Scale = SMALL, generation: int = 
         k = next((k for k, o in enumerate(d.operands) if o.dims and o.dtype == "float32"), None)
         if k is not None:
             d.operands[k] = replace(d.operands[k], role="feed")
-    made = break_draft(d) if rng.random() < 0.12 else ""
-    around = surround(d, Random(f"{seed}/{number}/around")) if not made else ""
+    other = title in domains.RECIPES  # of which no schema is known
+    made = break_draft(d) if rng.random() < 0.12 and not other else ""
+    around = surround(d, Random(f"{seed}/{number}/around")) if not made and not other else ""
     case = d.finish(", ".join(text for text in (title, made, around) if text), made)
     return replace(case, target=TARGETS[number % len(TARGETS)])
 

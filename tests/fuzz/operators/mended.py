@@ -399,6 +399,28 @@ class ReduceLogSumExp(OpRun):
         return (np.asarray(made if keepdims else made.reshape(np.sum(x, axis=given).shape), x.dtype),)
 
 
+class LinearRegressor(OpRun):
+    """Without intercepts as with zeros; the reference adds an array of None."""
+
+    op_domain = "ai.onnx.ml"
+
+    def _run(self, x: Array, coefficients: Any = None, intercepts: Any = None, targets: int = 1,
+             post_transform: str = "NONE") -> tuple[Array]:
+        rows = np.reshape(np.asarray(coefficients, x.dtype), (targets, -1))
+        return (np.asarray(x @ rows.T + np.asarray(0 if intercepts is None else intercepts, x.dtype), x.dtype),)
+
+
+class Normalizer(OpRun):
+    """Divided by the maximum, as the text says, where the reference divides by the largest magnitude."""
+
+    op_domain = "ai.onnx.ml"
+
+    def _run(self, x: Array, norm: str = "MAX") -> tuple[Array]:
+        by = {"MAX": lambda: x.max(axis=-1, keepdims=True), "L1": lambda: np.abs(x).sum(axis=-1, keepdims=True),
+              "L2": lambda: np.sqrt(np.square(x).sum(axis=-1, keepdims=True))}[norm]()
+        return (np.asarray(x / np.where(by == 0, 1, by), x.dtype),)
+
+
 class _OfDistinctAxes:
     """A reduction over an axis that is named twice is one over that axis; NumPy refuses it. It wraps the reference's own."""
 
@@ -420,6 +442,6 @@ MENDED: list[type[OpRun]] = [
     Unique, Loop, Mean, PRelu, Softplus, Softsign, Shape, Erf, OneHot, Softmax, LogSoftmax, Hardmax, GlobalMaxPool,
     BatchNormalization,
     GroupNormalization, Slice, Pad, MaxPool, AveragePool, LpPool, Conv, ConvTranspose, LpNormalization, LRN, Gemm,
-    CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample, GridSample,
+    CastLike, Unsqueeze, ReduceSumSquare, ReduceLogSumExp, Resize, Upsample, GridSample, LinearRegressor, Normalizer,
     *map(_of_distinct_axes, ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                              "ReduceLogSum"))]

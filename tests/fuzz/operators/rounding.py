@@ -38,6 +38,8 @@ FLOAT_ATTRIBUTES = {
 
 def exactly(node: NodeProto) -> bool:
     """Whether a node computes its outputs without rounding."""
+    if node.domain:
+        return False
     if node.op_type in ("Resize", "Upsample"):
         return all(a.s == b"nearest" for a in node.attribute if a.name == "mode")
     return node.op_type in EXACT or _moves(node)
@@ -45,7 +47,7 @@ def exactly(node: NodeProto) -> bool:
 
 def passes(node: NodeProto) -> bool:
     """Whether elements of operands come out as they are."""
-    return node.op_type in PASS or _moves(node)
+    return not node.domain and (node.op_type in PASS or _moves(node))
 
 
 def _moves(node: NodeProto) -> bool:

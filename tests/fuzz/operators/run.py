@@ -1,5 +1,5 @@
 """Random ONNX operators at scale, at large sizes, or whole nets: `python3 dev.py fuzz --onnx [--large] [--nets] [--count N
---seed S --start A --jobs J] [--only K] [--guarded] [--factored]`.
+--seed S --start A --jobs J] [--only K] [--guarded] [--factored] [--target T]`.
 
 Case number n of a seed is always the same one. Each job is a process that is watched: a case that kills it, or takes longer
 than 30 s, is counted and the next process goes on behind it.
@@ -18,7 +18,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -243,6 +243,10 @@ def _fed(case: Case, k: int) -> str:
                      if o.role == "feed" or k == 0)
 
 
+def _for_target(target: str, maker: Maker, seed: int, number: int) -> Case:
+    return replace(maker(seed, number), target=target)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dev.py fuzz --onnx", description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
@@ -254,12 +258,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--large", action="store_true", help="operators and chains at sizes of many blocks")
     parser.add_argument("--guarded", action="store_true", help="every buffer flush against unmapped pages as well")
     parser.add_argument("--factored", action="store_true", help="reductions cut into chunks")
+    parser.add_argument("--target", help="compile for this in place of the CPUs in turn, as for emu:sm_80")
     parser.add_argument("--emulate", action="store_true", help="AVX-512 on a machine that has AVX2 (tests/emulated)")
     asked = parser.parse_args(argv)
     if asked.emulate:
         avx512.pretend()
     subject = factored if asked.factored else guarded if asked.guarded else compiled
     maker = random_net if asked.nets else large_case if asked.large else random_case
+    maker = partial(_for_target, asked.target, maker) if asked.target else maker
     if asked.only is not None:
         return show(asked.seed, asked.only, subject, maker)
     begin, tally = time.perf_counter(), Tally()
