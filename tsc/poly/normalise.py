@@ -64,9 +64,12 @@ def _without(expr: Expr, empty: Collection[str]) -> Expr:
 
 def inlined(program: Program, name: str, keep: bool = False) -> Program:
     """`program` in which nobody reads the Compute `name`, which reduces nothing: its readers compute its elements themselves.
-    A local goes away; `keep` an output. Raises PatternMismatch where a reader becomes longer than MOST_TERMS by it: of a chain
-    whose links read the one before several times the last would compute the first some power of that often."""
+    A local goes away; `keep` an output. Raises PatternMismatch for a recurrence, which reads itself, and where a reader becomes
+    longer than MOST_TERMS by it: of a chain whose links read the one before several times the last would compute the first
+    some power of that often."""
     compute = next(c for c in program.computes if c.name == name)
+    if compute.carried is not None:
+        raise PatternMismatch(f"{name} is carried from trip to trip")
 
     def visit(expr: Expr) -> Expr:
         inner = map_children(visit, expr)
