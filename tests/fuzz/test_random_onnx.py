@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,9 +28,11 @@ from tests.fuzz.operators.nets import random_net
 from tests.fuzz.operators.oracles import Reference, Runtime
 from tests.fuzz.operators.run import Tally, run_cases
 from tests.fuzz.operators.values import Array, fixed, plain
+from tsc.config import Precision
 from tsc.ops import all_ops
 from tsc.runtime.bind import Binder
 from tsc.runtime.context import TableEngine
+from tsc.runtime.drivers.cpu import read_cpu_flags
 
 
 def _tally(*args: Any) -> Tally:
@@ -38,8 +41,8 @@ def _tally(*args: Any) -> Tally:
 
 
 def _more(value: object) -> object:
-    """A parameter that takes `-m slow`."""
-    return pytest.param(value, marks=pytest.mark.slow)
+    """A parameter, or several, that take `-m slow`."""
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("numbers", [range(24), _more(range(24, 59))])
@@ -66,6 +69,18 @@ def test_a_sample_of_nets(numbers: range) -> None:
     assert not tally.failures and not tally.outcomes["with slow kernels"], str(tally)
     assert tally.outcomes["right"] == len(numbers), str(tally)
     assert max(len(random_net(7, n).nodes) for n in numbers) > 20
+
+
+@pytest.mark.parametrize(("target", "precision", "numbers"), [
+    ("emu:sm_80", "fp32", range(10)), _more(("emu:sm_80", "fp32", range(10, 60))),
+    _more(("cpu", "bf16", range(60))), _more(("emu:sm_80", "fp16", range(60)))])
+def test_a_sample_elsewhere(target: str, precision: Precision, numbers: range) -> None:
+    """On the emulated GPU, and with factors that are rounded."""
+    if precision == "bf16" and "avx512_bf16" not in read_cpu_flags():
+        pytest.skip("this CPU has no products of bfloat16")
+    tally = _tally(71, numbers, 1, compiled, partial(run._for_target, target, precision, random_case))
+    assert not tally.failures and not tally.outcomes["with slow kernels"], str(tally)
+    assert tally.outcomes["right"] >= 0.8 * len(numbers), str(tally)
 
 
 def test_every_operator_is_drawn() -> None:

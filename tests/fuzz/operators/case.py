@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, TypeProto, helper, numpy_helper
 
 from tests.fuzz.operators.oracles import Reference
 from tests.fuzz.operators.values import Array, Draw, Sizes, mood, plain, shape_at
+from tsc.config import Precision
 from tsc.ops.shapes import DTYPES
 
 Dims = tuple[str | int, ...]
@@ -72,7 +73,7 @@ class Case:
     """A model and its runs. `naming`: "shared" (one dim name a size), "apart" (a name an occurrence), "none" (unnamed).
 
     `broken` says what was done to make the model or a run illegal; the model must then be refused or be right all the same.
-    `target` is what it is compiled for: "cpu" is the machine that is there.
+    `target` is what it is compiled for: "cpu" is the machine that is there; `precision` that of the factors of products.
     """
 
     title: str
@@ -87,6 +88,7 @@ class Case:
     seed: int
     broken: str = ""
     target: str = "cpu"
+    precision: Precision = "fp32"
 
     @property
     def dims(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tests.fuzz.operators.unneeded import outputs_anyhow, with_indices_inside
 from tests.fuzz.operators.values import Array
 from tests.machine import runnable
 from tests.memory.guarded import MemoryFault, check_guarded
+from tsc.config import Precision
 from tsc.ops import find
 from tsc.ops.base import PatternKind
 from tsc.runtime.executable import Executable
@@ -35,6 +36,8 @@ hosts.watch()
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
 #: From a Case, its model and a cache folder to what runs it.
 Subject = Callable[[Case, ModelProto, Path | None], Run]
+#: How many times as large as float32's the error is that rounding a factor makes.
+COARSER: Mapping[Precision, float] = {"fp32": 1.0, "tf32": 2.0**13, "fp16": 2.0**13, "bf16": 2.0**16}
 #: How large float32 gets; what is beyond counts as this when distances are taken.
 _TOP = 2.0**128
 
@@ -89,7 +92,7 @@ def _executable(case: Case, model: ModelProto, folder: Path | None, **asked: Any
     runs = case.target.startswith("emu:") or case.target in {spec.name for spec in runnable()}
     target = case.target if runs else "cpu"
     threads = 1 + 2 * (case.seed // 8 % 2)
-    options = tsc.Options(cache_dir=folder, jobs=1, **asked)
+    options = tsc.Options(cache_dir=folder, jobs=1, precision=case.precision, **asked)
     source = model if case.seed // 65536 % 4 else _shuffled(model, case.seed)
     made = tsc.compile(source, dims=case.dims or None, target=target, threads=threads, options=options)
     if case.seed // 16 % 4:
@@ -241,12 +244,13 @@ class Judge:
         elif expected is None or expected.exact[k].shape != got.shape or expected.exact[k].dtype.kind != "f":
             exact = known[-1].astype(np.float64)
             scale = max(_scale(exact), self._scale_within())
-            near = lambda a, b: _near(a, b, 1e-5 * np.abs(exact) + 1e-6 * scale + 2.0**-126)  # noqa: E731
+            times = COARSER[self.case.precision]
+            near = lambda a, b: _near(a, b, times * (1e-5 * np.abs(exact) + 1e-6 * scale) + 2.0**-126)  # noqa: E731
         else:
             exact = expected.exact[k]
             limits = np.finfo(got.dtype)  # the last rounding: of half a unit, or of half the least number
-            allowed = expected.deviation[k] + float(limits.eps) * np.where(np.isfinite(exact), np.abs(exact), 0) + float(
-                limits.smallest_subnormal)
+            rounding = float(limits.eps) * np.where(np.isfinite(exact), np.abs(exact), 0) + float(limits.smallest_subnormal)
+            allowed = COARSER[self.case.precision] * expected.deviation[k] + rounding
             near = lambda a, b: _near(a, b, allowed) | expected.unsure[k] | is_among(a, expected.outcomes[k])  # noqa: E731
         fits = [near(c, exact) for c in known]
         settled = np.logical_and.reduce(fits) if fits else np.ones(got.shape, bool)

@@ -1,5 +1,5 @@
 """Random ONNX operators at scale, at large sizes, or whole nets: `python3 dev.py fuzz --onnx [--large] [--nets] [--count N
---seed S --start A --jobs J] [--only K] [--guarded] [--factored] [--target T]`.
+--seed S --start A --jobs J] [--only K] [--guarded] [--factored] [--target T] [--precision P]`.
 
 Case number n of a seed is always the same one. Each job is a process that is watched: a case that kills it, or takes longer
 than 30 s, is counted and the next process goes on behind it.
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -33,6 +33,7 @@ from tests.fuzz.operators.case import Case, model_of, values_of
 from tests.fuzz.operators.chains import large_case, random_case
 from tests.fuzz.operators.check import Finding, Subject, Verdict, check, compiled, factored, guarded, reason
 from tests.fuzz.operators.nets import random_net
+from tsc.config import Precision
 
 #: Seconds of computing that a case may take, how many times that by the clock, as others may use the machine too, and bytes of
 #: memory that a process may map beyond what it has when it starts.
@@ -243,8 +244,8 @@ def _fed(case: Case, k: int) -> str:
                      if o.role == "feed" or k == 0)
 
 
-def _for_target(target: str, maker: Maker, seed: int, number: int) -> Case:
-    return replace(maker(seed, number), target=target)
+def _for_target(target: str, precision: Precision, maker: Maker, seed: int, number: int) -> Case:
+    return replace(maker(seed, number), target=target, precision=precision)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -259,13 +260,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--guarded", action="store_true", help="every buffer flush against unmapped pages as well")
     parser.add_argument("--factored", action="store_true", help="reductions cut into chunks")
     parser.add_argument("--target", help="compile for this in place of the CPUs in turn, as for emu:sm_80")
+    parser.add_argument("--precision", choices=get_args(Precision), help="of the factors of products")
     parser.add_argument("--emulate", action="store_true", help="AVX-512 on a machine that has AVX2 (tests/emulated)")
     asked = parser.parse_args(argv)
     if asked.emulate:
         avx512.pretend()
     subject = factored if asked.factored else guarded if asked.guarded else compiled
     maker = random_net if asked.nets else large_case if asked.large else random_case
-    maker = partial(_for_target, asked.target, maker) if asked.target else maker
+    if asked.target or asked.precision:
+        maker = partial(_for_target, asked.target or "cpu", asked.precision or "fp32", maker)
     if asked.only is not None:
         return show(asked.seed, asked.only, subject, maker)
     begin, tally = time.perf_counter(), Tally()
