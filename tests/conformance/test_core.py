@@ -18,8 +18,8 @@ from tsc import onnx_backend
 
 CASES = core()
 PASSED = [name for name in CASES if name not in missing()]
-CHOSEN = set(random.Random(13).sample(PASSED, min(12, len(PASSED))))
-DYNAMIC = set(random.Random(14).sample(PASSED, min(8, len(PASSED))))
+CHOSEN = set(random.Random(13).sample(PASSED, min(100, len(PASSED))))
+DYNAMIC = set(random.Random(14).sample(PASSED, min(24, len(PASSED))))
 REFUSED = set(random.Random(15).sample(sorted(missing()), min(8, len(missing()))))
 
 pytestmark = pytest.mark.skipif(not CASES, reason=f"no list of the core at {CORE}")

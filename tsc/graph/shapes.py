@@ -245,7 +245,8 @@ class Knowledge:
         return found, outside
 
     def _tell(self, found: set[str], values: Iterable[str]) -> set[str]:
-        """Make the elements of inputs Dims, from which `values` are computed; the names of which more is known."""
+        """Make the elements of inputs Dims, from which `values` are computed; the names of which more is known: where such were
+        made Dims for other values before, too."""
         chain, pending = set[str](), [*values]
         while pending:
             name = pending.pop()
@@ -255,7 +256,7 @@ class Knowledge:
         for name in found:
             self._set_contents(name, self._told(name))
         between = {id(node): node for name, node in self.makers.items() if name in chain}
-        return found.union(*map(self.infer, between.values())) if found else found
+        return found.union(*map(self.infer, between.values()))
 
     def _tell_steps(self, name: str) -> set[str]:
         """Make the elements of an input, in steps of 1 / STEPS, Dims; its name, or nothing where that cannot be."""
