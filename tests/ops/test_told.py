@@ -47,8 +47,9 @@ CASES: dict[str, tuple[str, str, list[Feeds]]] = {
     "a list that is joined before a branch needs a part of it": (
         "(float[1] x, int64[2] s) => (float[p] u, float[q,r] y)",
         "one = Constant<value_int=1>() n = Size(s) c = Greater(n, one) a, b = Split<num_outputs=2>(s) "
-        "joined = Concat<axis=0>(a, b) u = If(c) <then_branch = g1 () => (float[k] v) { v = Expand(x, a) }, else_branch = g2 () => (float[k] w) { "
-        "w = Expand(x, b) }> y = Expand(x, joined)", fed("s", [(3, 5), (1, 1), (7, 2)], [A[0, 0, :1]])),
+        "joined = Concat<axis=0>(a, b) u = If(c) <then_branch = g1 () => (float[k] v) { v = Expand(x, a) }, "
+        "else_branch = g2 () => (float[k] w) { w = Expand(x, b) }> y = Expand(x, joined)",
+        fed("s", [(3, 5), (1, 1), (7, 2)], [A[0, 0, :1]])),
     "slice": ("(float[a,b,c] x, int64[2] i, int64[2] j) => (float[p,q,r] y)", "y = Slice(x, i, j)", [
         {"x": A, "i": whole(*i), "j": whole(*j)} for i, j in (
             ((0, 1), (1, 3)), ((-1, -2), (100, -1)), ((5, 0), (9, 2)), ((1, 2), (0, 2)), ((-9, 0), (2**31 - 1, 2**40)))]),
