@@ -69,6 +69,14 @@ def test_tensor_expressions(name: str, kernels: int) -> None:
     assert int(found["kernels"]) <= kernels and found["compilations"] == "1"
 
 
+def test_generation() -> None:
+    """The same lines drive both runtimes, from no past on, and both give the same tokens."""
+    small = ("--layers", "2", "--width", "64", "--words", "99", "--tokens", "12")
+    for more in ((), ("--batch", "3", "--prompt", "1", "--temperature", "0.8", "--top", "7")):
+        *runtimes, last = run_example("10_generate.py", *small, *more).splitlines()
+        assert [line.split(":")[0] for line in runtimes] == ["tsc", "onnxruntime"] and last == "all give the same tokens"
+
+
 @pytest.mark.slow
 def test_tuning_minilm(tmp_path: Path) -> None:
     """One layer of it, for as long as it takes to measure the default of each kernel and a few others."""

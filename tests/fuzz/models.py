@@ -217,8 +217,8 @@ def _difference(found: Sequence[Any], wanted: Sequence[Any]) -> str:
 
 
 def _by_one(model: onnx.ModelProto, found: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    """Whether integers are one off where ONNX Runtime multiplies by the rounded inverse of a scale in place of dividing by it, or
-    adds an odd zero point before it rounds a tie."""
+    """Whether integers are one off where ONNX Runtime multiplies by the rounded inverse of a scale in place of dividing by it,
+    or adds an odd zero point before it rounds a tie."""
     return any(node.op_type in ("QLinearSoftmax", "QLinearAveragePool") for node in model.graph.node) and all(
         got.shape == want.shape and got.dtype == want.dtype and got.dtype.kind in "iu"
         and (np.abs(got.astype(np.int64) - want.astype(np.int64)) <= 1).all() for got, want in zip(found, wanted))

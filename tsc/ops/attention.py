@@ -252,6 +252,7 @@ def _samples() -> Sequence[Sample]:
 
 OPS: tuple[OpDef, ...] = (
     OpDef("Attention", PatternKind.CONTRACTION, _types, decompose=_attention, samples=_samples,
+          grows=lambda _, k: 2 if k in (PAST_K, PAST_V) else None,
           reads=("is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode", "right_window_size",
                  "scale", "softcap", "softmax_precision")),
 )

@@ -200,6 +200,8 @@ class OpDef:
     linear: tuple[int, ...] = ()
     #: types in which it adds up factors of fewer bits, where the attribute `sum_dtype` says so
     widens: tuple[str, ...] = ()
+    #: the axis along which an input, by its number, is only added to, so that it may hold nothing at first; None: it is not
+    grows: Callable[[Node, int], int | None] | None = None
     #: whether it is a conversion: its first operand in another type
     converts: bool = False
     #: its operands from this one on are read as broadcasting does, so that one need not be expanded where the shape stays

@@ -430,7 +430,7 @@ OPS: tuple[OpDef, ...] = (
     _view("Unsqueeze", _unsqueeze_target, _unsqueezes, "axes"),
     _view("Flatten", _flatten_target, lambda: [Sample([floats(2, 3, 5)], {"axis": a}) for a in (0, 1, 2, -1)], "axis", ()),
     OpDef("Concat", PatternKind.INJECTIVE, _concat_types, contents=_concat_contents, te=_concat_te, samples=_concats,
-          reads=("axis",), associative=True),
+          reads=("axis",), associative=True, grows=lambda node, _: int(node.attrs["axis"])),
     OpDef("Split", PatternKind.INJECTIVE, _split_types, contents=_split_contents, te=_split_te, samples=_splits,
           static_inputs=(1,), reads=("axis", "split", "num_outputs")),
     OpDef("Expand", PatternKind.BROADCAST, _expand_types, contents=_expand_contents, te=_expand_te, samples=_expands,

@@ -94,6 +94,11 @@ class ShapeEnv:
             self._learned()
         return dim(name)
 
+    def let_be_empty(self, name: str) -> None:
+        """Make 0 the least size of a Dim of which nothing was assumed yet."""
+        self.ranges[name] = replace(self.ranges[name], lo=0)
+        self._learned()
+
     def fresh(self, hint: str, lo: int = 0, hi: int | None = None) -> SymExpr:
         """A new Dim with a name not yet used, made from `hint`."""
         name = hint

@@ -15,6 +15,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoPro
 from tsc import ops
 from tsc.config import DEFAULT_LIMITS, Limits
 from tsc.errors import ModelError, UnsupportedError
+from tsc.graph.growing import let_states_be_empty
 from tsc.graph.onnx.data import dtype_name, read_attribute, read_tensor
 from tsc.graph.onnx.file import Source, all_nodes, load, plain_domain
 from tsc.graph.onnx.inline import IsKnown, inline_bodies, inline_functions
@@ -57,7 +58,9 @@ def import_onnx(source: Source, dims: DimsArgument | None = None, custom: Sequen
     _refuse_unknown(model, lambda proto: _domain(proto) != JOIN_SLICES[0], label, limits)
     model = inline_bodies(without_lists(inline_functions(in_order(model), label, limits)), opset, is_known, label, limits)
     _refuse_unknown(model, is_known, label, limits)
-    return _Reader(model.graph, folder, opset, label, known, _opsets(model, label, limits)).read(dims or {})
+    graph, env = _Reader(model.graph, folder, opset, label, known, _opsets(model, label, limits)).read(dims or {})
+    let_states_be_empty(graph, env)
+    return graph, env
 
 
 @dataclass(slots=True)

@@ -219,6 +219,7 @@ _SCALES = {"scale": "float", "mask_filter_value": "float"}
 
 OPS: tuple[OpDef, ...] = (
     OpDef("Attention", PatternKind.CONTRACTION, decompose=_attention, samples=_attentions, domain=MICROSOFT,
+          grows=lambda _, k: 3 if k == PAST else None,
           reads=("num_heads", "qkv_hidden_sizes", "unidirectional", "scale", "mask_filter_value"),
           form=Form("input:T weights:T bias?:T mask_index?:M past?:T attention_bias?:T past_sequence_length?:M",
                     "output:T present?:T", {"T": FLOATS, "M": ("int32",)}, _MASKED, {
@@ -226,6 +227,7 @@ OPS: tuple[OpDef, ...] = (
                         "rotary_embedding_dim": "int"}, {"num_heads": "int"},
                     {"do_rotary": 0, "past_present_share_buffer": 0, "rotary_embedding_dim": 0})),
     OpDef("MultiHeadAttention", PatternKind.CONTRACTION, decompose=_multi_head, samples=_multi_heads, domain=MICROSOFT,
+          grows=lambda _, k: 2 if k in (PAST_K, PAST_V) else None,
           reads=("num_heads", "unidirectional", "scale", "mask_filter_value"),
           form=Form("query:T key?:T value?:T bias?:T key_padding_mask?:M attention_bias?:T past_key?:T past_value?:T "
                     "past_sequence_length?:M cache_indirection?:M", "output:T present_key?:T present_value?:T qk?:T",
