@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 from onnxruntime import quantization
 
 import tsc
 from tests.models.test_shared_models import ENTRIES, FOLDER, RECIPES
 
-#: The first is run by default. Where sums of floats are rounded to few bits, one that falls the other way is a whole step,
-#: so that only models are here in which none does.
+#: The first is run by default. Where sums of floats are rounded to few bits, one that falls the other way is a whole step: at
+#: one of a model's shapes that may be, if it is shown to be what differs first.
 CASES = [pytest.param("mnist_cntk", "dynamic"),
          *(pytest.param(name, kind, marks=pytest.mark.slow) for name, kind in (
              ("bert.ts", "dynamic"), ("mobilenet_v2.ts", "operators"), ("bert.ts", "pairs"), ("bert.ts", "operators"),
@@ -62,9 +63,35 @@ def test_as_onnx_runtime_quantises_it(name: str, kind: str, tmp_path: Path) -> N
     quantised(entry, kind, path)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # else it leaves out roundings
-    reference, executable = onnxruntime.InferenceSession(str(path), options), tsc.compile(path)
+    reference, executable, ties = onnxruntime.InferenceSession(str(path), options), tsc.compile(path), 0
     for seed, shape in enumerate(entry["shapes"][:3]):
         feeds = RECIPES.feeds(entry, shape, seed)
-        for got, want in zip(executable.run(None, feeds), reference.run(None, feeds), strict=True):
-            assert got.dtype == want.dtype and got.shape == want.shape
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * float(np.abs(want).max()), err_msg=str(shape))
+        outputs = list(zip(executable.run(None, feeds), reference.run(None, feeds), strict=True))
+        assert all(got.dtype == want.dtype and got.shape == want.shape for got, want in outputs)
+        same = [np.allclose(got, want, rtol=1e-5, atol=1e-5 * float(np.abs(want).max())) for got, want in outputs]
+        if not all(same):
+            assert differs_first_at_a_tie(path, feeds, options), shape
+            ties += 1
+    assert ties <= 1
+
+
+def differs_first_at_a_tie(path: Path, feeds: Any, options: Any) -> bool:
+    """Whether of all that is quantised the first that differs from ONNX Runtime's does so by a step, and only where both have
+    quotients at the middle between two, but for what sums of floats are rounded by."""
+    model = onnx.shape_inference.infer_shapes(onnx.load(path))
+    known, scales = {v.name: v for v in model.graph.value_info}, {t.name: t for t in model.graph.initializer}
+    nodes = [n for n in model.graph.node if n.op_type == "QuantizeLinear" and {n.input[0], n.output[0]} <= known.keys()]
+    del model.graph.output[:]
+    model.graph.output.extend(known[name] for name in dict.fromkeys(v for n in nodes for v in (n.input[0], n.output[0])))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    names = [o.name for o in session.get_outputs()]
+    ours, theirs = (dict(zip(names, run(None, feeds))) for run in (tsc.compile(model).run, session.run))
+    for node in nodes:
+        (x, scale, *_), y = node.input, node.output[0]
+        apart = ours[y] != theirs[y]
+        if apart.any():
+            step = numpy_helper.to_array(scales[scale])
+            quotients = [(given[x][apart] / step) for given in (ours, theirs)]
+            steps = np.abs(ours[y].astype(int) - theirs[y].astype(int)).max()
+            return bool(steps == 1 and all((np.abs(q - np.floor(q) - 0.5) < 1e-4).all() for q in quotients))
+    return False
