@@ -138,15 +138,16 @@ def check(case: Case, subject: Subject = compiled, folder: Path | None = None,
         raise Finding(f"untyped {type(error).__name__} at compile: {error}") from error
     for number, (v, pair) in enumerate(zip(values, answers)):
         told(f"run {number}")
-        _check_run(case, model, run, v, pair, reference, verdict, f"run {number} at {dict(case.runs[number])}")
+        _check_run(case, model, run, v, pair, reference, verdict, f"run {number} at {dict(case.runs[number])}", told)
     return verdict
 
 
 def _check_run(case: Case, model: ModelProto, run: Run, values: Mapping[str, Array], answers: tuple[Answer, Answer],
-               reference: Reference, verdict: Verdict, where: str) -> None:
+               reference: Reference, verdict: Verdict, where: str, told: Callable[[str], None]) -> None:
     feeds = feeds_of(case, values)
     try:
         got = [np.asarray(y) for y in run(laid_out(case, feeds))]
+        told("oracles")  # which take long where they draw errors for what they compute in loops
     except tsc.InternalError as error:
         raise Finding(f"InternalError in {where}: {error}") from error
     except tsc.TscError as error:
