@@ -21,8 +21,6 @@ CHOSEN = ("bert.dynamo", "llama_kv.dynamo", "vit_hw.dynamo", "super_resolution",
 #: Where nothing but the front end runs, every family in one form at least.
 FAMILIES = (*CHOSEN, "albert.dynamo", "gpt2.ts", "gpt2_kv.dynamo", "vit.dynamo", "clip_vision.dynamo", "t5.dynamo", "swin.ts",
             "byte_bidi_lstm")
-#: Of basic_pitch's logarithm of a spectrum ONNX Runtime itself is out of tolerance.
-LEFT_OUT = ("basic_pitch*",)
 #: What a model's If nodes choose by, where they are decided: its note says which sizes are valid.
 DIMS = {"silero_vad_16k_op15": {"sequence": (512, 576)}}
 RANDOM_SHAPES = 10
@@ -45,8 +43,7 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 RECIPES = load_recipes()
-ENTRIES = {} if RECIPES is None else {
-    entry["name"]: entry for entry in RECIPES.entries() if not matches(entry["name"], LEFT_OUT)}
+ENTRIES = {} if RECIPES is None else {entry["name"]: entry for entry in RECIPES.entries()}
 
 
 def cases(chosen: tuple[str, ...]) -> list[Any]:
