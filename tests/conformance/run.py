@@ -3,7 +3,7 @@
 Every core case is compiled and run in a child process and held against the suite's own outputs; with `--dynamic` with a
 symbol for every size of its inputs but 1, at the stored shapes and at others; with `--expanded` the cases in which function
 bodies stand in place of operators. Prints how many pass, by operator those that do not, and fails where `missing.json` says
-otherwise; `--update` writes that file.
+otherwise; `--update` writes that file, and `--page` the page of operators that follows from it, without a run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tests.conformance.cases import MISSING, Outcome, core, expanded, missing, outcome, suite
+from tests.conformance.page import PAGE, page
 
 #: Seconds that a case may take.
 PATIENCE = 120.0
@@ -125,7 +126,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="every case that does not pass")
     parser.add_argument("--sample", type=int, help="so many of the cases, drawn at random by --seed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}, and do nothing else")
     asked = parser.parse_args(argv)
+    if asked.page:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
     known = {} if asked.expanded else missing()
     every = expanded() if asked.expanded else core()
     names = [n for n in every if fnmatch.fnmatch(n, asked.only) and not (asked.dynamic and n in known)]

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 import tsc
 from tests.conformance import run
 from tests.conformance.cases import CORE, Outcome, core, missing, outcome
+from tests.conformance.page import PAGE, page
 from tests.conformance.run import main, outcomes, report
 from tests.test_tiny import expected, tiny_model
 from tsc import onnx_backend
@@ -48,6 +49,10 @@ def test_what_is_missing_is_refused_by_name(name: str) -> None:
 
 def test_every_case_that_is_missing_is_of_the_core_and_has_its_reason() -> None:
     assert set(missing()) <= set(CASES) and all(missing().values())
+
+
+def test_the_page_of_operators_is_what_the_code_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python3 dev.py conformance --page"
 
 
 # -- the command ------------------------------------------------------------------------------------------------
