@@ -39,6 +39,14 @@ def test_which_dims_may_be_empty(inputs: str, body: str, dims: dict[str, Any], l
     assert {name: env.ranges[name].lo for name in least} == least
 
 
+def test_a_name_that_is_left_out_is_no_state() -> None:
+    """Nothing is read where an operand is left out, though a node before gives its output no name."""
+    made = model("float[p, 3] past, float[n, 3] x", f"{TAIL.format(axis=0)} z = Clip(e)", "float[q, 3] y, float[n, 3] z")
+    made.graph.node.insert(0, onnx.helper.make_node("Concat", ["past"], [""], axis=0))
+    made.graph.node[-1].input.append("")
+    assert import_onnx(made)[1].ranges["p"].lo == 0
+
+
 def test_a_state_grows_from_nothing() -> None:
     made = model("float[p, 3] past, float[n, 3] x", "e = Exp(x) y = Concat<axis=0>(past, e) z = ReduceSum<keepdims=0>(y)",
                  "float[q, r] y, float z")

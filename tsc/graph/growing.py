@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tsc.ir import Graph, Node
 from tsc.ops import definition
@@ -19,9 +19,9 @@ def let_states_be_empty(graph: Graph, env: ShapeEnv) -> None:
             if name not in same or k in definition(node).static_inputs:
                 continue
             if definition(node).grows is not None and len(node.inputs) == 1:
-                same[node.outputs[0]] = same[name]
+                same.update(dict.fromkeys(filter(None, node.outputs), same[name]))
                 continue
-            axis = _grown(node, k, {*same, *graph.constants})
+            axis = _grown(node, k, same.keys() | graph.constants.keys())
             read[same[name]].append(axis if axis is None or axis >= 0 else axis + graph.types[same[name]].rank)
     for name in {*graph.outputs} & same.keys():
         read[same[name]].append(None)
@@ -32,7 +32,7 @@ def let_states_be_empty(graph: Graph, env: ShapeEnv) -> None:
         env.let_be_empty(name)
 
 
-def _grown(node: Node, k: int, given: set[str]) -> int | None:
+def _grown(node: Node, k: int, given: Collection[str]) -> int | None:
     """The axis along which a node adds to its input number k something that is not given: that is computed, or that the node
     itself adds to nothing."""
     grows = definition(node).grows
