@@ -270,8 +270,8 @@ CONVENTIONS: tuple[Convention, ...] = (
                "the standard does not say what becomes of powers that are too large", _power_overflows),
     Convention(_names("ReduceSum"), "integers beyond their type", "open",
                "the standard does not say what becomes of sums that are too large", _sum_overflows),
-    Convention(_names("ReduceSum"), "integers beyond a double", "reference",
-               "a sum that its type holds is that; ONNX Runtime gives a single element of int64 as a double holds it",
+    Convention(_names("ReduceSum", "ReduceProd"), "integers beyond a double", "reference",
+               "what their type holds is that; ONNX Runtime gives a single element of int64 as a double holds it",
                _large_integers),
     Convention(_names("Einsum"), "integers of one operand whose sum is large", "reference",
                "'output[output-term] = reduce-sum( input1[term1] * input2[term2] )' is one number modulo 2**n in any order; "
