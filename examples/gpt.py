@@ -88,8 +88,8 @@ def gpt(layers: int, width: int, heads: int, words: int, most: int) -> onnx.Mode
              "logits = MatMul (top, back)"]
     numbers = {"HEADS": heads, "HEAD": head, "ROOT": head ** 0.5, "WIDTH": width}
     layer = _LAYER
-    for name in ("HEADS", "HEAD", "ROOT", "WIDTH"):
-        layer = layer.replace(name, str(numbers[name]))
+    for name, number in numbers.items():
+        layer = layer.replace(name, str(number))
     model = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["": 17, "example": 1]> gpt (int64[batch, seq] input_ids, {given}) '
         f'=> (float[batch, seq, {words}] logits, {made}) {{ {" ".join(body)} }} {layer}')

@@ -41,10 +41,12 @@ def page() -> str:
 
 def _rows(counts: dict[tuple[str, int], list[bool]]) -> Iterator[tuple[str, str]]:
     """Each operator of the standard, with its versions in words."""
+    versions: dict[str, set[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "" and not schema.deprecated and schema.since_version <= NEWEST_OPSET:
+            versions.setdefault(schema.name, set()).add(schema.since_version)
     for name in sorted(op.name for op in all_ops() if not op.domain):
-        since = sorted({schema.since_version for schema in onnx.defs.get_all_schemas_with_history()
-                        if schema.name == name and schema.domain == "" and not schema.deprecated
-                        and schema.since_version <= NEWEST_OPSET})
+        since = sorted(versions.get(name, ()))
         kept = [version for k, version in enumerate(since) if k + 1 == len(since) or since[k + 1] > OLDEST_OPSET]
         yield name, ", ".join(f"{version}{_passed(counts.get((name, version)))}" for version in kept)
 

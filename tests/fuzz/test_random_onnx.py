@@ -78,7 +78,7 @@ def test_a_sample_elsewhere(target: str, precision: Precision, numbers: range) -
     """On the emulated GPU, and with factors that are rounded."""
     if precision == "bf16" and "avx512_bf16" not in read_cpu_flags():
         pytest.skip("this CPU has no products of bfloat16")
-    tally = _tally(71, numbers, 1, compiled, partial(run._for_target, target, precision, random_case))
+    tally = _tally(71, numbers, 1, compiled, partial(run.for_target, target, precision, random_case))
     assert not tally.failures and not tally.outcomes["with slow kernels"], str(tally)
     assert tally.outcomes["right"] >= 0.8 * len(numbers), str(tally)
 

@@ -6,20 +6,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import onnxruntime
 import pytest
 
 import tsc
+from tests.graph.models import model
 from tests.models.test_shared_models import FOLDER
 from tsc.graph.onnx.importer import import_onnx
 
 TAIL = "e = Exp(x) y = Concat<axis={axis}>(past, e)"
 SAME = "e = Exp(x) y = Concat<axis=0>(same, e)"
-
-
-def model(inputs: str, body: str, outputs: str = "float[q, r] y", opset: int = 18) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g ({inputs}) => ({outputs}) {{ {body} }}')
 
 
 @pytest.mark.parametrize(("inputs", "body", "dims", "least"), [
@@ -35,22 +31,23 @@ def model(inputs: str, body: str, outputs: str = "float[q, r] y", opset: int = 1
     ("float[p, 3] past, float[n, 3] x", f"same = Concat<axis=0>(past) {SAME}", {}, {"p": 0}),
     ("float[p, 3] past, float[n, 3] x", f"same = Concat<axis=0>(past) {SAME} z = Relu(same)", {}, {"p": 1})])
 def test_which_dims_may_be_empty(inputs: str, body: str, dims: dict[str, Any], least: dict[str, int]) -> None:
-    _, env = import_onnx(model(inputs, body), dims)
+    _, env = import_onnx(model(body, inputs, "float[q, r] y"), dims)
     assert {name: env.ranges[name].lo for name in least} == least
 
 
 def test_a_name_that_is_left_out_is_no_state() -> None:
     """Nothing is read where an operand is left out, though a node before gives its output no name."""
-    made = model("float[p, 3] past, float[n, 3] x", f"{TAIL.format(axis=0)} z = Clip(e)", "float[q, 3] y, float[n, 3] z")
+    made = model(f"{TAIL.format(axis=0)} z = Clip(e)", "float[p, 3] past, float[n, 3] x", "float[q, 3] y, float[n, 3] z")
     made.graph.node.insert(0, onnx.helper.make_node("Concat", ["past"], [""], axis=0))
     made.graph.node[-1].input.append("")
     assert import_onnx(made)[1].ranges["p"].lo == 0
 
 
-def test_a_state_grows_from_nothing() -> None:
-    made = model("float[p, 3] past, float[n, 3] x", "e = Exp(x) y = Concat<axis=0>(past, e) z = ReduceSum<keepdims=0>(y)",
-                 "float[q, r] y, float z")
-    executable, rng = tsc.compile(made), np.random.default_rng(0)
+@pytest.mark.parametrize("target", ["cpu", "cpu-generic", "emu:sm_80"])
+def test_a_state_grows_from_nothing(target: str) -> None:
+    body = f"{TAIL.format(axis=0)} z = ReduceSum<keepdims=0>(y)"
+    made = model(body, "float[p, 3] past, float[n, 3] x", "float[q, r] y, float z")
+    executable, rng = tsc.compile(made, target=target), np.random.default_rng(0)
     state, rows = np.empty((0, 3), np.float32), []
     for _ in range(4):
         x = rng.standard_normal((2, 3), np.float32)
@@ -61,9 +58,9 @@ def test_a_state_grows_from_nothing() -> None:
 
 
 def test_attention_begins_without_a_past() -> None:
-    made = model("float[b, 2, n, 4] q, float[b, 2, n, 4] k, float[b, 2, n, 4] v, float[b, 2, p, 4] pk, float[b, 2, p, 4] pv",
-                 "y, nk, nv = Attention<is_causal=1>(q, k, v, , pk, pv)",
-                 "float[b, 2, n, 4] y, float[b, 2, t, 4] nk, float[b, 2, t, 4] nv", 23)
+    made = model("y, nk, nv = Attention<is_causal=1>(q, k, v, , pk, pv)",
+                 "float[b, 2, n, 4] q, float[b, 2, n, 4] k, float[b, 2, n, 4] v, float[b, 2, p, 4] pk, float[b, 2, p, 4] pv",
+                 "float[b, 2, n, 4] y, float[b, 2, t, 4] nk, float[b, 2, t, 4] nv", opset=23)
     executable, rng = tsc.compile(made), np.random.default_rng(0)
     reference = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
     past = [np.empty((2, 2, 0, 4), np.float32)] * 2

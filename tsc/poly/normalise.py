@@ -78,9 +78,10 @@ def inlined(program: Program, name: str, keep: bool = False) -> Program:
         return substitute(compute.body, {a.name: i for a, i in zip(compute.axes, inner.index)})
 
     def reading(reader: Compute) -> Compute:
+        if all(load.buffer.name != name for load in loads(reader.body)):
+            return reader
         made = replace(reader, body=visit(reader.body))
-        long = next(islice(walk(made.body), MOST_TERMS, None), None) is not None
-        if long and any(load.buffer.name == name for load in loads(reader.body)):
+        if next(islice(walk(made.body), MOST_TERMS, None), None) is not None:
             raise PatternMismatch(f"{reader.name} with {name} computed where it is read has more than {MOST_TERMS} terms")
         return made
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from tests.fuzz.operators.case import Dims, Draft
 from tests.fuzz.operators.elementwise import Recipe, rank, stretched
+from tests.fuzz.operators.quantised import EXACT, among, octets
 from tests.fuzz.operators.values import Array, Draw, Sizes, at, fixed, places, within
 
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
 #: Activations that are fused, with the parameters that they must have.
 _ACTIVATIONS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("LeakyRelu", (0.1,)), ("HardSigmoid", (0.3, 0.4)))
-_EXACT = (0.25, 0.5, 1.0, 2.0)
 _SMALL = within("float32", -1, 1)
 
 
@@ -34,10 +34,10 @@ def _rows(d: Draft) -> Dims:
     return d.extents(d.rng.choice((1, 2, 2)))
 
 
-def _one_of(values: Sequence[float], dtype: str) -> Draw:
-    def made(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
-        return np.asarray(gen.choice(np.asarray(values, dtype), shape), dtype)
-    return made
+def _node(d: Draft, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> list[str]:
+    """A node of com.microsoft, without the operands that are left out behind its last."""
+    last = max(k for k, name in enumerate(inputs) if name)
+    return d.node(op, inputs[:last + 1], outputs, domain=MICROSOFT, **attributes)
 
 
 # -- activations, products, convolutions ---------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def activation(d: Draft, op: str) -> None:
     x = d.operand(d.extents(rank(d, 1)), "float32", within("float32", -6, 6))
     bias = [_weight(d, d.dims[x][-1:])] if op == "BiasGelu" or (op == "FastGelu" and d.chance(0.5)) else []
     alpha = {"alpha": d.maybe(0.5, d.rng.choice((1.0, 1.5, -0.5)))} if op == "QuickGelu" else {}
-    d.node(op, [x, *bias], domain=MICROSOFT, **alpha)
+    _node(d, op, [x, *bias], **alpha)
 
 
 def fused_matmul(d: Draft, op: str) -> None:
@@ -65,7 +65,7 @@ def fused_matmul(d: Draft, op: str) -> None:
 
     a = side("A", rows, depth, batch)
     b = side("B", depth, columns, batch if d.chance(0.5) or attributes.get("transBatchA") else ())
-    d.node(op, [d.operand(a, draw=_SMALL), _weight(d, b)], domain=MICROSOFT, **attributes)
+    _node(d, op, [d.operand(a, draw=_SMALL), _weight(d, b)], **attributes)
 
 
 def fused_gemm(d: Draft) -> None:
@@ -77,7 +77,7 @@ def fused_gemm(d: Draft) -> None:
               _weight(d, (columns, depth) if trans_b else (depth, columns))]
     if d.chance(0.7):
         inputs.append(_weight(d, stretched(d, (rows, columns))))
-    d.node("FusedGemm", inputs, domain=MICROSOFT, transA=d.maybe(0.9, int(trans_a)) if not trans_a else 1,
+    _node(d, "FusedGemm", inputs, transA=d.maybe(0.9, int(trans_a)) if not trans_a else 1,
            transB=1 if trans_b else None, alpha=d.maybe(0.4, 0.5), beta=d.maybe(0.4, 2.0), activation=kind, **names)
 
 
@@ -91,9 +91,7 @@ def fused_conv(d: Draft) -> None:
     inputs = [x, _weight(d, (outputs, own, taps, taps)), _optional(d, 0.6, (outputs,))]
     if d.chance(0.4):
         inputs.append(d.operand((image[0], outputs, *image[1:]), draw=_SMALL, role="feed"))
-    while not inputs[-1]:
-        inputs.pop()
-    d.node("FusedConv", inputs, domain=MICROSOFT, group=groups, pads=[taps // 2] * 4, activation=kind,
+    _node(d, "FusedConv", inputs, group=groups, pads=[taps // 2] * 4, activation=kind,
            activation_params=list(parameters) or None)
 
 
@@ -108,9 +106,7 @@ def skip_norm(d: Draft, op: str) -> None:
     if op == "SkipLayerNormalization":
         inputs.append(_optional(d, 0.7, dims[2:]))
     inputs.append(_optional(d, 0.5, dims[2:]))
-    while not inputs[-1]:
-        inputs.pop()
-    made = d.node(op, inputs, 4, domain=MICROSOFT, epsilon=d.rng.choice((0.5, 1e-3)))
+    made = _node(d, op, inputs, 4, epsilon=d.rng.choice((0.5, 1e-3)))
     d.nodes[-1].output[1], d.nodes[-1].output[2] = "", ""
     d.outputs = [made[0], made[3]]
 
@@ -127,7 +123,7 @@ def embed_norm(d: Draft) -> None:
               _weight(d, (2, width)) if kinds else "", _weight(d, (width,)), _weight(d, (width,))]
     if d.chance(0.5):
         inputs += ["", ids(rows)] if d.chance(0.5) else [ids(2)]
-    made = d.node("EmbedLayerNormalization", inputs, 2, domain=MICROSOFT, epsilon=d.rng.choice((0.5, 1e-3)))
+    made = _node(d, "EmbedLayerNormalization", inputs, 2, epsilon=d.rng.choice((0.5, 1e-3)))
     d.outputs = made[:1 + d.chance(0.5)]
 
 
@@ -170,9 +166,7 @@ def attention(d: Draft) -> None:
         inputs += [_padding(d, batch, length), ""]
     if not past and d.chance(0.3):
         inputs.append(d.operand((d.rng.choice((1, batch)), d.rng.choice((1, heads)), length, length), draw=_SMALL, role="feed"))
-    while not inputs[-1]:
-        inputs.pop()
-    d.node("Attention", inputs, 2 if past else 1, domain=MICROSOFT, num_heads=heads, unidirectional=d.maybe(0.4, 1),
+    _node(d, "Attention", inputs, 2 if past else 1, num_heads=heads, unidirectional=d.maybe(0.4, 1),
            scale=d.maybe(0.3, 0.3))
 
 
@@ -185,9 +179,7 @@ def multi_head(d: Draft) -> None:
     inputs += [_optional(d, 0.4, (sum(widths),)), _padding(d, batch, other)]
     if d.chance(0.3):
         inputs.append(d.operand((d.rng.choice((1, batch)), d.rng.choice((1, heads)), length, other), draw=_SMALL, role="feed"))
-    while not inputs[-1]:
-        inputs.pop()
-    d.node("MultiHeadAttention", inputs, domain=MICROSOFT, num_heads=heads, scale=d.maybe(0.3, 0.3))
+    _node(d, "MultiHeadAttention", inputs, num_heads=heads, scale=d.maybe(0.3, 0.3))
 
 
 def rotary(d: Draft) -> None:
@@ -197,27 +189,22 @@ def rotary(d: Draft) -> None:
     where = d.operand((1,), "int64", fixed([3]), "feed") if d.chance(0.5) else d.operand(
         (batch, length), "int64", places("int64", 24, False), "feed")
     caches = [_weight(d, (24, half)) for _ in range(2)]
-    d.node("RotaryEmbedding", [x, where, *caches], domain=MICROSOFT, interleaved=d.maybe(0.5, 1))
+    _node(d, "RotaryEmbedding", [x, where, *caches], interleaved=d.maybe(0.5, 1))
 
 
 # -- quantised -----------------------------------------------------------------------------------------------------------
 
-def _numbers(d: Draft, dims: Sequence[str | int], dtype: str, role: str | None = None) -> str:
-    limits = np.iinfo(dtype)
-    return d.operand(dims, dtype, within(dtype, limits.min, limits.max + 1), role)
-
-
 def _step(d: Draft, dtype: str) -> list[str]:
     """A scale that is a power of two, so that no rounding is a matter of taste, and a zero point."""
     point = (0, 3, 128) if dtype == "uint8" else (0, 3, -7)
-    return [d.operand((), "float32", _one_of(_EXACT, "float32"), "initializer"),
-            d.operand((), dtype, _one_of(point, dtype), "initializer")]
+    return [d.operand((), "float32", among(EXACT, "float32"), "initializer"),
+            d.operand((), dtype, among(point, dtype), "initializer")]
 
 
 def quantised_pair(d: Draft, op: str) -> None:
     dims, dtype = d.extents(rank(d, 1)), d.rng.choice(("uint8", "int8"))
-    inputs = [_numbers(d, dims, dtype, "feed"), *_step(d, dtype), _numbers(d, stretched(d, dims), dtype), *_step(d, dtype)]
-    d.node(op, [*inputs, *_step(d, dtype)], domain=MICROSOFT)
+    inputs = [octets(d, dims, dtype, "feed"), *_step(d, dtype), octets(d, stretched(d, dims), dtype), *_step(d, dtype)]
+    _node(d, op, [*inputs, *_step(d, dtype)])
 
 
 def quantised_concat(d: Draft) -> None:
@@ -225,23 +212,21 @@ def quantised_concat(d: Draft) -> None:
     axis, inputs = d.rng.randrange(len(dims)), _step(d, dtype)
     for _ in range(d.rng.choice((1, 2, 3))):
         dims[axis] = d.rng.choice((1, 3, d.size()))
-        inputs += [_numbers(d, dims, dtype, "feed"), *_step(d, dtype)]
-    d.node("QLinearConcat", inputs, domain=MICROSOFT, axis=axis)
+        inputs += [octets(d, dims, dtype, "feed"), *_step(d, dtype)]
+    _node(d, "QLinearConcat", inputs, axis=axis)
 
 
 def to_floats(d: Draft) -> None:
     rows, columns = d.extents(2)
     depth, kinds = d.rng.choice((1, 4, 16, 33)), [d.rng.choice(("uint8", "int8")) for _ in range(2)]
     each = (columns,) if d.chance(0.5) else ()
-    a = _numbers(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0], "feed")
-    inputs = [a, _numbers(d, (depth, columns), kinds[1], "initializer"), _weight(d, (), _one_of(_EXACT, "float32")),
-              _weight(d, each, _one_of(_EXACT, "float32"))]
-    points = [d.operand((), kinds[0], _one_of((0, 3), kinds[0]), "initializer"),
-              d.operand(each, kinds[1], _one_of((0, 3), kinds[1]), "initializer")] if d.chance(0.6) else ["", ""]
+    a = octets(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0], "feed")
+    inputs = [a, octets(d, (depth, columns), kinds[1], "initializer"), _weight(d, (), among(EXACT, "float32")),
+              _weight(d, each, among(EXACT, "float32"))]
+    points = [d.operand((), kinds[0], among((0, 3), kinds[0]), "initializer"),
+              d.operand(each, kinds[1], among((0, 3), kinds[1]), "initializer")] if d.chance(0.6) else ["", ""]
     inputs += [*points, _optional(d, 0.5, (columns,))]
-    while not inputs[-1]:
-        inputs.pop()
-    d.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT)
+    _node(d, "MatMulIntegerToFloat", inputs)
 
 
 def few_bits(d: Draft) -> None:
@@ -249,12 +234,12 @@ def few_bits(d: Draft) -> None:
     block, bits, columns = d.rng.choice((16, 32)), d.rng.choice((4, 4, 8)), d.rng.choice((1, 5, 16, 48))
     depth = block * d.rng.choice((1, 2, 5)) - d.rng.choice((0, 0, 2, 9))
     blocks = -(-depth // block)
-    octets = partial(d.operand, dtype="uint8", draw=within("uint8", 0, 256), role="initializer")
-    inputs = [d.operand((*_rows(d), depth), draw=_SMALL, role="feed"), octets((columns, blocks, block * bits // 8)),
+    packed = partial(d.operand, dtype="uint8", draw=within("uint8", 0, 256), role="initializer")
+    inputs = [d.operand((*_rows(d), depth), draw=_SMALL, role="feed"), packed((columns, blocks, block * bits // 8)),
               d.operand((columns * blocks,), draw=within("float32", 0.01, 0.1), role="initializer")]
     if d.chance(0.5):
-        inputs.append(octets((columns * -(-blocks * bits // 8),)))
-    d.node("MatMulNBits", inputs, domain=MICROSOFT, K=depth, N=columns, block_size=block, bits=bits)
+        inputs.append(packed((columns * -(-blocks * bits // 8),)))
+    _node(d, "MatMulNBits", inputs, K=depth, N=columns, block_size=block, bits=bits)
 
 
 # -- ai.onnx.ml --------------------------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from tests.fuzz.operators.layers import kernel_and_image, window
 from tests.fuzz.operators.values import Array, Draw, Sizes, within
 
 #: Powers of two: what is divided or multiplied by them is exact.
-_EXACT = (0.25, 0.5, 1.0, 2.0)
+EXACT = (0.25, 0.5, 1.0, 2.0)
 _BYTES = ("uint8", "int8")
 
 
-def _among(values: Sequence[float], dtype: str) -> Draw:
+def among(values: Sequence[float], dtype: str) -> Draw:
     """Some of a few values."""
     def made(gen: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
         return np.asarray(gen.choice(np.asarray(values, dtype), shape), dtype)
@@ -27,7 +27,7 @@ def _among(values: Sequence[float], dtype: str) -> Draw:
 
 def _parameter(d: Draft, values: Sequence[float], dtype: str, dims: Sequence[str | int] = ()) -> str:
     role = "feed" if d.chance(0.3) else d.rng.choice(("initializer", "node"))
-    return d.operand(dims, dtype, _among(values, dtype), role)
+    return d.operand(dims, dtype, among(values, dtype), role)
 
 
 def _points(dtype: str) -> tuple[float, ...]:
@@ -53,8 +53,8 @@ def quantize(d: Draft) -> None:
     """Ties among the quotients, numbers beyond the type, and (special) what is no number nowhere: no type holds it."""
     dims, scales, attributes = _linear(d)
     dtype = d.rng.choice((*_BYTES, *(("int16", "uint16") if d.opset >= 21 else ())))
-    x = d.operand(dims, "float32", _among([k / 8 for k in range(-40, 41)] + [1000.0, -1000.0, 7e4], "float32"))
-    inputs = [x, _parameter(d, _EXACT, "float32", scales)]
+    x = d.operand(dims, "float32", among([k / 8 for k in range(-40, 41)] + [1000.0, -1000.0, 7e4], "float32"))
+    inputs = [x, _parameter(d, EXACT, "float32", scales)]
     if d.chance(0.7) or dtype != "uint8":
         inputs.append(_parameter(d, _points(dtype), dtype, scales))
     d.node("QuantizeLinear", inputs, **attributes)
@@ -67,11 +67,11 @@ def pairs(d: Draft) -> None:
         op, axis, inner, kinds = "Conv", 0, d.dims[w][:1], [d.dtypes[i] for i in (x, w)]
     else:
         (rows, depth, columns), role, kinds = _product(d)
-        x, w = _bytes(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1], role)
+        x, w = octets(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), octets(d, (depth, columns), kinds[1], role)
         op, axis, inner, points, attributes = "MatMul", 1, (columns,), [], {}
     each = tuple(inner) if d.chance(0.5) else ()
-    left = [x, _parameter(d, (0.3, *_EXACT), "float32"), *(points[:1] or [_parameter(d, _points(kinds[0]), kinds[0])])]
-    right = [w, _parameter(d, (0.07, *_EXACT), "float32", each), _parameter(d, _points(kinds[1]), kinds[1], each)]
+    left = [x, _parameter(d, (0.3, *EXACT), "float32"), *(points[:1] or [_parameter(d, _points(kinds[0]), kinds[0])])]
+    right = [w, _parameter(d, (0.07, *EXACT), "float32", each), _parameter(d, _points(kinds[1]), kinds[1], each)]
     factors = [*d.node("DequantizeLinear", left), *d.node("DequantizeLinear", right, axis=axis if each else None)]
     d.node(op, factors, **attributes)
 
@@ -83,13 +83,13 @@ def dequantize(d: Draft) -> None:
     dtype = d.rng.choice((*_BYTES, "int32", *(("int16", "uint16") if d.opset >= 21 else ())))
     limits = np.iinfo(dtype)
     x = d.operand(dims, dtype, within(dtype, max(limits.min, -2**20), min(limits.max, 2**20)))
-    inputs = [x, _parameter(d, (0.3, 0.07, *_EXACT), "float32", scales)]
+    inputs = [x, _parameter(d, (0.3, 0.07, *EXACT), "float32", scales)]
     if dtype != "int32" and d.chance(0.7):
         inputs.append(_parameter(d, _points(dtype), dtype, scales))
     d.node("DequantizeLinear", inputs, **attributes)
 
 
-def _bytes(d: Draft, dims: Sequence[str | int], dtype: str, role: str | None = None) -> str:
+def octets(d: Draft, dims: Sequence[str | int], dtype: str, role: str | None = None) -> str:
     limits = np.iinfo(dtype)
     return d.operand(dims, dtype, within(dtype, limits.min, limits.max + 1), role)
 
@@ -106,10 +106,10 @@ def _product(d: Draft) -> tuple[Dims, str | None, list[str]]:
 def differences(d: Draft) -> None:
     """A factor that is a sum or a difference, of bytes, which wraps around, or of what bytes are as int32."""
     (rows, depth, columns), role, kinds = _product(d)
-    x, w = _bytes(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1], role)
+    x, w = octets(d, (*d.extents(d.rng.choice((0, 1))), rows, depth), kinds[0]), octets(d, (depth, columns), kinds[1], role)
     other = d.rng.choice(((), (1,), (depth,), (rows, 1)))
     op, wide = d.rng.choice(("Sub", "Sub", "Add")), d.chance(0.3)
-    y = d.operand(other, "int32", within("int32", -300, 300)) if wide else _bytes(d, other, kinds[0])
+    y = d.operand(other, "int32", within("int32", -300, 300)) if wide else octets(d, other, kinds[0])
     if wide:
         x, = d.node("Cast", [x], to=TensorProto.INT32)
     factor, = d.node(op, [x, y] if d.chance(0.7) else [y, x])
@@ -128,7 +128,7 @@ def matmul_integer(d: Draft) -> None:
         return differences(d)
     (rows, depth, columns), role, kinds = _product(d)
     batch = d.extents(d.rng.choice((0, 0, 1)))
-    inputs = [_bytes(d, (*batch, rows, depth), kinds[0]), _bytes(d, (depth, columns), kinds[1], role)]
+    inputs = [octets(d, (*batch, rows, depth), kinds[0]), octets(d, (depth, columns), kinds[1], role)]
     if d.chance(0.7):
         inputs += [_parameter(d, _points(kind), kind) for kind in kinds[:d.rng.choice((1, 2))]]
     d.node("MatMulInteger", inputs)
@@ -143,8 +143,8 @@ def _result(d: Draft, factor: float) -> list[str]:
 def qlinear_matmul(d: Draft) -> None:
     (rows, depth, columns), role, kinds = _product(d)
     d.node("QLinearMatMul", [
-        _bytes(d, (rows, depth), kinds[0]), _parameter(d, (0.5,), "float32"), _parameter(d, _points(kinds[0]), kinds[0]),
-        _bytes(d, (depth, columns), kinds[1], role), _parameter(d, (2.0,), "float32"),
+        octets(d, (rows, depth), kinds[0]), _parameter(d, (0.5,), "float32"), _parameter(d, _points(kinds[0]), kinds[0]),
+        octets(d, (depth, columns), kinds[1], role), _parameter(d, (2.0,), "float32"),
         _parameter(d, _points(kinds[1]), kinds[1]),
         *_result(d, 1.0)])
 
@@ -153,8 +153,8 @@ def _convolved(d: Draft) -> tuple[list[str], list[str], dict[str, object]]:
     """An image and kernels, their zero points, and attributes."""
     kernel, dilations, image = kernel_and_image(d, 2)
     group, inner, outer, kind = d.rng.choice((1, 1, 2)), d.rng.choice((1, 2, 3)), d.rng.choice((1, 2, 5)), d.rng.choice(_BYTES)
-    x = _bytes(d, (d.rng.choice((1, 2)), group * inner, *image), "uint8")
-    w = _bytes(d, (group * outer, inner, *kernel), kind)
+    x = octets(d, (d.rng.choice((1, 2)), group * inner, *image), "uint8")
+    w = octets(d, (group * outer, inner, *kernel), kind)
     points = [_parameter(d, _points("uint8"), "uint8"), _parameter(d, (0,) if kind == "int8" else _points(kind), kind)]
     return [x, w], points, {"group": group, **window(d, 2, kernel, dilations)}
 

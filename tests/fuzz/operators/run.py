@@ -244,7 +244,8 @@ def _fed(case: Case, k: int) -> str:
                      if o.role == "feed" or k == 0)
 
 
-def _for_target(target: str, precision: Precision, maker: Maker, seed: int, number: int) -> Case:
+def for_target(target: str, precision: Precision, maker: Maker, seed: int, number: int) -> Case:
+    """What a Maker makes, to be compiled for a target."""
     return replace(maker(seed, number), target=target, precision=precision)
 
 
@@ -268,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     subject = factored if asked.factored else guarded if asked.guarded else compiled
     maker = random_net if asked.nets else large_case if asked.large else random_case
     if asked.target or asked.precision:
-        maker = partial(_for_target, asked.target or "cpu", asked.precision or "fp32", maker)
+        maker = partial(for_target, asked.target or "cpu", asked.precision or "fp32", maker)
     if asked.only is not None:
         return show(asked.seed, asked.only, subject, maker)
     begin, tally = time.perf_counter(), Tally()
