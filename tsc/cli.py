@@ -28,6 +28,7 @@ import tsc
 from tsc.bench import bench
 from tsc.cli_output import FILE, answer, as_json
 from tsc.cli_pack import pack
+from tsc.cli_serve import serve_command
 from tsc.cli_tune import Seconds, Wanted, tune_model
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Precision, Reduction
@@ -66,6 +67,7 @@ def cli() -> None:
 
 
 cli.add_command(pack)
+cli.add_command(serve_command)
 
 
 @cli.command("compile")

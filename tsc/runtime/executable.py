@@ -13,24 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from tsc.config import default_threads
-from tsc.errors import InputError, LaunchError, PackageError, ShapeError
+from tsc.errors import InputError, LaunchError, ShapeError
 from tsc.runtime.arrays import AnyArray, DeviceArray
 from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.bounds import Bounds
-from tsc.runtime.check import check_plan
 from tsc.runtime.context import Context, ContextPool, Engine, TableEngine, forget_locks_after_fork
-from tsc.runtime.drivers.cpu import CpuModule, choose_module, is_cpu, read_cpu_flags
+from tsc.runtime.drivers.cpu import CpuModule, is_cpu
 from tsc.runtime.drivers.platform import open_platform
 from tsc.runtime.drivers.protocol import Driver
 from tsc.runtime.explain import explain, summary
+from tsc.runtime.fitting import fitting
 from tsc.runtime.host_program import Ready
-from tsc.runtime.interface import ModuleInterface, read_interface
 from tsc.runtime.interpret import perform
 from tsc.runtime.memory import address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
 from tsc.runtime.outputs import targets_of
 from tsc.runtime.over_driver import DriverEngine
-from tsc.runtime.package import Module, Package
+from tsc.runtime.package import Package
 from tsc.runtime.peak import pages, scratch_bytes, upper_bound
 from tsc.runtime.plan import Launch, TensorSpec
 from tsc.runtime.profile import Profile, profile_of
@@ -68,22 +67,16 @@ class Executable:
     """
 
     def __init__(self, package: Package, threads: int | None = None, driver: Driver | None = None) -> None:
-        where = "the compiled model" if package.path is None else f"Package '{package.path}'"
         self._threads = thread_count(threads)
-        modules = {name: module for name, module in package.modules.items() if name in package.plans}
-        self._target = choose_module(modules, read_cpu_flags(), where)
-        self._plan = package.plans[self._target]
-        interface = _interface(package.modules[self._target], self._target, where)
-        check_plan(self._plan, package.constants, interface, where)
+        found = fitting(package)
+        self._target, self._plan = found.target, found.plan
         driver = driver or _driver_of(self._target)
-        sizes = [package.constants[name].nbytes for name in self._plan.constants]
         units = self._threads if driver is None else driver.info.multiprocessors
-        bounds = Bounds(self._plan, sizes, interface.kernels, where)
-        self._binder = Binder(self._plan, bounds, units)
+        self._binder = Binder(self._plan, found.bounds, units)
         own = placed({name: package.constants[name] for name in self._plan.constants})
         self._package = replace(package, constants={**package.constants, **own})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
-        self._engine = self._loaded(driver, bounds, interface.in_turn)
+        self._engine = self._loaded(driver, found.bounds, found.interface.in_turn)
         self._device = self._engine if isinstance(self._engine, DriverEngine) else None
         self._contexts = ContextPool(self._engine, max(4, 2 * default_threads()))
         self._output_index = {spec.name: i for i, spec in enumerate(self._plan.outputs)}
@@ -358,14 +351,3 @@ class Executable:
     def save(self, path: str | Path) -> None:
         """Write the Package, whole or not at all. Raises PackageError when the place cannot be written."""
         self._package.write(path)
-
-
-def _interface(module: Module, name: str, where: str) -> ModuleInterface:
-    """The module's own table, from its bytes. Raises PackageError where it has none, or other CPU flags than the Package."""
-    try:
-        interface = read_interface(module.binary)
-    except ValueError as error:
-        raise PackageError(f"{where} has a module '{name}' that cannot be used ({error}); compile it again") from error
-    if sorted(interface.cpu_flags) != sorted(module.cpu_flags):
-        raise PackageError(f"{where} gives its module '{name}' other CPU flags than it was compiled for; compile it again")
-    return interface

@@ -1,0 +1,132 @@
+"""One version of a model as the server sees it: what a request to it must be like, and those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tsc.runtime.bind import Binder
+from tsc.runtime.fitting import fitting
+from tsc.runtime.memory import Array
+from tsc.runtime.package import Package
+from tsc.runtime.plan import Plan
+from tsc.runtime.signing import Trust
+from tsc.serve.batching import Gathering, Joint, joint_of
+from tsc.serve.errors import wrong
+from tsc.serve.repository import Entry
+from tsc.serve.settings import Batching, read_batching
+
+#: Shapes whose sizes are remembered, and times of the last requests.
+MEMO, TIMES = 4096, 1024
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that waits for its result: what it feeds, the sizes of its dims, and the numbers of the outputs it wants; when
+    it came, and until when somebody waits, by the clock of the event loop."""
+
+    feeds: Mapping[str, Array]
+    dims: Mapping[str, int]
+    wanted: tuple[int, ...]
+    result: asyncio.Future[list[Array]]
+    came: float
+    until: float
+    model: Served
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """A model that takes requests. `key` names it to workers, `threads` are those of each."""
+
+    entry: Entry
+    key: str
+    plan: Plan
+    binder: Binder
+    joint: Joint | None
+    threads: int
+    queue: deque[Job] = field(default_factory=deque)
+    running: int = 0
+    requests: int = 0
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES))
+    _memo: OrderedDict[object, tuple[dict[str, int], int]] = field(default_factory=OrderedDict)
+    shapes: int = 0
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its name and version."""
+        return self.entry.model, self.entry.version
+
+    @property
+    def coverage(self) -> Path | None:
+        """A report of shape coverage beside the Package: NAME.html beside NAME.tscpack."""
+        path = self.entry.path.with_suffix(".html")
+        return path if path.is_file() else None
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or run."""
+        return len(self.queue) + self.running
+
+    def wanted(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The numbers of the named outputs, of all where none is named. Raises Refusal for one that there is not."""
+        known = [spec.name for spec in self.plan.outputs]
+        for name in names:
+            if name not in known:
+                raise wrong(f"there is no output '{name}'; this model's outputs are {', '.join(known)}")
+        return tuple(known.index(name) for name in dict.fromkeys(names)) or tuple(range(len(known)))
+
+    def admitted(self, feeds: Mapping[str, Array], most: int) -> dict[str, int]:
+        """The sizes of the dims in a request. Raises InputError naming what is wrong with it, and Refusal where a run would
+        take more than `most` bytes; nothing has been allocated then."""
+        shapes = self.binder.shapes(self.binder.arrays(feeds))
+        known = self._memo.get(shapes)
+        if known is None:
+            binding = self.binder.bind(self.binder.sizes(shapes))
+            made = sum(math.prod(shape or ()) * dtype.itemsize for shape, dtype in zip(binding.outputs, self.binder.dtypes))
+            known = self._memo[shapes] = binding.dims, binding.arena_bytes + self.threads * binding.scratch_bytes + made
+            self.shapes += 1
+            if len(self._memo) > MEMO:
+                self._memo.popitem(last=False)
+        dims, needed = known
+        if needed > most:
+            at = ", ".join(f"{name}={size}" for name, size in dims.items())
+            raise wrong(f"a run at {at} takes {needed} bytes, more than the {most} that one may; send less at once")
+        return dims
+
+    def due(self, now: float) -> float:
+        """When its first request should run, at the latest: at once, where enough of them wait."""
+        if self.joint is None or len(self.queue) >= self.joint.batching.rows:
+            return min(now, self.queue[0].came)
+        return self.queue[0].came + self.joint.batching.delay
+
+    def taken(self) -> list[Job]:
+        """The next requests that run together; nobody waits any more for those that are done without having run."""
+        while self.queue and self.queue[0].result.done():
+            self.queue.popleft()
+        if not self.queue:
+            return []
+        found, left = [self.queue.popleft()], deque[Job]()
+        gathering = Gathering(self.joint, found[0].dims) if self.joint is not None else None
+        while gathering is not None and not gathering.is_full and self.queue:
+            job = self.queue.popleft()
+            if not job.result.done():
+                (found if job.wanted == found[0].wanted and gathering.takes(job.dims) else left).append(job)
+        self.queue.extendleft(reversed(left))
+        self.running += len(found)
+        return found
+
+
+def opened(entry: Entry, threads: int, trust: Trust | None, key: str) -> Served:
+    """A model of the folder, as far as requests have to be held against it; no code of it is mapped here. Raises PackageError
+    or InputError saying what is wrong with it or its settings."""
+    found = fitting(Package.read(entry.path, "shared", trust))
+    plan = found.plan
+    batching = Batching() if entry.settings is None else read_batching(entry.settings)
+    if batching.batch in plan.ranges and (most := plan.ranges[batching.batch].hi) is not None:
+        batching = replace(batching, rows=min(batching.rows, most))
+    joint = joint_of(plan.inputs, plan.outputs, batching)
+    return Served(entry, key, plan, Binder(plan, found.bounds, threads), joint, threads)

@@ -1,0 +1,91 @@
+"""`python -m tsc serve`: both protocols over one Service, from the start to the last request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+import uvicorn
+
+from tsc.errors import LaunchError
+from tsc.serve.rest import Rest
+from tsc.serve.rpc import server as rpc_server
+from tsc.serve.service import Service
+from tsc.serve.settings import ServerOptions
+
+_PLAIN = frozenset(vars(logging.makeLogRecord({})))
+
+
+class JsonLines(logging.Formatter):
+    """A line of JSON for each record: when, how bad, what, and what came with it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As a Formatter does."""
+        more = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
+        return json.dumps({"time": stamp, "level": record.levelname.lower(), "event": record.getMessage(), **more}, default=str)
+
+
+def log_to_stderr() -> None:
+    """Have what the server logs written as JSON, a line a record."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("tsc.serve")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+async def serve(options: ServerOptions, started: Callable[[int, int | None], None]) -> None:
+    """Serve until SIGINT or SIGTERM, which let requests that are there end. `started` is told the ports. Raises LaunchError
+    where a port is not to be had, PackageError where the folder cannot be read."""
+    service = Service(options)
+    await service.start()
+    rpc = None
+    try:
+        listening = _listening(options.host, options.http_port)
+        config = uvicorn.Config(Rest(service).application(), log_config=None, access_log=False, lifespan="off",
+                                timeout_graceful_shutdown=max(1, round(options.grace)))
+        grpc_port = None
+        if options.grpc_port is not None:
+            rpc = rpc_server(service)
+            try:
+                grpc_port = rpc.add_insecure_port(f"{options.host}:{options.grpc_port}")
+            except RuntimeError as error:
+                raise _no_port(options.host, options.grpc_port) from error
+            await rpc.start()
+        started(listening.getsockname()[1], grpc_port)
+        await uvicorn.Server(config).serve([listening])
+    finally:
+        service.ready = False
+        if rpc is not None:
+            await rpc.stop(options.grace)
+        await service.stop()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound. Its protocol is named: without it asyncio leaves Nagle's algorithm on, which holds the second
+    part of each answer back until the first one is acknowledged, for 40 ms."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP,
+                                                              flags=socket.AI_PASSIVE)[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(place)
+    except OSError as error:
+        raise _no_port(host, port) from error
+    return found
+
+
+def _no_port(host: str, port: int) -> LaunchError:
+    return LaunchError(f"port {port} of {host} is not to be had; choose another one")
+
+
+def run(options: ServerOptions, started: Callable[[int, int | None], None]) -> None:
+    """The same, in an event loop of its own."""
+    asyncio.run(serve(options, started))

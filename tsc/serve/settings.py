@@ -1,0 +1,83 @@
+"""How to serve: the server's options, and what the deployer says of one model."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tsc.errors import InputError
+from tsc.runtime.files import read_regular
+from tsc.runtime.signing import Trust
+
+#: Of a file of settings.
+_MOST_TEXT = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where to listen (a port of 0 is any that is free, a `grpc_port` of None is no gRPC), how many `workers` (processes) run
+    models with how many `threads` each (None: the cores are shared), and what may be asked of them: bytes of one body and of
+    all that are being read, bytes that one run may take beside the weights, requests that wait or run, and seconds until one
+    is refused. The folder is looked at again every `poll` seconds; `grace` seconds are left to what runs when all is to end."""
+
+    folder: Path
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int | None = 8001
+    workers: int = 1
+    threads: int | None = None
+    body_bytes: int = 64 << 20
+    bodies_bytes: int = 1 << 30
+    run_bytes: int = 4 << 30
+    requests: int = 256
+    deadline: float = 30.0
+    poll: float = 1.0
+    grace: float = 10.0
+    trust: Trust | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How requests of one model are run together: along the dim `batch`, with which all inputs and outputs begin and whose rows
+    have nothing to do with each other; those that differ in a dim of `pad` with zeros behind the shorter one, which must not
+    change what is before them (a mask says so to the model). At most `rows` together, and after `delay` seconds of waiting for
+    others at most. Without a `batch` each request runs alone."""
+
+    batch: str | None = None
+    pad: tuple[str, ...] = ()
+    rows: int = 32
+    delay: float = 0.0
+
+
+def read_batching(path: Path) -> Batching:
+    """The settings in a TOML file: `batch = "batch"`, `pad = ["seq"]`, `rows = 32`, `delay_ms = 2`. Raises InputError for
+    one that there is not, or of another kind."""
+    try:
+        told = tomllib.loads(read_regular(path, _MOST_TEXT).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' is no TOML ({error}); mend it") from error
+    return batching_of(told, path)
+
+
+def batching_of(told: Mapping[str, Any], where: Path) -> Batching:
+    """The same of what a file holds."""
+    kinds = {"batch": str, "pad": list, "rows": int, "delay_ms": int | float}
+    for name, value in told.items():
+        if name not in kinds:
+            raise InputError(f"'{where}' has a setting '{name}'; there are {', '.join(kinds)}")
+        if not isinstance(value, kinds[name]) or isinstance(value, bool):
+            raise InputError(f"'{where}' has {name} = {value!r}, expected one like {_LIKE[name]}")
+    if not all(isinstance(name, str) for name in told.get("pad", ())):
+        raise InputError(f"'{where}' has pad = {told['pad']!r}, expected names of dims")
+    if "batch" not in told and told:
+        raise InputError(f"'{where}' has no setting 'batch', without which there is nothing to set; name the dim of rows")
+    rows, delay = told.get("rows", Batching().rows), told.get("delay_ms", 0)
+    if rows < 1 or not 0 <= delay < 1e6:
+        raise InputError(f"'{where}' has rows = {rows} and delay_ms = {delay}, expected at least 1 and 0")
+    return Batching(told.get("batch"), tuple(told.get("pad", ())), rows, delay / 1e3)
+
+
+_LIKE = {"batch": '"batch"', "pad": '["seq"]', "rows": "32", "delay_ms": "2"}

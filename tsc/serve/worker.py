@@ -1,0 +1,96 @@
+"""A process that runs models for the server: `python -m tsc serve` starts some, and asks them by frames.
+
+Requests: ("load", key, entry, threads, trust), ("unload", key), ("run", key, wanted, joint, feeds, dims) of several requests,
+("memory",). Answers: ("done", what was asked for), or ("wrong", whose fault, why). A run's is a list of such, one a request.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tsc.errors import InputError, PackageError, TscError
+from tsc.frames import read_frame, write_frame
+from tsc.runtime.executable import Executable
+from tsc.runtime.load import load
+from tsc.runtime.memory import Array
+from tsc.serve.batching import Dims, Feeds, Joint, joined, parted
+
+#: ("done", a value), or ("wrong", "theirs" | "ours", a sentence).
+Answer = tuple[Any, ...]
+
+
+def resident_bytes() -> int:
+    """The memory of this process that no other one shares, as far as the system says."""
+    resident, shared = map(int, Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3])
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Models:
+    """What has been loaded, by key."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Executable] = {}
+
+    def answer(self, request: tuple[Any, ...]) -> Answer:
+        """Do what is asked."""
+        try:
+            return "done", self._done(request)
+        except TscError as error:
+            return _wrong(error)
+
+    def _done(self, request: tuple[Any, ...]) -> Any:
+        match request:
+            case "load", key, entry, threads, trust:
+                found = load(entry.path, threads, "shared", trust)
+                if not entry.is_current():
+                    raise PackageError(f"Package '{entry.path}' was replaced; ask again")
+                self._loaded[key] = found
+                return None
+            case "unload", key:
+                del self._loaded[key]
+                return None
+            case "run", key, wanted, joint, feeds, dims:
+                return run(self._loaded[key], wanted, joint, feeds, dims)
+            case ("memory",):
+                return resident_bytes()
+        raise ValueError(f"no request is {request[0]!r}")
+
+
+def run(model: Executable, wanted: Sequence[int], joint: Joint | None, feeds: Sequence[Feeds],
+        dims: Sequence[Dims]) -> list[Answer]:
+    """An answer for each of some requests, of the outputs of these numbers. They run as one where that is possible: what one
+    of them did wrong is for it alone, so that all run by themselves then."""
+    names = [model.outputs[number].name for number in wanted]
+    if joint is not None and len(feeds) > 1:
+        try:
+            results = model.run(names, joined(joint, feeds, dims))
+            return [("done", part) for part in parted(joint, results, dims, wanted)]
+        except TscError:
+            pass
+    return [_alone(model, names, own) for own in feeds]
+
+
+def _alone(model: Executable, names: list[str], feeds: Feeds) -> Answer:
+    try:
+        results: list[Array] = model.run(names, feeds) if names else []
+        return "done", results
+    except TscError as error:
+        return _wrong(error)
+
+
+def _wrong(error: TscError) -> Answer:
+    return "wrong", "theirs" if isinstance(error, InputError) else "ours", str(error)
+
+
+def serve() -> None:
+    """Answer requests from standard input until it ends."""
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is printed is no answer
+    models = Models()
+    while (frame := read_frame(source)) is not None:
+        write_frame(sink, pickle.dumps(models.answer(pickle.loads(frame)), pickle.HIGHEST_PROTOCOL))
