@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -18,6 +20,8 @@ from tsc.serve.rpc import server as rpc_server
 from tsc.serve.service import Service
 from tsc.serve.settings import ServerOptions
 
+#: Connections that wait until they are accepted.
+_BACKLOG = 2048
 _PLAIN = frozenset(vars(logging.makeLogRecord({})))
 
 
@@ -41,6 +45,19 @@ def log_to_stderr() -> None:
     logger.propagate = False
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's own way with signals ends the process before what is behind it has ended."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the caller's."""
+        yield
+
+    def end(self) -> None:
+        """Let what is there end; at once, where this is asked for again."""
+        self.force_exit, self.should_exit = self.should_exit, True
+
+
 async def serve(options: ServerOptions, started: Callable[[int, int | None], None]) -> None:
     """Serve until SIGINT or SIGTERM, which let requests that are there end. `started` is told the ports. Raises LaunchError
     where a port is not to be had, PackageError where the folder cannot be read."""
@@ -60,7 +77,10 @@ async def serve(options: ServerOptions, started: Callable[[int, int | None], Non
                 raise _no_port(options.host, options.grpc_port) from error
             await rpc.start()
         started(listening.getsockname()[1], grpc_port)
-        await uvicorn.Server(config).serve([listening])
+        server = _Server(config)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, server.end)
+        await server.serve([listening])
     finally:
         service.ready = False
         if rpc is not None:
@@ -77,6 +97,7 @@ def _listening(host: str, port: int) -> socket.socket:
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(place)
+        found.listen(_BACKLOG)
     except OSError as error:
         raise _no_port(host, port) from error
     return found
