@@ -3,7 +3,7 @@
     python3 dev.py bench serving [--model model.onnx] [--seconds 600] [--clients 64] [--workers 2] [--threads 1]
 
 The model (MiniLM by default) is compiled, put into a folder and served in processes of its own; clients are connections of this
-process, which shares the machine with the server. First short requests (1 to 16 tokens) as fast as they are answered, each
+process, which shares the machine with the server. First short requests (1 to 8 tokens) as fast as they are answered, each
 client asking again when it has its answer, without and with settings of batching; then requests of 1 to 256 tokens, as fast
 as they are answered, and at 70 % of that rate for `--seconds`, at random times. Latencies count from when a request was due.
 Each answer is compared with what the model gives alone. Memory is what the server's processes have, shared pages counted once
@@ -34,7 +34,7 @@ import numpy as np
 import tsc
 from benchmarks.minilm import cpu_name, model_path
 
-SHORT, ALL = (1, 16), (1, 256)
+SHORT, ALL = (1, 8), (1, 256)
 OUTPUT = "sentence_embedding"
 SETTINGS = 'batch = "batch"\npad = ["seq"]\n'
 #: Requests of which a load is drawn, seconds of a saturated one, the share of its rate that the long one has.
@@ -189,7 +189,7 @@ async def measure(package: Path, asked: argparse.Namespace) -> None:
             await load(port, short, asked.clients, 1.0)
             found = await load(port, short, asked.clients, SATURATED)
         rates.append(found.rate)
-        print(f"1 to 16 tokens, {'joined' if settings else 'each alone'}: {found.rate:.0f} requests a second, p50 "
+        print(f"1 to 8 tokens, {'joined' if settings else 'each alone'}: {found.rate:.0f} requests a second, p50 "
               f"{found.share(50):.1f} ms, p99 {found.share(99):.1f} ms, {found.wrong} wrong", flush=True)
     print(f"joined requests are {rates[1] / rates[0]:.2f} times as many", flush=True)
     async with served(package, SETTINGS, asked.workers, asked.threads) as (port, process):

@@ -64,11 +64,16 @@ def key_of(joint: Joint, dims: Dims) -> tuple[tuple[str, int], ...]:
     return tuple((name, size) for name, size in dims.items() if name not in free)
 
 
-class Gathering:
-    """Requests that are joined, as long as they are few rows and little padding."""
+def volume(joint: Joint, dims: Dims) -> int:
+    """How much is computed, relative to other requests: rows times what is filled up in each."""
+    return dims[joint.batching.batch or ""] * math.prod(dims[name] for name in joint.batching.pad)
 
-    def __init__(self, joint: Joint, first: Dims) -> None:
-        self._joint, self._key = joint, key_of(joint, first)
+
+class Gathering:
+    """Requests that are joined, as long as they are few rows, little padding, and no more than `most` of volume."""
+
+    def __init__(self, joint: Joint, first: Dims, most: float) -> None:
+        self._joint, self._key, self._most = joint, key_of(joint, first), most
         self._rows = self._wanted = 0
         self._longest = dict.fromkeys(joint.batching.pad, 0)
         self.takes(first)
@@ -83,9 +88,9 @@ class Gathering:
         batching = self._joint.batching
         rows = self._rows + dims[batching.batch or ""]
         longest = {name: max(size, dims[name]) for name, size in self._longest.items()}
-        wanted = self._wanted + dims[batching.batch or ""] * math.prod(dims[name] for name in batching.pad)
-        if self._rows and (rows > batching.rows or key_of(self._joint, dims) != self._key
-                           or rows * math.prod(longest.values()) > MOST_PADDING * wanted):
+        wanted, filled = self._wanted + volume(self._joint, dims), rows * math.prod(longest.values())
+        if self._rows and (rows > batching.rows or filled > min(self._most, MOST_PADDING * wanted)
+                           or key_of(self._joint, dims) != self._key):
             return False
         self._rows, self._longest, self._wanted = rows, longest, wanted
         return True

@@ -108,6 +108,7 @@ def _exchanged(process: subprocess.Popen[bytes], request: tuple[Any, ...]) -> tu
         frame = None
     if frame is None:
         process.kill()
+        process.wait()
         raise WorkerGone(f"process {process.pid} has ended")
     answer: tuple[Any, ...] = pickle.loads(frame)
     return answer

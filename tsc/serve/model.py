@@ -15,13 +15,15 @@ from tsc.runtime.memory import Array
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Plan
 from tsc.runtime.signing import Trust
-from tsc.serve.batching import Gathering, Joint, joint_of
+from tsc.serve.batching import Gathering, Joint, joint_of, volume
 from tsc.serve.errors import wrong
 from tsc.serve.repository import Entry
 from tsc.serve.settings import Batching, read_batching
 
 #: Shapes whose sizes are remembered, and times of the last requests.
 MEMO, TIMES = 4096, 1024
+#: What the last run counts for how fast the next one is expected to be.
+_NEWS = 0.3
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,8 @@ class Served:
     queue: deque[Job] = field(default_factory=deque)
     running: int = 0
     requests: int = 0
+    #: Seconds that a unit of volume took lately, 0 while nothing has run.
+    pace: float = 0.0
     times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES))
     _memo: OrderedDict[object, tuple[dict[str, int], int]] = field(default_factory=OrderedDict)
     shapes: int = 0
@@ -109,15 +113,32 @@ class Served:
             self.queue.popleft()
         if not self.queue:
             return []
-        found, left = [self.queue.popleft()], deque[Job]()
-        gathering = Gathering(self.joint, found[0].dims) if self.joint is not None else None
-        while gathering is not None and not gathering.is_full and self.queue:
-            job = self.queue.popleft()
-            if not job.result.done():
-                (found if job.wanted == found[0].wanted and gathering.takes(job.dims) else left).append(job)
-        self.queue.extendleft(reversed(left))
+        first = self.queue.popleft()
+        found = [first]
+        if self.joint is not None and self.queue:
+            found += self._companions(self.joint, first)
         self.running += len(found)
         return found
+
+    def _companions(self, joint: Joint, first: Job) -> list[Job]:
+        """Requests that run with one, taken from those that wait: the ones most like it."""
+        most = joint.batching.run / self.pace if self.pace else math.inf
+        gathering, own, found = Gathering(joint, first.dims, most), volume(joint, first.dims), []
+        for job in sorted(self.queue, key=lambda job: abs(volume(joint, job.dims) - own)):
+            if gathering.is_full:
+                break
+            if not job.result.done() and job.wanted == first.wanted and gathering.takes(job.dims):
+                found.append(job)
+        taken = set(map(id, found))
+        self.queue = deque(job for job in self.queue if id(job) not in taken)
+        return found
+
+    def ran(self, jobs: Sequence[Job], seconds: float) -> None:
+        """Some requests ran together, for so long."""
+        self.running -= len(jobs)
+        if self.joint is not None:
+            pace = seconds / max(1, sum(volume(self.joint, job.dims) for job in jobs))
+            self.pace += (pace - self.pace) * (_NEWS if self.pace else 1.0)
 
 
 def opened(entry: Entry, threads: int, trust: Trust | None, key: str) -> Served:

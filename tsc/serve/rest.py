@@ -151,10 +151,10 @@ class Rest:
     def application(self) -> FastAPI:
         """All of it as an ASGI application."""
         app = FastAPI(title="tsc serve", version=__version__, docs_url=None, redoc_url=None)
+        for path in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"):  # first: each is tried in turn
+            app.add_api_route(path, self.infer, methods=["POST"])
         for path, endpoint in self._endpoints():
             app.add_api_route(path, endpoint, methods=["GET"])
-        for path in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"):
-            app.add_api_route(path, self.infer, methods=["POST"])
         app.add_api_route("/v2/repository/index", self.index, methods=["POST"])
         app.add_exception_handler(HTTPException, _refused)
         app.add_exception_handler(Refusal, _refused)

@@ -217,7 +217,7 @@ class Service:
     async def _work(self, worker: Worker) -> None:
         while True:
             jobs = await self._next()
-            model = jobs[0].model
+            model, begin = jobs[0].model, self._now()
             try:
                 self.metrics.batches.labels(*model.place).observe(len(jobs))
                 answers = await worker.ask("run", model.key, jobs[0].wanted, model.joint, [job.feeds for job in jobs],
@@ -233,7 +233,7 @@ class Service:
                 for job in jobs:
                     _settle(job, refusal_of(error))
             finally:
-                model.running -= len(jobs)
+                model.ran(jobs, self._now() - begin)
 
     async def _next(self) -> list[Job]:
         """The requests that run next, as soon as there are some."""

@@ -43,18 +43,19 @@ class ServerOptions:
 class Batching:
     """How requests of one model are run together: along the dim `batch`, with which all inputs and outputs begin and whose rows
     have nothing to do with each other; those that differ in a dim of `pad` with zeros behind the shorter one, which must not
-    change what is before them (a mask says so to the model). At most `rows` together, and after `delay` seconds of waiting for
-    others at most. Without a `batch` each request runs alone."""
+    change what is before them (a mask says so to the model). At most `rows` together, no more than are expected to run within
+    `run` seconds, and after `delay` seconds of waiting for others at most. Without a `batch` each request runs alone."""
 
     batch: str | None = None
     pad: tuple[str, ...] = ()
     rows: int = 32
+    run: float = 0.02
     delay: float = 0.0
 
 
 def read_batching(path: Path) -> Batching:
-    """The settings in a TOML file: `batch = "batch"`, `pad = ["seq"]`, `rows = 32`, `delay_ms = 2`. Raises InputError for
-    one that there is not, or of another kind."""
+    """The settings in a TOML file: `batch = "batch"`, `pad = ["seq"]`, `rows = 32`, `run_ms = 20`, `delay_ms = 0`.
+    Raises InputError for one that there is not, or of another kind."""
     try:
         told = tomllib.loads(read_regular(path, _MOST_TEXT).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -64,7 +65,7 @@ def read_batching(path: Path) -> Batching:
 
 def batching_of(told: Mapping[str, Any], where: Path) -> Batching:
     """The same of what a file holds."""
-    kinds = {"batch": str, "pad": list, "rows": int, "delay_ms": int | float}
+    kinds = {"batch": str, "pad": list, "rows": int, "run_ms": int | float, "delay_ms": int | float}
     for name, value in told.items():
         if name not in kinds:
             raise InputError(f"'{where}' has a setting '{name}'; there are {', '.join(kinds)}")
@@ -74,10 +75,13 @@ def batching_of(told: Mapping[str, Any], where: Path) -> Batching:
         raise InputError(f"'{where}' has pad = {told['pad']!r}, expected names of dims")
     if "batch" not in told and told:
         raise InputError(f"'{where}' has no setting 'batch', without which there is nothing to set; name the dim of rows")
-    rows, delay = told.get("rows", Batching().rows), told.get("delay_ms", 0)
-    if rows < 1 or not 0 <= delay < 1e6:
-        raise InputError(f"'{where}' has rows = {rows} and delay_ms = {delay}, expected at least 1 and 0")
-    return Batching(told.get("batch"), tuple(told.get("pad", ())), rows, delay / 1e3)
+    usual = Batching()
+    rows = told.get("rows", usual.rows)
+    run, delay = (told.get(f"{name}_ms", 1e3 * getattr(usual, name)) for name in ("run", "delay"))
+    if rows < 1 or not 0 < run < 1e6 or not 0 <= delay < 1e6:
+        raise InputError(f"'{where}' has rows = {rows}, run_ms = {run:g}, delay_ms = {delay:g}: expected 1 row or more, some "
+                         "milliseconds to run, and none or more to wait")
+    return Batching(told.get("batch"), tuple(told.get("pad", ())), rows, run / 1e3, delay / 1e3)
 
 
-_LIKE = {"batch": '"batch"', "pad": '["seq"]', "rows": "32", "delay_ms": "2"}
+_LIKE = {"batch": '"batch"', "pad": '["seq"]', "rows": "32", "run_ms": "20", "delay_ms": "2"}
