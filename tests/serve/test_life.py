@@ -116,7 +116,7 @@ def test_a_killed_process_is_replaced(tmp_path: Path, trips: int) -> None:
 
 def test_more_than_it_can_do(tmp_path: Path, trips: int) -> None:
     put(slow(), tmp_path / "slow.tscpack")
-    options = ("--requests", "3", "--deadline", "2s", "--body-mb", "1", "--run-mb", "1")
+    options = ("--requests", "3", "--deadline", "2", "--body-mb", "1", "--run-mb", "1")
     with serving(tmp_path, tmp_path / "log", *options) as server, ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda _: server.ask("POST", INFER.format("slow"), slow_request(trips)), range(12)))
         statuses = [status for status, _ in answers]

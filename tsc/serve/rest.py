@@ -19,6 +19,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from tsc import __version__
 from tsc.errors import TscError
@@ -150,7 +151,7 @@ class Rest:
 
     def application(self) -> FastAPI:
         """All of it as an ASGI application."""
-        app = FastAPI(title="tsc serve", version=__version__, docs_url=None, redoc_url=None)
+        app = FastAPI(title="tsc serve", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
         for path in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"):  # first: each is tried in turn
             app.add_api_route(path, self.infer, methods=["POST"])
         for path, endpoint in self._endpoints():
@@ -266,6 +267,8 @@ class Rest:
                         raise _too_long(options.body_bytes)
                     held.take(len(chunk), options.bodies_bytes)
                     chunks.append(chunk)
+        except ClientDisconnect as error:
+            raise wrong(f"the body ended after {count} bytes, before it was whole") from error
         except TimeoutError as error:
             raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {options.deadline:g} s") from error
         return b"".join(chunks)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tsc import __version__
 from tsc.errors import TscError
@@ -35,7 +37,7 @@ def server(service: Service) -> grpc.aio.Server:
     """A server that is not started."""
     calls = Calls(service)
     handlers = {name: grpc.unary_unary_rpc_method_handler(
-        calls.typed(getattr(calls, name)), request_deserializer=MESSAGES[f"{name}Request"].FromString,
+        calls.typed(getattr(calls, name)), request_deserializer=partial(_read, MESSAGES[f"{name}Request"]),
         response_serializer=MESSAGES[f"{name}Response"].SerializeToString) for name in CALLS}
     options = service.options
     found = grpc.aio.server(
@@ -58,6 +60,8 @@ class Calls:
         async def answered(request: Any, context: Any) -> Any:
             begin, code, reason = time.perf_counter(), grpc.StatusCode.OK, ""
             try:
+                if request is None:
+                    raise wrong("the message is none of the protocol's")
                 return await call(request)
             except TscError as error:
                 refusal = refusal_of(error)
@@ -106,6 +110,14 @@ class Calls:
             outputs=[{"name": spec.name, "datatype": datatype(spec.dtype), "shape": array.shape}
                      for spec, array in zip(specs, results)],
             raw_output_contents=[array.tobytes() for array in results])
+
+
+def _read(message: Any, data: bytes) -> Any:
+    """A message of its bytes, None where they are of none: gRPC would call that an error of the server."""
+    try:
+        return message.FromString(data)
+    except DecodeError:
+        return None
 
 
 def feeds_of(request: Any) -> dict[str, Array]:

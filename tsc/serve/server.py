@@ -32,17 +32,17 @@ class JsonLines(logging.Formatter):
         """As a Formatter does."""
         more = {name: value for name, value in vars(record).items() if name not in _PLAIN}
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
+        if record.exc_info:
+            more["exception"] = self.formatException(record.exc_info)
         return json.dumps({"time": stamp, "level": record.levelname.lower(), "event": record.getMessage(), **more}, default=str)
 
 
 def log_to_stderr() -> None:
-    """Have what the server logs written as JSON, a line a record."""
+    """Have what this process logs written as JSON, a line a record: requests and models, and of all else what is wrong."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    logger = logging.getLogger("tsc.serve")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("tsc.serve").setLevel(logging.INFO)
 
 
 class _Server(uvicorn.Server):

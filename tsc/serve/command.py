@@ -1,4 +1,5 @@
-"""`tsc serve`: a folder of Packages behind the Open Inference Protocol."""
+"""`python -m tsc serve`, or `python -m tsc.serve` where nothing that compiles is installed: a folder of Packages behind the
+Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from typing import Any
 
 import click
 
-from tsc.cli_tune import Seconds
 from tsc.errors import InputError
 from tsc.serve.settings import ServerOptions
 
@@ -16,6 +16,7 @@ _MEGA = 1 << 20
 _DEFAULTS = ServerOptions(Path())
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 PORT = click.IntRange(0, 65535)
+SECONDS = click.FloatRange(0, 86_400, min_open=True)
 
 
 @click.command("serve")
@@ -32,8 +33,10 @@ PORT = click.IntRange(0, 65535)
               help="The memory that one run may take beside the weights.")
 @click.option("--requests", type=click.IntRange(min=1), default=_DEFAULTS.requests, show_default=True,
               help="Requests that may wait or run; more are told to come again (429).")
-@click.option("--deadline", type=Seconds(), default="30s", show_default=True, help="After which a request is given up (504).")
-@click.option("--grace", type=Seconds(), default="10s", show_default=True, help="For requests that run when all is to end.")
+@click.option("--deadline", type=SECONDS, default=_DEFAULTS.deadline, show_default=True,
+              help="Seconds after which a request is given up (504).")
+@click.option("--grace", type=SECONDS, default=_DEFAULTS.grace, show_default=True,
+              help="Seconds for requests that run when all is to end.")
 @click.option("--trust", type=click.Path(exists=True, path_type=Path), multiple=True,
               help="A public key, or a folder of them: models have to be signed by one of these. Repeatable.")
 def serve_command(folder: Path, no_grpc: bool, grpc_port: int, body_mb: int, run_mb: int, trust: tuple[Path, ...],
