@@ -36,10 +36,12 @@ def pooled(server: Server, name: str, length: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def trips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """So many trips of `slow` take a second here."""
-    model = tsc.compile(slow())
-    begin = time.perf_counter()
-    model.run(None, {"trips": np.array(2000), "x": np.zeros(3, np.float32)})
-    yield int(2000 / (time.perf_counter() - begin))
+    model, seconds = tsc.compile(slow()), []
+    for _ in range(5):
+        begin = time.perf_counter()
+        model.run(None, {"trips": np.array(2000), "x": np.zeros(3, np.float32)})
+        seconds.append(time.perf_counter() - begin)
+    yield int(2000 / min(seconds))
 
 
 def replaced(model: tsc.Executable, path: Path) -> None:
