@@ -25,18 +25,32 @@ def build(outputs: Tensor | list[Tensor] | tuple[Tensor, ...], inputs: Sequence[
           target: str = "cpu", threads: int | None = None, options: Options | None = None) -> Executable:
     """Compile tensor expressions once, for every size of their dims.
 
-    The Executable takes the placeholders by name and gives `outputs` in order. `inputs` fixes which placeholders it takes and
-    their order (None: those that `outputs` need, as they were made). Computes that fit one schedule pattern become one kernel;
-    what does not is cut, and `explain()` says why. Raises InputError for arguments of the wrong kind, ModelError or ShapeError
-    with the user's line, UnsupportedError for a Compute that no pattern takes, and LaunchError when the machine lacks a
-    compiler.
+    Computes that fit one schedule pattern become one kernel; what does not is cut, and `explain()` says why.
 
-    >>> import numpy as np
-    >>> from tsc import build, te
-    >>> x, k = te.placeholder((te.dim("n"), te.dim("m")), "float32", "x"), te.reduce_axis(te.dim("m"), "k")
-    >>> rows = te.compute((te.dim("n"),), lambda i: te.sum(x[i, k] * x[i, k], axis=k), "rows")
-    >>> build(rows, threads=1).run(None, {"x": np.ones((2, 3), np.float32)})[0]
-    array([3., 3.], dtype=float32)
+    Args:
+        outputs: The tensor, or tensors in order, that a run gives.
+        inputs: Which placeholders a run takes, and their order (None: those that `outputs` need, as they were made).
+        name: What the whole is called.
+        target: What to compile for, as `tsc.compile` has it.
+        threads: How many cores a run may use (None: all that the process may use).
+        options: How to compile.
+
+    Returns:
+        An Executable that takes the placeholders by name.
+
+    Raises:
+        InputError: An argument is of the wrong kind.
+        ModelError: An expression is wrong, with the line of your code (ShapeError: a shape, or an index, is).
+        UnsupportedError: No pattern takes a Compute.
+        LaunchError: The machine lacks a compiler.
+
+    Examples:
+        >>> import numpy as np
+        >>> from tsc import build, te
+        >>> x, k = te.placeholder((te.dim("n"), te.dim("m")), "float32", "x"), te.reduce_axis(te.dim("m"), "k")
+        >>> rows = te.compute((te.dim("n"),), lambda i: te.sum(x[i, k] * x[i, k], axis=k), "rows")
+        >>> build(rows, threads=1).run(None, {"x": np.ones((2, 3), np.float32)})[0]
+        array([3., 3.], dtype=float32)
     """
     check_request(target, threads=threads, options=options)
     shop = workshop(target, options)

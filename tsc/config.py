@@ -25,13 +25,21 @@ def default_threads() -> int:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a model may ask of the compiler: beyond it import raises UnsupportedError, so that no small file can take all memory
-    or time. Real models stay far below."""
+    or time. Real models stay far below.
 
-    nodes: int = 200_000  # with all functions in place of their calls
-    nesting: int = 64  # of subgraphs, and of functions that call functions
-    rank: int = 16  # of any value
-    elements: int = 1 << 33  # of any value, its Dims at their least sizes
-    folding: int = 1 << 29  # elements computed while compiling, all nodes over constants together; the rest is left to runs
+    Attributes:
+        nodes: With all functions in place of their calls.
+        nesting: Of subgraphs, and of functions that call functions.
+        rank: Of any value.
+        elements: Of any value, its dims at their least sizes.
+        folding: Elements computed while compiling, all nodes over constants together; the rest is left to runs.
+    """
+
+    nodes: int = 200_000
+    nesting: int = 64
+    rank: int = 16
+    elements: int = 1 << 33
+    folding: int = 1 << 29
 
 
 DEFAULT_LIMITS = Limits()
@@ -39,27 +47,32 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to compile. `cache_dir` None means the user's cache; `jobs` how many compiler processes run at once; `progress` is
-    told (what, done, of how many) as the work goes on; `limits` is what a model may ask for; `share_kernels`: layers
-    equal up to constant sizes get one kernel for all (off: kernels of their own, which take longer to compile).
+    """How to compile. Raises InputError for a value of another kind.
 
-    `reduction_chunk` cuts longer reductions into chunks of so many elements, which are folded afterwards (0: none is cut): sums
-    are rounded otherwise then. With `split_reductions` the chunks are launched apart, so that several cores share one row, or
-    one tile of a product.
-
-    `records` is a file of measurements (see `tsc-tune`): each kernel that it knows gets up to `variants` Variants, of which a
-    run takes the one that is expected to be fastest at its sizes. With `shipped`, kernels that it does not know have the
-    measurements that ship with tsc, where these are of this class of machines. A GPU's products have up to `variants` without
-    any records.
-
-    `precision` is that of the factors of products, where a device has matrix instructions for it (PTX ISA 9.7.14.5): "fp32";
-    "tf32", which keeps 10 of 23 bits behind the point; or "fp16", which keeps as many, is stored so, and ends at 65,504
-    (constants beyond that become it, other values infinite). Sums are in fp32, and so is all else. "bf16" is for CPUs with
-    AVX-512 BF16 alone, others refuse it: products with constant weights have factors of 7 bits behind the point.
-
-    `reduction` is "fixed": all Variants of a kernel give the same bits; or "fast": records may give it some that sum in another
-    order, in chunks that several cores take (split rows, split k), so that results differ by rounding from size to size and by
-    the number of threads. Raises InputError for a value of another kind."""
+    Attributes:
+        cache_dir: The folder of the build cache (None: the user's own; TSC_CACHE).
+        jobs: How many compiler processes run at once (0: as many as there are cores).
+        use_cache: Whether binaries are taken from the cache, and kept there.
+        progress: Is told (what, done, of how many) as the work goes on.
+        limits: What the model may ask for.
+        share_kernels: Layers equal up to constant sizes get one kernel for all (off: kernels of their own, which take longer to
+            compile).
+        reduction_chunk: Cuts longer reductions into chunks of so many elements, which are folded afterwards (0: none is cut):
+            sums are rounded otherwise then.
+        split_reductions: The chunks are launched apart, so that several cores share one row, or one tile of a product.
+        records: A file of measurements (see `tsc-tune`): each kernel that it knows gets up to `variants` Variants, of which a
+            run takes the one that is expected to be fastest at its sizes.
+        shipped: Kernels that the records do not know have the measurements that ship with tsc, where these are of this class
+            of machines.
+        variants: How many Variants of a kernel there are at most. A GPU's products have so many without any records.
+        precision: That of the factors of products, where a device has matrix instructions for it: "fp32"; on GPUs "tf32",
+            which keeps 10 of 23 bits behind the point, or "fp16", which keeps as many, is stored so, and ends at 65,504
+            (constants beyond that become it, other values infinite); "bf16", 7 bits, on CPUs with AVX-512 BF16 alone and for
+            products with constant weights. Sums are in fp32, and so is all else.
+        reduction: "fixed": all Variants of a kernel give the same bits; or "fast": records may give it some that sum in another
+            order, in chunks that several cores take (split rows, split k), so that results differ by rounding from size to
+            size and by the number of threads.
+    """
 
     cache_dir: Path | None = None
     jobs: int = 0  # 0: as many as there are cores

@@ -50,12 +50,26 @@ def compile(source: Source | Any, dims: Mapping[str, Any] | None = None, target:
             verbose: bool | None = None, example_args: Sequence[Any] | None = None, dynamic_shapes: Any = None) -> Executable:
     """Compile an ONNX model once, for every shape.
 
-    `source` is a path, the file's bytes, a ModelProto, or a torch.nn.Module, which is exported with `example_args`, and
-    `dynamic_shapes` as torch.export takes them (None: every axis of every tensor may have any size). `dims` gives ranges by dim
-    name (`{"batch": (1, 64)}`) or shapes by input name (`{"x": ("N", 3, "H", "W")}`); `threads` is how many cores a run may use
-    (None: all); `ops` are operators of your own (see `tsc.op`); `verbose` shows progress on stderr (None: on a terminal and in
-    a notebook). Raises InputError for arguments of the wrong kind, ModelError, UnsupportedError or ShapeError when the model is
-    at fault and LaunchError when the machine lacks a compiler.
+    Args:
+        source: A path, the file's bytes, a ModelProto, or a torch.nn.Module, which PyTorch's exporter makes a model of.
+        dims: Ranges by the names of dims (`{"batch": (1, 64)}`, `{"batch": 8}`, `{"seq": (1, None)}`; a third number is a
+            divisor of all sizes), or shapes by the names of inputs (`{"x": ("N", 3, "H", None)}`; None: as the model has it).
+        target: What to compile for: "cpu", which is this machine, or the name of another CPU or of a GPU.
+        threads: How many cores a run may use (None: all that the process may use).
+        options: How to compile.
+        ops: Operators of your own (see `tsc.op`).
+        verbose: Whether to show progress on stderr (None: on a terminal and in a notebook).
+        example_args: The arguments of a call of the torch.nn.Module, by which it is exported.
+        dynamic_shapes: Which axes of them may have any size, as torch.export takes it (None: every axis of every tensor).
+
+    Returns:
+        The compiled model, ready to run.
+
+    Raises:
+        InputError: An argument is of the wrong kind.
+        ModelError: The model is wrong (UnsupportedError: it has what `tsc` does not compile; all of it is listed).
+        ShapeError: The model's sizes contradict each other, or `dims`.
+        LaunchError: The machine lacks a compiler, or the target's.
     """
     check_request(target, dims, ops, threads, options)
     if is_module(source):

@@ -46,16 +46,26 @@ class CustomOp:
 
 
 def op(domain: str, name: str, shapes: Sequence[Sequence[int | str]] | None = None) -> Callable[[Function], CustomOp]:
-    """Make a function of tensors an operator for ONNX nodes `name` of `domain`: hand it to `tsc.compile(..., ops=[...])`.
+    """Make a function of tensors the meaning of ONNX nodes: hand what this gives to `tsc.compile(..., ops=[...])`.
 
-    Raises ModelError for a domain of the standard's.
+    The function is called with a tensor for each input of a node, and the node's attributes by keyword; it gives a tensor of
+    te.compute, or several. Sizes come from the shapes of the inputs.
 
-    >>> from tsc import op, te
-    >>> @op("com.example", "Double")
-    ... def double(x):
-    ...     return te.compute(x.shape, lambda *i: x[i] + x[i], "y")
-    >>> double
-    CustomOp(domain='com.example', name='Double', shapes=None)
+    Args:
+        domain: The nodes' domain, one of your own.
+        name: The operator's name there.
+        shapes: For each input which dims it has, a number or a name each; equal names are equal dims.
+
+    Raises:
+        ModelError: The domain is the standard's.
+
+    Examples:
+        >>> from tsc import op, te
+        >>> @op("com.example", "Double")
+        ... def double(x):
+        ...     return te.compute(x.shape, lambda *i: x[i] + x[i], "y")
+        >>> double
+        CustomOp(domain='com.example', name='Double', shapes=None)
     """
     if domain in ("", "ai.onnx", "tsc"):
         refuse(f"domain '{domain}' is not for users' operators; choose a domain of your own, say 'com.example'")

@@ -58,12 +58,16 @@ def thread_count(threads: object) -> int:
 
 
 class Executable:
-    """A compiled model. `run` may be called from many threads at once.
+    """A compiled model, which `tsc.compile`, `tsc.build` and `tsc.load` make. `run` may be called from many threads at once.
 
-    `threads` is how many cores one run may use (None: all that this process may use). Constants that are not yet laid out for
-    kernels are copied into private memory on 2 MB pages. With a `driver` memory and launches are its device's. Raises
-    InputError for `threads` that are no count, PackageError when no binary of the Package suits this machine or its parts
-    contradict each other, LaunchError when the binary does not load.
+    Args:
+        package: Everything that it needs.
+        threads: How many cores one run may use (None: all that this process may use).
+        driver: The device whose memory and launches to use (None: the target's own).
+
+    Constants that are not yet laid out for kernels are copied into private memory on 2 MB pages. Raises InputError for
+    `threads` that are no count, PackageError when no binary of the Package suits this machine or its parts contradict each
+    other, LaunchError when the binary does not load.
     """
 
     def __init__(self, package: Package, threads: int | None = None, driver: Driver | None = None) -> None:
@@ -126,18 +130,27 @@ class Executable:
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None,
             seconds: list[float] | None = None) -> list[Any]:
-        """Compute the named outputs (None: all) from arrays by input name, as `onnxruntime.InferenceSession.run` does.
-
-        Contiguous arrays are read in place, others are copied first; nothing is cast. Results are new arrays but for those that
-        `out` has arrays for, by output name. Those are written, in place where they are contiguous and no feed lies there, and
-        hold anything if the run raises. With `seconds`, a zero for each launch, each runs alone and adds its time there.
+        """Compute outputs from arrays by input name, as `onnxruntime.InferenceSession.run` does.
 
         On a GPU feeds, and arrays of `out`, may lie in its memory (DeviceArray, DLPack, CUDA's array interface), among others
         that do not: they are read and written there, and copied only where they begin at no multiple of 16 bytes. If any feed
         does, new results are DeviceArrays, else NumPy's. All is done when this returns, whatever the streams.
 
-        Raises InputError or ShapeError naming the input, or array of `out`, at fault, before anything runs; InputError too when
-        the data are wrong (an index out of bounds); LaunchError when memory is short.
+        Args:
+            output_names: Which outputs, in order (None: all).
+            feeds: Arrays by input name. Contiguous ones are read in place, others are copied first; nothing is cast.
+            out: Arrays by output name, to write these results into: in place where they are contiguous and no feed lies there.
+                They hold anything if the run raises.
+            seconds: A zero for each launch: each runs alone and adds its time there.
+
+        Returns:
+            The results in order, new arrays but for those of `out`.
+
+        Raises:
+            InputError: An input, an output or an array of `out` is wrong, before anything runs; or the data are (an index out
+                of bounds).
+            ShapeError: A size is, before anything runs.
+            LaunchError: Memory is short.
         """
         if self._device is not None:
             return self._run_on(self._device, output_names, feeds, {} if out is None else out, seconds)

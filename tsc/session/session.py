@@ -70,8 +70,13 @@ class ModelMetadata:
 class InferenceSession:
     """A model, compiled once or loaded from a Package, that runs at any shape and from many threads at once.
 
-    `path_or_bytes` is an ONNX file or a Package, by path or as bytes; `providers` other than those that there are are left out
-    with a warning, as in ONNX Runtime. `compile_options` are those of `tsc.compile` (`dims`, `target`, `options`, `ops`).
+    Args:
+        path_or_bytes: An ONNX file or a Package, by path or as bytes.
+        sess_options: Threads, profiling, fixed dims; see `SessionOptions`.
+        providers: Those other than the ones that there are are left out with a warning, as in ONNX Runtime.
+        provider_options: Kept for scripts; they change nothing.
+        **compile_options: Those of `tsc.compile` (`dims`, `target`, `options`, `ops`), where a model is compiled.
+
     Raises what `tsc.compile` and `tsc.load` raise.
     """
 

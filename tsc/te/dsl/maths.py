@@ -84,9 +84,10 @@ def maximum(a: Any, b: Any) -> Scalar:
 def cast(x: Any, dtype: str) -> Scalar:
     """`x` converted as C does: a float to an int truncates, anything to bool is `!= 0`.
 
-    >>> from tsc import te
-    >>> print(te.cast(te.dim("n"), "float32") / 2)
-    (float32(n) / 2.0)
+    Examples:
+        >>> from tsc import te
+        >>> print(te.cast(te.dim("n"), "float32") / 2)
+        (float32(n) / 2.0)
     """
     value, name = _scalar("cast", x), np.dtype(dtype).name
     if name not in DTYPES:
@@ -97,10 +98,11 @@ def cast(x: Any, dtype: str) -> Scalar:
 def where(condition: Any, yes: Any, no: Any) -> Scalar:
     """`yes` where `condition` holds, else `no`; only the chosen one is evaluated, so that it may guard an index.
 
-    >>> from tsc import te
-    >>> x = te.placeholder((te.dim("n"),), "float32", "x")
-    >>> print(te.compute((te.dim("n"),), lambda i: te.where(i >= 1, x[i - 1], 0.0), "shifted").definition)
-    shifted[i<n] = select(ge(i, 1), x[sub(i, 1)], 0.0:float32)
+    Examples:
+        >>> from tsc import te
+        >>> x = te.placeholder((te.dim("n"),), "float32", "x")
+        >>> print(te.compute((te.dim("n"),), lambda i: te.where(i >= 1, x[i - 1], 0.0), "shifted").definition)
+        shifted[i<n] = select(ge(i, 1), x[sub(i, 1)], 0.0:float32)
     """
     chosen = _condition("where", condition)
     a, b = together("te.where", yes, no)
@@ -136,10 +138,11 @@ def _condition(what: str, value: Any) -> Scalar:
 def sum(value: Any, axis: Any) -> Reduction:
     """The sum over one reduce axis or several.
 
-    >>> from tsc import te
-    >>> x, k = te.placeholder((te.dim("n"), 3), "float32", "x"), te.reduce_axis(3, "k")
-    >>> print(te.compute((te.dim("n"),), lambda i: te.sum(x[i, k], axis=k), "rows").definition)
-    rows[i<n] = add over k<3: x[i, k]
+    Examples:
+        >>> from tsc import te
+        >>> x, k = te.placeholder((te.dim("n"), 3), "float32", "x"), te.reduce_axis(3, "k")
+        >>> print(te.compute((te.dim("n"),), lambda i: te.sum(x[i, k], axis=k), "rows").definition)
+        rows[i<n] = add over k<3: x[i, k]
     """
     return _reduction("sum", SUM, value, axis)
 

@@ -48,8 +48,11 @@ Shape = Sequence[int | Scalar | SymExpr]
 def dim(name: str, low: int = 1, high: int | None = None, divisor: int = 1) -> Scalar:
     """A symbolic size, `low <= name <= high` (None: unbounded) and divisible by `divisor`; it may be computed with.
 
-    >>> print(dim("M") * 2 + 1)
-    2*M + 1
+    Raises ModelError for a name that is no identifier, and where no size is left.
+
+    Examples:
+        >>> print(dim("M") * 2 + 1)
+        2*M + 1
     """
     if not name.isidentifier() or name in ("max", "min"):
         refuse(f"a dim cannot be called {name!r}; give it an identifier")
@@ -160,10 +163,14 @@ class Tensor:
 
 
 def placeholder(shape: Shape, dtype: str = "float32", name: str = "x") -> Tensor:
-    """A tensor that is given when the kernel runs.
+    """A tensor that is given when the kernel runs, under its `name`.
 
-    >>> print(placeholder((dim("M"), 4), "float32", "x"))
-    x: float32[M, 4]
+    `shape` has numbers, dims, or arithmetic of dims; `dtype` is NumPy's name of an element type. Raises ShapeError or
+    ModelError with the line of the user's code.
+
+    Examples:
+        >>> print(placeholder((dim("M"), 4), "float32", "x"))
+        x: float32[M, 4]
     """
     extents, dims = sizes_of(shape, f"'{name}'")
     return Tensor(_checked_name(name), _checked_dtype(dtype, name), extents, dims, here())
@@ -194,11 +201,12 @@ def scan(carried: Tensor, function: Callable[..., Any]) -> Tensor:
 
     Raises ShapeError or ModelError with the line of the user's code.
 
-    >>> n = dim("n")
-    >>> x, total = placeholder((n,), "float32", "x"), state((n,), "float32", "total")
-    >>> from tsc import te
-    >>> print(scan(total, lambda t: x[t] + te.where(t >= 1, total[t - 1], 0.0)).definition)
-    total[t<n] = add(x[t], select(ge(t, 1), total[sub(t, 1)], 0.0:float32))
+    Examples:
+        >>> n = dim("n")
+        >>> x, total = placeholder((n,), "float32", "x"), state((n,), "float32", "total")
+        >>> from tsc import te
+        >>> print(scan(total, lambda t: x[t] + te.where(t >= 1, total[t - 1], 0.0)).definition)
+        total[t<n] = add(x[t], select(ge(t, 1), total[sub(t, 1)], 0.0:float32))
     """
     if not isinstance(carried, Tensor) or carried.trips is None or carried.definition is not None:
         refuse(f"te.scan takes a te.state, not {carried if isinstance(carried, Tensor) else type(carried).__name__}")
@@ -213,9 +221,10 @@ def compute(shape: Shape, function: Callable[..., Any], name: str) -> Tensor:
 
     Raises ShapeError or ModelError with the line of the user's code.
 
-    >>> x = placeholder((dim("M"), 4), "float32", "x")
-    >>> print(compute((4, dim("M")), lambda i, j: x[j, i] * 2.0, "y").definition)
-    y[i<4, j<M] = mul(x[j, i], 2.0:float32)
+    Examples:
+        >>> x = placeholder((dim("M"), 4), "float32", "x")
+        >>> print(compute((4, dim("M")), lambda i, j: x[j, i] * 2.0, "y").definition)
+        y[i<4, j<M] = mul(x[j, i], 2.0:float32)
     """
     extents, dims = sizes_of(shape, f"'{name}'")
     return _computed(extents, dims, function, name)
