@@ -25,6 +25,7 @@
     python3 dev.py fuzz --requests [..]  malformed requests to a server (args go to tests/fuzz/requests.py)
     python3 dev.py conformance [..] the ONNX standard's node suite (args go to tests/conformance/run.py)
     python3 dev.py stress [args]   threads, processes, forks and kills (args go to tests/stress/run.py)
+    python3 dev.py docs [args]     the documentation's site, in build/site (args go to mkdocs build)
     python3 dev.py gpu [args]      build what a GPU is measured with (build/gpu); needs no GPU
     python3 dev.py gpu --run [..]  measure a GPU with it, without a venv (args go to benchmarks/gpu/run.py)
     python3 dev.py help            this text
@@ -149,6 +150,11 @@ def memory(args: Sequence[str]) -> int:
     return run(PYTHON, "-m", "tests.memory.run", *args)
 
 
+def docs(args: Sequence[str]) -> int:
+    install("docs")
+    return run(PYTHON, "-m", "mkdocs", "build", "--strict", *args)
+
+
 def gpu(args: Sequence[str]) -> int:
     if "--run" in args:  # on the GPU's machine, with the Python that is there
         return run(sys.executable, "benchmarks/gpu/run.py", *(arg for arg in args if arg != "--run"))
@@ -163,7 +169,7 @@ def show_help(args: Sequence[str]) -> int:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": demo, "tune": tune, "test": test, "check": check, "bench": bench, "fuzz": fuzz, "memory": memory, "stress": stress,
-    "conformance": conformance, "gpu": gpu, "help": show_help, "--help": show_help, "-h": show_help}
+    "conformance": conformance, "docs": docs, "gpu": gpu, "help": show_help, "--help": show_help, "-h": show_help}
 
 
 def main(argv: Sequence[str]) -> int:

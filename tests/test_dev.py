@@ -20,7 +20,7 @@ def test_standard_library_only() -> None:
 
 def test_help_and_usage() -> None:
     shown = subprocess.run([sys.executable, "dev.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert all(f"dev.py {command}" in shown for command in ("demo", "test", "check", "bench", "fuzz"))
+    assert all(f"dev.py {command}" in shown for command in ("demo", "test", "check", "bench", "fuzz", "docs"))
     assert subprocess.run([sys.executable, "dev.py", "fly"], cwd=ROOT, capture_output=True, check=False).returncode == 2
 
 

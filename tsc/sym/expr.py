@@ -18,8 +18,10 @@ from tsc.errors import UnsupportedError
 
 
 class Dim(str):
-    """A named symbolic size, which is its name: expressions are looked up all the time, and of a str that costs nothing. Its
-    range and divisor are facts, and facts live in the ShapeEnv."""
+    """A named symbolic size, which is its name: a str. What is known of it, its range and its divisor, stands with the model
+    that has it."""
+
+    # expressions are looked up all the time, and of a str that costs nothing; facts live in the ShapeEnv
 
     __slots__ = ()
 
