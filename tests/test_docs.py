@@ -1,7 +1,7 @@
 """What the documentation says is so: its snippets run as their pages say, its links lead somewhere, and its site builds.
 
-The blocks of a page run in order: Python's in one namespace, commands that begin with `python -m tsc` in processes of their own,
-all in one folder that holds `model.onnx`, which the first block of the tutorial makes. What a page shows below a block is held
+The blocks of a page run in order: Python's in one namespace, commands that begin with `python -m tsc` in processes of their
+own, all in one folder that holds `model.onnx`, which `model.py` of the tutorial makes. What a page shows below a block is held
 against what the block printed. Comments above a block say what is different about it:
 
     <!-- notest: why -->     it does not run; REASONS lists all of these
@@ -20,6 +20,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ import pytest
 
 import tsc
 from tsc import te
+from tsc.runtime.package import SCHEMA
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -49,7 +51,7 @@ REASONS = {
     "tests/test_export.py runs it",
 }
 #: How many blocks run at least, so that none is lost without a word.
-LEAST = 65
+LEAST = 60
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"<!-- (notest|needs|loose)(?:: (.*))? -->\s*\Z")
@@ -206,8 +208,9 @@ def test_most_snippets_run() -> None:
 
 
 @pytest.mark.parametrize("shown, said, loose", [
-    (["a 1"], ["a 1"], False), (["a …"], ["a 1"], False), (["a", "…", "c"], ["a", "b", "c"], False), (["…", "c"], ["a", "c"], False),
-    (["a 1 ms"], ["x", "a 2.5 ms", "y"], True), (["k_0123456789ab on cpu-avx2"], ["k_fedcba987654 on cpu-generic"], True)])
+    (["a 1"], ["a 1"], False), (["a …"], ["a 1"], False), (["a", "…", "c"], ["a", "b", "c"], False),
+    (["…", "c"], ["a", "c"], False), (["a 1 ms"], ["x", "a 2.5 ms", "y"], True),
+    (["k_0123456789ab on cpu-avx2"], ["k_fedcba987654 on cpu-generic"], True)])
 def test_what_is_shown_may_be_so(shown: list[str], said: list[str], loose: bool) -> None:
     compare(shown, said, "here", loose)
 
@@ -227,8 +230,10 @@ LINK = re.compile(r"(?<!!)\[[^\]\n]*(?:\n[^\]\n]*)?\]\(([^)\s]+)\)")
 
 def prose(page: Path) -> str:
     """A page without its fenced blocks, and with the file that it takes in."""
-    text = page.read_text(encoding="utf-8")
-    return FENCE.sub("", re.sub(r'^--8<-- "(.*)"$', lambda found: (ROOT / found[1]).read_text(encoding="utf-8"), text, flags=re.M))
+    def taken(found: re.Match[str]) -> str:
+        return (ROOT / found[1]).read_text(encoding="utf-8")
+
+    return FENCE.sub("", re.sub(r'^--8<-- "(.*)"$', taken, page.read_text(encoding="utf-8"), flags=re.MULTILINE))
 
 
 def links(page: Path) -> Iterator[tuple[str, str]]:
@@ -270,6 +275,15 @@ def test_the_reference_has_all_public_names() -> None:
     public |= {f"te.{name}": getattr(te, name) for name in te.__all__}
     missing = [name for name, value in public.items() if all(value is not other for other in found)]
     assert not missing, f"docs/api.md lacks {missing}"
+
+
+def test_the_versions_agree() -> None:
+    """Of the wheel, of the module, and the newest in the changelog."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    log = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## \[([0-9.]+)\]", log, re.MULTILINE)
+    assert newest is not None and project["version"] == tsc.__version__ == newest[1]
+    assert f"only with the format: {SCHEMA}." in log
 
 
 def test_every_page_is_in_the_navigation() -> None:
