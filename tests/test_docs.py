@@ -42,7 +42,7 @@ REASONS = {
     "installs from the package index",
     "installs the project",
     "needs a GPU",
-    "needs the extra cuda and nvdisasm",
+    "needs the extra cuda",
     "needs a Ray cluster",
     "needs a server",
     "serves until it is ended",

@@ -229,7 +229,8 @@ def explain_command(file: Path, node: str | None, sol: bool, precision: Precisio
 @click.option("-o", "--out", "output", type=click.Path(dir_okay=False, path_type=Path), help="The tuned Package to write.")
 @click.option("--records", type=click.Path(dir_okay=False, path_type=Path), default=Path("records.jsonl"), show_default=True,
               help="Where measurements are kept; what is there is not measured again, so that a job can be resumed.")
-@click.option("--budget", type=Seconds(), default="10m", show_default=True, help="How long to measure, in all.")
+@click.option("--budget", type=Seconds(), default="10m", show_default=True,
+              help="How long to search, in all: each kernel has some configs, and the best are measured again after it.")
 @click.option("--configs", type=click.IntRange(min=1), default=64, show_default=True, help="Configs of a kernel, at most.")
 @click.option("--variants", type=click.IntRange(min=1, max=16), default=4, show_default=True, help="Of them kept, at most.")
 @click.option("--reduction", type=click.Choice(get_args(Reduction)), default="fixed", show_default=True,

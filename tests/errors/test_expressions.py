@@ -24,6 +24,14 @@ def rank_of_an_index() -> None:
     te.compute((M,), lambda i: A[i] + 1.0, "y")  # !
 
 
+def a_tensor_in_place_of_its_element() -> None:
+    te.compute((M,), lambda i: te.exp(A[i, 0]) * (1.0 - A), "y")  # !
+
+
+def tensors_multiplied() -> None:
+    A @ B  # type: ignore[operator]  # !
+
+
 def rank_of_a_function() -> None:
     te.compute((M, N), lambda i: A[i, 0], "y")  # !
 
@@ -156,6 +164,8 @@ def impossible_range() -> None:
 
 WORDS: dict[Callable[[], None], tuple[type[Exception], tuple[str, ...]]] = {
     rank_of_an_index: (tsc.ShapeError, ("'a'", "rank 2", "[M, K]", "1 indices")),
+    a_tensor_in_place_of_its_element: (tsc.ModelError, ("'a' is a tensor", "write a[i, j]")),
+    tensors_multiplied: (tsc.ModelError, ("'a' is a tensor", "write a[i, j]")),
     rank_of_a_function: (tsc.ShapeError, ("'y'", "1 indices", "rank 2")),
     dtypes_differ: (tsc.ModelError, ("'a[i, 0]' of float32", "'i' of int64", "te.cast")),
     float_literal_with_integers: (tsc.ModelError, ("int64", "0.5")),

@@ -69,7 +69,8 @@ def test_single_block_launches_run_once_and_in_order(bumps: Package) -> None:
 
 
 @pytest.mark.parametrize("change, error, words", [
-    ({"x": None}, InputError, "input 'x' is missing"),
+    ({"x": None}, InputError, "input 'x' is missing; "),
+    ({"x": None, "z": np.zeros(1)}, InputError, "input 'x' is missing and there is no input 'z'; "),
     ({"v": np.zeros(1)}, InputError, "no input 'v'"),
     ({"x": np.zeros((2, 4))}, InputError, "input 'x' has dtype float64, expected float32"),
     ({"x": np.zeros((2, 4), ">f4")}, InputError, "input 'x' has dtype >f4"),

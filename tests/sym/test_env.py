@@ -142,6 +142,8 @@ def test_no_size_is_beyond_memory() -> None:
     for lo, divisor in ((2**47 + 1, 1), (1, 2**48)):
         with pytest.raises(ShapeError, match="'m' has no size left between"):
             env.declare("m", lo, divisor=divisor)
+    with pytest.raises(ShapeError, match=r"no size left between 1 and 2 that is a multiple of 3; widen"):
+        env.declare("m", 1, 2, 3)
 
 
 def test_fresh_names_are_new() -> None:

@@ -163,11 +163,9 @@ class Binder:
 
     def _wrong_names(self, feeds: Mapping[str, Any]) -> None:
         known = ", ".join(f"'{name}'" for name, _, _ in self._inputs) or "none"
-        for name, _, _ in self._inputs:
-            if name not in feeds:
-                raise InputError(f"input '{name}' is missing; this model's inputs are {known}")
-        unknown = next(name for name in feeds if name not in self._names)
-        raise InputError(f"there is no input '{unknown}'; this model's inputs are {known}")
+        unknown = next((f"there is no input '{name}'" for name in feeds if name not in self._names), "")
+        missing = next((f"input '{name}' is missing" for name, _, _ in self._inputs if name not in feeds), "")
+        raise InputError(f"{' and '.join(filter(None, (missing, unknown)))}; this model's inputs are {known}")
 
     # -- the sizes -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from tsc.runtime.bind import Binding, format_spec
 from tsc.runtime.cost import total
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Axis, Bind, Copy, Element, Eval, If, Launch, Loop, Plan, Region, expressions_of
-from tsc.runtime.select import least, terms_at
+from tsc.runtime.select import WORTH, least, terms_at
 from tsc.sym import ZERO, Guard, SymExpr
 
 
@@ -90,7 +90,8 @@ def _expected(launch: Launch, number: int, names: Mapping[str, int], threads: in
     totals = [sum(map(total, calls)) for calls in terms]
     others = min(time for k, time in enumerate(totals) if k != number)
     parts = ", ".join(f"{what} {time / 1e9:.3f}" for calls in terms[number] for what, time in calls.items())
-    verdict = "runs" if least(totals) == number else "does not run"
+    verdict = "does not run" if least(totals) != number else "runs" if totals[number] <= others else (
+        f"runs: the first one does where another is not {WORTH / 10:g} % faster")
     yield f"{indent}expected {totals[number] / 1e9:.3f} us ({parts}), the best other {others / 1e9:.3f}: {verdict}"
 
 

@@ -82,10 +82,11 @@ class ShapeEnv:
             lo = lo if asked else max(lo, old.lo)
             divisor = lcm(divisor, old.divisor)
             hi = old.hi if hi is None else hi if old.hi is None else min(hi, old.hi)
-        lo, hi = -(-lo // divisor) * divisor, None if hi is None else min(hi, GREATEST) // divisor * divisor
-        most = GREATEST if hi is None else hi
-        if lo > most:
-            raise ShapeError(f"dim '{name}' has no size left between {lo} and {most}; widen its range")
+        least, most = lo, GREATEST if hi is None else min(hi, GREATEST)
+        lo, hi = -(-lo // divisor) * divisor, None if hi is None else most // divisor * divisor
+        if lo > (most if hi is None else hi):
+            only = "" if divisor == 1 else f" that is a multiple of {divisor}"
+            raise ShapeError(f"dim '{name}' has no size left between {least} and {most}{only}; widen its range")
         if asked:
             self.asked.add(name)
         self.taken.add(name)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
 from tsc.errors import TscError
-from tsc.tune.batch import measure_folder
 
 
 def _say(stream: TextIO, line: str) -> None:
@@ -21,6 +21,11 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where the batches are")
     parser.add_argument("records", type=Path, help="where measurements are added; what is there is not measured again")
     asked = parser.parse_args()
+    try:
+        measure_folder = import_module("tsc.tune.batch").measure_folder
+    except ModuleNotFoundError as error:
+        _say(sys.stderr, f"LaunchError: measuring needs the package '{error.name}', which is not installed; pip install it")
+        return 1
     try:
         new = measure_folder(asked.folder, asked.records, lambda line: _say(sys.stderr, line))
     except TscError as error:

@@ -155,6 +155,14 @@ class Tensor:
             expr = CheckedIndex(expr, self.extents[d], self.name)
         return Scalar(expr, found.uses)
 
+    def _whole(self, *_: Any) -> NoReturn:
+        index = ", ".join("ijklmnpq"[:len(self.extents)]) if 0 < len(self.extents) <= 8 else "..." if self.extents else "()"
+        refuse(f"'{self.name}' is a tensor, and arithmetic is of its elements: write {self.name}[{index}] in the function of a "
+               "te.compute")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = _whole
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __matmul__ = __rmatmul__ = __lt__ = __le__ = __gt__ = __ge__ = _whole
+
     def _shape_text(self) -> str:
         return f"[{', '.join(map(str, self.extents))}]"
 
