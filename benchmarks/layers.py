@@ -1,11 +1,11 @@
 """Single layers side by side: tsc and ONNX Runtime (all graph optimisations), one thread each, each in its own process.
 
-    python3 dev.py bench layers [--only conv] [--rounds N] [--seconds S] [--flops GFLOP/s --bandwidth GB/s]
+    python3 dev.py bench layers [--only conv] [--rounds N] [--seconds S]
 
 Convolutions (with bias and Relu), pooling, upsampling, softmax, norms and recurrent layers at the sizes of well-known
 networks, every dim that a user would leave open symbolic. The processes take turns, and each runtime's time is the best of all
 its runs, as in `minilm.py`; outputs must agree. The roofline is max(FLOP / peak FLOP rate, bytes of inputs, weights and
-outputs / bandwidth).
+outputs / bandwidth), of fp32 and measured before (`peaks.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import platform
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,8 @@ from onnx import helper, numpy_helper
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import tsc
-from benchmarks.minilm import GBYTES, GFLOPS, OPENERS, Worker, burst, cpu_name, results_file, version
+from benchmarks.minilm import OPENERS, Worker, burst, cpu_name, results_file, version
+from benchmarks.peaks import Peaks, peaks
 
 RUNTIMES = ("tsc", "onnxruntime")
 
@@ -280,8 +281,8 @@ def serve(runtime: str, folder: str) -> None:
         print(json.dumps({"ms": times, "sample": sample, "size": result.size}), flush=True)
 
 
-def measure(workers: dict[str, Worker], layer: Layer, rounds: int, seconds: float, gflops: float,
-            gbytes: float) -> dict[str, Any]:
+def measure(workers: dict[str, Worker], layer: Layer, rounds: int, seconds: float,
+            machine: Peaks) -> dict[str, Any]:
     """Best milliseconds of each runtime, which must agree; the ratio, and the share of the roofline."""
     answers = {name: worker.ask(layer=layer.name, seconds=seconds) for name, worker in workers.items()}  # warm-up
     times: dict[str, list[float]] = {name: [] for name in workers}
@@ -292,7 +293,7 @@ def measure(workers: dict[str, Worker], layer: Layer, rounds: int, seconds: floa
         raise SystemExit(f"benchmark: the results of {layer.name} differ")
     best = {name: min(t) for name, t in times.items()}
     size = 4.0 * (math.prod(layer.shape) + answers["tsc"]["size"] + sum(w.size for w in layer.weights.values()))
-    roofline = 1000 * max(layer.flops / (gflops * 1e9), size / (gbytes * 1e9))
+    roofline = machine.milliseconds(layer.flops, size)
     return {"layer": layer.name, "shape": layer.shape, "roofline_ms": roofline, "best_ms": best,
             "ratio": best["onnxruntime"] / best["tsc"], "roofline_share": roofline / best["tsc"]}
 
@@ -302,8 +303,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="layers whose name holds this text")
     parser.add_argument("--rounds", type=int, default=7, help="turns each runtime takes at each layer")
     parser.add_argument("--seconds", type=float, default=0.15, help="length of one burst")
-    parser.add_argument("--flops", type=float, default=GFLOPS, help="peak fp32 GFLOP/s of one core")
-    parser.add_argument("--bandwidth", type=float, default=GBYTES, help="GB/s at which one core reads and writes")
     parser.add_argument("--output", type=Path, default=None, help="JSON file; default: benchmarks/results/layers-<cpu>.json")
     parser.add_argument("--serve", choices=RUNTIMES, help=argparse.SUPPRESS)
     parser.add_argument("--models", default="", help=argparse.SUPPRESS)
@@ -316,11 +315,12 @@ def main() -> None:
         for layer in chosen:
             onnx.save(layer.model(), layer.path(folder))
         workers = {name: Worker(__file__, "--serve", name, "--models", folder) for name in RUNTIMES}
-        print(f"{cpu_name()}, one thread; roofline {options.flops:.1f} GFLOP/s, {options.bandwidth:.1f} GB/s")
+        machine = peaks()
+        print(f"{cpu_name()}, one thread; roofline {machine}")
         print(f"{'layer':18}{'shape':>20}{'tsc ms':>10}{'ORT ms':>10}{'x ORT':>8}{'% roof':>8}")
         results = []
         for layer in chosen:
-            row = measure(workers, layer, options.rounds, options.seconds, options.flops, options.bandwidth)
+            row = measure(workers, layer, options.rounds, options.seconds, machine)
             results.append(row)
             print(f"{row['layer']:18}{'x'.join(map(str, row['shape'])):>20}{row['best_ms']['tsc']:>10.3f}"
                   f"{row['best_ms']['onnxruntime']:>10.3f}{row['ratio']:>8.2f}{100 * row['roofline_share']:>8.1f}", flush=True)
@@ -335,7 +335,7 @@ def main() -> None:
         "machine": cpu_name(), "threads": 1, "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
         "command": "python3 dev.py bench layers " + " ".join(sys.argv[1:]),
         "versions": {name: version(name) for name in RUNTIMES},
-        "roofline": {"gflops": options.flops, "gbytes_per_s": options.bandwidth},
+        "roofline": asdict(machine),
         "geometric_mean_vs_onnxruntime": mean, "results": results}, indent=1) + "\n")
     print(f"written to {output}")
 

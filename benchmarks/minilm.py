@@ -1,10 +1,11 @@
 """MiniLM side by side: tsc, ONNX Runtime (all graph optimisations) and OpenVINO, one thread each, each in its own process.
 
-    python3 dev.py bench [--rounds N] [--shapes 1,7 1,64] [--flops GFLOP/s --bandwidth GB/s | --calibrate]
+    python3 dev.py bench [--rounds N] [--shapes 1,7 1,64]
 
 The processes are warmed up and then take turns, a short burst each a round, so that a slow spell of the machine hits all
 alike; each runtime's time is the best of all its bursts' runs. Data are random; the masks are full. The roofline is
-max(FLOP / peak FLOP rate, bytes of weights / bandwidth): the least time any one-thread fp32 execution can take.
+max(FLOP / peak FLOP rate, bytes of weights / bandwidth), both rates measured before (`peaks.py`): the least time that any
+one-thread fp32 execution can take.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -29,7 +30,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
 import tsc
+from benchmarks.peaks import peaks
 from tsc.config import Precision
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,19 +41,9 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 SHAPES = ((1, 7), (1, 64), (1, 384), (8, 64))
 RUNTIMES = ("tsc", "onnxruntime", "openvino")
-#: One core of the machine the project is developed on (Zen 4 server, AVX-512): fp32 peak and weight streaming.
-GFLOPS, GBYTES = 117.4, 34.0
 
 Feeds = dict[str, NDArray[np.int64]]
 Runner = Callable[[Feeds], list[NDArray[Any]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the roofline is made of: peak fp32 rate and memory bandwidth of one core."""
-
-    gflops: float
-    gbytes: float
 
 
 # -- one runtime in one process -----------------------------------------------------------------------------------
@@ -185,35 +179,6 @@ def work(config: dict[str, int], batch: int, length: int) -> tuple[float, float]
     return float(flops), 4.0 * weights
 
 
-def roofline_ms(config: dict[str, int], shape: tuple[int, int], machine: Machine) -> float:
-    flops, size = work(config, *shape)
-    return 1000 * max(flops / (machine.gflops * 1e9), size / (machine.gbytes * 1e9))
-
-
-def calibrate() -> Machine:
-    """Peak rates of one core as NumPy reaches them: a lower bound of the machine's, so the percentages come out high."""
-    single = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = subprocess.run([sys.executable, __file__, "--serve", "peaks"], env={**os.environ, **single}, check=True,
-                          stdout=subprocess.PIPE, text=True)
-    return Machine(**json.loads(done.stdout))
-
-
-def measure_peaks() -> dict[str, float]:
-    """A large matrix product and the maximum of a large array, in this process."""
-    def best(action: Callable[[], object]) -> float:
-        times = []
-        for _ in range(20):
-            before = time.perf_counter()
-            action()
-            times.append(time.perf_counter() - before)
-        return min(times)
-
-    size = 1536
-    a, b = (np.random.default_rng(seed).standard_normal((size, size)).astype(np.float32) for seed in (0, 1))
-    memory = np.ones(1 << 26, np.float32)
-    return {"gflops": 2 * size**3 / best(lambda: a @ b) / 1e9, "gbytes": memory.nbytes / best(memory.max) / 1e9}
-
-
 def version(runtime: str) -> str:
     return tsc.__version__ if runtime == "tsc" else metadata.version(runtime)
 
@@ -270,20 +235,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.4, help="length of one burst")
     parser.add_argument("--shapes", nargs="+", default=[f"{b},{n}" for b, n in SHAPES], metavar="BATCH,LENGTH")
     parser.add_argument("--runtimes", nargs="+", default=list(RUNTIMES), choices=list(RUNTIMES))
-    parser.add_argument("--flops", type=float, default=GFLOPS, help="peak fp32 GFLOP/s of one core")
-    parser.add_argument("--bandwidth", type=float, default=GBYTES, help="GB/s at which one core reads weights")
-    parser.add_argument("--calibrate", action="store_true", help="measure both peaks here with NumPy instead")
     parser.add_argument("--output", type=Path, default=None, help="JSON file; default: benchmarks/results/minilm-<cpu>.json")
-    parser.add_argument("--serve", choices=[*RUNTIMES, "peaks"], help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=list(RUNTIMES), help=argparse.SUPPRESS)
     parser.add_argument("--model", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     options = arguments()
-    if options.serve == "peaks":
-        print(json.dumps(measure_peaks()))
-        return
     if options.serve:
         serve(options.serve, options.model)
         return
@@ -291,18 +250,18 @@ def main() -> None:
 
     path = model_path()
     config = json.loads((minilm.model_folder() / "config.json").read_text())
-    machine = calibrate() if options.calibrate else Machine(options.flops, options.bandwidth)
+    machine = peaks()
     runtimes = list(dict.fromkeys([*options.runtimes, "onnxruntime"]))
     compiling = compile_seconds(path) if "tsc" in runtimes else {}
     workers = {name: serving(name, path) for name in runtimes}
-    print(f"{cpu_name()}, one thread; roofline {machine.gflops:.1f} GFLOP/s, {machine.gbytes:.1f} GB/s")
+    print(f"{cpu_name()}, one thread; roofline {machine}")
     print(", ".join(f"{name} {version(name)} ready in {w.ready:.1f} s" for name, w in workers.items()))
     results = []
     for text in options.shapes:
         batch, length = map(int, text.split(","))
         times = measure(workers, (batch, length), options.rounds, options.seconds)
         ratio = {name: times["onnxruntime"]["best_ms"] / t["best_ms"] for name, t in times.items()}
-        results.append({"shape": [batch, length], "roofline_ms": roofline_ms(config, (batch, length), machine),
+        results.append({"shape": [batch, length], "roofline_ms": machine.milliseconds(*work(config, batch, length)),
                         "times": times, "ratio": ratio})
     for worker in workers.values():
         worker.close()
@@ -316,7 +275,7 @@ def main() -> None:
         "command": "python3 dev.py bench " + " ".join(sys.argv[1:]),
         "versions": {name: version(name) for name in runtimes},
         "compile_seconds": compiling,
-        "roofline": {"gflops": machine.gflops, "gbytes_per_s": machine.gbytes},
+        "roofline": asdict(machine),
         "geometric_mean_vs_onnxruntime": {name: geometric_mean(results, name) for name in runtimes}, "results": results,
     }, indent=1) + "\n")
     print(f"written to {output}")
