@@ -5,7 +5,7 @@
 Convolutions (with bias and Relu), pooling, upsampling, softmax, norms and recurrent layers at the sizes of well-known
 networks, every dim that a user would leave open symbolic. The processes take turns, and each runtime's time is the best of all
 its runs, as in `minilm.py`; outputs must agree. The roofline is max(FLOP / peak FLOP rate, bytes of inputs, weights and
-outputs / bandwidth), of fp32 and measured before (`peaks.py`).
+outputs / bandwidth), of fp32 and measured before (`tsc/roofline.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import tsc
 from benchmarks.minilm import OPENERS, Worker, burst, cpu_name, results_file, version
-from benchmarks.peaks import Peaks, peaks
+from tsc.roofline import Peaks, peaks
 
 RUNTIMES = ("tsc", "onnxruntime")
 

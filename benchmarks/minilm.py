@@ -4,8 +4,8 @@
 
 The processes are warmed up and then take turns, a short burst each a round, so that a slow spell of the machine hits all
 alike; each runtime's time is the best of all its bursts' runs. Data are random; the masks are full. The roofline is
-max(FLOP / peak FLOP rate, bytes of weights / bandwidth), both rates measured before (`peaks.py`): the least time that any
-one-thread fp32 execution can take.
+max(FLOP / peak FLOP rate, bytes of weights / bandwidth), both rates measured before (`tsc/roofline.py`): the least time that
+any one-thread fp32 execution can take.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import tsc
-from benchmarks.peaks import peaks
 from tsc.config import Precision
+from tsc.roofline import peaks
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))

@@ -19,8 +19,8 @@ FLOORS = (
     "errors", "config", "progress", "frames", "threads", "draw", "sym", "target", "runtime", "trace", "te", "loop_ir", "ir",
     "ops", "graph", "poly", "codegen_c", "codegen_cuda", "plan", "tune", "validate", "targets", "kernels", "workers",
     "attempts", "provenance", "from_torch", "pipeline", "torch_backend", "onnx_backend", "session", "serve", "tuning_group",
-    "tuning_crew", "tuning", "build_te", "explain", "sol", "diagnosis", "bench_child", "bench", "cli_output", "cli_pack",
-    "cli_tune", "cli", "__main__")
+    "tuning_crew", "tuning", "build_te", "explain", "sol", "diagnosis", "roofline", "bench_child", "bench", "cli_output",
+    "cli_pack", "cli_tune", "cli", "__main__")
 RANK = {name: rank for rank, name in enumerate(FLOORS)}
 #: What `runtime` may import besides NumPy, where it is installed: the driver's binding, in the modules that are imported when a
 #: GPU is asked for, and a type that NumPy lacks.

@@ -12,7 +12,7 @@ import pickle
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, median
 from subprocess import Popen
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tsc.codegen_c.specs import machine_name
 from tsc.errors import InputError, LaunchError
 from tsc.frames import read_frame, spawned, write_frame
+from tsc.roofline import Peaks, Work, peaks
 from tsc.runtime.drivers.cpu import choose_module, read_cpu_flags
 from tsc.runtime.feeds import random_feeds
 from tsc.runtime.package import Package
@@ -40,12 +41,14 @@ APART = 1e-2
 @dataclass(frozen=True, slots=True)
 class Point:
     """One shape: the median milliseconds of each runtime, those of its first run there, and how far apart the outputs of any
-    other runtime are from ours, relative to the largest value."""
+    other runtime are from ours, relative to the largest value; the `least` milliseconds that one core could take, where that is
+    known."""
 
     sizes: Mapping[str, int]
     milliseconds: Mapping[str, float]
     first: Mapping[str, float]
     apart: float
+    least: float | None = None
 
     def ratio(self, other: str) -> float:
         """How many times as long another runtime takes."""
@@ -54,7 +57,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Benched:
-    """What was measured on a `machine` with so many `threads`: `versions`, seconds to load and bytes of memory by runtime."""
+    """What was measured on a `machine` with so many `threads`: `versions`, seconds to load and bytes of memory by runtime; the
+    `roofline` is what one core can do at most, where that was measured."""
 
     machine: str
     threads: int
@@ -62,6 +66,7 @@ class Benched:
     loaded: Mapping[str, float]
     memory: Mapping[str, int]
     points: tuple[Point, ...]
+    roofline: Peaks | None = None
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -71,9 +76,10 @@ class Benched:
     def facts(self) -> dict[str, Any]:
         """All of it, JSON-ready."""
         points = [{"sizes": dict(p.sizes), "milliseconds": dict(p.milliseconds), "first_run": dict(p.first),
-                   "apart": p.apart if math.isfinite(p.apart) else None} for p in self.points]
+                   "apart": p.apart if math.isfinite(p.apart) else None, "least": p.least} for p in self.points]
         return {"machine": self.machine, "threads": self.threads, "versions": dict(self.versions), "loaded": dict(self.loaded),
-                "memory": dict(self.memory), "points": points, "ratios": self.ratios}
+                "memory": dict(self.memory), "points": points, "ratios": self.ratios,
+                "roofline": None if self.roofline is None else asdict(self.roofline)}
 
     def lines(self) -> list[str]:
         """A table."""
@@ -88,7 +94,10 @@ class Benched:
             cells = [f"{point.milliseconds[name]:>13.3f} {point.first[name]:>10.3f}"
                      + (f"{point.ratio(name):>8.2f}" if name != OURS else "") for name in self.versions]
             wrong = f"   outputs differ by {point.apart:.1g}" if not point.apart <= APART else ""
-            found.append(f"{text:<{width}}" + "".join(cells) + wrong)
+            share = "" if point.least is None else f"{100 * point.least / point.milliseconds[OURS]:>8.0f} % of the roofline"
+            found.append(f"{text:<{width}}" + "".join(cells) + share + wrong)
+        if self.roofline is not None:
+            found.append(f"roofline: {self.roofline} of one core, products and sums, weights, inputs and outputs once")
         found += [f"{other} takes {self.ratios[other]:.2f} times as long (geometric mean)" for other in others]
         found.append("; ".join(f"{name} loads in {self.loaded[name]:.2f} s and holds {self.memory[name] / 1e6:.0f} MB"
                                for name in self.versions))
@@ -96,9 +105,10 @@ class Benched:
 
 
 def bench(package: Package, model: Path | None, points: Sequence[Mapping[str, int]], others: Sequence[str], threads: int,
-          seed: int = 0) -> Benched:
-    """Time a Package at some sizes of its dims, beside other runtimes on the `model` that it was made of. Raises InputError for
-    a runtime that is not known, or without its model; LaunchError where one is not installed, or fails."""
+          seed: int = 0, work: Work | None = None) -> Benched:
+    """Time a Package at some sizes of its dims, beside other runtimes on the `model` that it was made of; one thread also
+    beside the least time that its `work` could take. Raises InputError for a runtime that is not known, or without its model;
+    LaunchError where one is not installed, or fails."""
     for other in others:
         if other not in OTHERS:
             raise InputError(f"there is no runtime '{other}' to compare with; there are {', '.join(OTHERS)}")
@@ -115,7 +125,10 @@ def bench(package: Package, model: Path | None, points: Sequence[Mapping[str, in
                   for name, child in children.items()}
         found = tuple(_point(children, sizes, own) for sizes, own in zip(points, feeds))
         memory = {name: child.ask("memory") for name, child in children.items()}
-    return Benched(machine_name(), threads, versions, loaded, memory, found)
+    roofline = peaks() if work is not None and threads == 1 else None
+    if work is not None and roofline is not None:
+        found = tuple(replace(point, least=work.least(point.sizes, roofline)) for point in found)
+    return Benched(machine_name(), threads, versions, loaded, memory, found, roofline)
 
 
 def _version(other: str) -> str:

@@ -37,6 +37,7 @@ from tsc.errors import InputError, InternalError, LaunchError, ShapeError, TscEr
 from tsc.explain import explain_node
 from tsc.kernels import workshop
 from tsc.pipeline import build_package
+from tsc.roofline import work_of
 from tsc.runtime.executable import Executable
 from tsc.runtime.export import export
 from tsc.runtime.feeds import random_feeds
@@ -159,15 +160,17 @@ def bench_command(file: Path, points: Sequence[str], against: str, model: Path |
                   shapes: Sequence[str], target: str, threads: int, json_: bool) -> None:
     """Time FILE (a Package, or an ONNX model, which is compiled first) at some shapes, beside other runtimes: each in a process
     of its own, in turns, on the same random inputs; first runs at a shape, memory, and whether outputs agree as well."""
+    work = None
     if is_package(file):
         package = Package.read(file)
     else:
         model = model or file
         with _compiling(file, target) as options:
             package = typed(build_package)(file, _dims(dims, shapes), workshop(target, options))
+            work = typed(work_of)(file, _dims(dims, shapes), workshop(target, options)) if threads == 1 else None
     ranges = next(iter(package.plans.values())).ranges
     given = [_sizes(text.split(","), "--at") for text in points] or points_of(ranges, 3, seed)
-    found = bench(package, model, given, list(filter(None, against.split(","))), threads, seed)
+    found = bench(package, model, given, list(filter(None, against.split(","))), threads, seed, work)
     answer(json_, found.facts(), found.lines())
 
 
