@@ -143,6 +143,16 @@ def test_more_than_it_can_do(tmp_path: Path, trips: int) -> None:
         assert status == 408 and b"did not come" in told and time.monotonic() - begin < 20
 
 
+def test_what_has_no_end_is_ended(tmp_path: Path) -> None:
+    """A run that nobody waits for any more does not keep others from running."""
+    put(slow(), tmp_path / "slow.tscpack")
+    with serving(tmp_path, tmp_path / "log", "--deadline", "1") as server:
+        before = server.workers()
+        assert server.refused("POST", INFER.format("slow"), slow_request(10**9))[0] == 504
+        until(lambda: server.ask("POST", INFER.format("slow"), slow_request(3))[0] == 200)
+        assert server.workers() != before and server.get("/status")["workers"][0]["restarts"] == 1
+
+
 def _raw(server: Server, sent: bytes) -> tuple[int, bytes]:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
         with suppress(ConnectionError):  # it may have heard enough

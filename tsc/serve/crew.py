@@ -77,6 +77,11 @@ class Worker:
         assert process is not None
         return await asyncio.get_running_loop().run_in_executor(self._thread, _exchanged, process, request)
 
+    def kill(self) -> None:
+        """End the process, whatever it does: who asked it is told so, and the next request finds a new one."""
+        if self._process is not None:
+            self._process.kill()
+
     async def end(self) -> None:
         """End the process. Nothing may be asked any more."""
         async with self._lock:

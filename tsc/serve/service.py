@@ -23,6 +23,8 @@ from tsc.serve.model import Job, Served, opened
 from tsc.serve.repository import Entry, latest, scan
 from tsc.serve.settings import ServerOptions
 
+#: Seconds that a run has beyond the deadline until its process is ended.
+_LATE = 1.0
 #: How often what workers hold is asked for, in seconds.
 _MEMORY_EVERY = 10.0
 log = logging.getLogger("tsc.serve")
@@ -220,8 +222,8 @@ class Service:
             model, begin = jobs[0].model, self._now()
             try:
                 self.metrics.batches.labels(*model.place).observe(len(jobs))
-                answers = await worker.ask("run", model.key, jobs[0].wanted, model.joint, [job.feeds for job in jobs],
-                                           [job.dims for job in jobs])
+                answers = await self._run(worker, "run", model.key, jobs[0].wanted, model.joint, [job.feeds for job in jobs],
+                                          [job.dims for job in jobs])
                 for job, answer in zip(jobs, answers):
                     _settle(job, answer[1] if answer[0] == "done" else _told(answer))
             except WorkerGone:
@@ -234,6 +236,17 @@ class Service:
                     _settle(job, refusal_of(error))
             finally:
                 model.ran(jobs, self._now() - begin)
+
+    async def _run(self, worker: Worker, *request: Any) -> Any:
+        """What a worker says to a request. One that runs when nobody waits for it any more is ended with its process: what a
+        request asks for may have no end."""
+        task = asyncio.ensure_future(worker.ask(*request))
+        try:
+            await asyncio.wait({task}, timeout=self.options.deadline + _LATE)
+        finally:
+            if not task.done():
+                worker.kill()
+        return await task
 
     async def _next(self) -> list[Job]:
         """The requests that run next, as soon as there are some."""
