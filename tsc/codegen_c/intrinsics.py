@@ -10,7 +10,7 @@ from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
 from tsc.errors import InternalError
-from tsc.loop_ir.cpu.dots import DOTS, read_dot_tile
+from tsc.loop_ir.cpu.dots import DOTS, OF_WORDS, read_dot_tile
 from tsc.loop_ir.cpu.squares import read_square
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
@@ -18,6 +18,7 @@ from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE, SQUAR
 from tsc.loop_ir.nodes import For, Stmt, walk
 from tsc.sym.expr import coefficient_of
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, call, item_bytes, loads, substitute, variables
+from tsc.te.intrinsics import WORDS
 from tsc.te.passes.narrow import as_narrow
 
 CACHE_LINE = 64
@@ -43,6 +44,9 @@ def _render_fma_tile(meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[
 
 def _render_dot_tile(name: str, meaning: Stmt, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
     """Several k steps, whose numbers share the lanes of 32 bits: every pair of vectors is one sum of their products."""
+    if read_fma_tile(meaning) is not None:  # of words, which have the steps together
+        yield from _render_steps(name, meaning, ({},), scope, depth)
+        return
     found = read_dot_tile(meaning)
     if found is None:
         raise InternalError("a register tile: it is no steps that are taken together")
@@ -59,7 +63,7 @@ def _render_steps(name: str, meaning: Stmt, steps: Sequence[Mapping[str, Expr]],
     accumulate = f"tsc_{_ACCUMULATE[name]}_{tile.acc.dtype}x{tile.lanes}"
     given = tile.acc.dtype if name == FMA_TILE else "int32"  # what the lanes of both factors hold
     what, kind = f"{given}x{tile.lanes}", vector_type(given, tile.lanes)
-    in_order = name != QUAD_TILE or as_narrow(tile.left).dtype == "uint8"
+    in_order = not tile.turned if tile.fn in OF_WORDS else name != QUAD_TILE or as_narrow(tile.left).dtype == "uint8"
     lanes = Lanes(tile.lane, tile.lanes)
     # a vector may be part of a panel: by this its lanes are seen to be neighbours there
     loop = next(s for s in walk(meaning) if isinstance(s, For) and s.var == tile.lane)
@@ -71,7 +75,7 @@ def _render_steps(name: str, meaning: Stmt, steps: Sequence[Mapping[str, Expr]],
     for number, column in enumerate(columns):
         rights = [substitute(tile.right, {tile.column: Const(column, INDEX), **step}) for step in steps]
         text = _side_by_side(rights, tile, what, scope) or _together(
-            f"tsc_pairs_{what}", [vector(right, lanes, scope) for right in rights])
+            f"tsc_pair_{what}", [vector(right, lanes, scope) for right in rights])
         yield depth + 1, f"const {kind} tsc_b{number} = {text};"
     place = flatten(tile.acc, tile.index, scope, {})
     chosen = _chosen_for_all_rows(tile)  # by a condition that pairs do not have
@@ -106,7 +110,7 @@ def _together(function: str, texts: Sequence[str]) -> str:
 
 def _of_steps(values: Sequence[Expr], scope: Scope) -> str:
     """A scalar of one step, or those of several in one, which are read together where they are neighbours in memory."""
-    function = "tsc_pair" if len(values) < 4 else "tsc_quad"
+    function = f"tsc_{WORDS[len(values)][0]}_int32" if len(values) > 1 else ""
     match as_narrow(values[0]):
         case Load(buffer=buffer, index=first) if (
                 len(values) > 1 and buffer.name not in scope.registers and item_bytes(buffer.dtype) * len(values) == 4

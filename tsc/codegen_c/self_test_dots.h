@@ -11,11 +11,11 @@ KERNEL TSC_TILED pairs(const tsc_args *args, int64_t block_begin, int64_t block_
   for (int64_t k = 0; k < args->sizes[0]; k += 2) {
     const L(int32) low = TSC_OF_INT8((*(const LU(int8) *)(t1 + k * LANES)));
     const L(int32) high = TSC_OF_INT8((*(const LU(int8) *)(t1 + (k + 1) * LANES)));
-    const L(int32) both = L(pairs_int32)(low, high);
+    const L(int32) both = L(pair_int32)(low, high);
     sums[0] = L(dot_int32)(sums[0], TSC_SPLAT(L(int32), tsc_together_at(&t0[k])), both);
-    sums[1] = L(dot_int32)(sums[1], TSC_SPLAT(L(int32), tsc_pair((int32_t)t0[MOST + k], (int32_t)t0[MOST + k + 1])), both);
-    sums[2] = L(dot_int32)(sums[2], L(pairs_int32)(TSC_SPLAT(L(int32), -32768), TSC_SPLAT(L(int32), -32768)),
-                           L(pairs_int32)(TSC_SPLAT(L(int32), -32768), TSC_SPLAT(L(int32), -32768)));
+    sums[1] = L(dot_int32)(sums[1], TSC_SPLAT(L(int32), tsc_pair_int32((int32_t)t0[MOST + k], (int32_t)t0[MOST + k + 1])), both);
+    sums[2] = L(dot_int32)(sums[2], L(pair_int32)(TSC_SPLAT(L(int32), -32768), TSC_SPLAT(L(int32), -32768)),
+                           L(pair_int32)(TSC_SPLAT(L(int32), -32768), TSC_SPLAT(L(int32), -32768)));
     sums[3] = L(dot_int32)(sums[3], TSC_SPLAT(L(int32), tsc_together_at(&t0[k])), L(pairs_of_int8_int32)(&t1[k * LANES]));
     sums[4] = L(dot_int32)(sums[4], TSC_SPLAT(L(int32), tsc_together_at(&t0[k])),
                            L(pairs_of_uint8_int32)((const uint8_t *)&t1[k * LANES]));
@@ -67,7 +67,7 @@ KERNEL TSC_TILED quads(const tsc_args *args, int64_t block_begin, int64_t block_
     const L(int32) columns = L(side_by_side_int32)(&t1[k * LANES]), row = TSC_SPLAT(L(int32), tsc_together_at(&t0[k]));
     sums[0] = L(dot_bytes_int32)(sums[0], row, columns);
     sums[1] = L(dot_bytes_int32)(sums[1], columns, row);
-    sums[2] = L(dot_bytes_int32)(sums[2], TSC_SPLAT(L(int32), tsc_quad(t0[k + 3], t0[k + 2], t0[k + 1], t0[k])), columns);
+    sums[2] = L(dot_bytes_int32)(sums[2], TSC_SPLAT(L(int32), tsc_quad_int32(t0[k + 3], t0[k + 2], t0[k + 1], t0[k])), columns);
   }
   for (int row = 0; row < 3; row++) *(LU(int32) *)(t2 + row * LANES) = sums[row];
   return 0;

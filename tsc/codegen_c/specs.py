@@ -11,6 +11,7 @@ from types import MappingProxyType
 from tsc.errors import LaunchError
 from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE, SQUARES
 from tsc.target import DeviceSpec
+from tsc.te.intrinsics import WORDS
 
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _ARITHMETIC = frozenset({"add", "sub", "mul", "neg", "select"}) | _COMPARE
@@ -20,7 +21,7 @@ _VECTOR_FORMS: Mapping[str, frozenset[str]] = {
     "float32": _ARITHMETIC | {"div", "isnan", "abs", "min", "max", "reciprocal", "sign", "exp", "log", "erf", "tanh", "sqrt",
                               "floor", "ceil", "round", "to_bfloat"},
     "float64": _ARITHMETIC | {"div", "isnan"},
-    "int32": _INTEGER, "int64": _INTEGER,
+    "int32": _INTEGER | {fn for both in WORDS.values() for fn in both}, "int64": _INTEGER,
     **dict.fromkeys(("int8", "uint8", "int16"), frozenset({"select"})), "uint16": frozenset({"select", "from_bfloat"}),
     "bool": frozenset({"and", "or", "xor", "not", "select"})}
 VECTOR_CALLS = frozenset((fn, dtype) for dtype, functions in _VECTOR_FORMS.items() for fn in functions)

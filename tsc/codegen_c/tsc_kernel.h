@@ -339,14 +339,23 @@ TSC_DEFINE_FMA_OF(double, float64, 16, __builtin_ia32_vfmaddpd(a, b, c))
 #define TSC_TILED
 #endif
 
-/* Two numbers of 16 bits, or four of 8, in one of 32; those that lie next to each other as they do. */
+/* Two numbers of 16 bits, or four of 8, in one of 32; those that lie next to each other as they do; the sums of the products of
+ * two such, of bytes those of a without a sign and those of b with one. */
 TSC_FN int32_t tsc_together_at(const void *p) {
   int32_t all;
   return __builtin_memcpy(&all, p, sizeof all), all;
 }
-TSC_FN int32_t tsc_pair(int32_t low, int32_t high) { return (int32_t)((uint32_t)(uint16_t)low | (uint32_t)(uint16_t)high << 16); }
-TSC_FN int32_t tsc_quad(int32_t a, int32_t b, int32_t c, int32_t d) {
+TSC_FN int32_t tsc_pair_int32(int32_t low, int32_t high) {
+  return (int32_t)((uint32_t)(uint16_t)low | (uint32_t)(uint16_t)high << 16);
+}
+TSC_FN int32_t tsc_quad_int32(int32_t a, int32_t b, int32_t c, int32_t d) {
   return (int32_t)((uint32_t)(uint8_t)a | (uint32_t)(uint8_t)b << 8 | (uint32_t)(uint8_t)c << 16 | (uint32_t)(uint8_t)d << 24);
+}
+TSC_FN int32_t tsc_dot_pair_int32(int32_t a, int32_t b) { return (int16_t)a * (int16_t)b + (a >> 16) * (b >> 16); }
+TSC_FN int32_t tsc_dot_quad_int32(int32_t a, int32_t b) {
+  int32_t sum = 0;
+  for (int at = 0; at < 32; at += 8) sum += (uint8_t)(a >> at) * (int8_t)(b >> at);
+  return sum;
 }
 
 /* The scalar x in every lane: x - 0 is x, signed zeros included. */

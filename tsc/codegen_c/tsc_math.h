@@ -252,7 +252,7 @@ TSC_FN TSC_JOIN(tsc_bfloatx, TSC_LANES) FN(to_bfloat)(F x) {
 
 /* Two numbers of 16 bits in the lanes of 32, and acc + the sum of the products of both (vpmaddwd, which wraps around as well). */
 #define PAIRS(name) TSC_JOIN(tsc_##name##_int32x, TSC_LANES)
-TSC_FN I PAIRS(pairs)(I low, I high) {
+TSC_FN I PAIRS(pair)(I low, I high) {
 #if TSC_LANES == 8 && defined __AVX2__
   return (I)__builtin_ia32_pblendw256((tsc_shorts16)low, (tsc_shorts16)(high << 16), 0xaa);
 #elif TSC_LANES == 4 && defined __SSE4_1__
@@ -317,6 +317,9 @@ TSC_FN I PAIRS(dot_bytes)(I acc, I a, I b) {
 #endif
   return acc;
 }
+TSC_FN I PAIRS(quad)(I a, I b, I c, I d) { return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24; }
+TSC_FN I PAIRS(dot_pair)(I a, I b) { return PAIRS(dot)((I){0}, a, b); }
+TSC_FN I PAIRS(dot_quad)(I a, I b) { return PAIRS(dot_bytes)((I){0}, a, b); }
 TSC_FN F FN(dot_bfloat)(F acc, I a, I b) {
 #if defined __AVX512BF16__ && defined __AVX512VL__
   __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));

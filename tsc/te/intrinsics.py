@@ -76,6 +76,25 @@ def _to_bfloat(x: Any) -> Any:
     return np.where(np.isnan(x), 0x7FC0, (whole + 0x7FFF + (whole >> 16 & 1)) >> 16).astype(np.uint16)[()]
 
 
+def _word(*parts: Any) -> Any:
+    """The int32 of which each of several whole numbers has as many bits, the first one the lowest."""
+    each = 32 // len(parts)
+    whole = sum((np.asarray(part, np.int64) & ((1 << each) - 1)) << (each * k) for k, part in enumerate(parts))
+    return np.asarray(whole).astype(np.int32)[()]
+
+
+def _dot(*kinds: Any) -> Callable[[Any, Any], Any]:
+    """The sum of the products of the parts of two words, which are of these types."""
+    def meaning(a: Any, b: Any) -> Any:
+        parts = [np.asarray(x, "<i4")[..., None].view(kind).astype(np.int64) for x, kind in zip((a, b), kinds)]
+        return (parts[0] * parts[1]).sum(-1).astype(np.int32)[()]
+    return meaning
+
+
+#: What makes a word of so many whole numbers, and what sums up the products of the parts of two words: of int16, and of uint8
+#: with int8.
+WORDS: dict[int, tuple[str, str]] = {2: ("pair", "dot_pair"), 4: ("quad", "dot_quad")}
+
 #: What takes bits for numbers of the type that it is named by: of floats, and of unsigned integers as wide; and what makes
 #: float32 of the bits of bfloat16, which are uint16, and those of it.
 BITS: dict[str, Callable[[Any], Any]] = {
@@ -99,6 +118,8 @@ MEANING: dict[str, Callable[..., Any]] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not,
     # bits (integers)
     "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
+    # words of whole numbers (int32)
+    "pair": _word, "quad": _word, "dot_pair": _dot("<i2", "<i2"), "dot_quad": _dot("<u1", "<i1"),
     # choice
     "select": np.where,
 }

@@ -16,12 +16,15 @@ from tsc.loop_ir.nodes import For, Intrin, Stmt, block
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.sym.facts import Facts
 from tsc.te.expr import Const, Expr, Var, add, call, index
+from tsc.te.intrinsics import WORDS
 from tsc.te.passes.narrow import are_apart, are_bfloats, fits_int16
 
 #: How many steps each of them takes.
 DOTS: Mapping[str, int] = {PAIR_TILE: 2, QUAD_TILE: 4, BFLOAT_TILE: 2}
 #: Those that sum up whole numbers.
 WHOLE = (PAIR_TILE, QUAD_TILE)
+#: By what multiplies words those that take all parts of a word, which are steps of the sum that lie side by side.
+OF_WORDS: Mapping[str, str] = {WORDS[DOTS[name]][1]: name for name in WHOLE}
 
 
 def dots_of(left: Expr, right: Expr, dtype: str, intrinsics: Collection[str]) -> frozenset[str]:

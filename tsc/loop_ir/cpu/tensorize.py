@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tsc.loop_ir.cpu.dots import DOTS, dots_of, taken_together
+from tsc.loop_ir.cpu.dots import DOTS, OF_WORDS, dots_of, taken_together
 from tsc.loop_ir.cpu.vector_rules import varies
 from tsc.loop_ir.cpu.window_tile import UNROLLED, WindowTile, reduce_loops
 from tsc.loop_ir.facts import inside
@@ -43,6 +43,7 @@ from tsc.te.expr import Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add,
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_sym
+from tsc.te.passes.products import PRODUCTS
 
 #: What register tiles sum up.
 _SUMS = ("float32", "float64", "int32")
@@ -52,7 +53,8 @@ _MicroKernel = Callable[[int, int, int, Buffer], Stmt]
 
 @dataclass(frozen=True, slots=True)
 class FmaTile:
-    """`acc[row, column + lane] += left * right` for all rows and columns of one k step; `left` is the same in all columns."""
+    """`acc[row, column + lane] += left * right` for all rows and columns of one k step; `left` is the same in all columns. `fn`
+    is what multiplies them; `turned`: the right one first."""
 
     acc: Buffer
     index: tuple[Expr, ...]
@@ -65,6 +67,8 @@ class FmaTile:
     left: Expr
     right: Expr
     instance: Instance | None = None
+    fn: str = "mul"
+    turned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,11 @@ class _Tile:
 
 
 def fma_tile(tile: FmaTile) -> Intrin:
-    """The intrinsic and its meaning."""
+    """The intrinsic and its meaning: of words it is that which takes as many steps as they have parts."""
     place = (*tile.index[:-1], add(tile.index[-1], Var(tile.lane)))
-    product = call("mul", tile.left, tile.right)
+    product = call(tile.fn, *((tile.right, tile.left) if tile.turned else (tile.left, tile.right)))
     update = Store(tile.acc, place, call("add", Load(tile.acc, place), product), tile.instance)
-    return Intrin(FMA_TILE, _tile_loops(update, tile))
+    return Intrin(OF_WORDS.get(tile.fn, FMA_TILE), _tile_loops(update, tile))
 
 
 def _tile_loops(body: Stmt, tile: FmaTile) -> Stmt:
@@ -106,8 +110,10 @@ def read_fma_tile(meaning: Stmt) -> FmaTile | None:
         case For(var=row, hi=Const(value=rows), kind="unroll", body=For(
                 var=column, hi=Const(value=columns), kind="unroll", body=For(
                     var=lane, hi=Const(value=lanes), kind="vector", body=Store(buffer=acc, index=place, instance=instance,
-                        value=Call(fn="add", args=(Load(), Call(fn="mul", args=(left, right)))))))):
-            return FmaTile(acc, place, row, int(rows), column, int(columns), lane, int(lanes), left, right, instance)
+                        value=Call(fn="add", args=(Load(), Call(fn=fn, args=(first, second)))))))) if fn in PRODUCTS:
+            turned = fn != "mul" and varies(first, lane)
+            factors = (second, first) if turned else (first, second)
+            return FmaTile(acc, place, row, int(rows), column, int(columns), lane, int(lanes), *factors, instance, fn, turned)
     return None
 
 
@@ -174,9 +180,13 @@ def _micro_kernels(tile: _Tile, columns: int, lanes: int, facts: Facts, spec: De
     """What makes the tile for some rows and columns: a matrix product where it is one, else what a WindowTile can do."""
     factors = _factors(tile)
     refused = factors if isinstance(factors, str) else _check_columns(tile, factors[1], columns, facts)
-    if FMA_TILE not in spec.intrinsics:
-        refused = f"the device has no {FMA_TILE}"
+    fn = tile.value.fn if isinstance(tile.value, Call) else ""
+    needed = OF_WORDS.get(fn, FMA_TILE)
+    if needed not in spec.intrinsics:
+        refused = f"the device has no {needed}"
     if refused is None and not isinstance(factors, str):
+        if fn in OF_WORDS:
+            return partial(_micro_kernel, tile, *factors, facts, FMA_TILE)
         dots = dots_of(*factors, tile.acc.dtype, spec.intrinsics)
         stored = [load for load in loads(factors[1]) if load.buffer.beside is not None]
         if stored:
@@ -253,7 +263,7 @@ def _from_zero(stmt: Stmt, facts: Facts) -> Stmt:
 
 def _factors(tile: _Tile) -> tuple[Expr, Expr] | str:
     """The factors of a sum of products as (row operand, column operand), or why there are none."""
-    if tile.fn == "add" and isinstance(tile.value, Call) and tile.value.fn == "mul":
+    if tile.fn == "add" and isinstance(tile.value, Call) and tile.value.fn in PRODUCTS:
         a, b = tile.value.args
         in_a, in_b = varies(a, tile.column), varies(b, tile.column)
         if in_a != in_b:
@@ -330,7 +340,7 @@ def _micro_kernel(tile: _Tile, left: Expr, right: Expr, facts: Facts, intrinsic:
     whole = add(Var(column), Var(lane))
     moved: dict[str, Expr] = {tile.row: Var(row), tile.column: whole}
     step = FmaTile(acc, place, row, rows, column, columns, lane, lanes, substitute(left, moved), substitute(right, moved),
-                   tile.instance and tile.instance.at(moved))
+                   tile.instance and tile.instance.at(moved), *_multiplied_by(tile.value, right))
     if intrinsic == FMA_TILE:
         update = reduce_loops(tile.loops, fma_tile(step), rows * columns // lanes)
     else:
@@ -339,6 +349,12 @@ def _micro_kernel(tile: _Tile, left: Expr, right: Expr, facts: Facts, intrinsic:
     start = _tile_loops(Store(acc, (Var(row), whole), tile.init, tile.started and tile.started.at(moved)), step)
     finish = _tile_loops(Store(spilled, (Var(row), whole), Load(acc, (Var(row), whole))), step)
     return Allocate(acc, "register", block(start, update, finish))
+
+
+def _multiplied_by(product: Expr, right: Expr) -> tuple[str, bool]:
+    """What multiplies two factors, and whether the right one stands first where that is of consequence."""
+    assert isinstance(product, Call)
+    return product.fn, product.fn in OF_WORDS and product.args[0] == right
 
 
 def _rebuffer(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:

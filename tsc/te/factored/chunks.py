@@ -26,6 +26,7 @@ from tsc.te.expr import (
     variables,
     walk,
 )
+from tsc.te.passes.products import PRODUCTS
 
 
 def cut(program: Program, names: Collection[str]) -> tuple[Program, Program]:
@@ -115,9 +116,10 @@ def guarded(body: Expr, monoid: Monoid, inside: Expr, whole: Collection[str]) ->
     def guard(e: Expr) -> Expr:
         if isinstance(e, Load) and e.buffer.name in whole:
             return e
-        if monoid == SUM and isinstance(e, Call) and e.fn == "mul" and e.args[0] != e.args[1] and all(
+        if monoid == SUM and isinstance(e, Call) and e.fn in PRODUCTS and e.args[0] != e.args[1] and all(
                 any(loads(a)) for a in e.args):
-            return mul(*(guard(a) if any(isinstance(x, Var) and x.name in names for x in walk(a)) else a for a in e.args))
+            return call(e.fn, *(
+                guard(a) if any(isinstance(x, Var) and x.name in names for x in walk(a)) else a for a in e.args))
         return select(inside, e, Const(monoid.identity(e.dtype), e.dtype))
 
     return guard(body)

@@ -31,6 +31,7 @@ from tsc.te.expr import (
     variables,
 )
 from tsc.te.linear import Linear, linear, to_expr
+from tsc.te.passes.products import PRODUCTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _positions(compute: Compute) -> Pair | None:
     body = compute.body
     while isinstance(body, Cast):
         body = body.value
-    if compute.monoid != SUM or len(compute.axes) < 3 or not (isinstance(body, Call) and body.fn == "mul"):
+    if compute.monoid != SUM or len(compute.axes) < 3 or not (isinstance(body, Call) and body.fn in PRODUCTS):
         return None
     names = [variables(a) for a in body.args]
     own = [[a.name for a in compute.axes if a.name in mine - other] for mine, other in (names, names[::-1])]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from tsc.sym import ONE
 from tsc.te.compute import Compute
 from tsc.te.expr import Call, Cast, Const, Expr, Load, Size, Var, index, item_bytes, loads, map_children, variables
+from tsc.te.intrinsics import WORDS
 from tsc.te.linear import linear
 
+#: What multiplies two factors, or the parts of two.
+PRODUCTS = frozenset({"mul", *(dot for _, dot in WORDS.values())})
 #: Elements between two that count as lying next to each other.
 MOST_APART = 4
 
@@ -14,7 +17,7 @@ MOST_APART = 4
 def product_of(body: Expr) -> tuple[Expr, Expr] | None:
     """The two factors of a product that both load, looking through casts; None for anything else."""
     body = without_casts(body)
-    if isinstance(body, Call) and body.fn == "mul" and all(any(loads(a)) for a in body.args):
+    if isinstance(body, Call) and body.fn in PRODUCTS and all(any(loads(a)) for a in body.args):
         return body.args[0], body.args[1]
     return None
 
