@@ -41,6 +41,7 @@ from tsc.ops import (
     trigonometry,
     unique,
     unpool,
+    words,
 )
 from tsc.ops.base import OpDef
 
@@ -49,7 +50,7 @@ _OPS: tuple[OpDef, ...] = (
     *contraction.OPS, *einsum.OPS, *transposed.OPS, *normalization.OPS, *norms.OPS, *pool.OPS, *define.OPS, *resize.OPS,
     *grid_sample.OPS, *quantize.OPS, *fold.OPS, *attention.OPS, *spectral.OPS, *recurrent.OPS, *control.OPS, *trigonometry.OPS,
     *scatter.OPS, *unpool.OPS, *topk.OPS, *counted.OPS, *unique.OPS, *suppression.OPS, *sampled.OPS, *linear_attention.OPS,
-    *causal_conv.OPS, *determinant.OPS, *microsoft.OPS, *ml.OPS,
+    *causal_conv.OPS, *determinant.OPS, *microsoft.OPS, *ml.OPS, *words.OPS,
 )
 _BY_NAME = {(op.domain, op.name): op for op in _OPS}
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Node, TensorType
@@ -28,9 +26,11 @@ from tsc.ops.shapes import (
     unify,
     where,
 )
+from tsc.ops.words import PARTS
 from tsc.sym import GREATEST, ONE, ZERO, SymExpr, ceildiv, sym_max
 from tsc.te.compute import SUM
 from tsc.te.expr import Cast, Expr, add, call, from_bfloat, index, mul, select
+from tsc.te.intrinsics import WORDS
 
 # -- MatMul ----------------------------------------------------------------------------------------------------
 
@@ -60,11 +60,13 @@ def _matmul_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reducti
     row, column = at[len(batch):len(batch) + rows], at[len(at) - columns:] if columns else ()
     left = lowering.read(0, (*_batch_index(batch, a[:-2]), *row, k))
     right = lowering.read(1, (*_batch_index(batch, b[:-2]), k, *column))
-    return Reduction(SUM, (axis,), _product(left, right, _sum_dtype(ctx)))
+    return Reduction(SUM, (axis,), _product(ctx, left, right))
 
 
-def _product(left: Expr, right: Expr, dtype: str) -> Expr:
-    return mul(_widened(left, dtype), _widened(right, dtype))
+def _product(ctx: InferContext, left: Expr, right: Expr) -> Expr:
+    """The product of two factors in the type of the sum, or the sum of those of the parts of two words."""
+    dtype, parts = _sum_dtype(ctx), int(ctx.attr(PARTS, 0))
+    return call(WORDS[parts][1], left, right) if parts else mul(_widened(left, dtype), _widened(right, dtype))
 
 
 def _widened(factor: Expr, dtype: str) -> Expr:
@@ -133,8 +135,8 @@ def scalar_operand(builder: Builder, value: float, dtype: str) -> str:
 
 # -- Conv ------------------------------------------------------------------------------------------------------
 
-#: The attribute of a convolution whose kernel has its channels last.
-_BY_CHANNELS = "by_channels"
+#: The attribute of a convolution that says what it reads outside of its input.
+_OUTSIDE = "outside"
 
 
 def _spatial(ctx: InferContext) -> tuple[tuple[int, ...], tuple[int, ...], tuple[SymExpr, ...], tuple[SymExpr, ...]]:
@@ -148,9 +150,9 @@ def _spatial(ctx: InferContext) -> tuple[tuple[int, ...], tuple[int, ...], tuple
 
 
 def _kernel(ctx: InferContext) -> Shape:
-    """The shape of a kernel, whose channels are its second dim, or its last where an attribute says so."""
+    """The shape of a kernel, whose channels are its second dim; those of words are its last."""
     own = canonical(ctx, 1)
-    return (own[0], own[-1], *own[1:-1]) if ctx.attr(_BY_CHANNELS, 0) else own
+    return (own[0], own[-1], *own[1:-1]) if ctx.attr(PARTS, 0) else own
 
 
 def has_one_channel(node: Node, kernel: Shape) -> bool:
@@ -158,11 +160,18 @@ def has_one_channel(node: Node, kernel: Shape) -> bool:
     return node.op == "Convolve" and kernel[1] == ONE
 
 
-def by_channels(node: Node, kernel: NDArray[Any]) -> tuple[Node, NDArray[Any]] | None:
-    """A convolution that sums up channels innermost, and its kernel, where these are an even number; None for anything else."""
-    if node.op != "Convolve" or kernel.ndim < 3 or kernel.shape[1] % 2 or node.attrs.get(_BY_CHANNELS):
-        return None
-    return replace(node, attrs={**node.attrs, _BY_CHANNELS: 1}), np.ascontiguousarray(np.moveaxis(kernel, 1, -1))
+def of_words(node: Node, factors: tuple[str, str], parts: int, outside: int | str) -> Node:
+    """A convolution of words whose kernel has its channels last; `outside` is a word, or the name of a value that has it."""
+    made = with_factors(replace(node, inputs=node.inputs[:2]), factors, "int32")
+    attrs = {**made.attrs, PARTS: parts}
+    if isinstance(outside, str):
+        return replace(made, inputs=(*made.inputs, outside), attrs=attrs)
+    return replace(made, attrs={**attrs, _OUTSIDE: outside} if outside else attrs)
+
+
+def is_convolution(node: Node) -> bool:
+    """Whether a node is a convolution of primitives."""
+    return node.op == "Convolve"
 
 
 def positives(ctx: InferContext, name: str, rank: int) -> tuple[int, ...]:
@@ -256,12 +265,17 @@ def convolved(ctx: InferContext) -> tuple[tuple[SymExpr, ...], tuple[SymExpr, ..
 
 def conv_types(ctx: InferContext) -> tuple[TensorType, ...]:
     """Of a convolution of input 0 by input 1, with the bias of input 2 where there is one."""
+    result = _convolve_types(ctx)
+    if ctx.has(2):
+        expect_list(ctx, 2, _kernel(ctx)[0])
+    return result
+
+
+def _convolve_types(ctx: InferContext) -> tuple[TensorType, ...]:
     x, w, group = convolved(ctx)
     unify(ctx.env, x[1], w[1] * group, f"{where(ctx)}: input channels must be groups times kernel channels")
     ctx.env.assume_eq(w[0] % group, ZERO, f"{where(ctx)}: group must divide the output channels")
     expect_window(ctx, w)
-    if ctx.has(2):
-        expect_list(ctx, 2, w[0])
     x, w = canonical(ctx, 0), _kernel(ctx)
     strides, dilations, begins, ends = _spatial(ctx)
     extents = [window_extent(ctx, d + p + q, (k - 1) * r + 1, s)
@@ -275,7 +289,8 @@ def _conv(builder: Builder) -> tuple[str, ...]:
 
 
 def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduction:
-    """sum over channels and window of x[n, c, s*o + r*k - p] * w[m, c, k], zero where x would be read outside."""
+    """sum over channels and window of x[n, c, s*o + r*k - p] * w[m, c, k]; where x would be read outside it is zero, or what
+    input 2 or an attribute says. Words are summed up channels innermost."""
     ctx = lowering.infer
     x, w = canonical(ctx, 0), _kernel(ctx)
     strides, dilations, begins, ends = _spatial(ctx)
@@ -289,16 +304,17 @@ def _convolve_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Reduc
     places = [call("sub", add(mul(o, index(s)), mul(k, index(r))), index(p))
               for o, k, s, r, p in zip(at[2:], window, strides, dilations, begins)]
     value = lowering.read(0, (at[0], source_channel, *places))
-    zero = typed(0, value.dtype)
+    outside = typed(ctx.attr(_OUTSIDE, 0), value.dtype) if not ctx.has(2) else lowering.read(
+        2, (index(0),) * ctx.type(2).rank)
     for place, extent, before, after in zip(places, x[2:], begins, ends):
         if after != ZERO:
-            value = select(call("lt", place, index(extent)), value, zero)
+            value = select(call("lt", place, index(extent)), value, outside)
         if before != ZERO:
-            value = select(call("ge", place, index(0)), value, zero)
-    if ctx.attr(_BY_CHANNELS, 0):
+            value = select(call("ge", place, index(0)), value, outside)
+    if ctx.attr(PARTS, 0):
         weight = lowering.read(1, (at[1], *window, channel))
-        return Reduction(SUM, (*axes[1:], axes[0]), _product(value, weight, _sum_dtype(ctx)))
-    return Reduction(SUM, axes, _product(value, lowering.read(1, (at[1], channel, *window)), _sum_dtype(ctx)))
+        return Reduction(SUM, (*axes[1:], axes[0]), _product(ctx, value, weight))
+    return Reduction(SUM, axes, _product(ctx, value, lowering.read(1, (at[1], channel, *window))))
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -334,5 +350,5 @@ OPS: tuple[OpDef, ...] = (
           reads=("alpha", "beta", "transA", "transB")),
     OpDef("Conv", PatternKind.CONTRACTION, conv_types, decompose=_conv, samples=_convs,
           reads=("kernel_shape", "strides", "dilations", "pads", "auto_pad", "group")),
-    OpDef("Convolve", PatternKind.CONTRACTION, conv_types, te=_convolve_te, domain="tsc", widens=("int32",)),
+    OpDef("Convolve", PatternKind.CONTRACTION, _convolve_types, te=_convolve_te, domain="tsc", widens=("int32",)),
 )

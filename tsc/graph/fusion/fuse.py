@@ -248,7 +248,7 @@ def _in_columns(fusion: Fusion, anchor: str, value: str) -> bool:
     element = pulled(fusion, anchor, fusion.free, {value: value})
     found = {load.index for load in loads(element.body) if load.buffer.name == value}
     rank = len(fusion.shape(anchor))
-    if len(found) != 1 or not rank:
+    if len(found) != 1 or not rank or () in found:
         return False
     *others, column = found.pop()
     name = list(element.extents)[rank - 1]

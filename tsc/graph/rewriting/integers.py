@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,11 @@ from tsc.graph.rewriting.apart import Rows, converted, rows_of, sums_columns
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
-from tsc.ops.contraction import by_channels, has_one_channel, with_factors
+from tsc.ops.contraction import has_one_channel, is_convolution, of_words, with_factors
 from tsc.ops.elementwise import arithmetic_node, cast_node
-from tsc.sym import ShapeEnv, SymExpr
+from tsc.ops.shapes import broadcast
+from tsc.ops.words import word_of, words_node, words_of, words_shape
+from tsc.sym import ONE, ShapeEnv, SymExpr
 from tsc.te.expr import loads, variables
 from tsc.te.passes.narrow import INT16, Ends, ends_of, ends_of_dtype, within
 
@@ -31,8 +34,8 @@ SUMS, FLOATS = "int32", "float32"
 #: How many nodes a factor is followed back through.
 _DEPTH = 16
 _NARROW = ("int8", "uint8", "int16")
-#: How many steps are taken at once of bytes with and without a sign, and how far these are apart.
-_QUADS, _SIGN = 4, 128
+#: How many steps are taken at once of 16 bits, and of bytes with and without a sign, and how far these are apart.
+_PAIRS, _QUADS, _SIGN = 2, 4, 128
 
 
 # -- before constants are folded ---------------------------------------------------------------------------------
@@ -115,7 +118,8 @@ class _Narrowing:
             yield node
             return
         total = node.outputs[0] if own == {SUMS} else self._copy(node.outputs[0], SUMS)
-        made = self._in_quads(node, left, right, total) or [self._in_pairs(node, left, right, total)]
+        made = (self._in_quads(node, left, right, total) or self._in_words(node, left, right, total)
+                or [self._in_pairs(node, left, right, total)])
         yield from (*self._taken(), *made)
         if own == {FLOATS}:
             yield cast_node(total, node.outputs[0], FLOATS, f"{node.name}/{FLOATS}")
@@ -123,7 +127,7 @@ class _Narrowing:
     def _in_pairs(self, node: Node, left: str, right: str, total: str) -> Node:
         """A product of narrow factors."""
         factors = (self._narrow(left, node, 0), self._narrow(right, node, 1))
-        return replace(self._by_channels(with_factors(node, factors, SUMS)), outputs=(total,))
+        return replace(with_factors(node, factors, SUMS), outputs=(total,))
 
     def _in_quads(self, node: Node, left: str, right: str, total: str) -> list[Node] | None:
         """A product of bytes without a sign and constant ones with a sign, less what belongs to all of a row; None where its
@@ -132,28 +136,84 @@ class _Narrowing:
             return None
         graph = replace(self._graph, types=self.types, constants=self.constants)
         held, rows = self._weights(graph, right), rows_of(graph, self._env, self._producers, left)
-        if held is None or rows is None:
+        if held is None or rows is None or self.constants[held].ndim != 2 or len(self.constants[held]) % _QUADS:
             return None
         rows = rows if self.types[rows.source].dtype == "uint8" else self._without_sign(rows)
         product = with_factors(node, (rows.source, held), SUMS)
+        return self._apart(product, rows, held, self.constants[held].sum(0, np.int64), total)
+
+    def _in_words(self, node: Node, left: str, right: str, total: str) -> list[Node] | None:
+        """A convolution of words, which have channels side by side, by a constant kernel; None of anything else."""
+        if not is_convolution(node):
+            return None
+        group = int(node.attrs.get("group", 1))
+        made = self._in_bytes(node, left, right, total, group)
+        if made is not None or right not in self.constants:
+            return made
+        words = self._words(self._narrow(left, node, 0), _PAIRS, group), self._kernel_words(right, _PAIRS)
+        return [replace(of_words(node, words, _PAIRS, 0), outputs=(total,))]
+
+    def _in_bytes(self, node: Node, left: str, right: str, total: str, group: int) -> list[Node] | None:
+        """A convolution of words of bytes, outside of which are those of the zero point, less what belongs to all of a kernel;
+        None where its factors are not seen to be such."""
+        graph = replace(self._graph, types=self.types, constants=self.constants)
+        held, image = self._weights(graph, right), rows_of(graph, self._env, self._producers, left)
+        if not self._quads or held is None or image is None or not self._is_for_all(image):
+            return None
+        image = image if self.types[image.source].dtype == "uint8" else self._without_sign(image)
+        kernels = self.constants[held]
+        words = self._words(image.source, _QUADS, group), self._kernel_words(held, _QUADS)
+        sums = kernels.sum(tuple(range(1, kernels.ndim)), np.int64).reshape(-1, *(1,) * (kernels.ndim - 2))
+        return self._apart(of_words(node, words, _QUADS, self._outside(image.less)), image, held, sums, total)
+
+    def _is_for_all(self, image: Rows) -> bool:
+        """Whether what an image is less is one byte like its own, which stands for 0 outside of it."""
+        number = isinstance(image.less, int) or all(d == ONE for d in self.types[image.less].shape)
+        ends = (image.less, image.less) if isinstance(image.less, int) else self._ends(image.less, _DEPTH)
+        return number and within(ends, ends_of_dtype(self.types[image.source].dtype))
+
+    def _outside(self, less: int | str) -> int | str:
+        """The word of which each part is a byte, or the name of that word."""
+        if isinstance(less, int):
+            return word_of(less, _QUADS)
+        if (less, "word") not in self._made:
+            made = self._made[less, "word"] = self._value(f"{less}/word", self.types[less].shape)
+            ones = self._constant("", "ones", np.array(word_of(1, _QUADS)))
+            self._nodes.append(arithmetic_node("mul", less, ones, made, made))
+        return self._made[less, "word"]
+
+    def _words(self, image: str, parts: int, group: int) -> str:
+        """The words of an image."""
+        key = image, f"words of {parts} in {group}"
+        if key not in self._made:
+            made = self._made[key] = self._value(f"{image}/words", words_shape(self.types[image].shape, parts, group))
+            self._nodes.append(words_node(image, made, parts, group, made))
+        return self._made[key]
+
+    def _kernel_words(self, value: str, parts: int) -> str:
+        """Those of constant kernels, whose channels are last then."""
+        return self._constant(value, f"words of {parts}", words_of(np.moveaxis(self.constants[value], 1, -1), parts))
+
+    def _apart(self, product: Node, rows: Rows, held: str, sums: NDArray[np.int64], total: str) -> list[Node]:
+        """A product of bytes, less what it is too much where they are less something: that, times `sums` of weights `held`."""
         if rows.less == 0:
             return [replace(product, outputs=(total,))]
-        sums, bytes_ = self.constants[held].sum(0, np.int64), self._value(f"{total}/bytes", self.types[total].shape)
+        node, bytes_ = product, self._value(f"{total}/bytes", self.types[total].shape)
         if isinstance(rows.less, int):
             part = self._constant(held, f"less {rows.less}", sums * rows.less)
             return [replace(product, outputs=(bytes_,)), arithmetic_node("sub", bytes_, part, total, f"{node.name}/apart")]
-        part = self._value(f"{total}/part", (*self.types[rows.less].shape[:-1], SymExpr.of(len(sums))))
+        shape = broadcast(self._env, [self.types[rows.less].shape, tuple(map(SymExpr.of, sums.shape))], node.name)
+        part = self._value(f"{total}/part", shape)
         return [replace(product, outputs=(bytes_,)),
                 arithmetic_node("mul", rows.less, self._constant(held, "sums", sums), part, f"{node.name}/part"),
                 arithmetic_node("sub", bytes_, part, total, f"{node.name}/apart")]
 
     def _weights(self, graph: Graph, value: str) -> str | None:
-        """The name of constant weights as bytes with a sign; None where they are no such, or steps are left over. Large ones
-        are not folded where what is made of them is wider."""
+        """The name of constant weights as bytes with a sign; None where they are no such. Large ones are not folded where what
+        is made of them is wider."""
         found = Rows(value, 0) if value in self.constants else rows_of(graph, self._env, self._producers, value)
         weights = None if found is None else self.constants.get(found.source)
-        if found is None or weights is None or isinstance(found.less, str) or weights.ndim != 2 or not weights.size or (
-                len(weights) % _QUADS):
+        if found is None or weights is None or isinstance(found.less, str) or not weights.size:
             return None
         ends = int(weights.min()) - found.less, int(weights.max()) - found.less
         if not within(ends, ends_of_dtype("int8")):
@@ -183,7 +243,7 @@ class _Narrowing:
             self._nodes.append(arithmetic_node("add", rows.less, self._constant("", "sign", np.array(_SIGN)), more, more))
         return Rows(source, self._made[rows.less, "and sign"])
 
-    def _constant(self, value: str, what: str, array: NDArray[np.int64]) -> str:
+    def _constant(self, value: str, what: str, array: NDArray[Any]) -> str:
         """The name of an array of int32, which tells `what` of a constant."""
         if (value, what) not in self._made:
             name = self._made[value, what] = self._value(f"{value}/{what}", tuple(map(SymExpr.of, array.shape)))
@@ -283,20 +343,6 @@ class _Narrowing:
         if (value, dtype) not in self._made:
             self.constants[self._copy(value, dtype)] = self.constants[value].astype(dtype)
         return self._made[value, dtype]
-
-    def _by_channels(self, node: Node) -> Node:
-        """A convolution of a constant kernel, summed up in an order in which steps come in pairs."""
-        source = node.inputs[1]
-        found = by_channels(node, self.constants[source]) if source in self.constants else None
-        if found is None:
-            return node
-        node, array = found
-        key = (source, "by channels")
-        if key not in self._made:
-            copy = self._made[key] = unused_name(f"{source}/by_channels", self._names)
-            self.constants[copy] = array
-            self.types[copy] = TensorType(array.dtype.name, tuple(map(SymExpr.of, array.shape)))
-        return replace(node, inputs=(node.inputs[0], self._made[key], *node.inputs[2:]))
 
     def _runs_along(self, product: Node, number: int) -> bool:
         """Whether what a product sums up lies next to each other in one of its inputs."""
