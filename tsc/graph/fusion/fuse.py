@@ -189,8 +189,9 @@ def _prologue_refusal(fusion: Fusion, draft: Draft, inner: set[str], value: str)
     windows, channels = _in_windows(fusion, draft.anchor, inner, value)
     if not windows:
         return "it is not read by windows: without a copy of the operand it would be computed for every column"
-    if channels and fusion.items[draft.anchor].type.dtype == "int32" and not item.is_map:
-        return "whole numbers are brought to 16 bits once, not for every window: copies of those alone are whole vectors"
+    whole = fusion.items[draft.anchor].type.dtype == "int32" and not item.is_map
+    if whole and (channels or item.kind is PatternKind.INJECTIVE):
+        return "whole numbers are brought to few bits, or to words, once, not for every window"
     if fusion.makes_cycle(draft.members | inner | {value}):
         return "it needs a value that is made from this kernel's result by another kernel"
     return None

@@ -147,10 +147,12 @@ class _Narrowing:
         if not is_convolution(node):
             return None
         group = int(node.attrs.get("group", 1))
-        made = self._in_bytes(node, left, right, total, group)
-        if made is not None or right not in self.constants:
+        if (made := self._in_bytes(node, left, right, total, group)) is not None:
             return made
-        words = self._words(self._narrow(left, node, 0), _PAIRS, group), self._kernel_words(right, _PAIRS)
+        held = self._narrow(right, node, 1)
+        if held not in self.constants:
+            return None
+        words = self._words(self._narrow(left, node, 0), _PAIRS, group), self._kernel_words(held, _PAIRS)
         return [replace(of_words(node, words, _PAIRS, 0), outputs=(total,))]
 
     def _in_bytes(self, node: Node, left: str, right: str, total: str, group: int) -> list[Node] | None:
