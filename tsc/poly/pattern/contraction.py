@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tsc.loop_ir.cpu.dots import DOTS, dots_of
+from tsc.loop_ir.cpu.dots import DOTS, OF_WORDS, dots_of
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.pattern.base import PANEL_STEPS, Build, Tree
 from tsc.poly.pattern.nest import Nest, in_register_tiles, nest_tree
@@ -18,9 +18,9 @@ from tsc.runtime.cost import Work
 from tsc.sym import SymExpr, ceildiv, product
 from tsc.target import DeviceSpec
 from tsc.te.compute import Compute, Program
-from tsc.te.expr import Expr, loads, variables
+from tsc.te.expr import Call, Expr, loads, variables
 from tsc.te.passes.layout import ColumnOperand, with_layouts
-from tsc.te.passes.products import lies_along, product_of, single_axes, unit_stride
+from tsc.te.passes.products import lies_along, product_of, single_axes, unit_stride, without_casts
 
 #: Bytes of a panel that are asked for ahead. Few rows gain what a core's own prefetching leaves.
 PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, 4096, 8192, 16384, 32768))
@@ -93,6 +93,8 @@ class Contraction(Nest):
         """Rows and columns of a register tile; a packed operand says how many columns."""
         lanes = max(1, spec.vector_bytes // 4)
         mr, nr = spec.instr_tile
+        if self.dots(spec) and registers((mr, nr), spec) >= spec.registers:
+            mr -= 1  # what takes several steps takes none of them from memory
         m, n = self.extents
         panels = [load.buffer.panel for load in loads(self.n_factor) if load.buffer.panel is not None]
         if panels:
@@ -121,12 +123,18 @@ class Contraction(Nest):
         made = nest_tree(self, config, build, "contraction")
         return Tree.of(promote_panel(made, build.scop, self, self.n_factor, config.instr_tile[1]), build.scop)
 
+    def dots(self, spec: DeviceSpec) -> frozenset[str]:
+        """Those of a device's intrinsics that take several steps of the sum, or words of them."""
+        body = without_casts(self.anchor.body)
+        words = OF_WORDS.get(body.fn) if isinstance(body, Call) else None
+        found = dots_of(self.m_factor, self.n_factor, self.anchor.target.dtype, spec.intrinsics)
+        return found if words is None else found | {words} & {*spec.intrinsics}
+
     def column_operands(self, spec: DeviceSpec) -> Iterable[ColumnOperand]:
         """The factor that varies with n; with steps side by side where a register tile takes several (`loop_ir/cpu/dots.py`)
         and none is left over."""
         steps = self.anchor.reduce_axes[-1]
-        dots = dots_of(self.m_factor, self.n_factor, self.anchor.target.dtype, spec.intrinsics)
-        most = max((DOTS[dot] for dot in dots if (steps.extent.as_int() or 1) % DOTS[dot] == 0), default=1)
+        most = max((DOTS[dot] for dot in self.dots(spec) if (steps.extent.as_int() or 1) % DOTS[dot] == 0), default=1)
         yield ColumnOperand(self.n_factor, self.n, self.register_tile(spec)[1], (steps.name, most) if most > 1 else None)
 
     def reading(self, program: Program) -> Self:
