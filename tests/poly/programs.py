@@ -5,6 +5,7 @@ from __future__ import annotations
 from tsc.sym import SymExpr, dim
 from tsc.te.compute import MAX, SUM, Axis, Compute, Program, SizeParam
 from tsc.te.expr import BOOL, INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, add, call, mul, select
+from tsc.te.intrinsics import WORDS
 
 
 def f32(value: float) -> Const:
@@ -48,6 +49,19 @@ def gemm(m: int | str = "M", n: int | str = "N", k: int | str = "K", lo: int = 1
         (Compute(acc, (i, j), mul(as_float(at(a, i, r)), as_float(at(w, j, r) if transposed else at(w, r, j))), (r,), SUM),
          Compute(out, (x, y), value)),
         tuple(SizeParam(s, lo) for s in (m, n, k) if isinstance(s, str)))
+
+
+def words(parts: int = 2) -> Program:
+    """out[m, n] = 2 * (sum over k of the products of the parts of w[m, k] and x[n, k + 1], or of a word of ones behind K): the
+    second one is copied as [k][n]."""
+    w, x, acc, out = (buffer(name, *shape, dtype="int32") for name, shape in (
+        ("w", ("M", "K")), ("x", ("N", "K")), ("acc", ("M", "N")), ("out", ("M", "N"))))
+    i, j, r, y, z = axis("i", "M"), axis("j", "N"), axis("r", "K"), axis("y", "M"), axis("z", "N")
+    behind, ones = add(v(r), Const(1, INDEX)), Const(0x01010101, "int32")
+    column = select(call("lt", behind, Size(size("K"))), at(x, j, behind), ones)
+    return Program((w, x), (out,), (
+        Compute(acc, (i, j), call(WORDS[parts][1], column, at(w, i, r)), (r,), SUM),
+        Compute(out, (y, z), add(at(acc, y, z), at(acc, y, z)))), (SizeParam("M"), SizeParam("N"), SizeParam("K")))
 
 
 def as_float(value: Expr) -> Expr:

@@ -75,7 +75,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "gemm": programs.gemm, "softmax": programs.softmax, "layer_norm": programs.layer_norm, "head_split": programs.head_split,
     "scores": programs.attention_scores, "values": programs.attention_values,
     "constant": partial(programs.gemm, 15, 4, 1), "one_row": partial(programs.gemm, 1, 70, "K"), "conv": programs.conv,
-    "few": few, "cut_elsewhere": cut_elsewhere, "batch_cut_elsewhere": partial(cut_elsewhere, "B"), "stacked": stacked,
+    "words": programs.words, "few": few, "cut_elsewhere": cut_elsewhere,
+    "batch_cut_elsewhere": partial(cut_elsewhere, "B"), "stacked": stacked,
     "masked_ahead": masked_ahead, "masked_ahead_of_any": partial(masked_ahead, "m")}
 
 
@@ -290,6 +291,9 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "lanes that nothing is added to folded elsewhere": ("few", unmarked(lambda s: replace(
         s, buffer=buffer("t", 4, 1), index=(index(0),) * 2) if s.buffer.name == "t_acc" else None)),
     "storage one element smaller": ("softmax", _smaller),
+    "a word too far on": ("words", of("acc_update", reading("w", lambda p: (p[0], add(p[1], index(1)))))),
+    "a word of another row": ("words", of("acc_update", reading("acc_panel", lambda p: (index(0), *p[1:])))),
+    "a word copied from beside": ("words", of("copy_acc_panel", reading("x", lambda p: (p[0], call("sub", p[1], index(1)))))),
     "a rest skipped": ("layer_norm", lambda s: Block(()) if isinstance(s, If) and isinstance(s.then, For)
                        and s.then.kind == "vector" else None),
 }

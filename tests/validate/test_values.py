@@ -14,9 +14,11 @@ from tests.fuzz import break_loops
 from tests.loop_ir import funcs
 from tests.poly import programs, support
 from tests.poly.support import SMALL, WIDE
+from tsc.codegen_c.specs import CPU_SPECS
 from tsc.errors import InternalError
 from tsc.loop_ir.lower import lower
-from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, map_children
+from tsc.loop_ir.marks import PAIR_TILE, QUAD_TILE
+from tsc.loop_ir.nodes import Allocate, Block, For, Func, If, Intrin, Stmt, Store, map_children, map_exprs
 from tsc.loop_ir.simplify import substitute_stmt
 from tsc.loop_ir.verify import verify
 from tsc.plan import pack
@@ -35,7 +37,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "gemm": programs.gemm, "scores": programs.attention_scores, "values": programs.attention_values,
     "heads": programs.head_split, "softmax": programs.softmax, "norm": programs.layer_norm, "sums": programs.column_sums,
     "total": programs.total, "transpose": programs.transpose, "concat": programs.concat, "where": programs.where,
-    "conv": programs.conv, "large": lambda: programs.gemm("M", 3072, 3072)}
+    "conv": programs.conv, "pairs": programs.words, "quads": lambda: programs.words(4),
+    "large": lambda: programs.gemm("M", 3072, 3072)}
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,28 @@ def test_tensorize_writing_a_neighbour() -> None:
 
     one = kernel("gemm")
     assert found(one, changed(one.func, neighbour))
+
+
+@pytest.mark.parametrize(("name", "dot"), [("pairs", PAIR_TILE), ("quads", QUAD_TILE)])
+@pytest.mark.parametrize("fn", ["mul", "dot_pair", "dot_quad"])
+def test_words_multiplied_by_something_else(name: str, dot: str, fn: str) -> None:
+    """By what multiplies other parts, or of bytes the other way round."""
+    def other(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Intrin(name=own, meaning=meaning):
+                assert own == dot
+
+                def multiplied(e: Expr) -> Expr:
+                    match e:
+                        case Call(fn="add", args=(acc, Call(fn=known, args=(a, b)))) if known.startswith("dot_"):
+                            return add(acc, call(fn, *((b, a) if known == fn else (a, b))))
+                    return e
+
+                return replace(stmt, meaning=map_exprs(multiplied, meaning))
+        return None
+
+    one = kernel(name, CPU_SPECS["cpu-avx512-vnni"])
+    assert found(one, changed(one.func, other)) == ((name, fn) != ("pairs", "dot_pair"))  # whose parts are of one kind
 
 
 SIZES_OF = {"softmax": {"R": 5, "C": 37}, "where": {"M": 3, "N": 37}, "norm": {"B": 2, "L": 3, "C": 37},
