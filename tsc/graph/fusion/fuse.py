@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tsc.graph.dataflow import value_type
+from tsc.graph.dataflow import Item, value_type
 from tsc.graph.fusion.chain import chain_level
 from tsc.graph.fusion.group import FusionGroup
 from tsc.graph.fusion.reduce import reduce_level
@@ -59,6 +59,7 @@ def contraction_level(fusion: Fusion, spec: DeviceSpec) -> None:
             _grow_prologue(fusion, draft)
             if spec.gpu is None:
                 _grow_unpacked(fusion, draft)
+                _grow_put_together(fusion, draft)
 
 
 def _grow_epilogue(fusion: Fusion, draft: Draft) -> None:
@@ -189,8 +190,7 @@ def _prologue_refusal(fusion: Fusion, draft: Draft, inner: set[str], value: str)
     windows, channels = _in_windows(fusion, draft.anchor, inner, value)
     if not windows:
         return "it is not read by windows: without a copy of the operand it would be computed for every column"
-    whole = fusion.items[draft.anchor].type.dtype == "int32" and not item.is_map
-    if whole and (channels or item.kind is PatternKind.INJECTIVE):
+    if fusion.items[draft.anchor].type.dtype == "int32" and not item.is_map and (channels or _puts_together(item)):
         return "whole numbers are brought to few bits, or to words, once, not for every window"
     if fusion.makes_cycle(draft.members | inner | {value}):
         return "it needs a value that is made from this kernel's result by another kernel"
@@ -221,6 +221,39 @@ def _grow_unpacked(fusion: Fusion, draft: Draft) -> None:
             continue
         for member in fusion.ordered(inner):
             fusion.join(draft, member, "prologue: computed where the contraction's operand is copied, of fewer bytes")
+
+
+def _grow_put_together(fusion: Fusion, draft: Draft) -> None:
+    """Elements of a column operand that are made of several others of no more bytes, as words are: where it is copied for more
+    than one row of the other operand, that is done in passing."""
+    for value in fusion.ordered(fusion.sources[draft.anchor]):
+        item = fusion.items[value]
+        if not _puts_together(item) or not _is_made_within(fusion, value, {draft.anchor}):
+            continue
+        read = sum(item_bytes(value_type(fusion.graph, fusion.env, r).dtype) for r in item.reads)
+        if read <= item_bytes(item.type.dtype) and _is_copied_once(fusion, draft.anchor, value) and not fusion.makes_cycle(
+                {*draft.members, value}):
+            fusion.join(draft, value, "prologue: put together where the contraction's operand is copied")
+
+
+def _puts_together(item: Item) -> bool:
+    """Whether an element is made of several of one other value."""
+    return item.kind is PatternKind.INJECTIVE and len({*item.reads}) == 1 < len(item.reads)
+
+
+def _is_copied_once(fusion: Fusion, anchor: str, value: str) -> bool:
+    """Whether a contraction reads each element of `value` in one column of its own last axis, for all of another axis."""
+    element = pulled(fusion, anchor, fusion.free, {value: value})
+    wide = {name for name, extent in element.extents.items() if extent != ONE}
+    found = {tuple(frozenset(variables(i) & wide) for i in load.index) for load in loads(element.body)
+             if load.buffer.name == value}
+    own = list(element.extents)[:len(fusion.shape(anchor))]
+    if len(found) != 1:
+        return False
+    places = found.pop()
+    used = frozenset[str]().union(*places)
+    return all(len(names) <= 1 for names in places) and places[-1:] == (frozenset(own[-1:]),) and any(
+        name in wide and name not in used for name in own)
 
 
 def _made_for(fusion: Fusion, anchor: str, value: str) -> set[str]:
