@@ -154,6 +154,18 @@ def test_images_are_made_words_of_once() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("out", "kernel", "attrs", "launches"), [
+    (9, 1, {}, 1), (9, 1, {"strides": (2, 2)}, 1), (9, 3, {"pads": (1, 1, 1, 1)}, 2), (1, 1, {}, 2), (6, 1, {"group": 3}, 2)])
+def test_words_are_made_where_they_are_copied_once(out: int, kernel: int, attrs: dict[str, Any], launches: int,
+                                                   target: str) -> None:
+    """Where a product copies each for several kernels; windows would make them again for each of their places."""
+    w = ends_often("int8", out, 12 // attrs.get("group", 1), kernel, kernel)
+    made = tsc.compile(convolution("uint8", 12, w, "none", attrs), target=target)
+    assert len(plan_of(made._package).launches) == launches
+    check(made, "uint8", 12, w, "none", attrs, ((1, 3, 7), (2, 13, 17), (1, 1, 1)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_pairs_of_quantisations(target: str) -> None:
     """Floats between two quantisations: a convolution of whole numbers with scales of each kernel, and a chain of two."""
     held: dict[str, Array] = {"s": np.float32(0.05), "z": np.array(120, np.uint8), "wz": np.zeros(6, np.int8),

@@ -2,9 +2,10 @@
 
 A factor that was widened is read as it was before; what is computed of bytes, as a number less its zero point, is stored in 16
 bits; constants take as many as they need, but 16 where a sum runs along their rows: those of two steps are read together
-(`loop_ir/cpu/pairs.py`). Floats that were made of whole numbers, between a DequantizeLinear whose scale has gone behind the
-product (`commute.py`) and that product, are such numbers, too, where their sums cannot leave int32. Where a device takes four
-steps of bytes at once, what else they are made of is summed up apart (`apart.py`). All is exact.
+(`loop_ir/cpu/dots.py`). Convolutions by constant kernels read words of neighbouring channels instead (`ops/words.py`). Floats
+that were made of whole numbers, between a DequantizeLinear whose scale has gone behind the product (`commute.py`) and that
+product, are such numbers, too, where their sums cannot leave int32. Where a device takes four steps of bytes at once, what else
+they are made of is summed up apart (`apart.py`). All is exact.
 """
 
 from __future__ import annotations
