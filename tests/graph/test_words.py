@@ -154,6 +154,21 @@ def test_images_are_made_words_of_once() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_results_that_are_stored_channels_last(kernel: int, target: str) -> None:
+    """Vectors of columns are the kernels then, which are constant and lie in panels."""
+    w = ends_often("int8", 37, 16, kernel, kernel)
+    nodes = [helper.make_node("ConvInteger", ["x", "w", "z"], ["c"], pads=(kernel // 2,) * 4),
+             helper.make_node("Transpose", ["c"], ["y"], perm=(0, 2, 3, 1))]
+    held: dict[str, Array] = {"w": w, "z": np.array(9, np.uint8)}
+    made = tsc.compile(model(nodes, {"x": ("uint8", ("n", 16, "h", "v"))}, held, {"y": "int32"}), target=target)
+    for n, h, v in ((1, 1, 1), (2, 7, 5), (1, 16, 19)):
+        x = ends_often("uint8", n, 16, h, v)
+        expected = convolved(x.astype(np.int64) - 9, w, pads=(kernel // 2,) * 4).transpose(0, 2, 3, 1)
+        np.testing.assert_array_equal(made.run(None, {"x": x})[0], expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("out", "kernel", "attrs", "launches"), [
     (9, 1, {}, 1), (9, 1, {"strides": (2, 2)}, 1), (9, 3, {"pads": (1, 1, 1, 1)}, 2), (1, 1, {}, 2), (6, 1, {"group": 3}, 2)])
 def test_words_are_made_where_they_are_copied_once(out: int, kernel: int, attrs: dict[str, Any], launches: int,

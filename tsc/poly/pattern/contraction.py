@@ -93,7 +93,9 @@ class Contraction(Nest):
         """Rows and columns of a register tile; a packed operand says how many columns."""
         lanes = max(1, spec.vector_bytes // 4)
         mr, nr = spec.instr_tile
-        if self.dots(spec) and registers((mr, nr), spec) >= spec.registers:
+        body = without_casts(self.anchor.body)
+        words = isinstance(body, Call) and OF_WORDS.get(body.fn) in spec.intrinsics
+        if (words or self.dots(spec)) and registers((mr, nr), spec) >= spec.registers:
             mr -= 1  # what takes several steps takes none of them from memory
         m, n = self.extents
         panels = [load.buffer.panel for load in loads(self.n_factor) if load.buffer.panel is not None]
@@ -124,11 +126,8 @@ class Contraction(Nest):
         return Tree.of(promote_panel(made, build.scop, self, self.n_factor, config.instr_tile[1]), build.scop)
 
     def dots(self, spec: DeviceSpec) -> frozenset[str]:
-        """Those of a device's intrinsics that take several steps of the sum, or words of them."""
-        body = without_casts(self.anchor.body)
-        words = OF_WORDS.get(body.fn) if isinstance(body, Call) else None
-        found = dots_of(self.m_factor, self.n_factor, self.anchor.target.dtype, spec.intrinsics)
-        return found if words is None else found | {words} & {*spec.intrinsics}
+        """Those of a device's intrinsics that take several steps of the sum."""
+        return dots_of(self.m_factor, self.n_factor, self.anchor.target.dtype, spec.intrinsics)
 
     def column_operands(self, spec: DeviceSpec) -> Iterable[ColumnOperand]:
         """The factor that varies with n; with steps side by side where a register tile takes several (`loop_ir/cpu/dots.py`)
