@@ -123,6 +123,19 @@ def test_what_a_compiler_refuses_names_the_unit_and_another_compiler(tmp_path: P
         build_module({"k": "int f( {"}, GENERIC, Options(cache_dir=tmp_path))
 
 
+def test_what_a_compiler_fails_at_is_optimised_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    caplog: pytest.LogCaptureFixture) -> None:
+    own = " ".join(find_compiler(None).command)
+    (compiler := tmp_path / "cc").write_text(f"""#!/bin/sh
+case "$*" in *unit_*.c*) case "$*" in *" -O2 "*) ;; *) echo "internal compiler error: none" >&2; exit 1;; esac;; esac
+exec {own} "$@"
+""")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("TSC_CC", str(compiler))
+    assert build_module({"k": SOURCE}, GENERIC, Options(cache_dir=tmp_path / "cache")).startswith(b"\x7fELF")
+    assert "with -O2, which may be slower, it does not" in caplog.text
+
+
 def test_the_host_can_run_its_spec(tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("processor : 0\nflags\t\t: fpu sse2 avx avx2 fma bmi2\n")

@@ -351,8 +351,19 @@ def test_an_index_into_nothing_is_excused_where_no_output_needs_it() -> None:
     (0, 20261201, 7186),  # a quotient by twice a size, in two forms, of one of which a maximum with 0 was proved needless
     (4, 20272301, 7471),  # no bug: sums of large integers, which ONNX Runtime cuts to the ends of their type
     (4, 20272301, 17047),  # a read that the run checks was to be proved to be within its buffer
+    (12, 4242, 37868),  # gcc 12 has no code for masked loads of bytes that it has made itself
     (1, 20271901, 12734),  # the Softplus of a large negative number was 0, and a quotient by it infinite
 ])
 def test_a_random_case_is_right_now(generation: int, seed: int, number: int) -> None:
     verdict = check(random_case(seed, number, generation=generation))
     assert verdict.right and not verdict.slow, verdict
+
+
+@pytest.mark.parametrize(("generation", "seed", "number"), [
+    (12, 4242, 262),  # a center_point_box that is neither 0 nor 1
+    (12, 999, 101),  # a diagonal of axes of which one has a single element
+])
+def test_a_random_case_is_refused_now(generation: int, seed: int, number: int) -> None:
+    """What both oracles refuse was accepted."""
+    verdict = check(random_case(seed, number, generation=generation))
+    assert verdict.rightly_refused and not verdict.right, verdict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import subprocess
@@ -236,6 +237,10 @@ class _LinkError(LaunchError):
     """The objects are there, and do not go together."""
 
 
+#: What is added to the flags where a compiler fails.
+_LESS = "-O2"
+
+
 @dataclass(frozen=True, slots=True)
 class _Caller:
     compiler: Compiler
@@ -244,10 +249,20 @@ class _Caller:
     environment: dict[str, str]
 
     def compile(self, name: str, source: str) -> bytes:
-        """The object file of one unit."""
+        """The object file of one unit. What a compiler fails at is tried once more with less optimisation: gcc 12 combines a
+        masked load of bytes to an instruction that it then has no code for."""
         text, made = self.work / f"{name}.c", self.work / f"{name}.o"
         text.write_text(source, encoding="utf-8")
-        self._run(name, [*self.flags, f"-I{_HERE}", f"-I{_DRIVERS}", "-c", text.name, "-o", made.name], LaunchError)
+        arguments = [f"-I{_HERE}", f"-I{_DRIVERS}", "-c", text.name, "-o", made.name]
+        try:
+            self._run(name, [*self.flags, *arguments], LaunchError)
+        except LaunchError as error:
+            try:
+                self._run(name, [*self.flags, _LESS, *arguments], LaunchError)
+            except LaunchError:  # its fault is not how it optimises
+                raise error from None
+            logging.getLogger("tsc").warning("the C compiler '%s' fails at %s; with %s, which may be slower, it does not",
+                                             " ".join(self.compiler.command), name, _LESS)
         return self._made(made)
 
     def link(self, objects: Sequence[bytes], assembly: str = "") -> bytes:

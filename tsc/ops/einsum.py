@@ -69,10 +69,14 @@ def _labels(ctx: InferContext, text: str, term: str, rank: int | None, hidden: L
 
 
 def _extents(ctx: InferContext, operands: Sequence[Labels]) -> Mapping[Label, SymExpr]:
-    """The size of each label, of which operands of one element have any."""
+    """The size of each label, of which operands of one element have any; within one operand axes of one label are equal."""
     found: dict[Label, SymExpr] = {}
     for i, labels in enumerate(operands):
+        own: dict[Label, SymExpr] = {}
         for label, extent in zip(labels, canonical(ctx, i)):
+            if label in own:
+                unify(ctx.env, own[label], extent, f"{where(ctx)}: axes of one label must be equal")
+            own[label] = extent
             known = found.get(label, ONE)
             if known == ONE or extent == ONE:
                 found[label] = extent if known == ONE else known

@@ -34,6 +34,7 @@ def _sizes(ctx: InferContext) -> tuple[SymExpr, SymExpr, SymExpr, SymExpr]:
 
 
 def _types(ctx: InferContext) -> tuple[TensorType, ...]:
+    _is_centred(ctx)
     for number in (0, 1):
         expect_rank(ctx, number, 3)
         if ctx.type(number).rank != 3:
@@ -76,12 +77,20 @@ def _decompose(builder: Builder) -> tuple[str, ...]:
     _, order = builder.several("TopK", (scores, shape_operand(builder, (candidates,))), 2, axis=1)
     ranked = reshape(builder, emit("GatherElements", spots, order, axis=1), (batch, classes, candidates))
     counts = reshape(builder, counts, (batch, classes))
-    centred = bool(ctx.attr("center_point_box", 0))
+    centred = _is_centred(ctx)
     low, high = (custom("corner", given, ranked, centred=centred, high=high) for high in (False, True))
     kept = custom("keep", low, high, counts, number(2, np.int64(0)), number(3, np.float32(0)))
     kept = reshape(builder, cast(builder, kept, "int32", "int64"), (rows * candidates,))
     spots = spots_of(builder, kept, rows * candidates, _KEPT)
     return (custom("selected", spots, ranked),)
+
+
+def _is_centred(ctx: InferContext) -> bool:
+    """Whether boxes are told by their middles and sizes, not by two corners."""
+    given = ctx.attr("center_point_box", 0)
+    if given not in (0, 1):
+        raise ModelError(f"{where(ctx)} has center_point_box = {given}, expected 0 or 1")
+    return bool(given)
 
 
 def _corner(boxes: Tensor, ranked: Tensor, centred: bool, high: bool) -> Tensor:
