@@ -244,7 +244,10 @@ def _by_rounding(model: onnx.ModelProto, feeds: dict[str, Any], found: Sequence[
 
 
 def _by_convention(model: onnx.ModelProto, feeds: dict[str, Any], found: Sequence[Any]) -> str:
-    """What results are where a convention holds against ONNX Runtime, of a node whose operands are fed or constant; else ""."""
+    """What results are where a convention holds against ONNX Runtime, of a node whose operands are fed or constant; else "".
+    What an attribute means that is no number nobody says."""
+    if any(attribute.f != attribute.f for node in model.graph.node for attribute in node.attribute):
+        return "no oracle"
     known = {**{t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}, **feeds}
     opset = next((i.version for i in model.opset_import if not i.domain), 0)
     entry = convention_for([(n, [known.get(i) for i in n.input]) for n in model.graph.node], opset)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tsc.errors import LaunchError, PackageError
+from tsc.errors import LaunchError, PackageError, TscError
 from tsc.frames import read_frame, start, write_frame
 from tsc.serve.errors import WorkerGone
 
@@ -95,7 +95,7 @@ class Worker:
         """The bytes that the process has to itself; 0 where it does not say."""
         try:
             return int(await self.ask("memory"))
-        except WorkerGone:
+        except (WorkerGone, TscError):
             return 0
 
     @property

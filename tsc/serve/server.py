@@ -78,8 +78,13 @@ async def serve(options: ServerOptions, started: Callable[[int, int | None], Non
             await rpc.start()
         started(listening.getsockname()[1], grpc_port)
         server = _Server(config)
+
+        def end() -> None:
+            service.ready = False
+            server.end()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, server.end)
+            asyncio.get_running_loop().add_signal_handler(number, end)
         await server.serve([listening])
     finally:
         service.ready = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from itertools import count
 from typing import Any
@@ -129,7 +130,8 @@ class Service:
             await asyncio.sleep(0.05)
         self._left.remove(model)
         for worker in self.workers:
-            await worker.unload(model.key)
+            with suppress(WorkerGone, TscError):  # whoever ended has let go of it, too
+                await worker.unload(model.key)
 
     async def _watch(self) -> None:
         while True:

@@ -53,8 +53,8 @@ def from_bytes(name: str, given: Any, shape: tuple[int, ...], raw: bytes | memor
     expected = math.prod(shape) * dtype.itemsize
     if len(raw) != expected:
         raise wrong(f"input '{name}' has {len(raw)} bytes, expected {expected} of a {given} tensor of shape {list(shape)}")
-    if dtype == np.bool_ and expected and max(raw) > 1:
-        raise wrong(f"input '{name}' holds a byte of {max(raw)}, expected 0 or 1 of a BOOL tensor")
+    if dtype == np.bool_ and (most := int(np.frombuffer(raw, np.uint8).max(initial=0))) > 1:
+        raise wrong(f"input '{name}' holds a byte of {most}, expected 0 or 1 of a BOOL tensor")
     return np.frombuffer(raw, dtype).reshape(shape) if expected else np.empty(shape, dtype)
 
 

@@ -52,9 +52,11 @@ class Models:
                 self._loaded[key] = found
                 return None
             case "unload", key:
-                del self._loaded[key]
+                self._loaded.pop(key, None)
                 return None
             case "run", key, wanted, joint, feeds, dims:
+                if key not in self._loaded:  # as after a restart, where its file is another one by now
+                    raise PackageError(f"model '{key}' is not loaded any more; ask again")
                 return run(self._loaded[key], wanted, joint, feeds, dims)
             case ("memory",):
                 return resident_bytes()

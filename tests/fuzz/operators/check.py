@@ -275,6 +275,7 @@ class Judge:
         """Where an oracle in the model's own types parts from float64: overflow on the way, or another meaning."""
         together = np.logical_and.reduce([near(known[0].astype(np.float64), c.astype(np.float64)) for c in known])
         by_any = np.logical_or.reduce([near(got, c.astype(np.float64)) for c in known])
+        right = right | np.logical_and.reduce([_near(got, c.astype(np.float64), _ALIKE * np.abs(c)) for c in known])
         apart = ~together & ~right
         if apart.any() and not (self.expected is not None and self.expected.range) and self.case.broken == "":
             chosen = self._decided(candidates, f"{name} differs between the oracles at {_first(apart)}", got)
@@ -320,6 +321,11 @@ def _near(a: Array, b: Array, allowed: Array) -> Array:
 
 def _scale(a: Array) -> float:
     return float(np.abs(a[np.isfinite(a)]).max(initial=0))
+
+
+#: What is so near to each oracle is right, however far these are apart: of what nodes of the standard's do within nobody knows
+#: how it rounds.
+_ALIKE = 1e-5
 
 
 def _alike(a: Array, b: Array) -> bool:
