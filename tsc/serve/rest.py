@@ -163,6 +163,7 @@ class Rest:
 
     def _endpoints(self) -> Iterator[tuple[str, Callable[..., Awaitable[Response]]]]:
         yield "/v2", self.server
+        yield "/v2/", self.server
         yield "/v2/health/live", self.live
         yield "/v2/health/ready", self.is_ready
         for place in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
