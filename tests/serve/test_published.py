@@ -1,4 +1,4 @@
-"""Answers over HTTP are held against what the protocol's published OpenAPI document asks of them: which members each has to have,
+"""Answers over HTTP are held against what the published OpenAPI document of the protocol asks: which members each has to have,
 and of which types (kserve/open-inference-protocol, specification/protocol/open_inference_rest.yaml)."""
 
 from __future__ import annotations
