@@ -69,9 +69,9 @@ class Load:
 
 
 def requests(model: tsc.Executable, lengths: tuple[int, int]) -> list[Asked]:
-    """Random sentences, with what the model gives for each alone."""
+    """Random sentences of random lengths, all alike often, with what the model gives for each alone."""
     rng, found = np.random.default_rng(0), []
-    for length in np.exp(rng.uniform(np.log(lengths[0]), np.log(lengths[1] + 1), DRAWN)).astype(int):
+    for length in rng.integers(lengths[0], lengths[1] + 1, DRAWN):
         ids = rng.integers(100, 20_000, (1, int(length)))
         feeds = {spec.name: {"input_ids": ids, "attention_mask": np.ones_like(ids)}.get(spec.name, np.zeros_like(ids))
                  for spec in model.inputs}

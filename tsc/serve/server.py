@@ -22,6 +22,8 @@ from tsc.serve.settings import ServerOptions
 
 #: Connections that wait until they are accepted.
 _BACKLOG = 2048
+#: Seconds that a connection may be idle.
+_KEPT_ALIVE = 75
 _PLAIN = frozenset(vars(logging.makeLogRecord({})))
 
 
@@ -67,7 +69,7 @@ async def serve(options: ServerOptions, started: Callable[[int, int | None], Non
     try:
         listening = _listening(options.host, options.http_port)
         config = uvicorn.Config(Rest(service).application(), log_config=None, access_log=False, lifespan="off",
-                                timeout_graceful_shutdown=max(1, round(options.grace)))
+                                timeout_keep_alive=_KEPT_ALIVE, timeout_graceful_shutdown=max(1, round(options.grace)))
         grpc_port = None
         if options.grpc_port is not None:
             rpc = rpc_server(service)
