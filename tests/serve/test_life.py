@@ -120,17 +120,16 @@ def test_more_than_it_can_do(tmp_path: Path, trips: int) -> None:
     put(slow(), tmp_path / "slow.tscpack")
     options = ("--requests", "3", "--deadline", "2", "--body-mb", "1", "--run-mb", "1")
     with serving(tmp_path, tmp_path / "log", *options) as server, ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda _: server.ask("POST", INFER.format("slow"), slow_request(trips)), range(12)))
+        answers = list(pool.map(lambda _: server.ask("POST", INFER.format("slow"), slow_request(trips // 3)), range(12)))
         statuses = [status for status, _ in answers]
-        assert statuses.count(429) >= 9 and set(statuses) <= {200, 429, 504} and statuses.count(200) >= 1
+        assert statuses.count(429) >= 5 and set(statuses) <= {200, 429, 504} and statuses.count(200) >= 1
         assert all("error" in json.loads(text) for status, text in answers if status != 200)
-        status, why = server.refused("POST", INFER.format("slow"), slow_request(6 * trips))
+        status, why = server.refused("POST", INFER.format("slow"), slow_request(30 * trips))
         assert status == 504 and "2 s" in why
-        body = slow_request(0) | {"parameters": {"timeout": 1000}}
         until(lambda: server.get("/status")["models"][0]["pending"] == 0)
         assert server.refused("POST", INFER.format("slow"), slow_request(trips) | {"parameters": {"timeout": 1000}})[0] == 504
         until(lambda: server.ask("POST", INFER.format("slow"), slow_request(0))[0] == 200)
-        assert body["parameters"] and server.refused("POST", INFER.format("slow"), b" " * (1 << 20) + b"{}")[0] == 413
+        assert server.refused("POST", INFER.format("slow"), b" " * (1 << 20) + b"{}")[0] == 413
         large = as_json({"trips": np.array(0), "x": np.zeros(0, np.float32)})
         large["inputs"][1] |= {"shape": [150_000], "data": [0] * 150_000}
         status, why = server.refused("POST", INFER.format("slow"), large)
