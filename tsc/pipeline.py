@@ -85,6 +85,7 @@ def build_package(source: Source, dims: Mapping[str, Any] | None, shop: Workshop
     shop.options.tell("reading the model", 0, 1)
     graph, env, groups = front(source, dims, shop.recorder, shop.device, ops,
                                shop.options.limits)                 # path             -> [FusionGroup]
+    check_inputs(graph, env, shop.options.limits)
     with provenance(source, shop) as made:                          # told beside the rest, of what was accepted
         with shop.device.ahead(shop.device.spec, shop.options) as compile_ahead:
             part, pairs = compile_part(graph, env, groups, shop, compile_ahead)  # [FusionGroup] -> kernels, their calls
@@ -101,7 +102,6 @@ def front(source: Source, dims: Mapping[str, Any] | None, recorder: Recorder, de
     graph = record(recorder, "import", graph)
     graph = with_regions(graph, env, limits)                        # Graph            -> Graph, those in its nodes as Bodies
     graph = record(recorder, "shapes", infer_shapes(graph, env, limits))  # Graph      -> Graph + ShapeEnv
-    check_inputs(graph, env, limits)
     return to_groups(graph, env, recorder, device, limits)
 
 

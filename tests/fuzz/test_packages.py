@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz.package_files import PREY_NAMES, canaries, closed, compiled, opened
 from tests.fuzz.package_mutations import Mutation, mutate
 from tests.fuzz.packages import attempt, run_batch
-from tsc.runtime import bounds, context, executable, interface
+from tsc.runtime import bounds, context, fitting, interface
 from tsc.runtime.drivers.cpu import load_library
 
 
@@ -66,5 +66,5 @@ def test_the_fuzzer_sees_code_that_runs_too_early(monkeypatch: pytest.MonkeyPatc
         load_library(binary, "canary")
         return interface.read_interface(binary)
 
-    monkeypatch.setattr(executable, "read_interface", look_inside)
+    monkeypatch.setattr(fitting, "read_interface", look_inside)
     assert "code of a Package that was refused ran" in attempt(prey, mutation, tmp_path)

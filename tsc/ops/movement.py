@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from tsc.errors import ModelError
+from tsc.errors import ModelError, UnsupportedError
 from tsc.ir import Contents, Node, TensorType
 from tsc.ops.base import Builder, InferContext, Lowering, OpDef, PatternKind, Sample, symbolic
 from tsc.ops.reshape import reshape_target
@@ -365,8 +365,11 @@ def positions(builder: Builder, extent: SymExpr, behind: int = 0) -> str:
 
 
 def size_operand(builder: Builder, value: Contents, dtype: str) -> str:
-    """A value that holds symbolic contents in `dtype`: a constant where they are static."""
+    """A value that holds symbolic contents in `dtype`: a constant where they are static. Raises UnsupportedError for numbers
+    that are no int64, of which no value can be."""
     numbers = [v.as_int() for v in value.ravel()]
+    if beyond := [n for n in numbers if n is not None and dtype == "int64" and not -1 << 63 <= n < 1 << 63]:
+        raise UnsupportedError(f"{where(builder.infer)} needs a size of {beyond[0]}, which no machine has; correct the model")
     if all(n is not None for n in numbers):
         return builder.constant(np.array(numbers, dtype=dtype).reshape(value.shape))
     return builder.emit("SymbolicConstant", value=value, dtype=dtype)
