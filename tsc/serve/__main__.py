@@ -18,7 +18,7 @@ def main() -> None:
     try:
         serve_command(prog_name="python -m tsc.serve")
     except TscError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(4 if isinstance(error, LaunchError) else 3)
 
 

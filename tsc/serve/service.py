@@ -64,15 +64,22 @@ class Service:
         """Take no more requests, end those that are there as far as `grace` lets them, and end all processes."""
         self.ready, self.stopping = False, True
         end = self._now() + self.options.grace
-        while any(model.pending for model in self.models.values()) and self._now() < end:
+        while self._pending() and self._now() < end:
             await asyncio.sleep(0.01)
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for model in self.models.values():
+        for model in self._all():
             for job in model.queue:
                 _settle(job, Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server ends; ask another one"))
         await asyncio.gather(*(worker.end() for worker in self.workers))
+
+    def _all(self) -> tuple[Served, ...]:
+        """Models that have requests or may get some, those that take no new ones among them."""
+        return (*self.models.values(), *self._left)
+
+    def _pending(self) -> int:
+        return sum(model.pending for model in self._all())
 
     def _keep(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -121,11 +128,11 @@ class Service:
             self._leave(before)
 
     def _leave(self, model: Served) -> None:
+        self._left.append(model)  # at once: a worker that looks for requests now has to see those that it has
         self._keep(self._unloaded(model))
 
     async def _unloaded(self, model: Served) -> None:
         """Let workers go of a model when nothing of it runs any more."""
-        self._left.append(model)
         while model.pending:
             await asyncio.sleep(0.05)
         self._left.remove(model)
@@ -202,7 +209,7 @@ class Service:
                         seconds: float) -> tuple[list[Array], tuple[int, ...]]:
         if self.stopping:
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server ends; ask another one")
-        if sum(m.pending for m in self.models.values()) >= self.options.requests:
+        if self._pending() >= self.options.requests:
             raise busy(f"{self.options.requests} requests wait already; ask again later")
         try:
             wanted, dims = model.wanted(outputs), model.admitted(feeds, self.options.run_bytes)
@@ -254,7 +261,7 @@ class Service:
         """The requests that run next, as soon as there are some."""
         while True:
             async with self._news:
-                waiting = [model for model in (*self.models.values(), *self._left) if model.queue]
+                waiting = [model for model in self._all() if model.queue]
                 if not waiting:
                     await self._news.wait()
                     continue
