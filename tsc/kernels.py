@@ -43,6 +43,7 @@ from tsc.te.factored.factoring import Factoring, from_json, proposed, to_json
 from tsc.te.passes.messages import messages_of, with_messages
 from tsc.te.passes.share import share
 from tsc.te.passes.widen import widened
+from tsc.te.rows import independent_rows
 from tsc.trace import Recorder
 from tsc.tune.pool import pool_of
 from tsc.tune.records import allowed, by_group
@@ -307,7 +308,8 @@ def _kernel(order: Order, variants: Mapping[TileConfig, Sequence[CheckedLoops]],
     buffers = buffers_of(funcs[0], outputs)
     if any({*buffers_of(others, outputs)} != {*buffers} for others in funcs[1:]):
         raise PatternMismatch("the Variants of one kernel would read their buffers in different layouts")
-    interface = interface_of(funcs, buffers, outputs, (fact for loops in made for fact in loops.facts))
+    facts = (fact for loops in made for fact in loops.facts)
+    interface = interface_of(funcs, buffers, outputs, facts, independent_rows(order.program))
     # 2. C, with the status codes that the Program has, whatever computes it
     messages = messages_of(order.program)
     sources = [_source(loops, messages, order.device, recorder) for loops in made]

@@ -99,14 +99,15 @@ def buffers_of(funcs: Sequence[Func], outputs: Collection[str]) -> tuple[Buffer,
 
 
 def interface_of(variants: Sequence[Sequence[Func]], buffers: Sequence[Buffer], outputs: Collection[str],
-                 facts: Iterable[Fact]) -> KernelInterface:
+                 facts: Iterable[Fact], rows: str | None = None) -> KernelInterface:
     """What a call of a kernel with these `buffers` must be like, whose Variants are lowered functions, one after the other;
-    `facts` are those of their Programs. What they write that is none of the `outputs` are temporaries."""
+    `facts` are those of their Programs. What they write that is none of the `outputs` are temporaries. `rows`: the size that
+    counts rows which have nothing to do with each other."""
     return KernelInterface(
         tuple(BufferUse(b.dtype, _bytes(b), b.name in outputs) for b in buffers),
         tuple(ranges_of(variants[0][0].sizes).items()),
         tuple(Guard(fact.relation, fact.left, fact.right, "") for fact in dict.fromkeys(facts)),
-        tuple(_variant(funcs, buffers, outputs) for funcs in variants))
+        tuple(_variant(funcs, buffers, outputs) for funcs in variants), rows)
 
 
 def _variant(funcs: Sequence[Func], buffers: Sequence[Buffer], outputs: Collection[str]) -> Variant:

@@ -97,7 +97,7 @@ class Binder:
         #: By which axis each Dim is told, with that axis's size; the other axes, with theirs.
         self.binders = [(step.name, (step.source, sizes[step.source])) for step in binds if isinstance(step.source, Axis)]
         self.others = [p for p in sizes.items() if p[0] not in {step.source for step in binds}]
-        static = (*self.dims, *self.evals)
+        static = self.static_names = (*self.dims, *self.evals)
         self._expected = Tape(static, [size for _, size in self.others])
         self.guards = [g for g in plan.guards if g.left.dims() | g.right.dims() <= set(static)]
         self._sides = Tape(static, [side for g in self.guards for side in (g.left, g.right)])
@@ -180,7 +180,7 @@ class Binder:
             bound[name], first[name] = value, place
             self._check_range(name, value, self._describe(place, shapes))
         values = [bound[name] for name in self.dims]
-        for place, expected in zip(self.others, self._evaluate(self._expected, self._all(values), self._at(values))):
+        for place, expected in zip(self.others, self._evaluate(self._expected, self.static(values), self._at(values))):
             if _size_at(place, shapes) != expected:
                 raise self._contradiction(place, expected, first, shapes)
         self._check_guards(values)
@@ -211,13 +211,13 @@ class Binder:
             raise ShapeError(f"{what}, outside {known}, the range of dim '{name}'; use a size in range or compile a wider one")
 
     def _check_guards(self, values: Sequence[int]) -> None:
-        sides = self._evaluate(self._sides, self._all(values))
+        sides = self._evaluate(self._sides, self.static(values))
         for guard, left, right in zip(self.guards, sides[::2], sides[1::2]):
             if left != right if guard.relation == "==" else left > right:
                 raise broken(guard, left, right, self._at(values))
 
-    def _all(self, values: Sequence[int]) -> Sequence[int]:
-        """The values of all static names at these sizes of the dims."""
+    def static(self, values: Sequence[int]) -> Sequence[int]:
+        """The values of all `static_names` at these sizes of the dims."""
         if not self.evals:
             return values
         names = dict(zip(self.dims, values))
@@ -253,7 +253,7 @@ class Binder:
     def bind(self, values: Sequence[int]) -> Binding:
         """Every number of the plan at the sizes `values` of `dims`, as far as they alone tell it. Raises LaunchError when that
         is beyond any memory, and PackageError where it is outside the bounds."""
-        static, at = self._all(values), self._at(values)
+        static, at = self.static(values), self._at(values)
         numbers = iter(self._evaluate(self._tape, static))
         offsets, storages, given, extents, arenas = (list(islice(numbers, length)) for length in self._lengths)
         dims = dict(zip(self.dims, values))
@@ -330,7 +330,7 @@ class Binder:
             shape = self.plan.outputs[storage.index].shape
             return math.prod(d.evaluate(names) for d in shape) * self.dtypes[storage.index].itemsize
 
-        names = dict(zip((*self.dims, *self.evals), self._all(list(dims.values()))))
+        names = dict(zip((*self.dims, *self.evals), self.static(list(dims.values()))))
         makers: dict[int, str] = {}
         for launch in self.plan.launches:
             for number in launch.args:  # whoever has it first writes it

@@ -79,12 +79,12 @@ class Bounds:
         these numbers."""
         if not _sizes_of_memory((*(n for each in (*at.blocks, *at.scratch) for n in each), *at.copies, *at.bytes)):
             raise self.wrong("has a size that no memory has", at.at)
-        known: dict[tuple[str, tuple[int, ...]], str | _Needs] = {}
+        known: dict[tuple[str, tuple[int, ...]], str | Needs] = {}
         writes: list[bool] = []
         for number, launch in enumerate(segment.launches):
             key = (launch.kernel, tuple(at.sizes[number]))
             if key not in known:
-                known[key] = self._calls[launch.kernel].needs(key[1])
+                known[key] = self.needs(*key)
             needs = known[key]
             problem = needs if isinstance(needs, str) else self._misfit(launch, number, needs, at)
             if isinstance(needs, str) or problem:
@@ -96,7 +96,11 @@ class Bounds:
                 raise self.wrong(f"copies {size} bytes from {at.bytes[copy.source]} to {at.bytes[copy.target]}", at.at)
         return writes
 
-    def _misfit(self, launch: Launch, number: int, needs: _Needs, at: Numbers) -> str | None:
+    def needs(self, kernel: str, sizes: tuple[int, ...]) -> str | Needs:
+        """What a kernel needs at these sizes, or why it must not be called with them."""
+        return self._calls[kernel].needs(sizes)
+
+    def _misfit(self, launch: Launch, number: int, needs: Needs, at: Numbers) -> str | None:
         for call, blocks, scratch in zip(launch.calls, at.blocks[number], at.scratch[number]):
             right, least = needs.calls[call.function]
             if blocks != right or scratch < least:
@@ -113,7 +117,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Needs:
+class Needs:
     """The blocks and the scratch of each call of a kernel by its function, the bytes of the temporaries of each variant by its
     first function, and those of each buffer. `writes`: one that the kernel writes has an element."""
 
@@ -133,7 +137,7 @@ class _Call:
         temporaries = [size for variant in interface.variants for size in variant.temporaries]
         self._tape = Tape([name for name, _ in interface.sizes], (*calls, *temporaries, *(b.bytes for b in interface.buffers)))
 
-    def needs(self, sizes: tuple[int, ...]) -> str | _Needs:
+    def needs(self, sizes: tuple[int, ...]) -> str | Needs:
         """What it needs, or why it must not be called with these sizes."""
         wrong = wrong_sizes(self._interface, sizes)
         if wrong:
@@ -143,7 +147,7 @@ class _Call:
         temporaries = {variant.calls[0].function: tuple(next(numbers) for _ in variant.temporaries)
                        for variant in self._interface.variants}
         buffers = tuple(numbers)
-        return _Needs(calls, temporaries, buffers, any(b.written and n for b, n in zip(self._interface.buffers, buffers)))
+        return Needs(calls, temporaries, buffers, any(b.written and n for b, n in zip(self._interface.buffers, buffers)))
 
 
 def _sizes_of_memory(values: Sequence[int]) -> bool:

@@ -137,9 +137,7 @@ class TableContext:
     def __init__(self, engine: TableEngine) -> None:
         self.seconds: list[float] | None = None
         self._engine, self._threads = engine, engine.threads
-        self._table = np.empty((engine.rows, LAUNCH_BYTES), np.uint8)
-        self._pointers = np.empty(engine.arguments, np.int64)
-        self._room = address(self._table), address(self._pointers)
+        self._make_room(engine.rows, engine.arguments)
         self._images: list[dict[int, tuple[Bound, Image]]] = [{} for _ in engine.functions]  # by the Bound, which they keep
         self._ready: Binding | Ready | None = None
         self._arena, self._scratch = Block("the arena"), Block("scratch memory")
@@ -147,6 +145,11 @@ class TableContext:
         self._scratch_bytes = 0
         self._scratch_address = address(self._per_worker)
         self._bases: list[int] = []
+
+    def _make_room(self, rows: int, arguments: int) -> None:
+        """Have room for a table of so many launches: several requests at once have more than a Plan."""
+        self._table, self._pointers = np.empty((rows, LAUNCH_BYTES), np.uint8), np.empty(arguments, np.int64)
+        self._room = address(self._table), address(self._pointers)
 
     def reserve(self, arena: int, scratch: int) -> None:
         """As a Context does."""
@@ -203,6 +206,8 @@ class TableContext:
     def _call(self, image: Image, begin: int, end: int) -> int:
         """Run the rows from `begin` to `end`. Returns 0, or the number of the launch that found the data wrong << 32 | its
         code."""
+        if image.rows > len(self._table) or image.arguments > len(self._pointers):
+            self._make_room(image.rows, image.arguments)
         bases = self._engine.bases.pack(*self._bases)
         call = self._engine.module.call
         return int(call(image.place, bases, *self._room, begin, end, self._threads, self._scratch_address))

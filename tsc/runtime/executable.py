@@ -6,14 +6,17 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from tsc.config import default_threads
-from tsc.errors import InputError, LaunchError, ShapeError
+from tsc.errors import InputError, LaunchError, ShapeError, TscError
 from tsc.runtime.arrays import AnyArray, DeviceArray
 from tsc.runtime.bind import Binder, Binding, Shapes
 from tsc.runtime.bounds import Bounds
@@ -25,6 +28,7 @@ from tsc.runtime.explain import explain, summary
 from tsc.runtime.fitting import fitting
 from tsc.runtime.host_program import Ready
 from tsc.runtime.interpret import perform
+from tsc.runtime.joined import Joiner, Part, runs_of
 from tsc.runtime.memory import address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
 from tsc.runtime.outputs import targets_of
@@ -36,6 +40,7 @@ from tsc.runtime.profile import Profile, profile_of
 from tsc.runtime.schema import shown
 from tsc.sym import SymExpr
 
+_T = TypeVar("_T")
 MEMO = 64  # shapes whose sizes are kept
 MOST_THREADS = 257  # the caller's and those that cpu_runtime.c starts
 
@@ -43,6 +48,14 @@ MOST_THREADS = 257  # the caller's and those that cpu_runtime.c starts
 def _driver_of(target: str) -> Driver | None:
     """The device that a target's code is for, opened; None for a CPU's."""
     return None if is_cpu(target) else open_platform(target).open()
+
+
+def _numbered(number: int, do: Callable[[], _T]) -> _T:
+    """What is done for one request, whose number errors have."""
+    try:
+        return do()
+    except TscError as error:
+        raise type(error)(f"request {number}: {error}") from error
 
 
 def thread_count(threads: object) -> int:
@@ -76,7 +89,7 @@ class Executable:
         self._target, self._plan = found.target, found.plan
         driver = driver or _driver_of(self._target)
         units = self._threads if driver is None else driver.info.multiprocessors
-        self._binder = Binder(self._plan, found.bounds, units)
+        self._binder, self._bounds = Binder(self._plan, found.bounds, units), found.bounds
         own = placed({name: package.constants[name] for name in self._plan.constants})
         self._package = replace(package, constants={**package.constants, **own})
         self._constants = tuple(self._package.constants[name] for name in self._plan.constants)
@@ -174,6 +187,70 @@ class Executable:
             targets.finish(results, self._plan.outputs)
         made = [result for result in results if result is not None]
         return made if chosen is None else [made[i] for i in chosen]
+
+    def run_many(self, output_names: Sequence[str] | None, requests: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+        """Compute outputs for several requests of any sizes at once, each as though it ran alone, to the last bit.
+
+        Nothing is padded: kernels that compute row by row run once over the rows of all requests, others once for each, or for
+        those of equal sizes (`runtime/joined.py`). That pays where requests are small; on a GPU, and where a model branches or
+        loops, they run one after the other.
+
+        Args:
+            output_names: Which outputs, in order (None: all).
+            requests: Feeds, as `run` takes them.
+
+        Returns:
+            What `run` returns, for each request: arrays that may be parts of larger ones.
+
+        Raises:
+            InputError: A request is wrong, or its data are; it is named by its number, from 0.
+            ShapeError: As `run`.
+            LaunchError: As `run`.
+        """
+        chosen, joiner = self._choose(output_names), self._joiner
+        if joiner is None or len(requests) < 2:
+            return [_numbered(k, partial(self.run, output_names, feeds)) for k, feeds in enumerate(requests)]
+        given = [_numbered(k, partial(self._binder.arrays, feeds)) for k, feeds in enumerate(requests)]
+        parts = [_numbered(k, lambda own=own: joiner.part(tuple(self._binder.sizes(self._binder.shapes(own)))))
+                 for k, own in enumerate(given)]
+        found: dict[int, list[Any]] = {}
+        for numbers in runs_of(parts):
+            made = self._run_joined(joiner, [parts[k] for k in numbers], [given[k] for k in numbers])
+            if made is None:
+                made = [_numbered(k, partial(self.run, None, requests[k])) for k in numbers]
+            found |= dict(zip(numbers, made))
+        return [found[k] if chosen is None else [found[k][i] for i in chosen] for k in range(len(requests))]
+
+    @cached_property
+    def _joiner(self) -> Joiner | None:
+        """What makes one run of several requests; None where that gains nothing."""
+        if not isinstance(self._engine, TableEngine):
+            return None
+        joiner = Joiner(self._binder, self._bounds, self._engine)
+        return joiner if joiner.joins else None
+
+    def _run_joined(self, joiner: Joiner, parts: Sequence[Part], given: Sequence[Sequence[Any]]) -> list[list[Any]] | None:
+        """The results of several requests as one run; None where they have to run apart, or one of them is wrong."""
+        joined = joiner.run(parts) if len(parts) > 1 else None
+        if joined is None:
+            return None
+        ready, elements = joined
+        if self._package.mapped is not None:
+            self._package.mapped.check()
+        feeds: list[AnyArray] = [np.concatenate([np.ravel(own[k]) for own in given]) for k in range(len(self.inputs))]
+        results, places = self._results(ready, feeds, {})
+        context = self._contexts.take()
+        try:
+            self._begin(context, ready, feeds, results, places)
+            perform(self._binder, context, ready, results)
+        except InputError:
+            return None
+        finally:
+            self._contexts.give(context)
+        with self._lock:
+            self._runs += len(parts)
+        cut = [np.split(result, np.cumsum(own)[:-1]) for result, own in zip(results, elements)]
+        return [[own[k].reshape(shape) for own, shape in zip(cut, part.outputs)] for k, part in enumerate(parts)]
 
     def _run_on(self, device: DriverEngine, output_names: Sequence[str] | None, feeds: Mapping[str, Any],
                 out: Mapping[str, Any], seconds: list[float] | None) -> list[AnyArray]:

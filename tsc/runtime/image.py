@@ -25,12 +25,13 @@ class Image:
     words: NDArray[np.int64]
     place: int
     rows: int
+    arguments: int
     copies: ClassVar[tuple[tuple[int, int, int, int, int], ...]] = ()
 
     @staticmethod
     def of(words: NDArray[np.int64]) -> Image:
         """The Image that a host program has written."""
-        return Image(words, address(words), int(words[ROW_COUNT]))
+        return Image(words, address(words), int(words[ROW_COUNT]), int(words[ARGUMENT_COUNT]))
 
     @property
     def launches(self) -> list[int]:

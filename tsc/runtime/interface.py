@@ -44,12 +44,19 @@ class BufferUse:
 class KernelInterface:
     """How a kernel may be called: `buffers` in order, `sizes` (its integer parameters, in order) with the values that each may
     have, `facts` that relate them, and the `variants` that compute it. All expressions are over the sizes; a name in a fact
-    that is none of them stands for some integer, the same one in all facts."""
+    that is none of them stands for some integer, the same one in all facts. `rows` is the size, if there is one, that counts
+    rows which have nothing to do with each other (`te/rows.py`): buffers without it in their bytes are the same for all."""
 
     buffers: tuple[BufferUse, ...]
     sizes: tuple[tuple[str, Range], ...]
     facts: tuple[Guard, ...]
     variants: tuple[Variant, ...]
+    rows: str | None = None
+
+    @property
+    def row_size(self) -> int | None:
+        """Which of the sizes `rows` is, by its place."""
+        return next((k for k, (name, _) in enumerate(self.sizes) if name == self.rows), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +78,17 @@ def interface_to_json(interface: KernelInterface) -> list[object]:
         [[b.dtype, str(b.bytes), b.written] for b in interface.buffers],
         [[name, known.lo, known.hi, known.divisor] for name, known in interface.sizes],
         [[fact.relation, str(fact.left), str(fact.right)] for fact in interface.facts],
-        variants_to_json(tuple(map(_without_cost, interface.variants)))]
+        variants_to_json(tuple(map(_without_cost, interface.variants))), interface.rows]
 
 
 def interface_from_json(value: object) -> KernelInterface:
     """What `interface_to_json` wrote. Raises ValueError on anything else."""
-    buffers, sizes, facts, variants = schema.items(value, "a kernel's interface", 4)
+    buffers, sizes, facts, variants, rows = schema.items(value, "a kernel's interface", 5)
     found = KernelInterface(
         tuple(_buffer(b) for b in schema.items(buffers, "a kernel's buffers")),
         tuple(_size(s) for s in schema.items(sizes, "a kernel's sizes")),
         tuple(_fact(f) for f in schema.items(facts, "a kernel's facts")),
-        variants_from_json(variants))
+        variants_from_json(variants), None if rows is None else schema.text(rows, "a kernel's rows"))
     for variant in found.variants:
         known = len(found.buffers) + len(variant.temporaries)
         if any(number >= known for call in variant.calls for number in call.args):

@@ -21,7 +21,7 @@ import numpy as np
 from tsc.runtime.cost import Cost
 from tsc.sym import ZERO, Guard, Range, SymExpr
 
-PLAN_VERSION = 11
+PLAN_VERSION = 12
 #: No Plan has more steps or storages; nor more inputs, outputs or regions; nor regions so deep in each other.
 MAX_STEPS, MAX_NAMES, MAX_NESTING = 1 << 16, 1 << 12, 8
 #: No kernel has more variants, and no variant more calls or temporaries.
