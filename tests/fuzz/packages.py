@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -110,7 +111,7 @@ def _outcome(prey: Prey, mutation: Mutation, path: Path) -> str:
         executable = load(path, threads=2, weights=mutation.weights)
     except PackageError:
         return "refused"
-    same = True
+    same, alone = True, []
     for feeds, expected in zip(prey.requests, prey.expected):
         try:
             results = executable.run(None, feeds)
@@ -121,8 +122,17 @@ def _outcome(prey: Prey, mutation: Mutation, path: Path) -> str:
                 return "failed: a file with the hashes of another gives an error at run"
             return "typed error at run"
         same = same and len(results) == len(expected) and all(map(_equal, results, expected))
+        alone.append(results)
     if not same and not mutation.rehashed:
         return "failed: a file with the hashes of another gives other results"
+    try:
+        joined = executable.run_many(None, prey.requests)
+    except InternalError as error:
+        return f"failed: InternalError at run_many: {str(error)[:100]}"
+    except TscError:
+        return "typed error at run" if mutation.rehashed else "failed: requests that run alone do not run together"
+    if not mutation.rehashed and not all(map(_equal, chain.from_iterable(joined), chain.from_iterable(alone))):
+        return "failed: requests get other results together than alone"
     return "same results" if same else "other results"
 
 

@@ -64,9 +64,12 @@ def test_one_compile_serves_every_shape(name: str) -> None:
     assert [output.name for output in executable.outputs] == names
     shapes = entry["shapes"] + RECIPES.random_shapes(entry, RANDOM_SHAPES, seed=1)
     assert len(shapes) > len(entry["shapes"]) or entry["note"]  # a note: only what is listed is valid
-    for seed, shape in enumerate(shapes):
-        feeds = RECIPES.feeds(entry, shape, seed)
-        for output, got, want in zip(names, executable.run(None, feeds), reference.run(names, feeds)):
+    requests = [RECIPES.feeds(entry, shape, seed) for seed, shape in enumerate(shapes)]
+    alone = [executable.run(None, feeds) for feeds in requests]
+    for shape, feeds, results in zip(shapes, requests, alone):
+        for output, got, want in zip(names, results, reference.run(names, feeds)):
             assert got.dtype == want.dtype and got.shape == want.shape, f"{output} at {shape}"
             np.testing.assert_allclose(got, want, rtol=entry["rtol"], atol=entry["atol"], err_msg=f"{output} at {shape}")
+    for shape, results, together in zip(shapes, alone, executable.run_many(None, requests)):
+        assert [y.tobytes() for y in results] == [y.tobytes() for y in together], shape
     assert executable.stats["compiles"] == 1

@@ -285,7 +285,7 @@ def test_json_that_is_no_plan() -> None:
     good = plan_to_json(loop_plan())
     loop = next(step for step in good["body"] if step["step"] == "loop")
     changes: list[tuple[dict[str, Any], str, Any, str]] = [
-        (good, "version", 3, "plan version 3, expected 11"), (good, "body", None, "body"),
+        (good, "version", 3, "plan version 3, expected 12"), (good, "body", None, "body"),
         (loop, "step", "while", "a step is 'while', expected one of bind, eval"), (loop, "trips", "n*", "trips"),
         (loop, "condition", [1, "int64"], "an element"), (loop, "carried", [[1, 2]], "carries"), (loop, "extra", 1, "extra"),
         (loop, "body", [loop], "nested deeper"), (good, "arenas", {"host": -1.5}, "arena"), (loop, "index", 3, "index")]

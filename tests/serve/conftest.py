@@ -18,7 +18,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tsc.Executable
     """The models of `server`, by name."""
     folder = tmp_path_factory.mktemp("models")
     found = {"sums": put(sums(), folder / "sums.tscpack"),
-             "joined": put(sums(), folder / "joined.tscpack", 'batch = "batch"\npad = ["seq"]\n'),
+             "alone": put(sums(), folder / "alone.tscpack", "requests = 1"),
              "slow": put(slow(), folder / "slow.tscpack"), "kinds": put(kinds(), folder / "kinds" / "3" / "any.tscpack")}
     put(sums(1), folder / "kinds" / "2" / "m.tscpack")
     return found

@@ -49,10 +49,10 @@ def test_health_and_metadata(triton: Any) -> None:
     told = triton.get_model_metadata("sums")
     assert [(i.name, i.datatype, list(i.shape)) for i in told.inputs] == [(n, "INT64", [-1, -1]) for n in ("ids", "mask")]
     assert [(o.name, list(o.shape)) for o in told.outputs] == [("tokens", [-1, -1, 8]), ("pooled", [-1, 8])]
-    assert {m.name for m in triton.get_model_repository_index().models} == {"sums", "joined", "slow", "kinds"}
+    assert {m.name for m in triton.get_model_repository_index().models} == {"sums", "alone", "slow", "kinds"}
 
 
-@pytest.mark.parametrize("name", ["sums", "joined"])
+@pytest.mark.parametrize("name", ["sums", "alone"])
 def test_results(triton: Any, models: dict[str, tsc.Executable], name: str) -> None:
     for rows, length in ((1, 1), (3, 7), (2, 64)):
         feeds = sums_request(length, rows=rows)

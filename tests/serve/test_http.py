@@ -39,7 +39,7 @@ def test_health_and_metadata(triton: Any, server: Server) -> None:
         "outputs": [{"name": "tokens", "datatype": "FP32", "shape": [-1, -1, 8]},
                     {"name": "pooled", "datatype": "FP32", "shape": [-1, 8]}]}
     assert triton.get_model_metadata("kinds")["versions"] == ["2", "3"]
-    versions = (("sums", "1"), ("joined", "1"), ("slow", "1"), ("kinds", "2"), ("kinds", "3"))
+    versions = (("sums", "1"), ("alone", "1"), ("slow", "1"), ("kinds", "2"), ("kinds", "3"))
     assert {(m["name"], m["version"], m["state"]) for m in triton.get_model_repository_index()} == {
         (*place, "READY") for place in versions}
     assert sorted(server.get("/openapi.json")["paths"])[:3] == ["/", "/coverage/{name}", "/metrics"]
@@ -47,7 +47,7 @@ def test_health_and_metadata(triton: Any, server: Server) -> None:
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("rows, length", [(1, 1), (3, 7), (2, 64), (1, 0), (0, 5)])
-@pytest.mark.parametrize("name", ["sums", "joined"])
+@pytest.mark.parametrize("name", ["sums", "alone"])
 def test_results(triton: Any, models: dict[str, tsc.Executable], name: str, rows: int, length: int, binary: bool) -> None:
     feeds = sums_request(length, rows=rows)
     wanted = [client.InferRequestedOutput(output, binary_data=binary) for output in ("pooled", "tokens")]
@@ -177,7 +177,7 @@ def test_metrics_status_and_log(server: Server, triton: Any) -> None:
     after = {(m["name"], m["version"]): m for m in server.get("/status")["models"]}
     own = next(m for m in before if m["name"] == "sums")
     assert after["sums", "1"]["requests"] == own["requests"] + 1 and after["sums", "1"]["milliseconds"]["50"] > 0
-    assert after["joined", "1"]["joined"] == ["batch", "seq"] and after["sums", "1"]["joined"] is None
+    assert after["sums", "1"]["together"] == 32 and after["alone", "1"]["together"] == after["slow", "1"]["together"] == 1
     text = server.ask("GET", "/metrics")[1].decode()
     assert 'tsc_requests_total{model="sums",status="200",version="1"}' in text and 'tsc_shapes{model="sums"' in text
     logged = [record for record in server.records() if record.get("id") == "by its header"]

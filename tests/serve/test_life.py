@@ -85,17 +85,17 @@ def test_models_come_change_and_go(tmp_path: Path) -> None:
 
 def test_what_cannot_be_served_says_why(tmp_path: Path) -> None:
     (tmp_path / "broken.tscpack").write_bytes(b"no Package")
-    put(sums(), tmp_path / "odd.tscpack", 'batch = "seq"\n')
+    put(sums(), tmp_path / "odd.tscpack", "rows = 3")
     put(sums(), tmp_path / "good.tscpack")
     for name in ("two", "other"):
         put(sums(), tmp_path / "two" / "1" / f"{name}.tscpack")  # which of both is meant?
     with serving(tmp_path, tmp_path / "log") as server:
         assert server.get("/v2/models/good/ready")["ready"]
         index = {m["name"]: m for m in json.loads(server.ask("POST", "/v2/repository/index")[1])}
-        assert set(index) == {"broken", "odd", "good"} and "'seq'" in index["odd"]["reason"] and index["broken"]["reason"]
+        assert set(index) == {"broken", "odd", "good"} and "'rows'" in index["odd"]["reason"] and index["broken"]["reason"]
         status, why = server.refused("POST", INFER.format("odd"), as_json(sums_request(2)))
-        assert status == 404 and "'seq'" in why
-        (tmp_path / "odd.toml").write_text('batch = "batch"\n', encoding="utf-8")  # mended settings are looked at again
+        assert status == 404 and "'rows'" in why
+        (tmp_path / "odd.toml").write_text("requests = 3", encoding="utf-8")  # mended settings are looked at again
         until(lambda: server.ask("GET", "/v2/models/odd/ready")[0] == 200)
 
 

@@ -16,7 +16,7 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 @pytest.mark.skipif(BROWSER is None, reason="no browser is installed")
 def test_a_browser_shows_it(tmp_path: Path) -> None:
     folder, picture = tmp_path / "models", tmp_path / "page.png"
-    put(sums(), folder / "sums.tscpack", 'batch = "batch"\npad = ["seq"]\n')
+    put(sums(), folder / "sums.tscpack", "requests = 7")
     (folder / "sums.html").write_text("<!doctype html><title>where it is fast</title>", encoding="utf-8")
     (folder / "broken.tscpack").write_bytes(b"none")
     with serving(folder, tmp_path / "log") as server:

@@ -54,7 +54,7 @@ def test_model(server: Server) -> None:
 def test_inference(server: Server) -> None:
     for body in (as_json(sums_request(4, rows=2)), as_json(sums_request(1), id="42"),
                  as_json(sums_request(3), outputs=[{"name": "pooled"}])):
-        for place in ("sums", "sums/versions/1", "joined"):
+        for place in ("sums", "sums/versions/1", "alone"):
             status, text = server.ask("POST", f"/v2/models/{place}/infer", body)
             assert status == 200 and wrong(json.loads(text), "inference_response") == []
 

@@ -28,7 +28,7 @@ from tsc.runtime.explain import explain, summary
 from tsc.runtime.fitting import fitting
 from tsc.runtime.host_program import Ready
 from tsc.runtime.interpret import perform
-from tsc.runtime.joined import Joiner, Part, runs_of
+from tsc.runtime.joined import Joiner, Part, joinable, runs_of
 from tsc.runtime.memory import address, allocate_at, contiguous, footprint, give_back, placed
 from tsc.runtime.notebook import executable_html
 from tsc.runtime.outputs import targets_of
@@ -211,8 +211,8 @@ class Executable:
         if joiner is None or len(requests) < 2:
             return [_numbered(k, partial(self.run, output_names, feeds)) for k, feeds in enumerate(requests)]
         given = [_numbered(k, partial(self._binder.arrays, feeds)) for k, feeds in enumerate(requests)]
-        parts = [_numbered(k, lambda own=own: joiner.part(tuple(self._binder.sizes(self._binder.shapes(own)))))
-                 for k, own in enumerate(given)]
+        sizes = [_numbered(k, partial(self._sizes, own)) for k, own in enumerate(given)]
+        parts = [_numbered(k, partial(joiner.part, own)) for k, own in enumerate(sizes)]
         found: dict[int, list[Any]] = {}
         for numbers in runs_of(parts):
             made = self._run_joined(joiner, [parts[k] for k in numbers], [given[k] for k in numbers])
@@ -224,10 +224,9 @@ class Executable:
     @cached_property
     def _joiner(self) -> Joiner | None:
         """What makes one run of several requests; None where that gains nothing."""
-        if not isinstance(self._engine, TableEngine):
-            return None
-        joiner = Joiner(self._binder, self._bounds, self._engine)
-        return joiner if joiner.joins else None
+        engine = self._engine
+        gains = any(joinable(self._binder, self._bounds))
+        return Joiner(self._binder, self._bounds, engine) if gains and isinstance(engine, TableEngine) else None
 
     def _run_joined(self, joiner: Joiner, parts: Sequence[Part], given: Sequence[Sequence[Any]]) -> list[list[Any]] | None:
         """The results of several requests as one run; None where they have to run apart, or one of them is wrong."""
@@ -249,7 +248,7 @@ class Executable:
             self._contexts.give(context)
         with self._lock:
             self._runs += len(parts)
-        cut = [np.split(result, np.cumsum(own)[:-1]) for result, own in zip(results, elements)]
+        cut = [np.split(np.asarray(result), np.cumsum(own)[:-1]) for result, own in zip(results, elements)]
         return [[own[k].reshape(shape) for own, shape in zip(cut, part.outputs)] for k, part in enumerate(parts)]
 
     def _run_on(self, device: DriverEngine, output_names: Sequence[str] | None, feeds: Mapping[str, Any],
@@ -286,7 +285,10 @@ class Executable:
             raise self._binder.short(needed, self._dims(feeds)) from error
 
     def _dims(self, feeds: Sequence[AnyArray]) -> dict[str, int]:
-        return dict(zip(self._binder.dims, self._binder.sizes(self._binder.shapes(feeds))))
+        return dict(zip(self._binder.dims, self._sizes(feeds)))
+
+    def _sizes(self, feeds: Sequence[AnyArray]) -> tuple[int, ...]:
+        return tuple(self._binder.sizes(self._binder.shapes(feeds)))
 
     def _results(self, binding: Binding | Ready, feeds: Sequence[AnyArray],
                  given: Mapping[int, Any]) -> tuple[list[AnyArray | None], list[int]]:

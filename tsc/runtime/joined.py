@@ -24,9 +24,9 @@ from tsc.runtime.bind import Binder, grouped
 from tsc.runtime.bounds import Bounds, Layout, Needs
 from tsc.runtime.context import TableEngine
 from tsc.runtime.host_program import Ready
-from tsc.runtime.image import COPY, HEADER, PLACE, ROW, Image
+from tsc.runtime.image import HEADER, PLACE, ROW, Image
 from tsc.runtime.memory import round_up
-from tsc.runtime.plan import HOST, Launch
+from tsc.runtime.plan import HOST, Launch, Plan
 from tsc.runtime.select import least
 from tsc.runtime.tape import Tape
 
@@ -68,6 +68,22 @@ class _Rows:
     own: tuple[int, ...]
 
 
+def joinable(binder: Binder, bounds: Bounds) -> list[_Rows | None]:
+    """Of each launch how requests can share it; of none where the Plan is not straight."""
+    return [_rows_of(launch, binder.plan, bounds) for launch in binder.segments[0].launches] if (
+        binder.straight and binder.segments) else []
+
+
+def _rows_of(launch: Launch, plan: Plan, bounds: Bounds) -> _Rows | None:
+    interface = bounds.kernels[launch.kernel]
+    number = interface.row_size
+    if number is None:
+        return None
+    own = tuple(k for k, buffer in enumerate(interface.buffers) if interface.rows in buffer.bytes.dims())
+    others = (plan.storages[s] for k, s in enumerate(launch.args) if k not in own)
+    return _Rows(number, interface.sizes[number][1].hi, own) if all(s.kind == "constant" for s in others) else None
+
+
 class Joiner:
     """Makes one run of several requests to a straight Plan on a CPU."""
 
@@ -75,33 +91,21 @@ class Joiner:
         self._binder, self._bounds, self._engine = binder, bounds, engine
         segment = binder.segments[0] if binder.straight and binder.segments else None
         self._launches, self._copied = (segment.launches, segment.copies) if segment else ((), ())
-        self._functions = engine.functions[0] if segment else np.empty(0, np.int64)
-        self._rows = [self._rows_of(launch) for launch in self._launches]
+        self._functions: list[int] = engine.functions[0].tolist() if segment else []
+        self._base: list[int] = engine.base.tolist()
+        self._fixed: list[int] = engine.fixed.tolist()
+        self._rows = joinable(binder, bounds)
         self._shared = [k for k, storage in enumerate(binder.plan.storages) if storage.kind == "constant"]
         #: Where the calls of each Variant of each launch end, among those of all.
         firsts = accumulate((len(launch.calls) for launch in self._launches), initial=0)
         self._ends = [list(accumulate((len(variant.calls) for variant in launch.variants), initial=first))[1:]
                       for first, launch in zip(firsts, self._launches)]
         known: dict[object, int] = {}
-        #: Launches with equal numbers choose alike.
-        self._forms = [known.setdefault((own.kernel, own.sizes, own.variants), len(known)) for own in self._launches]
+        #: Launches with equal numbers have equal groups, and choose alike.
+        self._forms = [known.setdefault((own.kernel, own.sizes, own.variants, rows), len(known))
+                       for own, rows in zip(self._launches, self._rows)]
         self._lock = threading.Lock()
         self._memo: OrderedDict[tuple[int, ...], Part] = OrderedDict()
-
-    @property
-    def joins(self) -> bool:
-        """Whether any launch can run once for several requests."""
-        return any(rows is not None for rows in self._rows)
-
-    def _rows_of(self, launch: Launch) -> _Rows | None:
-        interface = self._bounds.kernels[launch.kernel]
-        number = interface.row_size
-        if number is None:
-            return None
-        own = tuple(k for k, buffer in enumerate(interface.buffers) if interface.rows in buffer.bytes.dims())
-        storages = self._binder.plan.storages
-        others = (storages[s] for k, s in enumerate(launch.args) if k not in own)
-        return _Rows(number, interface.sizes[number][1].hi, own) if all(s.kind == "constant" for s in others) else None
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
@@ -146,7 +150,10 @@ class Joiner:
         places = [*begins.tolist(), ends[-1].tolist()]
         table = _Table()
         for number, launch in enumerate(self._launches):
-            for group in self._groups(number, parts):
+            form = self._forms[number]
+            if form not in table.groups:
+                table.groups[form] = list(self._groups(number, parts))
+            for group in table.groups[form]:
                 self._add(table, number, launch, group, parts, places)
         image, scratch = self._image(table, list(self._copies(parts, places))), round_up(table.scratch)
         elements = [[math.prod(part.outputs[k]) for part in parts] for k in range(len(self._binder.dtypes))]
@@ -188,7 +195,7 @@ class Joiner:
         for k, call in enumerate(calls, self._ends[number][choice] - len(calls)):
             blocks, scratch = needs.calls[call.function] if needs.writes else (0, 0)
             table.scratch = max(table.scratch, scratch)
-            table.rows.append((int(self._functions[k]), len(table.arguments), len(table.sizes), blocks, number))
+            table.rows.append((self._functions[k], len(table.arguments), len(table.sizes), blocks, number))
             for a in call.args:  # what a launch's calls leave for each other is in nobody's way
                 table.arguments.append(self._spot(own[a], places[first if a < len(launch.args) else 0]))
         table.sizes += sizes
@@ -207,7 +214,7 @@ class Joiner:
         return needs if all(n <= r for kept in needs.temporaries.values() for n, r in zip(kept, room)) else None
 
     def _spot(self, storage: int, places: Sequence[int]) -> tuple[int, int]:
-        return int(self._engine.base[storage]), int(self._engine.fixed[storage]) + places[storage]
+        return self._base[storage], self._fixed[storage] + places[storage]
 
     def _copies(self, parts: Sequence[Part], places: Places) -> Iterator[tuple[int, ...]]:
         for k, copy in enumerate(self._copied):
@@ -219,7 +226,8 @@ class Joiner:
         rows, arguments = HEADER + len(table.sizes), HEADER + len(table.sizes) + ROW * len(table.rows)
         end = arguments + PLACE * len(table.arguments)
         header = (0, 0, HEADER, rows, len(table.rows), arguments, len(table.arguments), end, len(copies))
-        return Image.of(np.array([*header, *table.sizes, *chain.from_iterable((*table.rows, *table.arguments, *copies))], np.int64))
+        rest = chain.from_iterable((*table.rows, *table.arguments, *copies))
+        return Image.of(np.array([*header, *table.sizes, *rest], np.int64))
 
     # -- Variants ------------------------------------------------------------------------------------------------------
 
@@ -267,13 +275,14 @@ class Joiner:
 @dataclass(slots=True)
 class _Table:
     """What runs, in the making: (function, first argument, first size, blocks, launch) of each call, the sizes, (base, offset)
-    of each argument; and the most scratch of a worker. `needs` by kernel and sizes and `choices` by form and sizes are those
-    that were asked for."""
+    of each argument; and the most scratch of a worker. `groups` by form, `needs` by kernel and sizes and `choices` by form and
+    sizes are those that were asked for."""
 
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     arguments: list[tuple[int, int]] = field(default_factory=list)
     scratch: int = 0
+    groups: dict[int, list[Group]] = field(default_factory=dict)
     needs: dict[tuple[str, Sizes], str | Needs] = field(default_factory=dict)
     choices: dict[tuple[int, Sizes], int] = field(default_factory=dict)
 

@@ -42,8 +42,8 @@ SECONDS = click.FloatRange(0, 86_400, min_open=True)
 def serve_command(folder: Path, no_grpc: bool, grpc_port: int, body_mb: int, run_mb: int, trust: tuple[Path, ...],
                   **options: Any) -> None:
     """Serve the Packages in FOLDER: NAME.tscpack, or NAME/VERSION/any.tscpack, and NAME.toml or NAME/model.toml with
-    settings of batching (batch = "batch", pad = ["seq"], rows = 32, run_ms = 20, delay_ms = 0). Files that come, go or change
-    are noticed while it runs.
+    settings of how requests run together (requests = 32, run_ms = 20, delay_ms = 0). Files that come, go or change are noticed
+    while it runs.
 
     The Open Inference Protocol over HTTP and gRPC, /metrics for Prometheus, a page at /. Packages are native code: whoever can
     write into FOLDER runs code here, unless --trust says whose signatures count. Needs tsc-compiler[serve].

@@ -6,19 +6,19 @@ import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tsc.runtime.bind import Binder
 from tsc.runtime.fitting import fitting
+from tsc.runtime.joined import joinable
 from tsc.runtime.memory import Array
 from tsc.runtime.package import Package
 from tsc.runtime.plan import Plan
 from tsc.runtime.signing import Trust
-from tsc.serve.batching import Gathering, Joint, joint_of, volume
 from tsc.serve.errors import wrong
 from tsc.serve.repository import Entry
-from tsc.serve.settings import Batching, read_batching
+from tsc.serve.settings import Gathering, read_gathering
 
 #: Shapes whose sizes are remembered, and times of the last requests.
 MEMO, TIMES = 4096, 1024
@@ -28,11 +28,11 @@ _NEWS = 0.3
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request that waits for its result: what it feeds, the sizes of its dims, and the numbers of the outputs it wants; when
-    it came, and until when somebody waits, by the clock of the event loop."""
+    """A request that waits for its result: what it feeds, the bytes that its run makes, and the numbers of the outputs it
+    wants; when it came, and until when somebody waits, by the clock of the event loop."""
 
     feeds: Mapping[str, Array]
-    dims: Mapping[str, int]
+    bytes: int
     wanted: tuple[int, ...]
     result: asyncio.Future[list[Array]]
     came: float
@@ -42,21 +42,22 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """A model that takes requests. `key` names it to workers, `threads` are those of each."""
+    """A model that takes requests, some `together` (None: nothing of it is made row by row, so that each runs alone). `key`
+    names it to workers, `threads` are those of each."""
 
     entry: Entry
     key: str
     plan: Plan
     binder: Binder
-    joint: Joint | None
+    together: Gathering | None
     threads: int
     queue: deque[Job] = field(default_factory=deque)
     running: int = 0
     requests: int = 0
-    #: Seconds that a unit of volume took lately, 0 while nothing has run.
+    #: Seconds that a run took lately for each byte that it made, 0 while nothing has run.
     pace: float = 0.0
     times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES))
-    _memo: OrderedDict[object, tuple[dict[str, int], int]] = field(default_factory=OrderedDict)
+    _memo: OrderedDict[object, tuple[dict[str, int], int, int]] = field(default_factory=OrderedDict)
     shapes: int = 0
 
     @property
@@ -83,29 +84,30 @@ class Served:
                 raise wrong(f"there is no output '{name}'; this model's outputs are {', '.join(known)}")
         return tuple(known.index(name) for name in dict.fromkeys(names)) or tuple(range(len(known)))
 
-    def admitted(self, feeds: Mapping[str, Array], most: int) -> dict[str, int]:
-        """The sizes of the dims in a request. Raises InputError naming what is wrong with it, and Refusal where a run would
-        take more than `most` bytes; nothing has been allocated then."""
+    def admitted(self, feeds: Mapping[str, Array], most: int) -> int:
+        """The bytes that a run of a request makes. Raises InputError naming what is wrong with it, and Refusal where a run
+        would take more than `most`; nothing has been allocated then."""
         shapes = self.binder.shapes(self.binder.arrays(feeds))
         known = self._memo.get(shapes)
         if known is None:
             binding = self.binder.bind(self.binder.sizes(shapes))
             made = sum(math.prod(shape or ()) * dtype.itemsize for shape, dtype in zip(binding.outputs, self.binder.dtypes))
-            known = self._memo[shapes] = binding.dims, binding.arena_bytes + self.threads * binding.scratch_bytes + made
+            made += binding.arena_bytes
+            known = self._memo[shapes] = binding.dims, made, made + self.threads * binding.scratch_bytes
             self.shapes += 1
             if len(self._memo) > MEMO:
                 self._memo.popitem(last=False)
-        dims, needed = known
+        dims, made, needed = known
         if needed > most:
             at = ", ".join(f"{name}={size}" for name, size in dims.items())
             raise wrong(f"a run at {at} takes {needed} bytes, more than the {most} that one may; send less at once")
-        return dims
+        return made
 
     def due(self, now: float) -> float:
         """When its first request should run, at the latest: at once, where enough of them wait."""
-        if self.joint is None or len(self.queue) >= self.joint.batching.rows:
+        if self.together is None or len(self.queue) >= self.together.requests:
             return min(now, self.queue[0].came)
-        return self.queue[0].came + self.joint.batching.delay
+        return self.queue[0].came + self.together.delay
 
     def taken(self) -> list[Job]:
         """The next requests that run together; nobody waits any more for those that are done without having run."""
@@ -115,29 +117,30 @@ class Served:
             return []
         first = self.queue.popleft()
         found = [first]
-        if self.joint is not None and self.queue:
-            found += self._companions(self.joint, first)
+        if self.together is not None and self.queue:
+            found += self._companions(self.together, first)
         self.running += len(found)
         return found
 
-    def _companions(self, joint: Joint, first: Job) -> list[Job]:
-        """Requests that run with one, taken from those that wait: the ones most like it."""
-        most = joint.batching.run / self.pace if self.pace else math.inf
-        gathering, own, found = Gathering(joint, first.dims, most), volume(joint, first.dims), []
-        for job in sorted(self.queue, key=lambda job: abs(volume(joint, job.dims) - own)):
-            if gathering.is_full:
-                break
-            if not job.result.done() and job.wanted == first.wanted and gathering.takes(job.dims):
+    def _companions(self, together: Gathering, first: Job) -> list[Job]:
+        """Requests that run with one, the first ones of those that wait and fit."""
+        room = together.run / self.pace if self.pace else math.inf
+        found, left, room = list[Job](), deque[Job](), room - first.bytes
+        for job in self.queue:
+            if (len(found) + 1 < together.requests and not job.result.done() and job.wanted == first.wanted
+                    and job.bytes <= room):
                 found.append(job)
-        taken = set(map(id, found))
-        self.queue = deque(job for job in self.queue if id(job) not in taken)
+                room -= job.bytes
+            else:
+                left.append(job)
+        self.queue = left
         return found
 
     def ran(self, jobs: Sequence[Job], seconds: float) -> None:
         """Some requests ran together, for so long."""
         self.running -= len(jobs)
-        if self.joint is not None:
-            pace = seconds / max(1, sum(volume(self.joint, job.dims) for job in jobs))
+        if self.together is not None:
+            pace = seconds / max(1, sum(job.bytes for job in jobs))
             self.pace += (pace - self.pace) * (_NEWS if self.pace else 1.0)
 
 
@@ -146,8 +149,6 @@ def opened(entry: Entry, threads: int, trust: Trust | None, key: str) -> Served:
     or InputError saying what is wrong with it or its settings."""
     found = fitting(Package.read(entry.path, "shared", trust))
     plan = found.plan
-    batching = Batching() if entry.settings is None else read_batching(entry.settings)
-    if batching.batch in plan.ranges and (most := plan.ranges[batching.batch].hi) is not None:
-        batching = replace(batching, rows=min(batching.rows, most))
-    joint = joint_of(plan.inputs, plan.outputs, batching)
-    return Served(entry, key, plan, Binder(plan, found.bounds, threads), joint, threads)
+    gathering = Gathering() if entry.settings is None else read_gathering(entry.settings)
+    binder = Binder(plan, found.bounds, threads)
+    return Served(entry, key, plan, binder, gathering if any(joinable(binder, found.bounds)) else None, threads)

@@ -27,7 +27,7 @@ def _model(model: Served) -> dict[str, Any]:
         "inputs": [format_spec(spec) for spec in model.plan.inputs],
         "outputs": [format_spec(spec) for spec in model.plan.outputs],
         "dims": {name: str(known) for name, known in model.plan.ranges.items()},
-        "joined": None if model.joint is None else [model.joint.batching.batch, *model.joint.batching.pad],
+        "together": 1 if model.together is None else model.together.requests,
         "requests": model.requests, "pending": model.pending, "shapes": model.shapes, "coverage": model.coverage is not None,
         "milliseconds": {share: round(1e3 * times[min(len(times) - 1, int(len(times) * share / 100))], 3)
                          for share in (50, 99)} if times else {}}

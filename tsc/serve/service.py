@@ -1,7 +1,7 @@
 """What the server does, whatever the protocol: it knows the models of a folder, lets requests in, and has workers run them.
 
-Each worker takes the next requests by itself when it has nothing to do, those that fit together as one: where all are busy
-requests gather, so that more run as one the more there are, and none waits for others where there is nothing to do.
+Each worker takes the next requests by itself when it has nothing to do, some of them as one: where all are busy requests
+gather, so that more run as one the more there are, and none waits for others where there is nothing to do.
 """
 
 from __future__ import annotations
@@ -212,10 +212,10 @@ class Service:
         if self._pending() >= self.options.requests:
             raise busy(f"{self.options.requests} requests wait already; ask again later")
         try:
-            wanted, dims = model.wanted(outputs), model.admitted(feeds, self.options.run_bytes)
+            wanted, made = model.wanted(outputs), model.admitted(feeds, self.options.run_bytes)
         except TscError as error:
             raise refusal_of(error) from error
-        job = Job(feeds, dims, wanted, asyncio.get_running_loop().create_future(), begin, begin + seconds, model)
+        job = Job(feeds, made, wanted, asyncio.get_running_loop().create_future(), begin, begin + seconds, model)
         model.queue.append(job)
         async with self._news:
             self._news.notify()
@@ -231,8 +231,7 @@ class Service:
             model, begin = jobs[0].model, self._now()
             try:
                 self.metrics.batches.labels(*model.place).observe(len(jobs))
-                answers = await self._run(worker, "run", model.key, jobs[0].wanted, model.joint, [job.feeds for job in jobs],
-                                          [job.dims for job in jobs])
+                answers = await self._run(worker, "run", model.key, jobs[0].wanted, [job.feeds for job in jobs])
                 for job, answer in zip(jobs, answers):
                     _settle(job, answer[1] if answer[0] == "done" else _told(answer))
             except WorkerGone:

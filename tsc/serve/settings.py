@@ -40,48 +40,37 @@ class ServerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Batching:
-    """How requests of one model are run together: along the dim `batch`, with which all inputs and outputs begin and whose rows
-    have nothing to do with each other; those that differ in a dim of `pad` with zeros behind the shorter one, which must not
-    change what is before them (a mask says so to the model). At most `rows` together, no more than are expected to run within
-    `run` seconds, and after `delay` seconds of waiting for others at most. Without a `batch` each request runs alone."""
+class Gathering:
+    """How requests of one model are run together: at most so many `requests`, no more than are expected to run within `run`
+    seconds, and after `delay` seconds of waiting for others at most."""
 
-    batch: str | None = None
-    pad: tuple[str, ...] = ()
-    rows: int = 32
+    requests: int = 32
     run: float = 0.02
     delay: float = 0.0
 
 
-def read_batching(path: Path) -> Batching:
-    """The settings in a TOML file: `batch = "batch"`, `pad = ["seq"]`, `rows = 32`, `run_ms = 20`, `delay_ms = 0`.
-    Raises InputError for one that there is not, or of another kind."""
+def read_gathering(path: Path) -> Gathering:
+    """The settings in a TOML file: `requests = 32`, `run_ms = 20`, `delay_ms = 0`. Raises InputError for one that there is not,
+    or of another kind."""
     try:
         told = tomllib.loads(read_regular(path, _MOST_TEXT).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"'{path}' is no TOML ({error}); mend it") from error
-    return batching_of(told, path)
+    return gathering_of(told, path)
 
 
-def batching_of(told: Mapping[str, Any], where: Path) -> Batching:
+def gathering_of(told: Mapping[str, Any], where: Path) -> Gathering:
     """The same of what a file holds."""
-    kinds = {"batch": str, "pad": list, "rows": int, "run_ms": int | float, "delay_ms": int | float}
+    kinds = {"requests": int, "run_ms": int | float, "delay_ms": int | float}
     for name, value in told.items():
         if name not in kinds:
             raise InputError(f"'{where}' has a setting '{name}'; there are {', '.join(kinds)}")
         if not isinstance(value, kinds[name]) or isinstance(value, bool):
-            raise InputError(f"'{where}' has {name} = {value!r}, expected one like {_LIKE[name]}")
-    if not all(isinstance(name, str) for name in told.get("pad", ())):
-        raise InputError(f"'{where}' has pad = {told['pad']!r}, expected names of dims")
-    if "batch" not in told and told:
-        raise InputError(f"'{where}' has no setting 'batch', without which there is nothing to set; name the dim of rows")
-    usual = Batching()
-    rows = told.get("rows", usual.rows)
+            raise InputError(f"'{where}' has {name} = {value!r}, expected a number")
+    usual = Gathering()
+    requests = told.get("requests", usual.requests)
     run, delay = (told.get(f"{name}_ms", 1e3 * getattr(usual, name)) for name in ("run", "delay"))
-    if rows < 1 or not 0 < run < 1e6 or not 0 <= delay < 1e6:
-        raise InputError(f"'{where}' has rows = {rows}, run_ms = {run:g}, delay_ms = {delay:g}: expected 1 row or more, some "
-                         "milliseconds to run, and none or more to wait")
-    return Batching(told.get("batch"), tuple(told.get("pad", ())), rows, run / 1e3, delay / 1e3)
-
-
-_LIKE = {"batch": '"batch"', "pad": '["seq"]', "rows": "32", "run_ms": "20", "delay_ms": "2"}
+    if requests < 1 or not 0 < run < 1e6 or not 0 <= delay < 1e6:
+        raise InputError(f"'{where}' has requests = {requests}, run_ms = {run:g}, delay_ms = {delay:g}: expected 1 request or "
+                         "more, some milliseconds to run, and none or more to wait")
+    return Gathering(requests, run / 1e3, delay / 1e3)

@@ -1,7 +1,7 @@
 """A process that runs models for the server: `python -m tsc serve` starts some, and asks them by frames.
 
-Requests: ("load", key, entry, threads, trust), ("unload", key), ("run", key, wanted, joint, feeds, dims) of several requests,
-("memory",). Answers: ("done", what was asked for), or ("wrong", whose fault, why). A run's is a list of such, one a request.
+Requests: ("load", key, entry, threads, trust), ("unload", key), ("run", key, wanted, feeds) of several requests, ("memory",).
+Answers: ("done", what was asked for), or ("wrong", whose fault, why). A run's is a list of such, one a request.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from tsc.frames import read_frame, write_frame
 from tsc.runtime.executable import Executable
 from tsc.runtime.load import load
 from tsc.runtime.memory import Array
-from tsc.serve.batching import Dims, Feeds, Joint, joined, parted
 
+Feeds = Mapping[str, Array]
 #: ("done", a value), or ("wrong", "theirs" | "ours", a sentence).
 Answer = tuple[Any, ...]
 
@@ -54,26 +55,22 @@ class Models:
             case "unload", key:
                 self._loaded.pop(key, None)
                 return None
-            case "run", key, wanted, joint, feeds, dims:
+            case "run", key, wanted, feeds:
                 if key not in self._loaded:  # as after a restart, where its file is another one by now
                     raise PackageError(f"model '{key}' is not loaded any more; ask again")
-                return run(self._loaded[key], wanted, joint, feeds, dims)
+                return run(self._loaded[key], wanted, feeds)
             case ("memory",):
                 return resident_bytes()
         raise ValueError(f"no request is {request[0]!r}")
 
 
-def run(model: Executable, wanted: Sequence[int], joint: Joint | None, feeds: Sequence[Feeds],
-        dims: Sequence[Dims]) -> list[Answer]:
-    """An answer for each of some requests, of the outputs of these numbers. They run as one where that is possible: what one
-    of them did wrong is for it alone, so that all run by themselves then."""
+def run(model: Executable, wanted: Sequence[int], feeds: Sequence[Feeds]) -> list[Answer]:
+    """An answer for each of some requests, of the outputs of these numbers. They run as one: what one of them did wrong is for
+    it alone, so that all run by themselves then."""
     names = [model.outputs[number].name for number in wanted]
-    if joint is not None and len(feeds) > 1:
-        try:
-            results = model.run(names, joined(joint, feeds, dims))
-            return [("done", part) for part in parted(joint, results, dims, wanted)]
-        except TscError:
-            pass
+    if names and len(feeds) > 1:
+        with suppress(TscError):
+            return [("done", results) for results in model.run_many(names, feeds)]
     return [_alone(model, names, own) for own in feeds]
 
 
