@@ -16,6 +16,7 @@
     python3 dev.py bench covers [..] what a search finds on this CPU, beside random configs (args go to benchmarks/covers.py)
     python3 dev.py bench serving [..] `tsc serve` under load (args go to benchmarks/serving.py)
     python3 dev.py bench models NAME [..] whole models beside ONNX Runtime (args go to benchmarks/models.py)
+    python3 dev.py bench ragged [..] requests of different lengths at once (args go to benchmarks/ragged.py)
     python3 dev.py bench compile [..] times of compiling whole models, cold and cached (args go to benchmarks/compiling.py)
     python3 dev.py fuzz [args]     random programs (--trips: recurrent, --configs: any tiles) three ways (tests/fuzz/run.py)
     python3 dev.py fuzz --onnx ..  random ONNX operators and chains, or nets, end to end (args: tests/fuzz/operators/run.py)
@@ -116,9 +117,9 @@ def bench(args: Sequence[str]) -> int:
     if args[:1] in (["search"], ["covers"]):
         install("test", "tune")
         return run(PYTHON, "-m", f"benchmarks.{args[0]}", *args[1:])
-    if args[:1] == ["models"]:
+    if args[:1] in (["models"], ["ragged"]):
         install("test", "bench")
-        return run(PYTHON, "-m", "benchmarks.models", *args[1:])
+        return run(PYTHON, "-m", f"benchmarks.{args[0]}", *args[1:])
     modules = {"poly": "poly", "compile": "compiling", "tuned": "tuned", "calls": "calls", "selection": "selection",
                "serving": "serving"}
     if args and args[0] in modules:
