@@ -207,3 +207,32 @@ def test_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(__import__("sys").modules, "tsc.serve.server")
     found = CliRunner().invoke(cli, ["serve", str(tmp_path)])
     assert isinstance(found.exception, tsc.InputError) and "tsc-compiler[serve]" in str(found.exception)
+
+
+def test_a_head_that_does_not_come(tmp_path: Path) -> None:
+    """A connection whose request never begins, or begins letter by letter, is closed; one that asks again after a while not."""
+    put(sums(), tmp_path / "sums.tscpack")
+    with serving(tmp_path, tmp_path / "log", "--deadline", "1.5") as server:
+        silent, dribbling = (socket.create_connection(("127.0.0.1", server.port)) for _ in range(2))
+        ask = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+        begin = time.monotonic()
+        with suppress(OSError):
+            for letter in ask:
+                dribbling.sendall(bytes([letter]))
+                time.sleep(0.1)
+        assert time.monotonic() - begin < 4.2, "all letters were taken"
+        for closed in (silent, dribbling):
+            closed.settimeout(10)
+            with suppress(ConnectionResetError):
+                assert closed.recv(1) == b""
+        good = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        for _ in range(4):  # the wait between two requests has another limit
+            good.sendall(ask)
+            answer = b""
+            while b"}" not in answer:
+                answer += (some := good.recv(4096))
+                assert some, "closed"
+            assert answer.startswith(b"HTTP/1.1 200")
+            time.sleep(0.6)
+        for connection in (silent, dribbling, good):
+            connection.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from tsc.errors import LaunchError
 from tsc.serve.rest import Rest
@@ -60,6 +61,41 @@ class _Server(uvicorn.Server):
         self.force_exit, self.should_exit = self.should_exit, True
 
 
+def _prompt(seconds: float) -> type[AutoHTTPProtocol]:
+    """The protocol of a connection that is closed where the head of a request does not come within so long. (Its body has a
+    limit of its own, and waiting for the next request, too.)"""
+
+    class Prompt(AutoHTTPProtocol):
+        """uvicorn's own, with a timer that runs while a head is under way."""
+
+        _hurry: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._rest()
+
+        def _wait(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._rest()
+            elif self._hurry is None:
+                self._hurry = self.loop.call_later(seconds, self.transport.close)
+
+        def _rest(self) -> None:
+            if self._hurry is not None:
+                self._hurry.cancel()
+                self._hurry = None
+
+    return Prompt
+
+
 async def serve(options: ServerOptions, started: Callable[[int, int | None], None]) -> None:
     """Serve until SIGINT or SIGTERM, which let requests that are there end. `started` is told the ports. Raises LaunchError
     where a port is not to be had, PackageError where the folder cannot be read."""
@@ -68,8 +104,9 @@ async def serve(options: ServerOptions, started: Callable[[int, int | None], Non
     rpc = None
     try:
         listening = _listening(options.host, options.http_port)
-        config = uvicorn.Config(Rest(service).application(), log_config=None, access_log=False, lifespan="off",
-                                timeout_keep_alive=_KEPT_ALIVE, timeout_graceful_shutdown=max(1, round(options.grace)))
+        config = uvicorn.Config(Rest(service).application(), http=_prompt(options.deadline), log_config=None, access_log=False,
+                                lifespan="off", timeout_keep_alive=_KEPT_ALIVE,
+                                timeout_graceful_shutdown=max(1, round(options.grace)))
         grpc_port = None
         if options.grpc_port is not None:
             rpc = rpc_server(service)
