@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tsc.errors import LaunchError
 from tsc.serve.rest import Rest
@@ -61,11 +61,11 @@ class _Server(uvicorn.Server):
         self.force_exit, self.should_exit = self.should_exit, True
 
 
-def _prompt(seconds: float) -> type[AutoHTTPProtocol]:
+def _prompt(seconds: float) -> type[HttpToolsProtocol]:
     """The protocol of a connection that is closed where the head of a request does not come within so long. (Its body has a
     limit of its own, and waiting for the next request, too.)"""
 
-    class Prompt(AutoHTTPProtocol):
+    class Prompt(HttpToolsProtocol):
         """uvicorn's own, with a timer that runs while a head is under way."""
 
         _hurry: asyncio.TimerHandle | None = None
