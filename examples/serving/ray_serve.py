@@ -1,15 +1,15 @@
 """A model as a deployment of Ray Serve: requests that come together run together, replicas share the weights of a machine.
 
     TSC_MODEL=model.tscpack serve run --app-dir examples/serving ray_serve:app
-    curl localhost:8000/ -d '{"x": [1.0, 2.0]}'
+    curl localhost:8000/ -d '{"x": [[1.0, 2.0]]}'
 
-Each request is one row of every input. Ray gathers them; rows of different lengths would have to be filled up first, as
-`tsc serve` does.
+Ray gathers requests, of whatever sizes; they run as one, and each gets what it gets alone.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,29 +28,24 @@ class Model:
         self._model = tsc.load(path, threads=1, weights="shared")
 
     @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.002)
-    async def rows(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What each of some requests gets. They run as one where their rows are of one shape."""
-        try:
-            return self._run(requests)
-        except (tsc.InputError, ValueError, KeyError):
-            return [self._alone(request) for request in requests]
-
-    def _run(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        feeds = {spec.name: np.array([request[spec.name] for request in requests], spec.numpy) for spec in self._model.inputs}
+    async def many(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What each of some requests gets, or what is wrong with it."""
+        results = self._model.run_many(None, [self._arrays(request) for request in requests], return_exceptions=True)
         names = [spec.name for spec in self._model.outputs]
-        return [dict(zip(names, row)) for row in zip(*(result.tolist() for result in self._model.run(names, feeds)))]
+        return [{"error": str(own)} if isinstance(own, tsc.TscError) else dict(zip(names, (y.tolist() for y in own)))
+                for own in results]
 
-    def _alone(self, request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return self._run([request])[0]
-        except KeyError as error:
-            return {"error": f"input {error} is missing"}
-        except (tsc.InputError, ValueError) as error:
-            return {"error": str(error)}
+    def _arrays(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The arrays of a request; what is no array stays as it is, for the model to say so."""
+        feeds = dict(request)
+        for spec in self._model.inputs:
+            with suppress(KeyError, ValueError, TypeError):
+                feeds[spec.name] = np.array(feeds[spec.name], spec.numpy)
+        return feeds
 
     async def __call__(self, request: Request) -> JSONResponse:
         """One request over HTTP."""
-        result = await self.rows(await request.json())
+        result = await self.many(await request.json())
         return JSONResponse(result, 422 if "error" in result else 200)
 
 

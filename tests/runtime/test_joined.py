@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -16,8 +16,8 @@ from onnx import numpy_helper
 import tsc
 from tests.fuzz.package_files import tuned
 from tests.graph.models import attention, gelu, model
-from tsc.runtime import joined
 from tsc.runtime.image import ROW, ROWS
+from tsc.runtime.memory import allocate_at
 
 Feeds = dict[str, np.ndarray[Any, Any]]
 RNG = np.random.default_rng(0)
@@ -114,23 +114,31 @@ def test_who_is_wrong_is_named(executable: tsc.Executable) -> None:
     with pytest.raises(tsc.InputError, match=r"^request 1: .*index"):
         executable.run_many(None, [right, outside, right])
     check(executable, [right, request(2, 3)])  # and nothing of that is left
+    found = executable.run_many(["y"], [right, outside, wide, right], return_exceptions=True)
+    wanted, = executable.run(["y"], right)
+    assert [own[0].tobytes() for own in (found[0], found[3])] == [wanted.tobytes()] * 2
+    assert type(found[1]) is tsc.InputError and type(found[2]) is tsc.ShapeError and "request" not in str(found[2])
+    assert isinstance(executable.run_many(None, [wide], return_exceptions=True)[0], tsc.ShapeError)
 
 
-def test_from_many_threads(executable: tsc.Executable) -> None:
-    lists = [[request(1 + (k + j) % 3, 1 + (7 * k + 5 * j) % 19, j) for j in range(1 + k % 6)] for k in range(24)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda requests: check(executable, requests), lists))
+def test_memory_that_is_short_for_all_together(executable: tsc.Executable, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, most = [request(2, 5), request(3, 9)], 3 * 9 * 5 * 4
+
+    def scarce(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> tuple[Any, int]:
+        if np.prod(shape) * dtype.itemsize > most:
+            raise tsc.LaunchError(f"no memory for {what}")
+        return allocate_at(shape, dtype, what)
+
+    monkeypatch.setattr("tsc.runtime.executable.allocate_at", scarce)
+    check(executable, requests)  # one after the other
+    with pytest.raises(tsc.LaunchError, match=r"^request 1: not enough memory.*batch=4"):
+        executable.run_many(None, [requests[0], request(4, 9)])
 
 
-def test_little_memory_at_a_time(executable: tsc.Executable, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = [request(2, seq) for seq in (3, 9, 3, 17, 1)]
-    joiner = executable._joiner
-    assert joiner is not None
-    parts = [joiner.part((2, seq)) for seq in (3, 9, 3, 17, 1)]
-    monkeypatch.setattr(joined, "MOST_BYTES", parts[1].arena + parts[0].arena)
-    runs = list(joined.runs_of(parts))
-    assert sorted(number for run in runs for number in run) == [0, 1, 2, 3, 4] and len(runs) > 2
-    check(executable, requests)
+def test_a_type_that_numpy_has_not() -> None:
+    executable = tsc.compile(model("y = Add(x, x)", "bfloat16[n, 3] x", "bfloat16[n, 3] y"))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3).astype(ml_dtypes.bfloat16)
+    check(executable, [{"x": x}, {"x": x[1:]}])
 
 
 @pytest.mark.parametrize("made, shapes", [

@@ -153,8 +153,8 @@ def test_ray_serve(tmp_path: Path) -> None:
         serve.shutdown()
     """)
     model = tsc.load(path)
-    asked = [{name: array[0].tolist() for name, array in sums_request(4, seed).items()} for seed in range(8)]
-    asked += [{"ids": [1, 2]}, {"ids": [1, 2], "mask": [1, 1]}]
+    asked = [listed(sums_request(3 + seed % 3, seed, 1 + seed % 2)) for seed in range(8)]
+    asked += [{"ids": [[1, 2]]}, {"ids": [[1, 2]], "mask": [[1, 1]]}, {"ids": [[1], [2, 3]], "mask": [[1]]}]
     done = subprocess.run([sys.executable, "-c", code, str(free_port())], input="\n".join(map(json.dumps, asked)), text=True,
                           env={**os.environ, "TSC_MODEL": str(path), "PYTHONPATH": f"{ROOT}{os.pathsep}{SERVING}"},
                           capture_output=True, timeout=170, check=False)
@@ -162,8 +162,10 @@ def test_ray_serve(tmp_path: Path) -> None:
     assert len(answers) == len(asked), done.stderr[-2000:]
     for seed, (status, found) in enumerate(answers[:8]):
         assert status == 200
-        np.testing.assert_allclose(found["pooled"], model.run(["pooled"], sums_request(4, seed))[0][0], rtol=1e-5)
+        np.testing.assert_array_equal(np.array(found["pooled"], np.float32),
+                                      model.run(["pooled"], sums_request(3 + seed % 3, seed, 1 + seed % 2))[0])
     assert answers[8][0] == 422 and "'mask' is missing" in answers[8][1]["error"] and answers[9][0] == 200
+    assert answers[10][0] == 422 and "'ids'" in answers[10][1]["error"]
 
 
 def test_the_image_has_what_serving_needs(tmp_path: Path) -> None:

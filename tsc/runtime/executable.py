@@ -6,12 +6,12 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from tsc.runtime.profile import Profile, profile_of
 from tsc.runtime.schema import shown
 from tsc.sym import SymExpr
 
-_T = TypeVar("_T")
 MEMO = 64  # shapes whose sizes are kept
 MOST_THREADS = 257  # the caller's and those that cpu_runtime.c starts
 
@@ -48,14 +47,6 @@ MOST_THREADS = 257  # the caller's and those that cpu_runtime.c starts
 def _driver_of(target: str) -> Driver | None:
     """The device that a target's code is for, opened; None for a CPU's."""
     return None if is_cpu(target) else open_platform(target).open()
-
-
-def _numbered(number: int, do: Callable[[], _T]) -> _T:
-    """What is done for one request, whose number errors have."""
-    try:
-        return do()
-    except TscError as error:
-        raise type(error)(f"request {number}: {error}") from error
 
 
 def thread_count(threads: object) -> int:
@@ -188,7 +179,8 @@ class Executable:
         made = [result for result in results if result is not None]
         return made if chosen is None else [made[i] for i in chosen]
 
-    def run_many(self, output_names: Sequence[str] | None, requests: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    def run_many(self, output_names: Sequence[str] | None, requests: Sequence[Mapping[str, Any]],
+                 return_exceptions: bool = False) -> list[Any]:
         """Compute outputs for several requests of any sizes at once, each as though it ran alone, to the last bit.
 
         Nothing is padded: kernels that compute row by row run once over the rows of all requests, others once for each, or for
@@ -198,9 +190,10 @@ class Executable:
         Args:
             output_names: Which outputs, in order (None: all).
             requests: Feeds, as `run` takes them.
+            return_exceptions: Whether the error of a request stands in the place of its results, the others having theirs.
 
         Returns:
-            What `run` returns, for each request: arrays that may be parts of larger ones.
+            What `run` returns, for each request: a list of arrays, which may be parts of larger ones.
 
         Raises:
             InputError: A request is wrong, or its data are; it is named by its number, from 0.
@@ -208,18 +201,31 @@ class Executable:
             LaunchError: As `run`.
         """
         chosen, joiner = self._choose(output_names), self._joiner
-        if joiner is None or len(requests) < 2:
-            return [_numbered(k, partial(self.run, output_names, feeds)) for k, feeds in enumerate(requests)]
-        given = [_numbered(k, partial(self._binder.arrays, feeds)) for k, feeds in enumerate(requests)]
-        sizes = [_numbered(k, partial(self._sizes, own)) for k, own in enumerate(given)]
-        parts = [_numbered(k, partial(joiner.part, own)) for k, own in enumerate(sizes)]
-        found: dict[int, list[Any]] = {}
+        found: list[Any] = [None] * len(requests)
+
+        def each(numbers: Iterable[int], do: Callable[[int], Any]) -> None:
+            for number in numbers:
+                try:
+                    found[number] = do(number)
+                except TscError as error:
+                    if not return_exceptions:
+                        raise type(error)(f"request {number}: {error}") from error
+                    found[number] = error
+
+        given, parts = dict[int, list[AnyArray]](), dict[int, Part]()
+
+        def taken(number: int) -> None:
+            if joiner is not None:
+                own = self._binder.arrays(requests[number])
+                given[number], parts[number] = own, joiner.part(self._sizes(own))
+
+        each(range(len(requests)), taken)
         for numbers in runs_of(parts):
-            made = self._run_joined(joiner, [parts[k] for k in numbers], [given[k] for k in numbers])
-            if made is None:
-                made = [_numbered(k, partial(self.run, None, requests[k])) for k in numbers]
-            found |= dict(zip(numbers, made))
-        return [found[k] if chosen is None else [found[k][i] for i in chosen] for k in range(len(requests))]
+            own = self._run_joined(joiner, [parts[k] for k in numbers], [given[k] for k in numbers]) if joiner else None
+            for number, results in zip(numbers, own or ()):
+                found[number] = results if chosen is None else [results[i] for i in chosen]
+        each((k for k, own in enumerate(found) if own is None), lambda k: self.run(output_names, requests[k]))
+        return found
 
     @cached_property
     def _joiner(self) -> Joiner | None:
@@ -236,13 +242,14 @@ class Executable:
         ready, elements = joined
         if self._package.mapped is not None:
             self._package.mapped.check()
-        feeds: list[AnyArray] = [np.concatenate([np.ravel(own[k]) for own in given]) for k in range(len(self.inputs))]
-        results, places = self._results(ready, feeds, {})
         context = self._contexts.take()
         try:
-            self._begin(context, ready, feeds, results, places)
+            feeds: list[AnyArray] = [np.concatenate([np.ravel(own[k]) for own in given]) for k in range(len(self.inputs))]
+            made = [allocate_at(shape, dtype, "an output") for shape, dtype in zip(ready.outputs, self._binder.dtypes)]
+            results: list[AnyArray | None] = [array for array, _ in made]
+            context.begin(ready, feeds, results, [place for _, place in made])
             perform(self._binder, context, ready, results)
-        except InputError:
+        except (InputError, LaunchError, MemoryError):  # whose data are wrong, what is too large: each says so for itself
             return None
         finally:
             self._contexts.give(context)

@@ -11,7 +11,7 @@ import math
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -287,14 +287,14 @@ class _Table:
     choices: dict[tuple[int, Sizes], int] = field(default_factory=dict)
 
 
-def runs_of(parts: Sequence[Part]) -> Iterator[list[int]]:
+def runs_of(parts: Mapping[int, Part]) -> Iterator[list[int]]:
     """The numbers of requests that run as one, those of equal sizes next to each other."""
     run, arena = list[int](), 0
-    for number in sorted(range(len(parts)), key=lambda k: parts[k].values):
-        if run and arena + parts[number].arena > MOST_BYTES:
+    for number, part in sorted(parts.items(), key=lambda own: own[1].values):
+        if run and arena + part.arena > MOST_BYTES:
             yield run
             run, arena = [], 0
         run.append(number)
-        arena += parts[number].arena
+        arena += part.arena
     if run:
         yield run

@@ -10,7 +10,6 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +64,10 @@ class Models:
 
 
 def run(model: Executable, wanted: Sequence[int], feeds: Sequence[Feeds]) -> list[Answer]:
-    """An answer for each of some requests, of the outputs of these numbers. They run as one: what one of them did wrong is for
-    it alone, so that all run by themselves then."""
+    """An answer for each of some requests, of the outputs of these numbers; what one of them did wrong is for it alone."""
     names = [model.outputs[number].name for number in wanted]
-    if names and len(feeds) > 1:
-        with suppress(TscError):
-            return [("done", results) for results in model.run_many(names, feeds)]
-    return [_alone(model, names, own) for own in feeds]
-
-
-def _alone(model: Executable, names: list[str], feeds: Feeds) -> Answer:
-    try:
-        results: list[Array] = model.run(names, feeds) if names else []
-        return "done", results
-    except TscError as error:
-        return _wrong(error)
+    found = model.run_many(names, feeds, return_exceptions=True) if names else [[] for _ in feeds]
+    return [_wrong(own) if isinstance(own, TscError) else ("done", own) for own in found]
 
 
 def _wrong(error: TscError) -> Answer:
