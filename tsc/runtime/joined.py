@@ -19,10 +19,10 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc.errors import PackageError
+from tsc.errors import PackageError, ShapeError
 from tsc.runtime.bind import Binder, grouped
 from tsc.runtime.bounds import Bounds, Layout, Needs
-from tsc.runtime.context import TableEngine
+from tsc.runtime.context import TableEngine, forget_locks_after_fork
 from tsc.runtime.host_program import Ready
 from tsc.runtime.image import HEADER, PLACE, ROW, Image
 from tsc.runtime.memory import round_up
@@ -106,6 +106,11 @@ class Joiner:
                        for own, rows in zip(self._launches, self._rows)]
         self._lock = threading.Lock()
         self._memo: OrderedDict[tuple[int, ...], Part] = OrderedDict()
+        forget_locks_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child: the thread that held the lock, if any did, is not there."""
+        self._lock = threading.Lock()
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
@@ -233,8 +238,12 @@ class Joiner:
 
     def _choice(self, number: int, launch: Launch, group: Group, needs: Needs, parts: Sequence[Part]) -> int:
         """The number of the Variant that runs for a group of several."""
-        values = self._binder.static(self._stand_in(number, launch, group, parts))
-        numbers, costs = iter(self._counts[number].evaluate(values)), list[float]()
+        try:
+            values = self._binder.static(self._stand_in(number, launch, group, parts))
+            numbers = iter(self._counts[number].evaluate(values))
+        except (ZeroDivisionError, ShapeError):  # of sizes that no request has; any Variant gives the same
+            return parts[group[0]].choices[number]
+        costs: list[float] = []
         for variant in launch.variants:
             time = 0.0
             for call in variant.calls:
