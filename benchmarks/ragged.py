@@ -27,9 +27,11 @@ from tsc.bench_child import opened_onnxruntime
 
 Feeds = dict[str, NDArray[Any]]
 Rows = list[NDArray[Any]]
-#: How a runtime runs a batch, and how far what it gives may be from the first one's, as a share of the largest.
+#: How each runtime runs a batch.
 WAYS = {"tsc": ("joined", "alone", "padded"), "onnxruntime": ("alone", "padded")}
+#: How far results may be apart, as a share of the largest.
 TOLERANCE = 1e-3
+#: The fewest tokens of a request.
 SHORTEST = 8
 
 

@@ -141,6 +141,33 @@ def test_a_type_that_numpy_has_not() -> None:
     check(executable, [{"x": x}, {"x": x[1:]}])
 
 
+@pytest.mark.parametrize("asked", [
+    {"target": "cpu-avx2"}, {"target": "cpu-generic"}, {"dims": {"batch": 1, "seq": (1, 16)}},
+    {"options": tsc.Options(reduction_chunk=4, split_reductions=True)}, {"options": tsc.Options(share_kernels=False)}],
+    ids=["avx2", "generic", "one row and an end", "temporaries", "kernels of their own"])
+def test_however_it_is_compiled(asked: dict[str, Any]) -> None:
+    """With an end of what counts rows that all requests together are beyond, and numbers that are none."""
+    executable = tsc.compile(tokens(), threads=2, **asked)
+    assert executable._joiner is not None
+    plain = [request(1, seq, k) for k, seq in enumerate((3, 16, 9, 1, 16, 7))]
+    check(executable, plain)
+    check(executable, [own if k % 2 else own | {"mask": np.full_like(own["mask"], np.nan)} for k, own in enumerate(plain)])
+
+
+def test_what_is_no_list_of_requests(executable: tsc.Executable) -> None:
+    for wrong in (request(1, 3), None, iter([]), "ids", 3):
+        with pytest.raises(tsc.InputError, match="requests are a list of dicts"):
+            executable.run_many(None, wrong)  # type: ignore[arg-type]
+
+
+def test_trimming_forgets_requests(executable: tsc.Executable) -> None:
+    check(executable, [request(2, 3), request(1, 4)])
+    assert executable._joiner is not None and executable._joiner.part.cache_info().currsize > 0
+    executable.trim()
+    assert executable._joiner.part.cache_info().currsize == 0
+    check(executable, [request(2, 3), request(1, 4)])
+
+
 @pytest.mark.parametrize("made, shapes", [
     (gelu(), [{"x": (b, n, 6), "r": (b, n, 10)} for b, n in ((1, 3), (2, 8), (1, 1), (4, 3))]),
     (attention(), [{"x": (b, n, 6), "mask": (b, 1, 1, n)} for b, n in ((1, 3), (2, 8), (1, 1), (4, 3))])])

@@ -41,22 +41,24 @@ def taken(served: Served) -> list[list[float]]:
     """Who runs together, by when they came, until nobody waits."""
     found = []
     while served.queue:
-        if jobs := served.taken():
+        if jobs := served.taken(1 << 30):
             found.append([job.came for job in jobs])
             served.ran(jobs, 0.0)
     return found
 
 
-@given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from((1, 1, 1, 2))), max_size=12), st.sampled_from((0.0, 1e-4)))
-def test_the_rules(entry: Entry, sizes: list[tuple[int, int]], pace: float) -> None:
+@given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from((1, 1, 1, 2))), max_size=12), st.sampled_from((0.0, 1e-4)),
+       st.sampled_from((90, 1 << 30)))
+def test_the_rules(entry: Entry, sizes: list[tuple[int, int]], pace: float, most: int) -> None:
     served, runs = waiting(entry, sizes), []
     served.pace = pace
     while served.queue:
-        runs.append(served.taken())
+        runs.append(served.taken(most))
     assert sorted(job.came for run in runs for job in run) == list(range(len(sizes)))  # nobody is lost, nobody runs twice
     assert [run[0].came for run in runs] == sorted(run[0].came for run in runs)  # who waits longest is next
     for run in runs:
         assert len(run) <= 4 and len({job.wanted for job in run}) == 1
+        assert len(run) == 1 or sum(job.bytes for job in run) <= most
         assert len(run) == 1 or pace * sum(job.bytes for job in run) <= 0.0100001
 
 

@@ -267,7 +267,7 @@ class Binder:
         layout = Layout(at, offsets, self._storage_bytes(storages, inputs, outputs), dict(zip(self.plan.arenas, arenas)))
         if self._bounds is not None:
             self._bounds.check_layout(layout)
-        names = dict(zip((*self.dims, *self.evals), static))
+        names = dict(zip(self.static_names, static))
         whole = None
         if self.straight:
             whole = self._bound(self.segments[0], layout, names, at, dims) if self.segments else _NOTHING
@@ -330,7 +330,7 @@ class Binder:
             shape = self.plan.outputs[storage.index].shape
             return math.prod(d.evaluate(names) for d in shape) * self.dtypes[storage.index].itemsize
 
-        names = dict(zip((*self.dims, *self.evals), self.static(list(dims.values()))))
+        names = dict(zip(self.static_names, self.static(list(dims.values()))))
         makers: dict[int, str] = {}
         for launch in self.plan.launches:
             for number in launch.args:  # whoever has it first writes it

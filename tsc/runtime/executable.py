@@ -201,6 +201,8 @@ class Executable:
             LaunchError: As `run`.
         """
         chosen, joiner = self._choose(output_names), self._joiner
+        if not isinstance(requests, Sequence) or isinstance(requests, str | bytes):
+            raise InputError(f"requests are a list of dicts from input names to arrays, not a {type(requests).__name__}")
         found: list[Any] = [None] * len(requests)
 
         def each(numbers: Iterable[int], do: Callable[[int], Any]) -> None:
@@ -408,6 +410,8 @@ class Executable:
         keep theirs. Returns the bytes given back; the next run allocates what it needs again."""
         with self._lock:
             self._memo.clear()
+        if self._joiner is not None:
+            self._joiner.part.cache_clear()
         total = self._contexts.trim()
         give_back()
         return total

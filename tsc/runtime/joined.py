@@ -8,12 +8,10 @@ request gets is what it gets when it runs alone, to the last bit: no kernel sums
 from __future__ import annotations
 
 import math
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
@@ -22,7 +20,7 @@ from numpy.typing import NDArray
 from tsc.errors import PackageError, ShapeError
 from tsc.runtime.bind import Binder, grouped
 from tsc.runtime.bounds import Bounds, Layout, Needs
-from tsc.runtime.context import TableEngine, forget_locks_after_fork
+from tsc.runtime.context import TableEngine
 from tsc.runtime.host_program import Ready
 from tsc.runtime.image import HEADER, PLACE, ROW, Image
 from tsc.runtime.memory import round_up
@@ -85,13 +83,14 @@ def _rows_of(launch: Launch, plan: Plan, bounds: Bounds) -> _Rows | None:
 
 
 class Joiner:
-    """Makes one run of several requests to a straight Plan on a CPU."""
+    """Makes one run of several requests to a Plan on a CPU of which some launch is `joinable`. `part` tells what a request is
+    whose dims have these values; it raises as Binder.bind."""
 
     def __init__(self, binder: Binder, bounds: Bounds, engine: TableEngine) -> None:
         self._binder, self._bounds, self._engine = binder, bounds, engine
-        segment = binder.segments[0] if binder.straight and binder.segments else None
-        self._launches, self._copied = (segment.launches, segment.copies) if segment else ((), ())
-        self._functions: list[int] = engine.functions[0].tolist() if segment else []
+        segment, = binder.segments
+        self._launches, self._copied = segment.launches, segment.copies
+        self._functions: list[int] = engine.functions[0].tolist()
         self._base: list[int] = engine.base.tolist()
         self._fixed: list[int] = engine.fixed.tolist()
         self._rows = joinable(binder, bounds)
@@ -104,29 +103,9 @@ class Joiner:
         #: Launches with equal numbers have equal groups, and choose alike.
         self._forms = [known.setdefault((own.kernel, own.sizes, own.variants, rows), len(known))
                        for own, rows in zip(self._launches, self._rows)]
-        self._lock = threading.Lock()
-        self._memo: OrderedDict[tuple[int, ...], Part] = OrderedDict()
-        forget_locks_after_fork(self)
-
-    def after_fork(self) -> None:
-        """In a child: the thread that held the lock, if any did, is not there."""
-        self._lock = threading.Lock()
+        self.part = lru_cache(MEMO)(self._part)
 
     # -- one request ---------------------------------------------------------------------------------------------------
-
-    def part(self, values: tuple[int, ...]) -> Part:
-        """A request whose dims have these values. Raises as Binder.bind."""
-        with self._lock:
-            known = self._memo.get(values)
-            if known is not None:
-                self._memo.move_to_end(values)
-                return known
-        made = self._part(values)
-        with self._lock:
-            self._memo[values] = made
-            if len(self._memo) > MEMO:
-                self._memo.popitem(last=False)
-        return made
 
     def _part(self, values: tuple[int, ...]) -> Part:
         binding = self._binder.bind(values)

@@ -109,8 +109,9 @@ class Served:
             return min(now, self.queue[0].came)
         return self.queue[0].came + self.together.delay
 
-    def taken(self) -> list[Job]:
-        """The next requests that run together; nobody waits any more for those that are done without having run."""
+    def taken(self, most: int) -> list[Job]:
+        """The next requests that run together, which make no more than `most` bytes; nobody waits any more for those that are
+        done without having run."""
         while self.queue and self.queue[0].result.done():
             self.queue.popleft()
         if not self.queue:
@@ -118,14 +119,14 @@ class Served:
         first = self.queue.popleft()
         found = [first]
         if self.together is not None and self.queue:
-            found += self._companions(self.together, first)
+            found += self._companions(self.together, first, most)
         self.running += len(found)
         return found
 
-    def _companions(self, together: Gathering, first: Job) -> list[Job]:
+    def _companions(self, together: Gathering, first: Job, most: int) -> list[Job]:
         """Requests that run with one, the first ones of those that wait and fit."""
-        room = together.run / self.pace if self.pace else math.inf
-        found, left, room = list[Job](), deque[Job](), room - first.bytes
+        room = min(most, together.run / self.pace if self.pace else math.inf) - first.bytes
+        found, left = list[Job](), deque[Job]()
         for job in self.queue:
             if (len(found) + 1 < together.requests and not job.result.done() and job.wanted == first.wanted
                     and job.bytes <= room):

@@ -267,7 +267,7 @@ class Service:
                 first = min(waiting, key=lambda model: model.due(self._now()))
                 late = first.due(self._now()) - self._now()
                 if late <= 0:
-                    if jobs := first.taken():
+                    if jobs := first.taken(self.options.run_bytes):
                         return jobs
                     continue
                 try:
