@@ -13,7 +13,7 @@ from tsc.loop_ir.marks import COPY, SQUARES
 from tsc.loop_ir.nodes import Func, Intrin, Stmt, walk
 from tsc.loop_ir.oracle.interpret import interpret
 from tsc.target import DeviceSpec
-from tsc.te.expr import Buffer, Expr, Load, Var, add, index, mul
+from tsc.te.expr import Buffer, Expr, Load, Var, add, call, index, mul, select
 
 AVX512, AVX2, SSE = (CPU_SPECS[name] for name in ("cpu-avx512", "cpu-avx2", "cpu-generic"))
 R, C, X = Var("r"), Var("c"), Var("x")
@@ -57,6 +57,19 @@ def test_squares_copy_the_same(rows: int, columns: int, swapped: bool, spec: Dev
     np.testing.assert_array_equal(filled(lowered), filled(plain))
 
 
+@pytest.mark.parametrize("spec", [AVX512, AVX2, SSE], ids=lambda s: s.name)
+@pytest.mark.parametrize(("rows", "end"), [(32, 17), (32, 1), (16, 16), (48, 20), (16, 0), (19, 18)])
+def test_rows_behind_the_end_are_zero(rows: int, end: int, spec: DeviceSpec) -> None:
+    """y[c, r] = x[r, c] if r < end else 0, of an x that has no more rows."""
+    x, y = buffer("x", end, 24), buffer("y", 24, rows)
+    moved = store(y, (C, R), select(call("lt", R, index(end)), Load(x, (R, C)), c32(0.0)))
+    plain = func_of(loop("r", 0, rows, loop("c", 0, 24, moved, mark=COPY), mark=COPY), x, y)
+    made = turn_copies(plain, spec)
+    assert squares(made) == [SQUARES[spec.vector_bytes // 4]]
+    np.testing.assert_array_equal(filled(made), filled(plain))
+    np.testing.assert_array_equal(filled(lower(plain, spec)), filled(plain))
+
+
 def test_other_loops_go_outside() -> None:
     """y[c, x, r] = x[r, x, c]: the loop between the two stands around the squares."""
     x, y = buffer("x", 20, 3, 24), buffer("y", 24, 3, 20)
@@ -82,13 +95,20 @@ def unlike(kind: str) -> Func:
     value: Expr = Load(x, place)
     if kind == "computed":
         value = add(value, c32(1.0))
+    elif kind == "ones behind":
+        value = select(call("lt", R, index(20)), value, c32(1.0))
+    elif kind == "a triangle of zeros":
+        value = select(call("lt", R, C), value, c32(0.0))
+    elif kind == "zeros before":
+        value = select(call("ge", R, index(5)), value, c32(0.0))
     inner = loop("c", 0, columns, store(y, target, value))
     if kind == "triangle":
         inner = loop("c", 0, R, store(y, target, value))
     return func_of(loop("r", 0, rows, inner), *dict.fromkeys((x, y)))
 
 
-@pytest.mark.parametrize("kind", ["few rows", "wide", "in order", "every second", "in place", "computed", "triangle"])
+@pytest.mark.parametrize("kind", ["few rows", "wide", "in order", "every second", "in place", "computed", "triangle",
+                                  "ones behind", "a triangle of zeros", "zeros before"])
 def test_what_is_no_such_copy_stays(kind: str) -> None:
     func = unlike(kind)
     assert turn_copies(func, AVX512).body == func.body

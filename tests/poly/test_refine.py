@@ -263,8 +263,10 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "a local read one place on": ("softmax", of("out_store", reading("e", next_to))),
     "an input read one place on": ("softmax", of("mx_update", reading("x", next_to))),
     "a maximum that begins at a number": ("softmax", of("mx_init", lambda s: replace(s, value=Const(3.0, "float32")))),
-    "what is behind the end of a row filled with ones": ("gemm", of("fill_acc_panel", lambda s: replace(
+    "what is behind the end of a row filled with ones": ("conv", of("fill_acc_panel", lambda s: replace(
         s, value=Const(1.0, "float32")))),
+    "what is behind the end of a row copied": ("gemm", of("copy_acc_panel", lambda s: replace(
+        s, value=s.value.args[1]) if isinstance(s.value, Call) and s.value.fn == "select" else None)),
     "a copy of what is next to it": ("conv", of("copy_acc_panel", reading("x", next_to))),
     "a copy of what is around an image": ("conv", lambda s: replace(s, otherwise=s.then) if isinstance(s, If) and s.otherwise
                                           and s.otherwise != s.then and statements_of(s) == {"copy_acc_panel"} else None),

@@ -203,8 +203,8 @@ def test_form_of_a_contraction() -> None:
     acc = next(s for s in walk(func.body) if isinstance(s, Allocate) and s.scope == "register")
     assert [d.as_int() for d in acc.buffer.shape] == [2, 4]
     marks = [s.mark for s in walk(func.body) if isinstance(s, For)]
-    assert marks == ["block", "block", "instr_n", "copy", "copy", "copy", "copy", "instr_m", "init", "init", "k", "i", "j",
-                     "epilogue", "epilogue"]
+    assert marks == ["block", "block", "instr_n", "copy", "copy", "instr_m", "init", "init", "k", "i", "j", "epilogue",
+                     "epilogue"]
     k = next(s for s in walk(func.body) if isinstance(s, For) and s.mark == "k")
     update, = (s for s in walk(k) if isinstance(s, Store))
     assert {load.buffer.name for load in loads(update.value)} == {"acc", "a", "acc_panel"}

@@ -18,6 +18,7 @@ from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE, SQUAR
 from tsc.loop_ir.nodes import For, Stmt, walk
 from tsc.sym.expr import coefficient_of
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, call, item_bytes, loads, substitute, variables
+from tsc.te.index import to_sym
 from tsc.te.intrinsics import WORDS
 from tsc.te.passes.narrow import as_narrow
 
@@ -180,8 +181,12 @@ def _render_square(lanes: int, meaning: Stmt, scope: Scope, depth: int) -> Itera
 
     target = side(square.store.buffer, square.store.index, square.across.var)
     source = side(square.load.buffer, square.load.index, square.along.var)
-    rows, columns = (scalar(call("sub", loop.hi, loop.lo), scope) for loop in (square.along, square.across))
-    yield depth, f"tsc_square{lanes}({target}, {source}, {rows}, {columns});"
+    stored, columns = (scalar(call("sub", loop.hi, loop.lo), scope) for loop in (square.along, square.across))
+    rows = stored
+    if square.end is not None:
+        leaves: dict[str, Expr] = {}
+        rows = f"tsc_min_int64({sym_text(square.end - to_sym(square.along.lo, leaves), leaves, scope)}, {stored})"
+    yield depth, f"tsc_square{lanes}({target}, {source}, {rows}, {columns}, {stored});"
 
 
 INTRINSICS = {i.name: i for i in (

@@ -325,7 +325,9 @@ static int wrong_integers(void) {
   return bad;
 }
 
-/* -- rows that become columns, in whole squares and in parts of them ------------------------------------------------------------ */
+/* -- rows that become columns, in whole squares and in parts of them, the first columns filled up with zeros --------------------- */
+
+enum { ROWS = 2 * LANES + 3, COLUMNS = 2 * LANES - 1, FILLED = 3 * LANES };
 
 KERNEL squares(const tsc_args *args, int64_t block_begin, int64_t block_end, void *scratch) {
   const int32_t *restrict const t0 = args->buffers[0];
@@ -333,20 +335,21 @@ KERNEL squares(const tsc_args *args, int64_t block_begin, int64_t block_end, voi
   const int64_t s0 = args->sizes[0], s1 = args->sizes[1];
   for (int64_t c0 = 0; c0 < s0; c0 += LANES)
     for (int64_t c1 = 0; c1 < s1; c1 += LANES)
-      TSC_JOIN(tsc_square, TSC_LANES)(&t2[c1 * s0 + c0], s0, &t0[c0 * s1 + c1], s1, tsc_min_int64(LANES, s0 - c0),
-                                      tsc_min_int64(LANES, s1 - c1));
+      TSC_JOIN(tsc_square, TSC_LANES)(&t2[c1 * FILLED + c0], FILLED, &t0[c0 * s1 + c1], s1, tsc_min_int64(LANES, s0 - c0),
+                                      tsc_min_int64(LANES, s1 - c1), c1 ? tsc_min_int64(LANES, s0 - c0) : LANES);
   return 0;
 }
 
 static int wrong_squares(void) {
-  enum { ROWS = 2 * LANES + 3, COLUMNS = 2 * LANES - 1 };
-  static int32_t a[ROWS * COLUMNS], out[ROWS * COLUMNS];
+  static int32_t a[ROWS * COLUMNS], out[FILLED * COLUMNS];
   const volatile int32_t *va = a, *vo = out;
   int bad = 0;
   for (int i = 0; i < ROWS * COLUMNS; i++) a[i] = i * 1000003 - 2000000000;
+  for (int i = 0; i < FILLED * COLUMNS; i++) out[i] = 7;
   run(squares, a, 0, out, ROWS, COLUMNS, 1);
-  for (int i = 0; i < ROWS; i++)
-    for (int j = 0; j < COLUMNS; j++) bad += vo[j * ROWS + i] != va[i * COLUMNS + j];
+  for (int i = 0; i < FILLED; i++)
+    for (int j = 0; j < COLUMNS; j++)
+      bad += vo[j * FILLED + i] != (i < ROWS ? va[i * COLUMNS + j] : j < LANES ? 0 : 7);
   return bad;
 }
 

@@ -56,9 +56,10 @@ TSC_FN void SQUARE(whole_square)(void *to, int64_t ahead, const void *from, int6
   EACH(IN) PAIRS(PAIR) FOURS(FOUR) PARTS(PART) EACH(OUT)
 }
 
-/* One of fewer rows or columns; no part of its callers, which have others in their loops. */
+/* One of fewer rows or columns, as the function below; no part of its callers, which have others in their loops. */
 TSC_UNUSED static __attribute__((noinline)) void SQUARE(part_of_square)(void *to, int64_t ahead, const void *from,
-                                                                         int64_t behind, int64_t rows, int64_t columns) {
+                                                                         int64_t behind, int64_t rows, int64_t columns,
+                                                                         int64_t stored) {
   typedef int32_t word __attribute__((may_alias));
   F read[TSC_LANES] = {{0}}, turned[TSC_LANES];
   for (int64_t i = 0; i < rows; i++) {
@@ -69,17 +70,21 @@ TSC_UNUSED static __attribute__((noinline)) void SQUARE(part_of_square)(void *to
   SQUARE(whole_square)(turned, TSC_LANES, read, TSC_LANES);
   for (int64_t j = 0; j < columns; j++) {
     word *column = (word *)TARGET(to, ahead, j);
+    if (stored == TSC_LANES) *(FU *)column = turned[j];
+    else
 #if TSC_LANES == 16
-    if (TSC_HAS_MASKS_16) tsc_masked_store16(column, rows, (tsc_bits16)turned[j]);
+    if (TSC_HAS_MASKS_16) tsc_masked_store16(column, stored, (tsc_bits16)turned[j]);
     else
 #endif
-    for (int64_t i = 0; i < rows; i++) column[i] = ((word *)&turned[j])[i];
+    for (int64_t i = 0; i < stored; i++) column[i] = ((word *)&turned[j])[i];
   }
 }
 
-TSC_FN void SQUARE(square)(void *to, int64_t ahead, const void *from, int64_t behind, int64_t rows, int64_t columns) {
+/* So many `rows` are read, and so many elements of each column `stored`: what lies behind the rows is zero. */
+TSC_FN void SQUARE(square)(void *to, int64_t ahead, const void *from, int64_t behind, int64_t rows, int64_t columns,
+                           int64_t stored) {
   if (rows == TSC_LANES && columns == TSC_LANES) SQUARE(whole_square)(to, ahead, from, behind);
-  else SQUARE(part_of_square)(to, ahead, from, behind, rows, columns);
+  else SQUARE(part_of_square)(to, ahead, from, behind, rows, columns, stored);
 }
 
 #undef SQUARE

@@ -23,6 +23,16 @@ def without_remainders(expr: SymExpr) -> SymExpr:
     return total
 
 
+def with_quotients(expr: SymExpr) -> SymExpr | None:
+    """`expr` with `x - y * (x // y)` for `x % y`; None where it has no such term."""
+    total = expr
+    for monomial, coefficient in expr.terms:
+        match monomial:
+            case (Apply(fn="%", args=(x, y)) as rest,):
+                total = total + (x - apply("//", [x, y]) * y - SymExpr((((rest,), 1),))) * coefficient
+    return None if total is expr else total
+
+
 def multiples(expr: SymExpr, by: SymExpr) -> tuple[SymExpr, SymExpr]:
     """What the terms of `expr` are that the leading term of `by` divides, divided by it, and what is left without as many times
     `by`."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tsc.loop_ir.cpu.vector_rules import Refused, check_load
+from tsc.loop_ir.cpu.vector_rules import Refused, check_load, lane_range, varies
 from tsc.loop_ir.facts import trips
 from tsc.loop_ir.marks import COPY, SQUARES
 from tsc.loop_ir.nodes import For, Func, Intrin, Stmt, Store, map_children, nest
+from tsc.sym import SymExpr
+from tsc.sym.expr import sym_min
 from tsc.target import DeviceSpec
-from tsc.te.expr import Load, Var, add, call, index, variables
+from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, variables
 
 #: Elements of these are moved by their bits.
 _DTYPES = frozenset({"float32", "int32", "uint32"})
@@ -23,13 +25,14 @@ _DTYPES = frozenset({"float32", "int32", "uint32"})
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """`store` moves an element for each iteration of two loops: neighbours are read along `across` and written along `along`.
-    """
+    """`store` moves an element for each iteration of two loops: neighbours are read along `across` and written along `along`,
+    there zeros from iteration `end` on where there is one."""
 
     along: For
     across: For
     store: Store
     load: Load
+    end: SymExpr | None
 
 
 def turn_copies(func: Func, spec: DeviceSpec) -> Func:
@@ -48,11 +51,24 @@ def turn_copies(func: Func, spec: DeviceSpec) -> Func:
 def read_square(meaning: Stmt) -> Square | None:
     """The square that a statement means; None where it means none."""
     match meaning:
-        case For(body=For(body=Store(value=Load() as load) as store) as inner) as outer if (
+        case For(body=For(body=Store(value=value) as store) as inner) as outer if (
                 outer.step == inner.step == 1 and outer.var not in variables(inner.lo) | variables(inner.hi)):
             for along, across in ((outer, inner), (inner, outer)):
-                if _moves(store, load, along.var, across.var):
-                    return Square(along, across, store, load)
+                read = _read_until(value, along, across)
+                if read is not None and _moves(store, read[0], along.var, across.var):
+                    return Square(along, across, store, *read)
+    return None
+
+
+def _read_until(value: Expr, along: For, across: For) -> tuple[Load, SymExpr | None] | None:
+    """What is loaded, and the iteration from which on it is zero instead; None where a value is not that."""
+    match value:
+        case Load():
+            return value, None
+        case Call(fn="select", args=(condition, Load() as load, Const(value=0))):
+            kept = lane_range(condition, along.var)
+            if kept is not None and not kept.lows and not kept.others and not varies(condition, across.var):
+                return load, sym_min(*kept.highs)
     return None
 
 

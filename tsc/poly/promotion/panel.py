@@ -18,14 +18,17 @@ from tsc.poly.affine import size_text
 from tsc.poly.pattern.nest import Nest
 from tsc.poly.promotion.layout import plain
 from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, replaced, zero
+from tsc.poly.promotion.rounded import guard_of
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
-from tsc.te.expr import Buffer, Expr, Load, Var, loads, variables
+from tsc.te.expr import Buffer, Expr, Load, Var, item_bytes, loads, select, variables
 from tsc.te.passes.narrow import as_narrow
 from tsc.te.passes.products import unit_stride, without_casts
 
 #: Elements that fill a vector of any device; those of all devices are a part of it.
 LANES = 16
+#: Elements of which squares are turned (`loop_ir/cpu/squares.py`).
+SQUARE_BYTES = 4
 
 
 def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, width: int) -> Promoted:
@@ -51,8 +54,9 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     exact = at_prefix.reverse().apply_range(read)
     tile = isl.window(low, width, len(reduce), len(found.batch))
     any_column = exact.project_out(isl.OUT, len(reduce), 1).insert_dims(isl.OUT, len(reduce), 1)
-    together = _groups(names, found.n, _vector(low, width))  # columns that register tiles compute if any of them
-    past = any_column.intersect(exact.apply_range(together)).intersect(tile).subtract(exact).coalesce()
+    vectors = _vectors(low, exact.dim_max(len(reduce)), gcd(width, LANES), len(reduce), len(found.batch))
+    whole = any_column.intersect(tile).intersect(vectors).coalesce()  # register tiles compute all columns of a vector
+    past = whole.subtract(exact).coalesce()
     if not exact.is_subset(tile):
         raise InternalError(f"the panel of {found.anchor.name} does not cover what its tile reads")
 
@@ -68,7 +72,9 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     node = graft(node, isl.with_prefix(live, [first] * len(reduce) + [low], local.statement), [])
     columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(operand))
     copy, fill = copy_of(virtual.name), fill_of(virtual.name)
-    for name, part in ((copy, exact), (fill, past)):
+    one = isinstance(kept, Load) and (columns_inside or item_bytes(kept.dtype) == SQUARE_BYTES)
+    guard = guard_of(exact.range(), whole.range(), names) if one else None
+    for name, part in ((copy, exact), (fill, past)) if guard is None else ((copy, whole),):
         instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, name)
         if not instances.is_empty():
             rows = [isl.coordinate(instances, i) for i in range(len(reduce))]
@@ -79,8 +85,9 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     # what they store, and what the update reads instead
     place = tuple(Var(n) for n in (*reduce, found.n))
     assignments = dict(promoted.assignments)
-    assignments[copy] = Assignment(names, virtual, place, kept)
-    assignments[fill] = Assignment(names, virtual, place, zero(virtual.dtype))
+    nothing = zero(virtual.dtype)
+    assignments[copy] = Assignment(names, virtual, place, kept if guard is None else select(guard, kept, nothing))
+    assignments[fill] = Assignment(names, virtual, place, nothing)
     old = assignments[update.name]
     assignments[update.name] = replace(old, value=replaced(old.value, kept, Load(virtual, place)))
     return replace(promoted, schedule=node.get_schedule(), locals=(*promoted.locals, local), assignments=assignments)
@@ -99,17 +106,12 @@ def _needed(scop: Scop, found: Nest, operand: Expr, width: int) -> bool:
     return not scop.context.intersect(ragged).is_empty()
 
 
-def _vector(low: isl.PwAff, width: int) -> int:
-    """Of so many columns, whole vectors of any device; all `width` of a tile where tiles do not begin with a vector."""
-    vector = gcd(width, LANES)
-    return vector if isl.maximum(isl.modulo(low, vector)) == 0 else width
-
-
-def _groups(names: tuple[str, ...], column: str, size: int) -> isl.Map:
-    """From each element of an operand to those whose columns are in the same group of so many."""
-    others = [f"{n}'" if n == column else n for n in names]
-    group = f"{size} * floor({column} / {size})"
-    return isl.Map(f"{{ [{', '.join(names)}] -> [{', '.join(others)}] : {group} <= {column}' < {group} + {size} }}")
+def _vectors(low: isl.PwAff, last: isl.PwAff, size: int, before: int, after: int) -> isl.Map:
+    """Each prefix -> all tuples whose entry at `before` lies in a vector of so many columns that is not behind the last one,
+    vectors counted from `low`."""
+    ends = isl.Map(f"{{ [l, e] -> [x] : x < l + {size} * floor((e - l) / {size}) + {size} }}")
+    bounds = isl.Map.from_pw_aff(low).flat_range_product(isl.Map.from_pw_aff(last))
+    return bounds.apply_range(ends).insert_dims(isl.OUT, 0, before).add_dims(isl.OUT, after)
 
 
 def _first_column(scop: Scop, found: Nest, relation: isl.UnionMap) -> isl.PwAff:
