@@ -36,7 +36,6 @@ import tsc
 from benchmarks.minilm import cpu_name, model_path
 
 SHORT, ALL = (1, 8), (1, 256)
-OUTPUT = "sentence_embedding"
 ALONE = "requests = 1"
 #: Requests of which a load is drawn, seconds of a saturated one, the share of its rate that the long one has.
 DRAWN, SATURATED, SHARE = 64, 10.0, 0.7
@@ -76,19 +75,20 @@ def requests(model: tsc.Executable, lengths: tuple[int, int]) -> list[Asked]:
         ids = rng.integers(100, 20_000, (1, int(length)))
         feeds = {spec.name: {"input_ids": ids, "attention_mask": np.ones_like(ids)}.get(spec.name, np.zeros_like(ids))
                  for spec in model.inputs}
-        expected, = model.run([OUTPUT], feeds)
-        found.append(Asked(wire(feeds), expected))
+        output = model.outputs[-1].name
+        expected, = model.run([output], feeds)
+        found.append(Asked(wire(feeds, output), expected))
     return found
 
 
-def wire(feeds: dict[str, np.ndarray]) -> bytes:
+def wire(feeds: dict[str, np.ndarray], output: str) -> bytes:
     """An HTTP request by the binary tensor data extension."""
     raw = b"".join(array.tobytes() for array in feeds.values())
     head = json.dumps({
         "inputs": [{"name": name, "datatype": "INT64", "shape": list(array.shape),
                     "parameters": {"binary_data_size": array.nbytes}}
                    for name, array in feeds.items()],
-        "outputs": [{"name": OUTPUT, "parameters": {"binary_data": True}}]}).encode()
+        "outputs": [{"name": output, "parameters": {"binary_data": True}}]}).encode()
     lines = ("POST /v2/models/model/infer HTTP/1.1", "Host: localhost", f"Content-Length: {len(head) + len(raw)}",
              f"Inference-Header-Content-Length: {len(head)}", "", "")
     return "\r\n".join(lines).encode() + head + raw
@@ -173,17 +173,18 @@ def children(process: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()]
 
 
-def memory(process: int) -> int:
-    """Bytes of a server's processes, pages that they share counted once."""
+def memory(processes: Sequence[int]) -> int:
+    """Bytes of some processes, pages that they share counted once."""
     def own(pid: int) -> int:
         told = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
         return 1024 * int(re.findall(r"^Pss: +(\d+) kB", told, re.MULTILINE)[0])
-    return own(process) + sum(map(own, children(process)))
+    return sum(map(own, processes))
 
 
 async def measure(package: Path, asked: argparse.Namespace) -> None:
     model = tsc.load(package, threads=1)
-    short, everything = requests(model, SHORT), requests(model, ALL)
+    short, everything, weights = requests(model, SHORT), requests(model, ALL), model.stats["constant_bytes"]
+    del model  # which shares its weights with the server's processes
     rates = []
     for settings in (ALONE, ""):
         async with served(package, settings, asked.workers, asked.threads) as (port, _):
@@ -201,7 +202,7 @@ async def measure(package: Path, asked: argparse.Namespace) -> None:
 
         def watch(now: float) -> None:
             if int(now) % 10 == 0:
-                held[int(now)] = memory(process)
+                held[int(now)] = memory([process, *children(process)])
             if not killed and now > asked.seconds * 0.75:
                 killed.append(children(process)[0])
                 os.kill(killed[0], signal.SIGKILL)
@@ -212,12 +213,13 @@ async def measure(package: Path, asked: argparse.Namespace) -> None:
               f"{found.wrong} wrong, statuses {dict(sorted(found.statuses.items()))}, one process killed on the way")
         before = {second: size for second, size in held.items() if second >= min(60, asked.seconds / 4)}
         print("memory in MB: " + ", ".join(f"{second} s {size / 1e6:.0f}" for second, size in sorted(before.items())[::6])
-              + f", at the end {memory(process) / 1e6:.0f}; weights {model.stats['constant_bytes'] / 1e6:.0f}")
+              + f", at the end {memory([process, *children(process)]) / 1e6:.0f}; weights {weights / 1e6:.0f}, all workers "
+              f"{memory(children(process)) / weights:.2f} times that")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="An ONNX file with the inputs and the output of MiniLM.")
+    parser.add_argument("--model", type=Path, help="An ONNX file with the inputs of MiniLM.")
     parser.add_argument("--seconds", type=float, default=600)
     for name, default in (("clients", 64), ("workers", 2), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
