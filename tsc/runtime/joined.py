@@ -30,8 +30,8 @@ from tsc.runtime.tape import Tape
 
 #: Shapes whose numbers are kept.
 MEMO = 256
-#: Requests that run as one take at most so many bytes of arena together, or are one: what more of them would share is little (of
-#: BERT-base's time 1 %), and the memory stays with whoever serves.
+#: Requests that run as one take at most so many bytes of arena together, or are one: what more of them would share is little
+#: (of BERT-base's time 1 %), and the memory stays with whoever serves.
 MOST_BYTES = 16 << 20
 
 Sizes = tuple[int, ...]
