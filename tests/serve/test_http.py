@@ -118,6 +118,8 @@ def changed(**items: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("body, why", [
     (b"", "no JSON"), (b"{", "no JSON"), (b"\xff", "no JSON"), ([], "no object"), ({}, "'inputs' is no list"),
     ({"inputs": [1]}, "an input is no object"), ({"inputs": [{}]}, "'name' is no text"),
+    (changed(name="\ud800"), "half a character"), (_GOOD | {"id": "a\udfff"}, "half a character"),
+    (_GOOD | {"outputs": [{"name": "\udc80"}]}, "half a character"), (changed(datatype="\ud800"), "datatype '\\ud800'"),
     (changed(data=None), "no list as its data"),
     (changed(shape=[1, 4]), "3 elements, expected 4"), (changed(shape=[3]), "rank 1"),
     (changed(shape=[-1, 3]), "no shape"),

@@ -137,6 +137,8 @@ def _list(value: Any, what: str) -> list[Any]:
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise wrong(f"{what} is no text")
+    if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):  # which JSON may escape one by one
+        raise wrong(f"{what} is {value!a}, which has half a character")
     return value
 
 
@@ -297,7 +299,8 @@ def _too_long(most: int) -> Refusal:
 
 
 def _said(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse({"error": message}, status, dict(headers or {}))
+    told = message.encode(errors="backslashreplace").decode()
+    return JSONResponse({"error": told}, status, dict(headers or {}))
 
 
 async def _refused(request: Request, error: Exception) -> Response:
