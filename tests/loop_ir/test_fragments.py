@@ -50,7 +50,7 @@ def fragments(func: Func) -> dict[str, tuple[int, ...]]:
     (FOUR, False, {"acc_i_tile": (4, 4), "acc_j_tile": (2, 4)}),
     (LARGE, False, {"acc_i_tile": (8, 4), "acc_j_tile": (2, 4)}),
     (SHORT, False, {"acc_i_tile": (2, 2), "acc_j_tile": (2, 4)}),  # steps of k are two at a time
-    (MATRIX, False, {"acc_i_tile": (2, 4), "acc_j_tile": (2, 2)})])  # of pairs of columns, whose chunks change places
+    (MATRIX, False, {"acc_i_tile": (2, 4)})])  # pairs of columns lie apart: chunks of rows change places
 def test_what_is_read_together(config: TileConfig, transposed: bool, expected: dict[str, tuple[int, ...]]) -> None:
     func = lowered(config, transposed)
     found = fragments(func)

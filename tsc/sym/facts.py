@@ -139,9 +139,7 @@ class Facts:
 
     def divisor(self, expr: SymExpr) -> int:
         """A number that divides every value of `expr` (0 for the constant 0)."""
-        found = math.gcd(*(coefficient * math.prod(map(self._atom_divisor, monomial)) for monomial, coefficient in expr.terms))
-        whole = identities.with_quotients(expr)
-        return found if whole is None else math.lcm(found, self.divisor(whole))
+        return math.gcd(*(coefficient * math.prod(map(self._atom_divisor, monomial)) for monomial, coefficient in expr.terms))
 
     def whole_part(self, expr: SymExpr, by: int) -> tuple[SymExpr, SymExpr]:
         """The terms of `expr` that `by` divides, and the rest."""

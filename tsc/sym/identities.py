@@ -23,14 +23,19 @@ def without_remainders(expr: SymExpr) -> SymExpr:
     return total
 
 
-def with_quotients(expr: SymExpr) -> SymExpr | None:
-    """`expr` with `x - y * (x // y)` for `x % y`; None where it has no such term."""
+def with_quotients(expr: SymExpr) -> SymExpr:
+    """`expr` with `x - y * (x // y)` for `x % y`, in the arguments of a least or a greatest of some, too."""
     total = expr
     for monomial, coefficient in expr.terms:
         match monomial:
-            case (Apply(fn="%", args=(x, y)) as rest,):
-                total = total + (x - apply("//", [x, y]) * y - SymExpr((((rest,), 1),))) * coefficient
-    return None if total is expr else total
+            case (Apply(fn="%", args=(x, y)) as old,):
+                new = x - apply("//", [x, y]) * y
+            case (Apply(fn="min" | "max" as fn, args=args) as old,):
+                new = apply(fn, [with_quotients(a) for a in args])
+            case _:
+                continue
+        total = total + (new - SymExpr((((old,), 1),))) * coefficient
+    return total
 
 
 def multiples(expr: SymExpr, by: SymExpr) -> tuple[SymExpr, SymExpr]:

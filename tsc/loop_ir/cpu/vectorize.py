@@ -30,6 +30,7 @@ from tsc.loop_ir.simplify import simplify_stmt, substitute_stmt
 from tsc.loop_ir.verify_reads import unproved
 from tsc.sym import ONE, SymExpr
 from tsc.sym.facts import Facts
+from tsc.sym.identities import with_quotients
 from tsc.target import DeviceSpec
 from tsc.te.compute import Monoid, facts_of
 from tsc.te.expr import BOOL, Buffer, Call, CheckedIndex, Const, Expr, Load, Var, add, call, index, item_bytes, loads, mul
@@ -337,7 +338,8 @@ def _filled(loop: For, stores: tuple[Store, ...], lanes: int, place: Place, spec
     facts = place.facts
     match stores:
         case (Store(value=Call(fn="select", args=(condition, Load() as load, Const(value=0)))) as store,) if (
-                spec.masks and facts.divisor(trips(loop)) % lanes == 0 and check_load(load, loop.var) == "contiguous"):
+                spec.masks and facts.divisor(with_quotients(trips(loop))) % lanes == 0
+                and check_load(load, loop.var) == "contiguous"):
             kept = lane_range(condition, loop.var)
         case _:
             return None
