@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tsc.sym import Range, SymExpr, dim, sym_max, sym_min
 from tsc.sym.expr import apply
 from tsc.sym.facts import Facts, Known
+from tsc.sym.identities import with_quotients
 
 H, W = dim("h"), dim("w")
 RANGES = {"h": Range(75), "w": Range(75)}
@@ -100,6 +101,17 @@ RANGE = st.tuples(st.integers(1, 5), st.integers(0, 3), st.sampled_from([1, 1, 2
     lambda t: Range(-(-t[0] // t[2]) * t[2], (-(-t[0] // t[2]) + t[1]) * t[2], t[2]))
 END = st.tuples(st.integers(-2, 6), st.sampled_from([0, 1, -1, 2]), st.sampled_from([0, 1, -1])).map(
     lambda t: t[0] + A * t[1] + B * t[2])
+
+
+@given(EXPRESSIONS, st.integers(1, 9), st.integers(1, 9), st.integers(-9, 9), st.integers(0, 9))
+def test_remainders_as_quotients_are_the_same(expr: SymExpr, a: int, b: int, i: int, j: int) -> None:
+    point = {"a": a, "b": b, "i": i, "j": j}
+    assert with_quotients(expr).evaluate(point) == expr.evaluate(point)
+
+
+def test_what_is_rounded_up_is_divided() -> None:
+    rounded = sym_min(H + 15 - apply("%", [H + 15, SymExpr.of(16)]) - 64 * W, 64)
+    assert Facts.of(RANGES).divisor(with_quotients(rounded)) == 16
 
 
 @given(RANGE, RANGE, END, END, END, st.sampled_from([1, 1, 4]), EXPRESSIONS)
