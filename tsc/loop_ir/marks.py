@@ -22,6 +22,8 @@ COPY = "copy"
 FMA_TILE, PAIR_TILE, QUAD_TILE, BFLOAT_TILE = "fma_tile", "pair_tile", "quad_tile", "bfloat_tile"
 #: The tensor intrinsics that transpose squares of so many rows and columns (`loop_ir/cpu/squares.py`), the largest first.
 SQUARES = {lanes: f"square_{lanes}" for lanes in (16, 8, 4)}
+#: Elements of which there are squares, moved by their bits, and of which devices that have masks load a part of a vector.
+SQUARE_DTYPES = frozenset({"float32", "int32", "uint32"})
 #: Loops that later passes look for: they are kept, with one iteration, where they run once.
 KEPT = frozenset({K, TILE_ROW, TILE_COLUMN, INIT, EPILOGUE})
 #: Loops whose iterations run in parallel.

@@ -137,8 +137,10 @@ def _list(value: Any, what: str) -> list[Any]:
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise wrong(f"{what} is no text")
-    if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):  # which JSON may escape one by one
-        raise wrong(f"{what} is {value!a}, which has half a character")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON may escape one half of a pair
+        raise wrong(f"{what} is {value!a}, which has half a character") from error
     return value
 
 

@@ -12,15 +12,12 @@ from itertools import combinations
 
 from tsc.loop_ir.cpu.vector_rules import Refused, check_load, lane_range, varies
 from tsc.loop_ir.facts import trips
-from tsc.loop_ir.marks import COPY, SQUARES
+from tsc.loop_ir.marks import COPY, SQUARE_DTYPES, SQUARES
 from tsc.loop_ir.nodes import For, Func, Intrin, Stmt, Store, map_children, nest
 from tsc.sym import SymExpr
 from tsc.sym.expr import sym_min
 from tsc.target import DeviceSpec
 from tsc.te.expr import Call, Const, Expr, Load, Var, add, call, index, variables
-
-#: Elements of these are moved by their bits.
-_DTYPES = frozenset({"float32", "int32", "uint32"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ def _in_squares(loop: For, lanes: int) -> Stmt | None:
     """A nest over squares of so many rows and columns, within what other loops it has; None where it is no such copy, or too
     small."""
     loops, store = nest(loop)
-    if loop.kind != "serial" or not isinstance(store, Store) or store.buffer.dtype not in _DTYPES:
+    if loop.kind != "serial" or not isinstance(store, Store) or store.buffer.dtype not in SQUARE_DTYPES:
         return None
     names = {x.var for x in loops}
     if any(x.step != 1 or not names.isdisjoint(variables(x.lo) | variables(x.hi)) for x in loops):

@@ -80,13 +80,11 @@ def _vectorize_loop(loop: For, place: Place, spec: DeviceSpec, reasons: list[str
     try:
         stores = _stores(loop)
         lanes = _lanes(loop, stores, spec, facts)
-        filled = _filled(loop, stores, lanes, place, spec) if loop.mark == COPY else None
-        if filled is not None:
-            return filled
-        # a copy is cut at the edges of what it copies, so that its vectors need no masks
-        reduced = _check(loop, lanes, stores, place, spec, spec.masks and (loop.mark != COPY or not splits))
-        made = (_in_one_vector(loop, stores, lanes) if not reduced and _is_short(loop, stores, lanes, facts) else
-                _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts)))
+        made = _filled(loop, stores, lanes, place, spec) if loop.mark == COPY else None
+        if made is None:  # a copy is cut at the edges of what it copies, so that its vectors need no masks
+            reduced = _check(loop, lanes, stores, place, spec, spec.masks and (loop.mark != COPY or not splits))
+            made = (_in_one_vector(loop, stores, lanes) if not reduced and _is_short(loop, stores, lanes, facts) else
+                    _in_vectors(loop, stores, reduced, lanes, _ways(loop, stores, reduced, lanes, facts)))
         complaint = unproved(simplify_stmt(made, facts, keep_marked=True), place)
         if complaint is not None:
             raise Refused(complaint)
@@ -335,10 +333,9 @@ def _filled(loop: For, stores: tuple[Store, ...], lanes: int, place: Place, spec
     """A copy of whole vectors of which what is behind some element is filled with zeros: all of them are read with masks and
     stored whole. (Vectors that need none in a loop of their own took longer: of few elements by a third, of many no less.) None
     where a loop is no such copy."""
-    facts = place.facts
     match stores:
         case (Store(value=Call(fn="select", args=(condition, Load() as load, Const(value=0)))) as store,) if (
-                spec.masks and facts.divisor(with_quotients(trips(loop))) % lanes == 0
+                spec.masks and place.facts.divisor(with_quotients(trips(loop))) % lanes == 0
                 and check_load(load, loop.var) == "contiguous"):
             kept = lane_range(condition, loop.var)
         case _:
@@ -348,11 +345,7 @@ def _filled(loop: For, stores: tuple[Store, ...], lanes: int, place: Place, spec
     _check(loop, lanes, stores, place, spec, masks=True)
     outer, lane = f"{loop.var}_v", f"{loop.var}_l"
     body = _vector(lane, lanes, substitute_stmt(store, {loop.var: add(Var(outer), Var(lane))}))
-    made = For(outer, loop.lo, loop.hi, body, step=lanes, mark=loop.mark)
-    complaint = unproved(simplify_stmt(made, facts, keep_marked=True), place)
-    if complaint is not None:
-        raise Refused(complaint)
-    return made
+    return For(outer, loop.lo, loop.hi, body, step=lanes, mark=loop.mark)
 
 
 def _whole(loop: For, count: int) -> Expr:

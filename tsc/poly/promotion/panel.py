@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import gcd
 
 from tsc.errors import InternalError
-from tsc.loop_ir.marks import COPY, INSTR_N, alloc_of, copy_of, fill_of
+from tsc.loop_ir.marks import COPY, INSTR_N, SQUARE_DTYPES, alloc_of, copy_of, fill_of
 from tsc.poly import PatternMismatch, isl
 from tsc.poly.affine import size_text
 from tsc.poly.pattern.nest import Nest
@@ -21,14 +21,12 @@ from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, repla
 from tsc.poly.promotion.rounded import guard_of
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
-from tsc.te.expr import Buffer, Expr, Load, Var, item_bytes, loads, select, variables
+from tsc.te.expr import Buffer, Expr, Load, Var, loads, select, variables
 from tsc.te.passes.narrow import as_narrow
 from tsc.te.passes.products import unit_stride, without_casts
 
 #: Elements that fill a vector of any device; those of all devices are a part of it.
 LANES = 16
-#: Elements of which squares are turned (`loop_ir/cpu/squares.py`).
-SQUARE_BYTES = 4
 
 
 def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, width: int) -> Promoted:
@@ -56,7 +54,6 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     any_column = exact.project_out(isl.OUT, len(reduce), 1).insert_dims(isl.OUT, len(reduce), 1)
     vectors = _vectors(low, exact.dim_max(len(reduce)), gcd(width, LANES), len(reduce), len(found.batch))
     whole = any_column.intersect(tile).intersect(vectors).coalesce()  # register tiles compute all columns of a vector
-    past = whole.subtract(exact).coalesce()
     if not exact.is_subset(tile):
         raise InternalError(f"the panel of {found.anchor.name} does not cover what its tile reads")
 
@@ -72,9 +69,9 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     node = graft(node, isl.with_prefix(live, [first] * len(reduce) + [low], local.statement), [])
     columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(operand))
     copy, fill = copy_of(virtual.name), fill_of(virtual.name)
-    one = isinstance(kept, Load) and (columns_inside or item_bytes(kept.dtype) == SQUARE_BYTES)
-    guard = guard_of(exact.range(), whole.range(), names) if one else None
-    for name, part in ((copy, exact), (fill, past)) if guard is None else ((copy, whole),):
+    # what is only moved is copied and filled by one statement, in masked vectors or in squares (`loop_ir/cpu`)
+    guard = guard_of(exact.range(), whole.range(), names) if isinstance(kept, Load) and kept.dtype in SQUARE_DTYPES else None
+    for name, part in ((copy, exact), (fill, whole.subtract(exact).coalesce())) if guard is None else ((copy, whole),):
         instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, name)
         if not instances.is_empty():
             rows = [isl.coordinate(instances, i) for i in range(len(reduce))]
