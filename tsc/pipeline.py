@@ -21,6 +21,7 @@ from tsc.graph.fusion.to_te import LoweredGroup, lower_group
 from tsc.graph.onnx.file import Source
 from tsc.graph.onnx.importer import import_onnx
 from tsc.graph.regions import with_regions
+from tsc.graph.rewriting.channels import channels_last
 from tsc.graph.rewriting.halves import compute_wide
 from tsc.graph.rewriting.narrow import narrow_factors
 from tsc.graph.rewriting.rewrite import rewrite
@@ -112,6 +113,8 @@ def to_groups(graph: Graph, env: ShapeEnv, recorder: Recorder, device: Target,
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     dots = frozenset(DOTS[name] for name in WHOLE if name in device.spec.intrinsics)
     graph = rewrite(graph, env, partial(told, recorder, "merge"), limits, dots)  # Graph      -> Graph
+    if device.spec.gpu is None:
+        graph = channels_last(graph, env)                           # Graph            -> Graph, images in two orders
     graph = record(recorder, "rewrite", graph)
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
     for node, definitions in definitions_of(graph):

@@ -22,7 +22,7 @@ class Puller:
 
     `computed` are the values that the kernel makes; of these, `targets` (with their buffer names) can be read, all others are
     recomputed in place. Everything else is an input, and a view of an input is a buffer of the view's own shape. `extents`
-    collects the extent of every axis handed out.
+    collects the extent of every axis handed out. The buffers of values that are `last` have their channels last.
     """
 
     graph: Graph
@@ -31,6 +31,7 @@ class Puller:
     computed: Collection[str]
     targets: Mapping[str, str]
     extents: dict[str, SymExpr] = field(default_factory=dict)
+    last: Collection[str] = ()
 
     def new_axis(self, hint: str, extent: SymExpr) -> Axis:
         """A fresh axis; the name is the count, canonical naming comes later."""
@@ -50,8 +51,14 @@ class Puller:
             return Const(found.reshape(-1)[0].item(), value_type(self.graph, self.env, base).dtype)
         if base in self.computed and (value != base or base not in self.targets):
             return self.body(value, at)
-        made = value_type(self.graph, self.env, value)
-        return Load(Buffer(self.targets.get(base, base), made.dtype, made.shape), at)
+        made, order = value_type(self.graph, self.env, value), self.order(value)
+        shape, place = (tuple(of[d] for d in order) for of in (made.shape, at))
+        return Load(Buffer(self.targets.get(base, base), made.dtype, shape), place)
+
+    def order(self, value: str) -> tuple[int, ...]:
+        """The dims of a value, slowest first."""
+        rank = len(self.graph.types[value].shape)
+        return (0, *range(2, rank), 1) if value in self.last else tuple(range(rank))
 
     def body(self, value: str, at: tuple[Expr, ...]) -> Expr:
         """The element of a computed `value` out of its node's inputs. Raises InternalError for a reduction or a recurrence."""

@@ -169,6 +169,11 @@ def of_words(node: Node, factors: tuple[str, str], parts: int, outside: int | st
     return replace(made, attrs={**attrs, _OUTSIDE: outside} if outside else attrs)
 
 
+def sums_channels(node: Node) -> bool:
+    """Whether a node is a convolution of primitives in which each output has all channels, that are numbers by themselves."""
+    return node.op == "Convolve" and node.attrs.get("group", 1) == 1 and PARTS not in node.attrs
+
+
 def is_convolution(node: Node) -> bool:
     """Whether a node is a convolution of primitives."""
     return node.op == "Convolve"

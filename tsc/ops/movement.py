@@ -65,6 +65,17 @@ def _transpose_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr
     return lowering.read(0, tuple(at[perm.index(k)] for k in range(len(perm))))
 
 
+# -- orders of memory --------------------------------------------------------------------------------------------
+
+def reorder_node(source: str, output: str, name: str) -> Node:
+    """A node that makes `output` a copy of `source`, which memory may have in another order."""
+    return Node("Reorder", (source,), (output,), {}, name, "tsc")
+
+
+def _reorder_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    return lowering.read(0, at)
+
+
 # -- row-major views -------------------------------------------------------------------------------------------
 
 def _squeeze_target(ctx: InferContext) -> Shape:
@@ -426,6 +437,7 @@ def _blocks() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
+    OpDef("Reorder", PatternKind.OPAQUE, lambda ctx: tensor(ctx.type(0).dtype, canonical(ctx, 0)), te=_reorder_te, domain="tsc"),
     OpDef("Transpose", PatternKind.INJECTIVE, _transpose_types, contents=_transpose_contents, te=_transpose_te,
           samples=_transposes, reads=("perm",)),
     _view("Reshape", reshape_target, _reshapes, "allowzero"),

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tsc.graph.dataflow import Item, item_of, value_type
 from tsc.graph.fusion.group import FusionGroup, leaves
 from tsc.graph.pull import Puller
 from tsc.graph.views import is_view, resolve
 from tsc.ir import Graph, Node, unused_name
-from tsc.ops.base import PatternKind
+from tsc.ops.base import Body, PatternKind, Reduction
 from tsc.ops.derive import compute_of
 from tsc.sym import ShapeEnv, SymExpr, product
 from tsc.te.compute import Compute, Program
-from tsc.te.expr import Buffer, Var
+from tsc.te.expr import Buffer, Load, Var, loads
 from tsc.te.passes.transform import lower
 
 #: A value used more than once inside a reduction's kernel is stored when recomputing it takes more operations than this.
@@ -77,7 +77,8 @@ class _Parts:
         contraction = next((v for v in stored if items[v].kind is PatternKind.CONTRACTION), None)
         targets = {v: v for v in stored} if contraction is None else {
             contraction: unused_name(f"{contraction}.acc", self.taken)}
-        puller = Puller(self.graph, self.env, self.producers, self.computed, {**self.made, **targets}, self.extents)
+        puller = Puller(self.graph, self.env, self.producers, self.computed, {**self.made, **targets}, self.extents,
+                        self.graph.channels_last)
         for value in (v for v in items if v in stored):
             self.computes.append(_compute(puller, value, targets.get(value, value)))
             if value == contraction:
@@ -94,17 +95,28 @@ def _items(group: FusionGroup, graph: Graph, env: ShapeEnv) -> Iterator[Item]:
 
 
 def _compute(puller: Puller, value: str, name: str) -> Compute:
-    made_type = value_type(puller.graph, puller.env, value)
+    made_type, order = value_type(puller.graph, puller.env, value), puller.order(value)
     axes = tuple(puller.new_axis("i", extent) for extent in made_type.shape)
-    target = Buffer(name, made_type.dtype, made_type.shape)
-    return compute_of(target, axes, puller.written(value, tuple(Var(a.name) for a in axes)))
+    target = Buffer(name, made_type.dtype, tuple(made_type.shape[d] for d in order))
+    made = puller.written(value, tuple(Var(a.name) for a in axes))
+    return compute_of(target, tuple(axes[d] for d in order), _fastest_last(made) if value in puller.last else made)
+
+
+def _fastest_last(body: Body) -> Body:
+    """A sum whose innermost axis is the one along which the elements of its first operand that has such are consecutive."""
+    if not isinstance(body, Reduction):
+        return body
+    names = [axis.name for axis in body.axes]
+    last = [load.index[-1] for load in loads(body.body) if load.index]
+    found = next((e.name for e in last if isinstance(e, Var) and e.name in names), names[-1])
+    return replace(body, axes=tuple(sorted(body.axes, key=lambda axis: axis.name == found)))
 
 
 def _copy(puller: Puller, source: Compute, value: str) -> Compute:
     """The epilogue that stores a contraction's value as it is."""
     axes = tuple(puller.new_axis("i", a.extent) for a in source.axes)
     at = tuple(Var(a.name) for a in axes)
-    return Compute(Buffer(value, source.target.dtype, source.target.shape), axes, puller.read(value, at))
+    return Compute(Buffer(value, source.target.dtype, source.target.shape), axes, Load(source.target, at))
 
 
 # -- what is stored --------------------------------------------------------------------------------------------

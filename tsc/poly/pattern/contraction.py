@@ -76,6 +76,13 @@ class Contraction(Nest):
                 yield replace(default, instr_tile=(rows, wide), block_tile=(high, max(wide, default.block_tile[1])))
 
     @property
+    def in_windows(self) -> bool:
+        """Whether what varies with m is read at windows that move along it."""
+        reduced = {axis.name for axis in self.anchor.reduce_axes}
+        places = (variables(place) for load in loads(self.m_factor) for place in load.index)
+        return any(self.m in names and names & reduced for names in places)
+
+    @property
     def in_panels(self) -> bool:
         """Whether the factor that varies with n is laid out for register tiles."""
         return any(load.buffer.panel is not None for load in loads(self.n_factor))
@@ -105,6 +112,8 @@ class Contraction(Nest):
             nr = -(-n // lanes) * lanes
         if nr < spec.instr_tile[1]:  # narrow tiles: as many accumulators
             mr = min(mr * (spec.instr_tile[1] // nr), 2 * mr)
+        elif self.in_windows and mr == spec.instr_tile[0]:  # rows of an image are few: a tile that is cut off is a large part
+            mr = max(range(mr, spec.registers), key=lambda rows: rows * (registers((rows, nr), spec) <= spec.registers))
         return mr if m is None else min(mr, m), nr
 
     def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:

@@ -1,0 +1,131 @@
+"""Channels last: convolutions of many channels, and all between them, on images whose channels are consecutive in memory.
+
+There a convolution is a product of pixels and weights: vectors go along output channels, of which weights lie ready in panels,
+and what it reads of an image is neither copied window by window nor cut off where a small image ends in the middle of a vector.
+What reads an image at its own pixels takes any order. Where a region of such values ends it is copied into the other order:
+regions are chosen that compute enough for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from tsc.graph.views import is_view
+from tsc.ir import Graph, Node, TensorType, unused_name
+from tsc.ops import definition
+from tsc.ops.base import PatternKind
+from tsc.ops.contraction import sums_channels
+from tsc.ops.control import runs_graphs
+from tsc.ops.define import is_custom
+from tsc.ops.movement import reorder_node
+from tsc.sym import ONE, Range, ShapeEnv, product
+
+#: A region has at least so many multiplications for each element that is copied at its ends: they gain some percent each, and
+#: a copy takes as long as some thousand.
+WORTH = 1000
+#: The size of dims at which regions are weighed.
+NOMINAL = 224
+
+
+def channels_last(graph: Graph, env: ShapeEnv) -> Graph:
+    """The graph with regions whose values have their channels last."""
+    regions = _Regions(graph, env)
+    for node in graph.nodes:
+        regions.add(node)
+    chosen = {value for region in regions.found() if regions.gains(region) for value in region}
+    return _turned(graph, chosen, regions) if chosen else graph
+
+
+@dataclass(slots=True)
+class _Regions:
+    """Values that have one order together; `inside` are the nodes that take either."""
+
+    graph: Graph
+    env: ShapeEnv
+    parents: dict[str, str] = field(default_factory=dict)
+    inside: set[int] = field(default_factory=set)
+
+    def add(self, node: Node) -> None:
+        """Tie together what a node reads and makes, if it takes any order."""
+        convolves = sums_channels(node)
+        values = [v for v in (*(node.inputs[:1] if convolves else node.inputs), *node.outputs) if self.is_image(v)]
+        if convolves and not (self.is_image(node.outputs[0]) and node.inputs[1] in self.graph.constants
+                              and self.graph.types[node.inputs[0]].dtype == "float32"):
+            return
+        kinds = (PatternKind.ELEMENTWISE, PatternKind.INJECTIVE, PatternKind.REDUCE)
+        if not convolves and (definition(node).kind not in kinds or is_view(node) or runs_graphs(node) or is_custom(node)):
+            return
+        self.inside.add(id(node))
+        for value in values:
+            self.parents[self.root(value)] = self.root(values[0])
+
+    def is_image(self, value: str) -> bool:
+        """Whether it makes a difference for a value whether its channels are last."""
+        known = self.graph.types.get(value)
+        if known is None or len(known.shape) < 4 or value in self.graph.constants:
+            return False
+        moved = [d for d in (0, *range(2, len(known.shape)), 1) if self.env.canon(known.shape[d]) != ONE]
+        return moved != sorted(moved)
+
+    def root(self, value: str) -> str:
+        """What stands for the region of a value."""
+        while (parent := self.parents.setdefault(value, value)) != value:
+            self.parents[value] = self.parents[parent]
+            value = parent
+        return value
+
+    def found(self) -> list[set[str]]:
+        """The regions."""
+        found: dict[str, set[str]] = {}
+        for value in list(self.parents):
+            found.setdefault(self.root(value), set()).add(value)
+        return list(found.values())
+
+    def ends(self, region: Iterable[str]) -> tuple[set[str], set[str]]:
+        """The values of a region that come from elsewhere, and those that are read elsewhere."""
+        values = set(region)
+        made = {o for node in self.graph.nodes if id(node) in self.inside for o in node.outputs}
+        read = {i for node in self.graph.nodes if id(node) not in self.inside for i in node.inputs}
+        return values - made, values & (read | set(self.graph.outputs))
+
+    def gains(self, region: set[str]) -> bool:
+        """Whether so much is computed in a region that copies at its ends are worth it."""
+        nodes = [n for n in self.graph.nodes if id(n) in self.inside and sums_channels(n) and n.outputs[0] in region]
+        products = sum(self._elements(n.outputs[0]) * self._elements(n.inputs[1])
+                       // max(1, self.graph.constants[n.inputs[1]].shape[0]) for n in nodes)
+        return products >= WORTH * sum(self._elements(v) for ends in self.ends(region) for v in ends) and bool(nodes)
+
+    def _elements(self, value: str) -> int:
+        size = product(map(self.env.canon, self.graph.types[value].shape))
+        return size.evaluate({name: _nominal(self.env.ranges.get(name, Range())) for name in size.dims()})
+
+
+def _nominal(known: Range) -> int:
+    size = max(known.lo, NOMINAL if known.hi is None else min(known.hi, NOMINAL))
+    return -(-size // known.divisor) * known.divisor
+
+
+def _turned(graph: Graph, chosen: set[str], regions: _Regions) -> Graph:
+    """The graph whose `chosen` values have their channels last: under new names, with copies of those that others have too."""
+    taken = graph.names()
+    weights = {n.inputs[1] for n in graph.nodes if id(n) in regions.inside and sums_channels(n) and n.outputs[0] in chosen}
+    names = {value: unused_name(f"{value}.last", taken) for value in sorted(chosen | weights)}
+    given, wanted = regions.ends(chosen)
+
+    def nodes() -> Iterator[Node]:
+        for value in (v for v in graph.inputs if v in given):
+            yield reorder_node(value, names[value], value)
+        for node in graph.nodes:
+            inside = id(node) in regions.inside
+            yield replace(node, inputs=tuple(names.get(i, i) for i in node.inputs),
+                          outputs=tuple(names.get(o, o) for o in node.outputs)) if inside else node
+            for value in (o for o in node.outputs if o in chosen):
+                if value in given:
+                    yield reorder_node(value, names[value], node.name)
+                elif value in wanted:
+                    yield reorder_node(names[value], value, node.name)
+
+    types: dict[str, TensorType] = {**graph.types, **{new: graph.types[old] for old, new in names.items()}}
+    constants = {**graph.constants, **{names[weight]: graph.constants[weight] for weight in weights}}
+    return replace(graph, nodes=tuple(nodes()), types=types, constants=constants, channels_last=frozenset(names.values()))
