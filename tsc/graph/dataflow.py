@@ -189,6 +189,8 @@ def item_of(graph: Graph, env: ShapeEnv, node: Node, output: int, position: int)
                 expensive=any(isinstance(e, Call) and e.fn in EXPENSIVE for e in walk(body)))
     if element.reduction is not None:
         return _with_reduction(item, element.reduction, found)
+    if item.kind is PatternKind.OPAQUE:  # a kernel of its own, whatever it computes
+        return item
     if item.kind is PatternKind.REDUCE:  # over no axes: nothing is reduced
         item = replace(item, kind=PatternKind.ELEMENTWISE)
     if isinstance(body, Load) and len(found) == 1:
