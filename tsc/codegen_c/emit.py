@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from tsc.codegen_c.intrinsics import INTRINSICS
+from tsc.codegen_c.intrinsics import INTRINSICS, render_rows
 from tsc.codegen_c.scalar import Scope, offset_text, scalar, size_text, sym_text
 from tsc.codegen_c.types import c_type, identifier, vector_type
 from tsc.codegen_c.vector import Lanes, store
@@ -93,6 +93,8 @@ def _emit(stmt: Stmt, scope: Scope, depth: int, out: Lines) -> None:
         case For(kind="unroll", var=var, lo=Const(value=lo), hi=Const(value=hi), step=step, body=body):
             for number in range(int(lo), int(hi), step):
                 _emit(substitute_stmt(body, {var: Const(number, INDEX)}), scope, depth, out)
+        case For() if (rows := render_rows(stmt, scope, depth)) is not None:
+            out += rows
         case For(var=var, lo=lo, hi=hi, body=body, step=step):
             inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
             name = inner.name(f"var {var}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tsc.codegen_c.rows import from_zeros, row_texts, rows_from_zeros
 from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
@@ -15,7 +16,7 @@ from tsc.loop_ir.cpu.squares import read_square
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE, SQUARES
-from tsc.loop_ir.nodes import For, Stmt, walk
+from tsc.loop_ir.nodes import For, Intrin, Stmt, walk
 from tsc.sym.expr import coefficient_of
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, call, item_bytes, loads, substitute, variables
 from tsc.te.index import to_sym
@@ -55,9 +56,29 @@ def _render_dot_tile(name: str, meaning: Stmt, scope: Scope, depth: int) -> Iter
     yield from _render_steps(name, step, tuple({each: Const(k, INDEX)} for k in range(count)), scope, depth)
 
 
-def _render_steps(name: str, meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Scope,
-                  depth: int) -> Iterator[tuple[int, str]]:
-    """One step, or several together, of which each says what its variables are."""
+def render_rows(loop: For, scope: Scope, depth: int) -> Iterator[tuple[int, str]] | None:
+    """A k loop whose rows are read from zeros where they are outside (`rows.py`); None for any other."""
+    tile = from_zeros(loop, scope)
+    return None if tile is None else _render_rows(loop, tile, scope, depth)
+
+
+def _render_rows(loop: For, tile: FmaTile, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    assert isinstance(loop.body, Intrin)
+    inner = replace(scope.with_name("var", loop.var), facts=inside(scope.facts, loop))
+    name = inner.name(f"var {loop.var}")
+    yield depth, "{"
+    yield from rows_from_zeros(loop, tile, scope, depth + 1)
+    yield depth + 2, f"for (int64_t {name} = tsc_from; {name} < tsc_to; {name} += 1) {{"
+    yield from _render_steps(FMA_TILE, loop.body.meaning, ({},), inner, depth + 3, row_texts(loop, tile, inner))
+    yield depth + 2, "}"
+    yield depth + 1, "}"
+    yield depth, "}"
+
+
+def _render_steps(name: str, meaning: Stmt, steps: Sequence[Mapping[str, Expr]], scope: Scope, depth: int,
+                  rows: Sequence[str] = ()) -> Iterator[tuple[int, str]]:
+    """One step, or several together, of which each says what its variables are; `rows` are the left operands, if they are
+    there."""
     tile = read_fma_tile(meaning)
     if tile is None or tile.acc.name not in scope.registers:
         raise InternalError("a register tile: its accumulators are not vector registers")
@@ -79,12 +100,12 @@ def _render_steps(name: str, meaning: Stmt, steps: Sequence[Mapping[str, Expr]],
             f"tsc_pair_{what}", [vector(right, lanes, scope) for right in rights])
         yield depth + 1, f"const {kind} tsc_b{number} = {text};"
     place = flatten(tile.acc, tile.index, scope, {})
-    chosen = _chosen_for_all_rows(tile)  # by a condition that pairs do not have
+    chosen = None if rows else _chosen_for_all_rows(tile)  # by a condition that pairs do not have
     if chosen is not None:
         yield from _choice(*chosen, tile, scope, depth + 1)
     for row in range(tile.rows):
-        left = f"tsc_c{row}"
-        if chosen is None:
+        left = rows[row] if rows else f"tsc_c{row}"
+        if chosen is None and not rows:
             left = _of_steps([substitute(tile.left, {tile.row: Const(row, INDEX), **step}) for step in steps], scope)
         yield depth + 1, f"const {kind} tsc_a{row} = {splat(left, given, tile.lanes)};"
         for number, column in enumerate(columns):

@@ -1,0 +1,76 @@
+"""k loops of register tiles whose rows may lie outside of what they are read from, as those of an image at its edges.
+
+Such a row is read from a block of zeros. That is chosen once, before the loop, which then asks nothing: a question for each row
+in each step takes registers that accumulators need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tsc.codegen_c.scalar import Scope, flatten, scalar
+from tsc.codegen_c.types import c_type
+from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
+from tsc.loop_ir.facts import inside
+from tsc.loop_ir.marks import FMA_TILE
+from tsc.loop_ir.nodes import For, Intrin
+from tsc.sym import ONE
+from tsc.sym.expr import coefficient_of
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, substitute, variables
+
+#: Elements of a block of zeros: of a loop of more trips each so many begin anew.
+ZEROS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """An operand that is `load` where all conditions hold, else 0."""
+
+    conditions: tuple[Expr, ...]
+    load: Load
+
+
+def from_zeros(loop: For, scope: Scope) -> FmaTile | None:
+    """The tile of a k loop whose rows are neighbours in memory along it, or outside for all of it; None for any other loop."""
+    tile = read_fma_tile(loop.body.meaning) if isinstance(loop.body, Intrin) and loop.body.name == FMA_TILE else None
+    found = None if tile is None else _choice(tile.left)
+    if tile is None or found is None or loop.step != 1 or found.load.dtype != tile.acc.dtype:
+        return None
+    if any(loop.var in variables(condition) for condition in found.conditions):
+        return None
+    inner = replace(scope, facts=inside(scope.facts, loop))
+    offset = flatten(found.load.buffer, found.load.index, inner, leaves := {})
+    beside = not any(loop.var in variables(leaf) for leaf in leaves.values()) and coefficient_of(offset, loop.var) == ONE
+    return tile if beside and found.load.buffer.name not in scope.registers else None
+
+
+def _choice(expr: Expr) -> _Choice | None:
+    match expr:
+        case Call(fn="select", args=(condition, yes, Const(value=0))):
+            if isinstance(yes, Load):
+                return _Choice((condition,), yes)
+            found = _choice(yes)
+            return found and replace(found, conditions=(condition, *found.conditions))
+    return None
+
+
+def rows_from_zeros(loop: For, tile: FmaTile, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """What stands before such a loop: `tsc_row0`, ..., at which each row's elements from `tsc_from` on begin, until `tsc_to`."""
+    found, kind = _choice(tile.left), c_type(tile.acc.dtype)
+    assert found is not None
+    first, end = scalar(loop.lo, scope), scalar(loop.hi, scope)
+    yield depth, f"static const {kind} tsc_zeros[{ZEROS}] __attribute__((aligned(64)));"
+    yield depth, f"for (int64_t tsc_from = {first}; tsc_from < {end}; tsc_from += {ZEROS}) {{"
+    yield depth + 1, f"const int64_t tsc_to = tsc_min_int64(tsc_from + {ZEROS}, {end});"
+    begin = replace(scope, names={**scope.names, f"var {loop.var}": "tsc_from"}, facts=inside(scope.facts, loop))
+    for row in range(tile.rows):
+        at = {tile.row: Const(row, INDEX)}
+        asked = " && ".join(scalar(substitute(condition, at), scope) for condition in found.conditions)
+        yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{scalar(substitute(found.load, at), begin)} : tsc_zeros;"
+
+
+def row_texts(loop: For, tile: FmaTile, scope: Scope) -> Sequence[str]:
+    """The element of each row in a trip of such a loop."""
+    place = f"{scalar(Var(loop.var), scope)} - tsc_from"
+    return [f"tsc_row{row}[{place}]" for row in range(tile.rows)]
