@@ -17,8 +17,10 @@ from tsc.loop_ir.marks import FMA_TILE
 from tsc.loop_ir.nodes import For, Intrin
 from tsc.sym import ONE
 from tsc.sym.expr import coefficient_of
-from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, substitute, variables
+from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, call, substitute, variables
 
+#: A loop of fewer trips asks no more often than it would choose.
+FEW = 16
 #: Elements of a block of zeros: of a loop of more trips each so many begin anew.
 ZEROS = 1024
 
@@ -38,6 +40,9 @@ def from_zeros(loop: For, scope: Scope) -> FmaTile | None:
     if tile is None or found is None or loop.step != 1 or found.load.dtype != tile.acc.dtype:
         return None
     if any(loop.var in variables(condition) for condition in found.conditions):
+        return None
+    trips = call("sub", loop.hi, loop.lo)
+    if isinstance(trips, Const) and int(trips.value) < FEW:
         return None
     inner = replace(scope, facts=inside(scope.facts, loop))
     offset = flatten(found.load.buffer, found.load.index, inner, leaves := {})
