@@ -28,6 +28,8 @@ PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, 4096, 8192, 16384, 32768))
 RASTER = Knob("raster", (), (0, 1))
 #: Rows of a contraction's block whose column operand is more than one load, or one of elements apart.
 TALL_BLOCK = 512
+#: A constant size of so many fills a register tile, as a symbolic one need not.
+SURE_ROWS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,4 +200,6 @@ def _choose_axes(scop: Scop, anchor: Compute, cells: dict[str, isl.Map],
             raise PatternMismatch(f"contraction: {anchor.name} has no second axis and its operand is not consecutive along {n}")
         return n, None, n_factor, m_factor
     best = max(partners, key=lambda a: (sizes[a] is None, sizes[a] or 0, partners.index(a)))
+    if (sizes[partners[-1]] or 0) >= SURE_ROWS and variables(n_factor).isdisjoint(sizes.keys() - {n}):
+        best = partners[-1]  # of weights, rows that are there whatever a batch has
     return n, best, n_factor, m_factor
