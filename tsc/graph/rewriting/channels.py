@@ -21,9 +21,9 @@ from tsc.ops.define import is_custom
 from tsc.ops.movement import reorder_node
 from tsc.sym import ONE, Range, ShapeEnv, product
 
-#: A region has at least so many multiplications for each element that is copied at its ends: they gain some percent each, and
-#: a copy takes as long as some thousand.
-WORTH = 1000
+#: A region has at least so many multiplications for each element that is copied at its ends. Each takes some percent less, by
+#: which a copy is paid for from 120 to 170 on (`dev.py bench layers --only conv` with another WORTH).
+WORTH = 200
 #: The size of dims at which regions are weighed.
 NOMINAL = 224
 
