@@ -140,7 +140,8 @@ def graph_html(graph: Graph) -> str:
 def format_graph(graph: Graph) -> str:
     """Readable text of a Graph: its inputs, one node a line with its types, its outputs."""
     def typed(value: str) -> str:
-        return f"{value}: {graph.types[value]}" if value in graph.types else value
+        order = ", channels last" if value in graph.channels_last else ""
+        return f"{value}: {graph.types[value]}{order}" if value in graph.types else value
 
     lines = [f"graph {graph.name} (opset {graph.opset})", *(f"  input  {typed(v)}" for v in graph.inputs)]
     for node in graph.nodes:

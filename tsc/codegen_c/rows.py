@@ -44,8 +44,8 @@ def from_zeros(loop: For, scope: Scope) -> FmaTile | None:
     trips = call("sub", loop.hi, loop.lo)
     if isinstance(trips, Const) and int(trips.value) < FEW:
         return None
-    inner = replace(scope, facts=inside(scope.facts, loop))
-    offset = flatten(found.load.buffer, found.load.index, inner, leaves := {})
+    inner, leaves = replace(scope, facts=inside(scope.facts, loop)), dict[str, Expr]()
+    offset = flatten(found.load.buffer, found.load.index, inner, leaves)
     beside = not any(loop.var in variables(leaf) for leaf in leaves.values()) and coefficient_of(offset, loop.var) == ONE
     return tile if beside and found.load.buffer.name not in scope.registers else None
 
@@ -61,7 +61,7 @@ def _choice(expr: Expr) -> _Choice | None:
 
 
 def rows_from_zeros(loop: For, tile: FmaTile, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
-    """What stands before such a loop: `tsc_row0`, ..., at which each row's elements from `tsc_from` on begin, until `tsc_to`."""
+    """What stands before such a loop: `tsc_row0`, .., at which each row's elements from `tsc_from` on begin, until `tsc_to`."""
     found, kind = _choice(tile.left), c_type(tile.acc.dtype)
     assert found is not None
     first, end = scalar(loop.lo, scope), scalar(loop.hi, scope)
@@ -72,7 +72,8 @@ def rows_from_zeros(loop: For, tile: FmaTile, scope: Scope, depth: int) -> Itera
     for row in range(tile.rows):
         at = {tile.row: Const(row, INDEX)}
         asked = " && ".join(scalar(substitute(condition, at), scope) for condition in found.conditions)
-        yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{scalar(substitute(found.load, at), begin)} : tsc_zeros;"
+        place = scalar(substitute(found.load, at), begin)
+        yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{place} : tsc_zeros;"
 
 
 def row_texts(loop: For, tile: FmaTile, scope: Scope) -> Sequence[str]:

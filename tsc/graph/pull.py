@@ -52,8 +52,8 @@ class Puller:
         if base in self.computed and (value != base or base not in self.targets):
             return self.body(value, at)
         made, order = value_type(self.graph, self.env, value), self.order(value)
-        shape, place = (tuple(of[d] for d in order) for of in (made.shape, at))
-        return Load(Buffer(self.targets.get(base, base), made.dtype, shape), place)
+        shape = tuple(made.shape[d] for d in order)
+        return Load(Buffer(self.targets.get(base, base), made.dtype, shape), tuple(at[d] for d in order))
 
     def order(self, value: str) -> tuple[int, ...]:
         """The dims of a value, slowest first."""

@@ -437,7 +437,8 @@ def _blocks() -> Sequence[Sample]:
 
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("Reorder", PatternKind.OPAQUE, lambda ctx: tensor(ctx.type(0).dtype, canonical(ctx, 0)), te=_reorder_te, domain="tsc"),
+    OpDef("Reorder", PatternKind.OPAQUE, lambda ctx: tensor(ctx.type(0).dtype, canonical(ctx, 0)), te=_reorder_te,
+          domain="tsc"),
     OpDef("Transpose", PatternKind.INJECTIVE, _transpose_types, contents=_transpose_contents, te=_transpose_te,
           samples=_transposes, reads=("perm",)),
     _view("Reshape", reshape_target, _reshapes, "allowzero"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -26,6 +27,7 @@ from tests.fuzz.operators.values import Array
 from tests.machine import runnable
 from tests.memory.guarded import MemoryFault, check_guarded
 from tsc.config import Precision
+from tsc.graph.rewriting import channels
 from tsc.ops import find
 from tsc.ops.base import PatternKind
 from tsc.runtime.executable import Executable
@@ -103,13 +105,15 @@ def guarded(case: Case, model: ModelProto, folder: Path | None) -> Run:
 
 def _executable(case: Case, model: ModelProto, folder: Path | None, **asked: Any) -> Executable:
     """For the Case's target, or for this machine where it cannot run that; for one thread or three, as it was compiled or as
-    it was saved and loaded; every fourth with its nodes in another order. `asked` are more Options."""
+    it was saved and loaded; every fourth with its nodes in another order; every other one with channels last wherever they
+    can be, as images so small would never have them. `asked` are more Options."""
     runs = case.target.startswith("emu:") or case.target in {spec.name for spec in runnable()}
     target = case.target if runs else "cpu"
     threads = 1 + 2 * (case.seed // 8 % 2)
     options = tsc.Options(cache_dir=folder, jobs=1, precision=case.precision, **asked)
     source = model if case.seed // 65536 % 4 else _shuffled(model, case.seed)
-    made = tsc.compile(source, dims=case.dims or None, target=target, threads=threads, options=options)
+    with patch.object(channels, "WORTH", 0 if case.seed // 32 % 2 else channels.WORTH):
+        made = tsc.compile(source, dims=case.dims or None, target=target, threads=threads, options=options)
     if case.seed // 16 % 4:
         return made
     with tempfile.TemporaryDirectory() as kept:

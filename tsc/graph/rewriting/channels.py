@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from tsc.graph.dataflow import element_of
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
@@ -20,6 +21,7 @@ from tsc.ops.control import runs_graphs
 from tsc.ops.define import is_custom
 from tsc.ops.movement import reorder_node
 from tsc.sym import ONE, Range, ShapeEnv, product
+from tsc.te.expr import loads, variables
 
 #: A region has at least so many multiplications for each element that is copied at its ends. Each takes some percent less, by
 #: which a copy is paid for from 120 to 170 on (`dev.py bench layers --only conv` with another WORTH).
@@ -54,11 +56,21 @@ class _Regions:
                               and self.graph.types[node.inputs[0]].dtype == "float32"):
             return
         kinds = (PatternKind.ELEMENTWISE, PatternKind.INJECTIVE, PatternKind.REDUCE)
-        if not convolves and (definition(node).kind not in kinds or is_view(node) or runs_graphs(node) or is_custom(node)):
+        if not convolves and (not values or definition(node).kind not in kinds or is_view(node) or runs_graphs(node)
+                              or is_custom(node) or not all(self.keeps_dims(node, o) for o in range(len(node.outputs)))):
             return
         self.inside.add(id(node))
         for value in values:
             self.parents[self.root(value)] = self.root(values[0])
+
+    def keeps_dims(self, node: Node, output: int) -> bool:
+        """Whether each dim of the images that an output is made of follows the same dim of the output alone."""
+        rank = len(self.graph.types[node.outputs[output]].shape)
+        own = {f"d{dim}" for dim in range(rank)}
+        found = [load.index for load in loads(element_of(self.graph, self.env, node, output).body)
+                 if self.is_image(load.buffer.name)]
+        return all(len(place) == rank and all(variables(at) & own <= {f"d{dim}"} for dim, at in enumerate(place))
+                   for place in found)
 
     def is_image(self, value: str) -> bool:
         """Whether it makes a difference for a value whether its channels are last."""

@@ -1,0 +1,154 @@
+"""Images whose channels are last in memory: where regions of them begin and end, and that they change no result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tsc
+from tests.machine import runnable
+from tsc.config import Options
+from tsc.graph.rewriting import channels
+from tsc.ir import Graph, format_graph
+from tsc.kernels import workshop
+from tsc.pipeline import front
+
+Array = np.ndarray[Any, Any]
+N = helper.make_node
+SIZES = ((1, 7, 7), (2, 14, 9), (3, 1, 1), (1, 23, 31), (2, 2, 5))
+PADS = {"kernel_shape": [3, 3], "pads": [1] * 4}
+
+
+def model(nodes: Sequence[onnx.NodeProto], weights: dict[str, Array | tuple[int, ...]], outputs: Sequence[str] = ("y",),
+          depth: int = 8, more: dict[str, tuple[int | str, ...]] | None = None, rank: int = 2) -> onnx.ModelProto:
+    """Nodes over an image `x` of so many channels; weights by their shapes are drawn."""
+    rng = np.random.default_rng(len(weights))
+    held = {name: rng.standard_normal(w).astype(np.float32) / 8 if isinstance(w, tuple) else w for name, w in weights.items()}
+    given = {"x": ("n", depth, "h", "w", "z")[:2 + rank], **(more or {})}
+    graph = helper.make_graph(
+        list(nodes), "g", [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in given.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in held.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def conv(x: str, w: str, y: str, **attributes: Any) -> onnx.NodeProto:
+    return N("Conv", [x, *w.split()], [y], **{**PADS, **attributes})
+
+
+def _if() -> onnx.NodeProto:
+    """Twice a value of outside, or that value in a convolution."""
+    empty: list[onnx.ValueInfoProto] = []
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("p", "q")]
+    then = helper.make_graph([N("Add", ["t", "t"], ["p"])], "then", empty, ends[:1])
+    other = helper.make_graph([conv("t", "b", "q")], "other", empty, ends[1:])
+    return N("If", ["first"], ["y"], then_branch=then, else_branch=other)
+
+
+ints = {name: np.array(values, np.int64) for name, values in {
+    "low": [1, 1], "high": [-1, 2**40], "axes": [1, 2], "rows": [0, 2, 4, -1], "around": [0, 0, 1, 2, 0, 1, 0, 3]}.items()}
+TWO = [conv("x", "a", "t"), N("Relu", ["t"], ["r"])]
+CASES: dict[str, onnx.ModelProto] = {
+    "one": model([conv("x", "a c", "y")], {"a": (16, 8, 3, 3), "c": (16,)}),
+    "pointwise": model([conv("x", "a", "t", kernel_shape=[1, 1], pads=[0] * 4), N("Tanh", ["t"], ["y"])], {"a": (17, 8, 1, 1)}),
+    "strided": model([conv("x", "a", "y", strides=[2, 3], pads=[2, 0, 1, 3], kernel_shape=[2, 3])], {"a": (5, 8, 2, 3)}),
+    "dilated": model([conv("x", "a", "y", dilations=[2, 1], pads=[2, 1, 2, 1])], {"a": (64, 8, 3, 3)}),
+    "residual": model([*TWO, conv("r", "b", "s"), N("Add", ["s", "x"], ["u"]), N("Relu", ["u"], ["y"])],
+                      {"a": (16, 8, 3, 3), "b": (8, 16, 3, 3)}, ("y", "r")),
+    "branches": model([*TWO, conv("x", "b", "s"), N("Concat", ["r", "x", "s", "z"], ["y"], axis=1)],
+                      {"a": (16, 8, 3, 3), "b": (5, 8, 3, 3)}, more={"z": ("n", 3, "h", "w")}),
+    "pools": model([*TWO, N("MaxPool", ["r"], ["m"], **PADS, strides=[2, 2]), N("AveragePool", ["m"], ["v"], **PADS),
+                    conv("v", "b", "s"), N("GlobalAveragePool", ["s"], ["g"]), N("Flatten", ["g"], ["f"]),
+                    N("Gemm", ["f", "d"], ["y"])], {"a": (16, 8, 3, 3), "b": (17, 16, 3, 3), "d": (17, 4)}),
+    "excited": model([*TWO, N("GlobalAveragePool", ["r"], ["g"]), N("Sigmoid", ["g"], ["e"]), N("Mul", ["r", "e"], ["m"]),
+                      N("Add", ["m", "c"], ["s"]), conv("s", "b", "y")],
+                     {"a": (16, 8, 3, 3), "b": (5, 16, 3, 3), "c": (16, 1, 1)}),
+    "moved": model([*TWO, N("Pad", ["r", "around"], ["p"]), N("Slice", ["p", "low", "high", "axes"], ["s"]),
+                    N("Resize", ["s", "", "twice"], ["y"], mode="nearest", coordinate_transformation_mode="asymmetric",
+                      nearest_mode="floor")], {"a": (16, 8, 3, 3), **ints, "twice": np.array([1, 1, 2, 2], np.float32)}),
+    "normed": model([*TWO, N("InstanceNormalization", ["r", "c", "d"], ["i"]), conv("i", "b", "y")],
+                    {"a": (16, 8, 3, 3), "b": (5, 16, 3, 3), "c": (16,), "d": (16,)}),
+    "turned": model([*TWO, N("Transpose", ["r"], ["l"], perm=[0, 2, 3, 1]), N("MatMul", ["l", "d"], ["m"]),
+                     N("Transpose", ["m"], ["s"], perm=[0, 3, 1, 2]), conv("s", "b", "y")],
+                    {"a": (16, 8, 3, 3), "b": (5, 16, 3, 3), "d": (16, 16)}),
+    "shuffled": model([*TWO, N("DepthToSpace", ["r"], ["d"], blocksize=2), conv("d", "b", "y")],
+                      {"a": (16, 8, 3, 3), "b": (5, 4, 3, 3)}),
+    "grouped": model([*TWO, conv("r", "b", "s", group=16), conv("s", "c", "y", kernel_shape=[1, 1], pads=[0] * 4)],
+                     {"a": (16, 8, 3, 3), "b": (16, 1, 3, 3), "c": (5, 16, 1, 1)}),
+    "shared": model([conv("x", "a", "t"), conv("t", "a", "s"), N("Mul", ["a", "a"], ["v"]), N("Relu", ["s"], ["y"])],
+                    {"a": (8, 8, 3, 3)}, ("y", "v")),
+    "branched": model([N("Conv", ["x", "a"], ["t"], **PADS), N("ReduceMax", ["x"], ["m"], keepdims=0),
+                       N("Less", ["m", "few"], ["first"]), _if()],
+                      {"a": (8, 8, 3, 3), "b": (8, 8, 3, 3), "few": np.array(2.5, np.float32)}),
+    "volume": model([N("Conv", ["x", "a"], ["t"], kernel_shape=[3, 1, 2], pads=[1, 0, 1] * 2), N("Relu", ["t"], ["y"])],
+                    {"a": (16, 8, 3, 1, 2)}, rank=3),
+}
+TARGETS = [spec.name for spec in runnable()]
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All regions are worth it."""
+    monkeypatch.setattr(channels, "WORTH", 0)
+
+
+def rewritten(given: onnx.ModelProto) -> Graph:
+    shop = workshop("cpu", Options())
+    return front(given, None, shop.recorder, shop.device)[0]
+
+
+def reordered(graph: Graph) -> list[str]:
+    """The values that are copied into the other order, of the graph's own names."""
+    return sorted(value.removesuffix(".last") for n in graph.nodes if n.op == "Reorder" for value in n.inputs)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize(("name", "target"), [
+    *((name, "cpu") for name in CASES), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in product(CASES, TARGETS))])
+def test_no_result_is_another(name: str, target: str) -> None:
+    """Nets compiled once, at several sizes, of one pixel too."""
+    made, rng = tsc.compile(CASES[name], target=target), np.random.default_rng(1)
+    wanted = onnxruntime.InferenceSession(CASES[name].SerializeToString(), providers=["CPUExecutionProvider"])
+    right = 0
+    for batch, high, wide in SIZES:
+        feeds = {i.name: rng.standard_normal((batch, i.shape[1], high, wide, 4)[:len(i.shape)]).astype(np.float32)
+                 for i in wanted.get_inputs()}
+        try:
+            expected = wanted.run(None, feeds)
+        except onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException:
+            continue  # an image that is smaller than the window
+        right += 1
+        for got, want in zip(made.run(None, feeds), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    assert right >= 3
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize(("name", "copied"), [
+    ("one", ["t", "x"]), ("residual", ["r", "x", "y"]), ("branches", ["x", "y", "z"]), ("pools", ["x"]),
+    ("turned", ["r", "s", "x", "y"]), ("shuffled", ["d", "r", "x", "y"]), ("grouped", ["r", "s", "x", "y"]),
+    ("branched", ["t", "x"])])
+def test_regions_end_where_dims_change_places(name: str, copied: list[str]) -> None:
+    graph = rewritten(CASES[name])
+    assert len(reordered(graph)) == len(copied) and graph.channels_last
+    assert {value for value in reordered(graph)} <= {*copied, *graph.types}
+
+
+@pytest.mark.parametrize(("depth", "kernel", "turned"), [(64, 3, True), (8, 3, False), (512, 1, True), (64, 1, False)])
+def test_only_what_computes_enough_is_turned(depth: int, kernel: int, turned: bool) -> None:
+    node = N("Conv", ["x", "a"], ["y"], kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4)
+    assert bool(rewritten(model([node], {"a": (depth, depth, kernel, kernel)}, depth=depth)).channels_last) == turned
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_what_is_seen_of_it() -> None:
+    """The order stands beside a value's type, and copies are kernels of their own."""
+    assert ", channels last = Reorder(x)" in format_graph(rewritten(CASES["one"]))
+    assert [launch.kernel.split("_")[0] for launch in tsc.compile(CASES["one"]).launches] == ["opaque", "contraction", "opaque"]
