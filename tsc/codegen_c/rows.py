@@ -1,7 +1,7 @@
 """k loops of register tiles whose rows may lie outside of what they are read from, as those of an image at its edges.
 
-Such a row is read from a block of zeros. That is chosen once, before the loop, which then asks nothing: a question for each row
-in each step takes registers that accumulators need.
+Such a row is read from a block of zeros (`tsc_kernel.h`; a loop of more trips begins anew after each so many). That is chosen
+once, before the loop, which then asks nothing: a question for each row in each step takes registers that accumulators need.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, call, substitute, v
 
 #: A loop of fewer trips asks no more often than it would choose.
 FEW = 16
-#: Elements of a block of zeros: of a loop of more trips each so many begin anew.
-ZEROS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +63,14 @@ def rows_from_zeros(loop: For, tile: FmaTile, scope: Scope, depth: int) -> Itera
     found, kind = _choice(tile.left), c_type(tile.acc.dtype)
     assert found is not None
     first, end = scalar(loop.lo, scope), scalar(loop.hi, scope)
-    yield depth, f"static const {kind} tsc_zeros[{ZEROS}] __attribute__((aligned(64)));"
-    yield depth, f"for (int64_t tsc_from = {first}; tsc_from < {end}; tsc_from += {ZEROS}) {{"
-    yield depth + 1, f"const int64_t tsc_to = tsc_min_int64(tsc_from + {ZEROS}, {end});"
+    yield depth, f"for (int64_t tsc_from = {first}; tsc_from < {end}; tsc_from += TSC_ZEROS) {{"
+    yield depth + 1, f"const int64_t tsc_to = tsc_min_int64(tsc_from + TSC_ZEROS, {end});"
     begin = replace(scope, names={**scope.names, f"var {loop.var}": "tsc_from"}, facts=inside(scope.facts, loop))
     for row in range(tile.rows):
         at = {tile.row: Const(row, INDEX)}
         asked = " && ".join(scalar(substitute(condition, at), scope) for condition in found.conditions)
         place = scalar(substitute(found.load, at), begin)
-        yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{place} : tsc_zeros;"
+        yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{place} : tsc_zeros_{kind};"
 
 
 def row_texts(loop: For, tile: FmaTile, scope: Scope) -> Sequence[str]:

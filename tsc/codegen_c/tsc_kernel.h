@@ -28,6 +28,12 @@ typedef struct {
 #define TSC_UNUSED __attribute__((unused))
 #define TSC_FN TSC_UNUSED static inline __attribute__((always_inline))
 
+/* What rows of a register tile are read from where they are outside of a tensor. */
+#define TSC_ZEROS 1024
+TSC_UNUSED static const float tsc_zeros_float[TSC_ZEROS] __attribute__((aligned(64)));
+TSC_UNUSED static const double tsc_zeros_double[TSC_ZEROS] __attribute__((aligned(64)));
+TSC_UNUSED static const int32_t tsc_zeros_int32_t[TSC_ZEROS] __attribute__((aligned(64)));
+
 #define TSC_MATH(FUNCTION, S) __builtin_##FUNCTION##S
 #include "tsc_scalar.h"
 
