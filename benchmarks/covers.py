@@ -22,17 +22,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.layers import conv
 from benchmarks.minilm import cpu_name
 from tsc.config import Options
 from tsc.kernels import workshop
 from tsc.poly.tile import TileConfig
+from tsc.sym import product
 from tsc.tune.child import measured
 from tsc.tune.measure import Trial
 from tsc.tune.pool import pool_of
 from tsc.tune.records import read
 from tsc.tuning import Effort, groups_of, tune
-from tsc.tuning_group import built
+from tsc.tuning_group import Group, built
 
 TOKENS = {"batch": (1, 4), "length": (1, 256)}
 IMAGES = {"N": (1, 2), "H": (14, 80), "W": (14, 80)}
@@ -65,18 +65,43 @@ def _model(nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int | str, ...]]
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-KERNELS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, int]]]] = {
-    "up": (lambda: dense(768, 3072), TOKENS), "down": (lambda: dense(3072, 768), TOKENS), "attention": (attention, TOKENS),
-    "conv 3x3": (lambda: conv("conv", (1, 64, 56, 56), 64, 3).model(), IMAGES),
-    "conv 1x1": (lambda: conv("conv", (1, 256, 56, 56), 64, 1).model(), IMAGES)}
+def bottlenecks() -> onnx.ModelProto:
+    """The second and third of resnet50's blocks: images of 256 channels, whose convolutions have 64."""
+    rng, nodes, held = np.random.default_rng(0), list[onnx.NodeProto](), dict[str, np.ndarray]()
+    x = "x"
+    for block in "ab":
+        y = x
+        for part, (out, depth, size) in enumerate(((64, 256, 1), (64, 64, 3), (256, 64, 1))):
+            name, weight = f"{block}{part}", rng.standard_normal((out, depth, size, size)) / math.sqrt(depth * size * size)
+            held[f"w{name}"] = weight.astype(np.float32)
+            nodes.append(helper.make_node("Conv", [y, f"w{name}"], [f"c{name}"], pads=[size // 2] * 4))
+            if part == 2:
+                nodes.append(helper.make_node("Add", [f"c{name}", x], [f"s{name}"]))
+            y = "y" if name == "b2" else f"r{name}"
+            nodes.append(helper.make_node("Relu", [f"s{name}" if part == 2 else f"c{name}"], [y]))
+        x = y
+    ends = ("N", 256, "H", "W")
+    return _model(nodes, {"x": ends}, ends, held)
+
+
+#: A model, the ranges of its dims, and how many terms the kernel's first sum has.
+KERNELS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, int]], int]] = {
+    "up": (lambda: dense(768, 3072), TOKENS, 768), "down": (lambda: dense(3072, 768), TOKENS, 3072),
+    "attention": (attention, TOKENS, HEAD), "conv 3x3": (bottlenecks, IMAGES, 9 * 64), "conv 1x1": (bottlenecks, IMAGES, 256)}
+
+
+def terms(group: Group) -> int:
+    """Those of the first sum of a kernel."""
+    sums = [compute.reduce_axes for compute in group.order.program.computes if compute.reduce_axes]
+    return product(axis.extent for axis in sums[0]).as_int() or 0 if sums else 0
 
 
 def compare(name: str, candidates: int, drawn: int, variants: int, folder: Path, seed: int) -> None:
     """Tune one of the KERNELS both ways, and measure what was found."""
-    make, dims = KERNELS[name]
+    make, dims, summed = KERNELS[name]
     shop = workshop("cpu", Options(variants=variants))
     groups, _ = groups_of(make(), dims, shop, seed=seed)
-    group = max(groups, key=lambda g: len(g.order.program.computes))
+    group, = (group for group in groups if terms(group) == summed)
     pools: dict[str, list[TileConfig]] = {}
     told = []
     for search, count in (("turbo", candidates), ("random", drawn)):
