@@ -59,8 +59,8 @@ class Graph:
     values; `contents` the symbolic contents of values that are shape arithmetic, `fractions` of inputs whose elements need not
     be whole, in steps of 1 / STEPS; `declared` is what the file says of outputs; `outside` what an input or output is to
     whoever calls, where kernels see its bits as another type; `counts` the values that tell Dims which only data decide, by
-    Dim: they are made as outputs are, and are the last of `outputs`; `channels_last` are values that memory has with dim 1
-    behind all others (what is said of their shapes and indices is said of them as they are).
+    Dim: they are made as outputs are, and are the last of `outputs`; `orders` are the dims, slowest first, of values that
+    memory does not have row by row (what is said of their shapes and indices is said of them as they are).
     The nodes are the model's own, to which the standard's rules apply, until they are decomposed into `primitives`.
     """
 
@@ -77,7 +77,7 @@ class Graph:
     primitives: bool = False
     counts: Mapping[str, str] = field(default_factory=dict)
     fractions: Mapping[str, Contents] = field(default_factory=dict)
-    channels_last: frozenset[str] = frozenset()
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def told(self) -> dict[str, Contents]:
         """What inputs hold that sizes depend on, by input."""
@@ -140,7 +140,7 @@ def graph_html(graph: Graph) -> str:
 def format_graph(graph: Graph) -> str:
     """Readable text of a Graph: its inputs, one node a line with its types, its outputs."""
     def typed(value: str) -> str:
-        order = ", channels last" if value in graph.channels_last else ""
+        order = f", in memory by dims {graph.orders[value]}" if value in graph.orders else ""
         return f"{value}: {graph.types[value]}{order}" if value in graph.types else value
 
     lines = [f"graph {graph.name} (opset {graph.opset})", *(f"  input  {typed(v)}" for v in graph.inputs)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tsc.codegen_c.scalar import Scope, flatten, scalar
-from tsc.codegen_c.types import c_type
+from tsc.codegen_c.types import c_type, zeros
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import FMA_TILE
@@ -25,10 +25,11 @@ FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """An operand that is `load` where all conditions hold, else 0."""
+    """An operand that is `load` where all conditions hold, else 0, as which one of the header's `zeros` is read."""
 
     conditions: tuple[Expr, ...]
     load: Load
+    zeros: str
 
 
 def from_zeros(loop: For, scope: Scope) -> FmaTile | None:
@@ -50,11 +51,11 @@ def from_zeros(loop: For, scope: Scope) -> FmaTile | None:
 
 def _choice(expr: Expr) -> _Choice | None:
     match expr:
-        case Call(fn="select", args=(condition, yes, Const(value=0))):
-            if isinstance(yes, Load):
-                return _Choice((condition,), yes)
-            found = _choice(yes)
-            return found and replace(found, conditions=(condition, *found.conditions))
+        case Call(fn="select", args=(condition, Load() as load, Const(value=value, dtype=dtype))) if zeros(value, dtype):
+            return _Choice((condition,), load, zeros(value, dtype))
+        case Call(fn="select", args=(condition, yes, Const(value=value, dtype=dtype))) if found := _choice(yes):
+            same = zeros(value, dtype) == found.zeros
+            return replace(found, conditions=(condition, *found.conditions)) if same else None
     return None
 
 
@@ -70,7 +71,7 @@ def rows_from_zeros(loop: For, tile: FmaTile, scope: Scope, depth: int) -> Itera
         at = {tile.row: Const(row, INDEX)}
         asked = " && ".join(scalar(substitute(condition, at), scope) for condition in found.conditions)
         place = scalar(substitute(found.load, at), begin)
-        yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{place} : tsc_zeros_{kind};"
+        yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{place} : {found.zeros};"
 
 
 def row_texts(loop: For, tile: FmaTile, scope: Scope) -> Sequence[str]:

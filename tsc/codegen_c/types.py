@@ -54,6 +54,12 @@ def literal(value: int | float | bool, dtype: str) -> str:
     return f"UINT64_C({whole})" if whole >= 2**63 else f"INT64_C({whole})" if whole >= 0 else f"(-INT64_C({-whole}))"
 
 
+def zeros(value: int | float | bool, dtype: str) -> str:
+    """The header's array of zeros that elements can be read from where they are `value`: "" where that is no such zero."""
+    same = dtype in ("float32", "float64", "int32") and literal(value, dtype) == literal(0, dtype)
+    return f"tsc_zeros_{c_type(dtype)}" if same else ""
+
+
 def vector_type(dtype: str, lanes: int) -> str:
     """The vector of `lanes` elements; a vector of bools is a mask of int32 lanes that are 0 or -1."""
     return f"tsc_{'int32' if dtype == 'bool' else dtype}x{lanes}"

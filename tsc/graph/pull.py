@@ -22,7 +22,7 @@ class Puller:
 
     `computed` are the values that the kernel makes; of these, `targets` (with their buffer names) can be read, all others are
     recomputed in place. Everything else is an input, and a view of an input is a buffer of the view's own shape. `extents`
-    collects the extent of every axis handed out. The buffers of values that are `last` have their channels last.
+    collects the extent of every axis handed out. `orders` are those of the Graph.
     """
 
     graph: Graph
@@ -31,7 +31,7 @@ class Puller:
     computed: Collection[str]
     targets: Mapping[str, str]
     extents: dict[str, SymExpr] = field(default_factory=dict)
-    last: Collection[str] = ()
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def new_axis(self, hint: str, extent: SymExpr) -> Axis:
         """A fresh axis; the name is the count, canonical naming comes later."""
@@ -56,9 +56,8 @@ class Puller:
         return Load(Buffer(self.targets.get(base, base), made.dtype, shape), tuple(at[d] for d in order))
 
     def order(self, value: str) -> tuple[int, ...]:
-        """The dims of a value, slowest first."""
-        rank = len(self.graph.types[value].shape)
-        return (0, *range(2, rank), 1) if value in self.last else tuple(range(rank))
+        """The dims of a value in memory, slowest first."""
+        return self.orders.get(value) or tuple(range(len(self.graph.types[value].shape)))
 
     def body(self, value: str, at: tuple[Expr, ...]) -> Expr:
         """The element of a computed `value` out of its node's inputs. Raises InternalError for a reduction or a recurrence."""

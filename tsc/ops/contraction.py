@@ -174,6 +174,11 @@ def sums_channels(node: Node) -> bool:
     return node.op == "Convolve" and node.attrs.get("group", 1) == 1 and PARTS not in node.attrs
 
 
+def of_each_channel(node: Node, weights: Sequence[int]) -> bool:
+    """Whether a node is a convolution of primitives of which each output has one channel of its own, by its weights' shape."""
+    return node.op == "Convolve" and node.attrs.get("group", 1) == weights[0] and weights[1] == 1 and PARTS not in node.attrs
+
+
 def is_convolution(node: Node) -> bool:
     """Whether a node is a convolution of primitives."""
     return node.op == "Convolve"

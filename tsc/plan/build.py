@@ -127,9 +127,10 @@ def packed_constants(part: Part, plan: Plan) -> dict[str, NDArray[Any]]:
             key = (source, replace(buffer, name=source))
             if source in constants and key not in seen:
                 seen.add(key)
-                last = source in inner.graph.channels_last
-                array = np.moveaxis(constants[source], 1, -1) if last else constants[source]
-                made[prefix + packed_name(source, buffer)] = lay_out(source, np.ascontiguousarray(array), buffer)
+                array = constants[source]
+                if dims := inner.graph.orders.get(source):
+                    array = np.ascontiguousarray(np.transpose(array, dims))
+                made[prefix + packed_name(source, buffer)] = lay_out(source, array, buffer)
     return {name: made[name] for name in plan.constants}
 
 

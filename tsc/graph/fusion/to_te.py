@@ -78,7 +78,7 @@ class _Parts:
         targets = {v: v for v in stored} if contraction is None else {
             contraction: unused_name(f"{contraction}.acc", self.taken)}
         puller = Puller(self.graph, self.env, self.producers, self.computed, {**self.made, **targets}, self.extents,
-                        self.graph.channels_last)
+                        self.graph.orders)
         for value in (v for v in items if v in stored):
             self.computes.append(_compute(puller, value, targets.get(value, value)))
             if value == contraction:
@@ -99,7 +99,7 @@ def _compute(puller: Puller, value: str, name: str) -> Compute:
     axes = tuple(puller.new_axis("i", extent) for extent in made_type.shape)
     target = Buffer(name, made_type.dtype, tuple(made_type.shape[d] for d in order))
     made = puller.written(value, tuple(Var(a.name) for a in axes))
-    return compute_of(target, tuple(axes[d] for d in order), _fastest_last(made) if value in puller.last else made)
+    return compute_of(target, tuple(axes[d] for d in order), _fastest_last(made) if value in puller.orders else made)
 
 
 def _fastest_last(body: Body) -> Body:

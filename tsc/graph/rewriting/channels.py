@@ -16,7 +16,7 @@ from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
 from tsc.ops.base import PatternKind
-from tsc.ops.contraction import sums_channels
+from tsc.ops.contraction import of_each_channel, sums_channels
 from tsc.ops.control import runs_graphs
 from tsc.ops.define import is_custom
 from tsc.ops.movement import reorder_node
@@ -50,10 +50,9 @@ class _Regions:
 
     def add(self, node: Node) -> None:
         """Tie together what a node reads and makes, if it takes any order."""
-        convolves = sums_channels(node)
+        convolves = bool(self.weights_order(node))
         values = [v for v in (*(node.inputs[:1] if convolves else node.inputs), *node.outputs) if self.is_image(v)]
-        if convolves and not (self.is_image(node.outputs[0]) and node.inputs[1] in self.graph.constants
-                              and self.graph.types[node.inputs[0]].dtype == "float32"):
+        if convolves and not (self.is_image(node.outputs[0]) and self.graph.types[node.inputs[0]].dtype == "float32"):
             return
         kinds = (PatternKind.ELEMENTWISE, PatternKind.INJECTIVE, PatternKind.REDUCE)
         if not convolves and (not values or definition(node).kind not in kinds or is_view(node) or runs_graphs(node)
@@ -62,6 +61,15 @@ class _Regions:
         self.inside.add(id(node))
         for value in values:
             self.parents[self.root(value)] = self.root(values[0])
+
+    def weights_order(self, node: Node) -> tuple[int, ...]:
+        """The dims of the constant weights of a convolution that images with channels last want, slowest first: those along
+        which it sums up last, or else along which images are as long; () where there is no such convolution."""
+        weights = self.graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if weights is None:
+            return ()
+        window = range(2, weights.ndim)
+        return (0, *window, 1) if sums_channels(node) else (1, *window, 0) if of_each_channel(node, weights.shape) else ()
 
     def keeps_dims(self, node: Node, output: int) -> bool:
         """Whether each dim of the images that an output is made of follows the same dim of the output alone."""
@@ -103,7 +111,7 @@ class _Regions:
 
     def gains(self, region: set[str]) -> bool:
         """Whether so much is computed in a region that copies at its ends are worth it."""
-        nodes = [n for n in self.graph.nodes if id(n) in self.inside and sums_channels(n) and n.outputs[0] in region]
+        nodes = [n for n in self.graph.nodes if id(n) in self.inside and self.weights_order(n) and n.outputs[0] in region]
         products = sum(self._elements(n.outputs[0]) * self._elements(n.inputs[1])
                        // max(1, self.graph.constants[n.inputs[1]].shape[0]) for n in nodes)
         return products >= WORTH * sum(self._elements(v) for ends in self.ends(region) for v in ends) and bool(nodes)
@@ -121,8 +129,9 @@ def _nominal(known: Range) -> int:
 def _turned(graph: Graph, chosen: set[str], regions: _Regions) -> Graph:
     """The graph whose `chosen` values have their channels last: under new names, with copies of those that others have too."""
     taken = graph.names()
-    weights = {n.inputs[1] for n in graph.nodes if id(n) in regions.inside and sums_channels(n) and n.outputs[0] in chosen}
-    names = {value: unused_name(f"{value}.last", taken) for value in sorted(chosen | weights)}
+    weights = {n.inputs[1]: order for n in graph.nodes if id(n) in regions.inside and n.outputs[0] in chosen
+               and (order := regions.weights_order(n))}
+    names = {value: unused_name(f"{value}.last", taken) for value in sorted(chosen | weights.keys())}
     given, wanted = regions.ends(chosen)
 
     def nodes() -> Iterator[Node]:
@@ -140,4 +149,6 @@ def _turned(graph: Graph, chosen: set[str], regions: _Regions) -> Graph:
 
     types: dict[str, TensorType] = {**graph.types, **{new: graph.types[old] for old, new in names.items()}}
     constants = {**graph.constants, **{names[weight]: graph.constants[weight] for weight in weights}}
-    return replace(graph, nodes=tuple(nodes()), types=types, constants=constants, channels_last=frozenset(names.values()))
+    orders = weights | {value: (0, *range(2, len(graph.types[value].shape)), 1) for value in chosen}
+    return replace(graph, nodes=tuple(nodes()), types=types, constants=constants,
+                   orders={names[value]: order for value, order in orders.items()})

@@ -41,7 +41,7 @@ class Stencil(Nest):
         lanes = max(1, spec.vector_bytes // 4)
         m, n = self.extents
         rows, vectors = STENCIL_TILE
-        nr = vectors * lanes if n is None else min(vectors, -(-n // lanes)) * lanes
+        nr = vectors * lanes if n is None else lanes * min(range(vectors, 0, -1), key=lambda v: -n % (v * lanes))
         mr = rows if m is None else min(rows, m)
         return TileConfig((mr, nr), (mr if m == 1 else STENCIL_ROWS // mr * mr, nr), lanes=lanes)
 
