@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from tsc.codegen_c.edges import asked_once
 from tsc.codegen_c.intrinsics import INTRINSICS, render_rows
 from tsc.codegen_c.scalar import Scope, offset_text, scalar, size_text, sym_text
 from tsc.codegen_c.types import c_type, identifier, vector_type
@@ -48,6 +49,7 @@ def emit_c(func: Func, spec: DeviceSpec, prefetch: int = 0) -> str:
     """C source of `func` (after `lower`): one function `int32_t NAME(const tsc_args *, int64_t, int64_t, void *)`. The columns
     of a matrix product are asked for so many bytes ahead, where they lie in panels: that means nothing, and is no loop IR.
     Raises UnsupportedError for a dtype that C code is not made for."""
+    func = asked_once(func)
     scope = Scope(facts_of(func.sizes), {f"var {BLOCK_BEGIN}": BLOCK_BEGIN, f"var {BLOCK_END}": BLOCK_END}, func.messages,
                   prefetch=prefetch)
     intrinsics = {s.name for s in walk(func.body) if isinstance(s, Intrin)}
