@@ -26,6 +26,9 @@ from tsc.te.expr import loads, variables
 #: A region has at least so many multiplications for each element that is copied at its ends. Each takes some percent less, by
 #: which a copy is paid for from 120 to 170 on (`dev.py bench layers --only conv` with another WORTH).
 WORTH = 200
+#: So many multiplications are worth as much as an element of a convolution by channels, where vectors would else lie along rows
+#: of an image and end with each.
+EACH = 100
 #: The size of dims at which regions are weighed.
 NOMINAL = 224
 
@@ -112,8 +115,8 @@ class _Regions:
     def gains(self, region: set[str]) -> bool:
         """Whether so much is computed in a region that copies at its ends are worth it."""
         nodes = [n for n in self.graph.nodes if id(n) in self.inside and self.weights_order(n) and n.outputs[0] in region]
-        products = sum(self._elements(n.outputs[0]) * self._elements(n.inputs[1])
-                       // max(1, self.graph.constants[n.inputs[1]].shape[0]) for n in nodes)
+        products = sum(self._elements(n.outputs[0]) * (self.graph.constants[n.inputs[1]][:1].size if sums_channels(n) else EACH)
+                       for n in nodes)
         return products >= WORTH * sum(self._elements(v) for ends in self.ends(region) for v in ends) and bool(nodes)
 
     def _elements(self, value: str) -> int:
