@@ -212,7 +212,7 @@ class Memory:
         self.read_only = {i for i, s in enumerate(plan.storages) if s.kind in ("input", "constant")}
         for i in self.read_only:
             source = (feeds if plan.storages[i].kind == "input" else constants)[plan.storages[i].index]
-            self.storages[i].data[:] = source.reshape(-1).view(np.uint8)
+            self.storages[i].data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
             self.storages[i].protect(mmap.PROT_READ)
         self.pointers = [np.array([self.storages[s].address for s in own], np.int64) for _, _, own in self.calls]
 
