@@ -28,6 +28,8 @@ PREFETCH = Knob("prefetch", (), (0, 512, 1024, 2048, 4096, 8192, 16384, 32768))
 RASTER = Knob("raster", (), (0, 1))
 #: Rows of a contraction's block whose column operand is more than one load, or one of elements apart.
 TALL_BLOCK = 512
+#: Rows of a register tile along an image, whose widths are mostly 224 halved some times.
+IMAGE_ROWS = (7, 14)
 #: A constant size of so many fills a register tile, as a symbolic one need not.
 SURE_ROWS = 6
 
@@ -78,11 +80,10 @@ class Contraction(Nest):
                 yield replace(default, instr_tile=(rows, wide), block_tile=(high, max(wide, default.block_tile[1])))
 
     @property
-    def in_windows(self) -> bool:
-        """Whether what varies with m is read at windows that move along it."""
-        reduced = {axis.name for axis in self.anchor.reduce_axes}
-        places = (variables(place) for load in loads(self.m_factor) for place in load.index)
-        return any(self.m in names and names & reduced for names in places)
+    def along_images(self) -> bool:
+        """Whether rows end where those of an image do: there are further axes that the column operand does not vary with."""
+        shared = variables(self.m_factor) - variables(self.n_factor)
+        return any(axis in shared for axis in self.batch)
 
     @property
     def in_panels(self) -> bool:
@@ -112,10 +113,12 @@ class Contraction(Nest):
             nr = panels[0][1]
         elif n is not None and n < nr:
             nr = -(-n // lanes) * lanes
-        if nr < spec.instr_tile[1]:  # narrow tiles: as many accumulators
+        narrow = min(nr, 2 * lanes)
+        fitting = [rows for rows in IMAGE_ROWS if registers((rows, narrow), spec) <= spec.registers]
+        if self.along_images and fitting:
+            mr, nr = fitting[-1], narrow
+        elif nr < spec.instr_tile[1]:  # narrow tiles: as many accumulators
             mr = min(mr * (spec.instr_tile[1] // nr), 2 * mr)
-        elif self.in_windows and mr == spec.instr_tile[0]:  # rows of an image are few: a tile that is cut off is a large part
-            mr = max(range(mr, spec.registers), key=lambda rows: rows * (registers((rows, nr), spec) <= spec.registers))
         return mr if m is None else min(mr, m), nr
 
     def work(self, config: TileConfig, scop: Scop) -> tuple[Work, ...]:
