@@ -225,7 +225,7 @@ def _is_neighbours(expr: Expr, lanes: Lanes, scope: Scope) -> bool:
 def _whole_or_none(yes: Expr, no: Const, run: LaneRange, lanes: Lanes, scope: Scope) -> str:
     """A vector that is read where a condition holds that all lanes share. Zeros are read as well, from elsewhere, so that an
     instruction may take either from memory."""
-    holds, kind = " && ".join(scalar(c, scope) for c in run.others), f"{yes.dtype}x{lanes.count}"
+    holds, kind = " && ".join(scalar(c, scope) for c in run.others) or "1", f"{yes.dtype}x{lanes.count}"
     if elsewhere := zeros(no.value, no.dtype):
         place = scalar(substitute(yes, {lanes.var: Const(0, INDEX)}), scope)
         return f"(*(const tsc_{kind}u *)({holds} ? &{place} : {elsewhere}))"
