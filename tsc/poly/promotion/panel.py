@@ -21,7 +21,9 @@ from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, repla
 from tsc.poly.promotion.rounded import guard_of
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
+from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Expr, Load, Var, loads, select, variables
+from tsc.te.index import to_sym
 from tsc.te.passes.narrow import as_narrow
 from tsc.te.passes.products import unit_stride, without_casts
 
@@ -70,7 +72,7 @@ def promote_panel(promoted: Promoted, scop: Scop, found: Nest, operand: Expr, wi
     columns_inside = any(load.index and found.n in variables(load.index[-1]) for load in loads(operand))
     copy, fill = copy_of(virtual.name), fill_of(virtual.name)
     # what is only moved is copied and filled by one statement, in masked vectors or in squares (`loop_ir/cpu`)
-    guard = guard_of(exact.range(), whole.range(), names) if isinstance(kept, Load) and kept.dtype in SQUARE_DTYPES else None
+    guard = guard_of(exact.range(), whole.range(), names) if _is_moved(kept, found.n) else None
     for name, part in ((copy, exact), (fill, whole.subtract(exact).coalesce())) if guard is None else ((copy, whole),):
         instances = part.flat_range_product(live.identity()).set_tuple_name(isl.OUT, name)
         if not instances.is_empty():
@@ -101,6 +103,18 @@ def _needed(scop: Scop, found: Nest, operand: Expr, width: int) -> bool:
     extent = size_text(next(a.extent for a in found.anchor.axes if a.name == found.n))
     ragged = isl.Set(f"{scop.params} -> {{ : ({extent}) mod {width} != 0 }}")
     return not scop.context.intersect(ragged).is_empty()
+
+
+def _is_moved(operand: Expr, n: str) -> bool:
+    """Whether squares or masked vectors can move an operand: it is a load of elements of which the next column has the next."""
+    if not isinstance(operand, Load) or operand.dtype not in SQUARE_DTYPES:
+        return False
+    for i in operand.index:
+        terms = [(SymExpr(((monomial, 1),)), count) for monomial, count in to_sym(i, {}).terms]
+        steps = [abs(count) for term, count in terms if n in term.dims()]
+        if steps and min(steps) != 1:
+            return False
+    return True
 
 
 def _vectors(low: isl.PwAff, last: isl.PwAff, size: int, before: int, after: int) -> isl.Map:
