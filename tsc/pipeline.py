@@ -113,8 +113,7 @@ def to_groups(graph: Graph, env: ShapeEnv, recorder: Recorder, device: Target,
     graph = infer_shapes(decompose(graph, env), env)                # Graph            -> Graph of primitives
     dots = frozenset(DOTS[name] for name in WHOLE if name in device.spec.intrinsics)
     graph = rewrite(graph, env, partial(told, recorder, "merge"), limits, dots)  # Graph      -> Graph
-    if device.spec.gpu is None:
-        graph = channels_last(graph, env)                           # Graph            -> Graph, images in two orders
+    graph = channels_last(graph, env, device.spec)                  # Graph            -> Graph, images in two orders
     graph = record(recorder, "rewrite", graph)
     graph = define(graph, env)                                      # Graph            -> Graph, users' Computes in it
     for node, definitions in definitions_of(graph):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.memory.guarded import check_guarded
 from tsc import te
 from tsc.codegen_c.edges import asked_once
 from tsc.loop_ir.marks import K
-from tsc.loop_ir.nodes import Allocate, For, Func, If, Stmt, Store, block, expressions, walk
+from tsc.loop_ir.nodes import Allocate, For, Func, If, Let, Stmt, Store, block, expressions, map_children, walk
 from tsc.runtime.executable import Executable
 from tsc.sym import SymExpr
 from tsc.te.expr import Buffer, Call, Const, Expr, Load, Var, add, call, index, select
@@ -129,3 +130,20 @@ def test_what_is_not_known_at_corners_is_asked_in_each_trip() -> None:
     quotient = call("lt", call("floordiv", Var("k"), index(2)), index(1))
     for condition in (call("lt", read, Const(1.0, "float32")), odd, quotient, call("or", odd, call("lt", Var("k"), index(3)))):
         assert chosen(tile(condition, 5, 1)) is None
+
+
+def test_ends_that_are_not_known_before_a_tile() -> None:
+    """A loop whose end is read from memory, and a name that has its value within the tile alone."""
+    counts = Buffer("counts", "int64", (SymExpr.of(AROUND),))
+    for change in (lambda loop: replace(loop, hi=Load(counts, (Var("p"),))),
+                   lambda loop: replace(loop, body=Let("b", add(Var("k"), index(1)), loop.body))):
+        for at in "kb":
+            func = tile(call("lt", Var(at), index(3)), 5, 1)
+            known = next(s for s in walk(func.body) if isinstance(s, For) and s.mark == K)
+            changed = map_loops(func.body, known, change(known))
+            assert not any(isinstance(s, If) for s in walk(asked_once(replace(func, body=changed)).body))
+
+
+def map_loops(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
+    """A statement with one within it replaced."""
+    return new if stmt is old else map_children(lambda s: map_loops(s, old, new), stmt)

@@ -1,4 +1,4 @@
-"""Images whose channels are last in memory: where regions of them begin and end, and that they change no result."""
+"""Images whose channels are last in memory: where areas of them begin and end, and that they change no result."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ TARGETS = [spec.name for spec in runnable()]
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All regions are worth it."""
+    """All areas are worth it."""
     monkeypatch.setattr(channels, "WORTH", 0)
 
 
@@ -126,12 +126,37 @@ def test_no_result_is_another(name: str, target: str) -> None:
 
 
 @pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("name", ["residual", "pools", "grouped"])
+@pytest.mark.parametrize("high", [1, 3, 7, 14, "h"])
+def test_sizes_that_the_model_knows(name: str, high: int | str) -> None:
+    """Images of known sizes, among them such as are lines, or too short for a register tile; NaN and infinity go on as they
+    do elsewhere; requests together and alone, on one thread or three, have the same bits."""
+    given, rng = onnx.ModelProto(), np.random.default_rng(2)
+    given.CopyFrom(CASES[name])
+    for axis, size in ((2, high), (3, 9)):
+        dim = given.graph.input[0].type.tensor_type.shape.dim[axis]
+        if isinstance(size, int):
+            dim.dim_value = size
+    made, again = tsc.compile(given, threads=1), tsc.compile(given, threads=3)
+    wanted = onnxruntime.InferenceSession(given.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = rng.standard_normal((3, 8, high if isinstance(high, int) else 5, 9)).astype(np.float32)
+    x[1, 2, -1, 4], x[2, 0, 0, 0] = np.nan, np.inf
+    results = made.run(None, {"x": x})
+    for got, want, other in zip(results, wanted.run(None, {"x": x}), again.run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(got[0], want[0], rtol=2e-5, atol=2e-5)
+        assert got.tobytes() == other.tobytes() and (np.isfinite(got) <= np.isfinite(want)).all()
+    alone = made.run(None, {"x": x[:1]})
+    for got, whole in zip(alone, results, strict=True):
+        assert got.tobytes() == whole[:1].tobytes()
+
+
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize(("name", "begins", "ends"), [
     ("one", "x", "y"), ("residual", "x", "ry"), ("branches", "xz", "y"), ("pools", "x", ""), ("moved", "x", "y"),
     ("normed", "x", "y"), ("excited", "x", "y"), ("turned", "xs", "ry"), ("shuffled", "xd", "ry"), ("grouped", "x", "y"),
     ("branched", "x", "t"), ("volume", "x", "y")])
-def test_regions_end_where_dims_change_places(name: str, begins: str, ends: str) -> None:
-    """What is copied where a region begins, and where it ends: once, whoever reads it."""
+def test_areas_end_where_dims_change_places(name: str, begins: str, ends: str) -> None:
+    """What is copied where an area begins, and where it ends: once, whoever reads it."""
     copies = [(n.inputs[0], n.outputs[0]) for n in rewritten(CASES[name]).nodes if n.op == "Reorder"]
     assert set(copies) == {*((v, f"{v}.last") for v in begins), *((f"{v}.last", v) for v in ends)}
     assert len(copies) == len(begins + ends)

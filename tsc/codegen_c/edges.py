@@ -6,10 +6,11 @@ can be told from those at its corners, they are asked there, and a tile that is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial, reduce
 
-from tsc.codegen_c.rows import from_zeros
+from tsc.codegen_c.rows import chosen_rows
 from tsc.codegen_c.scalar import Scope
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import K
@@ -18,7 +19,7 @@ from tsc.sym import ZERO, SymExpr, product
 from tsc.sym.expr import coefficient_of
 from tsc.sym.facts import Facts
 from tsc.te.compute import facts_of
-from tsc.te.expr import INDEX, Call, Const, Expr, call
+from tsc.te.expr import INDEX, Call, Expr, call, index, operands
 from tsc.te.expr import map_children as map_operands
 from tsc.te.expr import walk as walk_expr
 from tsc.te.index import to_expr, to_sym
@@ -50,50 +51,49 @@ def _tile(stmt: Stmt, facts: Facts) -> Stmt:
     """What fills the accumulators, with its k loops as they are where something is outside, and without a question else."""
     if not (isinstance(stmt, For) and stmt.mark == K):
         return map_children(lambda s: _tile(s, facts), stmt)
-    if any(isinstance(s, For) and from_zeros(s, Scope(facts, {}, ())) for s in walk(stmt)):
+    if any(isinstance(s, For) and chosen_rows(s, Scope(facts, {}, ())) for s in walk(stmt)):
         return stmt  # its rows are chosen once for many trips
     found = _worst(stmt, facts)
-    conditions = dict.fromkeys(at for places in found.values() for at in places)
-    if not conditions:
+    corners = dict.fromkeys(corner for places in found.values() for corner in places)
+    if not corners:
         return stmt
-    whole = map_exprs(lambda expr: _unasked(expr, found), stmt)
-    asked = None
-    for place in conditions:
-        condition = call("lt", to_expr(place, {}, facts), Const(0, INDEX))
-        asked = condition if asked is None else call("and", asked, condition)
-    assert asked is not None
-    return If(asked, whole, stmt)
+    asked = [call("lt", to_expr(corner, {}, facts), index(0)) for corner in corners]
+    return If(reduce(partial(call, "and"), asked), map_exprs(lambda expr: _unasked(expr, found), stmt), stmt)
 
 
 def _worst(loop: For, facts: Facts) -> dict[Expr, tuple[SymExpr, ...]]:
     """For each condition of a choice in a tile that can be told from its corners, what is less than 0 there where it holds
     everywhere in the tile."""
-    ends: dict[str, tuple[SymExpr, SymExpr]] = {}
-    for each in walk(loop):
-        if isinstance(each, For):
-            first, last = to_sym(each.lo, {}), to_sym(each.hi, {}) - 1
-            if each.step != 1:  # the last multiple of the step
-                trips = (last - first).as_int()
-                last = first + trips // each.step * each.step if trips is not None else last
-            ends[each.var] = first, last
+    ends = _ends(loop)
     found: dict[Expr, tuple[SymExpr, ...]] = {}
-    for condition in _conditions(loop):
-        corners = [_corner(part, ends) for part in _parts(condition)]
+    for condition in _conditions(loop) if ends is not None else ():
+        corners = [_corner(part, ends or {}) for part in operands(condition, "and")]
         known = [facts.reduce(corner) for corner in corners if corner is not None]
         if len(known) == len(corners):
             found[condition] = tuple(known)
     return found
 
 
-def _conditions(loop: For) -> Iterator[Expr]:
+def _ends(loop: For) -> Ends | None:
+    """Those of a loop and all within it; None where data tell them, or a name has two meanings."""
+    ends: dict[str, tuple[SymExpr, SymExpr]] = {}
+    leaves: dict[str, Expr] = {}
+    for each in walk(loop):
+        if isinstance(each, Let):
+            return None
+        if isinstance(each, For):
+            first, last = to_sym(each.lo, leaves), to_sym(each.hi, leaves) - 1
+            trips = (last - first).as_int()
+            if each.step != 1 and trips is not None:  # else an end that is a little beyond the last one
+                last = first + trips // each.step * each.step
+            if leaves or ends.setdefault(each.var, (first, last)) != (first, last):
+                return None
+    return ends
+
+
+def _conditions(loop: For) -> Iterable[Expr]:
     seen = (node for stmt in walk(loop) for expr in expressions(stmt) for node in walk_expr(expr))
-    return iter(dict.fromkeys(n.args[0] for n in seen if isinstance(n, Call) and n.fn == "select"))
-
-
-def _parts(condition: Expr) -> list[Expr]:
-    if isinstance(condition, Call) and condition.fn == "and":
-        return [part for arg in condition.args for part in _parts(arg)]
-    return [condition]
+    return dict.fromkeys(n.args[0] for n in seen if isinstance(n, Call) and n.fn == "select")
 
 
 def _corner(condition: Expr, ends: Ends) -> SymExpr | None:

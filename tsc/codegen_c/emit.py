@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tsc.codegen_c.edges import asked_once
 from tsc.codegen_c.intrinsics import INTRINSICS, render_rows
+from tsc.codegen_c.rows import chosen_rows
 from tsc.codegen_c.scalar import Scope, offset_text, scalar, size_text, sym_text
 from tsc.codegen_c.types import c_type, identifier, vector_type
 from tsc.codegen_c.vector import Lanes, store
@@ -95,8 +96,8 @@ def _emit(stmt: Stmt, scope: Scope, depth: int, out: Lines) -> None:
         case For(kind="unroll", var=var, lo=Const(value=lo), hi=Const(value=hi), step=step, body=body):
             for number in range(int(lo), int(hi), step):
                 _emit(substitute_stmt(body, {var: Const(number, INDEX)}), scope, depth, out)
-        case For() if (rows := render_rows(stmt, scope, depth)) is not None:
-            out += rows
+        case For() if (rows := chosen_rows(stmt, scope)) is not None:
+            out += render_rows(rows, scope, depth)
         case For(var=var, lo=lo, hi=hi, body=body, step=step):
             inner = replace(scope.with_name("var", var), facts=inside(scope.facts, stmt))
             name = inner.name(f"var {var}")

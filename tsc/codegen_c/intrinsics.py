@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tsc.codegen_c.rows import from_zeros, row_texts, rows_from_zeros
+from tsc.codegen_c.rows import ChosenRows
 from tsc.codegen_c.scalar import Scope, flatten, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type
 from tsc.codegen_c.vector import Lanes, register_at, splat, vector
@@ -16,7 +16,7 @@ from tsc.loop_ir.cpu.squares import read_square
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import BFLOAT_TILE, FMA_TILE, PAIR_TILE, QUAD_TILE, SQUARES
-from tsc.loop_ir.nodes import For, Intrin, Stmt, walk
+from tsc.loop_ir.nodes import For, Stmt, walk
 from tsc.sym.expr import coefficient_of
 from tsc.te.expr import INDEX, Buffer, Call, Const, Expr, Load, call, item_bytes, loads, substitute, variables
 from tsc.te.index import to_sym
@@ -56,21 +56,13 @@ def _render_dot_tile(name: str, meaning: Stmt, scope: Scope, depth: int) -> Iter
     yield from _render_steps(name, step, tuple({each: Const(k, INDEX)} for k in range(count)), scope, depth)
 
 
-def render_rows(loop: For, scope: Scope, depth: int) -> Iterator[tuple[int, str]] | None:
-    """A k loop whose rows are read from zeros where they are outside (`rows.py`); None for any other."""
-    tile = from_zeros(loop, scope)
-    return None if tile is None else _render_rows(loop, tile, scope, depth)
-
-
-def _render_rows(loop: For, tile: FmaTile, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
-    assert isinstance(loop.body, Intrin)
-    inner = replace(scope.with_name("var", loop.var), facts=inside(scope.facts, loop))
-    name = inner.name(f"var {loop.var}")
-    yield depth, "{"
-    yield from rows_from_zeros(loop, tile, scope, depth + 1)
-    yield depth + 2, f"for (int64_t {name} = tsc_from; {name} < tsc_to; {name} += 1) {{"
-    yield from _render_steps(FMA_TILE, loop.body.meaning, ({},), inner, depth + 3, row_texts(loop, tile, inner))
-    yield depth + 2, "}"
+def render_rows(rows: ChosenRows, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+    """A k loop whose rows are read from zeros where they are outside."""
+    inner = replace(scope.with_name("var", rows.loop.var), facts=inside(scope.facts, rows.loop))
+    name = inner.name(f"var {rows.loop.var}")
+    yield from rows.before(scope, depth)
+    yield depth + 1, f"for (int64_t {name} = tsc_from; {name} < tsc_to; {name} += 1) {{"
+    yield from _render_steps(FMA_TILE, rows.meaning, ({},), inner, depth + 2, rows.texts(inner))
     yield depth + 1, "}"
     yield depth, "}"
 

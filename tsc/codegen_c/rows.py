@@ -6,17 +6,15 @@ once, before the loop, which then asks nothing: a question for each row in each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tsc.codegen_c.scalar import Scope, flatten, scalar
+from tsc.codegen_c.scalar import Scope, neighbours, scalar
 from tsc.codegen_c.types import c_type, zeros
 from tsc.loop_ir.cpu.tensorize import FmaTile, read_fma_tile
 from tsc.loop_ir.facts import inside
 from tsc.loop_ir.marks import FMA_TILE
-from tsc.loop_ir.nodes import For, Intrin
-from tsc.sym import ONE
-from tsc.sym.expr import coefficient_of
+from tsc.loop_ir.nodes import For, Intrin, Stmt
 from tsc.te.expr import INDEX, Call, Const, Expr, Load, Var, call, substitute, variables
 
 #: A loop of fewer trips asks no more often than it would choose.
@@ -32,21 +30,48 @@ class _Choice:
     zeros: str
 
 
-def from_zeros(loop: For, scope: Scope) -> FmaTile | None:
-    """The tile of a k loop whose rows are neighbours in memory along it, or outside for all of it; None for any other loop."""
-    tile = read_fma_tile(loop.body.meaning) if isinstance(loop.body, Intrin) and loop.body.name == FMA_TILE else None
-    found = None if tile is None else _choice(tile.left)
-    if tile is None or found is None or loop.step != 1 or found.load.dtype != tile.acc.dtype:
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """A k loop of a tile, each step the `meaning`, whose rows are neighbours in memory along it, or outside for all of it."""
+
+    loop: For
+    meaning: Stmt
+    tile: FmaTile
+    choice: _Choice
+
+    def before(self, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
+        """What stands before the loop: at `tsc_row0`, .. each row's elements from `tsc_from` on begin, until `tsc_to`."""
+        loop, choice, kind = self.loop, self.choice, c_type(self.tile.acc.dtype)
+        first, end = scalar(loop.lo, scope), scalar(loop.hi, scope)
+        yield depth, f"for (int64_t tsc_from = {first}; tsc_from < {end}; tsc_from += TSC_ZEROS) {{"
+        yield depth + 1, f"const int64_t tsc_to = tsc_min_int64(tsc_from + TSC_ZEROS, {end});"
+        begin = replace(scope, names={**scope.names, f"var {loop.var}": "tsc_from"}, facts=inside(scope.facts, loop))
+        for row in range(self.tile.rows):
+            at = {self.tile.row: Const(row, INDEX)}
+            asked = " && ".join(scalar(substitute(condition, at), scope) for condition in choice.conditions)
+            place = scalar(substitute(choice.load, at), begin)
+            yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{place} : {choice.zeros};"
+
+    def texts(self, scope: Scope) -> list[str]:
+        """The element of each row in a trip of the loop."""
+        place = f"{scalar(Var(self.loop.var), scope)} - tsc_from"
+        return [f"tsc_row{row}[{place}]" for row in range(self.tile.rows)]
+
+
+def chosen_rows(loop: For, scope: Scope) -> ChosenRows | None:
+    """A loop as one whose rows can be chosen before it; None where that cannot be, or is not worth it."""
+    if not isinstance(loop.body, Intrin) or loop.body.name != FMA_TILE or loop.step != 1:
         return None
-    if any(loop.var in variables(condition) for condition in found.conditions):
+    tile = read_fma_tile(loop.body.meaning)
+    found = None if tile is None else _choice(tile.left)
+    if tile is None or found is None or found.load.dtype != tile.acc.dtype:
         return None
     trips = call("sub", loop.hi, loop.lo)
-    if isinstance(trips, Const) and int(trips.value) < FEW:
+    few = isinstance(trips, Const) and int(trips.value) < FEW
+    if few or any(loop.var in variables(condition) for condition in found.conditions):
         return None
-    inner, leaves = replace(scope, facts=inside(scope.facts, loop)), dict[str, Expr]()
-    offset = flatten(found.load.buffer, found.load.index, inner, leaves)
-    beside = not any(loop.var in variables(leaf) for leaf in leaves.values()) and coefficient_of(offset, loop.var) == ONE
-    return tile if beside and found.load.buffer.name not in scope.registers else None
+    inner = replace(scope, facts=inside(scope.facts, loop))
+    return ChosenRows(loop, loop.body.meaning, tile, found) if neighbours(found.load, loop.var, inner) else None
 
 
 def _choice(expr: Expr) -> _Choice | None:
@@ -57,24 +82,3 @@ def _choice(expr: Expr) -> _Choice | None:
             same = zeros(value, dtype) == found.zeros
             return replace(found, conditions=(condition, *found.conditions)) if same else None
     return None
-
-
-def rows_from_zeros(loop: For, tile: FmaTile, scope: Scope, depth: int) -> Iterator[tuple[int, str]]:
-    """What stands before such a loop: `tsc_row0`, .., at which each row's elements from `tsc_from` on begin, until `tsc_to`."""
-    found, kind = _choice(tile.left), c_type(tile.acc.dtype)
-    assert found is not None
-    first, end = scalar(loop.lo, scope), scalar(loop.hi, scope)
-    yield depth, f"for (int64_t tsc_from = {first}; tsc_from < {end}; tsc_from += TSC_ZEROS) {{"
-    yield depth + 1, f"const int64_t tsc_to = tsc_min_int64(tsc_from + TSC_ZEROS, {end});"
-    begin = replace(scope, names={**scope.names, f"var {loop.var}": "tsc_from"}, facts=inside(scope.facts, loop))
-    for row in range(tile.rows):
-        at = {tile.row: Const(row, INDEX)}
-        asked = " && ".join(scalar(substitute(condition, at), scope) for condition in found.conditions)
-        place = scalar(substitute(found.load, at), begin)
-        yield depth + 1, f"const {kind} *const tsc_row{row} = {asked} ? &{place} : {found.zeros};"
-
-
-def row_texts(loop: For, tile: FmaTile, scope: Scope) -> Sequence[str]:
-    """The element of each row in a trip of such a loop."""
-    place = f"{scalar(Var(loop.var), scope)} - tsc_from"
-    return [f"tsc_row{row}[{place}]" for row in range(tile.rows)]

@@ -10,10 +10,10 @@ from math import copysign
 from tsc.codegen_c.types import c_type, identifier, literal
 from tsc.errors import InternalError
 from tsc.poly.promotion.layout import layout_of
-from tsc.sym import SymExpr, product
-from tsc.sym.expr import Dim
+from tsc.sym import ONE, SymExpr, product
+from tsc.sym.expr import Dim, coefficient_of
 from tsc.sym.facts import Facts
-from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var
+from tsc.te.expr import INDEX, Buffer, Call, Cast, CheckedIndex, Const, Expr, Load, Size, Var, variables
 from tsc.te.index import to_expr, to_sym
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitand": "&", "bitor": "|", "bitxor": "^"}
@@ -108,6 +108,13 @@ def flatten(buffer: Buffer, index: tuple[Expr, ...], scope: Scope, leaves: dict[
     for part, stride in zip(parts, _strides(buffer.stored)):
         total = total + part * stride
     return scope.facts.reduce(total)
+
+
+def neighbours(load: Load, var: str, scope: Scope) -> bool:
+    """Whether the elements that a load reads one after the other along a variable lie side by side in memory."""
+    leaves: dict[str, Expr] = {}
+    step = coefficient_of(flatten(load.buffer, load.index, scope, leaves), var)
+    return step == ONE and load.buffer.name not in scope.registers and not any(var in variables(x) for x in leaves.values())
 
 
 @lru_cache(maxsize=1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tsc.codegen_c.scalar import Scope, flatten, multiplied_and_added, offset_text, scalar, sym_text
+from tsc.codegen_c.scalar import Scope, flatten, multiplied_and_added, neighbours, offset_text, scalar, sym_text
 from tsc.codegen_c.types import c_type, vector_type, zeros
 from tsc.errors import InternalError
 from tsc.loop_ir.cpu.vector_rules import SPACES, WHOLE, LaneRange, half_of, is_affine, lane_range, looks_at_data
@@ -193,7 +193,7 @@ def _choice(yes: Expr, no: Expr, run: LaneRange, lanes: Lanes, scope: Scope) -> 
             both = LaneRange(run.lows + inner.lows, run.highs + inner.highs, run.others + inner.others)
             return _choice(yes.args[1], no, both, lanes, scope)
     whole = not (run.lows or run.highs or lanes.first or lanes.active)
-    if whole and isinstance(no, Const) and _is_neighbours(yes, lanes, scope):
+    if whole and isinstance(yes, Load) and yes.dtype != BOOL and isinstance(no, Const) and neighbours(yes, lanes.var, scope):
         return _whole_or_none(yes, no, run, lanes, scope)
     first, last, when = (f"tsc_{part}{lanes.depth}" for part in ("first", "last", "when"))
     lows = [sym_text(scope.facts.reduce(x), {}, scope) for x in run.lows] + [lanes.first or "0"]
@@ -213,16 +213,7 @@ def _choice(yes: Expr, no: Expr, run: LaneRange, lanes: Lanes, scope: Scope) -> 
     return f"({{ const int64_t {first} = {low}, {last} = {high}, {when} = {holds}; {text}; }})"
 
 
-def _is_neighbours(expr: Expr, lanes: Lanes, scope: Scope) -> bool:
-    """Whether an expression is a load whose lanes are neighbours in memory."""
-    if not isinstance(expr, Load) or expr.buffer.name in scope.registers or expr.dtype == BOOL:
-        return False
-    leaves: dict[str, Expr] = {}
-    factor = coefficient_of(flatten(expr.buffer, expr.index, scope, leaves), lanes.var)
-    return factor == SymExpr.of(1) and not any(lanes.var in variables(leaf) for leaf in leaves.values())
-
-
-def _whole_or_none(yes: Expr, no: Const, run: LaneRange, lanes: Lanes, scope: Scope) -> str:
+def _whole_or_none(yes: Load, no: Const, run: LaneRange, lanes: Lanes, scope: Scope) -> str:
     """A vector that is read where a condition holds that all lanes share. Zeros are read as well, from elsewhere, so that an
     instruction may take either from memory."""
     holds, kind = " && ".join(scalar(c, scope) for c in run.others) or "1", f"{yes.dtype}x{lanes.count}"

@@ -2,8 +2,8 @@
 
 There a convolution is a product of pixels and weights: vectors go along output channels, of which weights lie ready in panels,
 and what it reads of an image is neither copied window by window nor cut off where a small image ends in the middle of a vector.
-What reads an image at its own pixels takes any order. Where a region of such values ends it is copied into the other order:
-regions are chosen that compute enough for that.
+What reads an image at its own pixels takes any order. Where an area of such values ends it is copied into the other order:
+areas are chosen that compute enough for that.
 """
 
 from __future__ import annotations
@@ -21,49 +21,65 @@ from tsc.ops.control import runs_graphs
 from tsc.ops.define import is_custom
 from tsc.ops.movement import reorder_node
 from tsc.sym import ONE, Range, ShapeEnv, product
+from tsc.target import DeviceSpec
 from tsc.te.expr import loads, variables
 
-#: A region has at least so many multiplications for each element that is copied at its ends. Each takes some percent less, by
-#: which a copy is paid for from 120 to 170 on (`dev.py bench layers --only conv` with another WORTH).
+#: An area has at least so many multiplications for each element that is copied at its ends. Each takes some percent less: for
+#: lone convolutions that paid with 144 and more of them, and with 128 and fewer it did not (Zen 5, with AVX-512 and with AVX2).
 WORTH = 200
 #: So many multiplications are worth as much as an element of a convolution by channels, where vectors would else lie along rows
 #: of an image and end with each.
 EACH = 100
-#: The size of dims at which regions are weighed.
+#: The size of dims at which areas are weighed.
 NOMINAL = 224
 
 
-def channels_last(graph: Graph, env: ShapeEnv) -> Graph:
-    """The graph with regions whose values have their channels last."""
-    regions = _Regions(graph, env)
+def channels_last(graph: Graph, env: ShapeEnv, spec: DeviceSpec) -> Graph:
+    """The graph with areas whose values have their channels last, where vectors go along what is last."""
+    areas = _Areas(graph, env, read={*graph.outputs})
+    if spec.gpu is not None or not any(map(areas.weights_order, graph.nodes)):
+        return graph
     for node in graph.nodes:
-        regions.add(node)
-    chosen = {value for region in regions.found() if regions.gains(region) for value in region}
-    return _turned(graph, chosen, regions) if chosen else graph
+        areas.add(node)
+    chosen = {value for area in areas.found() if areas.gains(area) for value in area}
+    return _turned(graph, chosen, areas) if chosen else graph
 
 
 @dataclass(slots=True)
-class _Regions:
-    """Values that have one order together; `inside` are the nodes that take either."""
+class _Areas:
+    """Values that have one order together. `inside` are the nodes that take either, what they `made`, and among them the
+    `convolutions`; `read` is what others read, and whoever calls."""
 
     graph: Graph
     env: ShapeEnv
+    read: set[str]
+    made: set[str] = field(default_factory=set)
     parents: dict[str, str] = field(default_factory=dict)
     inside: set[int] = field(default_factory=set)
+    convolutions: list[Node] = field(default_factory=list)
 
     def add(self, node: Node) -> None:
         """Tie together what a node reads and makes, if it takes any order."""
         convolves = bool(self.weights_order(node))
         values = [v for v in (*(node.inputs[:1] if convolves else node.inputs), *node.outputs) if self.is_image(v)]
-        if convolves and not (self.is_image(node.outputs[0]) and self.graph.types[node.inputs[0]].dtype == "float32"):
-            return
-        kinds = (PatternKind.ELEMENTWISE, PatternKind.INJECTIVE, PatternKind.REDUCE)
-        if not convolves and (not values or definition(node).kind not in kinds or is_view(node) or runs_graphs(node)
-                              or is_custom(node) or not all(self.keeps_dims(node, o) for o in range(len(node.outputs)))):
+        if not values or not (self.makes_image(node) if convolves else self.takes_any(node)):
+            self.read |= {*node.inputs}
             return
         self.inside.add(id(node))
+        self.made |= {*node.outputs}
+        self.convolutions += [node] if convolves else []
         for value in values:
             self.parents[self.root(value)] = self.root(values[0])
+
+    def makes_image(self, node: Node) -> bool:
+        """Whether a convolution is of numbers of which vectors along channels are made."""
+        return self.is_image(node.outputs[0]) and self.graph.types[node.inputs[0]].dtype == "float32"
+
+    def takes_any(self, node: Node) -> bool:
+        """Whether it makes no difference for what a node computes in which order its images are."""
+        kinds = (PatternKind.ELEMENTWISE, PatternKind.INJECTIVE, PatternKind.REDUCE)
+        alike = definition(node).kind in kinds and not (is_view(node) or runs_graphs(node) or is_custom(node))
+        return alike and all(self.keeps_dims(node, output) for output in range(len(node.outputs)))
 
     def weights_order(self, node: Node) -> tuple[int, ...]:
         """The dims of the constant weights of a convolution that images with channels last want, slowest first: those along
@@ -92,32 +108,30 @@ class _Regions:
         return moved != sorted(moved)
 
     def root(self, value: str) -> str:
-        """What stands for the region of a value."""
+        """What stands for the area of a value."""
         while (parent := self.parents.setdefault(value, value)) != value:
             self.parents[value] = self.parents[parent]
             value = parent
         return value
 
     def found(self) -> list[set[str]]:
-        """The regions."""
+        """The areas."""
         found: dict[str, set[str]] = {}
         for value in list(self.parents):
             found.setdefault(self.root(value), set()).add(value)
         return list(found.values())
 
-    def ends(self, region: Iterable[str]) -> tuple[set[str], set[str]]:
-        """The values of a region that come from elsewhere, and those that are read elsewhere."""
-        values = set(region)
-        made = {o for node in self.graph.nodes if id(node) in self.inside for o in node.outputs}
-        read = {i for node in self.graph.nodes if id(node) not in self.inside for i in node.inputs}
-        return values - made, values & (read | set(self.graph.outputs))
+    def ends(self, area: Iterable[str]) -> tuple[set[str], set[str]]:
+        """The values of an area that come from elsewhere, and those that are read elsewhere."""
+        values = set(area)
+        return values - self.made, values & self.read
 
-    def gains(self, region: set[str]) -> bool:
-        """Whether so much is computed in a region that copies at its ends are worth it."""
-        nodes = [n for n in self.graph.nodes if id(n) in self.inside and self.weights_order(n) and n.outputs[0] in region]
+    def gains(self, area: set[str]) -> bool:
+        """Whether so much is computed in an area that copies at its ends are worth it."""
+        nodes = [n for n in self.convolutions if n.outputs[0] in area]
         products = sum(self._elements(n.outputs[0]) * (self.graph.constants[n.inputs[1]][:1].size if sums_channels(n) else EACH)
                        for n in nodes)
-        return products >= WORTH * sum(self._elements(v) for ends in self.ends(region) for v in ends) and bool(nodes)
+        return bool(nodes) and products >= WORTH * sum(self._elements(v) for ends in self.ends(area) for v in ends)
 
     def _elements(self, value: str) -> int:
         size = product(map(self.env.canon, self.graph.types[value].shape))
@@ -129,19 +143,18 @@ def _nominal(known: Range) -> int:
     return -(-size // known.divisor) * known.divisor
 
 
-def _turned(graph: Graph, chosen: set[str], regions: _Regions) -> Graph:
+def _turned(graph: Graph, chosen: set[str], areas: _Areas) -> Graph:
     """The graph whose `chosen` values have their channels last: under new names, with copies of those that others have too."""
     taken = graph.names()
-    weights = {n.inputs[1]: order for n in graph.nodes if id(n) in regions.inside and n.outputs[0] in chosen
-               and (order := regions.weights_order(n))}
+    weights = {n.inputs[1]: areas.weights_order(n) for n in areas.convolutions if n.outputs[0] in chosen}
     names = {value: unused_name(f"{value}.last", taken) for value in sorted(chosen | weights.keys())}
-    given, wanted = regions.ends(chosen)
+    given, wanted = areas.ends(chosen)
 
     def nodes() -> Iterator[Node]:
         for value in (v for v in graph.inputs if v in given):
             yield reorder_node(value, names[value], value)
         for node in graph.nodes:
-            inside = id(node) in regions.inside
+            inside = id(node) in areas.inside
             yield replace(node, inputs=tuple(names.get(i, i) for i in node.inputs),
                           outputs=tuple(names.get(o, o) for o in node.outputs)) if inside else node
             for value in (o for o in node.outputs if o in chosen):

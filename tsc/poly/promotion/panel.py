@@ -21,9 +21,9 @@ from tsc.poly.promotion.promote import Assignment, Local, Promoted, graft, repla
 from tsc.poly.promotion.rounded import guard_of
 from tsc.poly.scop import Scop
 from tsc.poly.tree import node_below
-from tsc.sym import SymExpr
+from tsc.sym import ONE
 from tsc.te.expr import Buffer, Expr, Load, Var, loads, select, variables
-from tsc.te.index import to_sym
+from tsc.te.linear import linear
 from tsc.te.passes.narrow import as_narrow
 from tsc.te.passes.products import unit_stride, without_casts
 
@@ -109,12 +109,8 @@ def _is_moved(operand: Expr, n: str) -> bool:
     """Whether squares or masked vectors can move an operand: it is a load of elements of which the next column has the next."""
     if not isinstance(operand, Load) or operand.dtype not in SQUARE_DTYPES:
         return False
-    for i in operand.index:
-        terms = [(SymExpr(((monomial, 1),)), count) for monomial, count in to_sym(i, {}).terms]
-        steps = [abs(count) for term, count in terms if n in term.dims()]
-        if steps and min(steps) != 1:
-            return False
-    return True
+    steps = ([step for atom, step in linear(i).terms if n in variables(atom)] for i in operand.index)
+    return all(ONE in found for found in steps if found)
 
 
 def _vectors(low: isl.PwAff, last: isl.PwAff, size: int, before: int, after: int) -> isl.Map:
