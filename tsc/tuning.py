@@ -26,7 +26,7 @@ from tsc.sym import Range
 from tsc.tune.batch import Batch, write_batch
 from tsc.tune.coverage import Coverage, Origin, coverage_of
 from tsc.tune.measure import LEAST, ROUNDS, Sizes
-from tsc.tune.pool import cover, gained, matrix_of
+from tsc.tune.pool import gained, matrix_of, pooled
 from tsc.tune.records import Place, Record, allowed, append, place_of, read
 from tsc.tuning_crew import Alone, Crew
 from tsc.tuning_group import AGAIN, BEST, PASSES, Budget, Group, Job, batches
@@ -205,7 +205,7 @@ def told(group: Group, records: Sequence[Record], variants: int) -> Tuned:
     count = len({r.config for r in own})
     if matrix is None:
         return Tuned(order.symbol(), group.launches, count, 0)
-    chosen = cover(matrix.times, variants)
+    chosen = pooled(matrix.times, variants)
     first = matrix.configs.index(own[0].config) if own[0].config in matrix.configs else chosen[0]
     gain = math.exp(gained(matrix, chosen, first))
     before, after = (group.launches * float(times.sum()) for times in (matrix.times[first], matrix.times[chosen].min(axis=0)))

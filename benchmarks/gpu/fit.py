@@ -19,7 +19,7 @@ from tsc.config import Precision
 from tsc.poly.pattern.shared import GROUP_ROWS
 from tsc.poly.tile import TileConfig, config_from_json
 from tsc.runtime.cost import Rates, total
-from tsc.tune.pool import Matrix, cover, matrix_of
+from tsc.tune.pool import Matrix, matrix_of, pooled
 from tsc.tune.records import Record, place_of
 
 
@@ -37,7 +37,7 @@ def table(records: Sequence[Record], most: int) -> tuple[Matrix, dict[TileConfig
     """All that was measured, and the Rates of the few configs that together are fast, the best alone first."""
     found = matrix_of(records, (records[0].units,))
     assert found is not None, "nothing was measured"
-    return found, {found.configs[k]: replace(found.rates[k], seen=()) for k in cover(found.times, most)}
+    return found, {found.configs[k]: replace(found.rates[k], seen=()) for k in pooled(found.times, most)}
 
 
 def chosen(records: Sequence[Record], found: Matrix, rates: Mapping[TileConfig, Rates]) -> list[float]:

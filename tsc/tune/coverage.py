@@ -16,7 +16,7 @@ from tsc.runtime.plan import Launch, Plan
 from tsc.runtime.select import least, terms_at
 from tsc.sym import Range, SymExpr, product
 from tsc.te.compute import Program
-from tsc.tune.pool import counted, cover, matrix_of
+from tsc.tune.pool import counted, matrix_of, pooled
 from tsc.tune.records import Record, place_of
 
 #: Sizes of a dim that are looked at, and the greatest one of a dim that has no end.
@@ -193,7 +193,7 @@ def _curve(records: Sequence[Record], variants: int) -> tuple[tuple[int, float],
     logs = np.log(matrix.times)
     for count in _counts(len(known)):
         rows = known[:count]
-        best = [rows[k] for k in cover(matrix.times[rows], variants)]
+        best = [rows[k] for k in pooled(matrix.times[rows], variants)]
         found.append((count, exp(float((logs[known[0]] - logs[best].min(axis=0)).mean()))))
     return tuple(found)
 

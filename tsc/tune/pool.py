@@ -6,9 +6,9 @@ The set is a greedy cover of the measured matrix of configs and sizes (the gain 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from tsc.runtime.cost import Rates, total
 from tsc.tune.fit import fitted
 from tsc.tune.records import Place, Record, place_of
 
-#: One more config has to make the mean size so much faster.
-WORTH = 0.005
+#: One more config has to make the mean size so much faster, or one that is looked at.
+WORTH, WORTH_AT_ONE = 0.005, 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +62,28 @@ def counted(records: Iterable[Record]) -> dict[TileConfig, dict[tuple[Place, int
     return found
 
 
-def cover(times: NDArray[np.float64], most: int, worth: float = WORTH) -> list[int]:
+def cover(times: NDArray[np.float64], most: int, worth: float = WORTH, at_one: float = math.inf) -> list[int]:
     """At most so many rows that together have the least times, as the geometric mean over columns has it; each has to make
-    that smaller by the factor `worth`. They are taken in turn, then exchanged as long as that helps; the best alone comes
-    first."""
+    that smaller by the factor `worth`, or a column's by the factor `at_one`. They are taken in turn, then exchanged as long
+    as that helps; the best alone comes first."""
     logs = np.log(times)
     chosen = [int(logs.mean(axis=1).argmin())]
     while len(chosen) < most:
         best = logs[chosen].min(axis=0)
         means = np.minimum(logs, best).mean(axis=1)
         following = int(means.argmin())
-        if best.mean() - means[following] < worth:
+        if best.mean() - means[following] < worth and (best - logs[following]).max() < at_one:
             break
         chosen.append(following)
     while (better := _exchanged(logs, chosen)) is not None:
         chosen = better
     first = min(chosen, key=lambda row: float(logs[row].mean()))
     return [first, *(row for row in chosen if row != first)]
+
+
+def pooled(times: NDArray[np.float64], most: int) -> list[int]:
+    """The cover that makes a pool: what only makes one size faster is in it, too, where that is so by more than noise."""
+    return cover(times, most, WORTH, WORTH_AT_ONE)
 
 
 def _exchanged(logs: NDArray[np.float64], chosen: list[int]) -> list[int] | None:
@@ -95,13 +100,13 @@ def _exchanged(logs: NDArray[np.float64], chosen: list[int]) -> list[int] | None
 def pool_of(records: Iterable[Record], most: int, units: Sequence[int] = (1,)) -> dict[TileConfig, Rates]:
     """The pool of a group: at most so many configs, the best single one first."""
     found = matrix_of(records, units)
-    return {} if found is None else {found.configs[k]: found.rates[k] for k in cover(found.times, most)}
+    return {} if found is None else {found.configs[k]: found.rates[k] for k in pooled(found.times, most)}
 
 
 def shortfall(found: Matrix, chosen: Sequence[int]) -> float:
     """How much longer a mean size takes with some of the configs than with all, each size with its fastest."""
     logs = np.log(found.times)
-    return exp(float((logs[list(chosen)].min(axis=0) - logs.min(axis=0)).mean())) - 1
+    return math.exp(float((logs[list(chosen)].min(axis=0) - logs.min(axis=0)).mean())) - 1
 
 
 def gained(found: Matrix, chosen: Sequence[int], first: int) -> float:
