@@ -64,7 +64,7 @@ BFLOAT_SPECS: dict[str, DeviceSpec] = {spec.name: spec for spec in (
 
 #: What was measured on a class of machines, for one of the specs: its register tile, and how far panels are asked for ahead.
 #: With what others have MiniLM takes on a Zen 5 1.05 to 1.07 times as long (`dev.py bench pair 8769e67`, at 44e2ee9), on a Zen
-#: 4 (25-1) 1.09 times with 7 tokens, 1.00 to 1.02 with more (`dev.py bench pair 749a75e`).
+#: 4 (25-1) 1.08 times with 7 tokens, 1.00 to 1.01 with more (`dev.py bench pair 749a75e`).
 _MEASURED: Mapping[tuple[str, str], tuple[tuple[int, int], int]] = {
     (machine, name): measured for machine, measured in (("amd-26-0", ((6, 64), 16384)), ("amd-25-1", ((7, 64), 8192)))
     for name in ("cpu-avx512-bf16", "cpu-avx512-vnni", "cpu-avx512")}
