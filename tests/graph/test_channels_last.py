@@ -27,11 +27,12 @@ PADS = {"kernel_shape": [3, 3], "pads": [1] * 4}
 
 
 def model(nodes: Sequence[onnx.NodeProto], weights: dict[str, Array | tuple[int, ...]], outputs: Sequence[str] = ("y",),
-          depth: int = 8, more: dict[str, tuple[int | str, ...]] | None = None, rank: int = 2) -> onnx.ModelProto:
-    """Nodes over an image `x` of so many channels; weights by their shapes are drawn."""
+          depth: int = 8, more: dict[str, tuple[int | str, ...]] | None = None, rank: int = 2,
+          shape: tuple[int | str, ...] = ()) -> onnx.ModelProto:
+    """Nodes over an image `x` of so many channels, or of that shape; weights by their shapes are drawn."""
     rng = np.random.default_rng(len(weights))
     held = {name: rng.standard_normal(w).astype(np.float32) / 8 if isinstance(w, tuple) else w for name, w in weights.items()}
-    given = {"x": ("n", depth, "h", "w", "z")[:2 + rank], **(more or {})}
+    given = {"x": shape or ("n", depth, "h", "w", "z")[:2 + rank], **(more or {})}
     graph = helper.make_graph(
         list(nodes), "g", [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in given.items()],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
@@ -50,6 +51,20 @@ def _if() -> onnx.NodeProto:
     then = helper.make_graph([N("Add", ["t", "t"], ["p"])], "then", empty, ends[:1])
     other = helper.make_graph([conv("t", "b", "q")], "other", empty, ends[1:])
     return N("If", ["first"], ["y"], then_branch=then, else_branch=other)
+
+
+def _blocks() -> onnx.ModelProto:
+    """Images with channels last as inputs and outputs, between them residual blocks of convolutions by channels."""
+    nodes, weights, x = [N("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2])], dict[str, Array | tuple[int, ...]](), "t"
+    for b in "pq":
+        nodes += [conv(x, f"w{b}", f"c{b}", group=8), N("Transpose", [f"c{b}"], [f"l{b}"], perm=[0, 2, 3, 1]),
+                  N("LayerNormalization", [f"l{b}", f"g{b}"], [f"n{b}"]), N("MatMul", [f"n{b}", f"u{b}"], [f"h{b}"]),
+                  N("Relu", [f"h{b}"], [f"r{b}"]), N("MatMul", [f"r{b}", f"d{b}"], [f"m{b}"]),
+                  N("Transpose", [f"m{b}"], [f"s{b}"], perm=[0, 3, 1, 2]), N("Add", [f"s{b}", x], [f"a{b}"])]
+        weights |= {f"w{b}": (8, 1, 3, 3), f"g{b}": (8,), f"u{b}": (8, 32), f"d{b}": (32, 8)}
+        x = f"a{b}"
+    nodes.append(N("Transpose", [x], ["y"], perm=[0, 2, 3, 1]))
+    return model(nodes, weights, shape=("n", "h", "w", 8))
 
 
 ints = {name: np.array(values, np.int64) for name, values in {
@@ -78,6 +93,18 @@ CASES: dict[str, onnx.ModelProto] = {
     "turned": model([*TWO, N("Transpose", ["r"], ["l"], perm=[0, 2, 3, 1]), N("MatMul", ["l", "d"], ["m"]),
                      N("Transpose", ["m"], ["s"], perm=[0, 3, 1, 2]), conv("s", "b", "y")],
                     {"a": (16, 8, 3, 3), "b": (5, 16, 3, 3), "d": (16, 16)}),
+    "tokens": model([*TWO, N("Reshape", ["r", "flat"], ["f"]), N("Transpose", ["f"], ["l"], perm=[0, 2, 1]),
+                     N("LayerNormalization", ["l", "g"], ["e"]), N("MatMul", ["e", "d"], ["m"]),
+                     N("Transpose", ["m"], ["q"], perm=[0, 2, 1]), N("Shape", ["r"], ["k"]), N("Reshape", ["q", "k"], ["s"]),
+                     conv("s", "b", "y")],
+                    {"a": (16, 8, 3, 3), "b": (5, 16, 3, 3), "d": (16, 16), "g": (16,), "flat": np.array([0, 16, -1])}),
+    "kept": model([*TWO, N("Transpose", ["r"], ["l"], perm=[0, 2, 3, 1]), N("Tanh", ["l"], ["m"]),
+                   N("Reshape", ["r", "flat"], ["v"]), conv("r", "b", "s"), N("Transpose", ["s"], ["u"], perm=[0, 2, 3, 1])],
+                  {"a": (16, 8, 3, 3), "b": (5, 16, 3, 3), "flat": np.array([0, -1])}, ("l", "m", "v", "u", "s")),
+    "windows": model([*TWO, N("Transpose", ["r"], ["l"], perm=[2, 3, 0, 1]), N("MatMul", ["l", "d"], ["m"]),
+                      N("Transpose", ["m"], ["s"], perm=[2, 3, 0, 1]), conv("s", "b", "y")],
+                     {"a": (16, 8, 3, 3), "b": (5, 16, 3, 3), "d": (16, 16)}),
+    "blocks": _blocks(),
     "shuffled": model([*TWO, N("DepthToSpace", ["r"], ["d"], blocksize=2), conv("d", "b", "y")],
                       {"a": (16, 8, 3, 3), "b": (5, 4, 3, 3)}),
     "grouped": model([*TWO, conv("r", "b", "s", group=16), conv("s", "c", "y", kernel_shape=[1, 1], pads=[0] * 4)],
@@ -113,7 +140,8 @@ def test_no_result_is_another(name: str, target: str) -> None:
     wanted = onnxruntime.InferenceSession(CASES[name].SerializeToString(), providers=["CPUExecutionProvider"])
     right = 0
     for batch, high, wide in SIZES:
-        feeds = {i.name: rng.standard_normal((batch, i.shape[1], high, wide, 4)[:len(i.shape)]).astype(np.float32)
+        known = {"n": batch, "h": high, "w": wide, "z": 4}
+        feeds = {i.name: rng.standard_normal([known.get(size, size) for size in i.shape]).astype(np.float32)
                  for i in wanted.get_inputs()}
         try:
             expected = wanted.run(None, feeds)
@@ -153,8 +181,9 @@ def test_sizes_that_the_model_knows(name: str, high: int | str) -> None:
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize(("name", "begins", "ends"), [
     ("one", "x", "y"), ("residual", "x", "ry"), ("branches", "xz", "y"), ("pools", "x", ""), ("moved", "x", "y"),
-    ("normed", "x", "y"), ("excited", "x", "y"), ("turned", "xs", "ry"), ("shuffled", "xd", "ry"), ("grouped", "x", "y"),
-    ("branched", "x", "t"), ("volume", "x", "y")])
+    ("normed", "x", "y"), ("excited", "x", "y"), ("turned", "x", "y"), ("tokens", "x", "y"), ("kept", "x", "rs"),
+    ("windows", "xs", "ry"), ("blocks", "", ""), ("shuffled", "xd", "ry"), ("grouped", "x", "y"), ("branched", "x", "t"),
+    ("volume", "x", "y")])
 def test_areas_end_where_dims_change_places(name: str, begins: str, ends: str) -> None:
     """What is copied where an area begins, and where it ends: once, whoever reads it."""
     copies = [(n.inputs[0], n.outputs[0]) for n in rewritten(CASES[name]).nodes if n.op == "Reorder"]

@@ -98,7 +98,7 @@ def test_every_operator_is_of_the_kind_that_its_te_body_shows(derived: dict[str,
     assert not wrong
     left = {op.name for op in all_ops()} - derived.keys() - BROUGHT
     assert left == {"Constant", "If", "Loop", "Scan", "Choose", "Repeat", "Number", "JoinSlices", "Frames", "Upsample",
-                    "Scatter", "FromBfloat", "ToBfloat", "Words", "Reorder"}, (
+                    "Scatter", "FromBfloat", "ToBfloat", "Words", "Reorder", "Alias"}, (
         "a constant is no Compute, nor is what has graphs, nor its parts; frames are STFT's where the step is fed; the newest "
         "opset has no Upsample, nor Scatter; bfloat16, words and orders of memory have tests of their own")
 

@@ -67,6 +67,10 @@ def _transpose_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr
 
 # -- orders of memory --------------------------------------------------------------------------------------------
 
+#: Dims of a value, slowest first.
+Order = tuple[int, ...]
+
+
 def reorder_node(source: str, output: str, name: str) -> Node:
     """A node that makes `output` a copy of `source`, which memory may have in another order."""
     return Node("Reorder", (source,), (output,), {}, name, "tsc")
@@ -74,6 +78,24 @@ def reorder_node(source: str, output: str, name: str) -> Node:
 
 def _reorder_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
     return lowering.read(0, at)
+
+
+def alias_node(source: str, output: str, shape: Shape, orders: tuple[Order, Order], name: str) -> Node:
+    """A node that makes `output`, of a `shape`, the memory of `source`; `orders` are the dims of both, slowest first."""
+    return Node("Alias", (source,), (output,), {"shape": shape, "orders": orders}, name, "tsc")
+
+
+def alias_index(at: Sequence[Expr], shape: Shape, source: Shape, orders: tuple[Order, Order]) -> tuple[Expr, ...]:
+    """The index in a value of the shape `source` of what the same memory has at an index of another `shape`; `orders` are the
+    dims of both, slowest first."""
+    theirs, own = orders
+    found = view_index([at[d] for d in own], [shape[d] for d in own], [source[d] for d in theirs])
+    return tuple(found[theirs.index(d)] for d in range(len(source)))
+
+
+def _alias_te(lowering: Lowering, output: int, at: tuple[Expr, ...]) -> Expr:
+    own = tuple(lowering.infer.env.canon(d) for d in lowering.out[0].shape)
+    return lowering.read(0, alias_index(at, own, canonical(lowering.infer, 0), lowering.infer.node.attrs["orders"]))
 
 
 # -- row-major views -------------------------------------------------------------------------------------------
@@ -439,6 +461,8 @@ def _blocks() -> Sequence[Sample]:
 OPS: tuple[OpDef, ...] = (
     OpDef("Reorder", PatternKind.OPAQUE, lambda ctx: tensor(ctx.type(0).dtype, canonical(ctx, 0)), te=_reorder_te,
           domain="tsc"),
+    OpDef("Alias", PatternKind.INJECTIVE, lambda ctx: tensor(ctx.type(0).dtype, ctx.node.attrs["shape"]), te=_alias_te,
+          is_view=True, domain="tsc"),
     OpDef("Transpose", PatternKind.INJECTIVE, _transpose_types, contents=_transpose_contents, te=_transpose_te,
           samples=_transposes, reads=("perm",)),
     _view("Reshape", reshape_target, _reshapes, "allowzero"),

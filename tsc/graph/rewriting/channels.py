@@ -3,15 +3,17 @@
 There a convolution is a product of pixels and weights: vectors go along output channels, of which weights lie ready in panels,
 and what it reads of an image is neither copied window by window nor cut off where a small image ends in the middle of a vector.
 What reads an image at its own pixels takes any order. Where an area of such values ends it is copied into the other order:
-areas are chosen that compute enough for that.
+areas are chosen that compute enough for that. What others than convolutions have turned so already is the same memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 
 from tsc.graph.dataflow import element_of
+from tsc.graph.rewriting.rewrite import drop_dead
+from tsc.graph.rewriting.same_memory import sources
 from tsc.graph.views import is_view
 from tsc.ir import Graph, Node, TensorType, unused_name
 from tsc.ops import definition
@@ -19,7 +21,7 @@ from tsc.ops.base import PatternKind
 from tsc.ops.contraction import of_each_channel, sums_channels
 from tsc.ops.control import runs_graphs
 from tsc.ops.define import is_custom
-from tsc.ops.movement import reorder_node
+from tsc.ops.movement import Order, alias_node, reorder_node
 from tsc.sym import ONE, Range, ShapeEnv, product
 from tsc.target import DeviceSpec
 from tsc.te.expr import loads, variables
@@ -36,23 +38,28 @@ NOMINAL = 224
 
 def channels_last(graph: Graph, env: ShapeEnv, spec: DeviceSpec) -> Graph:
     """The graph with areas whose values have their channels last, where vectors go along what is last."""
-    areas = _Areas(graph, env, read={*graph.outputs})
+    areas = _Areas(graph, env, graph.producers())
     if spec.gpu is not None or not any(map(areas.weights_order, graph.nodes)):
         return graph
     for node in graph.nodes:
         areas.add(node)
+    areas.look_outside()
     chosen = {value for area in areas.found() if areas.gains(area) for value in area}
-    return _turned(graph, chosen, areas) if chosen else graph
+    return drop_dead(_turned(graph, chosen, areas)) if chosen else graph
 
 
 @dataclass(slots=True)
 class _Areas:
     """Values that have one order together. `inside` are the nodes that take either, what they `made`, and among them the
-    `convolutions`; `read` is what others read, and whoever calls."""
+    `convolutions`; `read` is what others read, and whoever calls. An image that has `begun` is, with its channels last, the
+    memory of another value as it is; a value that has `ended` is, as it is, that of an image with its channels last."""
 
     graph: Graph
     env: ShapeEnv
-    read: set[str]
+    producers: Mapping[str, Node]
+    read: set[str] = field(default_factory=set)
+    begun: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
     parents: dict[str, str] = field(default_factory=dict)
     inside: set[int] = field(default_factory=set)
@@ -63,13 +70,28 @@ class _Areas:
         convolves = bool(self.weights_order(node))
         values = [v for v in (*(node.inputs[:1] if convolves else node.inputs), *node.outputs) if self.is_image(v)]
         if not values or not (self.makes_image(node) if convolves else self.takes_any(node)):
-            self.read |= {*node.inputs}
             return
         self.inside.add(id(node))
         self.made |= {*node.outputs}
         self.convolutions += [node] if convolves else []
         for value in values:
             self.parents[self.root(value)] = self.root(values[0])
+
+    def look_outside(self) -> None:
+        """Learn what is read outside of areas, and what is the memory of an image there."""
+        outside = [node for node in self.graph.nodes if id(node) not in self.inside]
+        for value in (node.outputs[0] for node in outside if len(node.outputs) == 1):
+            for element in sources(self.graph, self.env, self.producers, value, self.made):
+                source = element.load.buffer.name
+                if self.is_image(value) and element.same((rows(element.load.index), last(element.at))):
+                    self.begun.setdefault(value, source)
+                if self.is_image(source) and element.same((last(element.load.index), rows(element.at))):
+                    self.ended.setdefault(value, source)
+        entering = {i for node in self.graph.nodes if id(node) in self.inside for i in node.inputs} - self.made
+        self.read = {*self.graph.outputs, *(self.begun.get(i, i) for i in entering)}
+        for node in reversed(outside):
+            if self.read & {*node.outputs} and node.outputs[0] not in self.ended:
+                self.read |= {*node.inputs}
 
     def makes_image(self, node: Node) -> bool:
         """Whether a convolution is of numbers of which vectors along channels are made."""
@@ -124,7 +146,7 @@ class _Areas:
     def ends(self, area: Iterable[str]) -> tuple[set[str], set[str]]:
         """The values of an area that come from elsewhere, and those that are read elsewhere."""
         values = set(area)
-        return values - self.made, values & self.read
+        return values - self.made - self.begun.keys(), values & self.made & self.read
 
     def gains(self, area: set[str]) -> bool:
         """Whether so much is computed in an area that copies at its ends are worth it."""
@@ -138,6 +160,16 @@ class _Areas:
         return size.evaluate({name: _nominal(self.env.ranges.get(name, Range())) for name in size.dims()})
 
 
+def rows(dims: Sized) -> Order:
+    """The dims of a value, slowest first, that memory has row by row."""
+    return tuple(range(len(dims)))
+
+
+def last(dims: Sized) -> Order:
+    """Those of an image whose channels are last."""
+    return (0, *range(2, len(dims)), 1)
+
+
 def _nominal(known: Range) -> int:
     size = max(known.lo, NOMINAL if known.hi is None else min(known.hi, NOMINAL))
     return -(-size // known.divisor) * known.divisor
@@ -149,14 +181,24 @@ def _turned(graph: Graph, chosen: set[str], areas: _Areas) -> Graph:
     weights = {n.inputs[1]: areas.weights_order(n) for n in areas.convolutions if n.outputs[0] in chosen}
     names = {value: unused_name(f"{value}.last", taken) for value in sorted(chosen | weights.keys())}
     given, wanted = areas.ends(chosen)
+    begun = {value: source for value, source in areas.begun.items() if value in chosen}
+    ended = {value: image for value, image in areas.ended.items() if image in chosen}
 
     def nodes() -> Iterator[Node]:
         for value in (v for v in graph.inputs if v in given):
             yield reorder_node(value, names[value], value)
         for node in graph.nodes:
             inside = id(node) in areas.inside
+            value = node.outputs[0]
+            if value in ended:
+                orders = last(graph.types[ended[value]].shape), rows(graph.types[value].shape)
+                yield alias_node(names[ended[value]], value, graph.types[value].shape, orders, node.name)
+                continue
             yield replace(node, inputs=tuple(names.get(i, i) for i in node.inputs),
                           outputs=tuple(names.get(o, o) for o in node.outputs)) if inside else node
+            if value in begun:
+                orders = rows(graph.types[begun[value]].shape), last(graph.types[value].shape)
+                yield alias_node(begun[value], names[value], graph.types[value].shape, orders, node.name)
             for value in (o for o in node.outputs if o in chosen):
                 if value in given:
                     yield reorder_node(value, names[value], node.name)
@@ -165,6 +207,6 @@ def _turned(graph: Graph, chosen: set[str], areas: _Areas) -> Graph:
 
     types: dict[str, TensorType] = {**graph.types, **{new: graph.types[old] for old, new in names.items()}}
     constants = {**graph.constants, **{names[weight]: graph.constants[weight] for weight in weights}}
-    orders = weights | {value: (0, *range(2, len(graph.types[value].shape)), 1) for value in chosen}
+    found = weights | {value: last(graph.types[value].shape) for value in chosen}
     return replace(graph, nodes=tuple(nodes()), types=types, constants=constants,
-                   orders={names[value]: order for value, order in orders.items()})
+                   orders={names[value]: order for value, order in found.items()})
