@@ -298,8 +298,31 @@ def _pyramid(d: Draft, x: str) -> str:
     return _joined(d, back, x)
 
 
+def _by_pixel(d: Draft, x: str) -> str:
+    """What works on the channels of each pixel, as rows of an image or one behind the other, and the image again."""
+    batch, depth, *image = d.dims[x]
+    apart = d.chance(0.5)
+    if apart:
+        inner = _made(d, "Transpose", [x], (batch, *image, depth), perm=[0, 2, 3, 1])
+    else:
+        inner = _made(d, "Reshape", [x, _ints(d, 0, int(depth), -1)], (batch, depth, "?"))
+        inner = _made(d, "Transpose", [inner], (batch, "?", depth), perm=[0, 2, 1])
+    for _ in range(d.rng.randint(1, 2)):
+        inner = d.rng.choice((_mlp, _mlp, _normalised, _gentle))(d, inner) or inner
+    if apart:
+        back = _made(d, "Transpose", [inner], d.dims[x], perm=[0, 3, 1, 2])
+    else:
+        flat = _made(d, "Transpose", [inner], (batch, depth, "?"), perm=[0, 2, 1])
+        shape = _made(d, "Shape", [x], (4,))
+        d.dtypes[shape] = "int64"
+        back = _made(d, "Reshape", [flat, shape], d.dims[x])
+    for name in [name for name, dims in d.dims.items() if "?" in dims]:
+        del d.dims[name]
+    return _joined(d, back, x) if d.chance(0.5) else back
+
+
 IMAGES: tuple[Callable[[Draft, str], str], ...] = (_conv, _conv, _residual, _residual, _branches, _smoothed, _squeezed, _grown,
-                                                   _pyramid, _gentle)
+                                                   _pyramid, _by_pixel, _by_pixel, _gentle)
 
 
 def net(d: Draft) -> None:
