@@ -3,7 +3,8 @@
 There a convolution is a product of pixels and weights: vectors go along output channels, of which weights lie ready in panels,
 and what it reads of an image is neither copied window by window nor cut off where a small image ends in the middle of a vector.
 What reads an image at its own pixels takes any order. Where an area of such values ends it is copied into the other order:
-areas are chosen that compute enough for that. What others than convolutions have turned so already is the same memory.
+areas are chosen that compute enough for that. An image that the model itself turns there, for what works on the channels of a
+pixel, is the same memory on both sides.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 
-from tsc.graph.dataflow import element_of
+from tsc.graph.dataflow import dynamic_inputs, element_of
 from tsc.graph.rewriting.rewrite import drop_dead
 from tsc.graph.rewriting.same_memory import sources
 from tsc.graph.views import is_view
@@ -91,7 +92,7 @@ class _Areas:
         self.read = {*self.graph.outputs, *(self.begun.get(i, i) for i in entering)}
         for node in reversed(outside):
             if self.read & {*node.outputs} and node.outputs[0] not in self.ended:
-                self.read |= {*node.inputs}
+                self.read |= {*dynamic_inputs(self.graph, node)}
 
     def makes_image(self, node: Node) -> bool:
         """Whether a convolution is of numbers of which vectors along channels are made."""
