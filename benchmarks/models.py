@@ -2,7 +2,7 @@
 
 A NAME is that of a shared model file (at the shapes that are listed for it), or one of those that are made here with random
 weights: bert_base and gpt2, as bert_base-int8 (quantised by ONNX Runtime's tools, with scales that a run finds) and
-bert_base-fp16 (turned to halves by them) too, resnet50, densenet121, inception_v3; bert_base-bf16 is the model in floats, by
+bert_base-fp16 (turned to halves by them) too, those of `benchmarks/nets.py`; bert_base-bf16 is the model in floats, by
 tsc with `precision="bf16"` (and by OpenVINO so), beside tsc in float32 in place of ONNX Runtime. Each runtime in its own
 process, one thread, interleaved bursts on random data; the ratio is of the medians, above 1 where tsc is the faster one.
 Outputs must agree.

@@ -3,7 +3,7 @@
     python3 dev.py bench tuned model.onnx --records records.jsonl --dim batch=1:8 --dim seq=1:256 [--shapes N] [--threads N]
     python3 dev.py bench tuned resnet50 --write resnet50.onnx
 
-The second writes a net of random weights for `tsc tune` (bert_base, gpt2, resnet50, densenet121 or inception_v3).
+The second writes a net of random weights for `tsc tune` (bert_base, gpt2, or one of `benchmarks/nets.py`).
 Both are compiled in this process, from the same file and for the same ranges, one with what `tsc tune` has measured. Sizes are
 drawn evenly over their logarithms; inputs are random, whole numbers 0 or 1. A ratio is the untuned one's median time divided by
 the tuned one's; behind the shapes stands their geometric mean, and how many shapes are no slower (2 % being noise).
