@@ -153,7 +153,7 @@ def test_images_are_made_words_of_once() -> None:
         np.testing.assert_array_equal(found, convolved(q.astype(np.int64) - 7, held[f"w{k}"], pads=(1 + k,) * 4))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [TARGETS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in TARGETS[1:])])
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_results_that_are_stored_channels_last(kernel: int, target: str) -> None:
     """Vectors of columns are the kernels then, which are constant and lie in panels."""
