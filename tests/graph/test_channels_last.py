@@ -117,7 +117,7 @@ CASES: dict[str, onnx.ModelProto] = {
     "volume": model([N("Conv", ["x", "a"], ["t"], kernel_shape=[3, 1, 2], pads=[1, 0, 1] * 2), N("Relu", ["t"], ["y"])],
                     {"a": (16, 8, 3, 1, 2)}, rank=3),
 }
-#: Those that the fast suite runs: together they have all that the others have.
+#: Those that the fast suite runs; what the others have the fuzzers draw, too.
 FEW = ("residual", "pools", "excited", "turned", "tokens", "blocks", "grouped", "moved", "branched", "volume")
 TARGETS = [spec.name for spec in runnable()]
 
