@@ -6,10 +6,12 @@ What `compile` makes of the records is in `tsc.tune.pool`; this is the job that 
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,8 +33,9 @@ from tsc.tune.records import Place, Record, allowed, append, place_of, read
 from tsc.tuning_crew import Alone, Crew
 from tsc.tuning_group import AGAIN, BEST, PASSES, Budget, Group, Job, batches
 
-#: Sizes of a group that are measured, and the greatest size of a dim that has no end.
-POINTS, ASSUMED_END = 10, 512
+#: Sizes of a group that are measured, the greatest size of a dim that has no end, and how often sizes are drawn, of which the
+#: most even are taken.
+POINTS, ASSUMED_END, DRAWS = 10, 512, 200
 
 
 # -- what is tuned, and at which sizes ---------------------------------------------------------------------------------
@@ -71,11 +74,21 @@ def _with_computed(point: Sizes, plan: Plan) -> dict[str, int]:
 
 
 def points_of(ranges: Mapping[str, Range], count: int, seed: int) -> list[dict[str, int]]:
-    """So many sizes of dims, spread evenly over their logarithms: both ends, and what is random between them."""
+    """So many sizes of dims, spread evenly over their logarithms: both ends, and what is random between them. Of random ones
+    those are taken whose product is spread as evenly: it is all that most kernels see of several dims."""
     rng = Random(seed)
     ends = {name: (max(known.lo, 1), known.hi or max(known.lo, ASSUMED_END)) for name, known in ranges.items()}
+    lengths = [math.log(max(high, low) / low) for low, high in ends.values()]
     steps = [k / max(1, count - 1) for k in range(count)]
-    places = {name: [0.0, *rng.sample(steps[1:-1], max(0, count - 2)), 1.0] for name in ends}  # each dim takes all of them
+
+    def largest_gap(drawn: Sequence[Sequence[float]]) -> float:
+        sums = sorted(sum(map(operator.mul, lengths, at)) for at in zip(*drawn, strict=True))
+        return max((b - a for a, b in pairwise(sums)), default=0.0)
+
+    draws = [[[0.0, *rng.sample(steps[1:-1], max(0, count - 2)), 1.0] for _ in ends]  # each dim takes all of them
+             for _ in range(DRAWS)]
+    best = min(draws, key=largest_gap)
+    places = dict(zip(ends, best, strict=True))
     points = [{name: _size(*ends[name], places[name][k], ranges[name].divisor) for name in ends}
               for k in range(count if ranges else 1)]
     return list({tuple(point.items()): point for point in points}.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -225,6 +226,15 @@ def test_points_are_in_range(ranges: dict[str, Range]) -> None:
     if ranges:
         name, known = next(iter(ranges.items()))
         assert {points[0][name], points[-1][name]} == {max(1, known.lo), known.hi}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("ends", [(8, 256), (4, 512), (32, 2048), (8, 64, 64)])
+def test_products_of_points_are_spread_evenly(ends: tuple[int, ...], seed: int) -> None:
+    """No two neighbours are two and a half times as far apart as they would be at equal steps."""
+    points = points_of({f"d{k}": Range(1, high) for k, high in enumerate(ends)}, 10, seed)
+    sizes = sorted(math.prod(point.values()) for point in points)
+    assert max(b / a for a, b in pairwise(sizes)) < math.prod(ends) ** (2.5 / 9)
 
 
 def test_custom_traffic_is_what_is_measured(tmp_path: Path) -> None:
