@@ -105,6 +105,10 @@ CASES: dict[str, onnx.ModelProto] = {
                       N("Transpose", ["m"], ["s"], perm=[2, 3, 0, 1]), conv("s", "b", "y")],
                      {"a": (16, 8, 3, 3), "b": (5, 16, 3, 3), "d": (16, 16)}),
     "blocks": _blocks(),
+    "rows": model([*TWO, N("Transpose", ["r"], ["l"], perm=[0, 2, 3, 1]), conv("l", "b", "s"), N("Relu", ["s"], ["y"])],
+                  {"a": (16, 8, 3, 3), "b": (5, 6, 3, 3)}, shape=("n", 8, 6, "w")),
+    "back": model([*TWO, N("Transpose", ["r"], ["l"], perm=[0, 3, 1, 2]), conv("l", "b", "s"), N("Relu", ["s"], ["y"])],
+                  {"a": (16, 8, 3, 3), "b": (5, 6, 3, 3)}, shape=("n", 8, "h", 6)),
     "shuffled": model([*TWO, N("DepthToSpace", ["r"], ["d"], blocksize=2), conv("d", "b", "y")],
                       {"a": (16, 8, 3, 3), "b": (5, 4, 3, 3)}),
     "grouped": model([*TWO, conv("r", "b", "s", group=16), conv("s", "c", "y", kernel_shape=[1, 1], pads=[0] * 4)],
@@ -118,7 +122,7 @@ CASES: dict[str, onnx.ModelProto] = {
                     {"a": (16, 8, 3, 1, 2)}, rank=3),
 }
 #: Those that the fast suite runs; what the others have the fuzzers draw, too.
-FEW = ("residual", "pools", "excited", "turned", "tokens", "blocks", "grouped", "moved", "branched", "volume")
+FEW = ("residual", "pools", "excited", "turned", "tokens", "blocks", "rows", "grouped", "moved", "branched", "volume")
 TARGETS = [spec.name for spec in runnable()]
 
 
@@ -185,8 +189,8 @@ def test_sizes_that_the_model_knows(name: str, high: int | str) -> None:
 @pytest.mark.parametrize(("name", "begins", "ends"), [
     ("one", "x", "y"), ("residual", "x", "ry"), ("branches", "xz", "y"), ("pools", "x", ""), ("moved", "x", "y"),
     ("normed", "x", "y"), ("excited", "x", "y"), ("turned", "x", "y"), ("tokens", "x", "y"), ("kept", "x", "rs"),
-    ("windows", "xs", "ry"), ("blocks", "", ""), ("shuffled", "xd", "ry"), ("grouped", "x", "y"), ("branched", "x", "t"),
-    ("volume", "x", "y")])
+    ("windows", "xs", "ry"), ("blocks", "", ""), ("rows", "xl", "y"), ("back", "x", "ry"), ("shuffled", "xd", "ry"),
+    ("grouped", "x", "y"), ("branched", "x", "t"), ("volume", "x", "y")])
 def test_areas_end_where_dims_change_places(name: str, begins: str, ends: str) -> None:
     """What is copied where an area begins, and where it ends: once, whoever reads it."""
     copies = [(n.inputs[0], n.outputs[0]) for n in rewritten(CASES[name]).nodes if n.op == "Reorder"]

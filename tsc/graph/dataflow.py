@@ -130,7 +130,7 @@ class Element:
 
 def element_of(graph: Graph, env: ShapeEnv, node: Node, output: int) -> Element:
     """The Element of one output of a node that has a te body."""
-    at, extents = _axes(graph, env, node, output)
+    at, extents = axes_of(graph, env, node.outputs[output])
     made = _written(graph, env, node, output, at, extents)
     reduction = made if isinstance(made, Reduction) else None
     body = simplify(made if isinstance(made, Expr) else made.body, Ranges(extents, env))
@@ -141,7 +141,7 @@ def moved_element(graph: Graph, env: ShapeEnv, node: Node,
                   literal: Callable[[str], Expr | None]) -> tuple[Load, dict[str, SymExpr]] | None:
     """The element of a node's first output and the extents of its axes, where it is an element of an operand; else None.
     What is a `literal` everywhere is not loaded."""
-    at, extents = _axes(graph, env, node, 0)
+    at, extents = axes_of(graph, env, node.outputs[0])
     made = _written(graph, env, node, 0, at, extents, literal)
     found = simplify(made, Ranges(extents, env)) if isinstance(made, Load) else None
     return (found, extents) if isinstance(found, Load) else None
@@ -155,9 +155,9 @@ def element_at(graph: Graph, env: ShapeEnv, node: Node, value: str, at: tuple[Ex
     return simplify(made, Ranges(extents, env)) if isinstance(made, Expr) else None
 
 
-def _axes(graph: Graph, env: ShapeEnv, node: Node, output: int) -> tuple[tuple[Expr, ...], dict[str, SymExpr]]:
-    """The axes `d0, d1, ..` of an output, and their extents."""
-    shape = value_type(graph, env, node.outputs[output]).shape
+def axes_of(graph: Graph, env: ShapeEnv, value: str) -> tuple[tuple[Expr, ...], dict[str, SymExpr]]:
+    """The axes `d0, d1, ..` of a value, and their extents."""
+    shape = value_type(graph, env, value).shape
     return tuple(Var(f"d{k}") for k in range(len(shape))), {f"d{k}": extent for k, extent in enumerate(shape)}
 
 

@@ -23,7 +23,7 @@ from tsc.ops.contraction import of_each_channel, sums_channels
 from tsc.ops.control import runs_graphs
 from tsc.ops.define import is_custom
 from tsc.ops.movement import Order, alias_node, reorder_node
-from tsc.sym import ONE, Range, ShapeEnv, product
+from tsc.sym import ONE, Range, ShapeEnv, SymExpr, product
 from tsc.target import DeviceSpec
 from tsc.te.expr import loads, variables
 
@@ -185,29 +185,34 @@ def _turned(graph: Graph, chosen: set[str], areas: _Areas) -> Graph:
     begun = {value: source for value, source in areas.begun.items() if value in chosen}
     ended = {value: image for value, image in areas.ended.items() if image in chosen}
 
+    def shape(value: str) -> tuple[SymExpr, ...]:
+        return graph.types[value].shape
+
+    def alias(source: str, output: str, orders: tuple[Order, Order], node: Node) -> Node:
+        return alias_node(source, output, shape(node.outputs[0]), orders, node.name)
+
     def nodes() -> Iterator[Node]:
         for value in (v for v in graph.inputs if v in given):
             yield reorder_node(value, names[value], value)
         for node in graph.nodes:
-            inside = id(node) in areas.inside
-            value = node.outputs[0]
-            if value in ended:
-                orders = last(graph.types[ended[value]].shape), rows(graph.types[value].shape)
-                yield alias_node(names[ended[value]], value, graph.types[value].shape, orders, node.name)
-                continue
-            yield replace(node, inputs=tuple(names.get(i, i) for i in node.inputs),
-                          outputs=tuple(names.get(o, o) for o in node.outputs)) if inside else node
-            if value in begun:
-                orders = rows(graph.types[begun[value]].shape), last(graph.types[value].shape)
-                yield alias_node(begun[value], names[value], graph.types[value].shape, orders, node.name)
+            image = ended.get(node.outputs[0])
+            if image is not None:
+                yield alias(names[image], node.outputs[0], (last(shape(image)), rows(shape(node.outputs[0]))), node)
+            elif id(node) in areas.inside:
+                yield replace(node, inputs=tuple(names.get(i, i) for i in node.inputs),
+                              outputs=tuple(names.get(o, o) for o in node.outputs))
+            else:
+                yield node
             for value in (o for o in node.outputs if o in chosen):
-                if value in given:
+                if value in begun:
+                    yield alias(begun[value], names[value], (rows(shape(begun[value])), last(shape(value))), node)
+                elif value in given:
                     yield reorder_node(value, names[value], node.name)
                 elif value in wanted:
                     yield reorder_node(names[value], value, node.name)
 
     types: dict[str, TensorType] = {**graph.types, **{new: graph.types[old] for old, new in names.items()}}
     constants = {**graph.constants, **{names[weight]: graph.constants[weight] for weight in weights}}
-    found = weights | {value: last(graph.types[value].shape) for value in chosen}
+    found = weights | {value: last(shape(value)) for value in chosen}
     return replace(graph, nodes=tuple(nodes()), types=types, constants=constants,
                    orders={names[value]: order for value, order in found.items()})

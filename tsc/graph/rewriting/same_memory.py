@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from tsc.graph.dataflow import element_at
+from tsc.graph.dataflow import axes_of, element_at, value_type
 from tsc.ir import Graph, Node
 from tsc.ops import definition
 from tsc.ops.base import PatternKind
 from tsc.ops.movement import Order, alias_index
 from tsc.sym import ShapeEnv, SymExpr, product
-from tsc.te.expr import Expr, Load, Var
+from tsc.te.expr import Expr, Load, loads
 from tsc.te.linear import Ranges, simplify
 
 
@@ -35,17 +35,13 @@ class Moved:
 
 
 def sources(graph: Graph, env: ShapeEnv, producers: Mapping[str, Node], value: str, ends: Collection[str]) -> Iterator[Moved]:
-    """What an element of a value is an element of, value by value, up to one of the `ends`, as long as nodes only move it."""
-    shape = _shape(graph, env, value)
-    at, extents = tuple(Var(f"d{k}") for k in range(len(shape))), {f"d{k}": size for k, size in enumerate(shape)}
-    index: tuple[Expr, ...] = at
+    """What an element of a value is an element of, value by value, up to one of the `ends`, as long as nodes only move it to
+    where no data decide."""
+    at, extents = axes_of(graph, env, value)
+    index, shape = at, tuple(extents.values())
     while (node := producers.get(value)) is not None and definition(node).kind is PatternKind.INJECTIVE and value not in ends:
         load = element_at(graph, env, node, value, index, extents)
-        if not isinstance(load, Load) or not load.index:
+        if not isinstance(load, Load) or not load.index or sum(1 for _ in loads(load)) > 1:
             return
         value, index = load.buffer.name, load.index
-        yield Moved(at, shape, load, _shape(graph, env, value), Ranges(extents, env))
-
-
-def _shape(graph: Graph, env: ShapeEnv, value: str) -> tuple[SymExpr, ...]:
-    return tuple(map(env.canon, graph.types[value].shape))
+        yield Moved(at, shape, load, value_type(graph, env, value).shape, Ranges(extents, env))
